@@ -1,0 +1,79 @@
+"""Gradient Workbench: what gradient communication costs, live in a notebook.
+
+Three processes share this package: the notebook's kernel, the ranks, and the
+Jupyter server. A room (a folder, or a module of its own) belongs to one of
+them, or to none (then it serves all). Imports run strictly downward:
+
+===== ==================================== ============= ===========================
+floor room                                 process       what lives there
+===== ==================================== ============= ===========================
+6     `magics.py`, `cli.py`                kernel, shell parse, delegate, display
+5     `widgets/`                           kernel        what is seen in a notebook
+5     `server/`                            server        REST, WebSocket, one sampler
+5     `demo.py`                            shell         runs the quickstart notebook
+4     `advisor/`                           any           what slows this training
+3     `cluster/`                           kernel        ranks up, down, running cells
+2     `timings/`                           kernel        what arrived from the ranks
+2     `rank/`                              rank          all that runs inside a rank
+2     `fabric/`                            any           what a link should give
+2     `doctor/`                            any           rules over snapshots
+1     `wire/`                              kernel, rank  what passes between them
+1     `resources/`                         any           what hardware exists
+1     `horovod_build/`                     shell         builds Horovod for this PyTorch
+0     `errors.py`                          any           the tree of errors
+===== ==================================== ============= ===========================
+
+`server` imports only `resources`, `doctor` and `errors`; `rank` only `wire`,
+`resources` and `errors`. `tests/test_rooms.py` holds all of this.
+
+Importing this package loads none of torch, horovod, plotly, pandas or pynvml:
+every public name below is fetched from its room when it is first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "Cluster": "workbench.cluster",
+    "Snapshot": "workbench.resources",
+    "diagnose": "workbench.doctor",
+    "explain": "workbench.advisor",
+    "take_snapshot": "workbench.resources",
+}
+
+__all__ = ["Cluster", "Snapshot", "__version__", "diagnose", "explain", "take_snapshot"]
+
+
+def __getattr__(name: str) -> Any:
+    """Fetch a public name from its room (PEP 562)."""
+    if name in _HOMES:
+        value = getattr(importlib.import_module(_HOMES[name]), name)
+        globals()[name] = value
+        return value
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(set(globals()) | set(_HOMES))
+
+
+def load_ipython_extension(shell: InteractiveShell) -> None:
+    """Register the magics: ``%load_ext workbench``."""
+    from workbench.magics import register
+
+    register(shell)
+
+
+def _jupyter_labextension_paths() -> list[dict[str, str]]:
+    return [{"src": "labextension", "dest": "gradient-workbench"}]
+
+
+def _jupyter_server_extension_points() -> list[dict[str, str]]:
+    return [{"module": "workbench.server"}]

@@ -1,0 +1,134 @@
+"""The tree of errors.
+
+Each message names what was asked, what was found, and what to do.
+
+- `WorkbenchError`
+    - `UsageError`: the call cannot mean anything (wrong ranks, an unknown option)
+    - `ClusterError`
+        - `NoCluster`: no cluster was started
+        - `ClusterStopped`: the cluster was stopped, or is gone
+        - `StartFailed`: the ranks did not come up
+    - `CellError`
+        - `RanksFailed`: the cell raised on some ranks (`.errors`)
+        - `CellTimeout`: the cell ran past its `--timeout` (`.unfinished`)
+    - `HorovodError`
+        - `HorovodMissing`: no Horovod that fits this PyTorch
+        - `BuildFailed`: Horovod did not build (`.cause`, `.cure`)
+    - `WireError`: a message of another version, or one that is cut short
+    - `SnapshotError`: a snapshot file that cannot be read
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+class WorkbenchError(Exception):
+    """Base of every error that this package raises on purpose."""
+
+
+class UsageError(WorkbenchError, ValueError):
+    """The call cannot mean anything as it stands."""
+
+
+class ClusterError(WorkbenchError):
+    """A cluster cannot do what was asked."""
+
+
+class NoCluster(ClusterError):
+    """No cluster was started in this kernel."""
+
+
+class ClusterStopped(ClusterError):
+    """The cluster was stopped, or its processes are gone."""
+
+
+class StartFailed(ClusterError):
+    """The ranks did not come up; what had started was taken down again."""
+
+
+class CellError(WorkbenchError):
+    """A distributed cell did not end well."""
+
+
+@dataclass(frozen=True)
+class RankError:
+    """One rank's exception, as data.
+
+    Attributes
+    ----------
+    name
+        The exception's class name, such as ``"ValueError"``.
+    message
+        ``str(exception)``.
+    traceback
+        The traceback as a notebook shows it, ANSI colours included.
+    freed
+        True where the rank failed only because it was freed from a
+        collective after another rank's error.
+    """
+
+    name: str
+    message: str
+    traceback: str
+    freed: bool = False
+
+
+class RanksFailed(CellError):
+    """The cell raised on some ranks; the others are free again.
+
+    Attributes
+    ----------
+    errors : dict[int, RankError]
+        Rank to its error, in rank order; ranks that were only freed from a
+        collective are left out unless no rank failed by itself.
+    """
+
+    def __init__(self, message: str, errors: dict[int, RankError]) -> None:
+        super().__init__(message)
+        self.errors = errors
+
+
+class CellTimeout(CellError):
+    """The cell ran past its time limit; its ranks were interrupted.
+
+    Attributes
+    ----------
+    unfinished : tuple[int, ...]
+        The ranks that had not finished, in order.
+    """
+
+    def __init__(self, message: str, unfinished: tuple[int, ...]) -> None:
+        super().__init__(message)
+        self.unfinished = unfinished
+
+
+class HorovodError(WorkbenchError):
+    """Something about the installed Horovod, or about building it."""
+
+
+class HorovodMissing(HorovodError):
+    """No Horovod that fits the installed PyTorch."""
+
+
+class BuildFailed(HorovodError):
+    """Horovod did not build.
+
+    Attributes
+    ----------
+    cause, cure : str
+        One sentence each.
+    """
+
+    def __init__(self, message: str, *, cause: str, cure: str) -> None:
+        super().__init__(message)
+        self.cause = cause
+        self.cure = cure
+
+
+class WireError(WorkbenchError):
+    """A message from a rank that cannot be read: another version, or cut short."""
+
+
+class SnapshotError(WorkbenchError):
+    """A snapshot or topology file that cannot be read."""
