@@ -1,0 +1,26 @@
+"""What hardware this VM was given, and how much of it is used.
+
+`take_snapshot` runs the probes (`host.py`, `gpus.py`, `nics.py`) and gives one
+frozen `Snapshot`; `counters.Sampler` reads what moves. Nothing here knows of
+Jupyter, and nothing is opened when this is imported.
+
+A value that cannot be read is an `Unknown` with its reason.
+"""
+
+from __future__ import annotations
+
+from workbench.resources.probes import take_snapshot
+from workbench.resources.snapshot import UNLIMITED, Gid, Gpu, Host, Nic, Probe, Snapshot
+from workbench.resources.unknown import Unknown
+
+__all__ = [
+    "UNLIMITED",
+    "Gid",
+    "Gpu",
+    "Host",
+    "Nic",
+    "Probe",
+    "Snapshot",
+    "Unknown",
+    "take_snapshot",
+]

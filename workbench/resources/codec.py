@@ -1,0 +1,105 @@
+"""Frozen dataclasses to plain JSON values and back, `Unknown` included."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+from collections.abc import Mapping
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from workbench.errors import SnapshotError
+from workbench.resources.unknown import Unknown
+
+C = TypeVar("C")
+
+
+def encode(value: Any) -> Any:
+    """Turn records, tuples and mappings of them into plain JSON values.
+
+    An `Unknown` becomes ``{"unknown": reason}``.
+    """
+    if isinstance(value, Unknown):
+        return {"unknown": value.reason}
+    if dataclasses.is_dataclass(value):
+        # Not asdict(): it would take an Unknown apart like any other record.
+        return {f.name: encode(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, (list, tuple)):
+        return [encode(item) for item in value]
+    if isinstance(value, Mapping):
+        return {key: encode(item) for key, item in value.items()}
+    return value
+
+
+def decode(cls: type[C], data: Any, where: str) -> C:
+    """Build a record of `cls` from what `encode` made of one.
+
+    Parameters
+    ----------
+    cls
+        A frozen dataclass whose fields are plain values, records, tuples of
+        one type, or mappings from names to one type.
+    data
+        The JSON value.
+    where
+        Its place in the file, for messages: ``"gpus[0]"``.
+
+    Raises
+    ------
+    SnapshotError
+        A field is missing or holds something else than its type.
+    """
+    if not isinstance(data, dict):
+        raise SnapshotError(f"{where}: expected an object, found {_describe(data)}")
+    hints = get_type_hints(cls)
+    values = {}
+    for field in dataclasses.fields(cls):  # type: ignore[arg-type]  # callers give dataclasses
+        place = f"{where}.{field.name}" if where else field.name
+        if field.name not in data:
+            raise SnapshotError(f"{place} is missing: the file was cut or edited; take it again")
+        values[field.name] = _decode_value(hints[field.name], data[field.name], place)
+    return cls(**values)
+
+
+def _decode_value(hint: Any, data: Any, where: str) -> Any:
+    options = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+    if Unknown in options and isinstance(data, dict) and set(data) == {"unknown"}:
+        return Unknown(str(data["unknown"]))
+    for option in options:
+        if _fits(option, data):
+            return _build(option, data, where)
+    raise SnapshotError(f"{where}: expected {_name(options)}, found {_describe(data)}")
+
+
+def _fits(option: Any, data: Any) -> bool:
+    if option is Unknown:
+        return False
+    origin = get_origin(option)
+    if origin is tuple:
+        return isinstance(data, list)
+    if origin is not None or dataclasses.is_dataclass(option):
+        return isinstance(data, dict)
+    if isinstance(data, bool):  # JSON's true is no number, though Python's is
+        return option is bool
+    return isinstance(data, (int, float) if option is float else option)
+
+
+def _build(option: Any, data: Any, where: str) -> Any:
+    origin = get_origin(option)
+    if origin is tuple:
+        item = get_args(option)[0]
+        return tuple(_decode_value(item, value, f"{where}[{i}]") for i, value in enumerate(data))
+    if origin is not None:
+        item = get_args(option)[1]
+        return {key: _decode_value(item, value, f"{where}.{key}") for key, value in data.items()}
+    if isinstance(option, type) and dataclasses.is_dataclass(option):
+        return decode(option, data, where)
+    return data
+
+
+def _name(options: tuple[Any, ...]) -> str:
+    return " or ".join(getattr(option, "__name__", str(option)) for option in options)
+
+
+def _describe(data: Any) -> str:
+    text = repr(data)
+    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,0 +1,108 @@
+"""The live sampler: CPU, memory, GPUs and NICs."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from types import TracebackType
+
+from workbench.resources.cgroup import find_cgroups
+from workbench.resources.files import read_text
+from workbench.resources.gpu_counters import GpuMeter
+from workbench.resources.host import cpu_capacity, meminfo_bytes
+from workbench.resources.nic_counters import NicMeter
+from workbench.resources.nvml import Library
+from workbench.resources.rates import Rate
+from workbench.resources.unknown import Unknown
+from workbench.resources.usage import CpuUse, MemoryUse, Sample
+
+# /proc/stat: user, nice, system, idle, iowait, irq, softirq; steal and guest are left out.
+_BUSY_COLUMNS = (1, 2, 3, 6, 7)
+
+
+class Sampler:
+    """Reads what is used of this VM, as often as `sample` is called.
+
+    Reading blocks (for at most `time_limit_s` where NVML hangs), so it belongs
+    on no event loop. Use it from one thread at a time.
+
+    Parameters
+    ----------
+    sysfs, procfs
+        Where the kernel's file systems are mounted.
+    nvml
+        An object that behaves like ``pynvml``; by default ``pynvml``.
+    time_limit_s
+        Seconds that NVML may take for one sample.
+    """
+
+    def __init__(
+        self,
+        *,
+        sysfs: str | Path = "/sys",
+        procfs: str | Path = "/proc",
+        nvml: Library | None = None,
+        time_limit_s: float = 0.5,
+    ) -> None:
+        self._procfs = Path(procfs)
+        self._cgroups = find_cgroups(Path(sysfs), self._procfs)
+        self._cpu_rate = Rate()
+        self._gpus = GpuMeter(nvml, time_limit_s)
+        self._nics = NicMeter(Path(sysfs))
+
+    def __enter__(self) -> Sampler:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def sample(self) -> Sample:
+        """Read everything once; rates need a sample before."""
+        return Sample(
+            time=time.time(),
+            cpu=CpuUse(self._cpu_percent()),
+            memory=self._memory(),
+            gpus=self._gpus.read(),
+            nics=self._nics.read(),
+        )
+
+    def close(self) -> None:
+        """Let NVML go."""
+        self._gpus.close()
+
+    def _cpu_percent(self) -> float | Unknown:
+        # A container with a quota is measured by its own use, not the VM's.
+        limited = self._cgroups.cpu_quota() is not None
+        used_s = self._cgroups.cpu_used_s() if limited else _busy_s(self._procfs)
+        rate = self._cpu_rate.update(used_s, time.monotonic())
+        if isinstance(rate, Unknown):
+            return rate
+        # Clipped: the kernel counts in ticks, which can exceed a short interval.
+        return min(100.0, 100 * rate / cpu_capacity(self._cgroups))
+
+    def _memory(self) -> MemoryUse:
+        total = meminfo_bytes(self._procfs, "MemTotal")
+        limit = self._cgroups.memory_limit_bytes()
+        if limit is not None and (isinstance(total, Unknown) or limit < total):
+            return MemoryUse(self._cgroups.memory_used_bytes(), limit)
+        available = meminfo_bytes(self._procfs, "MemAvailable")
+        if isinstance(total, Unknown) or isinstance(available, Unknown):
+            return MemoryUse(available, total)
+        return MemoryUse(total - available, total)
+
+
+def _busy_s(procfs: Path) -> float | Unknown:
+    """Give the seconds that the CPUs of this process's affinity were busy, summed."""
+    text = read_text(procfs / "stat")
+    if isinstance(text, Unknown):
+        return text
+    names = {f"cpu{number}" for number in os.sched_getaffinity(0)}
+    rows = [line.split() for line in text.splitlines()]
+    ticks = sum(int(row[i]) for row in rows if row[0] in names for i in _BUSY_COLUMNS)
+    return ticks / os.sysconf("SC_CLK_TCK")

@@ -1,0 +1,121 @@
+"""Probe of the VM itself: CPUs, memory, limits, hypervisor, kernel."""
+
+from __future__ import annotations
+
+import math
+import os
+import resource
+from dataclasses import fields
+from pathlib import Path
+
+from workbench.resources.cgroup import Cgroups, find_cgroups
+from workbench.resources.files import children, read_text
+from workbench.resources.hypervisor import find_hypervisor
+from workbench.resources.snapshot import UNLIMITED, Host
+from workbench.resources.unknown import Unknown
+
+_NVIDIA = "0x10de"
+_DISPLAY_CLASS = "0x03"
+_SHM = "/dev/shm"  # noqa: S108  # asked for its size, nothing is written
+
+
+def probe_host(sysfs: Path, procfs: Path) -> Host:
+    """Read what the guest's kernel says about the VM and this process's limits."""
+    cgroups = find_cgroups(sysfs, procfs)
+    return Host(
+        hostname=read_text(procfs / "sys/kernel/hostname"),
+        hypervisor=find_hypervisor(sysfs, procfs),
+        cpus=usable_cpus(cgroups),
+        cpus_total=_cpus_total(procfs),
+        memory_bytes=meminfo_bytes(procfs, "MemTotal"),
+        memory_limit_bytes=_or_unlimited(cgroups.memory_limit_bytes()),
+        shm_bytes=_shm_bytes(),
+        memlock_bytes=_memlock_bytes(),
+        numa_nodes=_numa_nodes(sysfs),
+        nvidia_pci_addresses=_nvidia_pci_addresses(sysfs),
+        kernel=read_text(procfs / "sys/kernel/osrelease"),
+        os=_os_name(),
+    )
+
+
+def unknown_host(reason: str) -> Host:
+    """Give a host of which nothing is known, for one reason."""
+    return Host(**{field.name: Unknown(reason) for field in fields(Host)})
+
+
+def usable_cpus(cgroups: Cgroups) -> int:
+    """Give the CPUs that this process may use at once, at least 1."""
+    return max(1, math.floor(cpu_capacity(cgroups)))
+
+
+def cpu_capacity(cgroups: Cgroups) -> float:
+    """Give the CPUs' worth of time that this process may use: affinity and quota."""
+    affinity = len(os.sched_getaffinity(0))
+    quota = cgroups.cpu_quota()
+    return affinity if quota is None else min(affinity, quota)
+
+
+def meminfo_bytes(procfs: Path, name: str) -> int | Unknown:
+    """Give one line of ``/proc/meminfo``, in bytes."""
+    text = read_text(procfs / "meminfo")
+    if isinstance(text, Unknown):
+        return text
+    for line in text.splitlines():
+        key, _, value = line.partition(":")
+        if key == name:
+            return int(value.split()[0]) * 1024
+    return Unknown(f"{procfs}/meminfo has no {name}")
+
+
+def _cpus_total(procfs: Path) -> int | Unknown:
+    text = read_text(procfs / "stat")
+    if isinstance(text, Unknown):
+        return text
+    return sum(line[:3] == "cpu" and line[3:4].isdigit() for line in text.splitlines())
+
+
+def _shm_bytes() -> int | Unknown:
+    try:
+        status = os.statvfs(_SHM)
+    except OSError as error:
+        return Unknown(f"{_SHM} cannot be read: {error.strerror}")
+    return status.f_blocks * status.f_frsize
+
+
+def _memlock_bytes() -> int | str:
+    soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    return UNLIMITED if soft == resource.RLIM_INFINITY else soft
+
+
+def _or_unlimited(limit: int | None) -> int | str:
+    return UNLIMITED if limit is None else limit
+
+
+def _numa_nodes(sysfs: Path) -> int | Unknown:
+    folder = sysfs / "devices/system/node"
+    count = sum(x.name.startswith("node") and x.name[4:].isdigit() for x in children(folder))
+    return count or Unknown(f"the kernel lists no NUMA nodes under {folder}")
+
+
+def _nvidia_pci_addresses(sysfs: Path) -> tuple[str, ...] | Unknown:
+    folder = sysfs / "bus/pci/devices"
+    if not folder.is_dir():
+        return Unknown(f"{folder} does not exist: this machine has no PCI")
+    return tuple(device.name for device in children(folder) if _is_nvidia_display(device))
+
+
+def _is_nvidia_display(device: Path) -> bool:
+    if read_text(device / "vendor") != _NVIDIA:
+        return False
+    pci_class = read_text(device / "class")
+    return isinstance(pci_class, str) and pci_class.startswith(_DISPLAY_CLASS)
+
+
+def _os_name() -> str | Unknown:
+    text = read_text(Path("/etc/os-release"))
+    if isinstance(text, Unknown):
+        return text
+    for line in text.splitlines():
+        if line.startswith("PRETTY_NAME="):
+            return line.partition("=")[2].strip("\"'")
+    return Unknown("/etc/os-release has no PRETTY_NAME")

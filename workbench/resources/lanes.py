@@ -1,0 +1,68 @@
+"""Calls with a time limit, so that a wedged driver costs only its own part."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from workbench.resources.unknown import Unknown
+
+T = TypeVar("T")
+
+
+class _Call(Generic[T]):
+    """One call in a thread of its own."""
+
+    def __init__(self, name: str, function: Callable[[], T]) -> None:
+        self._function = function
+        self._result: T | None = None
+        self._error: BaseException | None = None
+        # A daemon: a call that never comes back must not keep the process alive.
+        self.thread = threading.Thread(target=self._run, name=f"workbench-{name}", daemon=True)
+        self.thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._result = self._function()
+        except BaseException as error:  # noqa: BLE001  # raised again in the caller's thread
+            self._error = error
+
+    def result(self) -> T:
+        if self._error is not None:
+            raise self._error
+        return self._result  # type: ignore[return-value]  # set unless there was an error
+
+
+class Lane:
+    """Runs one call at a time, and stops waiting for it after its limit.
+
+    A call that hangs keeps its thread, which nothing can end; the lane then
+    answers at once for every later call instead of piling up more threads.
+
+    Parameters
+    ----------
+    name
+        What is asked, for messages: ``"NVML"``.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._lock = threading.Lock()
+        self._stuck: threading.Thread | None = None
+
+    def run(self, function: Callable[[], T], limit_s: float) -> T | Unknown:
+        """Call `function` and wait for its result for at most `limit_s` seconds.
+
+        What the function raises is raised here. Calls from several threads
+        wait for each other.
+        """
+        with self._lock:
+            if self._stuck is not None and self._stuck.is_alive():
+                return Unknown(f"{self._name} has not come back from an earlier call")
+            call = _Call(self._name, function)
+            call.thread.join(limit_s)
+            if call.thread.is_alive():
+                self._stuck = call.thread
+                return Unknown(f"{self._name} did not answer within {limit_s:g} s")
+            return call.result()

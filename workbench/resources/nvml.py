@@ -1,0 +1,101 @@
+"""NVML behind one choke point: every refusal becomes `Unknown` with its reason."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any, Protocol
+
+from workbench.resources.unknown import Unknown
+
+_REASONS = {
+    2: "not reported by this driver for this device",  # INVALID_ARGUMENT
+    3: "not reported by the driver for this device",  # NOT_SUPPORTED
+    4: "needs root",  # NO_PERMISSION
+    6: "not found by the driver",  # NOT_FOUND
+    9: "the NVIDIA driver is not loaded",  # DRIVER_NOT_LOADED
+    12: "the NVIDIA driver is not installed (no libnvidia-ml.so.1)",  # LIBRARY_NOT_FOUND
+    13: "this driver is too old to report it",  # FUNCTION_NOT_FOUND
+    15: "the GPU is lost: it fell off the bus, the VM must be restarted",  # GPU_IS_LOST
+    16: "the GPU needs a reset",  # RESET_REQUIRED
+    18: "the driver's library and kernel module differ in version: restart the VM",
+    25: "this driver speaks another version of the call",  # ARGUMENT_VERSION_MISMATCH
+}
+_ABSENT = {9, 12}
+
+
+class Library(Protocol):
+    """What this package needs of ``pynvml``: its error class, and its calls by name."""
+
+    NVMLError: type[Exception]
+
+    def __getattr__(self, name: str) -> Any: ...
+
+
+class NvmlUnavailable(Exception):
+    """NVML cannot be used at all.
+
+    Attributes
+    ----------
+    absent
+        True where there is simply no driver; False where something is wrong.
+    """
+
+    def __init__(self, reason: str, *, absent: bool) -> None:
+        super().__init__(reason)
+        self.absent = absent
+
+
+class Nvml:
+    """NVML, open from construction until `close`.
+
+    Parameters
+    ----------
+    library
+        ``pynvml``, or an object that behaves like it; None imports ``pynvml``.
+
+    Raises
+    ------
+    NvmlUnavailable
+        No package, no driver, or a driver that refuses to start.
+    """
+
+    def __init__(self, library: Library | None = None) -> None:
+        self._library = _import() if library is None else library
+        try:
+            self._library.nvmlInit()
+        except self._library.NVMLError as error:
+            absent = getattr(error, "value", None) in _ABSENT
+            raise NvmlUnavailable(self._reason(error), absent=absent) from error
+
+    def ask(self, call: str, *arguments: Any) -> Any:
+        """Give what the NVML call returns, or `Unknown` where NVML refuses.
+
+        Bytes come back as text, and NVML's ``N/A`` as `Unknown`.
+        """
+        function = getattr(self._library, call, None)
+        if function is None:
+            return Unknown(f"the installed nvidia-ml-py has no {call}")
+        try:
+            value = function(*arguments)
+        except self._library.NVMLError as error:
+            return Unknown(self._reason(error))
+        if isinstance(value, bytes):
+            value = value.decode(errors="replace")
+        return Unknown(_REASONS[3]) if value in ("N/A", "[N/A]", "") else value
+
+    def close(self) -> None:
+        """Let NVML go; what other users in this process hold stays open."""
+        self.ask("nvmlShutdown")
+
+    def _reason(self, error: Exception) -> str:
+        return _REASONS.get(getattr(error, "value", -1), f"NVML says: {error}")
+
+
+def _import() -> Library:
+    try:
+        library: Any = importlib.import_module("pynvml")
+    except ImportError as error:
+        raise NvmlUnavailable(
+            "the Python package nvidia-ml-py is not installed", absent=True
+        ) from error
+    return library  # type: ignore[no-any-return]  # a module that fits the protocol

@@ -1,0 +1,77 @@
+"""Taking a snapshot: every probe within its own time limit."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from workbench.resources.gpus import probe_gpus
+from workbench.resources.host import probe_host, unknown_host
+from workbench.resources.lanes import Lane
+from workbench.resources.nics import probe_nics
+from workbench.resources.nvml import Library, NvmlUnavailable
+from workbench.resources.snapshot import Host, Probe, Snapshot
+from workbench.resources.unknown import Unknown
+
+T = TypeVar("T")
+
+# One lane per probe and process: a driver that hangs keeps one thread, not one per snapshot.
+_LANES = {"host": Lane("the kernel"), "gpus": Lane("NVML"), "nics": Lane("sysfs")}
+
+
+def take_snapshot(
+    *,
+    sysfs: str | Path = "/sys",
+    procfs: str | Path = "/proc",
+    nvml: Library | None = None,
+    time_limit_s: float = 10.0,
+) -> Snapshot:
+    """Look at this VM: its host, GPUs and NICs.
+
+    Never fails: a part that cannot be read is empty or `Unknown`, and
+    ``snapshot.probes[part]`` says why.
+
+    Parameters
+    ----------
+    sysfs, procfs
+        Where the kernel's file systems are mounted.
+    nvml
+        An object that behaves like ``pynvml``; by default ``pynvml``.
+    time_limit_s
+        Seconds that each probe may take. NVML alone needs some where the
+        driver's persistence mode is off.
+    """
+    sysfs, procfs = Path(sysfs), Path(procfs)
+    host, host_probe = _run("host", lambda: probe_host(sysfs, procfs), time_limit_s)
+    nics, nics_probe = _run("nics", lambda: probe_nics(sysfs), time_limit_s)
+    gpus, gpus_probe = _run("gpus", lambda: probe_gpus(nvml), time_limit_s)
+    if nics_probe.status == "ok" and not nics:
+        nics_probe = Probe("absent", "this machine has no network interface", nics_probe.elapsed_ms)
+    if gpus_probe.status == "ok" and not gpus:
+        gpus_probe = Probe("absent", "the NVIDIA driver finds no GPU", gpus_probe.elapsed_ms)
+    return Snapshot(
+        taken_at=time.time(),
+        host=host if isinstance(host, Host) else unknown_host(host_probe.reason),
+        gpus=gpus or (),
+        nics=nics or (),
+        probes={"host": host_probe, "gpus": gpus_probe, "nics": nics_probe},
+    )
+
+
+def _run(name: str, probe: Callable[[], T], limit_s: float) -> tuple[T | None, Probe]:
+    started = time.perf_counter()
+    status, reason, value = "ok", "", None
+    try:
+        result = _LANES[name].run(probe, limit_s)
+    except NvmlUnavailable as error:
+        status, reason = "absent" if error.absent else "failed", str(error)
+    except Exception as error:  # noqa: BLE001  # a probe that fails costs its own part only
+        status, reason = "failed", f"{type(error).__name__}: {error}"
+    else:
+        if isinstance(result, Unknown):
+            status, reason = "failed", result.reason
+        else:
+            value = result
+    return value, Probe(status, reason, round((time.perf_counter() - started) * 1000, 3))

@@ -1,0 +1,273 @@
+"""What one VM was given: frozen records, with their JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from workbench.errors import SnapshotError
+from workbench.resources.codec import decode, encode
+from workbench.resources.unknown import Unknown
+
+UNLIMITED = "unlimited"
+"""What a limit says where the kernel sets none; it is known, so not `Unknown`."""
+
+
+@dataclass(frozen=True)
+class Host:
+    """The VM itself.
+
+    Attributes
+    ----------
+    hostname
+        As the kernel has it.
+    hypervisor
+        ``"KVM"``, ``"VMware"``, ``"Hyper-V"``, ``"Xen"``, ...; ``"none"`` on bare metal.
+    cpus
+        CPUs that this process may use at once: CPU affinity and cgroup quota.
+    cpus_total
+        CPUs of the VM.
+    memory_bytes
+        Memory of the VM.
+    memory_limit_bytes
+        The lowest cgroup limit above this process, or ``"unlimited"``.
+    shm_bytes
+        Size of ``/dev/shm``, which DataLoader workers and NCCL share memory through.
+    memlock_bytes
+        RLIMIT_MEMLOCK of this process, or ``"unlimited"``; RDMA memory must be locked.
+    numa_nodes
+        NUMA nodes that the guest sees.
+    nvidia_pci_addresses
+        PCI addresses of NVIDIA display devices, whether a driver holds them or not.
+    kernel, os
+        Kernel release, and the distribution's name for itself.
+    """
+
+    hostname: str | Unknown
+    hypervisor: str | Unknown
+    cpus: int | Unknown
+    cpus_total: int | Unknown
+    memory_bytes: int | Unknown
+    memory_limit_bytes: int | str | Unknown
+    shm_bytes: int | Unknown
+    memlock_bytes: int | str | Unknown
+    numa_nodes: int | Unknown
+    nvidia_pci_addresses: tuple[str, ...] | Unknown
+    kernel: str | Unknown
+    os: str | Unknown
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One GPU, vGPU or MIG device, as the guest's driver reports it.
+
+    Attributes
+    ----------
+    index
+        NVML's index; MIG devices carry the index of the GPU they are cut from.
+    uuid, name
+        As NVML gives them.
+    pci_address
+        As sysfs writes it: ``"0000:53:00.0"``.
+    memory_bytes
+        Frame buffer that this device owns.
+    form
+        ``"whole"`` (bare metal), ``"passthrough"``, ``"vgpu"`` or ``"mig"``.
+    vgpu_profile
+        As the driver names it: ``"A100-40C"``.
+    driver_version, cuda_version
+        The guest driver's, and the newest CUDA that it serves.
+    compute_capability
+        Such as ``"9.0"``.
+    """
+
+    index: int
+    uuid: str | Unknown
+    name: str | Unknown
+    pci_address: str | Unknown
+    memory_bytes: int | Unknown
+    form: str | Unknown
+    vgpu_profile: str | Unknown
+    driver_version: str | Unknown
+    cuda_version: str | Unknown
+    compute_capability: str | Unknown
+
+
+@dataclass(frozen=True)
+class Gid:
+    """One entry that is set in an RDMA port's table of GIDs.
+
+    Attributes
+    ----------
+    index
+        Its place in the table; what ``NCCL_IB_GID_INDEX`` counts.
+    gid
+        The 128-bit address in the notation of IPv6.
+    type
+        ``"IB/RoCE v1"`` or ``"RoCE v2"``.
+    interface
+        The network interface behind it (RoCE only).
+    """
+
+    index: int
+    gid: str
+    type: str | Unknown
+    interface: str | Unknown
+
+
+@dataclass(frozen=True)
+class Nic:
+    """One network interface or RDMA port.
+
+    Attributes
+    ----------
+    name
+        The interface; for an RDMA port without one, the device.
+    kind
+        ``"rdma"``, ``"physical"`` (a plain device), or ``"virtual"`` (bridge, bond, veth).
+    rdma_device, rdma_port
+        Such as ``"mlx5_0"`` and 1.
+    hca_type, firmware
+        Of the RDMA device: ``"MT4129"``, ``"28.41.1000"``.
+    driver
+        The kernel's driver: ``"mlx5_core"``.
+    link_layer
+        ``"InfiniBand"`` or ``"Ethernet"``.
+    rate_gbps
+        Gigabits per second that the link runs at now.
+    state
+        ``"active"``, ``"init"``, ``"armed"`` or ``"down"`` for RDMA; ``"up"`` or ``"down"``.
+    mtu
+        Bytes, of the interface.
+    addresses
+        IP addresses of the interface.
+    gids
+        The entries of the port's GID table that are set; empty for a plain NIC.
+    numa_node, pci_address
+        Where it sits.
+    """
+
+    name: str
+    kind: str
+    rdma_device: str | Unknown
+    rdma_port: int | Unknown
+    hca_type: str | Unknown
+    firmware: str | Unknown
+    driver: str | Unknown
+    link_layer: str | Unknown
+    rate_gbps: float | Unknown
+    state: str | Unknown
+    mtu: int | Unknown
+    addresses: tuple[str, ...] | Unknown
+    gids: tuple[Gid, ...]
+    numa_node: int | Unknown
+    pci_address: str | Unknown
+
+
+@dataclass(frozen=True)
+class Probe:
+    """How one part of the snapshot was come by.
+
+    Attributes
+    ----------
+    status
+        ``"ok"``; ``"absent"``: no such hardware or driver; ``"failed"``: something is wrong.
+    reason
+        Why, in plain words; empty where ok.
+    elapsed_ms
+        Milliseconds it took.
+    """
+
+    status: str
+    reason: str
+    elapsed_ms: float
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What one VM was given, at one moment.
+
+    Attributes
+    ----------
+    taken_at
+        Seconds since the epoch.
+    host, gpus, nics
+        The parts.
+    probes
+        For each part how it was come by: ``snapshot.probes["gpus"].reason``.
+    """
+
+    VERSION: ClassVar[int] = 1
+
+    taken_at: float
+    host: Host
+    gpus: tuple[Gpu, ...]
+    nics: tuple[Nic, ...]
+    probes: Mapping[str, Probe]
+
+    def to_plain(self) -> dict[str, Any]:
+        """Give the snapshot as plain JSON values."""
+        return {"version": self.VERSION, **encode(self)}
+
+    def to_json(self) -> str:
+        """Give the snapshot as JSON text, to be sent and loaded elsewhere."""
+        return json.dumps(self.to_plain(), indent=1)
+
+    @classmethod
+    def from_json(cls, text: str) -> Snapshot:
+        """Read what `to_json` wrote.
+
+        Raises
+        ------
+        SnapshotError
+            The text is cut short, of another version, or no snapshot at all.
+        """
+        return _from_json(text, "the text")
+
+    @classmethod
+    def load(cls, path: str | Path) -> Snapshot:
+        """Read a file that holds what `to_json` wrote.
+
+        Raises
+        ------
+        SnapshotError
+            The file cannot be read, is cut short, of another version, or no snapshot.
+        """
+        try:
+            text = Path(path).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise SnapshotError(f"cannot read the snapshot {path}: {error}") from error
+        return _from_json(text, str(path))
+
+    def __str__(self) -> str:
+        """Summarise the snapshot for a terminal."""
+        from workbench.resources.summary import lines  # summary imports this module
+
+        return "\n".join(lines(self))
+
+
+def _from_json(text: str, source: str) -> Snapshot:
+    try:
+        data = json.loads(text)
+    except ValueError as error:
+        raise SnapshotError(
+            f"{source} is no complete JSON ({error}): it was cut short or is another kind of "
+            "file; write it again with `workbench resources --json`"
+        ) from error
+    if not isinstance(data, dict) or "version" not in data:
+        raise SnapshotError(
+            f"{source} is no snapshot: it has no version; "
+            "write one with `workbench resources --json`"
+        )
+    if data["version"] != Snapshot.VERSION:
+        raise SnapshotError(
+            f"{source} is a snapshot of version {data['version']!r}; this workbench reads version "
+            f"{Snapshot.VERSION}: read it with the workbench that wrote it, or take it again"
+        )
+    try:
+        return decode(Snapshot, data, "")
+    except SnapshotError as error:
+        raise SnapshotError(f"{source} is no snapshot that can be read: {error}") from error

@@ -1,0 +1,75 @@
+"""A snapshot in lines of text, for terminals."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from workbench.resources.snapshot import Gpu, Host, Nic, Snapshot
+from workbench.resources.unknown import Unknown
+
+_TITLES = {"gpus": "GPUs", "nics": "NICs"}
+
+
+def lines(snapshot: Snapshot) -> Iterator[str]:
+    """Give the summary of a snapshot, line by line."""
+    yield from _host(snapshot.host)
+    yield from _part(snapshot, "gpus", [line for gpu in snapshot.gpus for line in _gpu(gpu)])
+    yield from _part(snapshot, "nics", [line for nic in snapshot.nics for line in _nic(nic)])
+
+
+def show_bytes(value: int | str | Unknown) -> str:
+    """Write bytes for people, in binary units: ``79.6 GiB``."""
+    if not isinstance(value, int):
+        return str(value)
+    size = float(value)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.4g} {unit}"
+        size /= 1024
+    return f"{size:.4g} TiB"
+
+
+def _host(host: Host) -> Iterator[str]:
+    yield f"Host {host.hostname}"
+    yield f"  hypervisor  {host.hypervisor}"
+    yield f"  CPUs        {host.cpus} usable of {host.cpus_total}, NUMA nodes: {host.numa_nodes}"
+    yield f"  memory      {show_bytes(host.memory_bytes)}{_limit(host)}"
+    yield f"  /dev/shm    {show_bytes(host.shm_bytes)}"
+    yield f"  memlock     {show_bytes(host.memlock_bytes)}"
+    yield f"  system      {host.os}, kernel {host.kernel}"
+
+
+def _limit(host: Host) -> str:
+    limited = isinstance(host.memory_limit_bytes, int)
+    return f", container limit {show_bytes(host.memory_limit_bytes)}" if limited else ""
+
+
+def _part(snapshot: Snapshot, name: str, entries: list[str]) -> Iterator[str]:
+    probe = snapshot.probes.get(name)
+    if probe is not None and probe.status != "ok":
+        yield f"{_TITLES[name]}: none ({probe.reason})"
+        return
+    yield f"{_TITLES[name]}:"
+    yield from entries
+
+
+def _gpu(gpu: Gpu) -> Iterator[str]:
+    form = f"vGPU {gpu.vgpu_profile}" if gpu.form == "vgpu" else gpu.form
+    yield f"  {gpu.index}  {gpu.name}, {show_bytes(gpu.memory_bytes)}, {form}, at {gpu.pci_address}"
+    yield (
+        f"     driver {gpu.driver_version}, CUDA {gpu.cuda_version}, "
+        f"compute capability {gpu.compute_capability}, {gpu.uuid}"
+    )
+
+
+def _nic(nic: Nic) -> Iterator[str]:
+    rate = f"{nic.rate_gbps:g} Gb/s" if isinstance(nic.rate_gbps, float) else _rate(nic.rate_gbps)
+    rdma = "no RDMA" if isinstance(nic.rdma_device, Unknown) else f"RDMA by {nic.rdma_device}"
+    yield f"  {nic.name}  {nic.link_layer}, {nic.state}, {rate}, MTU {nic.mtu}, {rdma} ({nic.kind})"
+    if isinstance(nic.addresses, tuple) and nic.addresses:
+        yield f"     {', '.join(nic.addresses)}"
+
+
+def _rate(rate: Any) -> str:
+    return f"rate {rate}"
