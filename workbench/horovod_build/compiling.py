@@ -1,0 +1,125 @@
+"""From nothing to a wheel: fetch the source, unpack it, run its set-up."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tarfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from workbench.horovod_build import recipe
+from workbench.horovod_build.causes import diagnosed
+from workbench.horovod_build.command import run_logged
+from workbench.horovod_build.installing import PIP
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from workbench.horovod_build.machine import Machine
+    from workbench.horovod_build.operations import Operations
+    from workbench.horovod_build.progress import Progress
+    from workbench.horovod_build.torchinfo import TorchInfo
+
+
+class Compile:
+    """One compile in a folder of its own.
+
+    Parameters
+    ----------
+    work
+        An empty folder for everything that only the compile needs.
+    log
+        Where every command's output goes.
+    progress
+        Who is told.
+    """
+
+    def __init__(self, work: Path, log: Path, progress: Progress) -> None:
+        self._work, self._log, self._progress = work, log, progress
+        self._tools = work / "tools"
+
+    def wheel(self, torch: TorchInfo, machine: Machine, operations: Operations, jobs: int) -> Path:
+        """Build and return the wheel.
+
+        Raises
+        ------
+        BuildFailed
+            With the cause that the log shows.
+        """
+        self._progress.step("fetching Horovod's source and the build tools")
+        self._fetch_tools()
+        source = self._fetch_source()
+        toolchain = recipe.write_toolchain(self._work, torch.cxx_standard)
+        env = recipe.environment(
+            os.environ,
+            tools=self._tools,
+            toolchain=toolchain,
+            machine=machine,
+            operations=operations,
+            jobs=jobs,
+        )
+        env |= self._nccl_link(operations)
+        self._progress.step("configuring (CMake)")
+        wheels = self._work / "wheels"
+        self._run(recipe.setup_command(wheels), folder=source, env=env, jobs=jobs)
+        return next(wheels.glob("*.whl"))
+
+    def _fetch_tools(self) -> None:
+        """Put the build tools beside the environment instead of into it."""
+        needs = list(recipe.BUILD_NEEDS)
+        if shutil.which("cmake") is None:
+            needs.append("cmake")
+        self._run([*PIP, "install", "--target", str(self._tools), *needs])
+
+    def _fetch_source(self) -> Path:
+        """Download the published source, held to its hash, and unpack it."""
+        pinned = self._work / "source.txt"
+        pinned.write_text(
+            f"horovod=={recipe.VERSION} --hash=sha256:{recipe.SDIST_SHA256}\n", encoding="utf-8"
+        )
+        command = [*PIP, "download", "--no-deps", "--no-build-isolation", "--no-binary", ":all:"]
+        env = dict(os.environ) | recipe.tool_environment(os.environ, self._tools)
+        self._run([*command, "--dest", str(self._work), "-r", str(pinned)], env=env)
+        archive = next(self._work.glob("horovod-*.tar.gz"))
+        with tarfile.open(archive) as packed:
+            _extract(packed, self._work)
+        return self._work / f"horovod-{recipe.VERSION}"
+
+    def _nccl_link(self, operations: Operations) -> dict[str, str]:
+        """Give NCCL's library the plain name that CMake looks for."""
+        nccl = operations.found.get("nccl")
+        if nccl is None or nccl.library is None:
+            return {}
+        folder = self._work / "nccl"
+        folder.mkdir()
+        (folder / "libnccl.so").symlink_to(nccl.library)
+        return {"HOROVOD_NCCL_LIB": str(folder)}
+
+    def _run(
+        self,
+        command: list[str],
+        *,
+        folder: Path | None = None,
+        env: Mapping[str, str] | None = None,
+        jobs: int = 0,
+    ) -> None:
+        began = False
+
+        def watch(line: str) -> None:
+            nonlocal began
+            if jobs and not began and line.startswith("["):
+                began = True
+                self._progress.step(f"compiling, {jobs} at once")
+            self._progress.log_line(line)
+
+        if run_logged(command, self._log, folder=folder, env=env, watch=watch) != 0:
+            raise diagnosed(self._log)
+
+
+def _extract(packed: tarfile.TarFile, folder: Path) -> None:
+    """Unpack; the archive's hash is pinned, so its paths are known to be tame."""
+    if hasattr(tarfile, "data_filter"):
+        packed.extractall(folder, filter="data")
+    else:
+        packed.extractall(folder)  # noqa: S202  # before Python 3.10.12 there is no filter

@@ -1,0 +1,167 @@
+"""The machine that builds: compiler, headers, cores, memory, disk."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sysconfig
+from dataclasses import dataclass
+from pathlib import Path
+
+from workbench.horovod_build.failure import failed, install_hint
+
+JOB_BYTES = 1_500_000_000
+"""Memory that one compiler process is given room for: the largest file of the
+build (``torch/mpi_ops_v2.cc``, with all of PyTorch's headers) peaks near 1.2 GB."""
+
+DISK_BYTES = 1_000_000_000
+"""Disk that a build needs while it runs: sources, objects and the wheel."""
+
+_ARCH_FLAGS = {"f16c": "-mf16c", "avx": "-mavx", "fma": "-mfma"}
+_PROCESSOR_FILE = Path("/proc/cpuinfo")
+_MEMORY_FILE = Path("/proc/meminfo")
+_CGROUP_MEMORY = Path("/sys/fs/cgroup")
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What of this machine ends up in the wheel.
+
+    Attributes
+    ----------
+    compiler
+        Path of the C++ compiler.
+    compiler_version
+        The first line that it prints for ``--version``.
+    arch_flags
+        Instruction sets that Horovod uses and this processor has.
+    platform
+        Such as ``"Linux-x86_64"``.
+    libc
+        Such as ``"glibc-2.36"``.
+    """
+
+    compiler: str
+    compiler_version: str
+    arch_flags: tuple[str, ...]
+    platform: str
+    libc: str
+
+
+def this_machine() -> Machine:
+    """Look at this machine.
+
+    Raises
+    ------
+    BuildFailed
+        Where it has no C++ compiler.
+    """
+    compiler = find_compiler()
+    return Machine(
+        compiler=compiler,
+        compiler_version=first_line([compiler, "--version"]) or "version unknown",
+        arch_flags=_arch_flags(),
+        platform=f"{platform.system()}-{platform.machine()}",
+        libc="-".join(platform.libc_ver()),
+    )
+
+
+def find_compiler() -> str:
+    """Return the path of the C++ compiler, ``$CXX`` before the usual names."""
+    wanted = os.environ.get("CXX")
+    found = shutil.which(wanted) if wanted else _first_which("c++", "g++", "clang++")
+    if found:
+        return found
+    cure = install_hint("g++ make", "gcc-c++ make")
+    if wanted:
+        raise failed(f"no C++ compiler: $CXX names {wanted!r}, which is not on the PATH.", cure)
+    raise failed("no C++ compiler: none of c++, g++, clang++ is on the PATH.", cure)
+
+
+def require_parts(build_folder: Path) -> None:
+    """Raise where a part is missing that the compile would only miss minutes later.
+
+    Raises
+    ------
+    BuildFailed
+        Without make, without Python's headers, or with too little disk.
+    """
+    if shutil.which("make") is None:
+        raise failed("`make` is not on the PATH.", install_hint("make", "make"))
+    header = Path(sysconfig.get_path("include")) / "Python.h"
+    if not header.exists():
+        name = f"python{sysconfig.get_python_version()}"
+        raise failed(
+            f"Python's headers are missing: there is no {header}.",
+            install_hint(f"{name}-dev", f"{name}-devel"),
+        )
+    free = shutil.disk_usage(build_folder).free
+    if free < DISK_BYTES:
+        raise failed(
+            f"too little disk: {free / 1e9:.1f} GB are free in {build_folder}, "
+            f"a build needs {DISK_BYTES / 1e9:.1f} GB.",
+            "Free some, or set TMPDIR to a folder on another disk.",
+        )
+
+
+def jobs(memory_bytes: int | None = None, cores: int | None = None) -> int:
+    """How many compilers may run at once, by cores and by memory.
+
+    Parameters
+    ----------
+    memory_bytes, cores
+        Instead of what this machine has free.
+    """
+    cores = cores or len(os.sched_getaffinity(0))
+    free = available_memory_bytes() if memory_bytes is None else memory_bytes
+    return max(1, cores if free is None else min(cores, free // JOB_BYTES))
+
+
+def available_memory_bytes() -> int | None:
+    """Memory that a build may take, the container's limit minded; None where unknown."""
+    bounds = [value for value in (_meminfo_available(), _cgroup_left()) if value is not None]
+    return min(bounds, default=None)
+
+
+def first_line(command: list[str]) -> str | None:
+    """Return the first line that a short command prints, or None where it fails."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return next((line.strip() for line in done.stdout.splitlines() if line.strip()), None)
+
+
+def _first_which(*names: str) -> str | None:
+    return next((path for name in names if (path := shutil.which(name))), None)
+
+
+def _arch_flags() -> tuple[str, ...]:
+    try:
+        text = _PROCESSOR_FILE.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ()
+    flags = re.search(r"^flags\s*:\s*(.*)$", text, re.MULTILINE)
+    has = set(flags[1].split()) if flags else set()
+    return tuple(option for name, option in _ARCH_FLAGS.items() if name in has)
+
+
+def _meminfo_available() -> int | None:
+    try:
+        text = _MEMORY_FILE.read_text(encoding="ascii")
+    except OSError:
+        return None
+    found = re.search(r"^MemAvailable:\s+(\d+) kB", text, re.MULTILINE)
+    return int(found[1]) * 1024 if found else None
+
+
+def _cgroup_left() -> int | None:
+    try:
+        limit = (_CGROUP_MEMORY / "memory.max").read_text(encoding="ascii").strip()
+        used = int((_CGROUP_MEMORY / "memory.current").read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return None
+    return None if limit == "max" else max(0, int(limit) - used)

@@ -1,0 +1,200 @@
+"""Which of Horovod's operations this machine can build, and which were asked for."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from workbench.errors import UsageError
+from workbench.horovod_build.failure import failed
+from workbench.horovod_build.machine import first_line
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from workbench.horovod_build.torchinfo import TorchInfo
+
+NAMES = ("gloo", "nccl", "mpi")
+_NCCL_ROOTS = ("/usr", "/usr/local", "/usr/local/nccl", "/usr/local/cuda", "/opt/nccl")
+
+
+@dataclass(frozen=True)
+class Found:
+    """One operation on this machine.
+
+    Attributes
+    ----------
+    version
+        Such as ``"NCCL 2.27.3"``; None where the machine lacks it.
+    reason
+        Where it was found, or why it cannot be built, with what to install.
+    include, library
+        NCCL's header folder and library file.
+    """
+
+    version: str | None
+    reason: str
+    include: Path | None = None
+    library: Path | None = None
+
+
+@dataclass(frozen=True)
+class Operations:
+    """The operations that a build will have.
+
+    Attributes
+    ----------
+    found
+        Name to what this machine has, for the chosen operations only.
+    cuda_home
+        The CUDA toolkit for NCCL; None without NCCL.
+    """
+
+    found: dict[str, Found]
+    cuda_home: str | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The chosen operations, in a fixed order."""
+        return tuple(name for name in NAMES if name in self.found)
+
+    def versions(self) -> dict[str, str]:
+        """Return each chosen operation with its version."""
+        return {name: self.found[name].version or "" for name in self.names}
+
+    def environment(self) -> dict[str, str]:
+        """Return what Horovod's CMake files read to choose them."""
+        env = {"HOROVOD_WITH_GLOO": "1", "HOROVOD_CPU_OPERATIONS": "GLOO"}
+        env["HOROVOD_WITH_MPI" if "mpi" in self.found else "HOROVOD_WITHOUT_MPI"] = "1"
+        if nccl := self.found.get("nccl"):
+            env |= {
+                "HOROVOD_GPU": "CUDA",
+                "HOROVOD_GPU_OPERATIONS": "NCCL",
+                "HOROVOD_NCCL_LINK": "SHARED",
+                "HOROVOD_NCCL_INCLUDE": str(nccl.include),
+                "HOROVOD_CUDA_HOME": str(self.cuda_home),
+                "CUDA_HOME": str(self.cuda_home),
+            }
+        return env
+
+
+def choose(
+    torch: TorchInfo, wanted: Collection[str] = (), unwanted: Collection[str] = ()
+) -> Operations:
+    """Settle what is built: all that the machine has, bent by what was asked.
+
+    Parameters
+    ----------
+    torch
+        The PyTorch to build against.
+    wanted, unwanted
+        Names from `NAMES` that must be in, and that must stay out.
+
+    Raises
+    ------
+    UsageError
+        Where the two contradict each other, or Gloo is to stay out.
+    BuildFailed
+        Where a wanted operation cannot be built on this machine.
+    """
+    _require_sense(wanted, unwanted)
+    found = {"gloo": Found("bundled", "Horovod brings its own"), "mpi": find_mpi()}
+    found["nccl"] = find_nccl(torch)
+    for name in wanted:
+        if found[name].version is None:
+            raise failed(
+                f"--with {name} was asked for, but {found[name].reason}.",
+                f"Install what is missing, or leave `--with {name}` away to build without it.",
+            )
+    chosen = {n: f for n, f in found.items() if f.version is not None and n not in unwanted}
+    return Operations(chosen, torch.cuda_home if "nccl" in chosen else None)
+
+
+def missed_nccl(torch: TorchInfo, operations: Operations) -> str | None:
+    """Say why a CUDA PyTorch gets no NCCL, where that was not the user's choice."""
+    found = find_nccl(torch)
+    if torch.cuda is None or found.version is not None or "nccl" in operations.found:
+        return None
+    return f"PyTorch has CUDA {torch.cuda}, but this build will not use NCCL: {found.reason}."
+
+
+def find_mpi() -> Found:
+    """Look for an MPI that C++ can be compiled against."""
+    compiler = shutil.which("mpicxx") or shutil.which("mpic++")
+    if compiler is None:
+        return Found(None, "no mpicxx is on the PATH (Debian and Ubuntu: libopenmpi-dev)")
+    version = first_line([compiler, "--showme:version"]) or first_line(["mpichversion"])
+    return Found(version or "version unknown", compiler)
+
+
+def find_nccl(torch: TorchInfo) -> Found:
+    """Look for NCCL's header and library, and for the CUDA toolkit beside them.
+
+    PyTorch's CUDA wheels bring NCCL with its headers; the one that PyTorch will
+    load itself is preferred, so that a rank has a single NCCL.
+    """
+    if torch.cuda is None:
+        return Found(None, f"PyTorch {torch.version} is built without CUDA")
+    if torch.cuda_home is None or not (Path(torch.cuda_home) / "bin/nvcc").exists():
+        return Found(
+            None,
+            f"the CUDA toolkit is missing: no nvcc was found (PyTorch has CUDA {torch.cuda}; "
+            "install the toolkit of that version or set CUDA_HOME)",
+        )
+    for root in _nccl_roots(torch):
+        header, library = root / "include/nccl.h", _nccl_library(root)
+        if header.exists() and library is not None:
+            version = f"{_nccl_version(header)}, {_nvcc_version(torch.cuda_home)}"
+            return Found(version, str(root), header.parent, library)
+    return Found(None, "NCCL's header nccl.h was not found (Debian and Ubuntu: libnccl-dev)")
+
+
+def _require_sense(wanted: Collection[str], unwanted: Collection[str]) -> None:
+    for name in (*wanted, *unwanted):
+        if name not in NAMES:
+            raise UsageError(f"No operation {name!r}. There are: {', '.join(NAMES)}.")
+    both = sorted(set(wanted) & set(unwanted))
+    if both:
+        raise UsageError(f"{both[0]} is asked for both --with and --without. Leave one away.")
+    if "gloo" in unwanted:
+        raise UsageError(
+            "--without gloo was asked for, but ranks find each other over Gloo: it is always "
+            "built. --without mpi and --without nccl are possible."
+        )
+
+
+def _nccl_roots(torch: TorchInfo) -> list[Path]:
+    return [torch.folder.parent / "nvidia/nccl", *map(Path, _NCCL_ROOTS)]
+
+
+def _nccl_library(root: Path) -> Path | None:
+    """Return the shared library under `root`; PyTorch's wheels have no unversioned name."""
+    return next(
+        (
+            path
+            for lib in ("lib", "lib64", "lib/x86_64-linux-gnu", "lib/aarch64-linux-gnu")
+            for name in ("libnccl.so", "libnccl.so.2")
+            if (path := root / lib / name).exists()
+        ),
+        None,
+    )
+
+
+def _nvcc_version(cuda_home: str) -> str:
+    nvcc = [str(Path(cuda_home) / "bin/nvcc"), "--version"]
+    said = subprocess.run(nvcc, capture_output=True, text=True, check=False, timeout=30).stdout
+    release = re.search(r"release ([\d.]+)", said)
+    return f"nvcc {release[1]}" if release else "nvcc of unknown version"
+
+
+def _nccl_version(header: Path) -> str:
+    text = header.read_text(encoding="utf-8", errors="replace")
+    parts = [
+        found[1] if (found := re.search(rf"#define NCCL_{part}\s+(\d+)", text)) else "?"
+        for part in ("MAJOR", "MINOR", "PATCH")
+    ]
+    return f"NCCL {'.'.join(parts)}"

@@ -1,0 +1,74 @@
+"""Two ranks that sum a tensor: a script, started by `proof` and by itself.
+
+Without arguments it serves the rendezvous and starts both ranks; with a rank
+it is that rank. It is run by its path, so it imports nothing of this package.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_SIZE = 2
+
+
+def main() -> int:
+    """Be the rank that the first argument names, or start both."""
+    if len(sys.argv) > 1:
+        return _be_rank(int(sys.argv[1]))
+    from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
+    from horovod.runner.http.http_server import RendezvousServer
+
+    server = RendezvousServer(0)
+    port = server.start()
+    plan = get_host_assignments(parse_hosts(f"localhost:{_SIZE}"), _SIZE)
+    server.init(plan)
+    ranks = [
+        subprocess.Popen([sys.executable, __file__, str(rank)], env=_rank_environment(rank, port))
+        for rank in range(_SIZE)
+    ]
+    return max(abs(rank.wait()) for rank in ranks)
+
+
+def _rank_environment(rank: int, port: int) -> Mapping[str, str]:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("HOROVOD_")}
+    return clean | {
+        "HOROVOD_HOSTNAME": "localhost",
+        "HOROVOD_RANK": str(rank),
+        "HOROVOD_SIZE": str(_SIZE),
+        "HOROVOD_LOCAL_RANK": str(rank),
+        "HOROVOD_LOCAL_SIZE": str(_SIZE),
+        "HOROVOD_CROSS_RANK": "0",
+        "HOROVOD_CROSS_SIZE": "1",
+        "HOROVOD_CONTROLLER": "gloo",
+        "HOROVOD_CPU_OPERATIONS": "gloo",
+        "HOROVOD_GLOO_IFACE": "lo",
+        "HOROVOD_GLOO_RENDEZVOUS_ADDR": "127.0.0.1",
+        "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
+        "OMP_NUM_THREADS": "1",
+    }
+
+
+def _be_rank(rank: int) -> int:
+    import horovod.torch as hvd
+    import torch
+
+    hvd.init()
+    mine = torch.arange(1024, dtype=torch.float64) * (rank + 1)
+    total = hvd.allreduce(mine, op=hvd.Sum, name="proof")
+    expected = torch.arange(1024, dtype=torch.float64).sum().item() * sum(range(1, _SIZE + 1))
+    result = {"rank": hvd.rank(), "sum": total.sum().item(), "expected": expected}
+    hvd.shutdown()
+    # One write, so that two ranks' lines do not mix.
+    os.write(1, f"RANK {json.dumps(result)}\n".encode())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
