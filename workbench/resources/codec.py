@@ -93,7 +93,7 @@ def _build(option: Any, data: Any, where: str) -> Any:
         return {key: _decode_value(item, value, f"{where}.{key}") for key, value in data.items()}
     if isinstance(option, type) and dataclasses.is_dataclass(option):
         return decode(option, data, where)
-    return data
+    return float(data) if option is float else data
 
 
 def _name(options: tuple[Any, ...]) -> str:

@@ -1,0 +1,8 @@
+"""Rules over snapshots: what is set up wrong, why it costs, and its cure."""
+
+from __future__ import annotations
+
+from workbench.doctor.diagnosis import diagnose
+from workbench.doctor.finding import Finding, Severity
+
+__all__ = ["Finding", "Severity", "diagnose"]
