@@ -1,0 +1,135 @@
+"""Where Horovod tells which gradients it reduces and when it waits for them.
+
+`DistributedOptimizer` calls names that were imported into
+``horovod.torch.optimizer``; they are wrapped there, where tensors are already
+compressed. Its classes copy their methods when an optimizer is made, so the
+hooks must be in place before that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import perf_counter_ns
+from typing import Any
+
+import horovod.torch.mpi_ops as mpi_ops
+import horovod.torch.optimizer as distributed
+
+from workbench.rank.patches import Patches
+from workbench.rank.recorder import Recorder
+
+Function = Callable[..., Any]
+
+
+def poll(handle: int) -> bool:
+    """Tell whether the collective behind a handle is done; the handle must not be cleared."""
+    return bool(mpi_ops.mpi_lib.horovod_torch_poll(handle))
+
+
+class HorovodHooks:
+    """Feeds a `Recorder` with what Horovod's optimizers do in this process.
+
+    Parameters
+    ----------
+    recorder
+        Gets the events.
+    """
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._patches = Patches()
+
+    def install(self) -> None:
+        """Start to listen; optimizers made before are heard only in part."""
+        replace = self._patches.replace
+        replace(distributed, "allreduce_async_", self._submit_one)
+        replace(distributed, "grouped_allreduce_async_", self._submit_group)
+        replace(distributed, "sparse_allreduce_async", self._submit_sparse)
+        replace(distributed, "synchronize", self._wait)
+        replace(distributed._DistributedOptimizer, "synchronize", self._expose)
+        replace(mpi_ops, "synchronize", self._wait_foreign)
+
+    def remove(self) -> None:
+        """Stop to listen and put everything back."""
+        self._patches.undo()
+
+    def _submit_one(self, original: Function) -> Function:
+        submitted = self._recorder.submitted
+
+        def allreduce_async_(tensor: Any, *args: Any, **kwargs: Any) -> int:
+            began = perf_counter_ns()
+            handle: int = original(tensor, *args, **kwargs)
+            submitted(handle, kwargs.get("name") or "unnamed", tensor.nbytes, 1, began)
+            return handle
+
+        return allreduce_async_
+
+    def _submit_group(self, original: Function) -> Function:
+        submitted = self._recorder.submitted
+
+        def grouped_allreduce_async_(tensors: Any, *args: Any, **kwargs: Any) -> int:
+            began = perf_counter_ns()
+            handle: int = original(tensors, *args, **kwargs)
+            size = sum(tensor.nbytes for tensor in tensors)
+            submitted(handle, kwargs.get("name") or "unnamed", size, len(tensors), began)
+            return handle
+
+        return grouped_allreduce_async_
+
+    def _submit_sparse(self, original: Function) -> Function:
+        recorder = self._recorder
+
+        def sparse_allreduce_async(tensor: Any, *args: Any, **kwargs: Any) -> Function:
+            began = perf_counter_ns()
+            finish = original(tensor, *args, **kwargs)
+            size = tensor._indices().nbytes + tensor._values().nbytes
+
+            def wait() -> Any:
+                return self._waiting(wait, finish)
+
+            recorder.submitted(wait, kwargs.get("name") or "unnamed", size, 1, began)
+            return wait
+
+        return sparse_allreduce_async
+
+    def _wait(self, original: Function) -> Function:
+        return lambda handle: self._waiting(handle, original, handle)
+
+    def _waiting(self, handle: Any, wait: Function, *args: Any) -> Any:
+        recorder = self._recorder
+        ours = recorder.wait_begins(handle)
+        if ours:
+            recorder.exposed_begins()
+        try:
+            return wait(*args)
+        finally:
+            recorder.wait_ends(handle)
+            if ours:
+                recorder.exposed_ends()
+
+    def _expose(self, original: Function) -> Function:
+        recorder = self._recorder
+
+        def synchronize(optimizer: Any) -> None:
+            recorder.exposed_begins()
+            try:
+                original(optimizer)
+            finally:
+                recorder.exposed_ends()
+
+        return synchronize
+
+    def _wait_foreign(self, original: Function) -> Function:
+        """Collectives that the cell calls itself: only known as where the rank is blocked."""
+        recorder = self._recorder
+
+        def synchronize(handle: int) -> Any:
+            if recorder.blocked is not None:  # within a sparse gradient's wait
+                return original(handle)
+            recorder.wait_begins(handle)
+            try:
+                return original(handle)
+            finally:
+                recorder.wait_ends(handle)
+
+        return synchronize

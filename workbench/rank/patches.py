@@ -1,0 +1,28 @@
+"""Replacing functions of other packages, and putting them back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import update_wrapper
+from typing import Any
+
+
+class Patches:
+    """Remembers what it replaced; `undo` restores it, last first."""
+
+    def __init__(self) -> None:
+        self._saved: list[tuple[Any, str, Any]] = []
+
+    def replace(
+        self, owner: Any, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]
+    ) -> None:
+        """Set ``owner.name`` to what `make` returns for its present value."""
+        original = getattr(owner, name)
+        self._saved.append((owner, name, original))
+        setattr(owner, name, update_wrapper(make(original), original))
+
+    def undo(self) -> None:
+        """Put everything back."""
+        while self._saved:
+            owner, name, original = self._saved.pop()
+            setattr(owner, name, original)

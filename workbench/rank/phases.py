@@ -1,0 +1,165 @@
+"""Where the time of an iteration goes: one phase at any moment.
+
+What happens between two steps before the first forward is known only
+afterwards: the time is data loading if a training forward follows, and
+something else if a step or an evaluation does. It is kept as a gap until then.
+"""
+
+from __future__ import annotations
+
+import enum
+
+
+class Phase(enum.IntEnum):
+    """The phases of an iteration; all but `GAP` end up in its record."""
+
+    DATA = 0
+    FORWARD = 1
+    BACKWARD = 2
+    EXPOSED = 3
+    OPTIMIZER = 4
+    OTHER = 5
+    GAP = 6
+
+
+class PhaseClock:
+    """Adds up nanoseconds per phase; `now` is ``time.perf_counter_ns()`` throughout.
+
+    The first window of a cell begins with the batch that was loaded for it, or
+    with its first forward, backward or step: what a cell does before it trains
+    is no iteration. Each further window begins where the one before ended.
+
+    Attributes
+    ----------
+    start_ns
+        Where the present window begins.
+    forward_unseen
+        A backward came without a module's forward before it.
+    first
+        The window is the first of its cell.
+    """
+
+    def __init__(self) -> None:
+        self.first = True
+        self._restart(0)
+
+    def _restart(self, start: int) -> None:
+        self.start_ns = start
+        self.forward_unseen = False
+        self._begun = not self.first
+        self._spent = [0] * len(Phase)
+        self._since = start
+        self._phase = Phase.GAP
+        self._home = Phase.GAP
+        self._outer: list[Phase] = []
+        self._forget_gap()
+
+    def _forget_gap(self) -> None:
+        self._loader_ns = 0
+        self._loader_began = 0
+        self._unsure_forward = 0
+
+    def loaded(self, began: int, now: int) -> None:
+        """A DataLoader has given the batch that it was asked for at `began`."""
+        if self._phase is Phase.GAP:
+            if not self._loader_began or not self._begun:
+                self._loader_began = began
+                self._loader_ns = 0
+            self._loader_ns += now - began
+
+    def forward(self, now: int) -> None:
+        """A training forward begins: the gap before it was data loading."""
+        self._mark(now)
+        if self._phase is self._home:
+            self._settle(as_data=True)
+            self._phase = Phase.FORWARD
+
+    def maybe_forward(self, now: int) -> None:
+        """A module in eval mode is called with gradients on.
+
+        Fine-tuning does that, and a careless evaluation too: a backward tells.
+        """
+        if self._phase is self._home:
+            self._unsure_forward = now
+
+    def evaluated(self, now: int) -> None:
+        """A forward without gradients has ended: the gap so far was none of training's."""
+        if not self._begun:
+            self._forget_gap()
+        elif self._phase is Phase.GAP:
+            self._spent[Phase.GAP] += now - self._since
+            self._since = now
+            self._settle(as_data=False)
+
+    def backward(self, now: int) -> None:
+        """A backward begins; `backward_ended` ends it."""
+        self._mark(now)
+        if self._phase is self._home:
+            self._settle_before_backward(now)
+        self._phase = Phase.BACKWARD
+
+    def backward_ended(self, now: int) -> None:
+        """A backward has ended."""
+        self._mark(now)
+        self._phase = self._home
+
+    def step(self, now: int) -> None:
+        """An optimizer's step begins: the gap before it was no data loading."""
+        self._mark(now)
+        self._settle(as_data=False)
+        self._phase = self._home = Phase.OPTIMIZER
+        self._outer.clear()
+
+    def step_ended(self, now: int) -> tuple[int, list[int]]:
+        """End the window; return its start and nanoseconds for each of `DATA` to `OTHER`."""
+        self._mark(now)
+        self._settle(as_data=False)
+        start, spent = self.start_ns, self._spent[: Phase.GAP]
+        self.first = False
+        self._restart(now)
+        return start, spent
+
+    def push(self, phase: Phase, now: int) -> None:
+        """Enter a phase from which `pop` returns."""
+        if self._begun:
+            self._mark(now)
+        self._outer.append(self._phase)
+        self._phase = phase
+
+    def pop(self, now: int) -> None:
+        """Return to the phase before the last `push`."""
+        if self._begun:
+            self._mark(now)
+        if self._outer:
+            self._phase = self._outer.pop()
+
+    def _mark(self, now: int) -> None:
+        if not self._begun:
+            self._begun = True
+            self.start_ns = self._since = self._loader_began or self._unsure_forward or now
+        self._spent[self._phase] += now - self._since
+        self._since = now
+
+    def _settle(self, *, as_data: bool) -> None:
+        gap = self._spent[Phase.GAP]
+        if not as_data:
+            data = 0
+        elif self._loader_began:
+            data = min(self._loader_ns, gap)
+        else:
+            data = gap
+        self._spent[Phase.DATA] += data
+        self._spent[Phase.OTHER] += gap - data
+        self._spent[Phase.GAP] = 0
+        self._forget_gap()
+
+    def _settle_before_backward(self, now: int) -> None:
+        """No training forward was seen: was it one in eval mode, or none at all?"""
+        if not self._unsure_forward:
+            self.forward_unseen = True
+            self._settle(as_data=False)
+            return
+        forward = min(now - self._unsure_forward, self._spent[self._phase])
+        self._spent[self._phase] -= forward
+        self._spent[Phase.FORWARD] += forward
+        self._settle(as_data=True)

@@ -1,0 +1,188 @@
+"""One record per iteration: takes the hooks' events, hands over what an iteration was.
+
+Nothing here blocks the training thread: the arithmetic of a finished iteration
+is left to the sender's thread (`pack`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from time import perf_counter_ns
+
+from workbench.rank.collectives import Collectives
+from workbench.rank.cycle import Cycle
+from workbench.rank.phases import Phase, PhaseClock
+from workbench.wire import Flag
+
+
+@dataclass
+class Part:
+    """What led to one optimizer step; all times as ``time.perf_counter_ns()``."""
+
+    start: int
+    end: int
+    spent: list[int]
+    flags: Flag
+    collectives: Collectives
+    waits: list[tuple[int, int]]
+
+
+@dataclass(frozen=True)
+class Iteration:
+    """A finished iteration, not yet added up."""
+
+    cell: int
+    index: int
+    parts: list[Part] = field(repr=False)
+
+
+class Recorder:
+    """Turns the events of one rank into iterations.
+
+    Parameters
+    ----------
+    poll
+        Tells whether a Horovod handle is done.
+    deliver
+        Called with each finished `Iteration`; must not block.
+    """
+
+    def __init__(self, poll: Callable[[int], bool], deliver: Callable[[Iteration], None]) -> None:
+        self._poll = poll
+        self._deliver = deliver
+        self.begin_cell(0)
+
+    # the cell
+
+    def begin_cell(self, cell: int) -> None:
+        """Start to count the iterations of a cell."""
+        self._cell = cell
+        self._index = 0
+        self._cycle: Cycle[Part] = Cycle()
+        self._clock = PhaseClock()
+        self._collectives = Collectives(self._poll)
+        self._steps: list[int] = []
+        self._backwards = 0
+        self._exposed = 0
+        self._exposed_since = 0
+        self._waits: list[tuple[int, int]] = []
+        self._blocked: tuple[str, int] | None = None
+
+    def end_cell(self) -> int:
+        """Deliver the last iteration, and return how many there were."""
+        self._finish(self._cycle.end())
+        return self._index
+
+    @property
+    def outstanding(self) -> int:
+        """Collectives submitted and never waited for: an error left them behind."""
+        return self._collectives.outstanding
+
+    @property
+    def blocked(self) -> tuple[str, int] | None:
+        """The collective that the rank waits for and since when, or None."""
+        return self._blocked
+
+    # the training loop
+
+    def loaded(self, began: int) -> None:
+        """A DataLoader has given the batch that it was asked for at `began`."""
+        self._clock.loaded(began, perf_counter_ns())
+
+    def forward_begins(self, *, training: bool, grad: bool) -> None:
+        """An outermost module is called, in training mode or not, with gradients on or not."""
+        if grad and training:
+            self._clock.forward(perf_counter_ns())
+        elif grad:
+            self._clock.maybe_forward(perf_counter_ns())
+
+    def forward_ends(self, *, grad: bool) -> None:
+        """The outermost module has returned or raised."""
+        if not grad:
+            self._clock.evaluated(perf_counter_ns())
+
+    def backward_begins(self) -> None:
+        """``torch.autograd.backward`` was called; it may nest (checkpointing does)."""
+        self._backwards += 1
+        if self._backwards == 1:
+            self._clock.backward(perf_counter_ns())
+
+    def backward_ends(self) -> None:
+        """``torch.autograd.backward`` returned or raised."""
+        self._backwards -= 1
+        if self._backwards == 0:
+            self._clock.backward_ended(perf_counter_ns())
+
+    def step_begins(self, optimizer: int) -> None:
+        """A step hook fired; Horovod's optimizers fire twice, one within the other."""
+        if self._backwards:
+            return  # Adasum steps inside the backward
+        # an optimizer nests in itself once: anything else means that a step raised
+        if len(self._steps) == 2 or (self._steps and self._steps[0] != optimizer):
+            self._steps.clear()
+        self._steps.append(optimizer)
+        if len(self._steps) == 1:
+            self._clock.step(perf_counter_ns())
+
+    def step_ends(self, optimizer: int) -> None:
+        """A step hook fired at a step's end."""
+        if self._backwards or not self._steps:
+            return
+        self._steps.pop()
+        if not self._steps:
+            self._finish(self._cycle.step(optimizer, self._take_part(perf_counter_ns())))
+
+    def cleaning_begins(self) -> None:
+        """``zero_grad`` was called: the optimizer's work wherever it stands."""
+        self._clock.push(Phase.OPTIMIZER, perf_counter_ns())
+
+    def cleaning_ends(self) -> None:
+        """``zero_grad`` returned."""
+        self._clock.pop(perf_counter_ns())
+
+    # the communication
+
+    def submitted(self, handle: Hashable, name: str, size: int, count: int, began: int) -> None:
+        """An optimizer handed gradients to Horovod."""
+        self._collectives.submit(handle, name, size, count, began)
+
+    def exposed_begins(self) -> None:
+        """Training stands still for gradients from here on; may nest."""
+        self._exposed += 1
+        if self._exposed == 1:
+            self._exposed_since = perf_counter_ns()
+            self._clock.push(Phase.EXPOSED, self._exposed_since)
+
+    def exposed_ends(self) -> None:
+        """Training goes on."""
+        self._exposed -= 1
+        if self._exposed == 0:
+            now = perf_counter_ns()
+            self._waits.append((self._exposed_since, now))
+            self._clock.pop(now)
+
+    def wait_begins(self, handle: Hashable) -> bool:
+        """A wait for a handle begins; False where no optimizer submitted it."""
+        name = self._collectives.waiting(handle)
+        self._blocked = (name or "a collective of the cell's own", perf_counter_ns())
+        return name is not None
+
+    def wait_ends(self, handle: Hashable) -> None:
+        """The wait returned or raised."""
+        self._blocked = None
+        self._collectives.waited(handle)
+
+    def _take_part(self, now: int) -> Part:
+        flags = Flag.FIRST_OF_CELL if self._clock.first else Flag.NONE
+        if self._clock.forward_unseen:
+            flags |= Flag.FORWARD_UNSEEN
+        start, spent = self._clock.step_ended(now)
+        done, self._collectives = self._collectives, Collectives(self._poll)
+        waits, self._waits = self._waits, []
+        return Part(start, now, spent, flags, done, waits)
+
+    def _finish(self, iterations: list[list[Part]]) -> None:
+        for parts in iterations:
+            self._deliver(Iteration(self._cell, self._index, parts))
+            self._index += 1

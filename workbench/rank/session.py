@@ -1,0 +1,217 @@
+"""What a rank holds from joining a cluster to leaving it.
+
+The kernel calls the functions at the end through ipyparallel, in this order:
+`hello` on every engine, then `join` (channels, namespace) and `meet` (the
+ring), then `run_cell` as often as it likes. `part` and `meet` again put a ring
+together anew after a failure.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import socket
+import sys
+from functools import partial
+from typing import Any
+
+from workbench.rank import cell as cells
+from workbench.rank.control import Control
+from workbench.rank.horovod_hooks import HorovodHooks, poll
+from workbench.rank.output import OutputChannel
+from workbench.rank.pack import Packer
+from workbench.rank.recorder import Iteration, Recorder
+from workbench.rank.torch_hooks import TorchHooks
+from workbench.wire import Address, Message, Outbox
+
+_RECORD_DELAY_S = 0.02
+"""Records of this long leave together: one wake-up of the sender, not one each."""
+
+
+class Session:
+    """One rank of one cluster.
+
+    Parameters
+    ----------
+    shell
+        The engine's IPython shell, whose namespace the cells share.
+    control, timings
+        Where the kernel listens, for cells and for records.
+    world_size
+        Ranks in the cluster.
+    """
+
+    def __init__(self, shell: Any, control: Address, timings: Address, world_size: int) -> None:
+        self.rank = control.rank
+        self._shell = shell
+        self._cell: int | None = None
+        self._records = Outbox(timings, delay_s=_RECORD_DELAY_S, name="timings")
+        self._packer = Packer(world_size, lambda: self._records.dropped)
+        self.recorder = Recorder(poll, self._deliver)
+        self.hooks = (HorovodHooks(self.recorder), TorchHooks(self.recorder))
+        self._control = Outbox(control, self._on_request, name="control")
+        self._answer = Control(
+            self._control.send,
+            blocked=lambda: self.recorder.blocked,
+            cell=lambda: self._cell,
+            release=_release,
+        )
+        for hooks in self.hooks:
+            hooks.install()
+
+    def run_cell(self, number: int, source: str) -> None:
+        """Run a cell, and tell the kernel how it ended."""
+        torch_hooks = self.hooks[1]
+        channel = OutputChannel(self._control, number)
+        self.recorder.begin_cell(number)
+        torch_hooks.begin_cell()
+        self._cell = number
+        try:
+            result = cells.run(self._shell, source, channel)
+        finally:
+            self._cell = None
+            torch_hooks.end_cell()
+            iterations = self.recorder.end_cell()
+        self._records.flush()
+        ended = {
+            "cell": number,
+            "error": result.error,
+            "kept": result.kept,
+            "iterations": iterations,
+            "outstanding": self.recorder.outstanding,
+        }
+        payload = () if result.value is None else (result.value,)
+        self._control.send(Message("ended", ended, payload))
+
+    def close(self) -> None:
+        """Leave the cluster."""
+        for hooks in self.hooks:
+            hooks.remove()
+        self._records.close()
+        self._control.close()
+
+    def _deliver(self, iteration: Iteration) -> None:
+        self._records.send_later(partial(self._packer, iteration))
+
+    def _on_request(self, message: Message) -> None:
+        self._answer(message)
+
+
+_session: Session | None = None
+
+
+def hello(threads: int | None) -> dict[str, Any]:
+    """Load all that the ring needs, and tell who is here.
+
+    Parameters
+    ----------
+    threads
+        Threads that PyTorch may use in this rank; None leaves it alone.
+    """
+    import horovod
+    import horovod.torch
+    import torch
+
+    if threads:
+        torch.set_num_threads(threads)
+    return {
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "torch": torch.__version__,
+        "horovod": horovod.__version__,
+        "python": sys.version.split()[0],
+        "gpus": torch.cuda.device_count(),
+        "threads": torch.get_num_threads(),
+    }
+
+
+def join(control: dict[str, Any], timings: dict[str, Any], world_size: int) -> None:
+    """Connect to the kernel as the rank that the addresses name."""
+    global _session  # noqa: PLW0603 - one process is one rank
+    from IPython import get_ipython
+
+    if _session is not None:
+        _session.close()
+    _session = Session(get_ipython(), Address(**control), Address(**timings), world_size)
+
+
+def meet(environment: dict[str, str]) -> float:
+    """Form the ring with the other ranks, and return the sum of a collective over it.
+
+    Parameters
+    ----------
+    environment
+        The HOROVOD_* variables of this rank; Horovod reads them at every init.
+    """
+    import horovod.torch as hvd
+    import torch
+
+    os.environ.update(environment)
+    hvd.init()
+    _fill_namespace(hvd)
+    total = hvd.allreduce(torch.ones(1), op=hvd.Sum, name="workbench.ready")
+    return float(total.item())
+
+
+def part() -> None:
+    """Leave the ring, and make the optimizers that are left usable in the next."""
+    _release()
+    for thing in gc.get_objects():
+        if _is_distributed_optimizer(thing):
+            _forget_handles(thing)
+
+
+def run_cell(number: int, source: str) -> None:
+    """Run a cell in this rank; its end travels over the rank's own channel."""
+    if _session is None:
+        raise RuntimeError("this engine has not joined a cluster")
+    _session.run_cell(number, source)
+
+
+def _release() -> None:
+    """Shut Horovod down beneath whoever waits in it.
+
+    ``hvd.shutdown`` would reset PyTorch's handles first, and the blocked
+    caller would see a missing handle instead of a clean error.
+    """
+    import horovod.torch.mpi_ops as mpi_ops
+
+    mpi_ops._basics.shutdown()
+
+
+def _is_distributed_optimizer(thing: object) -> bool:
+    # type(), because isinstance asks proxies for their __class__ and may run anything
+    return hasattr(type(thing), "skip_synchronize") and hasattr(thing, "_allreduce_delay")
+
+
+def _forget_handles(optimizer: Any) -> None:
+    """Do what Horovod's own ``load_state_dict`` does: the broken step never was."""
+    optimizer._handles.clear()
+    optimizer._synchronized = False
+    optimizer._should_synchronize = True
+    for parameter in optimizer._allreduce_delay:
+        optimizer._allreduce_delay[parameter] = optimizer.backward_passes_per_step
+    for group in getattr(optimizer, "_group_counts", {}):
+        optimizer._group_counts[group] = 0
+
+
+def _fill_namespace(hvd: Any) -> None:
+    """Give the cells the names that they expect."""
+    import torch
+    from IPython import get_ipython
+
+    local = hvd.local_rank()
+    gpu = torch.cuda.is_available()
+    names: dict[str, Any] = {
+        "hvd": hvd,
+        "rank": hvd.rank(),
+        "local_rank": local,
+        "world_size": hvd.size(),
+        "device": torch.device("cuda", local % torch.cuda.device_count())
+        if gpu
+        else torch.device("cpu"),
+    }
+    if gpu:
+        torch.cuda.set_device(names["device"])
+    shell: Any = get_ipython()
+    shell.push(names, interactive=False)
