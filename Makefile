@@ -1,0 +1,124 @@
+# The short commands. Each sets up what it needs, once, in .venv; a stamp in
+# .venv/.stamps says that a step is done, and what it depends on makes it stale.
+
+PYTHON ?= python3
+TORCH_VERSION ?= 2.13.0
+
+SHELL := bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+# The set-up's steps each use all cores themselves.
+.NOTPARALLEL:
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMPS := $(VENV)/.stamps
+PIP := $(BIN)/python -m pip --no-input --disable-pip-version-check
+# pip's long talk, cut to a line per package.
+SHORT := | sed -un -E 's/^ *((Downloading|Building|Installing|Successfully) .*)/    \1/p'
+JLPM := cd labextension && jlpm
+export PYTHON
+export PATH := $(CURDIR)/$(BIN):$(PATH)
+
+FRONTEND := $(shell find labextension/src labextension/style labextension/scripts -type f 2>/dev/null) \
+            $(wildcard labextension/tsconfig.json labextension/install.json)
+LAB_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
+
+.PHONY: help demo lab test lint bench clean
+
+help:  ## say what there is
+	@echo "make TARGET, of:"
+	@sed -n -E 's/^([a-z]+):[^#]*## (.*)/  \1\t\2/p' Makefile | expand -t 10
+	@echo "Variables: TORCH_VERSION=$(TORCH_VERSION) PYTHON=$(PYTHON)"
+
+demo: $(STAMPS)/ready  ## set up, train on two ranks from a notebook, print what communication costs
+	@echo "==> running notebooks/01-quickstart.ipynb on two ranks (under a minute)"
+	@$(BIN)/workbench demo
+
+lab: $(STAMPS)/ready  ## set up, open JupyterLab on the quickstart
+	@$(BIN)/jupyter lab $(LAB_ROOT) notebooks/01-quickstart.ipynb
+
+test: $(STAMPS)/ready $(STAMPS)/dev $(STAMPS)/test-packages  ## run all tests: Python, notebook, browser, TypeScript
+	@echo "==> tests: Python, notebook, browser (some minutes)"
+	@$(BIN)/python -m pytest
+	@echo "==> tests: TypeScript (half a minute)"
+	@$(JLPM) test
+
+lint: $(STAMPS)/frontend $(STAMPS)/dev  ## run all linters and type checkers
+	@echo "==> ruff, mypy"
+	@$(BIN)/ruff check
+	@$(BIN)/ruff format --check
+	@$(BIN)/mypy
+	@echo "==> stylelint, prettier, eslint"
+	@$(JLPM) lint:check
+
+bench: $(STAMPS)/ready $(STAMPS)/dev  ## measure against stock ipyparallel, each against its peer
+	@echo "==> benchmarks (some minutes, best on a quiet machine)"
+	@$(BIN)/python -m tests.bench
+
+clean:  ## remove what make made (the cache of Horovod wheels in ~/.cache stays)
+	rm -rf $(VENV) workbench/labextension workbench/widgets/static labextension/lib \
+	    labextension/node_modules labextension/.yarn labextension/coverage \
+	    labextension/tsconfig.tsbuildinfo .pytest_cache .mypy_cache .ruff_cache build dist
+	find workbench tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The set-up, step by step.
+
+$(STAMPS)/venv: .ci/system-packages
+	@.ci/system-packages build
+	@echo "==> a virtual environment in $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
+	@mkdir -p $(STAMPS) && touch $@
+
+$(STAMPS)/torch-$(TORCH_VERSION): $(STAMPS)/venv
+	@echo "==> PyTorch $(TORCH_VERSION) (about a minute; a CUDA build downloads some GB)"
+	@rm -f $(STAMPS)/torch-*
+	@$(PIP) install "torch==$(TORCH_VERSION)" $(SHORT)
+	@touch $@
+
+$(STAMPS)/tools: $(STAMPS)/venv .ci/node
+	@echo "==> JupyterLab and the build tools (about a minute)"
+	@$(PIP) install 'jupyterlab>=4.4,<5' 'hatchling>=1.21' 'hatch-jupyter-builder>=0.9' \
+	    'hatch-nodejs-version>=0.3.2' $(SHORT)
+	@.ci/node $(VENV)
+	@touch $@
+
+$(STAMPS)/node-modules: labextension/package.json labextension/yarn.lock $(STAMPS)/tools
+	@echo "==> the front end's packages (about a minute)"
+	@$(JLPM) install --immutable
+	@touch $@
+
+$(STAMPS)/frontend: $(STAMPS)/node-modules $(FRONTEND)
+	@echo "==> building the front end (about half a minute)"
+	@$(JLPM) build:prod
+	@touch $@
+
+$(STAMPS)/package: pyproject.toml $(STAMPS)/torch-$(TORCH_VERSION) $(STAMPS)/tools | $(STAMPS)/frontend
+	@echo "==> this package and what it depends on (about a minute)"
+	@$(PIP) install --no-build-isolation --editable '.[notebooks]' $(SHORT)
+	@touch $@
+
+# JupyterLab reads the built front end from here, so that a rebuild needs no install.
+$(STAMPS)/linked: $(STAMPS)/package $(STAMPS)/frontend
+	@mkdir -p $(VENV)/share/jupyter/labextensions
+	@rm -rf $(VENV)/share/jupyter/labextensions/gradient-workbench
+	@ln -s $(CURDIR)/workbench/labextension $(VENV)/share/jupyter/labextensions/gradient-workbench
+	@touch $@
+
+$(STAMPS)/horovod: workbench/horovod_build/recipe.py $(STAMPS)/torch-$(TORCH_VERSION) | $(STAMPS)/package
+	@echo "==> Horovod for this PyTorch (2 to 4 minutes on two cores; seconds from the cache)"
+	@$(BIN)/workbench build-horovod
+	@touch $@
+
+$(STAMPS)/ready: $(STAMPS)/package $(STAMPS)/linked $(STAMPS)/horovod
+	@touch $@
+
+$(STAMPS)/dev: pyproject.toml $(STAMPS)/package
+	@echo "==> what tests and linters use (half a minute)"
+	@$(PIP) install --no-build-isolation --editable '.[dev]' $(SHORT)
+	@touch $@
+
+$(STAMPS)/test-packages: .ci/system-packages $(STAMPS)/dev
+	@.ci/system-packages build test
+	@touch $@
