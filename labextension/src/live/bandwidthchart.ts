@@ -1,0 +1,112 @@
+/**
+ * Bandwidth over time: busbw, algbw, and what the link's rate allows.
+ */
+
+import uPlot from 'uplot';
+
+import { spanMeans } from './decimate';
+import { digits } from './format';
+import { axisEnd } from './layout';
+import { IChart, IGestures, IScene, makePlot, middles } from './plot';
+import { ITheme } from './theme';
+
+/** The nominal line is drawn up to this many times the measured bandwidth. */
+const NEAR = 4;
+
+export class BandwidthChart implements IChart {
+  constructor(
+    host: HTMLElement,
+    sync: string,
+    theme: ITheme,
+    gestures: IGestures,
+    private _axis: string
+  ) {
+    this._theme = theme;
+    const points = { show: false };
+    this.plot = makePlot({
+      host,
+      sync,
+      gestures,
+      theme: () => this._theme,
+      range: () => [this._from - 0.5, this._to - 0.5],
+      bottomAxis: true,
+      y: {
+        values: (_, splits) =>
+          splits.map(gbps => digits(gbps).replace(/\.?0+$/, '') || '0'),
+        space: 18
+      },
+      yScale: { range: () => [0, this._top] },
+      series: [
+        { stroke: () => this._theme.text, width: 1.5, points },
+        { stroke: () => this._theme.muted, width: 1, dash: [2, 2], points },
+        { stroke: () => this._theme.muted, width: 1, dash: [8, 4], points }
+      ],
+      draw: plot => this._nameAxis(plot)
+    });
+  }
+
+  readonly plot: uPlot;
+
+  /** Whether the nominal rate is so far above that its line is left out. */
+  get nominalOffScale(): boolean {
+    return this._offScale;
+  }
+
+  setSize(width: number, height: number): void {
+    this.plot.setSize({ width, height });
+  }
+
+  setTheme(theme: ITheme): void {
+    this._theme = theme;
+  }
+
+  draw(scene: IScene): void {
+    const { store, spans, row, nominal } = scene;
+    [this._from, this._to] = [scene.from, scene.to];
+    const [bus, alg] = spanMeans(
+      store,
+      ['busbw_gbps', 'algbw_gbps'],
+      spans,
+      row
+    );
+    const measured = axisEnd([...bus, ...alg]);
+    this._offScale = nominal > NEAR * measured;
+    const line = nominal > 0 && !this._offScale;
+    this._top = line ? Math.max(measured, axisEnd([nominal])) : measured;
+    this.plot.setData([
+      middles(spans),
+      known(bus),
+      known(alg),
+      spans.map(() => (line ? nominal : null))
+    ] as uPlot.AlignedData);
+  }
+
+  dispose(): void {
+    this.plot.destroy();
+  }
+
+  /** Say at the left what the numbers below the charts are. */
+  private _nameAxis(plot: uPlot): void {
+    const { ctx, bbox } = plot;
+    ctx.save();
+    ctx.font = this._theme.font.replace('11px', `${11 * uPlot.pxRatio}px`);
+    ctx.fillStyle = this._theme.muted;
+    ctx.textAlign = 'right';
+    ctx.textBaseline = 'top';
+    const gap = 6 * uPlot.pxRatio;
+    const y = bbox.top + bbox.height + gap + uPlot.pxRatio;
+    ctx.fillText(this._axis, bbox.left - gap, y);
+    ctx.restore();
+  }
+
+  private _theme: ITheme;
+  private _from = 0;
+  private _to = 1;
+  private _top = 1;
+  private _offScale = false;
+}
+
+/** As uPlot has it: null is a gap in the line. */
+function known(values: Float64Array): (number | null)[] {
+  return Array.from(values, value => (value === value ? value : null));
+}

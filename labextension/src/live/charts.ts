@@ -1,0 +1,183 @@
+/**
+ * The three charts over time, each with its title, drawn together.
+ */
+
+import { BandwidthChart } from './bandwidthchart';
+import { spans } from './decimate';
+import { element, setText, swatch } from './dom';
+import { digits, time } from './format';
+import { HeatStrip } from './heatstrip';
+import { AXIS_WIDTH, ILayout } from './layout';
+import { PhaseChart } from './phasechart';
+import { EXPOSED, IN_STACK, OVERLAPPED } from './phases';
+import { IChart, IGestures } from './plot';
+import { IRange } from './range';
+import { TimingStore } from './store';
+import { ITranslate } from './text';
+import { ITheme } from './theme';
+
+/** CSS pixels that a column of a chart gets at least. */
+const COLUMN = 2;
+
+export class Charts {
+  constructor(trans: ITranslate, theme: ITheme, gestures: IGestures) {
+    this._trans = trans;
+    const sync = `gw-live-${Private.nextSync++}`;
+    const host = (): HTMLElement => element('div', 'gw-live-plot');
+    const [phases, waiting, bandwidth] = [host(), host(), host()];
+    this._phases = new PhaseChart(phases, sync, theme, gestures);
+    this._waiting = new HeatStrip(waiting, sync, theme, gestures);
+    this._bandwidth = new BandwidthChart(
+      bandwidth,
+      sync,
+      theme,
+      gestures,
+      trans.__('iteration')
+    );
+    this.node.append(
+      this._section(
+        trans.__('phases, ms per iteration'),
+        this._legend(),
+        phases
+      ),
+      this._section(trans.__('waiting for the others'), this._scale, waiting),
+      this._section(trans.__('bandwidth, Gbit/s'), this._lines(), bandwidth)
+    );
+    this.node.tabIndex = 0;
+    this.node.setAttribute('role', 'group');
+    this.node.setAttribute(
+      'aria-label',
+      trans.__(
+        'Timings over iterations: arrow keys read one iteration, plus and minus zoom, escape follows'
+      )
+    );
+  }
+
+  readonly node = element('div', 'gw-live-charts');
+
+  setLayout(sizes: ILayout): void {
+    this.node.classList.toggle('gw-live-brief', !sizes.legend);
+    this._width = sizes.left - AXIS_WIDTH - 4;
+    this._phases.setSize(sizes.left, sizes.phases);
+    this._waiting.setSize(sizes.left, sizes.waiting);
+    this._bandwidth.setSize(sizes.left, sizes.bandwidth);
+  }
+
+  setTheme(theme: ITheme): void {
+    this._all.forEach(chart => chart.setTheme(theme));
+  }
+
+  draw(
+    store: TimingStore,
+    range: IRange,
+    row: number | null,
+    nominal: number
+  ): void {
+    const [from, to] = [
+      Math.max(range.from, store.first),
+      Math.min(range.to, store.last + 1)
+    ];
+    const columns = Math.max(1, Math.floor(this._width / COLUMN));
+    const held = spans(
+      from,
+      to,
+      (columns * (to - from)) / (range.to - range.from)
+    );
+    const scene = { ...range, store, spans: held, row, nominal };
+    this._all.forEach(chart => chart.draw(scene));
+    const { value, unit } = time(this._waiting.darkest);
+    setText(this._darkest, `${value} ${unit}`);
+    const far = this._bandwidth.nominalOffScale;
+    setText(
+      this._nominal,
+      far
+        ? this._trans.__('nominal %1 (off the scale)', digits(nominal))
+        : this._trans.__('nominal')
+    );
+    this._nominalKey.hidden = !(nominal > 0);
+  }
+
+  /** Put the cursor of all charts on an iteration; null takes it away. */
+  setCursor(iteration: number | null): void {
+    const plot = this._phases.plot;
+    const left = iteration === null ? -10 : plot.valToPos(iteration, 'x');
+    plot.setCursor({ left, top: iteration === null ? -10 : 1 });
+  }
+
+  dispose(): void {
+    this._all.forEach(chart => chart.dispose());
+  }
+
+  private get _all(): IChart[] {
+    return [this._phases, this._waiting, this._bandwidth];
+  }
+
+  private _section(
+    title: string,
+    key: HTMLElement,
+    plot: HTMLElement
+  ): HTMLElement {
+    const head = element(
+      'div',
+      'gw-live-head',
+      element('h4', 'gw-live-title', title),
+      key
+    );
+    return element('section', 'gw-live-section', head, plot);
+  }
+
+  private _legend(): HTMLElement {
+    const key = element('span', 'gw-live-key-row');
+    for (const phase of [OVERLAPPED, ...IN_STACK]) {
+      const hatched = phase === OVERLAPPED;
+      const name = this._trans.__(phase.label);
+      const item = element('span', 'gw-live-key-item');
+      item.append(swatch(phase.color, phase.edge, hatched), name);
+      item.classList.toggle('gw-live-loud', phase === EXPOSED);
+      item.classList.toggle('gw-live-minor', phase !== EXPOSED && !hatched);
+      key.prepend(item);
+    }
+    return key;
+  }
+
+  private _lines(): HTMLElement {
+    const item = (kind: string, label: HTMLElement | string): HTMLElement => {
+      const stroke = element('span', `gw-live-stroke gw-live-stroke-${kind}`);
+      return element('span', 'gw-live-key-item', stroke, label);
+    };
+    this._nominalKey = item('nominal', this._nominal);
+    const trans = this._trans;
+    return element(
+      'span',
+      'gw-live-key-row',
+      item('busbw', trans.__('busbw')),
+      item('algbw', trans.__('algbw')),
+      this._nominalKey
+    );
+  }
+
+  private _trans: ITranslate;
+  private _width = 300;
+  private _phases: PhaseChart;
+  private _waiting: HeatStrip;
+  private _bandwidth: BandwidthChart;
+  private _nominal = element('span', '');
+  private _nominalKey!: HTMLElement;
+  private _darkest = element('span', '');
+  private _scale = element(
+    'span',
+    'gw-live-key-row',
+    element(
+      'span',
+      'gw-live-key-item',
+      '0',
+      element('span', 'gw-live-ramp'),
+      this._darkest
+    )
+  );
+}
+
+namespace Private {
+  /** Each view's charts share a cursor of their own. */
+  export let nextSync = 0;
+}

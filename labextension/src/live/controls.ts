@@ -1,0 +1,124 @@
+/**
+ * The view's controls. They act in the browser only: a paused or zoomed view
+ * goes on collecting, and the kernel never hears of it.
+ */
+
+import { element, FigureSpan, setText } from './dom';
+import { count } from './format';
+import { IRankPlace, isUnknown, IStatus, Known } from './protocol';
+import { ITranslate } from './text';
+
+/** How many of the newest iterations are followed; null is all that are held. */
+export const SPANS: readonly (number | null)[] = [100, 400, 2000, null];
+
+export interface IControlActions {
+  pause(): void;
+  follow(): void;
+  chooseRank(row: number | null): void;
+  chooseSpan(iterations: number | null): void;
+}
+
+export class Controls {
+  constructor(trans: ITranslate, actions: IControlActions) {
+    this._trans = trans;
+    this._pause.addEventListener('click', () => actions.pause());
+    this._follow.addEventListener('click', () => actions.follow());
+    this._rank.addEventListener('change', () => {
+      actions.chooseRank(
+        this._rank.value === 'all' ? null : Number(this._rank.value)
+      );
+    });
+    this._span.addEventListener('change', () => {
+      actions.chooseSpan(
+        this._span.value === 'all' ? null : Number(this._span.value)
+      );
+    });
+    for (const span of SPANS) {
+      const text =
+        span === null ? trans.__('all held') : trans.__('last %1', count(span));
+      this._span.append(new Option(text, String(span ?? 'all')));
+    }
+    this._span.value = '400';
+    this._pause.type = this._follow.type = 'button';
+    setText(this._follow, trans.__('follow'));
+    this._follow.title = trans.__(
+      'Show the newest iterations again (double click on a chart)'
+    );
+    this._state.setAttribute('role', 'status');
+    this.node.append(
+      this._pause,
+      this._follow,
+      labelled(trans.__('rank'), this._rank),
+      labelled(trans.__('iterations'), this._span),
+      element('span', 'gw-live-drops', this._dropped.node),
+      this._state
+    );
+  }
+
+  readonly node = element('div', 'gw-live-controls');
+
+  setRanks(ranks: readonly IRankPlace[]): void {
+    const key = ranks.map(place => `${place.rank}@${place.vm}`).join();
+    if (key === this._ranksKey) {
+      return;
+    }
+    this._ranksKey = key;
+    const options = ranks.map(
+      ({ rank, vm }, row) =>
+        new Option(vm ? `${rank} · ${vm}` : `${rank}`, String(row))
+    );
+    const all = new Option(this._trans.__('all (mean)'), 'all');
+    this._rank.replaceChildren(all, ...options);
+  }
+
+  /** Show what state the view is in. */
+  update(
+    status: IStatus,
+    paused: boolean,
+    following: boolean,
+    note: string
+  ): void {
+    const trans = this._trans;
+    setText(this._pause, paused ? trans.__('resume') : trans.__('pause'));
+    this._pause.setAttribute('aria-pressed', String(paused));
+    this._pause.disabled = status.state === 'ended' && !paused;
+    this._follow.disabled = following && !paused;
+    this._showDropped(status.summary.dropped);
+    const said = paused
+      ? trans.__('paused: goes on collecting')
+      : note || status.message;
+    this._state.dataset.state = paused ? 'paused' : status.state;
+    setText(this._state, said);
+    this._state.title = said;
+  }
+
+  private _showDropped(dropped: Known): void {
+    if (isUnknown(dropped)) {
+      this._dropped.unknown(dropped.unknown);
+    } else {
+      this._dropped.show(count(dropped), this._trans.__('dropped'));
+    }
+    this._dropped.node.classList.toggle(
+      'gw-live-warn',
+      typeof dropped === 'number' && dropped > 0
+    );
+  }
+
+  private _trans: ITranslate;
+  private _pause = element('button', 'gw-live-button');
+  private _follow = element('button', 'gw-live-button');
+  private _rank = element('select', 'gw-live-select');
+  private _span = element('select', 'gw-live-select');
+  private _dropped = new FigureSpan();
+  private _state = element('span', 'gw-live-state');
+  private _ranksKey = '?';
+}
+
+function labelled(text: string, control: HTMLElement): HTMLElement {
+  return element(
+    'label',
+    'gw-live-choice',
+    element('span', 'gw-live-label', text),
+    control
+  );
+}

@@ -1,0 +1,87 @@
+/**
+ * Small helpers to build the view's elements.
+ */
+
+import { DASH } from './format';
+
+/** An element of a class with text or children. */
+export function element<K extends keyof HTMLElementTagNameMap>(
+  tag: K,
+  className: string,
+  ...children: (Node | string)[]
+): HTMLElementTagNameMap[K] {
+  const node = document.createElement(tag);
+  if (className) {
+    node.className = className;
+  }
+  node.append(...children);
+  return node;
+}
+
+/** Set text only where it differs, so that a steady figure costs nothing. */
+export function setText(node: HTMLElement, text: string): void {
+  if (node.textContent !== text) {
+    node.textContent = text;
+  }
+}
+
+/**
+ * A place for a figure. Where it is not known it is a grey dash that tells why
+ * on hover and on focus.
+ */
+export class FigureSpan {
+  constructor(className = '') {
+    this._value = element('span', 'gw-live-value');
+    this._unit = element('span', 'gw-live-unit');
+    this.node = element(
+      'span',
+      `gw-live-figure ${className}`,
+      this._value,
+      this._unit
+    );
+  }
+
+  readonly node: HTMLSpanElement;
+
+  /** Show a figure and its unit. */
+  show(value: string, unit = ''): void {
+    setText(this._value, value);
+    setText(this._unit, unit ? ` ${unit}` : '');
+    this.node.classList.remove('gw-live-unknown');
+    for (const name of ['tabindex', 'role', 'aria-label', 'data-reason']) {
+      this.node.removeAttribute(name);
+    }
+  }
+
+  /** Show that the figure is not known, and why. */
+  unknown(reason: string): void {
+    if (this.node.getAttribute('data-reason') === reason) {
+      return;
+    }
+    setText(this._value, DASH);
+    setText(this._unit, '');
+    this.node.classList.add('gw-live-unknown');
+    this.node.tabIndex = 0;
+    this.node.setAttribute('role', 'note');
+    this.node.setAttribute('aria-label', reason);
+    this.node.setAttribute('data-reason', reason);
+  }
+
+  private _value: HTMLSpanElement;
+  private _unit: HTMLSpanElement;
+}
+
+/** A square in a phase's colour with its darker edge; hatched where it says so. */
+export function swatch(
+  color: string,
+  edge: string,
+  hatched: boolean
+): HTMLSpanElement {
+  const node = element('span', 'gw-live-swatch');
+  node.setAttribute('aria-hidden', 'true');
+  node.style.borderColor = edge;
+  node.style.background = hatched
+    ? `repeating-linear-gradient(135deg, ${color} 0 2px, transparent 2px 4px)`
+    : color;
+  return node;
+}

@@ -1,0 +1,56 @@
+/**
+ * Figures as people read them: three significant digits, unit apart.
+ */
+
+export interface IFigureText {
+  value: string;
+  unit: string;
+}
+
+/** Shown where a value is not known. */
+export const DASH = '–';
+
+/** A time given in microseconds: µs below 1 ms, ms below 10 s, then s. */
+export function time(us: number): IFigureText {
+  if (!Number.isFinite(us)) {
+    return { value: DASH, unit: '' };
+  }
+  if (Math.abs(us) < 999.5) {
+    return { value: us.toFixed(0), unit: 'µs' };
+  }
+  if (Math.abs(us) < 9.9995e6) {
+    return { value: digits(us / 1e3), unit: 'ms' };
+  }
+  return { value: digits(us / 1e6), unit: 's' };
+}
+
+/** A time given in microseconds, always in ms with two decimals: for tables. */
+export function milliseconds(us: number): string {
+  return Number.isFinite(us) ? grouped((us / 1e3).toFixed(2)) : DASH;
+}
+
+/** A share from 0 to 1 as whole percent. */
+export function percent(share: number): string {
+  return Number.isFinite(share) ? `${(share * 100).toFixed(0)} %` : DASH;
+}
+
+/** A count with groups of three digits. */
+export function count(value: number): string {
+  return Number.isFinite(value) ? grouped(value.toFixed(0)) : DASH;
+}
+
+/** Three significant digits, never an exponent. */
+export function digits(value: number): string {
+  if (!Number.isFinite(value)) {
+    return DASH;
+  }
+  const size = Math.abs(value);
+  const decimals = size >= 99.95 ? 0 : size >= 9.995 ? 1 : 2;
+  return grouped(value.toFixed(decimals));
+}
+
+function grouped(text: string): string {
+  const [whole, fraction] = text.split('.');
+  const spaced = whole.replace(/\B(?=(\d{3})+$)/g, ',');
+  return fraction === undefined ? spaced : `${spaced}.${fraction}`;
+}

@@ -1,0 +1,165 @@
+/**
+ * Waiting, rank by iteration: a row per rank, the darker the longer it waited.
+ * In the text's own colour, so that exposed communication stays the loudest.
+ */
+
+import uPlot from 'uplot';
+
+import { ISpan, spanMean } from './decimate';
+import { axisEnd, labelledRows } from './layout';
+import { IChart, IGestures, IScene, makePlot, middles } from './plot';
+import { ITheme } from './theme';
+
+/** Opacity of a rank that did not wait: a known zero is not a blank. */
+const FAINT = 0.07;
+
+export class HeatStrip implements IChart {
+  constructor(
+    host: HTMLElement,
+    sync: string,
+    theme: ITheme,
+    gestures: IGestures
+  ) {
+    this._theme = theme;
+    this.plot = makePlot({
+      host,
+      sync,
+      gestures,
+      theme: () => this._theme,
+      range: () => [this._from - 0.5, this._to - 0.5],
+      bottomAxis: false,
+      y: {
+        grid: { show: false },
+        splits: plot =>
+          labelledRows(
+            this._labels.length,
+            plot.bbox.height / uPlot.pxRatio,
+            12
+          ),
+        values: (_, rows) => rows.map(row => this._labels[row])
+      },
+      yScale: {
+        dir: -1,
+        range: () => [-0.5, Math.max(1, this._labels.length) - 0.5]
+      },
+      series: [{ paths: () => null, points: { show: false } }],
+      draw: plot => this._draw(plot)
+    });
+  }
+
+  readonly plot: uPlot;
+
+  /** The wait in microseconds that is drawn darkest. */
+  get darkest(): number {
+    return this._darkest;
+  }
+
+  setSize(width: number, height: number): void {
+    this.plot.setSize({ width, height });
+  }
+
+  setTheme(theme: ITheme): void {
+    this._theme = theme;
+  }
+
+  draw(scene: IScene): void {
+    const { store, spans } = scene;
+    [this._from, this._to] = [scene.from, scene.to];
+    this._spans = spans;
+    this._labels = store.ranks.map(place => `rank ${place.rank}`);
+    this._waits = new Float64Array(spans.length * store.ranks.length);
+    store.ranks.forEach((_, row) => {
+      spans.forEach((span, i) => {
+        this._waits[row * spans.length + i] = spanMean(
+          store,
+          'wait_us',
+          span,
+          row
+        );
+      });
+    });
+    this._darkest = axisEnd(this._waits);
+    this.plot.setData([
+      middles(spans),
+      spans.map(() => 0)
+    ] as uPlot.AlignedData);
+  }
+
+  dispose(): void {
+    this.plot.destroy();
+  }
+
+  private _draw(plot: uPlot): void {
+    const { ctx, bbox } = plot;
+    const width = this._spans.length;
+    const image = this._image();
+    if (!image) {
+      return;
+    }
+    // The first and the last span may be cut short; the image is not.
+    const step = Math.max(...this._spans.map(span => span.to - span.from));
+    const start = Math.floor(this._spans[0].from / step) * step;
+    const left = plot.valToPos(start - 0.5, 'x', true);
+    const right = plot.valToPos(start + width * step - 0.5, 'x', true);
+    const each = bbox.height / this._labels.length;
+    const gap = each >= 6 * uPlot.pxRatio ? uPlot.pxRatio : 0;
+    ctx.save();
+    ctx.beginPath();
+    ctx.rect(bbox.left, bbox.top, bbox.width, bbox.height);
+    ctx.clip();
+    ctx.imageSmoothingEnabled = false;
+    this._labels.forEach((_, row) => {
+      const y = bbox.top + row * each;
+      ctx.drawImage(image, 0, row, width, 1, left, y, right - left, each - gap);
+    });
+    ctx.restore();
+  }
+
+  /** One pixel per span and rank. */
+  private _image(): HTMLCanvasElement | null {
+    const [width, height] = [this._spans.length, this._labels.length];
+    const canvas = document.createElement('canvas');
+    const pen = canvas.getContext('2d');
+    if (!pen || width === 0 || height === 0) {
+      return null;
+    }
+    [canvas.width, canvas.height] = [width, height];
+    const image = pen.createImageData(width, height);
+    const [red, green, blue] = channels(pen, this._theme.text);
+    this._waits.forEach((wait, i) => {
+      const alpha = shade(wait, this._darkest);
+      image.data.set([red, green, blue, alpha * 255], i * 4);
+    });
+    pen.putImageData(image, 0, 0);
+    return canvas;
+  }
+
+  private _theme: ITheme;
+  private _from = 0;
+  private _to = 1;
+  private _darkest = 1;
+  private _spans: readonly ISpan[] = [];
+  private _labels: string[] = [];
+  private _waits = new Float64Array(0);
+}
+
+/** Opacity of a wait: nothing where it is not known. */
+export function shade(wait: number, darkest: number): number {
+  if (wait !== wait) {
+    return 0;
+  }
+  const share = Math.min(1, Math.max(0, wait / darkest));
+  return FAINT + (0.92 - FAINT) * share;
+}
+
+/** A CSS colour as red, green and blue, whatever way it is written. */
+function channels(
+  pen: CanvasRenderingContext2D,
+  color: string
+): [number, number, number] {
+  pen.fillStyle = color;
+  pen.fillRect(0, 0, 1, 1);
+  const [red, green, blue] = pen.getImageData(0, 0, 1, 1).data;
+  pen.clearRect(0, 0, 1, 1);
+  return [red, green, blue];
+}

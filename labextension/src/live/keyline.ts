@@ -1,0 +1,107 @@
+/**
+ * The line of key figures on top of the view.
+ */
+
+import { element, FigureSpan } from './dom';
+import { count, digits, IFigureText, percent, time } from './format';
+import { isUnknown, ISummary, Known } from './protocol';
+import { ITranslate } from './text';
+
+export class KeyLine {
+  constructor(trans: ITranslate) {
+    this._trans = trans;
+    const exposed = this._group(
+      [trans.__('exposed'), this._exposed],
+      ['', this._share]
+    );
+    exposed.classList.add('gw-live-loud');
+    this.node.append(
+      this._group([trans.__('iteration'), this._iteration]),
+      this._group(['', this._rate]),
+      this._group(['', this._time]),
+      exposed,
+      this._group(
+        [trans.__('busbw'), this._busbw],
+        [trans.__('of nominal'), this._nominal]
+      ),
+      this._group([trans.__('waiting for'), this._slowest])
+    );
+  }
+
+  readonly node = element('div', 'gw-live-key');
+
+  update(summary: ISummary): void {
+    show(this._iteration, summary.iteration, value => ({
+      value: count(value),
+      unit: ''
+    }));
+    show(this._rate, summary.iterations_per_s, value => ({
+      value: digits(value),
+      unit: 'it/s'
+    }));
+    show(this._time, summary.iteration_us, time);
+    show(this._exposed, summary.exposed_us, time);
+    show(this._share, summary.exposed_share, value => ({
+      value: percent(value),
+      unit: ''
+    }));
+    show(this._busbw, summary.busbw_gbps, value => ({
+      value: digits(value),
+      unit: 'Gbit/s'
+    }));
+    show(this._nominal, summary.nominal_gbps, value => ({
+      value: digits(value),
+      unit: ''
+    }));
+    this._showSlowest(summary);
+  }
+
+  private _showSlowest(summary: ISummary): void {
+    const { slowest_rank: rank, slowest_excess_us: excess } = summary;
+    if (isUnknown(rank)) {
+      this._slowest.unknown(rank.unknown);
+      return;
+    }
+    const name = this._trans.__('rank %1', rank);
+    if (isUnknown(excess)) {
+      this._slowest.show(name);
+      return;
+    }
+    const { value, unit } = time(excess);
+    this._slowest.show(name, `+${value} ${unit}`);
+  }
+
+  private _group(...parts: [string, FigureSpan][]): HTMLElement {
+    const group = element('span', 'gw-live-group');
+    for (const [label, figure] of parts) {
+      if (label) {
+        group.append(element('span', 'gw-live-label', label));
+      }
+      group.append(figure.node);
+    }
+    return group;
+  }
+
+  private _trans: ITranslate;
+  private _iteration = new FigureSpan('gw-live-iteration');
+  private _rate = new FigureSpan('gw-live-rate');
+  private _time = new FigureSpan('gw-live-time');
+  private _exposed = new FigureSpan('gw-live-time');
+  private _share = new FigureSpan('gw-live-share');
+  private _busbw = new FigureSpan('gw-live-bandwidth');
+  private _nominal = new FigureSpan('gw-live-nominal');
+  private _slowest = new FigureSpan('gw-live-slowest');
+}
+
+function show(
+  figure: FigureSpan,
+  known: Known,
+  text: (value: number) => IFigureText
+): void {
+  if (isUnknown(known)) {
+    figure.unknown(known.unknown);
+    return;
+  }
+  const { value, unit } = text(known);
+  figure.show(value, unit);
+}

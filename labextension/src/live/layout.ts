@@ -1,0 +1,92 @@
+/**
+ * Where things go, from the view's width alone: pure arithmetic.
+ */
+
+/** Below this width in CSS pixels the two columns are stacked. */
+export const NARROW = 640;
+
+/** Space for the labels of the y axes, the same in all charts: they line up. */
+export const AXIS_WIDTH = 52;
+
+export interface ILayout {
+  narrow: boolean;
+  /** Whether the charts are wide enough for the legend of all phases. */
+  legend: boolean;
+  /** Width of the charts over time. */
+  left: number;
+  /** Width of the column of one iteration. */
+  right: number;
+  /** Heights of the plots, without their titles. */
+  phases: number;
+  waiting: number;
+  bandwidth: number;
+  /** Height of the bars of one iteration. */
+  bars: number;
+}
+
+const GAP = 16;
+
+/** Charts narrower than this name the two kinds of communication only. */
+const LEGEND = 660;
+
+const WIDE = { phases: 180, waiting: 56, bandwidth: 80, bars: 172 };
+const SMALL = { phases: 150, waiting: 48, bandwidth: 74 };
+
+/** Lay out for a width in CSS pixels and a number of ranks. */
+export function layout(width: number, ranks: number): ILayout {
+  if (width < NARROW) {
+    const bars = Math.min(172, 34 + 26 * Math.max(1, ranks));
+    return {
+      narrow: true,
+      legend: width >= LEGEND,
+      left: width,
+      right: width,
+      ...SMALL,
+      bars
+    };
+  }
+  const right = Math.round(Math.min(420, Math.max(316, width * 0.33)));
+  const left = width - right - GAP;
+  return { narrow: false, legend: left >= LEGEND, left, right, ...WIDE };
+}
+
+/**
+ * The upper end of an axis: above nearly all values, and round, so that it
+ * changes rarely. A few far outliers (a first iteration that warms up) do not
+ * flatten all others: beyond twice the 95th percentile they are cut off.
+ */
+export function axisEnd(values: ArrayLike<number>): number {
+  const known = Array.from(values).filter(
+    value => value > 0 && Number.isFinite(value)
+  );
+  if (known.length === 0) {
+    return 1;
+  }
+  known.sort((a, b) => a - b);
+  const most =
+    known[Math.min(known.length - 1, Math.floor(known.length * 0.95))];
+  const top = known[known.length - 1];
+  return roundUp((top <= 2 * most ? top : 1.25 * most) * 1.04);
+}
+
+/** The next value at or above that is 1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8 x 10^n. */
+export function roundUp(value: number): number {
+  const power = 10 ** Math.floor(Math.log10(value));
+  const steps = [1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10];
+  const scaled = value / power;
+  return (steps.find(step => step >= scaled - 1e-9) ?? 10) * power;
+}
+
+/** Which of `count` rows get a label, where a label needs `need` pixels. */
+export function labelledRows(
+  count: number,
+  height: number,
+  need: number
+): number[] {
+  const step = Math.max(1, Math.ceil((need * count) / Math.max(1, height)));
+  const rows: number[] = [];
+  for (let row = 0; row < count; row += step) {
+    rows.push(row);
+  }
+  return rows;
+}

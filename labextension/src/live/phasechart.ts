@@ -1,0 +1,216 @@
+/**
+ * Phases of the iterations over time: a stack per iteration with the exposed
+ * communication on top; below zero, hatched, the communication that compute hid.
+ */
+
+import uPlot from 'uplot';
+
+import { ISpan, spanMeans } from './decimate';
+import { DASH, digits } from './format';
+import { hatch } from './hatch';
+import { axisEnd } from './layout';
+import { IN_STACK, IPhase, OVERLAPPED } from './phases';
+import { IChart, IGestures, IScene, makePlot, middles } from './plot';
+import { ITheme } from './theme';
+
+/** Bars narrower than this many device pixels have no gap between them. */
+const GAP_FROM = 5;
+
+export class PhaseChart implements IChart {
+  constructor(
+    host: HTMLElement,
+    sync: string,
+    theme: ITheme,
+    gestures: IGestures
+  ) {
+    this._theme = theme;
+    this.plot = makePlot({
+      host,
+      sync,
+      gestures,
+      theme: () => this._theme,
+      range: () => [this._from - 0.5, this._to - 0.5],
+      bottomAxis: false,
+      y: { values: (_, splits) => splits.map(ms => label(ms)), space: 28 },
+      yScale: { range: () => [-this._below, this._above] },
+      series: [{ show: true, paths: () => null, points: { show: false } }],
+      draw: plot => this._draw(plot)
+    });
+  }
+
+  readonly plot: uPlot;
+
+  setSize(width: number, height: number): void {
+    this.plot.setSize({ width, height });
+  }
+
+  setTheme(theme: ITheme): void {
+    this._theme = theme;
+  }
+
+  draw(scene: IScene): void {
+    const { store, spans, row } = scene;
+    [this._from, this._to] = [scene.from, scene.to];
+    this._spans = spans;
+    const names = IN_STACK.map(phase => phase.column);
+    this._phases = spanMeans(store, names, spans, row);
+    [this._hidden] = spanMeans(store, [OVERLAPPED.column], spans, row);
+    const totals = spans.map((_, i) => total(this._phases, i));
+    this._above = axisEnd(totals) / 1e3;
+    const hidden = this._hidden.some(value => value > 0);
+    this._below = hidden
+      ? Math.min(axisEnd(this._hidden) / 1e3, this._above)
+      : 0;
+    this.plot.setData([
+      middles(spans),
+      totals.map(us => us / 1e3)
+    ] as uPlot.AlignedData);
+  }
+
+  dispose(): void {
+    this.plot.destroy();
+  }
+
+  private _draw(plot: uPlot): void {
+    const { ctx, bbox } = plot;
+    ctx.save();
+    ctx.beginPath();
+    ctx.rect(bbox.left, bbox.top, bbox.width, bbox.height);
+    ctx.clip();
+    const base = new Float64Array(this._spans.length);
+    IN_STACK.forEach((phase, index) => {
+      this._layer(plot, phase, this._phases[index], base);
+    });
+    this._layer(
+      plot,
+      OVERLAPPED,
+      this._hidden.map(us => -us),
+      new Float64Array(base.length)
+    );
+    this._zero(plot);
+    this._cutOff(plot, base);
+    ctx.restore();
+  }
+
+  /** One phase of all iterations, on top of `base`, which grows by it. */
+  private _layer(
+    plot: uPlot,
+    phase: IPhase,
+    values: Float64Array,
+    base: Float64Array
+  ): void {
+    const { ctx } = plot;
+    const fill = new Path2D();
+    const edge = new Path2D();
+    this._spans.forEach((span, i) => {
+      const value = values[i];
+      if (!value) {
+        return; // zero, or not known: NaN
+      }
+      const box = this._box(plot, span, base[i], base[i] + value);
+      base[i] += value;
+      fill.rect(box.x, box.y, box.width, box.height);
+      outline(edge, box, value < 0);
+    });
+    ctx.fillStyle =
+      phase === OVERLAPPED ? hatch(ctx, phase.color, this._theme) : phase.color;
+    ctx.fill(fill);
+    ctx.strokeStyle = phase.edge;
+    ctx.lineWidth = uPlot.pxRatio;
+    ctx.stroke(edge);
+  }
+
+  private _box(plot: uPlot, span: ISpan, low: number, high: number): IBox {
+    const left = plot.valToPos(span.from - 0.5, 'x', true);
+    const right = plot.valToPos(span.to - 0.5, 'x', true);
+    const gap = right - left >= GAP_FROM * uPlot.pxRatio ? uPlot.pxRatio : 0;
+    const [a, b] = [low, high].map(us => plot.valToPos(us / 1e3, 'y', true));
+    const x = Math.round(left);
+    return {
+      x,
+      y: Math.min(a, b),
+      width: Math.max(1, Math.round(right) - x - gap),
+      height: Math.abs(a - b),
+      apart: gap > 0
+    };
+  }
+
+  private _zero(plot: uPlot): void {
+    const { ctx, bbox } = plot;
+    const y = Math.round(plot.valToPos(0, 'y', true)) + 0.5;
+    ctx.strokeStyle = this._theme.muted;
+    ctx.lineWidth = uPlot.pxRatio;
+    ctx.beginPath();
+    ctx.moveTo(bbox.left, y);
+    ctx.lineTo(bbox.left + bbox.width, y);
+    ctx.stroke();
+  }
+
+  /** A notch on top of each bar that goes on beyond the axis. */
+  private _cutOff(plot: uPlot, tops: Float64Array): void {
+    const { ctx, bbox } = plot;
+    const size = 4 * uPlot.pxRatio;
+    ctx.fillStyle = this._theme.text;
+    this._spans.forEach((span, i) => {
+      if (tops[i] / 1e3 <= this._above) {
+        return;
+      }
+      const x = plot.valToPos((span.from + span.to - 1) / 2, 'x', true);
+      ctx.beginPath();
+      ctx.moveTo(x - size, bbox.top + size * 1.5);
+      ctx.lineTo(x + size, bbox.top + size * 1.5);
+      ctx.lineTo(x, bbox.top);
+      ctx.fill();
+    });
+  }
+
+  private _theme: ITheme;
+  private _from = 0;
+  private _to = 1;
+  private _above = 1;
+  private _below = 0;
+  private _spans: readonly ISpan[] = [];
+  private _phases: Float64Array[] = IN_STACK.map(() => new Float64Array(0));
+  private _hidden = new Float64Array(0);
+}
+
+interface IBox {
+  x: number;
+  y: number;
+  width: number;
+  height: number;
+  /** Whether there is a gap to the next bar. */
+  apart: boolean;
+}
+
+/** The whole edge of a bar that stands apart, the outer edge of one that does not. */
+function outline(path: Path2D, box: IBox, downward: boolean): void {
+  const half = uPlot.pxRatio / 2;
+  const [x, y] = [box.x + half, box.y + half];
+  if (box.apart && box.height > 2 * half) {
+    path.rect(x, y, box.width - 2 * half, box.height - 2 * half);
+    return;
+  }
+  const at = downward ? box.y + box.height - half : y;
+  path.moveTo(box.x, at);
+  path.lineTo(box.x + box.width, at);
+}
+
+function total(phases: readonly Float64Array[], i: number): number {
+  let sum = NaN;
+  for (const values of phases) {
+    const value = values[i];
+    if (value === value) {
+      sum = (sum === sum ? sum : 0) + value;
+    }
+  }
+  return sum;
+}
+
+function label(ms: number): string {
+  return ms === 0
+    ? '0'
+    : Number.isFinite(ms)
+      ? digits(Math.abs(ms)).replace(/\.?0+$/, '')
+      : DASH;
+}

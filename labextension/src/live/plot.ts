@@ -1,0 +1,143 @@
+/**
+ * What the three charts over time share: one x axis in iterations, one cursor,
+ * brushing, the theme.
+ */
+
+import uPlot from 'uplot';
+
+import { count } from './format';
+import { AXIS_WIDTH } from './layout';
+import { ISpan } from './decimate';
+import { TimingStore } from './store';
+import { ITheme } from './theme';
+
+/** What is drawn: a range of iterations (`to` exclusive) of a rank or of all. */
+export interface IScene {
+  store: TimingStore;
+  spans: readonly ISpan[];
+  from: number;
+  to: number;
+  /** The row of the chosen rank; null is the mean of all. */
+  row: number | null;
+  nominal: number;
+}
+
+/** A chart over iterations. */
+export interface IChart {
+  readonly plot: uPlot;
+  setSize(width: number, height: number): void;
+  draw(scene: IScene): void;
+  /** Take another theme over, at the next drawing. */
+  setTheme(theme: ITheme): void;
+  dispose(): void;
+}
+
+/** What people do on a chart. */
+export interface IGestures {
+  hover(iteration: number | null): void;
+  select(from: number, to: number): void;
+  reset(): void;
+}
+
+export interface IPlotOptions {
+  host: HTMLElement;
+  sync: string;
+  theme: () => ITheme;
+  range: () => [number, number];
+  gestures: IGestures;
+  bottomAxis: boolean;
+  y: Partial<uPlot.Axis>;
+  yScale: uPlot.Scale;
+  series: uPlot.Series[];
+  draw: (plot: uPlot) => void;
+}
+
+/** Make a plot that has the x axis, the cursor and the brush of all charts. */
+export function makePlot(options: IPlotOptions): uPlot {
+  const { host, theme, range, series, yScale } = options;
+  const [muted, grid] = [() => theme().muted, () => theme().grid];
+  const common = { stroke: muted, font: theme().font, ticks: { show: false } };
+  return new uPlot(
+    {
+      width: 300,
+      height: 60,
+      legend: { show: false },
+      padding: [8, 4, options.bottomAxis ? 0 : 6, 0],
+      cursor: cursor(options),
+      scales: { x: { time: false, range: () => range() }, y: yScale },
+      axes: [
+        {
+          ...common,
+          show: options.bottomAxis,
+          size: 22,
+          gap: 6,
+          space: 70,
+          grid: { show: false },
+          incrs: [
+            1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 1e5, 1e6
+          ],
+          values: (_, splits) => splits.map(count)
+        },
+        {
+          ...common,
+          size: AXIS_WIDTH,
+          gap: 4,
+          grid: { stroke: grid, width: 1 },
+          ...options.y
+        }
+      ],
+      series: [{}, ...series],
+      hooks: {
+        draw: [options.draw],
+        setSelect: [onSelect(options)],
+        setCursor: [onCursor(options)]
+      }
+    },
+    [[], ...series.map(() => [])] as unknown as uPlot.AlignedData,
+    host
+  );
+}
+
+function cursor(options: IPlotOptions): uPlot.Cursor {
+  return {
+    y: false,
+    points: { show: false },
+    sync: { key: options.sync, setSeries: false, scales: ['x', null] },
+    drag: { x: true, y: false, setScale: false, dist: 4 },
+    bind: {
+      dblclick: () => () => {
+        options.gestures.reset();
+        return null;
+      }
+    }
+  };
+}
+
+/** The iteration under a position in CSS pixels from the plot's left edge. */
+export function iterationAt(plot: uPlot, left: number): number {
+  return Math.round(plot.posToVal(left, 'x'));
+}
+
+function onSelect(options: IPlotOptions): (plot: uPlot) => void {
+  return plot => {
+    const { left, width } = plot.select;
+    if (width > 3) {
+      const from = iterationAt(plot, left);
+      options.gestures.select(from, iterationAt(plot, left + width) + 1);
+      plot.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
+    }
+  };
+}
+
+function onCursor(options: IPlotOptions): (plot: uPlot) => void {
+  return plot => {
+    const left = plot.cursor.left ?? -1;
+    const known = left >= 0 && plot.data[0].length > 0;
+    options.gestures.hover(known ? iterationAt(plot, left) : null);
+  };
+}
+
+/** The middle of each span, as x values for uPlot. */
+export function middles(all: readonly ISpan[]): number[] {
+  return all.map(span => (span.from + span.to - 1) / 2);
+}

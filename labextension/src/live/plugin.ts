@@ -1,0 +1,69 @@
+/**
+ * The door for JupyterLab: draws the MIME type of a live view.
+ */
+
+import {
+  JupyterFrontEnd,
+  JupyterFrontEndPlugin
+} from '@jupyterlab/application';
+import { INotebookTracker, NotebookPanel } from '@jupyterlab/notebook';
+import { IRenderMimeRegistry } from '@jupyterlab/rendermime';
+import { ITranslator, nullTranslator } from '@jupyterlab/translation';
+import { Widget } from '@lumino/widgets';
+
+import { MIME_TYPE } from './protocol';
+import { ISession, TimingsRenderer } from './renderer';
+
+/** Beats the widget view (-10), which the same outputs carry for other front ends. */
+const RANK = -20;
+
+export const timingsRenderer: JupyterFrontEndPlugin<void> = {
+  id: 'gradient-workbench:timings',
+  description:
+    'Draws the live timings of a training in the output of its notebook.',
+  autoStart: true,
+  requires: [IRenderMimeRegistry],
+  optional: [INotebookTracker, ITranslator],
+  activate: (
+    _: JupyterFrontEnd,
+    rendermime: IRenderMimeRegistry,
+    tracker: INotebookTracker | null,
+    translator: ITranslator | null
+  ): void => {
+    const translate = (translator ?? nullTranslator).load('gradient_workbench');
+    const findSession = (output: Widget, viewId: string): ISession | null =>
+      tracker ? Private.findSession(tracker, output, viewId) : null;
+    rendermime.addFactory(
+      {
+        safe: true, // nothing of the data is ever used as HTML
+        mimeTypes: [MIME_TYPE],
+        createRenderer: () => new TimingsRenderer({ translate, findSession })
+      },
+      RANK
+    );
+  }
+};
+
+namespace Private {
+  /** By the page; for an output shown in a tab of its own, by its view's id. */
+  export function findSession(
+    tracker: INotebookTracker,
+    output: Widget,
+    viewId: string
+  ): ISession | null {
+    const panel =
+      tracker.find(one => one.node.contains(output.node)) ??
+      tracker.find(one => holds(one, viewId));
+    return panel?.sessionContext ?? null;
+  }
+
+  function holds(panel: NotebookPanel, viewId: string): boolean {
+    const cells = Array.from(panel.content.model?.cells ?? []);
+    return cells.some(cell => {
+      const outputs = (cell.toJSON().outputs ?? []) as {
+        data?: Record<string, any>;
+      }[];
+      return outputs.some(({ data }) => data?.[MIME_TYPE]?.view_id === viewId);
+    });
+  }
+}

@@ -1,0 +1,205 @@
+/**
+ * What passes between a kernel and a live view: one snapshot when the view is
+ * first seen, messages from then on. The Python side is
+ * `workbench/widgets/messages.py`.
+ */
+
+/** The MIME type of a live view's snapshot in a notebook's output. */
+export const MIME_TYPE = 'application/vnd.gradient-workbench.timings+json';
+
+/** The comm target; a view's comm has the id `timings-<view_id>`. */
+export const COMM_TARGET = 'workbench.timings';
+
+/** The version of snapshots and messages that this code reads. */
+export const VERSION = 1;
+
+/** The columns that a view draws, all float32; times in microseconds. */
+export const COLUMNS = [
+  'iteration',
+  'rank',
+  'iteration_us',
+  'data_us',
+  'forward_us',
+  'backward_us',
+  'exposed_us',
+  'optimizer_us',
+  'other_us',
+  'communication_us',
+  'overlapped_us',
+  'wait_us',
+  'algbw_gbps',
+  'busbw_gbps',
+  'end_s'
+] as const;
+
+export type Column = (typeof COLUMNS)[number];
+
+/** The columns that hold a figure rather than a row's address. */
+export type Figure = Exclude<Column, 'iteration' | 'rank'>;
+
+export const FIGURES = COLUMNS.filter(
+  (name): name is Figure => name !== 'iteration' && name !== 'rank'
+);
+
+/** A value that could not be read, and why. */
+export interface IUnknown {
+  unknown: string;
+}
+
+/** A figure, or why there is none. */
+export type Known = number | IUnknown;
+
+export type RunState = 'waiting' | 'running' | 'ended';
+
+export interface IRankPlace {
+  rank: number;
+  vm: string;
+}
+
+/** The key figures of a run. */
+export interface ISummary {
+  iteration: Known;
+  iterations_per_s: Known;
+  iteration_us: Known;
+  exposed_us: Known;
+  exposed_share: Known;
+  busbw_gbps: Known;
+  nominal_gbps: Known;
+  slowest_rank: Known;
+  slowest_excess_us: Known;
+  dropped: Known;
+}
+
+/** What every snapshot and message says about the run. */
+export interface IStatus {
+  run: number;
+  seq: number;
+  state: RunState;
+  message: string;
+  ranks: IRankPlace[];
+  summary: ISummary;
+}
+
+/** Rows of a run: one float32 array per column that the kernel sent. */
+export interface IRows {
+  rows: number;
+  columns: Map<string, Float32Array>;
+}
+
+export interface ISnapshot extends IStatus {
+  viewId: string;
+  window: IRows;
+}
+
+/** One message of the stream; `state` messages carry no rows. */
+export interface IUpdate extends IStatus {
+  type: 'delta' | 'window' | 'state';
+  window: IRows | null;
+}
+
+/** The output as the kernel would save it; see `Saved` in the Python side. */
+export interface ISaved {
+  type: 'saved';
+  data: Record<string, unknown>;
+}
+
+export function isUnknown(value: unknown): value is IUnknown {
+  return (
+    typeof value === 'object' &&
+    value !== null &&
+    typeof (value as IUnknown).unknown === 'string'
+  );
+}
+
+/** The number itself, or NaN where it is unknown. */
+export function numberOf(value: Known): number {
+  return typeof value === 'number' ? value : NaN;
+}
+
+/**
+ * Split column-major float32 bytes into one array per column.
+ *
+ * @throws where the bytes do not match the names and the number of rows.
+ */
+export function readRows(
+  names: readonly string[],
+  rows: number,
+  bytes: ArrayBuffer
+): IRows {
+  const expected = names.length * rows * 4;
+  if (bytes.byteLength !== expected) {
+    throw new Error(
+      `Timings: ${names.length} columns of ${rows} rows need ${expected} bytes, ` +
+        `${bytes.byteLength} came. Reload the page.`
+    );
+  }
+  const columns = new Map<string, Float32Array>();
+  names.forEach((name, index) => {
+    columns.set(name, new Float32Array(bytes, index * rows * 4, rows));
+  });
+  return { rows, columns };
+}
+
+/** Bytes of their own, aligned for float32, from whatever the transport gave. */
+export function toArrayBuffer(
+  buffer: ArrayBuffer | ArrayBufferView
+): ArrayBuffer {
+  if (buffer instanceof ArrayBuffer) {
+    return buffer;
+  }
+  const { byteOffset, byteLength } = buffer;
+  const view = new Uint8Array(buffer.buffer, byteOffset, byteLength);
+  return view.slice().buffer as ArrayBuffer;
+}
+
+/** Read the snapshot out of an output's MIME bundle or a widget's trait. */
+export function readSnapshot(payload: unknown): ISnapshot {
+  const raw = payload as Record<string, any>;
+  if (!raw || raw.version !== VERSION) {
+    throw new Error(
+      `Timings of version ${raw?.version}: this view reads version ${VERSION}. ` +
+        'Install the same gradient-workbench in the kernel and in the server.'
+    );
+  }
+  const { columns, rows, data } = raw.window;
+  return {
+    ...readStatus(raw),
+    viewId: String(raw.view_id),
+    window: readRows(columns, rows, decodeBase64(data))
+  };
+}
+
+/** Read one message of the stream; null where it is of a kind not known here. */
+export function readMessage(
+  content: unknown,
+  buffers: readonly (ArrayBuffer | ArrayBufferView)[]
+): IUpdate | ISaved | null {
+  const raw = content as Record<string, any> | null;
+  switch (raw?.type) {
+    case 'saved':
+      return { type: 'saved', data: raw.data };
+    case 'state':
+      return { ...readStatus(raw), type: 'state', window: null };
+    case 'delta':
+    case 'window': {
+      const window = readRows(raw.columns, raw.rows, toArrayBuffer(buffers[0]));
+      return { ...readStatus(raw), type: raw.type, window };
+    }
+    default:
+      return null;
+  }
+}
+
+function readStatus(raw: Record<string, any>): IStatus {
+  const { seq, state, message, ranks, summary } = raw;
+  return { run: raw.run ?? 0, seq, state, message, ranks, summary };
+}
+
+function decodeBase64(text: string): ArrayBuffer {
+  const binary = atob(text);
+  const bytes = new Uint8Array(binary.length);
+  for (let i = 0; i < binary.length; i++) {
+    bytes[i] = binary.charCodeAt(i);
+  }
+  return bytes.buffer as ArrayBuffer;
+}

@@ -1,0 +1,47 @@
+/**
+ * Which iterations are on the screen, and whether that moves.
+ */
+
+export interface IRange {
+  /** The first iteration, and the one after the last. */
+  from: number;
+  to: number;
+}
+
+/** The fewest iterations that a zoom shows. */
+const FEWEST = 4;
+
+/**
+ * Follows the newest iterations until someone zooms or pauses. Until there are
+ * as many as are followed, all of the axis belongs to those there are.
+ */
+export class ViewRange {
+  /** How many of the newest iterations are followed; null is all. */
+  span: number | null = 400;
+
+  get following(): boolean {
+    return this._fixed === null;
+  }
+
+  /** The range to draw, of the iterations `first` to `last` that are held. */
+  current(first: number, last: number): IRange {
+    if (this._fixed) {
+      return this._fixed;
+    }
+    const from =
+      this.span === null ? first : Math.max(first, last - this.span + 1);
+    return { from, to: Math.max(last + 1, from + FEWEST) };
+  }
+
+  /** Stand still on these iterations. */
+  fix(range: IRange): void {
+    const from = Math.floor(range.from);
+    this._fixed = { from, to: Math.max(Math.ceil(range.to), from + FEWEST) };
+  }
+
+  follow(): void {
+    this._fixed = null;
+  }
+
+  private _fixed: IRange | null = null;
+}

@@ -1,0 +1,179 @@
+/**
+ * All figures of one iteration: the legend of the phases, with their times.
+ */
+
+import { element, FigureSpan, setText, swatch } from './dom';
+import { count, digits, milliseconds, percent } from './format';
+import { EXPOSED, IN_TIME, IPhase, OVERLAPPED } from './phases';
+import { Figure } from './protocol';
+import { TimingStore } from './store';
+import { ITranslate } from './text';
+
+interface IPhaseRow {
+  phase: IPhase;
+  time: FigureSpan;
+  share: FigureSpan;
+}
+
+interface IFigureRow {
+  value: (read: (name: Figure) => number) => number;
+  text: (value: number) => string;
+  reason: string;
+  figure: FigureSpan;
+}
+
+export class Readout {
+  constructor(trans: ITranslate) {
+    this._trans = trans;
+    const phases = this._table([this._who, trans.__('ms'), trans.__('share')]);
+    for (const phase of [...IN_TIME, OVERLAPPED]) {
+      phases.append(this._phaseRow(phase));
+    }
+    const figures = this._table([]);
+    this._addFigures(figures);
+    this.node.append(phases, figures);
+  }
+
+  readonly node = element('div', 'gw-live-readout');
+
+  /** Show one iteration of one rank (by row), or the mean over ranks (null). */
+  update(store: TimingStore, iteration: number, row: number | null): void {
+    const place = row === null ? null : store.ranks[row];
+    const mean = this._trans.__('mean of ranks');
+    setText(this._who, place ? this._trans.__('rank %1', place.rank) : mean);
+    const read = (name: Figure): number => store.mean(name, iteration, row);
+    const total = read('iteration_us');
+    for (const { phase, time, share } of this._phases) {
+      const value = read(phase.column);
+      if (value !== value) {
+        const reason = this._trans.__(
+          'not recorded for iteration %1',
+          count(iteration)
+        );
+        time.unknown(reason);
+        share.unknown(reason);
+      } else {
+        time.show(milliseconds(value));
+        share.show(phase === OVERLAPPED ? '' : percent(value / total));
+      }
+    }
+    for (const { value, text, reason, figure } of this._figures) {
+      const known = value(read);
+      if (known === known) {
+        figure.show(text(known));
+      } else {
+        figure.unknown(reason);
+      }
+    }
+  }
+
+  private _phaseRow(phase: IPhase): HTMLElement {
+    const [time, share] = [new FigureSpan(), new FigureSpan()];
+    this._phases.push({ phase, time, share });
+    const name = element(
+      'th',
+      '',
+      swatch(phase.color, phase.edge, phase === OVERLAPPED),
+      this._trans.__(phase.label)
+    );
+    name.scope = 'row';
+    const row = element('tr', '', name, cell(time), cell(share));
+    row.classList.toggle('gw-live-loud', phase === EXPOSED);
+    return row;
+  }
+
+  private _addFigures(table: HTMLElement): void {
+    const trans = this._trans;
+    const noComm = trans.__('no communication was timed in this iteration');
+    const missing = trans.__('not recorded for this iteration');
+    const add = (
+      label: string,
+      unit: string,
+      value: IFigureRow['value'],
+      text: IFigureRow['text'],
+      reason: string
+    ): void => {
+      const figure = new FigureSpan();
+      this._figures.push({ value, text, reason, figure });
+      const name = element('th', '', label);
+      name.scope = 'row';
+      const grey = element('td', 'gw-live-unit', unit);
+      table.append(element('tr', '', name, cell(figure), grey));
+    };
+    add(
+      trans.__('iteration'),
+      'ms',
+      read => read('iteration_us'),
+      milliseconds,
+      missing
+    );
+    add(
+      trans.__('communication'),
+      'ms',
+      read => read('communication_us'),
+      milliseconds,
+      noComm
+    );
+    add(trans.__('overlapped'), '', overlap, percent, noComm);
+    add(
+      trans.__('waiting'),
+      'ms',
+      read => read('wait_us'),
+      milliseconds,
+      missing
+    );
+    add(
+      trans.__('busbw'),
+      'Gbit/s',
+      read => read('busbw_gbps'),
+      digits,
+      noComm
+    );
+    add(
+      trans.__('algbw'),
+      'Gbit/s',
+      read => read('algbw_gbps'),
+      digits,
+      noComm
+    );
+    add(trans.__('ended at'), 's', read => read('end_s'), digits, missing);
+  }
+
+  private _table(heads: (string | Node)[]): HTMLTableElement {
+    const cells = heads.map(head => {
+      const th = element('th', '', head);
+      th.scope = 'col';
+      return th;
+    });
+    const table = element('table', 'gw-live-table');
+    if (cells.length > 0) {
+      table.append(element('tr', '', ...cells));
+    }
+    return table;
+  }
+
+  private _trans: ITranslate;
+  private _who = element('span', '');
+  private _phases: IPhaseRow[] = [];
+  private _figures: IFigureRow[] = [];
+}
+
+/** The part of the communication that compute hid. */
+function overlap(read: (name: Figure) => number): number {
+  const all = read('communication_us');
+  return all > 0 ? read('overlapped_us') / all : NaN;
+}
+
+function cell(figure: FigureSpan): HTMLElement {
+  return element('td', '', figure.node);
+}
+
+/** The title of the one-iteration column. */
+export class ReadoutTitle {
+  readonly node = element('h4', 'gw-live-title');
+
+  update(trans: ITranslate, iteration: number, latest: boolean): void {
+    const name = trans.__('iteration %1', count(iteration));
+    setText(this.node, latest ? `${name} · ${trans.__('latest')}` : name);
+  }
+}

@@ -1,0 +1,157 @@
+/**
+ * The live view as a renderer of a notebook's outputs.
+ */
+
+import { IRenderMime } from '@jupyterlab/rendermime-interfaces';
+import { Kernel } from '@jupyterlab/services';
+import { Message } from '@lumino/messaging';
+import { ISignal } from '@lumino/signaling';
+import { Widget } from '@lumino/widgets';
+
+import { TimingFeed } from './feed';
+import { listen } from './kernelcomms';
+import { MIME_TYPE } from './protocol';
+import { ITranslate } from './text';
+import { LiveView } from './view';
+
+/** The part of a notebook's session that is used here. */
+export interface ISession {
+  readonly session: { readonly kernel: Kernel.IKernelConnection | null } | null;
+  readonly kernelChanged: ISignal<any, any>;
+  readonly statusChanged: ISignal<any, Kernel.Status>;
+}
+
+export class TimingsRenderer extends Widget implements IRenderMime.IRenderer {
+  constructor(options: TimingsRenderer.IOptions) {
+    super();
+    this._options = options;
+    this.addClass('gw-live-output');
+  }
+
+  /** Show the output's snapshot; live messages continue from there. */
+  async renderModel(model: IRenderMime.IMimeModel): Promise<void> {
+    this._model = model;
+    const { viewId } = this._feed.loadSnapshot(model.data[MIME_TYPE]);
+    if (viewId !== this._viewId) {
+      this._viewId = viewId;
+      this._disconnect();
+    }
+    if (this._view === null) {
+      const { translate } = this._options;
+      this._view = new LiveView({
+        host: this.node,
+        feed: this._feed,
+        translate
+      });
+    }
+    this._connect();
+  }
+
+  dispose(): void {
+    if (this.isDisposed) {
+      return;
+    }
+    this._disconnect();
+    this._session?.kernelChanged.disconnect(this._onKernelChanged, this);
+    this._session?.statusChanged.disconnect(this._onStatus, this);
+    this._view?.dispose();
+    super.dispose();
+  }
+
+  protected onAfterAttach(message: Message): void {
+    super.onAfterAttach(message);
+    this._connect();
+  }
+
+  /** Find the notebook's session once, and listen to its kernel. */
+  private _connect(): void {
+    if (!this._viewId || !this.isAttached) {
+      return;
+    }
+    if (this._session === null) {
+      this._session = this._options.findSession(this, this._viewId);
+      this._session?.kernelChanged.connect(this._onKernelChanged, this);
+      this._session?.statusChanged.connect(this._onStatus, this);
+    }
+    const kernel = this._session?.session?.kernel ?? null;
+    if (kernel === null || this._stop !== null) {
+      return;
+    }
+    try {
+      this._stop = listen(kernel, this._viewId, (content, buffers) =>
+        this._onMessage(content, buffers)
+      );
+    } catch {
+      // JupyterLab gives a kernel's comms to one notebook of a page only.
+      const text =
+        'Live in the other notebook that uses this kernel; here is the last state.';
+      this._view?.setNote(this._options.translate.__(text));
+    }
+  }
+
+  private _disconnect(): void {
+    this._stop?.();
+    this._stop = null;
+  }
+
+  private _onMessage(
+    content: unknown,
+    buffers: readonly (ArrayBuffer | ArrayBufferView)[]
+  ): void {
+    this._view?.setNote('');
+    const saved = this._feed.handleMessage(content, buffers);
+    if (saved) {
+      this._save(saved);
+    }
+  }
+
+  /**
+   * Write the output's last state into the notebook. The kernel updates its
+   * display as well, but a page that was reloaded since does not know that
+   * display any more.
+   */
+  private _save(data: Record<string, any>): void {
+    const model = this._model;
+    const held = model?.data[MIME_TYPE] as { seq?: number } | undefined;
+    if (model && data[MIME_TYPE].seq > (held?.seq ?? -1)) {
+      model.setData({ data, metadata: model.metadata });
+    }
+  }
+
+  private _onKernelChanged(): void {
+    this._disconnect();
+    this._connect();
+    this._standStill();
+  }
+
+  private _onStatus(_: unknown, status: Kernel.Status): void {
+    if (
+      ['restarting', 'autorestarting', 'dead', 'terminating'].includes(status)
+    ) {
+      this._standStill();
+    }
+  }
+
+  private _standStill(): void {
+    if (this._feed.status.state !== 'ended') {
+      const text = 'The kernel that sent this is gone: here is the last state.';
+      this._view?.setNote(this._options.translate.__(text));
+    }
+  }
+
+  private _options: TimingsRenderer.IOptions;
+  private _feed = new TimingFeed();
+  private _view: LiveView | null = null;
+  private _viewId = '';
+  private _model: IRenderMime.IMimeModel | null = null;
+  private _session: ISession | null = null;
+  private _stop: (() => void) | null = null;
+}
+
+export namespace TimingsRenderer {
+  export interface IOptions {
+    translate: ITranslate;
+    /** The session of the notebook that holds an output. */
+    findSession: (output: Widget, viewId: string) => ISession | null;
+  }
+}

@@ -1,0 +1,173 @@
+/**
+ * The timings that a view holds: a ring of iterations by ranks.
+ */
+
+import { FIGURES, Figure, IRankPlace, IRows } from './protocol';
+
+/** Rows (iterations times ranks) that a store keeps at most. */
+const MAX_ROWS = 65536;
+
+/** Iterations that a store keeps at most, however few ranks there are. */
+const MAX_ITERATIONS = 10000;
+
+/**
+ * Iterations by ranks in typed arrays, NaN where nothing is known. Adding a row
+ * a second time overwrites it, so that windows and deltas may overlap.
+ */
+export class TimingStore {
+  /** The ranks, in the order of their rows on the screen. */
+  get ranks(): readonly IRankPlace[] {
+    return this._ranks;
+  }
+
+  /** Iterations that the ring holds at most. */
+  get capacity(): number {
+    return this._capacity;
+  }
+
+  /** The oldest iteration held; meaningless while `length` is 0. */
+  get first(): number {
+    return this._first;
+  }
+
+  /** The newest iteration held, -1 where there is none. */
+  get last(): number {
+    return this._last;
+  }
+
+  /** The number of iterations from the oldest to the newest held. */
+  get length(): number {
+    return this._last < 0 ? 0 : this._last - this._first + 1;
+  }
+
+  /** Set the ranks; other ranks than before empty the store. */
+  setRanks(ranks: readonly IRankPlace[]): void {
+    const same =
+      ranks.length === this._ranks.length &&
+      ranks.every((place, row) => place.rank === this._ranks[row].rank);
+    this._ranks = ranks.slice();
+    if (same) {
+      return;
+    }
+    this._rows = new Map(ranks.map((place, row) => [place.rank, row]));
+    const each = Math.floor(MAX_ROWS / Math.max(1, ranks.length));
+    this._capacity = Math.min(MAX_ITERATIONS, Math.max(64, each));
+    for (const name of FIGURES) {
+      this._figures[name] = new Float32Array(this._capacity * ranks.length);
+    }
+    this.clear();
+  }
+
+  /** Forget all iterations. */
+  clear(): void {
+    this._first = 0;
+    this._last = -1;
+    for (const name of FIGURES) {
+      this._figures[name].fill(NaN);
+    }
+  }
+
+  /** Add rows, ordered by iteration; rows of ranks not set are left out. */
+  add(rows: IRows): void {
+    const iterations = rows.columns.get('iteration');
+    const ranks = rows.columns.get('rank');
+    if (!iterations || !ranks) {
+      return;
+    }
+    const sources = FIGURES.map(name => rows.columns.get(name));
+    const targets = FIGURES.map(name => this._figures[name]);
+    for (let i = 0; i < rows.rows; i++) {
+      const row = this._rows.get(ranks[i]);
+      if (row === undefined || !this._open(iterations[i])) {
+        continue;
+      }
+      const at = this._at(iterations[i], row);
+      for (let c = 0; c < targets.length; c++) {
+        targets[c][at] = sources[c]?.[i] ?? NaN;
+      }
+    }
+  }
+
+  /** One figure of one iteration on one rank (by row), NaN where not known. */
+  get(name: Figure, iteration: number, row: number): number {
+    if (iteration < this._first || iteration > this._last) {
+      return NaN;
+    }
+    return this._figures[name][this._at(iteration, row)];
+  }
+
+  /**
+   * One figure of one iteration: of one rank, or the mean over the ranks that
+   * are known (`row` null).
+   */
+  mean(name: Figure, iteration: number, row: number | null): number {
+    if (row !== null) {
+      return this.get(name, iteration, row);
+    }
+    if (iteration < this._first || iteration > this._last) {
+      return NaN;
+    }
+    const figures = this._figures[name];
+    const from = this._at(iteration, 0);
+    const to = from + this._ranks.length;
+    let sum = 0;
+    let count = 0;
+    for (let at = from; at < to; at++) {
+      const value = figures[at];
+      if (value === value) {
+        sum += value;
+        count++;
+      }
+    }
+    return count ? sum / count : NaN;
+  }
+
+  /** Make room for an iteration; false where it is older than the ring. */
+  private _open(iteration: number): boolean {
+    if (this._last < 0) {
+      this._first = this._last = iteration;
+      return true;
+    }
+    if (iteration > this._last) {
+      this._blank(
+        Math.max(this._last + 1, iteration - this._capacity + 1),
+        iteration
+      );
+      this._last = iteration;
+      this._first = Math.max(this._first, iteration - this._capacity + 1);
+      return true;
+    }
+    if (iteration < this._first) {
+      if (this._last - iteration >= this._capacity) {
+        return false;
+      }
+      this._blank(iteration, this._first - 1);
+      this._first = iteration;
+    }
+    return true;
+  }
+
+  /** Forget what the slots of these iterations held before. */
+  private _blank(from: number, to: number): void {
+    const width = this._ranks.length;
+    for (let iteration = from; iteration <= to; iteration++) {
+      const at = this._at(iteration, 0);
+      for (const name of FIGURES) {
+        this._figures[name].fill(NaN, at, at + width);
+      }
+    }
+  }
+
+  private _at(iteration: number, row: number): number {
+    return (iteration % this._capacity) * this._ranks.length + row;
+  }
+
+  private _ranks: IRankPlace[] = [];
+  private _rows = new Map<number, number>();
+  private _capacity = 64;
+  private _first = 0;
+  private _last = -1;
+  private _figures = Object.fromEntries(
+    FIGURES.map(name => [name, new Float32Array(0)])
+  ) as Record<Figure, Float32Array>;
+}

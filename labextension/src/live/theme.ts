@@ -1,0 +1,39 @@
+/**
+ * The colours that a canvas needs, read from the CSS variables of `live.css`
+ * (which come from JupyterLab's theme where there is one).
+ */
+
+export interface ITheme {
+  text: string;
+  muted: string;
+  grid: string;
+  background: string;
+  font: string;
+}
+
+export function readTheme(element: Element): ITheme {
+  const style = getComputedStyle(element);
+  const read = (name: string, fallback: string): string =>
+    style.getPropertyValue(name).trim() || fallback;
+  return {
+    text: read('--gw-live-text', '#212121'),
+    muted: read('--gw-live-muted', '#616161'),
+    grid: read('--gw-live-grid', '#e0e0e0'),
+    background: read('--gw-live-background', '#ffffff'),
+    font: `11px ${read('--gw-live-font', 'system-ui, sans-serif')}`
+  };
+}
+
+/** Call `changed` when the theme may be another one; returns how to stop. */
+export function watchTheme(changed: () => void): () => void {
+  const observer = new MutationObserver(changed);
+  observer.observe(document.body, {
+    attributeFilter: ['class', 'data-jp-theme-name', 'data-jp-theme-light']
+  });
+  const dark = window.matchMedia?.('(prefers-color-scheme: dark)');
+  dark?.addEventListener('change', changed);
+  return () => {
+    observer.disconnect();
+    dark?.removeEventListener('change', changed);
+  };
+}

@@ -1,0 +1,52 @@
+/**
+ * The door for every front end: an anywidget (https://anywidget.dev).
+ */
+
+import { TimingFeed } from './feed';
+import { LiveView } from './view';
+
+/** The part of anywidget's model that is used here. */
+export interface IWidgetModel {
+  get(name: 'snapshot'): unknown;
+  on(event: string, callback: (...args: any[]) => void): void;
+  off(event: string, callback: (...args: any[]) => void): void;
+}
+
+/** What anywidget hands to `render`. */
+export interface IRenderContext {
+  model: IWidgetModel;
+  el: HTMLElement;
+}
+
+/**
+ * Anywidget's factory. The timings belong to a view, not to the model: a widget
+ * that is never shown costs nothing, and each view starts from the snapshot.
+ */
+export default function factory(): {
+  initialize: () => void;
+  render: (context: IRenderContext) => () => void;
+} {
+  return { initialize: () => undefined, render };
+}
+
+function render({ model, el }: IRenderContext): () => void {
+  const feed = new TimingFeed();
+  const loadSnapshot = (): void => {
+    const snapshot = model.get('snapshot') as { version?: number } | undefined;
+    if (snapshot?.version !== undefined) {
+      feed.loadSnapshot(snapshot);
+    }
+  };
+  const onMessage = (content: unknown, buffers: DataView[]): void => {
+    feed.handleMessage(content, buffers ?? []);
+  };
+  loadSnapshot();
+  model.on('change:snapshot', loadSnapshot);
+  model.on('msg:custom', onMessage);
+  const view = new LiveView({ host: el, feed });
+  return () => {
+    model.off('change:snapshot', loadSnapshot);
+    model.off('msg:custom', onMessage);
+    view.dispose();
+  };
+}
