@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import subprocess
 import sys
 
@@ -314,6 +315,16 @@ def test_no_limit(machine):
     """Where the kernel sets no limit the snapshot says so, in words that JSON can carry."""
     machine.write(machine.sysfs / "fs/cgroup/memory.max", "max\n")
     assert snap(machine).host.memory_limit_bytes == "unlimited"
+
+
+def test_locked_memory(machine):
+    """Docker's root may not lock more than its limit; a VM's root may lock all there is."""
+    machine.write(machine.procfs / "self/status", "Name:\tx\nCapEff:\t00000000a80425fb\n")
+    limit = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
+    expected = "unlimited" if limit == resource.RLIM_INFINITY else limit
+    assert snap(machine).host.memlock_bytes == expected
+    machine.write(machine.procfs / "self/status", "Name:\tx\nCapEff:\t000001ffffffffff\n")
+    assert snap(machine).host.memlock_bytes == "unlimited"
 
 
 def test_empty_machine(tmp_path):

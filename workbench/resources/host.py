@@ -16,6 +16,7 @@ from workbench.resources.unknown import Unknown
 
 _NVIDIA = "0x10de"
 _DISPLAY_CLASS = "0x03"
+_CAP_IPC_LOCK = 14  # linux/capability.h
 _SHM = "/dev/shm"  # noqa: S108  # asked for its size, nothing is written
 
 
@@ -30,7 +31,7 @@ def probe_host(sysfs: Path, procfs: Path) -> Host:
         memory_bytes=meminfo_bytes(procfs, "MemTotal"),
         memory_limit_bytes=_or_unlimited(cgroups.memory_limit_bytes()),
         shm_bytes=_shm_bytes(),
-        memlock_bytes=_memlock_bytes(),
+        memlock_bytes=_memlock_bytes(procfs),
         numa_nodes=_numa_nodes(sysfs),
         nvidia_pci_addresses=_nvidia_pci_addresses(sysfs),
         kernel=read_text(procfs / "sys/kernel/osrelease"),
@@ -82,9 +83,22 @@ def _shm_bytes() -> int | Unknown:
     return status.f_blocks * status.f_frsize
 
 
-def _memlock_bytes() -> int | str:
+def _memlock_bytes(procfs: Path) -> int | str:
+    if _may_lock_anything(procfs):
+        return UNLIMITED
     soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     return UNLIMITED if soft == resource.RLIM_INFINITY else soft
+
+
+def _may_lock_anything(procfs: Path) -> bool:
+    """Say whether this process has CAP_IPC_LOCK, which lifts RLIMIT_MEMLOCK (root on a VM)."""
+    text = read_text(procfs / "self/status")
+    if isinstance(text, Unknown):
+        return False
+    for line in text.splitlines():
+        if line.startswith("CapEff:"):
+            return bool(int(line.split()[1], 16) >> _CAP_IPC_LOCK & 1)
+    return False
 
 
 def _or_unlimited(limit: int | None) -> int | str:

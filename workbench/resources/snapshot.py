@@ -37,7 +37,8 @@ class Host:
     shm_bytes
         Size of ``/dev/shm``, which DataLoader workers and NCCL share memory through.
     memlock_bytes
-        RLIMIT_MEMLOCK of this process, or ``"unlimited"``; RDMA memory must be locked.
+        RLIMIT_MEMLOCK of this process, or ``"unlimited"`` (by that limit, or by the
+        capability CAP_IPC_LOCK); RDMA memory must be locked.
     numa_nodes
         NUMA nodes that the guest sees.
     nvidia_pci_addresses
