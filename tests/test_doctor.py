@@ -9,6 +9,7 @@ from fake_machine import Machine, roce_gids
 from fake_nvml import DRIVER_NOT_LOADED, FakeNvml, h100, vgpu
 
 import workbench
+from workbench.cli import main
 from workbench.doctor import diagnose
 from workbench.doctor.rules import RULES
 from workbench.resources import UNLIMITED, Snapshot, Unknown, take_snapshot
@@ -89,6 +90,31 @@ def test_every_rule_is_named_after_its_function(machine):
     assert len({rule.__name__ for rule in RULES}) == len(RULES)
     for rule in RULES:
         assert rule.__module__ == f"workbench.doctor.rules.{rule.__name__}"
+
+
+# The command line
+
+
+def test_command_line_reads_a_file(machine, tmp_path, capsys):
+    """`workbench doctor --file` diagnoses the VM of the file; its status tells of errors."""
+    add_roce(machine, mtu=1500)
+    good, bad = tmp_path / "good.json", tmp_path / "bad.json"
+    good.write_text(snap(machine).to_json())
+    bad.write_text(snap(machine, shm_bytes=64 << 20).to_json())
+    assert main(["doctor", "--file", str(good)]) == 0
+    assert capsys.readouterr().out.startswith(
+        "vm-17 (GPUs: 1, NICs: 1).\n\nWARNING  ens0: MTU 1500"
+    )
+    assert main(["doctor", "--file", str(bad)]) == 1
+    assert "ERROR  this VM: the shared memory" in capsys.readouterr().out
+
+
+def test_command_line_with_nothing_to_say(machine, tmp_path, capsys):
+    """Where nothing is wrong it says so, and how many rules looked."""
+    file = tmp_path / "vm.json"
+    file.write_text(snap(machine).to_json())
+    assert main(["doctor", "--file", str(file)]) == 0
+    assert f"None of the {len(RULES)} rules found anything" in capsys.readouterr().out
 
 
 # probe_failed

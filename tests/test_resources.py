@@ -12,6 +12,7 @@ from fake_machine import CPUINFO_BARE, Machine, roce_gids
 from fake_nvml import DRIVER_NOT_LOADED, FakeNvml, h100, mig_a100, vgpu
 
 import workbench
+from workbench.cli import main
 from workbench.errors import SnapshotError
 from workbench.resources import Snapshot, Unknown, take_snapshot
 
@@ -410,3 +411,26 @@ def test_absent_parts_read_well(machine):
     """What is not there is said with its reason, not left out."""
     text = str(snap(machine, FakeNvml(init_error=DRIVER_NOT_LOADED)))
     assert "GPUs: none (the NVIDIA driver is not loaded)" in text
+
+
+# The command line
+
+
+def test_command_line(full, tmp_path, capsys):
+    """`workbench resources` shows this VM or a file's, as text or as JSON that loads again."""
+    assert main(["resources"]) == 0
+    assert capsys.readouterr().out.startswith("Host ")
+    file = tmp_path / "vm.json"
+    file.write_text(full.to_json())
+    assert main(["resources", "--file", str(file), "--json"]) == 0
+    assert Snapshot.from_json(capsys.readouterr().out) == full
+
+
+def test_command_line_with_a_broken_file(tmp_path, capsys):
+    """A file that is no snapshot is one message and status 1."""
+    file = tmp_path / "vm.json"
+    file.write_text("{")
+    assert main(["resources", "--file", str(file)]) == 1
+    told = capsys.readouterr()
+    assert "vm.json is no complete JSON" in told.err
+    assert told.out == ""

@@ -16,6 +16,8 @@ from workbench.errors import WorkbenchError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from workbench.resources import Snapshot
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one subcommand and return its exit status.
@@ -43,8 +45,54 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"workbench {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    _add_resources(commands)
+    _add_doctor(commands)
     _add_build_horovod(commands)
     return parser
+
+
+def _add_resources(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    command = commands.add_parser(
+        "resources",
+        help="show the GPUs, NICs and limits of this VM",
+        description="Show the GPUs, NICs and limits that this VM was given; what cannot be read "
+        "is shown with its reason.",
+    )
+    command.add_argument("--json", action="store_true", help="as JSON, to send and load elsewhere")
+    command.add_argument("--file", help="a snapshot written by --json, instead of this VM")
+    command.set_defaults(run=_resources)
+
+
+def _resources(arguments: argparse.Namespace) -> int:
+    snapshot = _snapshot(arguments.file)
+    print(snapshot.to_json() if arguments.json else snapshot)
+    return 0
+
+
+def _add_doctor(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    command = commands.add_parser(
+        "doctor",
+        help="find what is set up wrong in this VM, and the cure",
+        description="Find what is set up wrong in this VM, why it costs, and the setting that "
+        "cures it. The exit status is 1 where an error was found.",
+    )
+    command.add_argument("--file", help="a snapshot written by `resources --json`")
+    command.set_defaults(run=_doctor)
+
+
+def _doctor(arguments: argparse.Namespace) -> int:
+    from workbench.doctor import describe, diagnose
+
+    snapshot = _snapshot(arguments.file)
+    findings = diagnose(snapshot)
+    print(describe(snapshot, findings))
+    return 1 if any(finding.severity == "error" for finding in findings) else 0
+
+
+def _snapshot(file: str | None) -> Snapshot:
+    from workbench.resources import Snapshot, take_snapshot
+
+    return take_snapshot() if file is None else Snapshot.load(file)
 
 
 def _add_build_horovod(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
