@@ -1,0 +1,57 @@
+"""Figures for study, made with plotly where it is asked for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from workbench.errors import UsageError
+from workbench.widgets.phases import IN_TIME
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def iteration_figure(frame: pd.DataFrame) -> Any:
+    """Stack the mean phases of an iteration, a bar per rank.
+
+    Parameters
+    ----------
+    frame
+        Rows of iterations and ranks, as ``cluster.timings.to_frame()`` gives
+        them, times in microseconds.
+
+    Returns
+    -------
+    plotly.graph_objects.Figure
+        Times in milliseconds. What of `iteration_us` no phase covers is "other".
+
+    Raises
+    ------
+    UsageError
+        The frame has no row.
+    """
+    import plotly.graph_objects as go
+
+    if frame.empty:
+        raise UsageError("A figure was asked for of timings without a row: train, then ask again.")
+    if "other_us" not in frame:
+        known = [phase.column for phase in IN_TIME if phase.column != "other_us"]
+        frame = frame.assign(other_us=frame["iteration_us"] - frame[known].sum(axis=1))
+    means = frame.groupby("rank").mean(numeric_only=True)
+    bars = [
+        go.Bar(
+            name=phase.label,
+            y=[f"rank {rank}" for rank in means.index],
+            x=means[phase.column] / 1e3,
+            orientation="h",
+            marker={"color": phase.color, "line": {"color": phase.edge, "width": 1}},
+            hovertemplate="%{y}: " + phase.label + " %{x:.2f} ms<extra></extra>",
+        )
+        for phase in IN_TIME
+    ]
+    figure = go.Figure(bars)
+    figure.update_layout(
+        barmode="stack", xaxis_title="ms per iteration", legend_traceorder="normal"
+    )
+    figure.update_yaxes(autorange="reversed")
+    return figure

@@ -1,0 +1,148 @@
+"""What a live view sends: snapshots and messages, and when it sends which.
+
+The other side is `labextension/src/live/protocol.ts`.
+"""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import dataclass, field
+from typing import Any
+
+from workbench.resources.codec import encode
+from workbench.widgets.source import COLUMNS, Reading, Status, Summary, TimingSource, Window
+
+MIME_TYPE = "application/vnd.gradient-workbench.timings+json"
+COMM_TARGET = "workbench.timings"
+VERSION = 1
+
+WINDOW_EVERY_S = 1.0
+"""A whole window comes this often: it mends what was lost on the way."""
+
+WINDOW_ROWS = 2048
+"""Rows of a window (120 KB) while a run goes on. Jupyter's server drops a kernel's
+messages above 1 MB/s, and a view sends each to two listeners."""
+
+MOST_ROWS = 8192
+"""Rows of the window that ends a run, and of one after a burst."""
+
+SAVED_ROWS = 2048
+"""Rows that are saved in the notebook (160 KB as base64)."""
+
+
+@dataclass(frozen=True)
+class Message:
+    """One message of the stream.
+
+    Attributes
+    ----------
+    content
+        Plain JSON values.
+    buffers
+        Column-major float32, little-endian; empty where there are no rows.
+    """
+
+    content: dict[str, Any]
+    buffers: list[bytes] = field(default_factory=list)
+
+
+def make_snapshot(reading: Reading, view_id: str, seq: int) -> dict[str, Any]:
+    """Everything that a view needs to draw, as plain JSON values.
+
+    Parameters
+    ----------
+    reading
+        What to show.
+    view_id
+        The view's id; its comm is ``timings-<view_id>``.
+    seq
+        Number of the last message sent.
+    """
+    window = reading.window
+    return {
+        "version": VERSION,
+        "view_id": view_id,
+        **_status_fields(reading.status, reading.summary, seq),
+        "window": {
+            "columns": list(COLUMNS),
+            "rows": window.rows,
+            "data": base64.b64encode(_pack(window)).decode("ascii"),
+        },
+    }
+
+
+class Composer:
+    """Decides what the next message is: rows that came, a whole window, or nothing.
+
+    Parameters
+    ----------
+    source
+        What to tell about.
+    """
+
+    def __init__(self, source: TimingSource) -> None:
+        self._source = source
+        self._seq = 0
+        self._cursor = 0
+        self._windowed_cursor = -1
+        self._windowed_at = float("-inf")
+        self._sent: Status | None = None
+
+    @property
+    def seq(self) -> int:
+        """Number of the last message."""
+        return self._seq
+
+    def next(self, now: float) -> Message | None:
+        """Compose the next message; None where there is nothing to tell.
+
+        Parameters
+        ----------
+        now
+            Seconds on a monotonic clock.
+        """
+        # The status first: rows that come after an end was read are of no end.
+        status = self._source.status()
+        changed = status != self._sent
+        if self._sent is None or status.run != self._sent.run:
+            self._cursor, self._windowed_cursor = 0, -1
+        news = self._source.since(self._cursor)
+        self._sent = status
+        if news is None or news.rows > MOST_ROWS or self._window_due(status, changed, news, now):
+            return self._compose_window(status, now)
+        if news.rows:
+            self._cursor = news.cursor
+            return self._compose("delta", status, news)
+        return self._compose("state", status, None) if changed else None
+
+    def _window_due(self, status: Status, changed: bool, news: Window, now: float) -> bool:
+        unseen = news.cursor != self._windowed_cursor
+        if status.state == "ended":
+            return unseen or changed
+        return unseen and news.cursor > 0 and now - self._windowed_at >= WINDOW_EVERY_S
+
+    def _compose_window(self, status: Status, now: float) -> Message:
+        # At least twice what came since the last one, so that each overlaps it.
+        rows = max(WINDOW_ROWS, 2 * (self._cursor - max(0, self._windowed_cursor)))
+        rows = MOST_ROWS if status.state == "ended" else min(rows, MOST_ROWS)
+        window = self._source.window(rows)
+        self._cursor = self._windowed_cursor = window.cursor
+        self._windowed_at = now
+        return self._compose("window", status, window)
+
+    def _compose(self, kind: str, status: Status, window: Window | None) -> Message:
+        self._seq += 1
+        summary = self._source.summary()
+        content = {"type": kind, **_status_fields(status, summary, self._seq)}
+        if window is None:
+            return Message(content)
+        content |= {"columns": list(COLUMNS), "rows": window.rows}
+        return Message(content, [_pack(window)])
+
+
+def _status_fields(status: Status, summary: Summary, seq: int) -> dict[str, Any]:
+    return {"seq": seq, **encode(status), "summary": encode(summary)}
+
+
+def _pack(window: Window) -> bytes:
+    return window.data.astype("<f4", order="C", copy=False).tobytes()

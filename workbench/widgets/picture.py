@@ -1,0 +1,201 @@
+"""The live view's last state as an SVG picture, for notebooks without a kernel.
+
+In the text colour of whatever surrounds it, so that it reads on white and dark.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+
+from workbench.resources import Unknown
+from workbench.widgets.grid import Array, Grid, decimate
+from workbench.widgets.phases import EXPOSED, IN_STACK, IN_TIME, OVERLAPPED, Phase
+from workbench.widgets.source import Reading
+from workbench.widgets.svg import Frame, axis_end, label, line, number, round_up, tag
+from workbench.widgets.tables import summary_line
+
+WIDTH, HEIGHT = 960, 384
+LEFT, SPLIT, RIGHT = 56, 600, 948
+COLUMNS_DRAWN = 240
+MOST_ROWS = 16
+"""Ranks that get a row of bars."""
+
+
+def draw_picture(reading: Reading, view_id: str) -> str:
+    """Draw the view's state; before the first iteration one line of text.
+
+    Parameters
+    ----------
+    reading
+        What to draw.
+    view_id
+        Makes names within the picture unique on the page.
+    """
+    grid = Grid(reading.window, [place.rank for place in reading.status.ranks])
+    if len(grid) == 0:
+        return f"<p>{summary_line(reading)}</p>"
+    hatch = f"hatch-{view_id}"
+    words = summary_line(reading)
+    parts = [
+        tag("title", {}, words),
+        _hatch(hatch),
+        label(LEFT, 14, words.removeprefix("Timings: "), font_weight="bold"),
+        _legend(hatch),
+        _phases(grid, hatch),
+        _waiting(grid),
+        _bandwidth(grid, reading.summary.nominal_gbps),
+        _one_iteration(grid, hatch),
+    ]
+    style = f"max-width:{WIDTH}px;width:100%;height:auto;font:11px system-ui,sans-serif"
+    attributes = {"viewBox": f"0 0 {WIDTH} {HEIGHT}", "role": "img", "style": style}
+    return tag("svg", {"xmlns": "http://www.w3.org/2000/svg", **attributes}, *parts)
+
+
+def _hatch(name: str) -> str:
+    stroke = {"d": "M-1 7L7 -1M-1 1L1 -1M5 7L7 5", "stroke": OVERLAPPED.color, "stroke_width": 2}
+    size = {"id": name, "width": 6, "height": 6, "patternUnits": "userSpaceOnUse"}
+    return tag("defs", {}, tag("pattern", size, tag("path", stroke)))
+
+
+def _paint(phase: Phase, hatch: str) -> dict[str, object]:
+    fill = f"url(#{hatch})" if phase is OVERLAPPED else phase.color
+    return {"fill": fill, "stroke": phase.edge, "stroke_width": 1}
+
+
+def _legend(hatch: str) -> str:
+    parts, x = [], SPLIT + 30
+    for at, phase in enumerate((EXPOSED, OVERLAPPED, *IN_STACK[-2::-1])):
+        x, y = SPLIT + 30 + (at % 4) * 80, HEIGHT - 40 + (at // 4) * 18
+        box = {"x": x, "y": y, "width": 9, "height": 9}
+        parts.append(tag("rect", {**box, **_paint(phase, hatch)}))
+        weight = "bold" if phase is EXPOSED else "normal"
+        parts.append(label(x + 14, y + 9, phase.label, font_weight=weight))
+    return "".join(parts)
+
+
+def _phases(grid: Grid, hatch: str) -> str:
+    stack = [decimate(grid.mean(phase.column), COLUMNS_DRAWN) for phase in IN_STACK]
+    hidden = decimate(grid.mean(OVERLAPPED.column), COLUMNS_DRAWN)
+    tops = np.cumsum([np.nan_to_num(values) for values in stack], axis=0)
+    high = axis_end(tops[-1])
+    low = -min(high, axis_end(hidden)) if np.any(hidden > 0) else 0.0
+    frame = Frame(LEFT, 46, SPLIT - LEFT, 160, low, high)
+    parts = [label(LEFT, 38, "phases, ms per iteration", font_weight="bold")]
+    parts.append(frame.rule([0, high / 2, high], 1e-3))
+    # From the back to the front: each area hides the lower part of the one before.
+    for phase, top in zip(reversed(IN_STACK), tops[::-1], strict=True):
+        parts.append(tag("path", {"d": frame.area(top), **_paint(phase, hatch)}))
+    if low < 0:
+        parts.append(tag("path", {"d": frame.area(-hidden), **_paint(OVERLAPPED, hatch)}))
+    return "".join(parts)
+
+
+def _waiting(grid: Grid) -> str:
+    waits = decimate(grid.column("wait_us"), COLUMNS_DRAWN)
+    darkest = axis_end(waits.ravel())
+    top, height = 232.0, 40.0
+    each = height / waits.shape[1]
+    title = f"waiting for the others, darkest {darkest / 1e3:,.3g} ms"
+    parts = [label(LEFT, top - 6, title, font_weight="bold")]
+    step = max(1, -(-waits.shape[1] * 12 // int(height)))
+    for row in range(waits.shape[1]):
+        y = top + row * each
+        if row % step == 0:
+            text = f"rank {grid.ranks[row]}"
+            parts.append(label(LEFT - 6, y + each / 2 + 4, text, text_anchor="end", opacity=0.75))
+        parts.extend(_heat_row(waits[:, row] / darkest, y, each))
+    return "".join(parts)
+
+
+def _heat_row(shares: Array, y: float, each: float) -> list[str]:
+    """One rank's row, neighbours of one shade (of twelve) drawn as one."""
+    shades = np.where(np.isnan(shares), -1, np.round(np.clip(shares, 0, 1) * 11)).astype(int)
+    cuts = [0, *(np.flatnonzero(np.diff(shades)) + 1), len(shades)]
+    width = (SPLIT - LEFT) / len(shades)
+    return [
+        tag(
+            "rect",
+            {
+                "x": number(LEFT + a * width),
+                "y": number(y),
+                "width": number((b - a) * width),
+                "height": number(max(0.5, each - (1 if each >= 6 else 0))),
+                "fill": "currentColor",
+                "fill_opacity": f"{0.07 + 0.85 * shades[a] / 11:.2f}",
+            },
+        )
+        for a, b in pairwise(cuts)
+        if shades[a] >= 0
+    ]
+
+
+def _bandwidth(grid: Grid, nominal: float | Unknown) -> str:
+    bus, alg = (decimate(grid.mean(name), COLUMNS_DRAWN) for name in ("busbw_gbps", "algbw_gbps"))
+    high = axis_end(np.concatenate([bus, alg]))
+    title = "bandwidth, Gbit/s: busbw solid, algbw dotted"
+    dashed = ""
+    if not isinstance(nominal, Unknown):
+        title += f", nominal {nominal:,.3g}"
+        if nominal <= 4 * high:
+            high = max(high, round_up(nominal * 1.04))
+            frame = Frame(LEFT, 300, SPLIT - LEFT, 56, 0, high)
+            y = frame.y(nominal)
+            dashed = line(LEFT, y, SPLIT, y, stroke_dasharray="8 4", stroke_opacity=0.7)
+            title += " dashed"
+    frame = Frame(LEFT, 300, SPLIT - LEFT, 56, 0, high)
+    thin = {"fill": "none", "stroke": "currentColor"}
+    return "".join(
+        [
+            label(LEFT, 294, title, font_weight="bold"),
+            frame.rule([0, high]),
+            dashed,
+            tag("path", {"d": frame.curve(alg), **thin, "stroke_dasharray": "2 2", "opacity": 0.7}),
+            tag("path", {"d": frame.curve(bus), **thin, "stroke_width": 1.5}),
+            label(LEFT, 374, f"iteration {grid.iterations[0]:,}", opacity=0.75),
+            label(SPLIT, 374, f"{grid.iterations[-1]:,}", text_anchor="end", opacity=0.75),
+        ]
+    )
+
+
+def _one_iteration(grid: Grid, hatch: str) -> str:
+    """The newest iteration that all ranks have reported: a row of bars per rank."""
+    totals = grid.column("iteration_us")
+    whole = np.flatnonzero(~np.isnan(totals).any(axis=1))
+    at = int(whole[-1]) if len(whole) else len(grid) - 1
+    count = min(MOST_ROWS, len(grid.ranks))
+    each = min(36.0, 240.0 / count)
+    longest = np.nanmax(totals[at], initial=1.0)
+    frame = Frame(SPLIT + 76, 0, RIGHT - SPLIT - 76 - 62, 1, 0, round_up(longest * 1.01))
+    more = len(grid.ranks) - count
+    text = f"iteration {grid.iterations[at]:,}" + (f", {more} more ranks" if more else "")
+    parts = [label(SPLIT + 30, 38, text, font_weight="bold")]
+    for row in range(count):
+        y = 46 + row * each
+        parts.append(label(SPLIT + 70, y + each / 2, f"rank {grid.ranks[row]}", text_anchor="end"))
+        parts.append(
+            label(RIGHT, y + each / 2, f"{totals[at, row] / 1e3:,.2f} ms", text_anchor="end")
+        )
+        parts.extend(_bars(grid, at, row, frame, y, each, hatch))
+    return "".join(parts)
+
+
+def _bars(
+    grid: Grid, at: int, row: int, frame: Frame, y: float, each: float, hatch: str
+) -> list[str]:
+    def box(phase: Phase, start: float, us: float, top: float, height: float) -> str:
+        x = frame.left + frame.width * start / frame.high
+        width = frame.width * us / frame.high
+        place = {"x": number(x), "y": number(top), "width": number(width)}
+        return tag("rect", {**place, "height": number(height), **_paint(phase, hatch)})
+
+    parts, start, computed = [], 0.0, 0.0
+    for phase in IN_TIME:
+        us = float(np.nan_to_num(grid.column(phase.column)[at, row]))
+        parts.append(box(phase, start, us, y, each * 0.6))
+        start += us
+        computed = start if phase.column == "backward_us" else computed
+    hidden = float(np.nan_to_num(grid.column(OVERLAPPED.column)[at, row]))
+    parts.append(box(OVERLAPPED, max(0.0, computed - hidden), hidden, y + each * 0.6, each * 0.18))
+    return parts

@@ -1,0 +1,80 @@
+"""The thread that sends a view's messages, by time and never by acknowledgement."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from workbench.widgets.messages import Composer, Message
+from workbench.widgets.source import TimingSource
+
+INTERVAL_S = 0.125
+"""Eight messages a second at most."""
+
+
+class Stream:
+    """Sends what a source has to tell, from a thread of its own, until closed.
+
+    A source with nothing to tell costs nothing: the thread sleeps until the
+    source calls.
+
+    Parameters
+    ----------
+    source
+        What to tell about.
+    send
+        Called with each message, from this thread or from the caller of `flush`.
+    tick
+        Called after each round, from this thread: the place for slower work.
+    """
+
+    def __init__(
+        self,
+        source: TimingSource,
+        send: Callable[[Message], None],
+        tick: Callable[[], None],
+    ) -> None:
+        self._composer = Composer(source)
+        self._send = send
+        self._tick = tick
+        self._lock = threading.Lock()
+        self._news = threading.Event()
+        self._closed = threading.Event()
+        self._unsubscribe = source.subscribe(self._news.set)
+        self._thread = threading.Thread(target=self._run, name="workbench-live", daemon=True)
+
+    @property
+    def seq(self) -> int:
+        """Number of the last message."""
+        return self._composer.seq
+
+    def start(self) -> None:
+        """Begin to send."""
+        self._news.set()
+        self._thread.start()
+
+    def flush(self) -> None:
+        """Send what there is to tell now, from the calling thread."""
+        with self._lock:
+            message = self._composer.next(time.monotonic())
+            if message is not None:
+                self._send(message)
+
+    def close(self) -> None:
+        """Send nothing more; returns once the thread has ended."""
+        self._unsubscribe()
+        self._closed.set()
+        self._news.set()
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
+            self._thread.join(timeout=5)
+
+    def _run(self) -> None:
+        while True:
+            self._news.wait()
+            if self._closed.is_set():
+                return
+            self._news.clear()
+            self.flush()
+            self._tick()
+            self._closed.wait(INTERVAL_S)

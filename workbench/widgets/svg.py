@@ -1,0 +1,121 @@
+"""Small helpers to write SVG."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from html import escape
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+def tag(name: str, attributes: Mapping[str, object], *children: str) -> str:
+    """Write one element; underscores in attribute names become hyphens."""
+    written = "".join(
+        f' {key.rstrip("_").replace("_", "-")}="{escape(str(value))}"'
+        for key, value in attributes.items()
+    )
+    inner = "".join(children)
+    return f"<{name}{written}>{inner}</{name}>" if inner else f"<{name}{written}/>"
+
+
+def label(x: float, y: float, text: str, **attributes: object) -> str:
+    """Write text at a point, in the text colour of whatever surrounds the picture."""
+    given = {"x": number(x), "y": number(y), "fill": "currentColor", **attributes}
+    return tag("text", given, escape(text))
+
+
+def line(x1: float, y1: float, x2: float, y2: float, **attributes: object) -> str:
+    """Write a thin line in the text colour, faint unless told otherwise."""
+    given = {"x1": number(x1), "y1": number(y1), "x2": number(x2), "y2": number(y2)}
+    return tag("line", {**given, "stroke": "currentColor", "stroke_opacity": 0.2, **attributes})
+
+
+def number(value: float) -> str:
+    """A coordinate with one decimal at most."""
+    return f"{value:.1f}".removesuffix(".0")
+
+
+@dataclass(frozen=True)
+class Frame:
+    """A plot's place in the picture and the values at its edges.
+
+    Attributes
+    ----------
+    left, top, width, height
+        In the picture's pixels.
+    low, high
+        Values at the bottom and at the top.
+    """
+
+    left: float
+    top: float
+    width: float
+    height: float
+    low: float
+    high: float
+
+    def y(self, value: float) -> float:
+        """The y coordinate of a value, kept within the plot."""
+        share = (value - self.low) / (self.high - self.low)
+        return self.top + self.height * (1 - min(1.0, max(0.0, share)))
+
+    def x(self, at: float, count: int) -> float:
+        """The x coordinate of the left edge of column `at` of `count`."""
+        return self.left + self.width * at / count
+
+    def area(self, tops: NDArray[np.float64], base: float = 0.0) -> str:
+        """A path around stepped columns from `base` to `tops`, NaN taken as `base`."""
+        floor = self.y(base)
+        path = [f"M{number(self.left)} {number(floor)}"]
+        for at, top in enumerate(tops):
+            height = floor if math.isnan(top) else self.y(top)
+            path.append(f"V{number(height)}H{number(self.x(at + 1, len(tops)))}")
+        return "".join([*path, f"V{number(floor)}Z"])
+
+    def curve(self, values: NDArray[np.float64]) -> str:
+        """A path through the middles of the columns, with gaps where NaN."""
+        path = []
+        pen = "M"
+        for at, value in enumerate(values):
+            if math.isnan(value):
+                pen = "M"
+                continue
+            path.append(f"{pen}{number(self.x(at + 0.5, len(values)))} {number(self.y(value))}")
+            pen = "L"
+        return "".join(path)
+
+    def rule(self, values: Iterable[float], scale: float = 1.0) -> str:
+        """Grid lines at values, with the values (times `scale`) at the left."""
+        parts = []
+        for value in values:
+            y = self.y(value)
+            parts.append(line(self.left, y, self.left + self.width, y))
+            text = f"{abs(value) * scale:,.6g}"
+            parts.append(label(self.left - 6, y + 4, text, text_anchor="end", opacity=0.75))
+        return "".join(parts)
+
+
+def round_up(value: float) -> float:
+    """The next value at or above that is 1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8 x 10^n."""
+    if not value > 0:
+        return 1.0
+    power = 10.0 ** math.floor(math.log10(value))
+    steps = (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10)
+    return next(step for step in steps if step >= value / power - 1e-9) * power
+
+
+def axis_end(values: NDArray[np.float64]) -> float:
+    """The upper end of an axis: above nearly all values, and round.
+
+    A few far outliers (a first iteration that warms up) do not flatten all
+    others: beyond twice the 95th percentile they are cut off.
+    """
+    known = values[np.isfinite(values) & (values > 0)]
+    if len(known) == 0:
+        return 1.0
+    most = float(np.quantile(known, 0.95))
+    top = float(known.max())
+    return round_up((top if top <= 2 * most else 1.25 * most) * 1.04)

@@ -1,0 +1,94 @@
+"""The timings as a table and as a line of text: what a saved notebook says."""
+
+from __future__ import annotations
+
+import math
+from html import escape
+
+from workbench.resources import Unknown
+from workbench.widgets.grid import Grid, mean
+from workbench.widgets.phases import EXPOSED, IN_TIME, OVERLAPPED
+from workbench.widgets.source import Reading
+
+MOST_RANKS = 16
+"""Rows of the table; of more ranks it says how many it leaves out."""
+
+DASH = "\u2013"
+
+_STYLE = (
+    "border-collapse:collapse;font-variant-numeric:tabular-nums;font-size:12px;margin:8px 0 0 0"
+)
+_CELL = "padding:2px 8px;text-align:right"
+
+
+def summary_line(reading: Reading) -> str:
+    """One line of the key figures, for front ends that show only text."""
+    summary = reading.summary
+    if reading.window.rows == 0:
+        return f"Timings: {reading.status.message}"
+    return (
+        f"Timings: iteration {_figure(summary.iteration)}, "
+        f"{_figure(summary.iterations_per_s, 1)} it/s, "
+        f"{_figure(summary.iteration_us, 2, 1e-3)} ms; "
+        f"exposed {_figure(summary.exposed_us, 2, 1e-3)} ms "
+        f"({_figure(summary.exposed_share, 0, 100)} %); "
+        f"busbw {_figure(summary.busbw_gbps, 2)} Gbit/s. {reading.status.message}"
+    )
+
+
+def summary_table(reading: Reading) -> str:
+    """An HTML table of the means over the iterations shown: a row per rank.
+
+    Times in milliseconds. Empty before the first iteration.
+    """
+    places = reading.status.ranks
+    grid = Grid(reading.window, [place.rank for place in places])
+    if len(grid) == 0:
+        return ""
+    names = ["iteration_us", *(phase.column for phase in IN_TIME)]
+    names += [OVERLAPPED.column, "wait_us", "busbw_gbps"]
+    means = {name: mean(grid.column(name), axis=0) for name in names}
+    rows = [
+        _row(f"{place.rank}", place.vm, [means[name][at] for name in names], names)
+        for at, place in enumerate(places[:MOST_RANKS])
+    ]
+    everyone = [float(mean(means[name])) for name in names]
+    rows.append(_row("all", "", everyone, names))
+    left_out = len(places) - MOST_RANKS
+    more = f", {left_out} more ranks left out" if left_out > 0 else ""
+    caption = (
+        f"Mean of iterations {grid.iterations[0]:,} to {grid.iterations[-1]:,}{more}. "
+        "Overlapped communication is hidden behind compute and no part of the iteration."
+    )
+    return (
+        f'<table style="{_STYLE}"><caption style="caption-side:bottom;text-align:left;'
+        f'padding-top:4px;opacity:.75">{caption}</caption>{_head()}{"".join(rows)}</table>'
+    )
+
+
+def _head() -> str:
+    labels = ["rank", "VM", "iteration ms", *(phase.label for phase in IN_TIME)]
+    labels += [OVERLAPPED.label, "waiting", "busbw Gbit/s"]
+    cells = "".join(f'<th scope="col" style="{_CELL}">{label}</th>' for label in labels)
+    return f"<tr>{cells}</tr>"
+
+
+def _row(rank: str, vm: str, values: list[float], names: list[str]) -> str:
+    head = f'<th scope="row" style="{_CELL}">{rank}</th><td style="{_CELL}">{escape(vm)}</td>'
+    cells = [_cell(value, name) for value, name in zip(values, names, strict=True)]
+    return f"<tr>{head}{''.join(cells)}</tr>"
+
+
+def _cell(value: float, name: str) -> str:
+    if math.isnan(value):
+        reason = "not recorded in these iterations"
+        return f'<td style="{_CELL};opacity:.6" title="{reason}">{DASH}</td>'
+    weight = ";font-weight:bold" if name == EXPOSED.column else ""
+    scaled = value / 1e3 if name.endswith("_us") else value
+    return f'<td style="{_CELL}{weight}">{scaled:,.2f}</td>'
+
+
+def _figure(value: float | Unknown, decimals: int = 0, factor: float = 1) -> str:
+    if isinstance(value, Unknown):
+        return f"{DASH} ({value.reason})"
+    return f"{value * factor:,.{decimals}f}"
