@@ -9,6 +9,7 @@ the same thing.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import json
@@ -103,15 +104,23 @@ class WheelCache:
 
     @staticmethod
     def _swap(fresh: Path, entry: Path) -> None:
-        """Rename `fresh` to `entry`; an old entry moves out of the way first."""
-        try:
-            fresh.rename(entry)
-        except OSError:
-            old = Path(tempfile.mkdtemp(prefix=".old-", dir=entry.parent))
-            with contextlib.suppress(FileNotFoundError):
-                entry.rename(old / "entry")
-            fresh.rename(entry)
-            shutil.rmtree(old, ignore_errors=True)
+        """Rename `fresh` to `entry`; an old entry moves out of the way first.
+
+        In a loop, since another builder may put its own there in between.
+        """
+        while True:
+            try:
+                fresh.rename(entry)
+            except OSError as error:
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                    raise
+            else:
+                return
+            with (
+                tempfile.TemporaryDirectory(prefix=".old-", dir=entry.parent) as old,
+                contextlib.suppress(FileNotFoundError),
+            ):
+                entry.rename(Path(old) / "entry")
 
 
 def _age(path: Path) -> float:

@@ -121,6 +121,12 @@ _RULES = (
         install_hint("make", "make"),
     ),
     _Rule(
+        r"Could NOT find CUDAToolkit|Failed to find nvcc",
+        "the CUDA toolkit is missing or incomplete.",
+        "Set CUDA_HOME to a whole toolkit, or build without it: "
+        "`workbench build-horovod --without nccl`.",
+    ),
+    _Rule(
         r"Could NOT find NCCL|nccl\.h: No such file",
         "NCCL was not found.",
         "Install libnccl-dev, or build without it: `workbench build-horovod --without nccl`.",
@@ -152,12 +158,10 @@ def diagnose_log(text: str) -> Diagnosis:
         hits = [number for number, line in enumerate(lines) if pattern.search(line)]
         if hits:
             return Diagnosis(rule.cause, rule.cure, _around(lines, hits[0]))
-    telling = [line.strip() for line in lines if _TELLING.search(line) and not _NOISE.search(line)]
-    shown = telling[:_SHOWN_LINES] or [line for line in lines if line.strip()][-_SHOWN_LINES:]
     return Diagnosis(
         "the compile stopped for a reason that is not known here.",
         "Read the lines below and the whole log; the first error in it is the one that counts.",
-        tuple(shown),
+        _telling(lines),
     )
 
 
@@ -165,6 +169,16 @@ def diagnosed(log: Path) -> BuildFailed:
     """Make the error for a command whose output is in `log`."""
     found = diagnose_log(log.read_text(encoding="utf-8", errors="replace"))
     return failed(found.cause, found.cure, log=log, lines=found.lines)
+
+
+def _telling(lines: list[str]) -> tuple[str, ...]:
+    """Return the lines that look like errors, or the last ones where none does."""
+    hits = [line for line in lines if _TELLING.search(line) and not _NOISE.search(line)]
+    if hits and hits[0].startswith("CMake Error"):  # which says what is wrong below it
+        first = lines.index(hits[0])
+        hits = lines[first : first + _SHOWN_LINES]
+    written = [line.strip()[:200] for line in hits or lines if line.strip()]
+    return tuple(written[:_SHOWN_LINES] if hits else written[-_SHOWN_LINES:])
 
 
 def _around(lines: list[str], hit: int) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -32,14 +33,15 @@ class Found:
         Such as ``"NCCL 2.27.3"``; None where the machine lacks it.
     reason
         Where it was found, or why it cannot be built, with what to install.
-    include, library
-        NCCL's header folder and library file.
+    include, library, toolkit
+        NCCL's header folder and library file, and the CUDA toolkit's folder.
     """
 
     version: str | None
     reason: str
     include: Path | None = None
     library: Path | None = None
+    toolkit: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -50,12 +52,9 @@ class Operations:
     ----------
     found
         Name to what this machine has, for the chosen operations only.
-    cuda_home
-        The CUDA toolkit for NCCL; None without NCCL.
     """
 
     found: dict[str, Found]
-    cuda_home: str | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -76,8 +75,8 @@ class Operations:
                 "HOROVOD_GPU_OPERATIONS": "NCCL",
                 "HOROVOD_NCCL_LINK": "SHARED",
                 "HOROVOD_NCCL_INCLUDE": str(nccl.include),
-                "HOROVOD_CUDA_HOME": str(self.cuda_home),
-                "CUDA_HOME": str(self.cuda_home),
+                "HOROVOD_CUDA_HOME": str(nccl.toolkit),
+                "CUDA_HOME": str(nccl.toolkit),
             }
         return env
 
@@ -111,7 +110,7 @@ def choose(
                 f"Install what is missing, or leave `--with {name}` away to build without it.",
             )
     chosen = {n: f for n, f in found.items() if f.version is not None and n not in unwanted}
-    return Operations(chosen, torch.cuda_home if "nccl" in chosen else None)
+    return Operations(chosen)
 
 
 def missed_nccl(torch: TorchInfo, operations: Operations) -> str | None:
@@ -139,17 +138,18 @@ def find_nccl(torch: TorchInfo) -> Found:
     """
     if torch.cuda is None:
         return Found(None, f"PyTorch {torch.version} is built without CUDA")
-    if torch.cuda_home is None or not (Path(torch.cuda_home) / "bin/nvcc").exists():
+    toolkit = _cuda_toolkit(torch)
+    if toolkit is None:
         return Found(
             None,
-            f"the CUDA toolkit is missing: no nvcc was found (PyTorch has CUDA {torch.cuda}; "
-            "install the toolkit of that version or set CUDA_HOME)",
+            "the CUDA toolkit is missing: no folder with bin/nvcc and include/cuda_runtime.h was "
+            f"found (install the one of CUDA {torch.cuda}, or set CUDA_HOME to where it is)",
         )
     for root in _nccl_roots(torch):
         header, library = root / "include/nccl.h", _nccl_library(root)
         if header.exists() and library is not None:
-            version = f"{_nccl_version(header)}, {_nvcc_version(torch.cuda_home)}"
-            return Found(version, str(root), header.parent, library)
+            version = f"{_nccl_version(header)}, {_nvcc_version(toolkit)}"
+            return Found(version, str(root), header.parent, library, toolkit)
     return Found(None, "NCCL's header nccl.h was not found (Debian and Ubuntu: libnccl-dev)")
 
 
@@ -184,8 +184,18 @@ def _nccl_library(root: Path) -> Path | None:
     )
 
 
-def _nvcc_version(cuda_home: str) -> str:
-    nvcc = [str(Path(cuda_home) / "bin/nvcc"), "--version"]
+def _cuda_toolkit(torch: TorchInfo) -> Path | None:
+    """Return the toolkit's folder; PyTorch's own guess may be a mere nvcc on the PATH."""
+    named = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), torch.cuda_home]
+    usual = [f"/usr/local/cuda-{torch.cuda}", "/usr/local/cuda", "/usr"]
+    for folder in (Path(name) for name in (*named, *usual) if name):
+        if (folder / "bin/nvcc").exists() and (folder / "include/cuda_runtime.h").exists():
+            return folder
+    return None
+
+
+def _nvcc_version(toolkit: Path) -> str:
+    nvcc = [str(toolkit / "bin/nvcc"), "--version"]
     said = subprocess.run(nvcc, capture_output=True, text=True, check=False, timeout=30).stdout
     release = re.search(r"release ([\d.]+)", said)
     return f"nvcc {release[1]}" if release else "nvcc of unknown version"

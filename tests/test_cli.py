@@ -1,0 +1,45 @@
+"""The command line parses, delegates and displays."""
+
+import subprocess
+import sys
+
+import pytest
+
+import workbench
+from workbench.cli import main
+from workbench.horovod_build import OPERATIONS
+
+
+def test_errors_of_ours_are_one_message(capsys):
+    """A mistake is one message on standard error and status 1, never a traceback."""
+    assert main(["build-horovod", "--without", "gloo"]) == 1
+    told = capsys.readouterr()
+    assert "--without gloo was asked for" in told.err
+    assert "Traceback" not in told.err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [[], ["nonsuch"], ["build-horovod", "--with", "smoke"], ["build-horovod", "--jobs", "0"]],
+)
+def test_a_wrong_call_is_told_apart(arguments, capsys):
+    """What cannot be parsed ends with status 2 and the usage."""
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    assert "usage: workbench" in capsys.readouterr().err
+
+
+def test_every_operation_can_be_chosen(capsys):
+    """The options offer exactly the operations that the builder knows."""
+    with pytest.raises(SystemExit):
+        main(["build-horovod", "--help"])
+    assert f"--with {{{','.join(OPERATIONS)}}}" in capsys.readouterr().out
+
+
+def test_the_package_is_a_program():
+    """`python -m workbench` is the same command."""
+    done = subprocess.run(
+        [sys.executable, "-m", "workbench", "--version"], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == f"workbench {workbench.__version__}\n"
