@@ -80,7 +80,7 @@ $(STAMPS)/torch-$(TORCH_VERSION): $(STAMPS)/venv
 $(STAMPS)/tools: $(STAMPS)/venv .ci/node
 	@echo "==> JupyterLab and the build tools (about a minute)"
 	@$(PIP) install 'jupyterlab>=4.4,<5' 'hatchling>=1.21' 'hatch-jupyter-builder>=0.9' \
-	    'hatch-nodejs-version>=0.3.2' $(SHORT)
+	    'jupyter-builder>=1.2' $(SHORT)
 	@.ci/node $(VENV)
 	@touch $@
 
