@@ -31,7 +31,7 @@ def make_widget(snapshot: Callable[[], dict[str, Any]]) -> anywidget.AnyWidget:
     if not script.exists():
         raise WorkbenchError(
             f"The live view's script was asked for and {script} is not there: this is a "
-            "checkout whose front end was not built. Run `make setup`, or install the wheel."
+            "checkout whose front end was not built. Run `make lab` there, or install the wheel."
         )
 
     class TimingsWidget(_SnapshotWidget):

@@ -165,7 +165,7 @@ def _one_iteration(grid: Grid, hatch: str) -> str:
     whole = np.flatnonzero(~np.isnan(totals).any(axis=1))
     at = int(whole[-1]) if len(whole) else len(grid) - 1
     count = min(MOST_ROWS, len(grid.ranks))
-    each = min(36.0, 240.0 / count)
+    each = min(48.0, 240.0 / count)
     longest = np.nanmax(totals[at], initial=1.0)
     frame = Frame(SPLIT + 76, 0, RIGHT - SPLIT - 76 - 62, 1, 0, round_up(longest * 1.01))
     more = len(grid.ranks) - count

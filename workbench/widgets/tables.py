@@ -15,9 +15,7 @@ MOST_RANKS = 16
 
 DASH = "\u2013"
 
-_STYLE = (
-    "border-collapse:collapse;font-variant-numeric:tabular-nums;font-size:12px;margin:8px 0 0 0"
-)
+_STYLE = "color:inherit;border-collapse:collapse;font-variant-numeric:tabular-nums;font-size:12px;margin:8px 0 0 0"
 _CELL = "padding:2px 8px;text-align:right"
 
 

@@ -76,7 +76,9 @@ export function makePlot(options: IPlotOptions): uPlot {
           incrs: [
             1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 1e5, 1e6
           ],
-          values: (_, splits) => splits.map(count)
+          // One too near to the left edge would run into the axis' name.
+          values: (plot, splits) =>
+            splits.map(at => (plot.valToPos(at, 'x') < 18 ? '' : count(at)))
         },
         {
           ...common,

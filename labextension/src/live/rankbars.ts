@@ -100,7 +100,7 @@ export class RankBars {
           : this._theme.muted;
       ctx.textAlign = 'right';
       ctx.fillText(`rank ${store.ranks[row].rank}`, MARGIN.left - 6, y);
-      ctx.fillText(milliseconds(totals[row]), this._width - 18, y);
+      ctx.fillText(milliseconds(totals[row]), this._width - 20, y);
       ctx.fillStyle = this._theme.muted;
       ctx.fillText('ms', this._width, y);
     }
