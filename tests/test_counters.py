@@ -177,7 +177,7 @@ def test_gpu_lost_while_sampling(machine):
 def test_hanging_driver_does_not_stop_the_rest(machine):
     """While NVML hangs its GPUs say so; CPU, memory and NICs go on."""
     nvml = FakeNvml(h100())
-    with sampler(machine, nvml, time_limit_s=0.1) as live:
+    with sampler(machine, nvml, time_limit_s=0.5) as live:
         (before,) = live.sample().gpus
         nvml.answers.clear()
         try:
@@ -185,7 +185,7 @@ def test_hanging_driver_does_not_stop_the_rest(machine):
         finally:
             nvml.answers.set()
     (gpu,) = during.gpus
-    assert gpu.utilization_percent == Unknown("NVML did not answer within 0.1 s")
+    assert gpu.utilization_percent == Unknown("NVML did not answer within 0.5 s")
     assert gpu.uuid == before.uuid
     assert during.cpu.percent == 0.0
 

@@ -6,6 +6,7 @@ import json
 import resource
 import subprocess
 import sys
+import time
 
 import pytest
 from fake_machine import CPUINFO_BARE, Machine, roce_gids
@@ -139,11 +140,11 @@ def test_wedged_driver_costs_only_the_gpus(machine):
     nvml = FakeNvml(h100())
     nvml.answers.clear()
     try:
-        first, second = (snap(machine, nvml, time_limit_s=0.1) for _ in range(2))
+        first, second = (snap(machine, nvml, time_limit_s=0.5) for _ in range(2))
     finally:
         nvml.answers.set()
     assert first.probes["gpus"].status == "failed"
-    assert first.probes["gpus"].reason == "NVML did not answer within 0.1 s"
+    assert first.probes["gpus"].reason == "NVML did not answer within 0.5 s"
     assert [nic.name for nic in first.nics] == ["eth0"]
     assert first.host.hostname == "vm-17"
     assert second.probes["gpus"].reason == "NVML has not come back from an earlier call"
@@ -151,6 +152,7 @@ def test_wedged_driver_costs_only_the_gpus(machine):
         third = snap(machine, nvml)
         if third.gpus:
             break
+        time.sleep(0.01)
     assert third.probes["gpus"].status == "ok"
 
 

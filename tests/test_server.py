@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,9 @@ from pytest_jupyter.jupyter_server import *  # noqa: F403
 from tornado.httpclient import HTTPClientError
 
 import workbench.server
-from workbench.resources import Snapshot
+from workbench.doctor import Finding
+from workbench.resources import Gid, Gpu, Host, Nic, Probe, Snapshot
+from workbench.resources.usage import GpuUse, NicUse
 
 API = ("workbench", "api")
 SPEC = yaml.safe_load(Path(workbench.server.__file__).with_name("rest-api.yml").read_text())
@@ -145,6 +148,15 @@ def test_the_specification_names_every_route(client):
     assert set(SPEC["paths"]) == {"/snapshot", "/findings", "/live"}
     for path in ("/snapshot", "/findings"):
         assert client.get(path[1:]).code == 200
+
+
+@pytest.mark.parametrize("record", [Host, Gpu, Nic, Gid, Probe, Finding, GpuUse, NicUse])
+def test_the_specification_names_every_value(record):
+    """rest-api.yml lists the values of each record, all of them required."""
+    schema = SPEC["components"]["schemas"][record.__name__]
+    names = {field.name for field in fields(record)}
+    assert set(schema["properties"]) == names
+    assert set(schema["required"]) == names
 
 
 # To whom

@@ -47,7 +47,8 @@ class LiveFeed:
         Parameters
         ----------
         listener
-            Called from the sampler's thread with JSON text; must not block.
+            Called from the sampler's thread with JSON text; must not block. One that
+            raises RuntimeError (its event loop is closed) is called no more.
 
         Returns
         -------
@@ -60,7 +61,7 @@ class LiveFeed:
                 self._start()
             latest = self._latest
         if latest is not None:
-            listener(latest)
+            self._tell(listener, latest)
         return lambda: self._unsubscribe(listener)
 
     def _unsubscribe(self, listener: Listener) -> None:
