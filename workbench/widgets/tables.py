@@ -15,7 +15,10 @@ MOST_RANKS = 16
 
 DASH = "\u2013"
 
-_STYLE = "color:inherit;border-collapse:collapse;font-variant-numeric:tabular-nums;font-size:12px;margin:8px 0 0 0"
+_STYLE = (
+    "color:inherit;border-collapse:collapse;font-size:12px;"
+    "font-variant-numeric:tabular-nums;margin:8px 0 0 0"
+)
 _CELL = "padding:2px 8px;text-align:right"
 
 
