@@ -11,6 +11,7 @@ Each message names what was asked, what was found, and what to do.
     - `CellError`
         - `RanksFailed`: the cell raised on some ranks (`.errors`)
         - `CellTimeout`: the cell ran past its `--timeout` (`.unfinished`)
+        - `CellInterrupted`: the user stopped the cell
     - `HorovodError`
         - `HorovodMissing`: no Horovod that fits this PyTorch
         - `BuildFailed`: Horovod did not build (`.cause`, `.cure`)
@@ -25,6 +26,10 @@ from dataclasses import dataclass
 
 class WorkbenchError(Exception):
     """Base of every error that this package raises on purpose."""
+
+    def _render_traceback_(self) -> list[str]:
+        """Return what IPython shows: what happened, without our own frames."""
+        return [f"{type(self).__name__}: {self}"]
 
 
 class UsageError(WorkbenchError, ValueError):
@@ -88,6 +93,10 @@ class RanksFailed(CellError):
         super().__init__(message)
         self.errors = errors
 
+    def _render_traceback_(self) -> list[str]:
+        """Return each distinct traceback once, under the ranks it happened on."""
+        return str(self).splitlines()
+
 
 class CellTimeout(CellError):
     """The cell ran past its time limit; its ranks were interrupted.
@@ -101,6 +110,10 @@ class CellTimeout(CellError):
     def __init__(self, message: str, unfinished: tuple[int, ...]) -> None:
         super().__init__(message)
         self.unfinished = unfinished
+
+
+class CellInterrupted(CellError):
+    """The user stopped the cell; its ranks are free again."""
 
 
 class HorovodError(WorkbenchError):

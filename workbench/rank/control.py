@@ -8,9 +8,13 @@ import threading
 import traceback
 from collections.abc import Callable
 from time import perf_counter_ns
+from types import FrameType
 from typing import Any
 
 from workbench.wire import Message
+
+_CELL_FILE = "ipykernel_"
+"""ipykernel compiles each cell under a file name with this in it."""
 
 
 class Control:
@@ -61,7 +65,7 @@ class Control:
             "cell": self._cell(),
             "tensor": blocked[0] if blocked else None,
             "blocked_s": (perf_counter_ns() - blocked[1]) / 1e9 if blocked else 0.0,
-            "stack": "".join(traceback.format_stack(frame)[-3:]) if content.get("stack") else "",
+            "stack": _stack(frame) if content.get("stack") else "",
         }
         self._send(Message("where", answer))
 
@@ -74,3 +78,10 @@ class Control:
         """Shut Horovod down; that may take seconds, and questions must still be answered."""
         if content.get("cell") == self._cell():
             threading.Thread(target=self._release, name="workbench-release", daemon=True).start()
+
+
+def _stack(frame: FrameType | None) -> str:
+    """Return the frames from the cell's own code downward, innermost last."""
+    frames = traceback.extract_stack(frame)
+    own = [place for place, summary in enumerate(frames) if _CELL_FILE in summary.filename]
+    return "".join(traceback.format_list(frames[own[0] :] if own else frames[-3:]))

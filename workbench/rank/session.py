@@ -155,7 +155,11 @@ def meet(environment: dict[str, str]) -> float:
 
 def part() -> None:
     """Leave the ring, and make the optimizers that are left usable in the next."""
-    _release()
+    import horovod.torch as hvd
+
+    # resets the handles' numbers too: unnamed collectives are negotiated by them,
+    # and a rank that was freed has counted further than the one that failed
+    hvd.shutdown()
     for thing in gc.get_objects():
         if _is_distributed_optimizer(thing):
             _forget_handles(thing)

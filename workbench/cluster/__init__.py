@@ -1,0 +1,15 @@
+"""Bringing ranks up and down, and running cells on them.
+
+- `cluster`: the door; `registry`: the notebook's current one
+- `processes`: what runs on this machine; `controller`: one of them
+- `ring`: forming a Horovod ring; `ranks`: who is in it
+- `run`: one cell on its way; `fold` and `sink`: its output;
+  `guard` and `failures`: what happens when a rank fails
+"""
+
+from workbench.cluster.cluster import Cluster
+from workbench.cluster.ranks import RankInfo
+from workbench.cluster.run import Kept, RunResult
+from workbench.cluster.sink import NotebookSink, Sink, TextSink
+
+__all__ = ["Cluster", "Kept", "NotebookSink", "RankInfo", "RunResult", "Sink", "TextSink"]

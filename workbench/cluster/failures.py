@@ -1,0 +1,33 @@
+"""What a failed cell tells: each error once, with the ranks it happened on."""
+
+from __future__ import annotations
+
+from workbench.cluster.ranks import label
+from workbench.errors import RankError, RanksFailed
+
+
+def failure(errors: dict[int, RankError], *, released: bool) -> RanksFailed:
+    """Return the error to raise for a cell that failed on some ranks."""
+    own = {rank: error for rank, error in errors.items() if rank >= 0 and not error.freed}
+    told = own or errors
+    parts = [
+        f"{label(ranks)} {error.name}: {error.message}\n{error.traceback}".rstrip()
+        for ranks, error in _grouped(told)
+    ]
+    freed = sorted(rank for rank, error in errors.items() if error.freed)
+    if own and freed:
+        parts.append(f"{label(freed)} freed from a collective; variables stand")
+    if released:
+        parts.append(
+            "Horovod is initialised anew; ranks may be a step apart: broadcast the parameters "
+            "and the optimizer's state before you go on"
+        )
+    return RanksFailed("\n".join(parts), dict(sorted(told.items())))
+
+
+def _grouped(errors: dict[int, RankError]) -> list[tuple[list[int], RankError]]:
+    """Return errors with the ranks that share them, in the order of their first rank."""
+    groups: dict[tuple[str, str], list[int]] = {}
+    for rank in sorted(errors):
+        groups.setdefault((errors[rank].name, errors[rank].message), []).append(rank)
+    return [(ranks, errors[ranks[0]]) for ranks in groups.values()]

@@ -1,0 +1,86 @@
+"""The cluster that this kernel's magics and panel mean, and who wants to know of changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from workbench.errors import ClusterError, NoCluster
+
+if TYPE_CHECKING:
+    from workbench.cluster.cluster import Cluster
+
+_DOWN = frozenset({"stopped", "stopping"})
+_current: Cluster | None = None
+_listeners: list[Callable[[], None]] = []
+
+
+def current() -> Cluster | None:
+    """Return the cluster that was started last in this kernel, or None."""
+    return _current
+
+
+def required() -> Cluster:
+    """Return the current cluster.
+
+    Raises
+    ------
+    NoCluster
+        None was started.
+    """
+    if _current is None:
+        raise NoCluster(
+            "no cluster is running in this notebook: start one with %cluster start -n 2"
+        )
+    return _current
+
+
+def start(n: int) -> Cluster:
+    """Start a cluster of n ranks on this machine as the current one, or return the running one.
+
+    Raises
+    ------
+    ClusterError
+        Another one runs, with another number of ranks.
+    """
+    from workbench.cluster.cluster import Cluster
+
+    running = _current if _current is not None and _current.state not in _DOWN else None
+    if running is not None:
+        if running.n == n:
+            return running
+        raise ClusterError(
+            f"a cluster of {n} ranks was asked for, {running.name} runs with {running.n}: "
+            "stop it first with %cluster stop"
+        )
+    cluster = Cluster(n)
+    set_current(cluster)
+    return cluster.start()
+
+
+def stop() -> str:
+    """Stop the current cluster, and say in one line what was done."""
+    cluster = required()
+    if cluster.state in _DOWN:
+        return f"{cluster.name} is stopped already"
+    cluster.stop()
+    return f"{cluster.name} is stopped; its timings stand"
+
+
+def set_current(cluster: Cluster | None) -> None:
+    """Make `cluster` the one that magics and panel mean."""
+    global _current  # noqa: PLW0603 - one kernel has one current cluster
+    _current = cluster
+    changed()
+
+
+def subscribe(listener: Callable[[], None]) -> Callable[[], None]:
+    """Call `listener`, from any thread, on every change; return how to stop that."""
+    _listeners.append(listener)
+    return lambda: _listeners.remove(listener) if listener in _listeners else None
+
+
+def changed() -> None:
+    """Tell the listeners that the current cluster, or its state, is another."""
+    for listener in tuple(_listeners):
+        listener()

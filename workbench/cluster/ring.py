@@ -1,0 +1,90 @@
+"""Forming a Horovod ring among processes that already run.
+
+The flow of ``horovod.runner.gloo_run``: an assignment of ranks to hosts, a
+rendezvous server, and HOROVOD_* variables that each rank reads at its init.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from types import TracebackType
+
+from horovod.runner.common.util.hosts import SlotInfo, get_host_assignments, parse_hosts
+from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
+
+_GLOO_TIMEOUT_S = 60
+
+
+def assign(hosts: list[str]) -> list[SlotInfo]:
+    """Return Horovod's slot for each rank.
+
+    Parameters
+    ----------
+    hosts
+        Host name of each rank, in rank order, ranks of one host together.
+    """
+    slots = ",".join(f"{host}:{count}" for host, count in Counter(hosts).items())
+    plan: list[SlotInfo] = get_host_assignments(parse_hosts(slots), len(hosts))
+    return plan
+
+
+class Rendezvous:
+    """Horovod's own rendezvous server, on one interface and only while ranks meet.
+
+    Upstream's starter binds every interface; one server serves one init.
+
+    Parameters
+    ----------
+    plan
+        From `assign`.
+    interface
+        Address to listen on.
+    """
+
+    def __init__(self, plan: list[SlotInfo], interface: str = "127.0.0.1") -> None:
+        self._plan = plan
+        self._interface = interface
+
+    def __enter__(self) -> Rendezvous:
+        self._server = RendezvousHTTPServer((self._interface, 0), RendezvousHandler, 0)
+        self._server.init(self._plan)
+        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    def environment(self, rank: int, interface_name: str) -> dict[str, str]:
+        """Return the variables with which `rank` finds the others.
+
+        Parameters
+        ----------
+        interface_name
+            The network interface that Gloo binds on that rank's host.
+        """
+        slot = self._plan[rank]
+        values = {
+            "HOSTNAME": slot.hostname,
+            "RANK": slot.rank,
+            "SIZE": slot.size,
+            "LOCAL_RANK": slot.local_rank,
+            "LOCAL_SIZE": slot.local_size,
+            "CROSS_RANK": slot.cross_rank,
+            "CROSS_SIZE": slot.cross_size,
+            "GLOO_RENDEZVOUS_ADDR": self._interface,
+            "GLOO_RENDEZVOUS_PORT": self._server.server_address[1],
+            "GLOO_IFACE": interface_name,
+            "GLOO_TIMEOUT_SECONDS": _GLOO_TIMEOUT_S,
+            "CONTROLLER": "gloo",
+            "CPU_OPERATIONS": "gloo",
+        }
+        return {f"HOROVOD_{name}": str(value) for name, value in values.items()}

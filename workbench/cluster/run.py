@@ -1,0 +1,242 @@
+"""One cell on its way through the ranks."""
+
+from __future__ import annotations
+
+import pickle
+import queue
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from workbench.cluster.failures import failure
+from workbench.cluster.fold import HOLD_S, Folder
+from workbench.cluster.guard import Guard
+from workbench.cluster.ranks import ranks_text
+from workbench.cluster.sink import Sink, TextSink
+from workbench.errors import CellInterrupted, CellTimeout, RankError, UsageError
+from workbench.wire import Message
+
+_TICK_S = 0.05
+_GRACE_S = 5.0
+"""How long interrupted ranks may take to end before the cell is given up."""
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Stands for a value that stayed in its rank.
+
+    Attributes
+    ----------
+    reason
+        Why it was not sent.
+    """
+
+    reason: str
+
+    def __repr__(self) -> str:
+        return f"<kept in its rank: {self.reason}>"
+
+
+@dataclass
+class RunResult:
+    """What a cell gave.
+
+    Attributes
+    ----------
+    output
+        The folded text.
+    values
+        The last expression's value by rank; None where there was none, a
+        `Kept` where it could not be sent.
+    """
+
+    output: str
+    _values: dict[int, bytes | Kept | None] = field(repr=False)
+
+    @property
+    def values(self) -> dict[int, Any]:
+        """The last expression's value by rank, read when first asked for."""
+        return {rank: _unpickle(value) for rank, value in sorted(self._values.items())}
+
+
+def _unpickle(value: bytes | Kept | None) -> Any:
+    if not isinstance(value, bytes):
+        return value
+    try:
+        # from a rank of ours, over an authenticated channel
+        return pickle.loads(value)  # noqa: S301
+    except Exception as error:  # noqa: BLE001 - a user's class may raise anything
+        return Kept(f"this kernel cannot read it: {type(error).__name__}: {error}")
+
+
+class CellRun:
+    """A cell that was sent to its ranks; `wait` follows it to its end.
+
+    Parameters
+    ----------
+    number
+        The cell's number in its cluster.
+    ranks
+        Where it runs.
+    sink
+        Where its output goes, besides being kept.
+    send
+        Sends a message to a rank.
+    lost
+        Tells which ranks can no longer answer, and why.
+    timeout_s
+        After this long the ranks are interrupted; None for never.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        ranks: tuple[int, ...],
+        sink: Sink,
+        *,
+        send: Callable[[int, Message], None],
+        lost: Callable[[], dict[int, str]],
+        timeout_s: float | None,
+    ) -> None:
+        if timeout_s is not None and timeout_s <= 0:
+            raise UsageError(f"a timeout of {timeout_s:g} s was asked for: it must be above 0")
+        self.number = number
+        self.ranks = ranks
+        self.iterations: dict[int, int] = {}
+        self.outstanding = 0
+        self.errors: dict[int, RankError] = {}
+        self.guard = Guard(number, send)
+        self._events: queue.SimpleQueue[tuple[int, Message]] = queue.SimpleQueue()
+        self._unfinished = set(ranks)
+        self._values: dict[int, bytes | Kept | None] = {}
+        self._folder = Folder(ranks)
+        self._text = TextSink()
+        self._sinks = (self._text, sink)
+        self._lost = lost
+        self._timeout_s = timeout_s
+        self._began = time.monotonic()
+
+    @property
+    def broken(self) -> bool:
+        """Whether the ring must be formed anew before the next cell."""
+        return self.guard.released or self.outstanding > 0
+
+    def deliver(self, rank: int, message: Message) -> None:
+        """Take a message from a rank, in any thread."""
+        self._events.put((rank, message))
+
+    def wait(self) -> RunResult:
+        """Show the output until every rank has ended, and return what came of it.
+
+        Raises
+        ------
+        RanksFailed, CellTimeout, CellInterrupted
+            After every rank is free again.
+        """
+        try:
+            self._follow(self._deadline())
+        except KeyboardInterrupt:
+            self._stop("interrupted")
+            raise CellInterrupted(
+                f"the cell was interrupted on {self._where(self.ranks)}; variables stand"
+            ) from None
+        if self._unfinished:
+            self._time_out()
+        self._finish()
+        if self.errors:
+            raise failure(self.errors, released=self.guard.released)
+        return RunResult(self._text.text, self._values)
+
+    def _time_out(self) -> None:
+        unfinished = tuple(sorted(self._unfinished))
+        stacks = self.guard.stacks(set(unfinished), self._step)
+        self._stop("timed out")
+        stuck = "\n".join(
+            f"rank {rank} was at:\n{text}" for rank, text in sorted(stacks.items()) if text
+        )
+        raise CellTimeout(
+            f"the cell was not done after {self._timeout_s:g} s on {self._where(unfinished)}; "
+            f"it was interrupted there\n{stuck}".rstrip(),
+            unfinished,
+        )
+
+    def _where(self, ranks: tuple[int, ...]) -> str:
+        return f"rank{'s' if len(ranks) > 1 else ''} {ranks_text(ranks)}"
+
+    def _deadline(self) -> float:
+        return float("inf") if self._timeout_s is None else self._began + self._timeout_s
+
+    def _follow(self, deadline: float) -> None:
+        while self._unfinished and time.monotonic() < deadline:
+            self._step(_TICK_S)
+            self._drop_lost()
+            if self.errors:
+                self.guard.look(self._unfinished, time.monotonic())
+
+    def _stop(self, why: str) -> None:
+        """Interrupt the ranks that run, free those that wait, and follow them to their end."""
+        self.guard.interrupt(self._unfinished)
+        self.errors.setdefault(-1, RankError(why, "", ""))  # the guard may free from now on
+        try:
+            self._follow(time.monotonic() + _GRACE_S)
+        except KeyboardInterrupt:
+            self.guard.release(self._unfinished)
+        self._finish()
+
+    def _step(self, timeout_s: float) -> None:
+        """Take what has come, then write what is ready."""
+        try:
+            self._take(*self._events.get(timeout=timeout_s))
+            while True:
+                self._take(*self._events.get_nowait())
+        except queue.Empty:
+            pass
+        self._write(time.monotonic())
+
+    def _take(self, rank: int, message: Message) -> None:
+        now = time.monotonic()
+        if rank not in self._unfinished:
+            return
+        if message.kind == "output":
+            text = message.payload[0].decode("utf-8", "replace")
+            self._folder.text(rank, message.content["stream"], text, now)
+        elif message.kind == "display":
+            self._folder.display(rank, message.payload[0].decode(), now)
+        elif message.kind == "where":
+            self.guard.answer(rank, message.content)
+        elif message.kind == "ended":
+            self._end(rank, message, now)
+
+    def _end(self, rank: int, message: Message, now: float) -> None:
+        content = message.content
+        self._unfinished.discard(rank)
+        self._folder.end(rank, now)
+        self.iterations[rank] = content["iterations"]
+        self.outstanding += content["outstanding"] if content["error"] else 0
+        if content["error"]:
+            freed = self.guard.released and content["error"]["name"] == "HorovodInternalError"
+            self.errors[rank] = RankError(**content["error"], freed=freed)
+        if content["kept"]:
+            self._values[rank] = Kept(content["kept"])
+        else:
+            self._values[rank] = message.payload[0] if message.payload else None
+
+    def _drop_lost(self) -> None:
+        for rank, why in self._lost().items():
+            if rank in self._unfinished:
+                self._unfinished.discard(rank)
+                self._folder.end(rank, time.monotonic())
+                self.errors[rank] = RankError("RankLost", why, "")
+
+    def _write(self, now: float) -> None:
+        for folded in self._folder.ready(now):
+            for sink in self._sinks:
+                sink.put(folded)
+
+    def _finish(self) -> None:
+        for rank in self.ranks:
+            self._folder.end(rank, time.monotonic())
+        self._write(time.monotonic() + HOLD_S)
+        for sink in self._sinks:
+            sink.close()

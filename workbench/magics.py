@@ -1,0 +1,151 @@
+"""The magics: each parses its line, delegates, and displays."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
+from IPython.core.magic_arguments import (
+    argument,
+    magic_arguments,
+    parse_argstring,
+)
+
+from workbench.errors import UsageError
+
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
+
+
+@magics_class
+class WorkbenchMagics(Magics):
+    """``%load_ext workbench`` registers these."""
+
+    @magic_arguments()
+    @argument("verb", choices=["start", "status", "stop"], help="what to do")
+    @argument("-n", type=int, default=2, help="ranks to start on this machine")
+    @line_magic
+    def cluster(self, line: str) -> Any:
+        """Start, show or stop the notebook's cluster."""
+        args = _parse(self.cluster, line)
+        from workbench.cluster import registry
+        from workbench.widgets.clusters import ClusterTable, TextOutput
+
+        if args.verb == "start":
+            return ClusterTable(registry.start(args.n))
+        if args.verb == "stop":
+            return TextOutput(registry.stop())
+        return ClusterTable(registry.required())
+
+    @magic_arguments()
+    @argument("--ranks", default=None, help="such as 0,2-3; all by default")
+    @argument("--noblock", action="store_true", help="return at once; output goes on appearing")
+    @argument("--out", metavar="NAME", default=None, help="keep the result under this name")
+    @argument("--timeout", type=float, default=None, metavar="SECONDS", help="interrupt after this")
+    @cell_magic
+    def distributed(self, line: str, cell: str) -> None:
+        """Run the cell on the ranks, as a notebook would."""
+        args = _parse(self.distributed, line)
+        from workbench.cluster import registry
+
+        cluster = registry.required()
+        if args.out and not args.out.isidentifier():
+            raise UsageError(f"--out {args.out!r} was asked for: that is no Python name")
+        run = cluster.run_in_background if args.noblock else cluster.run
+        result = run(cell, args.ranks, args.timeout)
+        if args.out:
+            self._namespace[args.out] = result
+
+    @magic_arguments()
+    @argument("names", nargs="+", help="names of this notebook")
+    @argument("--ranks", default=None, help="such as 0,2-3; all by default")
+    @line_magic
+    def push(self, line: str) -> None:
+        """Set names of this notebook in the ranks."""
+        args = _parse(self.push, line)
+        from workbench.cluster import registry
+
+        missing = [name for name in args.names if name not in self._namespace]
+        if missing:
+            raise UsageError(
+                f"%push {line} was asked for: no {', '.join(missing)} in this notebook"
+            )
+        values = {name: self._namespace[name] for name in args.names}
+        registry.required().push(values, args.ranks)
+
+    @magic_arguments()
+    @argument("names", nargs="+", help="names of the ranks")
+    @argument("--ranks", default=None, help="such as 0,2-3; all by default")
+    @line_magic
+    def pull(self, line: str) -> None:
+        """Set names here to the ranks' values: a list by rank, a single value for one rank."""
+        args = _parse(self.pull, line)
+        from workbench.cluster import registry
+
+        values = registry.required().pull(args.names, args.ranks)
+        for name in args.names:
+            found = [row[name] for row in values.values()]
+            self._namespace[name] = found[0] if len(found) == 1 else found
+
+    @magic_arguments()
+    @argument("view", nargs="?", choices=["live", "summary", "table"], default="live")
+    @line_magic
+    def timings(self, line: str) -> Any:
+        """Show the timings: live (default), their summary, or the table."""
+        args = _parse(self.timings, line)
+        from workbench.cluster import registry
+        from workbench.widgets import timings_view
+
+        return timings_view(registry.required(), args.view)
+
+    @magic_arguments()
+    @line_magic
+    def resources(self, line: str) -> Any:
+        """Show what this machine has."""
+        _parse(self.resources, line)
+        from workbench.widgets import resources_view
+
+        return resources_view()
+
+    @magic_arguments()
+    @line_magic
+    def doctor(self, line: str) -> Any:
+        """Show what is set up wrong on this machine, why it costs, and the cure."""
+        _parse(self.doctor, line)
+        from workbench.widgets import doctor_view
+
+        return doctor_view()
+
+    @magic_arguments()
+    @line_magic
+    def explain(self, line: str) -> Any:
+        """Say what slows the training, and what each cure would save."""
+        _parse(self.explain, line)
+        from workbench.advisor import explain
+        from workbench.cluster import registry
+        from workbench.widgets import causes_view
+
+        return causes_view(explain(registry.required()))
+
+    @property
+    def _namespace(self) -> dict[str, Any]:
+        namespace: dict[str, Any] = self.shell.user_ns
+        return namespace
+
+
+def _parse(magic: Any, line: str) -> Any:
+    """Parse a magic's line; what argparse would exit for becomes a `UsageError`."""
+    from IPython.core.error import UsageError as IPythonUsageError
+
+    try:
+        return parse_argstring(magic, line)
+    except (IPythonUsageError, ValueError) as error:
+        raise UsageError(f"%{magic.__name__} {line} was asked for: {error}") from None
+
+
+def register(shell: InteractiveShell) -> None:
+    """Register the magics, and the panel's link where the front end has one."""
+    from workbench.widgets import panel
+
+    shell.register_magics(WorkbenchMagics)
+    panel.register(shell)

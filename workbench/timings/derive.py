@@ -1,0 +1,70 @@
+"""Figures that follow from rows: bandwidths, overlap, waiting. All times in microseconds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from workbench.timings.store import PHASES, Rows, forward_unseen
+
+Column = npt.NDArray[Any]
+
+
+def columns(rows: Rows) -> dict[str, Column]:
+    """Return the columns of ``to_frame()`` for `rows`, in DESIGN's order, and ``other_us``.
+
+    ``algbw`` is bytes over communication time, ``busbw`` that times
+    2(n-1)/n for n ranks (nccl-tests, PERFORMANCE.md); Gbit/s are 10^9 bits/s.
+    NaN stands where there is nothing to divide, or where it is not known.
+    """
+    micro = {f"{phase}_us": rows[f"{phase}_ns"] / 1e3 for phase in PHASES}
+    unseen = forward_unseen(rows)
+    for name in ("data_us", "forward_us"):
+        micro[name] = np.where(unseen, np.nan, micro[name])
+    communication = rows["communication_ns"]
+    some = communication > 0
+    algbw = _divide(rows["bytes"] * 8.0, communication, some)
+    n = np.maximum(rows["world_size"], 1)
+    return {
+        "iteration": rows["iteration"],
+        "rank": rows["rank"],
+        "iteration_us": rows["iteration_ns"] / 1e3,
+        "data_us": micro["data_us"],
+        "forward_us": micro["forward_us"],
+        "backward_us": micro["backward_us"],
+        "communication_us": communication / 1e3,
+        "exposed_us": micro["exposed_us"],
+        "optimizer_us": micro["optimizer_us"],
+        "wait_us": waiting_us(rows),
+        "bytes": rows["bytes"],
+        "tensors": rows["tensors"],
+        "algbw_gbps": algbw,
+        "busbw_gbps": algbw * 2 * (n - 1) / n,
+        "overlap": _divide(rows["overlapped_ns"], communication, some),
+        "other_us": micro["other_us"],
+    }
+
+
+def waiting_us(rows: Rows) -> Column:
+    """Return how long each row's communication waited for the last rank to arrive.
+
+    All ranks finish a collective together, so the one that arrived last had
+    the shortest communication, and what another's took longer was waiting: no
+    clocks are compared. NaN where not every rank of the ring has reported.
+    """
+    waits = np.full(len(rows), np.nan)
+    if not len(rows):
+        return waits
+    numbers, place, counts = np.unique(rows["iteration"], return_inverse=True, return_counts=True)
+    least = np.full(len(numbers), np.iinfo(np.int64).max)
+    np.minimum.at(least, place, rows["communication_ns"])
+    whole = counts[place] == rows["world_size"]
+    excess = (rows["communication_ns"] - least[place]) / 1e3
+    waits[whole] = excess[whole]
+    return waits
+
+
+def _divide(above: Column, below: Column, where: Column) -> Column:
+    return np.asarray(np.divide(above, below, out=np.full(len(below), np.nan), where=where))

@@ -1,0 +1,65 @@
+"""Which ranks the others waited for, when, and in which phase they differ."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from workbench.timings.derive import waiting_us
+from workbench.timings.store import Rows
+
+LEAST_ITERATIONS = 5
+"""A rank is named when it arrives last this often in a row..."""
+LEAST_SHARE = 0.05
+"""...and the others wait for at least this share of the median iteration."""
+_OWN_PHASES = ("data", "forward", "backward", "optimizer", "other")
+
+
+def find(rows: Rows) -> list[dict[str, Any]]:
+    """Return one row per stretch: rank, phase, excess_us, first_iteration, last_iteration.
+
+    ``excess_us`` is the median time that the longest-waiting rank waited;
+    ``phase`` is where the rank spends most more than the median of the others.
+    """
+    waits = waiting_us(rows)
+    whole = ~np.isnan(waits)
+    rows, waits = rows[whole], waits[whole]
+    if len(np.unique(rows["rank"])) < 2:
+        return []
+    least = LEAST_SHARE * float(np.median(rows["iteration_ns"])) / 1e3
+    return [
+        _describe(rows, rank, numbers, excess)
+        for rank, numbers, excess in _stretches(rows, waits, least)
+    ]
+
+
+def _stretches(rows: Rows, waits: Any, least: float) -> list[tuple[int, Any, float]]:
+    """Return runs of iterations in which one rank arrives last by at least `least`."""
+    order = np.lexsort((waits, rows["iteration"]))
+    numbers, first = np.unique(rows["iteration"][order], return_index=True)
+    longest = np.maximum.reduceat(waits[order], first)
+    last_rank = np.where(longest >= least, rows["rank"][order][first], -1)
+    edges = np.flatnonzero(np.diff(last_rank)) + 1
+    found = []
+    for part in np.split(np.arange(len(numbers)), edges):
+        rank = int(last_rank[part[0]])
+        if rank >= 0 and len(part) >= LEAST_ITERATIONS:
+            found.append((rank, numbers[part], float(np.median(longest[part]))))
+    return found
+
+
+def _describe(rows: Rows, rank: int, numbers: Any, excess: float) -> dict[str, Any]:
+    stretch = rows[np.isin(rows["iteration"], numbers)]
+    own, others = stretch[stretch["rank"] == rank], stretch[stretch["rank"] != rank]
+    more = {
+        phase: float(np.median(own[f"{phase}_ns"]) - np.median(others[f"{phase}_ns"]))
+        for phase in _OWN_PHASES
+    }
+    return {
+        "rank": rank,
+        "phase": max(more, key=lambda phase: more[phase]),
+        "excess_us": excess,
+        "first_iteration": int(numbers[0]),
+        "last_iteration": int(numbers[-1]),
+    }
