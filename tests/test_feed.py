@@ -76,7 +76,6 @@ def test_a_sample_that_fails_does_not_end_the_feed(feed, machine, caplog):
 
 def test_a_listener_whose_loop_is_closed_is_dropped(feed):
     """A listener that cannot be told any more is left out; the others go on."""
-
     told = []
 
     def closed(message):

@@ -93,6 +93,19 @@ def test_mig_devices_stand_for_their_gpu(machine):
     assert {gpu.pci_address for gpu in gpus[1:]} == {"0000:07:00.0"}
 
 
+def test_mig_backed_vgpu_is_one_device(machine):
+    """A vGPU with a MIG instance behind it is one vGPU, though its MIG mode says enabled."""
+    device = vgpu("NVIDIA A100-4-20C", 20, mig_mode=1, mig=mig_a100().mig)
+    (gpu,) = snap(machine, FakeNvml(device)).gpus
+    assert (gpu.form, gpu.vgpu_profile) == ("vgpu", "A100-4-20C")
+
+
+def test_mig_without_instances(machine):
+    """A GPU with MIG enabled and no instance yet is shown as the GPU that it is."""
+    (gpu,) = snap(machine, FakeNvml(h100(mig_mode=1))).gpus
+    assert gpu.form == "passthrough"
+
+
 def test_lost_gpu_costs_only_itself(machine):
     """A GPU that fell off the bus says so in its fields; its neighbour is whole."""
     lost, well = snap(machine, FakeNvml(h100(lost=True), h100())).gpus
@@ -296,7 +309,7 @@ def test_container_limits(machine):
     """The lowest limit of all groups above the process counts; a quota limits the CPUs."""
     group = machine.sysfs / "fs/cgroup/kubepods/pod1"
     machine.write(machine.procfs / "self/cgroup", "0::/kubepods/pod1\n")
-    machine.write(group / "memory.max", "max\n")
+    machine.write(group / "memory.max", f"{16 << 30}\n")
     machine.write(group / "cpu.max", "100000 100000\n")
     machine.write(group.parent / "memory.max", f"{8 << 30}\n")
     host = snap(machine).host
