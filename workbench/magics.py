@@ -94,7 +94,7 @@ class WorkbenchMagics(Magics):
         """Show the timings: live (default), their summary, or the table."""
         args = _parse(self.timings, line)
         from workbench.cluster import registry
-        from workbench.widgets import timings_view
+        from workbench.widgets.views import timings_view
 
         return timings_view(registry.required(), args.view)
 
@@ -123,9 +123,9 @@ class WorkbenchMagics(Magics):
         _parse(self.explain, line)
         from workbench.advisor import explain
         from workbench.cluster import registry
-        from workbench.widgets import causes_view
+        from workbench.widgets.views import Causes
 
-        return causes_view(explain(registry.required()))
+        return Causes(explain(registry.required()))
 
     @property
     def _namespace(self) -> dict[str, Any]:

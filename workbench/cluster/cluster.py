@@ -32,6 +32,8 @@ from workbench.wire import Inbox, Message
 if TYPE_CHECKING:
     import ipyparallel
 
+    from workbench.fabric import FittedFabric
+
 _INTERFACE = "lo"
 """Ranks of one machine meet on its loopback interface."""
 
@@ -59,6 +61,8 @@ class Cluster:
         One line that says more about the state, or an empty string.
     timings
         What the ranks' iterations took; stands after `stop`.
+    fabric
+        What the fabric gives, once `calibrate` has measured it, or None.
     """
 
     def __init__(self, n: int = 2, *, start_timeout_s: float = 60.0) -> None:
@@ -69,6 +73,7 @@ class Cluster:
         self.state = "stopped"
         self.message = ""
         self.timings: Timings = Timings()
+        self.fabric: FittedFabric | None = None
         self._start_timeout_s = start_timeout_s
         self._ranks: list[RankInfo] = []
         self._numbers = itertools.count(1)
@@ -239,6 +244,13 @@ class Cluster:
             rank: dict(zip(names, row, strict=True))
             for rank, row in zip(chosen, values, strict=True)
         }
+
+    def calibrate(self) -> FittedFabric:
+        """Measure what the fabric gives this cluster's allreduces, and keep it in `fabric`."""
+        from workbench.cluster.calibration import measure
+
+        self.fabric = measure(self)
+        return self.fabric
 
     # bringing up
 

@@ -1,0 +1,44 @@
+"""Measuring what a fabric gives, with the library and the ranks that train over it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from workbench.cluster.sink import TextSink
+from workbench.errors import UsageError
+from workbench.fabric import FittedFabric, fit
+
+if TYPE_CHECKING:
+    from workbench.cluster.cluster import Cluster
+
+SIZES_BYTES = tuple(1 << power for power in range(12, 26, 2))
+"""4 KB to 16 MB."""
+
+REPETITIONS = 20
+
+_SWEEP = """
+def _workbench_sweep(sizes, repetitions):
+    import time, torch
+    times = []
+    for size in sizes:
+        tensor = torch.zeros(size // 4)
+        taken = []
+        for turn in range(repetitions + 2):
+            hvd.barrier()
+            began = time.perf_counter()
+            hvd.allreduce_(tensor, op=hvd.Sum, name=f"workbench.sweep.{{size}}")
+            taken.append(time.perf_counter() - began)
+        times.append(sorted(taken[2:])[repetitions // 2] * 1e6)
+    return times
+_workbench_sweep({sizes}, {repetitions})
+"""
+
+
+def measure(cluster: Cluster) -> FittedFabric:
+    """Sweep allreduces over all ranks, and fit a line to the medians of the slowest rank."""
+    if cluster.n < 2:
+        raise UsageError("a calibration was asked for on 1 rank: it takes at least 2")
+    source = _SWEEP.format(sizes=SIZES_BYTES, repetitions=REPETITIONS)
+    by_rank = cluster.run(source, sink=TextSink()).values.values()
+    slowest = [max(times) for times in zip(*by_rank, strict=True)]
+    return fit(list(SIZES_BYTES), slowest, cluster.n)
