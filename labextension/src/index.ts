@@ -1,13 +1,4 @@
-import {
-  JupyterFrontEnd,
-  JupyterFrontEndPlugin
-} from '@jupyterlab/application';
+import { timingsRenderer } from './live/plugin';
+import { workbenchPanel } from './panel/plugin';
 
-const panel: JupyterFrontEndPlugin<void> = {
-  id: 'gradient-workbench:panel',
-  description: 'The resources and the cluster in the left sidebar.',
-  autoStart: true,
-  activate: (app: JupyterFrontEnd): void => undefined
-};
-
-export default [panel];
+export default [workbenchPanel, timingsRenderer];

@@ -1,0 +1,231 @@
+import { Kernel } from '@jupyterlab/services';
+import { JSONObject } from '@lumino/coreutils';
+import { IDisposable } from '@lumino/disposable';
+import { ISignal, Signal } from '@lumino/signaling';
+
+import { ICluster, Request } from './interfaces';
+import { validateMessage } from './validate';
+
+export const TARGET = 'workbench.cluster';
+
+/** Fixed, so that a page that was reloaded hears the same kernel again. */
+export const COMM_ID = 'workbench-cluster';
+
+const LOAD = '%load_ext workbench';
+
+/**
+ * One kernel's side of the panel: hears of its cluster, and asks for a start or a stop.
+ *
+ * The kernel makes the comm when it loads the extension; the page joins it by
+ * its fixed id and never opens it. So a page that was reloaded in the middle
+ * of a cell hears at once, and a kernel without the extension is left alone.
+ * Requests travel on a subshell and are answered while a cell runs.
+ */
+export class KernelLink implements IDisposable {
+  constructor(options: KernelLink.IOptions) {
+    this.kernel = options.kernel;
+    this.kernel.statusChanged.connect(this._onStatus, this);
+    this.kernel.disposed.connect(this.dispose, this);
+    this._join();
+  }
+
+  readonly kernel: Kernel.IKernelConnection;
+
+  get state(): KernelLink.IState {
+    return this._state;
+  }
+
+  get stateChanged(): ISignal<this, void> {
+    return this._stateChanged;
+  }
+
+  get isDisposed(): boolean {
+    return this._isDisposed;
+  }
+
+  /** Start `n` ranks; loads the extension first where the kernel has not. */
+  async start(n: number): Promise<void> {
+    await this._attempt('start', async () => {
+      if (!this._state.loaded) {
+        await this._load();
+      }
+      await this._send({ type: 'start', n });
+    });
+  }
+
+  async stop(): Promise<void> {
+    await this._attempt('stop', () => this._send({ type: 'stop' }));
+  }
+
+  dispose(): void {
+    if (this._isDisposed) {
+      return;
+    }
+    this._isDisposed = true;
+    this._dropComm();
+    Signal.clearData(this);
+  }
+
+  private _join(): void {
+    this._comm = this.kernel.createComm(TARGET, COMM_ID);
+    this._comm.onMsg = message => this._onMessage(message.content.data);
+    this._comm.onClose = () => this._leave();
+    void this._ask();
+  }
+
+  /** Ask for the state, where the kernel has the extension. */
+  private async _ask(): Promise<void> {
+    const comm = this._comm;
+    try {
+      const info = await this.kernel.info;
+      const language = info.language_info.name;
+      if (language !== 'python') {
+        this._setState({ language });
+        return;
+      }
+      const reply = await this.kernel.requestCommInfo({ target_name: TARGET });
+      const there =
+        reply.content.status === 'ok' && COMM_ID in reply.content.comms;
+      if (there && comm === this._comm) {
+        await this._send({ type: 'refresh' });
+      }
+    } catch (error) {
+      // The kernel was restarted or is gone; `_onStatus` joins the next one.
+      console.debug('gradient-workbench: the kernel did not answer', error);
+    }
+  }
+
+  private async _attempt(
+    pending: KernelLink.Pending,
+    task: () => Promise<void>
+  ): Promise<void> {
+    this._setState({ pending, error: '' });
+    try {
+      await task();
+    } catch (error) {
+      this._setState({ pending: null, error: (error as Error).message });
+    }
+  }
+
+  private async _load(): Promise<void> {
+    const future = this.kernel.requestExecute({
+      code: LOAD,
+      silent: true,
+      store_history: false,
+      allow_stdin: false
+    });
+    const { content } = await future.done;
+    if (content.status === 'error') {
+      throw new Error(
+        `${LOAD} failed in this kernel: ${content.ename}: ${content.evalue}`
+      );
+    }
+  }
+
+  private async _send(request: Request): Promise<void> {
+    await this.kernel.info; // tells whether the kernel has subshells
+    const comm = this._comm as Private.ISubshellComm | null;
+    if (!comm || comm.isDisposed) {
+      throw new Error('the kernel was restarted meanwhile; try again');
+    }
+    if (this.kernel.supportsSubshells) {
+      await comm.subshellStarted;
+    }
+    comm.send(request as unknown as JSONObject);
+  }
+
+  private _onMessage(data: unknown): void {
+    try {
+      const message = validateMessage(data);
+      this._setState(
+        message.type === 'state'
+          ? {
+              loaded: true,
+              cluster: message.cluster,
+              pending: this._stillPending(message.cluster)
+            }
+          : { error: message.message, pending: null }
+      );
+    } catch (error) {
+      this._setState({ error: (error as Error).message, pending: null });
+    }
+  }
+
+  /** A request is done with once the cluster has taken it up. */
+  private _stillPending(cluster: ICluster | null): KernelLink.Pending {
+    const { pending } = this._state;
+    const taken =
+      pending === 'start'
+        ? cluster !== null && cluster.state !== 'stopped'
+        : cluster === null ||
+          !['ready', 'running', 'starting'].includes(cluster.state);
+    return taken ? null : pending;
+  }
+
+  private _onStatus(_: Kernel.IKernelConnection, status: Kernel.Status): void {
+    if (
+      ['restarting', 'autorestarting', 'dead', 'terminating'].includes(status)
+    ) {
+      this._leave();
+    } else if (!this._comm && (status === 'idle' || status === 'busy')) {
+      this._join();
+    }
+  }
+
+  /** The kernel that the comm led to is gone, which closes no comm by itself. */
+  private _leave(): void {
+    this._dropComm();
+    this._setState({ loaded: false, cluster: null, pending: null });
+  }
+
+  private _dropComm(): void {
+    // Lab disposes the comms of a kernel that ends; twice would miscount its subshells.
+    if (this._comm && !this._comm.isDisposed && !this.kernel.isDisposed) {
+      this._comm.dispose();
+    }
+    this._comm = null;
+  }
+
+  private _setState(change: Partial<KernelLink.IState>): void {
+    this._state = { ...this._state, ...change };
+    this._stateChanged.emit();
+  }
+
+  private _comm: Kernel.IComm | null = null;
+  private _isDisposed = false;
+  private _state: KernelLink.IState = {
+    loaded: false,
+    language: 'python',
+    cluster: null,
+    pending: null,
+    error: ''
+  };
+  private _stateChanged = new Signal<this, void>(this);
+}
+
+export namespace KernelLink {
+  /** What was asked for and has not begun. */
+  export type Pending = 'start' | 'stop' | null;
+
+  export interface IState {
+    /** Whether the kernel is known to have the extension. */
+    readonly loaded: boolean;
+    readonly language: string;
+    readonly cluster: ICluster | null;
+    readonly pending: Pending;
+    /** Why the last request failed; empty where it did not. */
+    readonly error: string;
+  }
+
+  export interface IOptions {
+    /** A connection that handles comms. */
+    kernel: Kernel.IKernelConnection;
+  }
+}
+
+namespace Private {
+  /** A comm as Lab makes it; its interface does not name the subshell. */
+  export interface ISubshellComm extends Kernel.IComm {
+    readonly subshellStarted: Promise<void>;
+  }
+}

@@ -1,0 +1,146 @@
+import { ISessionContext } from '@jupyterlab/apputils';
+import { INotebookTracker, NotebookPanel } from '@jupyterlab/notebook';
+import { Kernel } from '@jupyterlab/services';
+import { VDomModel } from '@jupyterlab/ui-components';
+
+import { KernelLink } from './link';
+
+/**
+ * The cluster of the notebook in front.
+ *
+ * Keeps one link for each kernel that was in front while awake, so that going
+ * back to a notebook shows its cluster at once.
+ */
+export class ClusterModel extends VDomModel {
+  constructor(options: ClusterModel.IOptions) {
+    super();
+    this._tracker = options.tracker;
+    this._tracker?.currentChanged.connect(this._follow, this);
+  }
+
+  get situation(): ClusterModel.Situation {
+    if (!this._session) {
+      return 'no-notebook';
+    }
+    if (!this._session.session?.kernel) {
+      return this._session.isReady ? 'no-kernel' : 'connecting';
+    }
+    return this._link ? 'linked' : 'elsewhere';
+  }
+
+  /** The name of the notebook in front; empty where there is none. */
+  get notebook(): string {
+    return this._session?.name ?? '';
+  }
+
+  /** The link to its kernel; `null` unless the situation is `linked`. */
+  get link(): KernelLink | null {
+    return this._link;
+  }
+
+  get awake(): boolean {
+    return this._awake;
+  }
+
+  set awake(awake: boolean) {
+    if (awake !== this._awake && !this.isDisposed) {
+      this._awake = awake;
+      this._follow();
+    }
+  }
+
+  dispose(): void {
+    if (this.isDisposed) {
+      return;
+    }
+    this._tracker?.currentChanged.disconnect(this._follow, this);
+    this._watch(null);
+    this._links.forEach(link => link.dispose());
+    this._links.clear();
+    super.dispose();
+  }
+
+  private _follow(): void {
+    if (this._awake) {
+      this._watch(this._tracker?.currentWidget?.sessionContext ?? null);
+      this._update();
+    }
+  }
+
+  private _watch(session: ISessionContext | null): void {
+    if (session === this._session) {
+      return;
+    }
+    this._session?.kernelChanged.disconnect(this._update, this);
+    this._session?.connectionStatusChanged.disconnect(this._update, this);
+    this._session = session;
+    session?.kernelChanged.connect(this._update, this);
+    session?.connectionStatusChanged.connect(this._update, this);
+  }
+
+  private _update(): void {
+    const kernel = this._session?.session?.kernel ?? null;
+    const link = kernel ? this._linkFor(kernel) : null;
+    if (link !== this._link) {
+      this._link?.stateChanged.disconnect(this._emit, this);
+      this._link = link;
+      link?.stateChanged.connect(this._emit, this);
+    }
+    this._emit();
+  }
+
+  private _linkFor(kernel: Kernel.IKernelConnection): KernelLink | null {
+    const existing = this._links.get(kernel.id);
+    if (existing && !existing.isDisposed) {
+      return existing;
+    }
+    const speaker = this._speakerFor(kernel);
+    if (!speaker) {
+      return null;
+    }
+    const link = new KernelLink({ kernel: speaker });
+    this._links.set(kernel.id, link);
+    return link;
+  }
+
+  /** Of the connections of several notebooks to one kernel, only one may have comms. */
+  private _speakerFor(
+    kernel: Kernel.IKernelConnection
+  ): Kernel.IKernelConnection | null {
+    const panels: NotebookPanel[] = [];
+    this._tracker?.forEach(panel => panels.push(panel));
+    return (
+      [
+        kernel,
+        ...panels.map(panel => panel.sessionContext.session?.kernel ?? null)
+      ].find(
+        one => one?.id === kernel.id && one.handleComms && !one.isDisposed
+      ) ?? null
+    );
+  }
+
+  private _emit(): void {
+    this.stateChanged.emit(undefined);
+  }
+
+  private _tracker: INotebookTracker | null;
+  private _session: ISessionContext | null = null;
+  private _link: KernelLink | null = null;
+  private _links = new Map<string, KernelLink>();
+  private _awake = false;
+}
+
+export namespace ClusterModel {
+  export type Situation =
+    | 'no-notebook'
+    | 'connecting'
+    | 'no-kernel'
+    /** The kernel's comms belong to a connection that is no notebook, such as a console. */
+    | 'elsewhere'
+    | 'linked';
+
+  export interface IOptions {
+    /** `null` where the front end has no notebooks. */
+    tracker: INotebookTracker | null;
+  }
+}

@@ -1,0 +1,245 @@
+import { TranslationBundle } from '@jupyterlab/translation';
+import { runIcon, stopIcon, VDomRenderer } from '@jupyterlab/ui-components';
+import React, { useId, useState } from 'react';
+
+import { Text } from '../common/value';
+import { ClusterState, ICluster, IRank } from './interfaces';
+import { KernelLink } from './link';
+import { ClusterModel } from './model';
+
+const DEFAULT_RANKS = 2;
+const MOST_RANKS = 1024;
+
+/** The cluster of the notebook in front: its state, its ranks, start and stop. */
+export class ClusterView extends VDomRenderer<ClusterModel> {
+  constructor(model: ClusterModel, trans: TranslationBundle) {
+    super(model);
+    this._trans = trans;
+    this.addClass('jp-gw-Cluster');
+  }
+
+  protected render(): JSX.Element {
+    const { link, notebook } = this.model;
+    const trans = this._trans;
+    return (
+      <section aria-label={trans.__('Cluster of the notebook in front')}>
+        <h3 className="jp-gw-Heading">
+          <span>{trans.__('This notebook')}</span>
+          <span className="jp-gw-Heading-detail" title={notebook}>
+            {notebook}
+          </span>
+        </h3>
+        {link && link.state.language === 'python' ? (
+          <Linked key={link.kernel.id} link={link} trans={trans} />
+        ) : (
+          <p className="jp-gw-Note">{this._whyNot()}</p>
+        )}
+      </section>
+    );
+  }
+
+  private _whyNot(): string {
+    const trans = this._trans;
+    switch (this.model.situation) {
+      case 'no-notebook':
+        return trans.__(
+          'No notebook is open. Open one to start ranks from here.'
+        );
+      case 'connecting':
+        return trans.__('Waiting for the kernel of this notebook…');
+      case 'no-kernel':
+        return trans.__(
+          'This notebook has no kernel. Choose one to start ranks from here.'
+        );
+      case 'elsewhere':
+        return trans.__(
+          'Another view (a console, say) has the messages of this kernel. Close it, or use %cluster.'
+        );
+      case 'linked':
+        return trans.__(
+          'The kernel of this notebook runs %1; ranks need a Python kernel.',
+          this.model.link?.state.language
+        );
+    }
+  }
+
+  private _trans: TranslationBundle;
+}
+
+function Linked(props: {
+  link: KernelLink;
+  trans: TranslationBundle;
+}): JSX.Element {
+  const { link, trans } = props;
+  const { cluster, error, pending } = link.state;
+  const up = cluster !== null && cluster.state !== 'stopped';
+  return (
+    <>
+      <Status cluster={cluster} pending={pending} trans={trans} />
+      <Controls
+        canStart={!up && pending === null}
+        canStop={up && cluster.state !== 'stopping' && pending === null}
+        ranks={cluster?.n ?? DEFAULT_RANKS}
+        onStart={n => void link.start(n)}
+        onStop={() => void link.stop()}
+        trans={trans}
+      />
+      {error && (
+        <p className="jp-gw-Note jp-gw-mod-error" role="alert">
+          {error}
+        </p>
+      )}
+      {up && <Ranks ranks={cluster.ranks} trans={trans} />}
+    </>
+  );
+}
+
+function Status(props: {
+  cluster: ICluster | null;
+  pending: KernelLink.Pending;
+  trans: TranslationBundle;
+}): JSX.Element {
+  const { cluster, pending, trans } = props;
+  const state =
+    pending === 'start'
+      ? 'starting'
+      : pending === 'stop'
+        ? 'stopping'
+        : cluster?.state;
+  if (!state) {
+    return (
+      <p className="jp-gw-Note">
+        {trans.__(
+          'No cluster. Ranks started here are Horovod ranks on this machine.'
+        )}
+      </p>
+    );
+  }
+  const n = cluster?.n;
+  return (
+    <div className="jp-gw-Status" role="status">
+      <span className={`jp-gw-State jp-gw-mod-${state}`}>
+        {Private.word(state, trans)}
+      </span>
+      {n !== undefined && <span>{trans._n('%1 rank', '%1 ranks', n)}</span>}
+      <span className="jp-gw-Status-name" title={cluster?.name}>
+        {cluster?.name}
+      </span>
+      <span className="jp-gw-Status-message" title={cluster?.message}>
+        {pending
+          ? trans.__('asked for; waits for the kernel')
+          : cluster?.message}
+      </span>
+    </div>
+  );
+}
+
+function Controls(props: {
+  canStart: boolean;
+  canStop: boolean;
+  ranks: number;
+  onStart: (n: number) => void;
+  onStop: () => void;
+  trans: TranslationBundle;
+}): JSX.Element {
+  const { trans } = props;
+  const [n, setN] = useState(String(props.ranks));
+  const id = useId();
+  const valid = /^\d+$/.test(n) && Number(n) >= 1 && Number(n) <= MOST_RANKS;
+  return (
+    <form
+      className="jp-gw-Controls"
+      onSubmit={event => {
+        event.preventDefault();
+        props.onStart(Number(n));
+      }}
+    >
+      <label htmlFor={id}>{trans.__('Ranks')}</label>
+      <input
+        id={id}
+        className="jp-gw-Controls-ranks"
+        type="number"
+        min={1}
+        max={MOST_RANKS}
+        value={n}
+        aria-invalid={!valid}
+        disabled={!props.canStart}
+        onChange={event => setN(event.target.value)}
+      />
+      <button
+        type="submit"
+        className="jp-gw-Button"
+        disabled={!props.canStart || !valid}
+      >
+        <runIcon.react tag="span" aria-hidden="true" />
+        {trans.__('Start')}
+      </button>
+      <button
+        type="button"
+        className="jp-gw-Button"
+        disabled={!props.canStop}
+        onClick={props.onStop}
+      >
+        <stopIcon.react tag="span" aria-hidden="true" />
+        {trans.__('Stop')}
+      </button>
+    </form>
+  );
+}
+
+function Ranks(props: {
+  ranks: readonly IRank[];
+  trans: TranslationBundle;
+}): JSX.Element {
+  const { ranks, trans } = props;
+  return (
+    <div className="jp-gw-Ranks">
+      <table aria-label={trans.__('Ranks')}>
+        <thead>
+          <tr>
+            <th className="jp-gw-mod-number">{trans.__('rank')}</th>
+            <th>{trans.__('VM')}</th>
+            <th className="jp-gw-mod-number">{trans.__('PID')}</th>
+            <th>{trans.__('GPU')}</th>
+            <th>{trans.__('NIC')}</th>
+            <th>{trans.__('state')}</th>
+          </tr>
+        </thead>
+        <tbody>
+          {ranks.map(rank => (
+            <tr key={rank.rank}>
+              <td className="jp-gw-mod-number">{rank.rank}</td>
+              <td>
+                <Text value={rank.vm} />
+              </td>
+              <td className="jp-gw-mod-number">
+                <Text value={rank.pid} />
+              </td>
+              <td>
+                <Text value={rank.gpu} />
+              </td>
+              <td>
+                <Text value={rank.nic} />
+              </td>
+              <td>{rank.state}</td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </div>
+  );
+}
+
+namespace Private {
+  export function word(state: ClusterState, trans: TranslationBundle): string {
+    const words: Record<ClusterState, string> = {
+      starting: trans.__('starting'),
+      ready: trans.__('ready'),
+      running: trans.__('running'),
+      stopping: trans.__('stopping'),
+      stopped: trans.__('stopped'),
+      failed: trans.__('failed')
+    };
+    return words[state];
+  }
+}

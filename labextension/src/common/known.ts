@@ -1,0 +1,21 @@
+/** A value that could not be read, with the reason; never zero, never blank. */
+export interface IUnknown {
+  readonly unknown: string;
+}
+
+/** A value, or why it is not known. */
+export type Known<T> = T | IUnknown;
+
+export function isUnknown(value: unknown): value is IUnknown {
+  return typeof value === 'object' && value !== null && 'unknown' in value;
+}
+
+/** The value, or `fallback` where it is not known. */
+export function orElse<T>(value: Known<T>, fallback: T): T {
+  return isUnknown(value) ? fallback : value;
+}
+
+/** `f` of the value; what is not known stays so, for the same reason. */
+export function mapKnown<T, U>(value: Known<T>, f: (value: T) => U): Known<U> {
+  return isUnknown(value) ? value : f(value);
+}

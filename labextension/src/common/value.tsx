@@ -1,0 +1,49 @@
+import React from 'react';
+
+import { IFigure } from './format';
+import { isUnknown, IUnknown, Known } from './known';
+
+/** A grey dash; its reason shows on hover and on focus, and is read out. */
+export function Dash(props: { unknown: IUnknown }): JSX.Element {
+  const reason = props.unknown.unknown;
+  return (
+    <span className="jp-gw-Dash" tabIndex={0} role="img" aria-label={reason}>
+      –
+      <span className="jp-gw-Dash-reason" aria-hidden="true">
+        {reason}
+      </span>
+    </span>
+  );
+}
+
+/** A number and its unit in columns of their own, or a dash. */
+export function Figure(props: Figure.IProps): JSX.Element {
+  const { label, value } = props;
+  const unknown = isUnknown(value);
+  return (
+    <span className="jp-gw-Figure">
+      <span className="jp-gw-Figure-label">{label}</span>
+      <span className="jp-gw-Figure-number">
+        {unknown ? <Dash unknown={value} /> : value.number}
+      </span>
+      <span className="jp-gw-Figure-unit">{unknown ? '' : value.unit}</span>
+    </span>
+  );
+}
+
+export namespace Figure {
+  export interface IProps {
+    /** What it is where its row does not say so, such as "tx". */
+    label?: string;
+    value: Known<IFigure>;
+  }
+}
+
+/** A text, or a dash. */
+export function Text(props: { value: Known<string | number> }): JSX.Element {
+  return isUnknown(props.value) ? (
+    <Dash unknown={props.value} />
+  ) : (
+    <>{props.value}</>
+  );
+}

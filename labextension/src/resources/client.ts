@@ -1,0 +1,51 @@
+import { URLExt } from '@jupyterlab/coreutils';
+import { ServerConnection } from '@jupyterlab/services';
+
+import { IFinding, ISnapshot } from './interfaces';
+import { validateFindings, validateSnapshot } from './validate';
+
+const API = 'workbench/api';
+
+/** The server extension's REST routes. */
+export class ResourcesClient {
+  constructor(options: ResourcesClient.IOptions) {
+    this._settings = options.serverSettings;
+  }
+
+  async snapshot(): Promise<ISnapshot> {
+    return validateSnapshot(await this._get('snapshot'));
+  }
+
+  async findings(): Promise<IFinding[]> {
+    return validateFindings(await this._get('findings'));
+  }
+
+  private async _get(name: string): Promise<unknown> {
+    const url = URLExt.join(this._settings.baseUrl, API, name);
+    const response = await ServerConnection.makeRequest(
+      url,
+      {},
+      this._settings
+    );
+    if (!response.ok) {
+      throw await ServerConnection.ResponseError.create(response);
+    }
+    return response.json();
+  }
+
+  private _settings: ServerConnection.ISettings;
+}
+
+export namespace ResourcesClient {
+  export interface IOptions {
+    serverSettings: ServerConnection.ISettings;
+  }
+}
+
+/** Where the live feed is, with the token that a browser cannot send as a header. */
+export function liveUrl(settings: ServerConnection.ISettings): string {
+  const url = URLExt.join(settings.wsUrl, API, 'live');
+  return settings.appendToken && settings.token
+    ? `${url}?token=${encodeURIComponent(settings.token)}`
+    : url;
+}

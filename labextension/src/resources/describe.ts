@@ -1,0 +1,84 @@
+/** The words of a machine's card. */
+import { TranslationBundle } from '@jupyterlab/translation';
+
+import { linkRate, roundGib } from '../common/format';
+import { isUnknown, orElse } from '../common/known';
+import { IGpu, INic, ISnapshot } from './interfaces';
+
+/** The line that a closed card shows: CPUs, memory, GPUs, the NIC that counts. */
+export function oneLine(snapshot: ISnapshot, trans: TranslationBundle): string {
+  const { host, gpus, nics } = snapshot;
+  const parts = [gpuPart(gpus, trans), nicPart(shownNics(nics), trans)];
+  if (!isUnknown(host.memory_bytes)) {
+    parts.unshift(roundGib(host.memory_bytes));
+  }
+  if (!isUnknown(host.cpus)) {
+    parts.unshift(trans._n('%1 CPU', '%1 CPUs', host.cpus));
+  }
+  return parts.join(' · ');
+}
+
+/** NICs that carry traffic between VMs: all but the virtual ones, RDMA first. */
+export function shownNics(nics: readonly INic[]): INic[] {
+  const real = nics.filter(nic => nic.kind !== 'virtual');
+  return [...real].sort(
+    (a, b) => Number(b.kind === 'rdma') - Number(a.kind === 'rdma')
+  );
+}
+
+/** `A100-40C`, or the product's name; what form of GPU it is behind it. */
+export function gpuDetail(gpu: IGpu, trans: TranslationBundle): string {
+  const forms: Record<string, string> = {
+    whole: '',
+    passthrough: trans.__('passthrough'),
+    vgpu: trans.__('vGPU'),
+    mig: trans.__('MIG')
+  };
+  const form = orElse(gpu.form, '');
+  return [gpuName(gpu, trans), forms[form] ?? form].filter(Boolean).join(' · ');
+}
+
+/** What kind of NIC it is: its RDMA device and link layer, or that it has none. */
+export function nicDetail(nic: INic, trans: TranslationBundle): string {
+  const device = isUnknown(nic.rdma_device)
+    ? trans.__('plain NIC')
+    : nic.rdma_device;
+  const shown = device === nic.name ? '' : device;
+  const layer = nic.kind === 'rdma' ? orElse(nic.link_layer, '') : '';
+  return [shown, orElse(nic.driver, ''), layer, orElse(nic.state, '')]
+    .filter(Boolean)
+    .join(' · ');
+}
+
+function gpuName(gpu: IGpu, trans: TranslationBundle): string {
+  return orElse(
+    gpu.vgpu_profile,
+    orElse(gpu.name, trans.__('GPU of unknown name'))
+  );
+}
+
+function gpuPart(gpus: readonly IGpu[], trans: TranslationBundle): string {
+  if (gpus.length === 0) {
+    return trans.__('no GPU');
+  }
+  const counts = new Map<string, number>();
+  for (const gpu of gpus) {
+    const name = gpuName(gpu, trans);
+    counts.set(name, (counts.get(name) ?? 0) + 1);
+  }
+  return [...counts]
+    .map(([name, n]) => (n === 1 ? name : `${name} ×${n}`))
+    .join(', ');
+}
+
+function nicPart(nics: readonly INic[], trans: TranslationBundle): string {
+  if (nics.length === 0) {
+    return trans.__('no NIC');
+  }
+  const [first, ...others] = nics;
+  const rate = isUnknown(first.rate_gbps)
+    ? ''
+    : ` ${linkRate(first.rate_gbps)}`;
+  const more = others.length > 0 ? ` +${others.length}` : '';
+  return `${orElse(first.rdma_device, first.name)}${rate}${more}`;
+}

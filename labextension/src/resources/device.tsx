@@ -1,0 +1,39 @@
+import React from 'react';
+
+import { IFigure } from '../common/format';
+import { Known } from '../common/known';
+import { Sparkline } from '../common/sparkline';
+import { Figure } from '../common/value';
+
+/** One CPU, memory, GPU or NIC: its name, its last minute, its figures now. */
+export function Device(props: Device.IProps): JSX.Element {
+  return (
+    <div className="jp-gw-Device" role="group" aria-label={props.name}>
+      <div className="jp-gw-Device-head">
+        <span className="jp-gw-Device-name">{props.name}</span>
+        <span className="jp-gw-Device-detail" title={props.title}>
+          {props.detail}
+        </span>
+      </div>
+      <Sparkline series={props.series} top={props.top} />
+      <div className="jp-gw-Device-figures">
+        {props.figures.map(({ label, value }, index) => (
+          <Figure key={index} label={label} value={value} />
+        ))}
+      </div>
+    </div>
+  );
+}
+
+export namespace Device {
+  export interface IProps {
+    name: string;
+    detail: React.ReactNode;
+    /** The detail as text, for where it is cut off. */
+    title?: string;
+    series: readonly (readonly (number | null)[])[];
+    /** The value at the sparkline's upper edge. */
+    top: number;
+    figures: readonly { label?: string; value: Known<IFigure> }[];
+  }
+}

@@ -1,0 +1,223 @@
+import { TranslationBundle } from '@jupyterlab/translation';
+import React from 'react';
+
+import {
+  linkRate,
+  memoryFigure,
+  percentFigure,
+  powerFigure,
+  rateFigure,
+  roundGib,
+  temperatureFigure
+} from '../common/format';
+import { isUnknown, Known, mapKnown, orElse } from '../common/known';
+import { topOf } from '../common/sparkline';
+import { Text } from '../common/value';
+import { gpuDetail, nicDetail, shownNics } from './describe';
+import { Device } from './device';
+import { IGpu, INic, IProbe } from './interfaces';
+import { ResourcesModel } from './model';
+
+/** A link that carries less than this in its best second shows as flat: bytes per second. */
+const QUIET_BYTES_PER_S = 1250;
+
+interface IProps {
+  model: ResourcesModel;
+  trans: TranslationBundle;
+}
+
+export function CpuAndMemory({ model, trans }: IProps): JSX.Element {
+  const host = model.snapshot?.host;
+  const waiting = { unknown: trans.__('waiting for the first sample') };
+  const cpu = model.sample?.cpu.percent ?? waiting;
+  const used = model.sample?.memory.used_bytes ?? waiting;
+  const total =
+    model.sample?.memory.total_bytes ?? host?.memory_bytes ?? waiting;
+  return (
+    <>
+      <Device
+        name={trans.__('CPU')}
+        detail={
+          host && (
+            <CpuDetail usable={host.cpus} all={host.cpus_total} trans={trans} />
+          )
+        }
+        series={[model.history('cpu')]}
+        top={100}
+        figures={[{ value: mapKnown(cpu, percentFigure) }]}
+      />
+      <Device
+        name={trans.__('Memory')}
+        detail={
+          isUnknown(total) ? (
+            <Text value={total} />
+          ) : (
+            trans.__('of %1', roundGib(total))
+          )
+        }
+        series={[model.history('memory')]}
+        top={orElse(total, topOf([model.history('memory')], 1))}
+        figures={[{ value: mapKnown(used, memoryFigure) }]}
+      />
+    </>
+  );
+}
+
+export function Gpus({ model, trans }: IProps): JSX.Element {
+  const { gpus, probes } = model.snapshot!;
+  if (gpus.length === 0) {
+    return <Missing what={trans.__('No GPU')} probe={probes.gpus} />;
+  }
+  return (
+    <>
+      {gpus.map(gpu => (
+        <Gpu key={gpu.index} gpu={gpu} model={model} trans={trans} />
+      ))}
+    </>
+  );
+}
+
+export function Nics({ model, trans }: IProps): JSX.Element {
+  const { nics, probes } = model.snapshot!;
+  const shown = shownNics(nics);
+  const virtual = nics
+    .filter(nic => nic.kind === 'virtual')
+    .map(nic => nic.name);
+  return (
+    <>
+      {shown.length === 0 && (
+        <Missing what={trans.__('No NIC')} probe={probes.nics} />
+      )}
+      {shown.map(nic => (
+        <Nic key={nic.name} nic={nic} model={model} trans={trans} />
+      ))}
+      {!shown.some(nic => nic.kind === 'rdma') && (
+        <p className="jp-gw-Note">
+          {trans.__('No RDMA device: collectives between VMs travel over TCP.')}
+        </p>
+      )}
+      {virtual.length > 0 && (
+        <p className="jp-gw-Note jp-gw-mod-cut" title={virtual.join(', ')}>
+          {trans._n(
+            '%1 virtual interface: ',
+            '%1 virtual interfaces: ',
+            virtual.length
+          )}
+          {virtual.join(', ')}
+        </p>
+      )}
+    </>
+  );
+}
+
+function CpuDetail(props: {
+  usable: Known<number>;
+  all: Known<number>;
+  trans: TranslationBundle;
+}): JSX.Element {
+  const { usable, all, trans } = props;
+  if (isUnknown(usable)) {
+    return <Text value={usable} />;
+  }
+  return isUnknown(all) || all === usable ? (
+    <>{trans._n('%1 core', '%1 cores', usable)}</>
+  ) : (
+    <>{trans.__('%1 of %2 cores usable', usable, all)}</>
+  );
+}
+
+function Gpu({ gpu, model, trans }: IProps & { gpu: IGpu }): JSX.Element {
+  const waiting = { unknown: trans.__('waiting for the first sample') };
+  const now = model.gpuSample(gpu.index);
+  const detail = gpuDetail(gpu, trans);
+  const size = mapKnown(gpu.memory_bytes, roundGib);
+  return (
+    <Device
+      name={trans.__('GPU %1', gpu.index)}
+      detail={
+        <>
+          {detail} · <Text value={size} />
+        </>
+      }
+      title={`${detail} · ${orElse(size, '–')}`}
+      series={[model.history(`gpu/${gpu.index}`)]}
+      top={100}
+      figures={[
+        {
+          label: trans.__('busy'),
+          value: mapKnown(now?.utilization_percent ?? waiting, percentFigure)
+        },
+        {
+          label: trans.__('memory'),
+          value: mapKnown(now?.memory_used_bytes ?? waiting, memoryFigure)
+        },
+        {
+          label: trans.__('power'),
+          value: mapKnown(now?.power_w ?? waiting, powerFigure)
+        },
+        {
+          label: trans.__('heat'),
+          value: mapKnown(now?.temperature_c ?? waiting, temperatureFigure)
+        }
+      ]}
+    />
+  );
+}
+
+function Nic({ nic, model, trans }: IProps & { nic: INic }): JSX.Element {
+  const waiting = { unknown: trans.__('waiting for the first sample') };
+  const now = model.nicSample(nic.name);
+  const names =
+    nic.kind === 'rdma' ? ['tx', 'rx', 'rdma_tx', 'rdma_rx'] : ['tx', 'rx'];
+  const series = names.map(name => model.history(`nic/${nic.name}/${name}`));
+  const figures = [
+    {
+      label: trans.__('tx'),
+      value: mapKnown(now?.tx_bytes_per_s ?? waiting, rateFigure)
+    },
+    {
+      label: trans.__('rx'),
+      value: mapKnown(now?.rx_bytes_per_s ?? waiting, rateFigure)
+    }
+  ];
+  if (nic.kind === 'rdma') {
+    figures.push(
+      {
+        label: trans.__('RDMA tx'),
+        value: mapKnown(now?.rdma_tx_bytes_per_s ?? waiting, rateFigure)
+      },
+      {
+        label: trans.__('RDMA rx'),
+        value: mapKnown(now?.rdma_rx_bytes_per_s ?? waiting, rateFigure)
+      }
+    );
+  }
+  const detail = nicDetail(nic, trans);
+  return (
+    <Device
+      name={nic.name}
+      detail={
+        <>
+          {detail} · {isUnknown(nic.rate_gbps) ? trans.__('rate') : null}{' '}
+          <Text value={mapKnown(nic.rate_gbps, linkRate)} />
+        </>
+      }
+      title={detail}
+      series={series}
+      top={topOf(series, QUIET_BYTES_PER_S)}
+      figures={figures}
+    />
+  );
+}
+
+/** That a kind of device is not there, and why. */
+function Missing(props: { what: string; probe: IProbe }): JSX.Element {
+  const { what, probe } = props;
+  return (
+    <p
+      className={`jp-gw-Note ${probe.status === 'failed' ? 'jp-gw-mod-error' : ''}`}
+    >
+      {probe.reason ? `${what}: ${probe.reason}.` : `${what}.`}
+    </p>
+  );
+}

@@ -1,0 +1,250 @@
+"""The sidebar panel's link, in a real kernel and over its real sockets."""
+
+from __future__ import annotations
+
+import queue
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from jupyter_client.blocking import BlockingKernelClient
+from jupyter_client.manager import start_new_kernel
+
+COMM_ID = "workbench-cluster"
+WAIT_S = 30.0
+
+# Stands for a cluster without processes: what the link is told is what it shows.
+STAND_IN = """
+import threading, time
+from dataclasses import dataclass
+import workbench.cluster.cluster as home
+from workbench.cluster import registry
+from workbench.errors import StartFailed
+
+@dataclass
+class Rank:
+    rank: int
+    vm: str = "vm1"
+    pid: int = 4711
+    gpu: str = "CPU"
+    nic: str = "lo"
+    state: str = "ready"
+
+class StandIn:
+    def __init__(self, n):
+        self.n, self.name, self.state, self.message, self.ranks = n, "stand-in", "stopped", "", []
+    def start(self):
+        if self.n == 13:
+            raise StartFailed("13 ranks were asked for, 12 came up")
+        if self.n == 14:
+            raise OSError("no space left on device")
+        self._to("starting")
+        self.ranks = [Rank(rank) for rank in range(self.n)]
+        self._to("ready")
+        return self
+    def stop(self):
+        self._to("stopped")
+    def _to(self, state):
+        self.state = state
+        registry.changed()
+
+home.Cluster = StandIn
+"""
+
+
+class Page:
+    """What a browser's page does, without the browser."""
+
+    def __init__(self, client: BlockingKernelClient) -> None:
+        self.client = client
+        self.heard: list[dict[str, Any]] = []
+        self.outputs: list[dict[str, Any]] = []
+        self.ended: set[str] = set()
+        self.subshell: str | None = None
+
+    def use_subshell(self) -> None:
+        """Make a subshell; requests travel on it from then on."""
+        request = self.client.session.msg("create_subshell_request", {})
+        self.client.control_channel.send(request)
+        self.subshell = self.client.get_control_msg(timeout=WAIT_S)["content"]["subshell_id"]
+
+    def ask(self, kind: str, **more: Any) -> None:
+        """Send a request over the comm, without opening it."""
+        content = {"comm_id": COMM_ID, "data": {"type": kind, **more}}
+        message = self.client.session.msg("comm_msg", content)
+        if self.subshell is not None:
+            message["header"]["subshell_id"] = self.subshell
+        self.client.shell_channel.send(message)
+
+    def begin(self, code: str) -> str:
+        """Start a cell; return its id."""
+        return str(self.client.execute(code))
+
+    def execute_aside(self, code: str) -> None:
+        """Run code on the subshell, while a cell blocks the main shell."""
+        content = {"code": code, "silent": True, "store_history": False, "user_expressions": {}}
+        message = self.client.session.msg("execute_request", content)
+        message["header"]["subshell_id"] = self.subshell
+        self.client.shell_channel.send(message)
+
+    def run(self, code: str) -> None:
+        """Run a cell to its end."""
+        cell = self.begin(code)
+        self.wait(lambda: cell in self.ended, f"the end of {code!r}")
+
+    def state(self) -> Any:
+        """The cluster, as the kernel told of it last."""
+        return [one for one in self.heard if one["type"] == "state"][-1]["cluster"]
+
+    def wait_for_state(self, state: str) -> dict[str, Any]:
+        """Wait until the kernel tells of a cluster in `state`; return it."""
+        self.wait(
+            lambda: any((one.get("cluster") or {}).get("state") == state for one in self.heard),
+            f"a cluster that is {state}",
+        )
+        return next(
+            one["cluster"]
+            for one in self.heard
+            if one["type"] == "state" and (one["cluster"] or {}).get("state") == state
+        )
+
+    def wait(self, done: Callable[[], bool], what: str) -> None:
+        """Take messages until `done`."""
+        until = time.monotonic() + WAIT_S
+        while not done():
+            if time.monotonic() > until:
+                pytest.fail(f"waited in vain for {what}; heard {self.heard}, {self.outputs}")
+            self._take()
+
+    def _take(self) -> None:
+        try:
+            message = self.client.get_iopub_msg(timeout=0.2)
+        except queue.Empty:
+            return
+        kind, content = message["msg_type"], message["content"]
+        if kind == "comm_msg" and content["comm_id"] == COMM_ID:
+            self.heard.append(content["data"])
+        elif kind in {"stream", "error"}:
+            self.outputs.append({"cell": message["parent_header"].get("msg_id"), **content})
+        elif kind == "status" and content["execution_state"] == "idle":
+            self.ended.add(message["parent_header"].get("msg_id", ""))
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[BlockingKernelClient]:
+    """A kernel's client, its extension loaded."""
+    manager, client = start_new_kernel()
+    try:
+        page = Page(client)
+        page.run("%load_ext workbench")
+        page.run(STAND_IN)
+        yield client
+    finally:
+        client.stop_channels()
+        manager.shutdown_kernel(now=True)
+
+
+@pytest.fixture
+def page(client: BlockingKernelClient) -> Page:
+    """A page that looks at a kernel without a cluster."""
+    page = Page(client)
+    page.run("registry.set_current(None)")
+    page.heard.clear()
+    return page
+
+
+def test_a_page_that_asks_is_told_that_there_is_no_cluster(page: Page) -> None:
+    """Before any start, the state is null, not an error."""
+    page.ask("refresh")
+    page.wait(lambda: bool(page.heard), "a state")
+    assert page.state() is None
+
+
+def test_start_tells_each_state_and_then_the_ranks(page: Page) -> None:
+    """A start from the panel ends with a row for each rank."""
+    page.ask("start", n=2)
+    cluster = page.wait_for_state("ready")
+    assert cluster["n"] == 2
+    assert cluster["ranks"][1] == {
+        "rank": 1, "vm": "vm1", "pid": 4711, "gpu": "CPU", "nic": "lo", "state": "ready",
+    }  # fmt: skip
+
+
+def test_stop_ends_what_a_cell_started(page: Page) -> None:
+    """The panel and the magics mean the same cluster."""
+    page.run("registry.start(3)")
+    page.wait_for_state("ready")
+    page.ask("stop")
+    assert page.wait_for_state("stopped")["n"] == 3
+
+
+@pytest.mark.parametrize(
+    ("request_", "says"),
+    [
+        ({"kind": "start", "n": 13}, "13 ranks were asked for, 12 came up"),
+        ({"kind": "start", "n": 14}, "OSError: no space left on device"),
+        ({"kind": "stop"}, "no cluster is running"),
+        ({"kind": "dance"}, "'dance'"),
+    ],
+)
+def test_a_request_that_fails_says_why(page: Page, request_: dict[str, Any], says: str) -> None:
+    """Whatever goes wrong reaches the person who clicked."""
+    page.ask(**request_)
+    page.wait(lambda: any(one["type"] == "error" for one in page.heard), "an error")
+    error = next(one for one in page.heard if one["type"] == "error")
+    assert says in error["message"]
+
+
+def test_stop_reaches_a_kernel_that_a_cell_blocks(page: Page) -> None:
+    """The cell ends only because of the request: it waits for it, after publishing itself."""
+    page.use_subshell()
+    page.run("cluster = registry.start(2)")
+    cell = page.begin(
+        "threading.Thread(target=registry.changed).start()\n"
+        "while cluster.state != 'stopped':\n    time.sleep(0.01)"
+    )
+    page.heard.clear()
+    page.wait_for_state("ready")  # told from the cell's thread
+    assert cell not in page.ended
+    page.ask("stop")
+    page.wait_for_state("stopped")
+    page.wait(lambda: cell in page.ended, "the end of the cell")
+
+
+def test_what_a_thread_of_the_cell_prints_after_a_request_stays_in_the_cell(page: Page) -> None:
+    """A request in the middle of a cell takes no output away from it."""
+    page.use_subshell()
+    page.run("cluster = registry.start(2)")
+    cell = page.begin(
+        "def late():\n"
+        "    while cluster.state != 'stopped':\n        time.sleep(0.01)\n"
+        "    time.sleep(0.2)\n"
+        "    print('printed late')\n"
+        "print('begun')\n"
+        "thread = threading.Thread(target=late)\nthread.start()\nthread.join()"
+    )
+    page.wait(lambda: bool(page.outputs), "the start of the cell")
+    page.ask("stop")
+    page.wait(lambda: cell in page.ended, "the end of the cell")
+    printed = "".join(one["text"] for one in page.outputs if one["cell"] == cell)
+    assert printed == "begun\nprinted late\n"
+
+
+def test_the_state_comes_again_while_a_cell_runs(page: Page) -> None:
+    """A page that was reloaded in the middle of a cell can only listen; it hears all the same."""
+    page.run("cluster = registry.start(2)")
+    cell = page.begin("while registry.current() is cluster:\n    time.sleep(0.01)")
+    page.heard.clear()
+    page.wait(lambda: len(page.heard) >= 3, "states without a change")
+    assert cell not in page.ended
+    page.use_subshell()
+    page.execute_aside("registry.set_current(None)")
+    page.wait(lambda: cell in page.ended, "the end of the cell")
+
+
+def test_loading_the_extension_again_changes_nothing(page: Page) -> None:
+    """One link per kernel: a second load does not make every state come twice."""
+    page.run("%load_ext workbench\n%reload_ext workbench")
+    page.run("[t.name for t in threading.enumerate()].count('workbench-panel') == 1 or 1 / 0")
+    assert not any("ename" in one for one in page.outputs)
