@@ -18,6 +18,8 @@ PIP := $(BIN)/python -m pip --no-input --disable-pip-version-check
 # pip's long talk, cut to a line per package.
 SHORT := | sed -un -E 's/^ *((Downloading|Building|Installing|Successfully) .*)/    \1/p'
 JLPM := cd labextension && jlpm
+# The front end is a step of its own here: pip need not build it again.
+export SKIP_JUPYTER_BUILDER := 1
 export PYTHON
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
@@ -77,14 +79,14 @@ $(STAMPS)/torch-$(TORCH_VERSION): $(STAMPS)/venv
 	@$(PIP) install "torch==$(TORCH_VERSION)" $(SHORT)
 	@touch $@
 
-$(STAMPS)/tools: $(STAMPS)/venv .ci/node
+$(STAMPS)/tools: pyproject.toml .ci/node $(STAMPS)/venv
 	@echo "==> JupyterLab and the build tools (about a minute)"
 	@$(PIP) install 'jupyterlab>=4.4,<5' 'hatchling>=1.21' 'hatch-jupyter-builder>=0.9' \
-	    'jupyter-builder>=1.2' $(SHORT)
+	    'jupyter-builder>=1.2' editables $(SHORT)
 	@.ci/node $(VENV)
 	@touch $@
 
-$(STAMPS)/node-modules: labextension/package.json labextension/yarn.lock $(STAMPS)/tools
+$(STAMPS)/node-modules: labextension/package.json labextension/yarn.lock | $(STAMPS)/tools
 	@echo "==> the front end's packages (about a minute)"
 	@$(JLPM) install --immutable
 	@touch $@
@@ -94,7 +96,7 @@ $(STAMPS)/frontend: $(STAMPS)/node-modules $(FRONTEND)
 	@$(JLPM) build:prod
 	@touch $@
 
-$(STAMPS)/package: pyproject.toml $(STAMPS)/torch-$(TORCH_VERSION) $(STAMPS)/tools | $(STAMPS)/frontend
+$(STAMPS)/package: pyproject.toml $(STAMPS)/torch-$(TORCH_VERSION) | $(STAMPS)/tools $(STAMPS)/frontend
 	@echo "==> this package and what it depends on (about a minute)"
 	@$(PIP) install --no-build-isolation --editable '.[notebooks]' $(SHORT)
 	@touch $@
