@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from workbench import __version__
@@ -48,6 +49,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_resources(commands)
     _add_doctor(commands)
     _add_build_horovod(commands)
+    _add_demo(commands)
     return parser
 
 
@@ -141,3 +143,26 @@ def _positive(text: str) -> int:
     if number < 1:
         raise argparse.ArgumentTypeError(f"{text} is not a positive number")
     return number
+
+
+def _add_demo(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    command = commands.add_parser(
+        "demo",
+        help="run the quickstart notebook and print what communication cost",
+        description="Run the quickstart notebook without a browser: two ranks train on this "
+        "machine. Prints the summary, and writes the executed notebook as HTML.",
+    )
+    command.add_argument("--notebook", type=Path, help="another notebook (a clone's quickstart)")
+    command.add_argument(
+        "--html", type=Path, default=Path("build/quickstart.html"), help="where to write the page"
+    )
+    command.set_defaults(run=_demo)
+
+
+def _demo(arguments: argparse.Namespace) -> int:
+    from workbench.demo import NOTEBOOK, run_demo
+
+    result = run_demo(arguments.html, arguments.notebook or NOTEBOOK)
+    print(result.summary)
+    print(f"\nThe executed notebook: {result.html.resolve()}")
+    return 0

@@ -26,16 +26,13 @@ class WorkbenchMagics(Magics):
     @argument("-n", type=int, default=2, help="ranks to start on this machine")
     @line_magic
     def cluster(self, line: str) -> Any:
-        """Start, show or stop the notebook's cluster."""
+        """Start, show or stop the notebook's cluster: ``cluster = %cluster start -n 2``."""
         args = _parse(self.cluster, line)
         from workbench.cluster import registry
-        from workbench.widgets.clusters import ClusterTable, TextOutput
 
         if args.verb == "start":
-            return ClusterTable(registry.start(args.n))
-        if args.verb == "stop":
-            return TextOutput(registry.stop())
-        return ClusterTable(registry.required())
+            return registry.start(args.n)
+        return registry.stop() if args.verb == "stop" else registry.required()
 
     @magic_arguments()
     @argument("--ranks", default=None, help="such as 0,2-3; all by default")
@@ -145,7 +142,11 @@ def _parse(magic: Any, line: str) -> Any:
 
 def register(shell: InteractiveShell) -> None:
     """Register the magics, and the panel's link where the front end has one."""
-    from workbench.widgets import panel
+    from workbench.widgets import clusters, panel
 
     shell.register_magics(WorkbenchMagics)
+    # by name, so that nothing of the cluster is loaded before one is wanted
+    for mime, show in (("text/html", clusters.to_html), ("text/plain", clusters.to_text)):
+        formatter = shell.display_formatter.formatters[mime]
+        formatter.for_type_by_name("workbench.cluster.cluster", "Cluster", show)
     panel.register(shell)

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from html import escape
+from typing import TYPE_CHECKING, Any
 
-from workbench.cluster import Cluster, RankInfo
+if TYPE_CHECKING:
+    from workbench.cluster import Cluster, RankInfo
 
 _HEAD = ("rank", "VM", "GPU", "NIC", "PID", "state", "threads", "memory")
 _STYLE = "font-variant-numeric:tabular-nums;border-collapse:collapse;font-size:12px"
 _CELL = "padding:2px 10px 2px 0;text-align:left"
 
 
-class TextOutput:
-    """One line, shown without the quotes of a string."""
+def to_html(cluster: Cluster) -> str:
+    """Return a cluster as HTML."""
+    return ClusterTable(cluster)._repr_html_()
 
-    def __init__(self, text: str) -> None:
-        self._text = text
 
-    def __repr__(self) -> str:
-        return self._text
+def to_text(cluster: Cluster, printer: Any, cycle: bool) -> None:  # noqa: ARG001 - IPython's form
+    """Print a cluster as text, as IPython's pretty printer asks for it."""
+    printer.text(repr(ClusterTable(cluster)))
 
 
 class ClusterTable:
@@ -36,15 +38,20 @@ class ClusterTable:
         self._title = f"{cluster.name}: {cluster.n} rank{plural}, {cluster.state}"
         if cluster.message:
             self._title += f" ({cluster.message})"
-        self._rows = [_row(info, memory.get(info.rank)) for info in cluster.ranks]
+        running = [] if cluster.state == "stopped" else cluster.ranks
+        self._rows = [_row(info, memory.get(info.rank)) for info in running]
 
     def __repr__(self) -> str:
+        if not self._rows:
+            return self._title
         lines = [_HEAD, *self._rows]
         widths = [max(len(line[place]) for line in lines) for place in range(len(_HEAD))]
         table = ["  ".join(map(str.ljust, line, widths)).rstrip() for line in lines]
         return "\n".join([self._title, *table])
 
     def _repr_html_(self) -> str:
+        if not self._rows:
+            return f"<div>{escape(self._title)}</div>"
         head = "".join(f'<th scope="col" style="{_CELL}">{name}</th>' for name in _HEAD)
         body = "".join(
             "<tr>" + "".join(f'<td style="{_CELL}">{escape(cell)}</td>' for cell in row) + "</tr>"

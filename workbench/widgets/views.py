@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from workbench.widgets.cluster_source import ClusterSource
 from workbench.widgets.live import LiveView
 from workbench.widgets.source import Reading
-from workbench.widgets.tables import summary_line, summary_table
+from workbench.widgets.tables import summary_table
+from workbench.widgets.text_table import summary_text
 
 if TYPE_CHECKING:
     from workbench.advisor import Cause
@@ -32,7 +33,7 @@ class TimingsSummary:
         self._reading = Reading.take(source, _TABLE_ROWS)
 
     def __repr__(self) -> str:
-        return summary_line(self._reading)
+        return summary_text(self._reading)
 
     def _repr_html_(self) -> str:
         return summary_table(self._reading) or f"<p>{escape(self._reading.status.message)}</p>"

@@ -1,0 +1,85 @@
+"""Runs the quickstart notebook without a browser, and says what it found."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from workbench.errors import CellError, UsageError
+
+NOTEBOOK = Path(__file__).parent.parent / "notebooks" / "01-quickstart.ipynb"
+_CELL_TIMEOUT_S = 120
+
+
+@dataclass(frozen=True)
+class DemoResult:
+    """What the quickstart gave.
+
+    Attributes
+    ----------
+    summary
+        The table of key figures and the sentences beneath it, as text.
+    html
+        The executed notebook.
+    """
+
+    summary: str
+    html: Path
+
+
+def run_demo(html: Path, notebook: Path = NOTEBOOK) -> DemoResult:
+    """Execute `notebook` and write it to `html`.
+
+    Raises
+    ------
+    UsageError
+        There is no such notebook, or a package that runs it is missing.
+    CellError
+        A cell of it failed.
+    """
+    if not notebook.is_file():
+        raise UsageError(
+            f"the notebook {notebook} was asked for and is not there: "
+            "run this in a clone of the repository, or name one with --notebook"
+        )
+    try:
+        import nbclient
+        import nbformat
+    except ImportError as error:
+        raise UsageError(
+            f"running a notebook takes {error.name}: pip install 'gradient-workbench[notebooks]'"
+        ) from error
+    page = nbformat.read(notebook, as_version=4)
+    client = nbclient.NotebookClient(
+        page,
+        timeout=_CELL_TIMEOUT_S,
+        kernel_name="python3",
+        resources={"metadata": {"path": str(notebook.parent)}},
+        extra_arguments=["--IPKernelApp.log_level=ERROR"],
+    )
+    try:
+        client.execute()
+    except nbclient.exceptions.CellExecutionError as error:
+        raise CellError(f"{notebook.name} failed: {error.ename}: {error.evalue}\n{error}") from None
+    html.parent.mkdir(parents=True, exist_ok=True)
+    html.write_text(_to_html(page))
+    return DemoResult(_summary(page), html)
+
+
+def _to_html(page: Any) -> str:
+    from nbconvert import HTMLExporter
+
+    body, _ = HTMLExporter().from_notebook_node(page)
+    return str(body)
+
+
+def _summary(page: Any) -> str:
+    """Return the text of the cells that train and sum up."""
+    parts = []
+    for cell in page.cells:
+        if {"train", "summary"} & set(cell.metadata.get("tags", [])):
+            parts += [output.text for output in cell.outputs if output.output_type == "stream"]
+        elif cell.source.startswith("%timings summary"):
+            parts += [output.data["text/plain"] for output in cell.outputs if "data" in output]
+    return "\n".join(part.strip() for part in parts)
