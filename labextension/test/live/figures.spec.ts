@@ -1,0 +1,120 @@
+import {
+  count,
+  digits,
+  milliseconds,
+  percent,
+  time
+} from '../../src/live/format';
+import {
+  axisEnd,
+  labelledRows,
+  layout,
+  NARROW,
+  roundUp
+} from '../../src/live/layout';
+import { darker, EXPOSED, IN_STACK, IN_TIME } from '../../src/live/phases';
+import { ViewRange } from '../../src/live/range';
+
+describe('figures', () => {
+  it.each([
+    [0, '0', 'µs'],
+    [299.4, '299', 'µs'],
+    [999.6, '1.00', 'ms'],
+    [24300, '24.3', 'ms'],
+    [1234567, '1,235', 'ms'],
+    [12345678, '12.3', 's']
+  ])('%d µs is %s %s', (us, value, unit) => {
+    expect(time(us)).toEqual({ value, unit });
+  });
+
+  it('groups digits and keeps three of them', () => {
+    expect(count(1284)).toBe('1,284');
+    expect(count(1234567)).toBe('1,234,567');
+    expect([digits(8.7), digits(61.34), digits(1234.5)]).toEqual([
+      '8.70',
+      '61.3',
+      '1,235'
+    ]);
+    expect(milliseconds(1234567)).toBe('1,234.57');
+    expect(percent(0.248)).toBe('25 %');
+  });
+
+  it('never shows a number that is not known', () => {
+    const dashes = [
+      time(NaN).value,
+      count(NaN),
+      digits(NaN),
+      milliseconds(NaN),
+      percent(NaN)
+    ];
+    expect(new Set(dashes)).toEqual(new Set(['–']));
+  });
+});
+
+describe('layout', () => {
+  it('puts two columns beside each other that fill the width', () => {
+    const { narrow, left, right } = layout(1000, 2);
+    expect(narrow).toBe(false);
+    expect(left + right).toBe(1000 - 16);
+  });
+
+  it('stacks the columns where it is narrow', () => {
+    const { narrow, left, right } = layout(NARROW - 1, 2);
+    expect([narrow, left, right]).toEqual([true, NARROW - 1, NARROW - 1]);
+  });
+
+  it('does not let one warm-up flatten all other iterations', () => {
+    const steady = Array.from({ length: 99 }, () => 20);
+    expect(axisEnd([...steady, 21])).toBeLessThan(26);
+    expect(axisEnd([...steady, 2000])).toBeLessThan(31);
+    expect(axisEnd([])).toBe(1);
+  });
+
+  it('rounds up to figures that people read', () => {
+    expect([roundUp(17), roundUp(20), roundUp(0.21), roundUp(801)]).toEqual([
+      20, 20, 0.25, 1000
+    ]);
+  });
+
+  it('labels as many rows as there is room for', () => {
+    expect(labelledRows(2, 40, 12)).toEqual([0, 1]);
+    expect(labelledRows(64, 48, 12)).toEqual([0, 16, 32, 48]);
+  });
+});
+
+describe('phases', () => {
+  it('has exposed communication on top of the stack', () => {
+    expect(IN_STACK[IN_STACK.length - 1]).toBe(EXPOSED);
+    expect(new Set(IN_STACK)).toEqual(new Set(IN_TIME));
+  });
+
+  it('edges are darker than what they enclose', () => {
+    expect(darker('#D55E00')).toBe('#8a3d00');
+  });
+});
+
+describe('ViewRange', () => {
+  it('follows the newest iterations', () => {
+    const range = new ViewRange();
+    range.span = 100;
+    expect(range.current(0, 49)).toEqual({ from: 0, to: 50 });
+    expect(range.current(0, 999)).toEqual({ from: 900, to: 1000 });
+    range.span = null;
+    expect(range.current(7, 999)).toEqual({ from: 7, to: 1000 });
+  });
+
+  it('stands still when zoomed, until it follows again', () => {
+    const range = new ViewRange();
+    range.fix({ from: 10.4, to: 20.2 });
+    expect(range.current(0, 999)).toEqual({ from: 10, to: 21 });
+    expect(range.following).toBe(false);
+    range.follow();
+    expect(range.current(0, 9)).toEqual({ from: 0, to: 10 });
+  });
+
+  it('never zooms in to nothing', () => {
+    const range = new ViewRange();
+    range.fix({ from: 5, to: 5 });
+    expect(range.current(0, 99)).toEqual({ from: 5, to: 9 });
+  });
+});

@@ -1,0 +1,123 @@
+import { spans, spanMean } from '../../src/live/decimate';
+import { COLUMNS, readRows } from '../../src/live/protocol';
+import { TimingStore } from '../../src/live/store';
+import { pack, row, rows } from './rows';
+
+const PLACES = [
+  { rank: 0, vm: 'vm1' },
+  { rank: 1, vm: 'vm2' }
+];
+
+function store(all: number[][]): TimingStore {
+  const made = new TimingStore();
+  made.setRanks(PLACES);
+  made.add(readRows(COLUMNS, all.length, pack(all)));
+  return made;
+}
+
+function add(to: TimingStore, all: number[][]): void {
+  to.add(readRows(COLUMNS, all.length, pack(all)));
+}
+
+describe('TimingStore', () => {
+  it('holds what was added, by iteration and rank', () => {
+    const held = store([row(3, 0), row(3, 1, { exposed_us: 7000 })]);
+    expect([held.first, held.last, held.length]).toEqual([3, 3, 1]);
+    expect(held.get('exposed_us', 3, 1)).toBe(7000);
+    expect(held.mean('exposed_us', 3, null)).toBe(6500);
+    expect(held.mean('exposed_us', 3, 0)).toBe(6000);
+  });
+
+  it('knows nothing of iterations that did not come', () => {
+    const held = store([row(0, 0), row(0, 1), row(2, 0)]);
+    expect(held.get('iteration_us', 1, 0)).toBeNaN();
+    expect(held.mean('iteration_us', 1, null)).toBeNaN();
+    expect(held.get('iteration_us', 2, 1)).toBeNaN();
+    expect(held.mean('iteration_us', 2, null)).toBe(20000);
+    expect(held.get('iteration_us', 3, 0)).toBeNaN();
+  });
+
+  it('takes a row that comes twice once', () => {
+    const held = store(rows(0, 5));
+    add(held, [row(4, 1, { wait_us: 42 })]);
+    expect(held.length).toBe(5);
+    expect(held.get('wait_us', 4, 1)).toBe(42);
+  });
+
+  it('takes older rows in, where there is room', () => {
+    const held = store(rows(100, 105));
+    add(held, rows(90, 105));
+    expect([held.first, held.last]).toEqual([90, 104]);
+    expect(held.get('iteration_us', 90, 0)).toBe(20000);
+  });
+
+  it('forgets the oldest iterations when it is full', () => {
+    const held = store([row(0, 0)]);
+    const { capacity } = held;
+    add(held, rows(capacity, capacity + 10));
+    expect(held.first).toBe(10);
+    expect(held.get('iteration_us', 0, 0)).toBeNaN();
+    // The slots between were last used by nobody.
+    expect(held.get('iteration_us', capacity - 1, 0)).toBeNaN();
+    expect(held.get('iteration_us', capacity + 9, 1)).toBe(20000);
+    add(held, [row(3, 0)]);
+    expect(held.first).toBe(10);
+  });
+
+  it('keeps 10,000 iterations of 2 ranks and 1,000 of 64', () => {
+    const held = store([]);
+    expect(held.capacity).toBe(10000);
+    held.setRanks(Array.from({ length: 64 }, (_, rank) => ({ rank, vm: '' })));
+    expect(held.capacity).toBeGreaterThanOrEqual(1000);
+  });
+
+  it('begins anew with other ranks', () => {
+    const held = store(rows(0, 5));
+    held.setRanks([...PLACES, { rank: 2, vm: 'vm2' }]);
+    expect(held.length).toBe(0);
+  });
+
+  it('leaves rows of ranks that it was not told of out', () => {
+    expect(store([row(0, 7)]).length).toBe(0);
+  });
+});
+
+describe('decimation', () => {
+  it('gives every iteration a column while there are enough', () => {
+    expect(spans(5, 8, 10)).toEqual([
+      { from: 5, to: 6 },
+      { from: 6, to: 7 },
+      { from: 7, to: 8 }
+    ]);
+  });
+
+  it('covers each iteration once, in order, in few enough columns', () => {
+    const all = spans(7, 10007, 300);
+    expect(all[0].from).toBe(7);
+    expect(all[all.length - 1].to).toBe(10007);
+    all.slice(1).forEach((span, i) => expect(span.from).toBe(all[i].to));
+    expect(all.length).toBeLessThanOrEqual(301);
+  });
+
+  it('cuts at the same places when newer iterations come', () => {
+    const cuts = (to: number): number[] => spans(0, to, 100).map(s => s.from);
+    expect(cuts(995).slice(0, 99)).toEqual(cuts(999).slice(0, 99));
+  });
+
+  it('means what is known', () => {
+    const held = store([
+      row(0, 0, { exposed_us: 1000 }),
+      row(0, 1, { exposed_us: 2000 }),
+      row(2, 0, { exposed_us: 4500 })
+    ]);
+    const span = { from: 0, to: 3 };
+    expect(spanMean(held, 'exposed_us', span, null)).toBe(3000);
+    expect(spanMean(held, 'exposed_us', span, 1)).toBe(2000);
+    expect(spanMean(held, 'exposed_us', { from: 1, to: 2 }, 0)).toBeNaN();
+  });
+
+  it('has no columns where there is nothing', () => {
+    expect(spans(0, 0, 100)).toEqual([]);
+    expect(spans(0, 10, 0)).toEqual([]);
+  });
+});
