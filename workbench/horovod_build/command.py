@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import subprocess
+import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -66,6 +67,16 @@ def end_group(process: subprocess.Popen[str]) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
+    _await_empty(process.pid)
+
+
+def _await_empty(group: int) -> None:
+    """Wait until the last of a killed group is gone, which the kernel does in its own time."""
+    until = time.monotonic() + _GRACE_S
+    with contextlib.suppress(ProcessLookupError):
+        while time.monotonic() < until:
+            os.killpg(group, 0)
+            time.sleep(0.01)
 
 
 def _follow(

@@ -50,7 +50,9 @@ class Compile:
         self._progress.step("fetching Horovod's source and the build tools")
         self._fetch_tools()
         source = self._fetch_source()
-        toolchain = recipe.write_toolchain(self._work, torch.cxx_standard)
+        toolchain = recipe.write_toolchain(
+            self._work, torch.cxx_standard, operations.load_folders()
+        )
         env = recipe.environment(
             os.environ,
             tools=self._tools,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from workbench.errors import UsageError
 from workbench.horovod_build.failure import failed
 from workbench.horovod_build.machine import first_line
+from workbench.horovod_build.recipe import SITE_PACKAGES
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
     from workbench.horovod_build.torchinfo import TorchInfo
 
 NAMES = ("gloo", "nccl", "mpi")
-_NCCL_ROOTS = ("/usr", "/usr/local", "/usr/local/nccl", "/usr/local/cuda", "/opt/nccl")
+_SYSTEM = (Path("/usr"), Path("/usr/local"))
+_NCCL_ROOTS = (*_SYSTEM, Path("/usr/local/nccl"), Path("/usr/local/cuda"), Path("/opt/nccl"))
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,8 @@ class Found:
         Where it was found, or why it cannot be built, with what to install.
     include, library, toolkit
         NCCL's header folder and library file, and the CUDA toolkit's folder.
+    load_folder
+        Where the loader must look for its library, if not in the usual places.
     """
 
     version: str | None
@@ -42,6 +46,7 @@ class Found:
     include: Path | None = None
     library: Path | None = None
     toolkit: Path | None = None
+    load_folder: str | None = None
 
 
 @dataclass(frozen=True)
@@ -60,6 +65,11 @@ class Operations:
     def names(self) -> tuple[str, ...]:
         """The chosen operations, in a fixed order."""
         return tuple(name for name in NAMES if name in self.found)
+
+    def load_folders(self) -> list[str]:
+        """Return the folders in which the built library looks for others."""
+        folders = (self.found[name].load_folder for name in self.names)
+        return [folder for folder in folders if folder is not None]
 
     def versions(self) -> dict[str, str]:
         """Return each chosen operation with its version."""
@@ -127,7 +137,9 @@ def find_mpi() -> Found:
     if compiler is None:
         return Found(None, "no mpicxx is on the PATH (Debian and Ubuntu: libopenmpi-dev)")
     version = first_line([compiler, "--showme:version"]) or first_line(["mpichversion"])
-    return Found(version or "version unknown", compiler)
+    prefix = Path(compiler).resolve().parent.parent
+    folder = None if prefix in _SYSTEM else f"{prefix}/lib"
+    return Found(version or "version unknown", compiler, load_folder=folder)
 
 
 def find_nccl(torch: TorchInfo) -> Found:
@@ -145,11 +157,15 @@ def find_nccl(torch: TorchInfo) -> Found:
             "the CUDA toolkit is missing: no folder with bin/nvcc and include/cuda_runtime.h was "
             f"found (install the one of CUDA {torch.cuda}, or set CUDA_HOME to where it is)",
         )
-    for root in _nccl_roots(torch):
+    beside = torch.folder.parent / "nvidia/nccl"
+    for root in (beside, *_NCCL_ROOTS):
         header, library = root / "include/nccl.h", _nccl_library(root)
         if header.exists() and library is not None:
             version = f"{_nccl_version(header)}, {_nvcc_version(toolkit)}"
-            return Found(version, str(root), header.parent, library, toolkit)
+            folder = None if root in _SYSTEM else str(library.parent)
+            if root == beside:
+                folder = f"{SITE_PACKAGES}/nvidia/nccl/lib"
+            return Found(version, str(root), header.parent, library, toolkit, folder)
     return Found(None, "NCCL's header nccl.h was not found (Debian and Ubuntu: libnccl-dev)")
 
 
@@ -165,10 +181,6 @@ def _require_sense(wanted: Collection[str], unwanted: Collection[str]) -> None:
             "--without gloo was asked for, but ranks find each other over Gloo: it is always "
             "built. --without mpi and --without nccl are possible."
         )
-
-
-def _nccl_roots(torch: TorchInfo) -> list[Path]:
-    return [torch.folder.parent / "nvidia/nccl", *map(Path, _NCCL_ROOTS)]
 
 
 def _nccl_library(root: Path) -> Path | None:

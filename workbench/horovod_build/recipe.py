@@ -1,6 +1,6 @@
 """How Horovod 0.28.1 is built against a PyTorch that is three years younger.
 
-Three things stand between the last release of Horovod and a present machine,
+Three kinds of things stand between the last release of Horovod and a present machine,
 and each is met here without touching a line of its source:
 
 - It asks for C++14 in two CMakeLists; PyTorch's headers refuse that. A CMake
@@ -8,8 +8,9 @@ and each is met here without touching a line of its source:
   the standard that PyTorch's headers ask for (horovod#3996, horovod#4014).
 - Its bundled Gloo declares a CMake of 2013, which CMake 4 refuses, and relies
   on headers that included ``<cstdint>`` by themselves before GCC 13.
-- Its setup asks the compiler for the *native* instruction set; the wheel would
-  then depend on the processor that happened to build it, unseen.
+- Its setup asks the compiler for the *native* instruction set and lets CMake
+  write the folders of the build into the library; the wheel would then depend,
+  unseen, on the processor and on the environment that happened to build it.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import sysconfig
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from workbench.horovod_build.machine import Machine
@@ -31,7 +32,7 @@ VERSION = "0.28.1"
 SDIST_SHA256 = "92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0"
 """What the published source archive must hash to."""
 
-RECIPE = 1
+RECIPE = 2
 """Raised whenever a change in this file makes another wheel from the same parts."""
 
 BUILD_NEEDS = ("setuptools>=70.1,<81",)
@@ -41,10 +42,17 @@ itself, 81 the first without the ``setup.py``-time features that it uses."""
 RUNTIME_NEEDS = ("cloudpickle", "psutil", "pyyaml", "packaging", "cffi>=1.4.0")
 """Horovod's own requirements but for PyTorch, which must stay as it is."""
 
+SITE_PACKAGES = "$ORIGIN/../.."
+"""Where packages lie, seen from the library in ``horovod/torch/``."""
+
 _TOOLCHAIN = """\
 set(CMAKE_PROJECT_INCLUDE "{snippet}")
 # As CMake's RelWithDebInfo without the debug information: a third of the size.
 set(CMAKE_CXX_FLAGS_RELWITHDEBINFO "-O2 -DNDEBUG" CACHE STRING "" FORCE)
+# Libraries are looked for beside the wheel wherever it is installed, and never
+# in the folder of the build, which is gone and may be anyone's by then.
+set(CMAKE_BUILD_WITH_INSTALL_RPATH ON)
+set(CMAKE_INSTALL_RPATH "{rpath}")
 """
 
 _SNIPPET = """\
@@ -55,7 +63,7 @@ set(CMAKE_CUDA11_EXTENSION_COMPILE_OPTION -std=c++{standard})
 """
 
 
-def write_toolchain(folder: Path, cxx_standard: int) -> Path:
+def write_toolchain(folder: Path, cxx_standard: int, libraries: Sequence[str] = ()) -> Path:
     """Write the two CMake files and return the one that CMake is told of.
 
     Parameters
@@ -64,11 +72,14 @@ def write_toolchain(folder: Path, cxx_standard: int) -> Path:
         An existing folder for both.
     cxx_standard
         The standard that PyTorch's headers ask for, such as 17.
+    libraries
+        Folders, beyond PyTorch's and the system's, that hold shared libraries.
     """
     snippet = folder / "standard.cmake"
     snippet.write_text(_SNIPPET.format(standard=cxx_standard), encoding="utf-8")
     toolchain = folder / "toolchain.cmake"
-    toolchain.write_text(_TOOLCHAIN.format(snippet=snippet), encoding="utf-8")
+    rpath = ";".join((f"{SITE_PACKAGES}/torch/lib", *libraries))
+    toolchain.write_text(_TOOLCHAIN.format(snippet=snippet, rpath=rpath), encoding="utf-8")
     return toolchain
 
 
