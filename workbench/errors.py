@@ -68,15 +68,11 @@ class RankError:
         ``str(exception)``.
     traceback
         The traceback as a notebook shows it, ANSI colours included.
-    freed
-        True where the rank failed only because it was freed from a
-        collective after another rank's error.
     """
 
     name: str
     message: str
     traceback: str
-    freed: bool = False
 
 
 class RanksFailed(CellError):

@@ -8,13 +8,13 @@ from workbench.errors import RankError, RanksFailed
 
 def failure(errors: dict[int, RankError], *, released: bool) -> RanksFailed:
     """Return the error to raise for a cell that failed on some ranks."""
-    own = {rank: error for rank, error in errors.items() if rank >= 0 and not error.freed}
+    own = {rank: error for rank, error in errors.items() if not _follows(error)}
     told = own or errors
     parts = [
         f"{label(ranks)} {error.name}: {error.message}\n{error.traceback}".rstrip()
         for ranks, error in _grouped(told)
     ]
-    freed = sorted(rank for rank, error in errors.items() if error.freed)
+    freed = sorted(set(errors) - set(own))
     if own and freed:
         parts.append(f"{label(freed)} freed from a collective; variables stand")
     if released:
@@ -23,6 +23,11 @@ def failure(errors: dict[int, RankError], *, released: bool) -> RanksFailed:
             "and the optimizer's state before you go on"
         )
     return RanksFailed("\n".join(parts), dict(sorted(told.items())))
+
+
+def _follows(error: RankError) -> bool:
+    """Whether a rank only failed because another had: Horovod raises this where a ring breaks."""
+    return error.name == "HorovodInternalError"
 
 
 def _grouped(errors: dict[int, RankError]) -> list[tuple[list[int], RankError]]:

@@ -215,8 +215,7 @@ class CellRun:
         self.iterations[rank] = content["iterations"]
         self.outstanding += content["outstanding"] if content["error"] else 0
         if content["error"]:
-            freed = self.guard.released and content["error"]["name"] == "HorovodInternalError"
-            self.errors[rank] = RankError(**content["error"], freed=freed)
+            self.errors[rank] = RankError(**content["error"])
         if content["kept"]:
             self._values[rank] = Kept(content["kept"])
         else:

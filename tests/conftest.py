@@ -1,0 +1,28 @@
+"""What several test files share."""
+
+import contextlib
+
+import pytest
+
+import workbench as wb
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """Two real ranks on this machine, for a whole file of tests."""
+    with wb.Cluster(n=2) as running:
+        yield running
+
+
+@pytest.fixture
+def fresh(cluster):
+    """The cluster and a way to get only the timings of the cells that the test runs."""
+    before = cluster.timings.to_frame()["iteration"].max()
+    start = -1 if before != before else before
+
+    def frame():
+        table = cluster.timings.to_frame()
+        return table[table["iteration"] > start]
+
+    with contextlib.suppress(AttributeError):
+        yield cluster, frame

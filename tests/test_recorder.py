@@ -1,0 +1,189 @@
+"""The recorder by its events alone: shapes that need no ring, or that this build cannot run."""
+
+import time
+
+from workbench.rank.cycle import Cycle
+from workbench.rank.pack import Packer, merge, overlap
+from workbench.rank.recorder import Recorder
+from workbench.wire import Flag, IterationRecord, Layout
+
+
+class Ring:
+    """A ring of one's own: handles finish when the test says so."""
+
+    def __init__(self):
+        self.done = set()
+        self.records = []
+        self.layouts = {}
+        self.dropped = 0
+        packer = Packer(2, lambda: self.dropped)
+        self.recorder = Recorder(lambda handle: handle in self.done, self._deliver(packer))
+
+    def _deliver(self, packer):
+        def deliver(iteration):
+            for message in packer(iteration):
+                if message.kind == "layout":
+                    layout = Layout.from_content(message.content)
+                    self.layouts[layout.number] = layout
+                else:
+                    self.records.append(IterationRecord.unpack(message.payload[0]))
+
+        return deliver
+
+    def submit(self, handle, name, size=100):
+        self.recorder.submitted(handle, name, size, 1, time.perf_counter_ns())
+
+    def wait(self, handle):
+        self.recorder.wait_begins(handle)
+        self.done.add(handle)
+        self.recorder.wait_ends(handle)
+
+    def step(self, optimizer=1, handles=()):
+        """As Horovod's optimizer does: two nested steps, a wait between their beginnings."""
+        self.recorder.step_begins(optimizer)
+        self.recorder.exposed_begins()
+        for handle in handles:
+            self.wait(handle)
+        self.recorder.exposed_ends()
+        self.recorder.step_begins(optimizer)
+        self.recorder.step_ends(optimizer)
+        self.recorder.step_ends(optimizer)
+
+
+def sums(record):
+    phases = ("data", "forward", "backward", "exposed", "optimizer", "other")
+    return sum(getattr(record, f"{phase}_ns") for phase in phases)
+
+
+def iterate(ring, handles):
+    ring.recorder.forward_begins(training=True, grad=True)
+    ring.recorder.backward_begins()
+    for handle in handles:
+        ring.submit(handle, f"p{handle % 10}")
+    ring.recorder.backward_ends()
+    ring.step(handles=handles)
+
+
+def test_records_hold_what_happened():
+    """Each step is a record; phases add up to it exactly; names come once."""
+    ring = Ring()
+    for turn in range(3):
+        iterate(ring, [turn * 10, turn * 10 + 1])
+    ring.recorder.end_cell()
+    assert [record.index for record in ring.records] == [0, 1, 2]
+    for record in ring.records:
+        assert sums(record) == record.duration_ns
+        assert (record.size_bytes, record.tensors) == (200, 2)
+        assert len(record.submitted) == 2
+    assert [layout.names for layout in ring.layouts.values()] == [("p0", "p1")]
+    assert [bool(record.flags & Flag.FIRST_OF_CELL) for record in ring.records] == [
+        True,
+        False,
+        False,
+    ]
+    starts = [record.start_ns for record in ring.records]
+    ends = [record.start_ns + record.duration_ns for record in ring.records]
+    assert starts[1:] == ends[:-1]
+
+
+def test_a_completion_is_bracketed_by_polls():
+    """A collective seen unfinished by one submission and finished by the next ended between."""
+    ring = Ring()
+    ring.recorder.forward_begins(training=True, grad=True)
+    ring.recorder.backward_begins()
+    ring.submit(1, "a")
+    ring.submit(2, "b")  # sees a unfinished
+    ring.done.add(1)
+    time.sleep(0.002)
+    ring.submit(3, "c")  # sees a finished
+    ring.recorder.backward_ends()
+    ring.step(handles=[1, 2, 3])
+    ring.recorder.end_cell()
+    (record,) = ring.records
+    names = ring.layouts[record.layout].names
+    a, c = names.index("a"), names.index("c")
+    assert record.submitted[a] < record.unfinished[a] < record.finished[a]
+    assert record.finished[a] - record.unfinished[a] >= 2_000_000 / 100 * 0.9
+    assert record.finished[a] < record.finished[c]
+
+
+def test_steps_within_the_backward_end_no_iteration():
+    """Adasum steps each parameter inside the backward; only the outer step counts."""
+    ring = Ring()
+    for _ in range(2):
+        ring.recorder.forward_begins(training=True, grad=True)
+        ring.recorder.backward_begins()
+        for _ in range(5):
+            ring.recorder.step_begins(1)
+            ring.recorder.step_ends(1)
+        ring.recorder.backward_ends()
+        ring.recorder.step_begins(1)
+        ring.recorder.step_ends(1)
+    assert ring.recorder.end_cell() == 2
+    assert all(sums(record) == record.duration_ns for record in ring.records)
+
+
+def test_a_step_that_raised_does_not_spoil_the_next():
+    """After a step that never ended, further steps are iterations again."""
+    ring = Ring()
+    iterate(ring, [])
+    ring.recorder.step_begins(1)
+    ring.recorder.step_begins(1)  # raised within: no end
+    for _ in range(3):
+        iterate(ring, [])
+    count = ring.recorder.end_cell()
+    assert count in (3, 4)
+    assert all(sums(record) == record.duration_ns for record in ring.records)
+
+
+def test_a_collective_nobody_waited_for_is_outstanding():
+    """What an error left behind is known, so that the ring can be formed anew."""
+    ring = Ring()
+    ring.recorder.forward_begins(training=True, grad=True)
+    ring.submit(1, "a")
+    assert ring.recorder.outstanding == 1
+    ring.wait(1)
+    assert ring.recorder.outstanding == 0
+
+
+def test_the_rank_knows_where_it_is_blocked():
+    """During a wait the tensor's name can be asked for from another thread."""
+    ring = Ring()
+    ring.submit(7, "layer.weight")
+    assert ring.recorder.blocked is None
+    ring.recorder.wait_begins(7)
+    assert ring.recorder.blocked[0] == "layer.weight"
+    ring.recorder.wait_ends(7)
+    assert ring.recorder.blocked is None
+
+
+def test_the_same_tensors_in_another_order_have_one_layout():
+    """Autograd may finish gradients in any order; their names are not sent again."""
+    ring = Ring()
+    iterate(ring, [1, 2, 3])
+    iterate(ring, [13, 11, 12])
+    ring.recorder.end_cell()
+    assert len(ring.layouts) == 1
+    assert len(ring.records) == 2
+
+
+def test_cycles_of_optimizers():
+    """Steps group into iterations by the optimizers that take part."""
+
+    def group(steps):
+        cycle = Cycle()
+        found = [part for step in steps for part in cycle.step(ord(step), step)]
+        return ["".join(parts) for parts in found + cycle.end()]
+
+    assert group("aaa") == ["a", "a", "a"]
+    assert group("ababab") == ["ab", "ab", "ab"]
+    assert group("abcabc") == ["abc", "abc"]
+    assert group("aabaab") == ["a", "a", "ba", "ab"]  # one for each step of a
+    assert group("") == []
+
+
+def test_intervals():
+    """The union of intervals, and how long two sets of them run at once."""
+    assert merge([(0, 2), (1, 3), (5, 6), (6, 7)]) == [(0, 3), (5, 7)]
+    assert overlap([(0, 3), (5, 7)], [(2, 6)]) == 2
+    assert overlap([], [(2, 6)]) == 0

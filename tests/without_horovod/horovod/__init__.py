@@ -1,0 +1,3 @@
+"""Stands in the way of the installed Horovod, as if there were none."""
+
+raise ModuleNotFoundError("No module named 'horovod'", name="horovod")
