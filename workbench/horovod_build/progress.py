@@ -14,10 +14,11 @@ if TYPE_CHECKING:
 _PERCENT = re.compile(r"^\[\s*(\d{1,3})%\]")
 _STEP_PERCENT = 10
 _REFRESH_S = 0.5
+_REFRESH_LOG_S = 60.0
 
 
 class Progress:
-    """Tells of a build: one moving line on a terminal, a line each 10 % elsewhere.
+    """Tells of a build: one moving line on a terminal, a line each 10 % or minute elsewhere.
 
     Use as a context manager around the whole build; the line's clock moves
     while the compiler is silent.
@@ -38,8 +39,7 @@ class Progress:
         self._clock = threading.Thread(target=self._tick, name="progress", daemon=True)
 
     def __enter__(self) -> Progress:
-        if self._terminal:
-            self._clock.start()
+        self._clock.start()
         return self
 
     def __exit__(
@@ -49,8 +49,7 @@ class Progress:
         traceback: TracebackType | None,
     ) -> None:
         self._over.set()
-        if self._clock.is_alive():
-            self._clock.join()
+        self._clock.join()
         self._clear()
 
     def step(self, text: str) -> None:
@@ -77,7 +76,7 @@ class Progress:
             self._show()
 
     def _tick(self) -> None:
-        while not self._over.wait(_REFRESH_S):
+        while not self._over.wait(_REFRESH_S if self._terminal else _REFRESH_LOG_S):
             self._show()
 
     def _show(self) -> None:
