@@ -9,7 +9,7 @@ import { digits, time } from './format';
 import { HeatStrip } from './heatstrip';
 import { AXIS_WIDTH, ILayout } from './layout';
 import { PhaseChart } from './phasechart';
-import { EXPOSED, IN_STACK, OVERLAPPED } from './phases';
+import { EXPOSED, IN_STACK, OVERLAPPED, phaseName } from './phases';
 import { IChart, IGestures } from './plot';
 import { IRange } from './range';
 import { TimingStore } from './store';
@@ -22,7 +22,7 @@ const COLUMN = 2;
 export class Charts {
   constructor(trans: ITranslate, theme: ITheme, gestures: IGestures) {
     this._trans = trans;
-    const sync = `gw-live-${Private.nextSync++}`;
+    const sync = Private.newSync();
     const host = (): HTMLElement => element('div', 'gw-live-plot');
     const [phases, waiting, bandwidth] = [host(), host(), host()];
     this._phases = new PhaseChart(phases, sync, theme, gestures);
@@ -130,7 +130,7 @@ export class Charts {
     const key = element('span', 'gw-live-key-row');
     for (const phase of [OVERLAPPED, ...IN_STACK]) {
       const hatched = phase === OVERLAPPED;
-      const name = this._trans.__(phase.label);
+      const name = phaseName(phase, this._trans);
       const item = element('span', 'gw-live-key-item');
       item.append(swatch(phase.color, phase.edge, hatched), name);
       item.classList.toggle('gw-live-loud', phase === EXPOSED);
@@ -178,6 +178,11 @@ export class Charts {
 }
 
 namespace Private {
-  /** Each view's charts share a cursor of their own. */
-  export let nextSync = 0;
+  let made = 0;
+
+  /** A name for the cursor that the charts of one view share. */
+  export function newSync(): string {
+    made += 1;
+    return `gw-live-${made}`;
+  }
 }

@@ -29,11 +29,19 @@ const GAP = 16;
 /** Charts narrower than this name the two kinds of communication only. */
 const LEGEND = 660;
 
-const WIDE = { phases: 180, waiting: 56, bandwidth: 80, bars: 172 };
-const SMALL = { phases: 150, waiting: 48, bandwidth: 74 };
+const WIDE = { phases: 170, bandwidth: 78, bars: 166 };
+const SMALL = { phases: 150, bandwidth: 74 };
+
+/** Height of the waiting strip: so many pixels a rank, within bounds. */
+const ROW = 14;
+const STRIP = { least: 48, most: 70 };
 
 /** Lay out for a width in CSS pixels and a number of ranks. */
 export function layout(width: number, ranks: number): ILayout {
+  const waiting = Math.min(
+    STRIP.most,
+    Math.max(STRIP.least, ROW * (ranks + 1))
+  );
   if (width < NARROW) {
     const bars = Math.min(172, 34 + 26 * Math.max(1, ranks));
     return {
@@ -42,12 +50,20 @@ export function layout(width: number, ranks: number): ILayout {
       left: width,
       right: width,
       ...SMALL,
+      waiting,
       bars
     };
   }
   const right = Math.round(Math.min(420, Math.max(316, width * 0.33)));
   const left = width - right - GAP;
-  return { narrow: false, legend: left >= LEGEND, left, right, ...WIDE };
+  return {
+    narrow: false,
+    legend: left >= LEGEND,
+    left,
+    right,
+    waiting,
+    ...WIDE
+  };
 }
 
 /**
@@ -56,13 +72,12 @@ export function layout(width: number, ranks: number): ILayout {
  * flatten all others: beyond twice the 95th percentile they are cut off.
  */
 export function axisEnd(values: ArrayLike<number>): number {
-  const known = Array.from(values).filter(
-    value => value > 0 && Number.isFinite(value)
-  );
+  const known = Float64Array.from(values)
+    .filter(value => value > 0 && Number.isFinite(value))
+    .sort();
   if (known.length === 0) {
     return 1;
   }
-  known.sort((a, b) => a - b);
   const most =
     known[Math.min(known.length - 1, Math.floor(known.length * 0.95))];
   const top = known[known.length - 1];

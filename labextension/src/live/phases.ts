@@ -4,10 +4,12 @@
  */
 
 import { Figure } from './protocol';
+import { ITranslate } from './text';
 
 /** One phase, or the communication that hides behind the phases. */
 export interface IPhase {
   column: Figure;
+  /** Its name, to be translated by `phaseName`. */
   label: string;
   color: string;
   edge: string;
@@ -44,6 +46,20 @@ export const IN_STACK: readonly IPhase[] = [
   BACKWARD,
   EXPOSED
 ];
+
+/** The phase's name in the user's language. */
+export function phaseName(one: IPhase, trans: ITranslate): string {
+  const names: Record<string, string> = {
+    data: trans.__('data'),
+    forward: trans.__('forward'),
+    backward: trans.__('backward'),
+    exposed: trans.__('exposed'),
+    optimizer: trans.__('optimizer'),
+    other: trans.__('other'),
+    overlapped: trans.__('overlapped')
+  };
+  return names[one.label];
+}
 
 function phase(column: Figure, label: string, color: string): IPhase {
   return { column, label, color, edge: darker(color) };

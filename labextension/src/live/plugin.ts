@@ -12,6 +12,7 @@ import { ITranslator, nullTranslator } from '@jupyterlab/translation';
 import { Widget } from '@lumino/widgets';
 
 import { MIME_TYPE } from './protocol';
+// eslint-disable-next-line jupyter/prefer-lazy-imports -- Lab makes a renderer synchronously
 import { ISession, TimingsRenderer } from './renderer';
 
 /** Beats the widget view (-10), which the same outputs carry for other front ends. */
@@ -61,7 +62,7 @@ namespace Private {
     const cells = Array.from(panel.content.model?.cells ?? []);
     return cells.some(cell => {
       const outputs = (cell.toJSON().outputs ?? []) as {
-        data?: Record<string, any>;
+        data?: Record<string, { view_id?: string } | undefined>;
       }[];
       return outputs.some(({ data }) => data?.[MIME_TYPE]?.view_id === viewId);
     });

@@ -152,10 +152,25 @@ export function toArrayBuffer(
   return view.slice().buffer as ArrayBuffer;
 }
 
+/** As the kernel writes a snapshot; the version is checked, the rest believed. */
+interface IRawSnapshot extends IStatus {
+  version: number;
+  view_id: string;
+  window: { columns: string[]; rows: number; data: string };
+}
+
+/** As the kernel writes a message: the fields that its type has. */
+interface IRawMessage extends IStatus {
+  type: string;
+  columns: string[];
+  rows: number;
+  data: Record<string, unknown>;
+}
+
 /** Read the snapshot out of an output's MIME bundle or a widget's trait. */
 export function readSnapshot(payload: unknown): ISnapshot {
-  const raw = payload as Record<string, any>;
-  if (!raw || raw.version !== VERSION) {
+  const raw = payload as IRawSnapshot | null;
+  if (raw === null || raw.version !== VERSION) {
     throw new Error(
       `Timings of version ${raw?.version}: this view reads version ${VERSION}. ` +
         'Install the same gradient-workbench in the kernel and in the server.'
@@ -164,7 +179,7 @@ export function readSnapshot(payload: unknown): ISnapshot {
   const { columns, rows, data } = raw.window;
   return {
     ...readStatus(raw),
-    viewId: String(raw.view_id),
+    viewId: raw.view_id,
     window: readRows(columns, rows, decodeBase64(data))
   };
 }
@@ -174,7 +189,7 @@ export function readMessage(
   content: unknown,
   buffers: readonly (ArrayBuffer | ArrayBufferView)[]
 ): IUpdate | ISaved | null {
-  const raw = content as Record<string, any> | null;
+  const raw = content as IRawMessage | null;
   switch (raw?.type) {
     case 'saved':
       return { type: 'saved', data: raw.data };
@@ -190,9 +205,9 @@ export function readMessage(
   }
 }
 
-function readStatus(raw: Record<string, any>): IStatus {
-  const { seq, state, message, ranks, summary } = raw;
-  return { run: raw.run ?? 0, seq, state, message, ranks, summary };
+function readStatus(raw: IStatus): IStatus {
+  const { run, seq, state, message, ranks, summary } = raw;
+  return { run, seq, state, message, ranks, summary };
 }
 
 function decodeBase64(text: string): ArrayBuffer {

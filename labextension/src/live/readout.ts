@@ -4,7 +4,7 @@
 
 import { element, FigureSpan, setText, swatch } from './dom';
 import { count, digits, milliseconds, percent } from './format';
-import { EXPOSED, IN_TIME, IPhase, OVERLAPPED } from './phases';
+import { EXPOSED, IN_TIME, IPhase, OVERLAPPED, phaseName } from './phases';
 import { Figure } from './protocol';
 import { TimingStore } from './store';
 import { ITranslate } from './text';
@@ -74,7 +74,7 @@ export class Readout {
       'th',
       '',
       swatch(phase.color, phase.edge, phase === OVERLAPPED),
-      this._trans.__(phase.label)
+      phaseName(phase, this._trans)
     );
     name.scope = 'row';
     const row = element('tr', '', name, cell(time), cell(share));

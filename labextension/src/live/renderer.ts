@@ -4,6 +4,7 @@
 
 import { IRenderMime } from '@jupyterlab/rendermime-interfaces';
 import { Kernel } from '@jupyterlab/services';
+import { ReadonlyPartialJSONObject } from '@lumino/coreutils';
 import { Message } from '@lumino/messaging';
 import { ISignal } from '@lumino/signaling';
 import { Widget } from '@lumino/widgets';
@@ -17,8 +18,8 @@ import { LiveView } from './view';
 /** The part of a notebook's session that is used here. */
 export interface ISession {
   readonly session: { readonly kernel: Kernel.IKernelConnection | null } | null;
-  readonly kernelChanged: ISignal<any, any>;
-  readonly statusChanged: ISignal<any, Kernel.Status>;
+  readonly kernelChanged: ISignal<unknown, unknown>;
+  readonly statusChanged: ISignal<unknown, Kernel.Status>;
 }
 
 export class TimingsRenderer extends Widget implements IRenderMime.IRenderer {
@@ -110,11 +111,13 @@ export class TimingsRenderer extends Widget implements IRenderMime.IRenderer {
    * display as well, but a page that was reloaded since does not know that
    * display any more.
    */
-  private _save(data: Record<string, any>): void {
+  private _save(data: Record<string, unknown>): void {
+    const seq = (of: Record<string, unknown>): number =>
+      (of[MIME_TYPE] as { seq?: number } | undefined)?.seq ?? -1;
     const model = this._model;
-    const held = model?.data[MIME_TYPE] as { seq?: number } | undefined;
-    if (model && data[MIME_TYPE].seq > (held?.seq ?? -1)) {
-      model.setData({ data, metadata: model.metadata });
+    if (model && seq(data) > seq(model.data)) {
+      const json = data as ReadonlyPartialJSONObject;
+      model.setData({ data: json, metadata: model.metadata });
     }
   }
 

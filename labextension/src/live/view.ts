@@ -118,6 +118,7 @@ export class LiveView {
     this.requestDraw();
   }
 
+  /** Also when the view gets its place: before that it inherits no colours. */
   private _onTheme(): void {
     const theme = readTheme(this.node);
     this._charts.setTheme(theme);
@@ -268,6 +269,7 @@ export class LiveView {
     if (this._width === 0) {
       return;
     }
+    this._onTheme();
     const sizes: ILayout = layout(this._width, this._ranks);
     this._main.classList.toggle('gw-live-narrow', sizes.narrow);
     this._main.style.setProperty('--gw-live-right', `${sizes.right}px`);

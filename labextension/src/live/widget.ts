@@ -5,11 +5,14 @@
 import { TimingFeed } from './feed';
 import { LiveView } from './view';
 
+/** Of a change without arguments, of a message with content and buffers. */
+type Callback = (content: unknown, buffers: DataView[]) => void;
+
 /** The part of anywidget's model that is used here. */
 export interface IWidgetModel {
   get(name: 'snapshot'): unknown;
-  on(event: string, callback: (...args: any[]) => void): void;
-  off(event: string, callback: (...args: any[]) => void): void;
+  on(event: string, callback: Callback): void;
+  off(event: string, callback: Callback): void;
 }
 
 /** What anywidget hands to `render`. */

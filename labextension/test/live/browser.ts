@@ -1,3 +1,4 @@
+/* eslint-disable @typescript-eslint/no-explicit-any -- fakes are parts of what they stand for */
 /**
  * What jsdom lacks of a browser: a canvas that takes every stroke, observers
  * that a test fires, animation frames that a test runs.

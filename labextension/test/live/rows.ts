@@ -1,3 +1,4 @@
+/* eslint-disable @typescript-eslint/no-explicit-any -- fakes are parts of what they stand for */
 /**
  * Messages as a kernel sends them, made small.
  */
