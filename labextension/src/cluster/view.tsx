@@ -115,20 +115,21 @@ function Status(props: {
       </p>
     );
   }
-  const n = cluster?.n;
+  const detail = pending
+    ? trans.__('asked for; waits for the kernel')
+    : cluster?.message || cluster?.name;
   return (
     <div className="jp-gw-Status" role="status">
       <span className={`jp-gw-State jp-gw-mod-${state}`}>
         {Private.word(state, trans)}
       </span>
-      {n !== undefined && <span>{trans._n('%1 rank', '%1 ranks', n)}</span>}
-      <span className="jp-gw-Status-name" title={cluster?.name}>
-        {cluster?.name}
+      <span>
+        {cluster &&
+          state !== 'stopped' &&
+          trans._n('%1 rank', '%1 ranks', cluster.n)}
       </span>
-      <span className="jp-gw-Status-message" title={cluster?.message}>
-        {pending
-          ? trans.__('asked for; waits for the kernel')
-          : cluster?.message}
+      <span className="jp-gw-Status-detail" title={detail}>
+        {detail}
       </span>
     </div>
   );

@@ -6,13 +6,13 @@ export interface IFigure {
 
 const GIB = 2 ** 30;
 
-/** Three significant places at the most and never an exponent: `0.42`, `9.4`, `61.3`, `847`. */
+/** Three significant places at the most and never an exponent: `0.42`, `61.3`, `847`. */
 export function compact(value: number): string {
   const size = Math.abs(value);
-  if (size >= 99.95) {
+  if (size >= 99.95 || size === 0) {
     return value.toFixed(0);
   }
-  return value.toFixed(size >= 9.995 || size === 0 ? 1 : 2);
+  return value.toFixed(size >= 9.995 ? 1 : 2);
 }
 
 /** `percent`: 0 to 100. */

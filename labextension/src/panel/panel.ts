@@ -19,8 +19,11 @@ export class WorkbenchPanel extends Panel {
     this.node.setAttribute('role', 'region');
     this.node.setAttribute('aria-label', trans.__('Gradient Workbench'));
     this.addWidget(Private.header(trans, () => void resources.refresh()));
-    this.addWidget(new ClusterView(cluster, trans));
-    this.addWidget(new ResourcesView(resources, trans));
+    const body = new Panel();
+    body.addClass('jp-gw-Body');
+    body.addWidget(new ClusterView(cluster, trans));
+    body.addWidget(new ResourcesView(resources, trans));
+    this.addWidget(body);
     document.addEventListener('visibilitychange', this._wakeOrSleep);
   }
 

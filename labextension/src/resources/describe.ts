@@ -5,17 +5,29 @@ import { linkRate, roundGib } from '../common/format';
 import { isUnknown, orElse } from '../common/known';
 import { IGpu, INic, ISnapshot } from './interfaces';
 
-/** The line that a closed card shows: CPUs, memory, GPUs, the NIC that counts. */
+/** The line that a closed card shows: GPUs, the NIC that counts, CPUs, memory. */
 export function oneLine(snapshot: ISnapshot, trans: TranslationBundle): string {
   const { host, gpus, nics } = snapshot;
   const parts = [gpuPart(gpus, trans), nicPart(shownNics(nics), trans)];
-  if (!isUnknown(host.memory_bytes)) {
-    parts.unshift(roundGib(host.memory_bytes));
-  }
   if (!isUnknown(host.cpus)) {
-    parts.unshift(trans._n('%1 CPU', '%1 CPUs', host.cpus));
+    parts.push(trans._n('%1 CPU', '%1 CPUs', host.cpus));
+  }
+  if (!isUnknown(host.memory_bytes)) {
+    parts.push(roundGib(host.memory_bytes));
   }
   return parts.join(' · ');
+}
+
+/** What an open card does not show elsewhere: what the machine is. */
+export function machineLine(
+  { host }: ISnapshot,
+  trans: TranslationBundle
+): string {
+  const none = host.hypervisor === 'none';
+  const hypervisor = none
+    ? trans.__('bare metal')
+    : orElse(host.hypervisor, '');
+  return [hypervisor, orElse(host.os, '')].filter(Boolean).join(' · ');
 }
 
 /** NICs that carry traffic between VMs: all but the virtual ones, RDMA first. */

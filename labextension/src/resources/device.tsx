@@ -11,16 +11,20 @@ export function Device(props: Device.IProps): JSX.Element {
     <div className="jp-gw-Device" role="group" aria-label={props.name}>
       <div className="jp-gw-Device-head">
         <span className="jp-gw-Device-name">{props.name}</span>
-        <span className="jp-gw-Device-detail" title={props.title}>
+        <span className="jp-gw-Device-detail" title={props.detail}>
           {props.detail}
         </span>
+        <span className="jp-gw-Device-size">{props.size}</span>
       </div>
-      <Sparkline series={props.series} top={props.top} />
-      <div className="jp-gw-Device-figures">
-        {props.figures.map(({ label, value }, index) => (
-          <Figure key={index} label={label} value={value} />
-        ))}
+      <div
+        className="jp-gw-Device-spark"
+        style={{ gridRow: `2 / span ${props.figures.length}` }}
+      >
+        <Sparkline series={props.series} top={props.top} />
       </div>
+      {props.figures.map(({ label, value }, index) => (
+        <Figure key={index} label={label} value={value} />
+      ))}
     </div>
   );
 }
@@ -28,9 +32,10 @@ export function Device(props: Device.IProps): JSX.Element {
 export namespace Device {
   export interface IProps {
     name: string;
-    detail: React.ReactNode;
-    /** The detail as text, for where it is cut off. */
-    title?: string;
+    /** What it is, cut off where there is no room. */
+    detail?: string;
+    /** How much of it there is; never cut off. */
+    size: React.ReactNode;
     series: readonly (readonly (number | null)[])[];
     /** The value at the sparkline's upper edge. */
     top: number;

@@ -37,9 +37,9 @@ export function CpuAndMemory({ model, trans }: IProps): JSX.Element {
     <>
       <Device
         name={trans.__('CPU')}
-        detail={
+        size={
           host && (
-            <CpuDetail usable={host.cpus} all={host.cpus_total} trans={trans} />
+            <CpuSize usable={host.cpus} all={host.cpus_total} trans={trans} />
           )
         }
         series={[model.history('cpu')]}
@@ -48,7 +48,7 @@ export function CpuAndMemory({ model, trans }: IProps): JSX.Element {
       />
       <Device
         name={trans.__('Memory')}
-        detail={
+        size={
           isUnknown(total) ? (
             <Text value={total} />
           ) : (
@@ -110,7 +110,7 @@ export function Nics({ model, trans }: IProps): JSX.Element {
   );
 }
 
-function CpuDetail(props: {
+function CpuSize(props: {
   usable: Known<number>;
   all: Known<number>;
   trans: TranslationBundle;
@@ -129,17 +129,11 @@ function CpuDetail(props: {
 function Gpu({ gpu, model, trans }: IProps & { gpu: IGpu }): JSX.Element {
   const waiting = { unknown: trans.__('waiting for the first sample') };
   const now = model.gpuSample(gpu.index);
-  const detail = gpuDetail(gpu, trans);
-  const size = mapKnown(gpu.memory_bytes, roundGib);
   return (
     <Device
       name={trans.__('GPU %1', gpu.index)}
-      detail={
-        <>
-          {detail} · <Text value={size} />
-        </>
-      }
-      title={`${detail} · ${orElse(size, '–')}`}
+      detail={gpuDetail(gpu, trans)}
+      size={<Text value={mapKnown(gpu.memory_bytes, roundGib)} />}
       series={[model.history(`gpu/${gpu.index}`)]}
       top={100}
       figures={[
@@ -192,17 +186,16 @@ function Nic({ nic, model, trans }: IProps & { nic: INic }): JSX.Element {
       }
     );
   }
-  const detail = nicDetail(nic, trans);
   return (
     <Device
       name={nic.name}
-      detail={
+      detail={nicDetail(nic, trans)}
+      size={
         <>
-          {detail} · {isUnknown(nic.rate_gbps) ? trans.__('rate') : null}{' '}
+          {isUnknown(nic.rate_gbps) && trans.__('rate')}{' '}
           <Text value={mapKnown(nic.rate_gbps, linkRate)} />
         </>
       }
-      title={detail}
       series={series}
       top={topOf(series, QUIET_BYTES_PER_S)}
       figures={figures}

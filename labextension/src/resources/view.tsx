@@ -3,7 +3,7 @@ import { VDomRenderer } from '@jupyterlab/ui-components';
 import React, { useState } from 'react';
 
 import { orElse } from '../common/known';
-import { oneLine } from './describe';
+import { machineLine, oneLine } from './describe';
 import { CpuAndMemory, Gpus, Nics } from './devices';
 import { Findings, Verdict } from './findings';
 import { ResourcesModel } from './model';
@@ -53,7 +53,7 @@ function Card(props: {
   const { model, trans } = props;
   const [open, setOpen] = useState(true);
   const { host } = model.snapshot!;
-  const line = oneLine(model.snapshot!, trans);
+  const line = (open ? machineLine : oneLine)(model.snapshot!, trans);
   const stale = model.feedState.name !== 'live' ? 'jp-gw-mod-stale' : '';
   return (
     <details
@@ -70,10 +70,12 @@ function Card(props: {
         </span>
         <Verdict findings={model.findings} trans={trans} />
       </summary>
-      <CpuAndMemory model={model} trans={trans} />
-      <Gpus model={model} trans={trans} />
-      <Nics model={model} trans={trans} />
-      <Findings findings={model.findings} trans={trans} />
+      <div className="jp-gw-Card-body">
+        <CpuAndMemory model={model} trans={trans} />
+        <Gpus model={model} trans={trans} />
+        <Nics model={model} trans={trans} />
+        <Findings findings={model.findings} trans={trans} />
+      </div>
     </details>
   );
 }

@@ -1,0 +1,208 @@
+import { ISessionContext } from '@jupyterlab/apputils';
+import { INotebookTracker } from '@jupyterlab/notebook';
+import { nullTranslator } from '@jupyterlab/translation';
+import { framePromise } from '@jupyterlab/testing';
+import { MessageLoop } from '@lumino/messaging';
+import { Signal } from '@lumino/signaling';
+import { Widget } from '@lumino/widgets';
+
+import { ClusterModel } from '../src/cluster/model';
+import { ClusterView } from '../src/cluster/view';
+import { cluster } from './fixtures';
+
+/** A connection of one notebook to a kernel; `handleComms` as Lab gives it. */
+class Connection {
+  readonly statusChanged = new Signal<this, string>(this);
+  readonly disposed = new Signal<this, void>(this);
+  isDisposed = false;
+  supportsSubshells = false;
+  info = Promise.resolve({ language_info: { name: 'python' } });
+  sent: unknown[] = [];
+  hear: (data: unknown) => void = () => undefined;
+
+  constructor(
+    readonly id: string,
+    readonly handleComms = true
+  ) {}
+
+  createComm(): unknown {
+    const comm = {
+      isDisposed: false,
+      onMsg: (_: unknown): void => undefined,
+      send: (data: unknown) => this.sent.push(data),
+      dispose: () => undefined
+    };
+    this.hear = data => comm.onMsg({ content: { data } });
+    return comm;
+  }
+
+  requestCommInfo(): Promise<unknown> {
+    return Promise.resolve({ content: { status: 'ok', comms: {} } });
+  }
+
+  requestExecute(): unknown {
+    return { done: Promise.resolve({ content: { status: 'ok' } }) };
+  }
+}
+
+class Notebook {
+  readonly sessionContext: ISessionContext;
+
+  constructor(name: string, kernel: Connection | null, isReady = true) {
+    const session = { kernel };
+    this.sessionContext = {
+      name,
+      session,
+      isReady
+    } as unknown as ISessionContext;
+    Object.assign(this.sessionContext, {
+      kernelChanged: new Signal(session),
+      connectionStatusChanged: new Signal(session)
+    });
+  }
+}
+
+class Tracker {
+  readonly currentChanged = new Signal<this, Notebook | null>(this);
+  notebooks: Notebook[] = [];
+  currentWidget: Notebook | null = null;
+
+  forEach(visit: (notebook: Notebook) => void): void {
+    this.notebooks.forEach(visit);
+  }
+
+  show(notebook: Notebook): void {
+    this.currentWidget = notebook;
+    if (!this.notebooks.includes(notebook)) {
+      this.notebooks.push(notebook);
+    }
+    this.currentChanged.emit(notebook);
+  }
+}
+
+describe('the cluster of the notebook in front', () => {
+  let tracker: Tracker;
+  let model: ClusterModel;
+  let view: ClusterView;
+
+  beforeEach(() => {
+    tracker = new Tracker();
+    model = new ClusterModel({
+      tracker: tracker as unknown as INotebookTracker
+    });
+    view = new ClusterView(model, nullTranslator.load(''));
+    Widget.attach(view, document.body);
+    model.awake = true;
+  });
+
+  afterEach(() => {
+    view.dispose();
+    model.dispose();
+  });
+
+  const shown = async (): Promise<string> => {
+    await framePromise();
+    MessageLoop.flush();
+    await view.renderPromise;
+    return view.node.textContent!;
+  };
+
+  const button = (name: string): HTMLButtonElement =>
+    [...view.node.querySelectorAll('button')].find(
+      one => one.textContent === name
+    )!;
+
+  it('says what to do where there is no notebook', async () => {
+    expect(await shown()).toContain('No notebook is open');
+  });
+
+  it('tells a notebook that waits for its kernel from one without', async () => {
+    tracker.show(new Notebook('a.ipynb', null, false));
+    expect(await shown()).toContain('Waiting for the kernel');
+    tracker.show(new Notebook('b.ipynb', null));
+    expect(await shown()).toContain('has no kernel');
+  });
+
+  it('offers a start, and no stop, where there is no cluster', async () => {
+    tracker.show(new Notebook('a.ipynb', new Connection('k1')));
+    expect(await shown()).toContain('No cluster.');
+    expect(button('Start').disabled).toBe(false);
+    expect(button('Stop').disabled).toBe(true);
+  });
+
+  it('starts as many ranks as the field says', async () => {
+    const kernel = new Connection('k1');
+    tracker.show(new Notebook('a.ipynb', kernel));
+    await shown();
+    button('Start').click();
+    await shown();
+    expect(kernel.sent).toEqual([{ type: 'start', n: 2 }]);
+    expect(view.node.textContent).toContain('starting');
+    expect(button('Start').disabled).toBe(true);
+  });
+
+  it('shows each rank in a row, and offers a stop', async () => {
+    const kernel = new Connection('k1');
+    tracker.show(new Notebook('a.ipynb', kernel));
+    kernel.hear({ type: 'state', cluster: cluster('running', 3) });
+    expect(await shown()).toContain('running3 ranks');
+    const rows = [...view.node.querySelectorAll('tbody tr')];
+    expect(rows.map(row => row.textContent)).toEqual([
+      '0vm14711CPUloready',
+      '1vm14712CPUloready',
+      '2vm14713CPUloready'
+    ]);
+    button('Stop').click();
+    await shown();
+    expect(kernel.sent).toEqual([{ type: 'stop' }]);
+  });
+
+  it('shows an error of the kernel as an alert', async () => {
+    const kernel = new Connection('k1');
+    tracker.show(new Notebook('a.ipynb', kernel));
+    kernel.hear({
+      type: 'error',
+      message: '13 ranks were asked for, 12 came up'
+    });
+    await shown();
+    expect(view.node.querySelector('[role=alert]')!.textContent).toContain(
+      '12 came up'
+    );
+  });
+
+  it('follows the notebook in front, and knows the first again', async () => {
+    const [one, two] = [new Connection('k1'), new Connection('k2')];
+    const first = new Notebook('a.ipynb', one);
+    tracker.show(first);
+    one.hear({ type: 'state', cluster: cluster('ready') });
+    tracker.show(new Notebook('b.ipynb', two));
+    one.hear({ type: 'state', cluster: cluster('running') });
+    expect(await shown()).toContain('No cluster.');
+    tracker.show(first);
+    expect(await shown()).toContain('running');
+  });
+
+  it('shares the link of two notebooks on one kernel, of which one may have comms', async () => {
+    const speaker = new Connection('k1');
+    tracker.show(new Notebook('a.ipynb', speaker));
+    tracker.show(new Notebook('b.ipynb', new Connection('k1', false)));
+    speaker.hear({ type: 'state', cluster: cluster('ready') });
+    expect(await shown()).toContain('ready2 ranks');
+  });
+
+  it('says so where the comms of the kernel are elsewhere', async () => {
+    tracker.show(new Notebook('b.ipynb', new Connection('k1', false)));
+    expect(await shown()).toContain('Another view');
+  });
+
+  it('touches no kernel while asleep', async () => {
+    model.awake = false;
+    const kernel = new Connection('k1');
+    const create = jest.spyOn(kernel, 'createComm');
+    tracker.show(new Notebook('a.ipynb', kernel));
+    await shown();
+    expect(create).not.toHaveBeenCalled();
+    model.awake = true;
+    expect(create).toHaveBeenCalledTimes(1);
+  });
+});

@@ -1,0 +1,141 @@
+/** What a server sends for a VM with GPUs and RDMA, and for one without. */
+
+const NOT_RDMA = { unknown: 'plain NIC: no RDMA device' };
+
+const probes = {
+  host: { status: 'ok', reason: '', elapsed_ms: 1.2 },
+  gpus: { status: 'ok', reason: '', elapsed_ms: 18.1 },
+  nics: { status: 'ok', reason: '', elapsed_ms: 1.7 }
+};
+
+export const host = {
+  hostname: 'vm1',
+  hypervisor: 'VMware',
+  cpus: 32,
+  cpus_total: 64,
+  memory_bytes: 256 * 2 ** 30,
+  numa_nodes: 2,
+  kernel: '6.1.0',
+  os: 'Ubuntu 24.04 LTS'
+};
+
+export function gpu(index: number): Record<string, unknown> {
+  return {
+    index,
+    uuid: `GPU-${index}`,
+    name: 'NVIDIA A100-SXM4-40GB',
+    pci_address: `0000:0${index}:00.0`,
+    memory_bytes: 40 * 2 ** 30,
+    form: 'vgpu',
+    vgpu_profile: 'A100-40C',
+    driver_version: '550.90.07',
+    cuda_version: '12.4',
+    compute_capability: '8.0'
+  };
+}
+
+export const rdmaNic = {
+  name: 'ens192',
+  kind: 'rdma',
+  rdma_device: 'mlx5_0',
+  driver: 'mlx5_core',
+  link_layer: 'Ethernet',
+  rate_gbps: 100,
+  state: 'up',
+  mtu: 9000,
+  addresses: ['10.0.0.1'],
+  numa_node: 0,
+  pci_address: '0000:03:00.0'
+};
+
+export const plainNic = {
+  ...rdmaNic,
+  name: 'eth0',
+  kind: 'physical',
+  rdma_device: NOT_RDMA,
+  driver: 'vmxnet3',
+  rate_gbps: { unknown: 'the driver reports no speed' }
+};
+
+export const virtualNic = { ...plainNic, name: 'docker0', kind: 'virtual' };
+
+export function snapshot(gpus: number): Record<string, any> {
+  return {
+    version: 1,
+    taken_at: 1.7e9,
+    host,
+    gpus: Array.from({ length: gpus }, (_, index) => gpu(index)),
+    nics: [plainNic, rdmaNic, virtualNic],
+    probes
+  };
+}
+
+/** A VM that has nothing but CPUs. */
+export function bareSnapshot(): Record<string, any> {
+  const gpus = {
+    status: 'absent',
+    reason: 'the NVIDIA driver is not installed',
+    elapsed_ms: 1
+  };
+  return { ...snapshot(0), nics: [], probes: { ...probes, gpus } };
+}
+
+export function sample(gpus: number): Record<string, any> {
+  return {
+    version: 1,
+    time: 1.7e9,
+    interval_s: 1,
+    cpu: { percent: 37.4 },
+    memory: { used_bytes: 64 * 2 ** 30, total_bytes: 256 * 2 ** 30 },
+    gpus: Array.from({ length: gpus }, (_, index) => ({
+      uuid: `GPU-${index}`,
+      index,
+      utilization_percent: 87 - index,
+      memory_used_bytes: 31.2 * 2 ** 30,
+      memory_total_bytes: 40 * 2 ** 30,
+      power_w: { unknown: 'not reported in a vGPU guest' },
+      temperature_c: { unknown: 'not reported in a vGPU guest' }
+    })),
+    nics: [
+      {
+        name: 'ens192',
+        tx_bytes_per_s: 1.25e6,
+        rx_bytes_per_s: 0,
+        rdma_tx_bytes_per_s: 7.6625e9,
+        rdma_rx_bytes_per_s: 7.6375e9
+      },
+      {
+        name: 'eth0',
+        tx_bytes_per_s: 1250,
+        rx_bytes_per_s: { unknown: 'needs two samples' }
+      }
+    ]
+  };
+}
+
+export const finding = {
+  rule: 'gpudirect-distance',
+  severity: 'warning',
+  subject: 'GPU 0',
+  evidence: 'GPU 0 and mlx5_0 are PHB apart',
+  why: 'NCCL stops at PXB: GPUDirect RDMA is off.',
+  cure: 'NCCL_NET_GDR_LEVEL=PHB',
+  source: 'NCCL documentation'
+};
+
+export function cluster(state: string, n = 2): Record<string, any> {
+  return {
+    name: 'local-c8d7',
+    state,
+    n,
+    message: '',
+    ranks: Array.from({ length: n }, (_, rank) => ({
+      rank,
+      vm: 'vm1',
+      pid: 4711 + rank,
+      gpu: 'CPU',
+      nic: 'lo',
+      state: 'ready'
+    }))
+  };
+}

@@ -1,0 +1,199 @@
+import { Kernel } from '@jupyterlab/services';
+import { Signal } from '@lumino/signaling';
+
+import { COMM_ID, KernelLink } from '../src/cluster/link';
+import { cluster } from './fixtures';
+
+/** The part of a kernel connection that the link uses, with a kernel behind it. */
+class FakeKernel {
+  readonly id = 'kernel-1';
+  readonly statusChanged = new Signal<this, Kernel.Status>(this);
+  readonly disposed = new Signal<this, void>(this);
+  readonly isDisposed = false;
+  language = 'python';
+  supportsSubshells = true;
+  /** Whether its extension is loaded, and so its comm there. */
+  loaded = false;
+  loadFails = '';
+  subshell: Promise<void> = Promise.resolve();
+  sent: unknown[] = [];
+  executed: string[] = [];
+  comms: FakeComm[] = [];
+
+  get info(): Promise<unknown> {
+    return Promise.resolve({ language_info: { name: this.language } });
+  }
+
+  createComm(): FakeComm {
+    this.comms.push(new FakeComm(this));
+    return this.comms[this.comms.length - 1];
+  }
+
+  async requestCommInfo(): Promise<unknown> {
+    return {
+      content: { status: 'ok', comms: this.loaded ? { [COMM_ID]: {} } : {} }
+    };
+  }
+
+  requestExecute({ code }: { code: string }): unknown {
+    this.executed.push(code);
+    this.loaded = !this.loadFails;
+    const content = this.loadFails
+      ? {
+          status: 'error',
+          ename: 'ModuleNotFoundError',
+          evalue: this.loadFails
+        }
+      : { status: 'ok' };
+    return { done: Promise.resolve({ content }) };
+  }
+
+  say(data: unknown): void {
+    this.comms[this.comms.length - 1].onMsg({ content: { data } });
+  }
+
+  restart(): void {
+    this.loaded = false;
+    this.statusChanged.emit('restarting');
+    this.comms.forEach(comm => comm.dispose());
+    this.statusChanged.emit('idle');
+  }
+}
+
+class FakeComm {
+  isDisposed = false;
+  onMsg: (message: unknown) => void = () => undefined;
+
+  constructor(private _kernel: FakeKernel) {}
+
+  get subshellStarted(): Promise<void> {
+    return this._kernel.subshell;
+  }
+
+  send(data: unknown): void {
+    this._kernel.sent.push(data);
+  }
+
+  dispose(): void {
+    this.isDisposed = true;
+  }
+}
+
+const settled = (): Promise<void> =>
+  new Promise(resolve => setTimeout(resolve));
+
+describe('KernelLink', () => {
+  let kernel: FakeKernel;
+
+  const join = async (): Promise<KernelLink> => {
+    const link = new KernelLink({
+      kernel: kernel as unknown as Kernel.IKernelConnection
+    });
+    await settled();
+    return link;
+  };
+
+  beforeEach(() => {
+    kernel = new FakeKernel();
+  });
+
+  it('sends nothing to a kernel without the extension', async () => {
+    const link = await join();
+    expect(kernel.sent).toEqual([]);
+    expect(link.state).toMatchObject({ loaded: false, cluster: null });
+  });
+
+  it('asks a kernel with the extension for its cluster', async () => {
+    kernel.loaded = true;
+    const link = await join();
+    expect(kernel.sent).toEqual([{ type: 'refresh' }]);
+    kernel.say({ type: 'state', cluster: cluster('running', 4) });
+    expect(link.state.cluster).toMatchObject({ state: 'running', n: 4 });
+  });
+
+  it('hears a kernel that cannot answer, as after a reload in the middle of a cell', async () => {
+    kernel.requestCommInfo = () => new Promise(() => undefined);
+    const link = await join();
+    kernel.say({ type: 'state', cluster: cluster('running') });
+    expect(link.state).toMatchObject({
+      loaded: true,
+      cluster: { state: 'running' }
+    });
+  });
+
+  it('loads the extension before the first start, silently and once', async () => {
+    const link = await join();
+    await link.start(3);
+    expect(kernel.executed).toEqual(['%load_ext workbench']);
+    expect(kernel.sent).toEqual([{ type: 'start', n: 3 }]);
+    kernel.say({ type: 'state', cluster: cluster('ready') });
+    await link.stop();
+    await link.start(2);
+    expect(kernel.executed).toHaveLength(1);
+  });
+
+  it('says why the extension does not load, and asks for nothing', async () => {
+    kernel.loadFails = "No module named 'workbench'";
+    const link = await join();
+    await link.start(2);
+    expect(link.state.pending).toBeNull();
+    expect(link.state.error).toContain("No module named 'workbench'");
+    expect(kernel.sent).toEqual([]);
+  });
+
+  it('sends only when the subshell is there, else a cell would hold the request up', async () => {
+    let begin: () => void = () => undefined;
+    kernel.loaded = true;
+    kernel.subshell = new Promise(resolve => (begin = resolve));
+    const link = await join();
+    void link.stop();
+    await settled();
+    expect(kernel.sent).toEqual([]);
+    begin();
+    await settled();
+    expect(kernel.sent).toContainEqual({ type: 'stop' });
+  });
+
+  it('is pending until the cluster takes the request up', async () => {
+    kernel.loaded = true;
+    const link = await join();
+    kernel.say({ type: 'state', cluster: cluster('ready') });
+    await link.stop();
+    kernel.say({ type: 'state', cluster: cluster('ready') });
+    expect(link.state.pending).toBe('stop');
+    kernel.say({ type: 'state', cluster: cluster('stopping') });
+    expect(link.state.pending).toBeNull();
+  });
+
+  it('shows what the kernel says of a failed request', async () => {
+    const link = await join();
+    await link.start(13);
+    kernel.say({
+      type: 'error',
+      message: '13 ranks were asked for, 12 came up'
+    });
+    expect(link.state).toMatchObject({
+      pending: null,
+      error: '13 ranks were asked for, 12 came up'
+    });
+  });
+
+  it('forgets the cluster of a kernel that restarts, and joins the new one', async () => {
+    kernel.loaded = true;
+    const link = await join();
+    kernel.say({ type: 'state', cluster: cluster('ready') });
+    kernel.restart();
+    await settled();
+    expect(link.state).toMatchObject({ loaded: false, cluster: null });
+    expect(kernel.comms).toHaveLength(2);
+    kernel.say({ type: 'state', cluster: cluster('starting') });
+    expect(link.state.cluster).toMatchObject({ state: 'starting' });
+  });
+
+  it('keeps away from a kernel of another language', async () => {
+    kernel.language = 'R';
+    const link = await join();
+    expect(link.state.language).toBe('R');
+    expect(kernel.sent).toEqual([]);
+  });
+});
