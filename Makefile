@@ -20,6 +20,12 @@ SHORT := | sed -un -E 's/^ *((Downloading|Building|Installing|Successfully) .*)/
 JLPM := cd labextension && jlpm
 # The front end is a step of its own here: pip need not build it again.
 export SKIP_JUPYTER_BUILDER := 1
+# pip copies the built front end to where JupyterLab looks. A link in the place
+# of the copy follows every rebuild; pip must not find it, it would write through it.
+LINK := $(VENV)/share/jupyter/labextensions/gradient-workbench
+install_editable = rm -rf $(LINK) && \
+    $(PIP) install --no-build-isolation --editable '.[$(1)]' $(SHORT) && \
+    rm -rf $(LINK) && ln -s $(CURDIR)/workbench/labextension $(LINK)
 export PYTHON
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
@@ -98,14 +104,7 @@ $(STAMPS)/frontend: $(STAMPS)/node-modules $(FRONTEND)
 
 $(STAMPS)/package: pyproject.toml $(STAMPS)/torch-$(TORCH_VERSION) | $(STAMPS)/tools $(STAMPS)/frontend
 	@echo "==> this package and what it depends on (about a minute)"
-	@$(PIP) install --no-build-isolation --editable '.[notebooks]' $(SHORT)
-	@touch $@
-
-# JupyterLab reads the built front end from here, so that a rebuild needs no install.
-$(STAMPS)/linked: $(STAMPS)/package $(STAMPS)/frontend
-	@mkdir -p $(VENV)/share/jupyter/labextensions
-	@rm -rf $(VENV)/share/jupyter/labextensions/gradient-workbench
-	@ln -s $(CURDIR)/workbench/labextension $(VENV)/share/jupyter/labextensions/gradient-workbench
+	@$(call install_editable,notebooks)
 	@touch $@
 
 $(STAMPS)/horovod: workbench/horovod_build/recipe.py $(STAMPS)/torch-$(TORCH_VERSION) | $(STAMPS)/package
@@ -113,12 +112,12 @@ $(STAMPS)/horovod: workbench/horovod_build/recipe.py $(STAMPS)/torch-$(TORCH_VER
 	@$(BIN)/workbench build-horovod
 	@touch $@
 
-$(STAMPS)/ready: $(STAMPS)/package $(STAMPS)/linked $(STAMPS)/horovod
+$(STAMPS)/ready: $(STAMPS)/package $(STAMPS)/frontend $(STAMPS)/horovod
 	@touch $@
 
 $(STAMPS)/dev: pyproject.toml $(STAMPS)/package
 	@echo "==> what tests and linters use (half a minute)"
-	@$(PIP) install --no-build-isolation --editable '.[dev]' $(SHORT)
+	@$(call install_editable,dev)
 	@touch $@
 
 $(STAMPS)/test-packages: .ci/system-packages $(STAMPS)/dev
