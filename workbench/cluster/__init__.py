@@ -1,7 +1,8 @@
 """Bringing ranks up and down, and running cells on them.
 
 - `cluster`: the door; `registry`: the notebook's current one
-- `processes`: what runs on this machine; `controller`: one of them
+- `engines`: ipyparallel's engines as ranks; `processes`: what runs for them on
+  this machine; `controller`: one of those
 - `ring`: forming a Horovod ring; `ranks`: who is in it
 - `run`: one cell on its way; `fold` and `sink`: its output;
   `guard` and `failures`: what happens when a rank fails

@@ -20,11 +20,6 @@ if TYPE_CHECKING:
 class Timings:
     """Receives the ranks' records in a thread of its own, and answers for them.
 
-    Parameters
-    ----------
-    interface
-        Address to listen on.
-
     Attributes
     ----------
     errors
@@ -33,16 +28,14 @@ class Timings:
         Nothing more will arrive.
     """
 
-    def __init__(self, interface: str = "127.0.0.1") -> None:
+    def __init__(self) -> None:
         self.errors: list[str] = []
         self.closed = False
         self._store = Store()
         self._came = threading.Condition()
         self._running: set[int] = set()
         self._listeners: list[Callable[[], None]] = []
-        self._inbox = Inbox(
-            self._receive, interface=interface, on_error=self._unreadable, name="timings"
-        )
+        self._inbox: Inbox | None = None
 
     # what users ask
 
@@ -97,8 +90,15 @@ class Timings:
         """Whether a cell runs that may send more."""
         return bool(self._running)
 
+    def listen(self, interface: str = "127.0.0.1") -> None:
+        """Open a port for the ranks on the address `interface`."""
+        self._inbox = Inbox(
+            self._receive, interface=interface, on_error=self._unreadable, name="timings"
+        )
+
     def address_for(self, rank: int) -> Address:
         """Let a rank in, and return how it connects."""
+        assert self._inbox is not None
         return self._inbox.address_for(rank)
 
     def joined(self) -> None:
@@ -142,7 +142,8 @@ class Timings:
     def close(self) -> None:
         """Stop to listen; what has arrived stays."""
         self.closed = True
-        self._inbox.close()
+        if self._inbox is not None:
+            self._inbox.close()
         self._running.clear()
         self._tell()
 

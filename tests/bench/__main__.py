@@ -1,0 +1,29 @@
+"""``python -m tests.bench [NAME ...]``: all measurements, or those named."""
+
+import os
+import platform
+import sys
+from importlib import import_module
+
+TITLES = {
+    "start": "two ranks ready",
+    "cells": "a cell that does nothing",
+    "imports": "import workbench",
+    "hooks": "what the hooks add to an iteration of 160 gradient tensors",
+}
+
+
+def main(names):
+    """Measure and print; medians, with the least and the most in brackets."""
+    cores = len(os.sched_getaffinity(0))
+    print(f"{platform.machine()}, {cores} cores, Python {platform.python_version()}")
+    print(f"load {os.getloadavg()[0]:.1f} before; medians (least to most)")
+    for name in names or TITLES:
+        if name not in TITLES:
+            sys.exit(f"{name!r} is no measurement: there are {', '.join(TITLES)}")
+        print(f"\n{TITLES[name]}")
+        import_module(f"tests.bench.{name}").measure()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

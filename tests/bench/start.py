@@ -1,0 +1,65 @@
+"""Two ranks ready, against stock ipyparallel with torch and hvd.init() one after the other."""
+
+import json
+import subprocess
+import sys
+import time
+
+from tests.bench.stats import spread
+
+LIMIT = 0.55
+PAIRS = 5
+
+
+def ours():
+    """Seconds until a collective over two ranks was answered."""
+    import workbench as wb
+
+    began = time.perf_counter()
+    cluster = wb.Cluster(n=2).start()
+    took = time.perf_counter() - began
+    cluster.stop()
+    return took
+
+
+def stock():
+    """Seconds that stock ipyparallel takes for the same."""
+    began = time.perf_counter()
+    import ipyparallel as ipp
+
+    cluster = ipp.Cluster(n=2, log_level=40)
+    client = cluster.start_and_connect_sync()
+    view = client[:]
+    view.block = True
+    view.execute("import torch")
+    view.execute("import horovod.torch as hvd")
+    from workbench.cluster import ring
+
+    with ring.Rendezvous(ring.assign(["localhost", "localhost"])) as rendezvous:
+        view.execute("import os")
+        pending = []
+        for rank, engine in enumerate(client.ids):
+            environment = rendezvous.environment(rank, "lo")
+            source = f"os.environ.update({environment!r})\nhvd.init()"
+            pending.append(client[engine].execute(source, block=False))
+        for answer in pending:
+            answer.get()
+    view.execute("hvd.allreduce(torch.ones(1))")
+    took = time.perf_counter() - began
+    cluster.stop_cluster_sync()
+    return took
+
+
+def measure():
+    """Take turns, each start in a process of its own, and report the ratio pair by pair."""
+    pairs = [[_in_process(name) for name in ("ours", "stock")] for _ in range(PAIRS)]
+    ratios = [mine / peer for mine, peer in pairs]
+    print(f"ours    {spread([mine for mine, _ in pairs])} s")
+    print(f"stock   {spread([peer for _, peer in pairs])} s")
+    print(f"ratio   {spread(ratios)}, at most {LIMIT} is asked")
+
+
+def _in_process(name):
+    code = f"import json; from tests.bench.start import {name}; print(json.dumps({name}()))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return json.loads(done.stdout.splitlines()[-1])

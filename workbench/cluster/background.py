@@ -1,0 +1,26 @@
+"""Doing something in a thread whose output still belongs to the calling cell."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextvars import copy_context
+from typing import TypeVar
+
+Result = TypeVar("Result")
+
+
+def in_background(task: Callable[[], Result]) -> Future[Result]:
+    """Call `task` in a thread; the future gives its result or its error."""
+    future: Future[Result] = Future()
+
+    def follow() -> None:
+        try:
+            future.set_result(task())
+        except BaseException as error:  # noqa: BLE001 - whoever asks the future gets it
+            future.set_exception(error)
+
+    # the copied context is how ipykernel knows which cell's output this is
+    threading.Thread(target=copy_context().run, args=(follow,), daemon=True).start()
+    return future
