@@ -12,7 +12,6 @@ from pathlib import Path
 
 import psutil
 import pytest
-from jupyter_core.paths import jupyter_runtime_dir
 
 import workbench as wb
 from workbench.cluster import Kept, TextSink
@@ -40,8 +39,14 @@ def gone(pids, seconds=5.0):
     return False
 
 
-def folders():
-    return set(Path(jupyter_runtime_dir()).glob("workbench-*"))
+def folders(pids):
+    """The run folders that processes were started with."""
+    words = [word for pid in pids for word in psutil.Process(pid).cmdline()]
+    return {Path(word) for word in words if re.fullmatch(r"/.*/workbench-\w+", word)}
+
+
+def children():
+    return {process.pid for process in psutil.Process().children(recursive=True)}
 
 
 def listening():
@@ -257,15 +262,16 @@ def test_a_number_of_ranks_that_makes_no_sense(n):
 
 def test_stop_leaves_nothing():
     """After stop there is no process, no listening port, no folder; timings stand."""
-    before, ports = folders(), listening()
-    children = set(psutil.Process().children(recursive=True))
+    before, ports = children(), listening()
     with wb.Cluster(n=1) as cluster:
         assert listening() != ports
         quiet(cluster, "import subprocess; child = subprocess.Popen(['sleep', '1000'])")
-        started = set(psutil.Process().children(recursive=True)) - children
+        started = children() - before
         assert len(started) >= 3  # controller, engine, and what the cell started
-    assert gone([process.pid for process in started])
-    assert folders() == before
+        (folder,) = folders(started)
+        assert folder.is_dir()
+    assert gone(started)
+    assert not folder.exists()
     assert listening() == ports
     assert len(cluster.timings.to_frame()) == 0
     with pytest.raises(ClusterStopped, match="stopped"):
@@ -296,7 +302,6 @@ def test_a_rank_that_dies_is_named():
 
 def test_a_kernel_that_crashes_leaves_nothing():
     """When the process that started a cluster is killed, its processes end and its folder goes."""
-    before = folders()
     script = """
         import time, psutil, workbench as wb
         cluster = wb.Cluster(n=2).start()
@@ -308,23 +313,22 @@ def test_a_kernel_that_crashes_leaves_nothing():
     )
     pids = [int(word) for word in kernel.stdout.readline().split()]
     assert len(pids) >= 3
-    assert folders() != before
+    (folder,) = folders(pids)
+    assert folder.is_dir()
     kernel.kill()
     kernel.wait()
     assert gone(pids)
-    assert folders() == before
+    assert not folder.exists()
 
 
 def test_a_start_that_fails_takes_everything_down(monkeypatch):
     """Where Horovod cannot be loaded the error says what to do, and nothing is left running."""
-    children = set(psutil.Process().children(recursive=True))
-    before = folders()
+    before = children()
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent / "without_horovod"))
     cluster = wb.Cluster(n=1)
     with pytest.raises(wb.errors.HorovodMissing, match="build-horovod"):
         cluster.start()
-    assert set(psutil.Process().children(recursive=True)) == children
-    assert folders() == before
+    assert children() == before
     assert cluster.state == "stopped"
 
 

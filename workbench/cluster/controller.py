@@ -7,17 +7,25 @@ from __future__ import annotations
 
 import shutil
 import sys
-from functools import partial
+import time
 
 from ipyparallel.controller.app import main as controller_main
 
 from workbench.wire.lifeline import die_with_parent
 
+_ENGINES_END_S = 0.75
+"""Engines look for their parent as often as this process does, and write until they end."""
+
 
 def main() -> None:
     """Run until stopped; when the parent is gone, remove the run folder and its keys too."""
     parent, folder = int(sys.argv.pop(1)), sys.argv.pop(1)
-    die_with_parent(parent, partial(shutil.rmtree, folder, ignore_errors=True))
+
+    def clean_up() -> None:
+        time.sleep(_ENGINES_END_S)
+        shutil.rmtree(folder, ignore_errors=True)
+
+    die_with_parent(parent, clean_up)
     controller_main()
 
 
