@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from IPython import get_ipython
 
-from workbench.widgets.anywidget_door import make_widget
 from workbench.widgets.messages import COMM_TARGET, MIME_TYPE, SAVED_ROWS, Message, make_snapshot
 from workbench.widgets.picture import draw_picture
 from workbench.widgets.source import Reading, TimingSource
@@ -76,7 +75,10 @@ class LiveView:
         shell = get_ipython()
         if self._stream is not None or getattr(shell, "kernel", None) is None:
             return
+        # Both load widgets' libraries: not before a view is shown.
         from comm import create_comm
+
+        from workbench.widgets.anywidget_door import make_widget
 
         self._widget = make_widget(self._snapshot)
         # Not primary: no comm_open is sent. The page makes its end by itself, so

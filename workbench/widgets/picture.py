@@ -5,6 +5,7 @@ In the text colour of whatever surrounds it, so that it reads on white and dark.
 
 from __future__ import annotations
 
+from html import escape
 from itertools import pairwise
 
 import numpy as np
@@ -35,11 +36,11 @@ def draw_picture(reading: Reading, view_id: str) -> str:
     """
     grid = Grid(reading.window, [place.rank for place in reading.status.ranks])
     if len(grid) == 0:
-        return f"<p>{summary_line(reading)}</p>"
+        return f"<p>{escape(summary_line(reading))}</p>"
     hatch = f"hatch-{view_id}"
     words = summary_line(reading)
     parts = [
-        tag("title", {}, words),
+        tag("title", {}, escape(words)),
         _hatch(hatch),
         label(LEFT, 14, words.removeprefix("Timings: "), font_weight="bold"),
         _legend(hatch),

@@ -161,7 +161,8 @@ class TimingSource(Protocol):
         """
 
     def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call `callback` whenever rows came or the status changed.
+        """Call `callback` when a run begins or ends, or its status changes otherwise.
 
-        It is called from any thread and returns at once. Returns how to stop.
+        It may be called for rows as well, from any thread, and returns at once; a
+        view looks for rows by itself until the run has ended. Returns how to stop.
         """

@@ -16,8 +16,8 @@ INTERVAL_S = 0.125
 class Stream:
     """Sends what a source has to tell, from a thread of its own, until closed.
 
-    A source with nothing to tell costs nothing: the thread sleeps until the
-    source calls.
+    It looks for news by time, so that a source need not call for each row; after
+    a run's end it sleeps until the source calls.
 
     Parameters
     ----------
@@ -35,6 +35,7 @@ class Stream:
         send: Callable[[Message], None],
         tick: Callable[[], None],
     ) -> None:
+        self._source = source
         self._composer = Composer(source)
         self._send = send
         self._tick = tick
@@ -51,7 +52,6 @@ class Stream:
 
     def start(self) -> None:
         """Begin to send."""
-        self._news.set()
         self._thread.start()
 
     def flush(self) -> None:
@@ -70,11 +70,10 @@ class Stream:
             self._thread.join(timeout=5)
 
     def _run(self) -> None:
-        while True:
-            self._news.wait()
-            if self._closed.is_set():
-                return
+        while not self._closed.is_set():
             self._news.clear()
             self.flush()
             self._tick()
             self._closed.wait(INTERVAL_S)
+            if self._source.status().state == "ended":
+                self._news.wait()

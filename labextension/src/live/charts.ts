@@ -4,7 +4,7 @@
 
 import { BandwidthChart } from './bandwidthchart';
 import { spans } from './decimate';
-import { element, setText, swatch } from './dom';
+import { element, keepKeys, setText, swatch } from './dom';
 import { digits, time } from './format';
 import { HeatStrip } from './heatstrip';
 import { AXIS_WIDTH, ILayout } from './layout';
@@ -44,6 +44,7 @@ export class Charts {
       this._section(trans.__('bandwidth, Gbit/s'), this._lines(), bandwidth)
     );
     this.node.tabIndex = 0;
+    keepKeys(this.node);
     this.node.setAttribute('role', 'group');
     this.node.setAttribute(
       'aria-label',

@@ -3,7 +3,7 @@
  * goes on collecting, and the kernel never hears of it.
  */
 
-import { element, FigureSpan, setText } from './dom';
+import { element, FigureSpan, keepKeys, setText } from './dom';
 import { count } from './format';
 import { IRankPlace, isUnknown, IStatus, Known } from './protocol';
 import { ITranslate } from './text';
@@ -45,6 +45,7 @@ export class Controls {
       'Show the newest iterations again (double click on a chart)'
     );
     this._state.setAttribute('role', 'status');
+    keepKeys(this.node);
     this.node.append(
       this._pause,
       this._follow,

@@ -26,6 +26,14 @@ export function setText(node: HTMLElement, text: string): void {
 }
 
 /**
+ * Keep JupyterLab's shortcuts off the keys that are pressed in an element: they
+ * come first, and arrows would move to another cell.
+ */
+export function keepKeys(node: HTMLElement): void {
+  node.dataset.lmSuppressShortcuts = 'true';
+}
+
+/**
  * A place for a figure. Where it is not known it is a grey dash that tells why
  * on hover and on focus.
  */

@@ -159,7 +159,7 @@ export class RankBars {
   ): void {
     const text = milliseconds(us);
     ctx.font = `bold ${this._theme.font}`;
-    if (ctx.measureText(text).width + 6 <= right - left && this._roomy) {
+    if (ctx.measureText(text).width + 2 <= right - left && this._roomy) {
       ctx.fillStyle = '#000000'; // 5.6 to 1 on the colour of exposed communication
       ctx.textAlign = 'center';
       ctx.textBaseline = 'middle';

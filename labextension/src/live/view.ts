@@ -248,13 +248,14 @@ export class LiveView {
       const half =
         ((range.to - range.from) * (event.key === '+' ? 0.5 : 2)) / 2;
       this._zoom(Math.max(first, at - half), Math.min(last + 1, at + half));
+      // The same iteration is elsewhere now: after the drawing, move there.
+      requestAnimationFrame(() => this._charts.setCursor(at));
     } else if (event.key === 'Escape') {
       this._charts.setCursor(null);
       this._follow();
     } else {
       return;
     }
-    // JupyterLab's own shortcuts for these keys would move to another cell.
     event.preventDefault();
     event.stopPropagation();
   }

@@ -1,0 +1,120 @@
+"""The machine in a notebook: what it has, and what is set up wrong."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import Any
+
+from workbench.doctor import Finding, describe, diagnose
+from workbench.resources import Snapshot, Unknown, take_snapshot
+from workbench.resources.summary import show_bytes
+
+_TABLE = (
+    "color:inherit;border-collapse:collapse;font-size:12px;"
+    "font-variant-numeric:tabular-nums;margin:4px 0 12px 0"
+)
+_CELL = "padding:2px 12px 2px 0;text-align:left;vertical-align:top"
+_SIGNS = {"error": "\u2716", "warning": "\u26a0", "info": "\u2139"}
+
+
+def resources_view(snapshot: Snapshot | None = None) -> ResourcesView:
+    """Show what a VM has; this one, where none is given."""
+    return ResourcesView(take_snapshot() if snapshot is None else snapshot)
+
+
+def doctor_view(snapshot: Snapshot | None = None) -> FindingsView:
+    """Show what is set up wrong on a VM; on this one, where none is given."""
+    snapshot = take_snapshot() if snapshot is None else snapshot
+    return FindingsView(snapshot, diagnose(snapshot))
+
+
+class ResourcesView:
+    """A snapshot as tables; as text, what `workbench resources` prints."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.snapshot = snapshot
+
+    def __repr__(self) -> str:
+        return str(self.snapshot)
+
+    def _repr_html_(self) -> str:
+        host = self.snapshot.host
+        cpus = f"{_plain(host.cpus)} usable of {_plain(host.cpus_total)}"
+        facts = {
+            "host": host.hostname,
+            "hypervisor": host.hypervisor,
+            "CPUs": cpus,
+            "memory": _size(host.memory_bytes),
+            "NUMA nodes": host.numa_nodes,
+            "system": host.os,
+        }
+        gpus = [
+            [gpu.index, gpu.name, _size(gpu.memory_bytes), gpu.form, gpu.pci_address]
+            for gpu in self.snapshot.gpus
+        ]
+        nics = [
+            [nic.name, nic.rdma_device, nic.link_layer, nic.rate_gbps, nic.state, nic.driver]
+            for nic in self.snapshot.nics
+        ]
+        return (
+            _table(list(facts), [list(facts.values())])
+            + self._part("gpus", "GPU", ["GPU", "name", "memory", "form", "PCI address"], gpus)
+            + self._part(
+                "nics",
+                "NIC",
+                ["NIC", "RDMA device", "link layer", "rate Gbit/s", "state", "driver"],
+                nics,
+            )
+        )
+
+    def _part(self, probe: str, what: str, head: list[str], rows: list[list[Any]]) -> str:
+        if rows:
+            return _table(head, rows)
+        found = self.snapshot.probes.get(probe)
+        reason = found.reason if found is not None and found.reason else "none was found"
+        return f'<p style="font-size:12px;margin:4px 0">No {what}: {escape(reason)}</p>'
+
+
+class FindingsView:
+    """Findings as a table; as text, what `workbench doctor` prints."""
+
+    def __init__(self, snapshot: Snapshot, findings: list[Finding]) -> None:
+        self.snapshot = snapshot
+        self.findings = findings
+
+    def __repr__(self) -> str:
+        return describe(self.snapshot, self.findings)
+
+    def _repr_html_(self) -> str:
+        if not self.findings:
+            return f"<p>{escape(repr(self))}</p>"
+        rows = [
+            [f"{_SIGNS[f.severity]} {f.severity}", f.subject, f.evidence, f.why, f.cure, f.source]
+            for f in self.findings
+        ]
+        return _table(["", "about", "what was read", "what it costs", "cure", "source"], rows)
+
+
+def _table(head: list[str], rows: list[list[Any]]) -> str:
+    heads = "".join(f'<th scope="col" style="{_CELL}">{escape(name)}</th>' for name in head)
+    body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows)
+    return f'<table style="{_TABLE}"><tr>{heads}</tr>{body}</table>'
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, Unknown):
+        # Focusable, so that the reason can be had without a mouse.
+        reason = escape(value.reason, quote=True)
+        return (
+            f'<td style="{_CELL};opacity:.6" tabindex="0" title="{reason}" '
+            f'aria-label="{reason}">\u2013</td>'
+        )
+    return f'<td style="{_CELL}">{escape(_plain(value))}</td>'
+
+
+def _plain(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _size(value: int | Unknown) -> str | Unknown:
+    return value if isinstance(value, Unknown) else show_bytes(value)
