@@ -1,5 +1,8 @@
 /** What a server sends for a VM with GPUs and RDMA, and for one without. */
 
+/** Whatever JSON may hold: tests spoil single fields of it. */
+export type Json = ReturnType<typeof JSON.parse>;
+
 const NOT_RDMA = { unknown: 'plain NIC: no RDMA device' };
 
 const probes = {
@@ -59,7 +62,7 @@ export const plainNic = {
 
 export const virtualNic = { ...plainNic, name: 'docker0', kind: 'virtual' };
 
-export function snapshot(gpus: number): Record<string, any> {
+export function snapshot(gpus: number): Json {
   return {
     version: 1,
     taken_at: 1.7e9,
@@ -71,7 +74,7 @@ export function snapshot(gpus: number): Record<string, any> {
 }
 
 /** A VM that has nothing but CPUs. */
-export function bareSnapshot(): Record<string, any> {
+export function bareSnapshot(): Json {
   const gpus = {
     status: 'absent',
     reason: 'the NVIDIA driver is not installed',
@@ -80,7 +83,7 @@ export function bareSnapshot(): Record<string, any> {
   return { ...snapshot(0), nics: [], probes: { ...probes, gpus } };
 }
 
-export function sample(gpus: number): Record<string, any> {
+export function sample(gpus: number): Json {
   return {
     version: 1,
     time: 1.7e9,
@@ -123,7 +126,7 @@ export const finding = {
   source: 'NCCL documentation'
 };
 
-export function cluster(state: string, n = 2): Record<string, any> {
+export function cluster(state: string, n = 2): Json {
   return {
     name: 'local-c8d7',
     state,

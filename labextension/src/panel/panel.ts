@@ -8,6 +8,8 @@ import { ClusterView } from '../cluster/view';
 import { ResourcesModel } from '../resources/model';
 import { ResourcesView } from '../resources/view';
 
+const SLEEP_AFTER_MS = 1000;
+
 /** The panel in the sidebar; its models sleep while nobody can see it. */
 export class WorkbenchPanel extends Panel {
   constructor(options: WorkbenchPanel.IOptions) {
@@ -32,6 +34,7 @@ export class WorkbenchPanel extends Panel {
       return;
     }
     document.removeEventListener('visibilitychange', this._wakeOrSleep);
+    clearTimeout(this._timer);
     this._models.forEach(model => model.dispose());
     super.dispose();
   }
@@ -41,9 +44,9 @@ export class WorkbenchPanel extends Panel {
     this._wakeOrSleep();
   }
 
-  protected onBeforeDetach(message: Message): void {
-    this._setAwake(false);
-    super.onBeforeDetach(message);
+  protected onAfterDetach(message: Message): void {
+    super.onAfterDetach(message);
+    this._wakeOrSleep();
   }
 
   protected onAfterShow(message: Message): void {
@@ -51,13 +54,19 @@ export class WorkbenchPanel extends Panel {
     this._wakeOrSleep();
   }
 
-  protected onBeforeHide(message: Message): void {
-    this._setAwake(false);
-    super.onBeforeHide(message);
+  protected onAfterHide(message: Message): void {
+    super.onAfterHide(message);
+    this._wakeOrSleep();
   }
 
+  /** Wakes at once; sleeps once it stays out of sight: a new theme hides it for a moment. */
   private _wakeOrSleep = (): void => {
-    this._setAwake(this.isVisible && document.visibilityState === 'visible');
+    clearTimeout(this._timer);
+    if (this.isVisible && document.visibilityState === 'visible') {
+      this._setAwake(true);
+    } else {
+      this._timer = setTimeout(() => this._setAwake(false), SLEEP_AFTER_MS);
+    }
   };
 
   private _setAwake(awake: boolean): void {
@@ -66,6 +75,7 @@ export class WorkbenchPanel extends Panel {
     });
   }
 
+  private _timer: ReturnType<typeof setTimeout> | undefined;
   private _models: [ClusterModel, ResourcesModel];
 }
 

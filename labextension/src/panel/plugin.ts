@@ -1,3 +1,4 @@
+/* eslint-disable jupyter/prefer-lazy-imports -- the panel stands in the sidebar from the start */
 import {
   ILayoutRestorer,
   JupyterFrontEnd,

@@ -16,29 +16,58 @@ export function Device(props: Device.IProps): JSX.Element {
         </span>
         <span className="jp-gw-Device-size">{props.size}</span>
       </div>
+      {props.lanes.map((lane, index) => (
+        <Lane key={index} {...lane} />
+      ))}
+      {props.further && (
+        <div className="jp-gw-Device-further">
+          {props.further.map((figure, index) => (
+            <Figure key={index} {...figure} />
+          ))}
+        </div>
+      )}
+    </div>
+  );
+}
+
+/** A sparkline with its figures beside it. */
+function Lane({ series, top, figures }: Device.ILane): JSX.Element {
+  return (
+    <div className="jp-gw-Lane">
       <div
-        className="jp-gw-Device-spark"
-        style={{ gridRow: `2 / span ${props.figures.length}` }}
+        className="jp-gw-Lane-spark"
+        style={{ gridRow: `1 / span ${figures.length}` }}
       >
-        <Sparkline series={props.series} top={props.top} />
+        <Sparkline series={series} top={top} />
       </div>
-      {props.figures.map(({ label, value }, index) => (
-        <Figure key={index} label={label} value={value} />
+      {figures.map((figure, index) => (
+        <Figure key={index} {...figure} />
       ))}
     </div>
   );
 }
 
 export namespace Device {
+  export interface IFigureNow {
+    label?: string;
+    value: Known<IFigure>;
+  }
+
+  export interface ILane {
+    series: readonly (readonly (number | null)[])[];
+    /** The value at the sparkline's upper edge. */
+    top: number;
+    figures: readonly IFigureNow[];
+  }
+
   export interface IProps {
     name: string;
     /** What it is, cut off where there is no room. */
     detail?: string;
     /** How much of it there is; never cut off. */
     size: React.ReactNode;
-    series: readonly (readonly (number | null)[])[];
-    /** The value at the sparkline's upper edge. */
-    top: number;
-    figures: readonly { label?: string; value: Known<IFigure> }[];
+    lanes: readonly ILane[];
+    /** Figures without a history, in one line. */
+    further?: readonly IFigureNow[];
   }
 }

@@ -18,8 +18,8 @@ import { Device } from './device';
 import { IGpu, INic, IProbe } from './interfaces';
 import { ResourcesModel } from './model';
 
-/** A link that carries less than this in its best second shows as flat: bytes per second. */
-const QUIET_BYTES_PER_S = 1250;
+/** Up to this the scale of a link stays as it is, so that idle chatter looks idle: 1 Mbit/s. */
+const QUIET_BYTES_PER_S = 125e3;
 
 interface IProps {
   model: ResourcesModel;
@@ -42,9 +42,13 @@ export function CpuAndMemory({ model, trans }: IProps): JSX.Element {
             <CpuSize usable={host.cpus} all={host.cpus_total} trans={trans} />
           )
         }
-        series={[model.history('cpu')]}
-        top={100}
-        figures={[{ value: mapKnown(cpu, percentFigure) }]}
+        lanes={[
+          {
+            series: [model.history('cpu')],
+            top: 100,
+            figures: [{ value: mapKnown(cpu, percentFigure) }]
+          }
+        ]}
       />
       <Device
         name={trans.__('Memory')}
@@ -55,9 +59,13 @@ export function CpuAndMemory({ model, trans }: IProps): JSX.Element {
             trans.__('of %1', roundGib(total))
           )
         }
-        series={[model.history('memory')]}
-        top={orElse(total, topOf([model.history('memory')], 1))}
-        figures={[{ value: mapKnown(used, memoryFigure) }]}
+        lanes={[
+          {
+            series: [model.history('memory')],
+            top: orElse(total, topOf([model.history('memory')], 1)),
+            figures: [{ value: mapKnown(used, memoryFigure) }]
+          }
+        ]}
       />
     </>
   );
@@ -129,28 +137,30 @@ function CpuSize(props: {
 function Gpu({ gpu, model, trans }: IProps & { gpu: IGpu }): JSX.Element {
   const waiting = { unknown: trans.__('waiting for the first sample') };
   const now = model.gpuSample(gpu.index);
+  const busy = now?.utilization_percent ?? waiting;
+  const used = now?.memory_used_bytes ?? waiting;
   return (
     <Device
       name={trans.__('GPU %1', gpu.index)}
       detail={gpuDetail(gpu, trans)}
       size={<Text value={mapKnown(gpu.memory_bytes, roundGib)} />}
-      series={[model.history(`gpu/${gpu.index}`)]}
-      top={100}
-      figures={[
+      lanes={[
         {
-          label: trans.__('busy'),
-          value: mapKnown(now?.utilization_percent ?? waiting, percentFigure)
-        },
-        {
-          label: trans.__('memory'),
-          value: mapKnown(now?.memory_used_bytes ?? waiting, memoryFigure)
-        },
+          series: [model.history(`gpu/${gpu.index}`)],
+          top: 100,
+          figures: [
+            { label: trans.__('busy'), value: mapKnown(busy, percentFigure) },
+            { label: trans.__('memory'), value: mapKnown(used, memoryFigure) }
+          ]
+        }
+      ]}
+      further={[
         {
           label: trans.__('power'),
           value: mapKnown(now?.power_w ?? waiting, powerFigure)
         },
         {
-          label: trans.__('heat'),
+          label: trans.__('temp'),
           value: mapKnown(now?.temperature_c ?? waiting, temperatureFigure)
         }
       ]}
@@ -161,21 +171,27 @@ function Gpu({ gpu, model, trans }: IProps & { gpu: IGpu }): JSX.Element {
 function Nic({ nic, model, trans }: IProps & { nic: INic }): JSX.Element {
   const waiting = { unknown: trans.__('waiting for the first sample') };
   const now = model.nicSample(nic.name);
-  const names =
-    nic.kind === 'rdma' ? ['tx', 'rx', 'rdma_tx', 'rdma_rx'] : ['tx', 'rx'];
-  const series = names.map(name => model.history(`nic/${nic.name}/${name}`));
-  const figures = [
-    {
-      label: trans.__('tx'),
-      value: mapKnown(now?.tx_bytes_per_s ?? waiting, rateFigure)
-    },
-    {
-      label: trans.__('rx'),
-      value: mapKnown(now?.rx_bytes_per_s ?? waiting, rateFigure)
-    }
-  ];
-  if (nic.kind === 'rdma') {
-    figures.push(
+  const plain = nicLane(
+    model,
+    nic,
+    ['tx', 'rx'],
+    [
+      {
+        label: trans.__('tx'),
+        value: mapKnown(now?.tx_bytes_per_s ?? waiting, rateFigure)
+      },
+      {
+        label: trans.__('rx'),
+        value: mapKnown(now?.rx_bytes_per_s ?? waiting, rateFigure)
+      }
+    ]
+  );
+  // RDMA goes past the interface, whose own counters do not see it.
+  const rdma = nicLane(
+    model,
+    nic,
+    ['rdma_tx', 'rdma_rx'],
+    [
       {
         label: trans.__('RDMA tx'),
         value: mapKnown(now?.rdma_tx_bytes_per_s ?? waiting, rateFigure)
@@ -184,8 +200,8 @@ function Nic({ nic, model, trans }: IProps & { nic: INic }): JSX.Element {
         label: trans.__('RDMA rx'),
         value: mapKnown(now?.rdma_rx_bytes_per_s ?? waiting, rateFigure)
       }
-    );
-  }
+    ]
+  );
   return (
     <Device
       name={nic.name}
@@ -196,11 +212,19 @@ function Nic({ nic, model, trans }: IProps & { nic: INic }): JSX.Element {
           <Text value={mapKnown(nic.rate_gbps, linkRate)} />
         </>
       }
-      series={series}
-      top={topOf(series, QUIET_BYTES_PER_S)}
-      figures={figures}
+      lanes={nic.kind === 'rdma' ? [rdma, plain] : [plain]}
     />
   );
+}
+
+function nicLane(
+  model: ResourcesModel,
+  nic: INic,
+  names: string[],
+  figures: Device.IFigureNow[]
+): Device.ILane {
+  const series = names.map(name => model.history(`nic/${nic.name}/${name}`));
+  return { series, top: topOf(series, QUIET_BYTES_PER_S), figures };
 }
 
 /** That a kind of device is not there, and why. */
