@@ -100,7 +100,7 @@ class WorkbenchMagics(Magics):
     def resources(self, line: str) -> Any:
         """Show what this machine has."""
         _parse(self.resources, line)
-        from workbench.widgets import resources_view
+        from workbench.widgets.machine import resources_view
 
         return resources_view()
 
@@ -109,7 +109,7 @@ class WorkbenchMagics(Magics):
     def doctor(self, line: str) -> Any:
         """Show what is set up wrong on this machine, why it costs, and the cure."""
         _parse(self.doctor, line)
-        from workbench.widgets import doctor_view
+        from workbench.widgets.machine import doctor_view
 
         return doctor_view()
 
