@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from workbench.widgets.grid import Grid, mean
+from workbench.widgets.grid import Array, Grid, mean
 from workbench.widgets.source import Reading
 
 _COLUMNS = {
@@ -38,10 +38,10 @@ def summary_text(reading: Reading) -> str:
     return f"{table}\nMean of iterations {first:,} to {last:,}; busbw in Gbit/s."
 
 
-def _cells(columns: list[object], place: int) -> list[str]:
+def _cells(columns: list[Array], place: int) -> list[str]:
     cells = []
     for name, column in zip(_COLUMNS.values(), columns, strict=True):
-        value = float(column[place])  # type: ignore[index]  # numpy array of one value per rank
+        value = float(column[place])
         scaled = value / 1e3 if name.endswith("_us") else value
         cells.append(_DASH if math.isnan(value) else f"{scaled:.2f}")
     return cells

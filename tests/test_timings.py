@@ -1,0 +1,230 @@
+"""What is made of the ranks' records: tables, key figures, stragglers, causes."""
+
+import math
+from array import array
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from workbench.advisor import explain
+from workbench.errors import UsageError
+from workbench.fabric import fit, halving_doubling_us, ring_us, tree_us
+from workbench.timings import Timings
+from workbench.timings.derive import columns
+from workbench.timings.store import Store
+from workbench.timings.summary import summarize
+from workbench.wire import Flag, IterationRecord, Layout, Message, Outbox
+
+MS = 1_000_000
+
+
+def record(index, *, cell=1, communication=10, exposed=4, data=1, world=2, size=1_000_000, **more):
+    """An iteration whose phases add up; times in milliseconds."""
+    phases = {
+        "data_ns": data * MS, "forward_ns": 5 * MS, "backward_ns": 8 * MS,
+        "exposed_ns": exposed * MS, "optimizer_ns": 2 * MS, "other_ns": 0,
+    }  # fmt: skip
+    duration = sum(phases.values())
+    return IterationRecord(
+        cell, index, index * duration, duration, **phases,
+        communication_ns=communication * MS, overlapped_ns=(communication - exposed) * MS,
+        size_bytes=size, tensors=6, world_size=world, **more,
+    )  # fmt: skip
+
+
+def store(*rows):
+    """A store with (rank, record) rows."""
+    filled = Store()
+    for rank, row in rows:
+        filled.add(rank, row)
+    return filled
+
+
+def both(indices, late=0, **options):
+    """Rows of two ranks; rank 1 arrives `late` ms after rank 0."""
+    for index in indices:
+        yield 0, record(index, communication=10 + late, exposed=4 + late, **options)
+        yield 1, record(index, data=1 + late, **options)
+
+
+def test_bandwidths_follow_their_definitions():
+    """Algorithm bandwidth is bytes over time; busbw is 2(n-1)/n of it."""
+    for world in (1, 2, 4, 8):
+        table = columns(store((0, record(0, world=world))).rows())
+        assert table["algbw_gbps"][0] == pytest.approx(1e6 * 8 / 10e6)
+        assert table["busbw_gbps"][0] == pytest.approx(0.8 * 2 * (world - 1) / world)
+        assert table["overlap"][0] == pytest.approx(0.6)
+
+
+def test_without_communication_nothing_is_divided():
+    """No gradients: bandwidth and overlap are not known, rather than zero."""
+    table = columns(store((0, record(0, communication=0, exposed=0, size=0))).rows())
+    assert all(math.isnan(table[name][0]) for name in ("algbw_gbps", "busbw_gbps", "overlap"))
+
+
+def test_waiting_needs_every_rank():
+    """A rank's waiting is not known until all ranks of the ring have reported."""
+    rows = [*both([0], late=20), (0, record(1))]
+    table = columns(store(*rows).rows())
+    assert table["wait_us"][:2].tolist() == [20_000, 0]
+    assert math.isnan(table["wait_us"][2])
+
+
+def test_the_summary_is_of_the_warm_iterations():
+    """The first iteration of a cell is left out of the figures."""
+    slow = record(0, data=1000, flags=Flag.FIRST_OF_CELL)
+    found = summarize(store((0, slow), *((0, record(i)) for i in range(1, 11))).rows())
+    assert found.iteration == 10
+    assert found.iterations == 10
+    assert found.iteration_us == 20_000
+    assert found.iterations_per_s == pytest.approx(50)
+    assert found.exposed_share == pytest.approx(4 / 20)
+    assert sum(found.phases_us.values()) == pytest.approx(20_000)
+    assert (found.bytes, found.tensors) == (1_000_000, 6)
+
+
+def test_a_summary_of_nothing():
+    """Before the first iteration every figure is not a number, and nothing is raised."""
+    found = summarize(Store().rows())
+    assert found.iteration == -1
+    assert math.isnan(found.iteration_us)
+    assert found.slowest_rank is None
+
+
+def test_only_a_rank_that_is_late_throughout_is_named():
+    """A rank late in most iterations is named with the wait; one late by noise is not."""
+    assert summarize(store(*both(range(20), late=20)).rows()).slowest_rank == 1
+    assert summarize(store(*both(range(20), late=20)).rows()).slowest_excess_us == 20_000
+    assert summarize(store(*both(range(20))).rows()).slowest_rank is None
+    now_and_then = [*both(range(0, 20, 2), late=20), *both(range(1, 20, 2))]
+    assert summarize(store(*now_and_then).rows()).slowest_rank is None
+
+
+def test_a_store_forgets_the_oldest_half_and_counts_it():
+    """Memory is bounded; the newest rows are all there."""
+    small = Store(row_limit=100)
+    for index in range(250):
+        small.add(0, record(index))
+    assert len(small.rows()) <= 100
+    assert small.total == 250
+    assert small.forgotten == 250 - len(small.rows())
+    assert small.rows()["iteration"][-1] == 249
+    assert (np.diff(small.rows()["iteration"]) == 1).all()
+    assert small.rows(start=240)["iteration"].tolist() == list(range(240, 250))
+
+
+def test_iterations_of_a_second_cell_go_on():
+    """A cell's numbers begin after the last of the cells before, whichever rank is first."""
+    rows = [*both(range(3)), *((1, record(i, cell=2)) for i in range(2))]
+    rows += [(0, record(i, cell=2)) for i in range(2)]
+    assert store(*rows).rows()["iteration"].tolist() == [0, 0, 1, 1, 2, 2, 3, 4, 3, 4]
+
+
+@pytest.fixture
+def timings():
+    door = Timings()
+    door.listen()
+    yield door
+    door.close()
+
+
+def test_records_come_in_over_the_channel(timings):
+    """What a rank sends is in the table; collectives have their names and intervals."""
+    outbox = Outbox(timings.address_for(0))
+    layout = Layout(0, ("a", "b"), (400, 800), (1, 2))
+    intervals = {
+        "submitted": array("I", [10, 20]),
+        "unfinished": array("I", [15, 25]),
+        "finished": array("I", [30, 40]),
+    }
+    timings.begin_cell(1)
+    outbox.send(Message("layout", layout.to_content()))
+    for index in range(3):
+        outbox.send(Message("records", {}, (record(index, **intervals).pack(),)))
+    assert timings.end_cell(1, {0: 3})
+    assert timings.to_frame()["iteration"].tolist() == [0, 1, 2]
+    found = timings.collectives()
+    assert found[found["iteration"] == 0]["name"].tolist() == ["a", "b"]
+    assert found["duration_us"].tolist() == [2.0, 2.0] * 3
+    assert found["tensors"].tolist() == [1, 2] * 3
+    outbox.close()
+
+
+def test_an_unreadable_record_is_counted(timings):
+    """A record that is cut short is counted as dropped, and the next one arrives."""
+    outbox = Outbox(timings.address_for(0))
+    timings.begin_cell(1)
+    outbox.send(Message("records", {}, (record(0).pack()[:50],)))
+    outbox.send(Message("records", {}, (record(1).pack(),)))
+    assert timings.end_cell(1, {0: 1})
+    assert timings.dropped == 1
+    assert "cut short" in timings.errors[0]
+    outbox.close()
+
+
+def test_what_is_missing_at_a_cells_end_is_told(timings):
+    """Waiting for records that never come ends, and says that some are missing."""
+    timings.begin_cell(1)
+    assert not timings.end_cell(1, {0: 5}, timeout_s=0.05)
+
+
+def cluster_of(rows, fabric=None):
+    """All that `explain` asks of a cluster."""
+    filled = store(*rows)
+    return SimpleNamespace(
+        timings=SimpleNamespace(summary=lambda: summarize(filled.rows())), fabric=fabric
+    )
+
+
+def test_causes_are_ranked_by_saving():
+    """A late rank, exposed communication and data loading, the dearest first."""
+    causes = explain(cluster_of(both(range(20), late=20)))
+    assert [cause.name for cause in causes] == sorted(
+        (cause.name for cause in causes),
+        key=lambda name: -{c.name: c.saving_us for c in causes}[name],
+    )
+    assert causes[0].name == "waiting for rank 1"
+    assert causes[0].saving_us == 20_000
+
+
+def test_a_known_fabric_tells_what_compression_saves():
+    """With a fitted line, halving the bytes saves half of what they take."""
+    fabric = fit([1_000, 1_000_000], [1_000, 5_000], 2)
+    causes = {cause.name: cause for cause in explain(cluster_of(both(range(20)), fabric))}
+    expected = fabric.us_per_byte * 500_000
+    assert causes["bytes on the wire"].saving_us == pytest.approx(expected)
+    assert not causes["bytes on the wire"].bound
+
+
+def test_nothing_recorded_cannot_be_explained():
+    """Before a training ran there is a clear error."""
+    with pytest.raises(UsageError, match="no iteration"):
+        explain(cluster_of([]))
+
+
+def test_a_fit_finds_the_line_that_made_the_times():
+    """From times on a line, the line comes back; its error is that of the worst size."""
+    sizes = [4096, 65536, 1 << 20, 1 << 24]
+    fabric = fit(sizes, [50 + 0.001 * size for size in sizes], 4)
+    assert fabric.fixed_us == pytest.approx(50)
+    assert fabric.us_per_byte == pytest.approx(0.001)
+    assert fabric.error < 1e-9
+    assert fabric.busbw_gbps == pytest.approx(8 / 1e3 / 0.001 * 1.5)
+    noisy = fit([1000, 2000], [100, 300], 2)
+    assert noisy.fixed_us >= 0
+
+
+def test_a_fit_takes_two_sizes():
+    """One size gives no line."""
+    with pytest.raises(UsageError, match="two sizes"):
+        fit([100, 100], [1, 2], 2)
+
+
+def test_cost_models_by_hand():
+    """BERT-Large's 1.36 GB over 25 GbE on four ranks: 0.65 s by the exact ring."""
+    assert ring_us(1.36e9, 4, 25) == pytest.approx(652_800)
+    assert ring_us(0, 4, 25, latency_us=10) == 60
+    assert halving_doubling_us(0, 8, 25, latency_us=10) == 60
+    assert tree_us(1e6, 8, 8, latency_us=1) == pytest.approx(2006)
+    assert [model(1e6, 1, 10, 5) for model in (ring_us, halving_doubling_us, tree_us)] == [0, 0, 0]
