@@ -146,6 +146,7 @@ describe('the cluster of the notebook in front', () => {
     tracker.show(new Notebook('a.ipynb', kernel));
     kernel.hear({ type: 'state', cluster: cluster('running', 3) });
     expect(await shown()).toContain('running3 ranks');
+    expect(view.node.querySelector('input')!.value).toBe('3');
     const rows = [...view.node.querySelectorAll('tbody tr')];
     expect(rows.map(row => row.textContent)).toEqual([
       '0vm14711CPUloready',

@@ -178,6 +178,17 @@ describe('KernelLink', () => {
     });
   });
 
+  it('keeps an error until it is asked again, or a cluster comes up', async () => {
+    const link = await join();
+    kernel.say({ type: 'state', cluster: cluster('ready') });
+    kernel.say({ type: 'error', message: 'no' });
+    kernel.say({ type: 'state', cluster: cluster('running') });
+    kernel.say({ type: 'state', cluster: cluster('stopped') });
+    expect(link.state.error).toBe('no');
+    kernel.say({ type: 'state', cluster: cluster('ready') });
+    expect(link.state.error).toBe('');
+  });
+
   it('forgets the cluster of a kernel that restarts, and joins the new one', async () => {
     kernel.loaded = true;
     const link = await join();

@@ -137,18 +137,25 @@ export class KernelLink implements IDisposable {
   private _onMessage(data: unknown): void {
     try {
       const message = validateMessage(data);
-      this._setState(
-        message.type === 'state'
-          ? {
-              loaded: true,
-              cluster: message.cluster,
-              pending: this._stillPending(message.cluster)
-            }
-          : { error: message.message, pending: null }
-      );
+      if (message.type === 'state') {
+        this._onCluster(message.cluster);
+      } else {
+        this._setState({ error: message.message, pending: null });
+      }
     } catch (error) {
       this._setState({ error: (error as Error).message, pending: null });
     }
+  }
+
+  private _onCluster(cluster: ICluster | null): void {
+    // A cluster came up: what failed before is over.
+    const over = Private.isUp(cluster) && !Private.isUp(this._state.cluster);
+    this._setState({
+      loaded: true,
+      cluster,
+      pending: this._stillPending(cluster),
+      error: over ? '' : this._state.error
+    });
   }
 
   /** A request is done with once the cluster has taken it up. */
@@ -224,6 +231,10 @@ export namespace KernelLink {
 }
 
 namespace Private {
+  export function isUp(cluster: ICluster | null): boolean {
+    return cluster !== null && ['ready', 'running'].includes(cluster.state);
+  }
+
   /** A comm as Lab makes it; its interface does not name the subshell. */
   export interface ISubshellComm extends Kernel.IComm {
     readonly subshellStarted: Promise<void>;

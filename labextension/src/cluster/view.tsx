@@ -79,7 +79,7 @@ function Linked(props: {
       <Controls
         canStart={!up && pending === null}
         canStop={up && cluster.state !== 'stopping' && pending === null}
-        ranks={cluster?.n ?? DEFAULT_RANKS}
+        ranks={up ? cluster.n : null}
         onStart={n => void link.start(n)}
         onStop={() => void link.stop()}
         trans={trans}
@@ -138,13 +138,14 @@ function Status(props: {
 function Controls(props: {
   canStart: boolean;
   canStop: boolean;
-  ranks: number;
+  /** Of the cluster that is up; `null` where the person chooses. */
+  ranks: number | null;
   onStart: (n: number) => void;
   onStop: () => void;
   trans: TranslationBundle;
 }): JSX.Element {
   const { trans } = props;
-  const [n, setN] = useState(String(props.ranks));
+  const [n, setN] = useState(String(DEFAULT_RANKS));
   const id = useId();
   const valid = /^\d+$/.test(n) && Number(n) >= 1 && Number(n) <= MOST_RANKS;
   return (
@@ -162,7 +163,7 @@ function Controls(props: {
         type="number"
         min={1}
         max={MOST_RANKS}
-        value={n}
+        value={props.ranks ?? n}
         aria-invalid={!valid}
         disabled={!props.canStart}
         onChange={event => setN(event.target.value)}
