@@ -176,6 +176,27 @@ class TestInAKernel:
         ask = next(m for m in trained[2] if m["msg_type"] == "execute_input")
         assert updates[-1]["parent_header"]["msg_id"] == ask["parent_header"]["msg_id"]
 
+    def test_a_view_shown_twice_sends_once_and_updates_both(self, trained):
+        """The outputs share one stream and one display id."""
+        notebook = trained[0]
+        seen = notebook.run("third = LiveView(source); display(third); display(third)")
+        shown = [m for m in seen if m["msg_type"] == "display_data"]
+        ids = {m["content"]["transient"]["display_id"] for m in shown}
+        assert (len(shown), len(ids)) == (2, 1)
+        seen = notebook.run("source.train(0.5)")
+        mine = [m for m in seen if m["content"].get("comm_id") in ids]
+        numbers = [m["seq"] for m in stream(mine) if m["type"] != "saved"]
+        assert len(numbers) == len(set(numbers)) > 1
+        notebook.run("third.close()")
+
+    def test_a_run_that_goes_on_gets_its_widget_back(self, trained):
+        """After an end the output is a picture; with new iterations it is live again."""
+        notebook = trained[0]
+        seen = notebook.run("source.train(1.0)")
+        live = [WIDGET_VIEW in bundle for bundle in bundles(seen)]
+        assert True in live
+        assert live[-1] is False
+
     def test_a_closed_view_is_silent(self, trained):
         """After `close` nothing is sent, whatever the source does."""
         notebook = trained[0]
@@ -236,6 +257,20 @@ class TestComposer:
         final = composer.next(0.1)
         assert (final.content["state"], final.content["rows"]) == ("ended", 20)
         assert composer.next(5.0) is None
+
+    def test_a_run_goes_on_after_an_end(self):
+        """Another training cell on the same ranks: news again, and a second end."""
+        source = SyntheticSource(2)
+        composer = Composer(source)
+        source.step(10)
+        composer.next(0.0)
+        source.end()
+        composer.next(0.1)
+        source.step(2)
+        more = composer.next(0.2)
+        assert (more.content["state"], more.content["rows"]) == ("running", 4)
+        source.end()
+        assert composer.next(0.3).content["rows"] == 24
 
     def test_a_burst_is_cut_to_what_the_server_lets_through(self):
         """More rows than fit become one window of the newest."""

@@ -135,8 +135,10 @@ class LiveView:
             self._save()
 
     def _save_now_and_then(self) -> None:
-        ended = self._source.status().state == "ended"
-        if ended or time.monotonic() - self._saved_at >= SAVE_EVERY_S:
+        state = self._source.status().state
+        # A run that goes on after an end gets its widget back at once.
+        turned = self._saved is not None and self._saved[1] != state
+        if turned or state == "ended" or time.monotonic() - self._saved_at >= SAVE_EVERY_S:
             self._save()
 
     def _save(self) -> None:
