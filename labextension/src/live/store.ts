@@ -122,6 +122,17 @@ export class TimingStore {
     return count ? sum / count : NaN;
   }
 
+  /** The newest iteration, or the one before while ranks are still reporting it. */
+  get lastWhole(): number {
+    const whole = (iteration: number): boolean =>
+      this._ranks.every((_, row) => {
+        const value = this.get('iteration_us', iteration, row);
+        return value === value;
+      });
+    const before = this._last - 1;
+    return !whole(this._last) && whole(before) ? before : this._last;
+  }
+
   /** Make room for an iteration; false where it is older than the ring. */
   private _open(iteration: number): boolean {
     if (this._last < 0) {

@@ -8,6 +8,7 @@ import { Controls } from './controls';
 import { element, setText } from './dom';
 import { TimingFeed } from './feed';
 import { KeyLine } from './keyline';
+import { readKey } from './keys';
 import { ILayout, layout } from './layout';
 import { numberOf } from './protocol';
 import { RankBars } from './rankbars';
@@ -15,6 +16,7 @@ import { ViewRange } from './range';
 import { Readout, ReadoutTitle } from './readout';
 import { ENGLISH, ITranslate } from './text';
 import { readTheme, watchTheme } from './theme';
+import { watchSize, watchVisibility } from './watch';
 
 export class LiveView {
   constructor(options: LiveView.IOptions) {
@@ -31,8 +33,8 @@ export class LiveView {
     this._stop = [
       this._feed.onChange(() => this._onFeed()),
       watchTheme(() => this._onTheme()),
-      this._watchSize(),
-      this._watchVisibility()
+      watchSize(this.node, () => this._relayout()),
+      watchVisibility(this.node, visible => this._onVisible(visible))
     ];
     this._onFeed();
   }
@@ -118,6 +120,14 @@ export class LiveView {
     this.requestDraw();
   }
 
+  private _onVisible(visible: boolean): void {
+    this._visible = visible;
+    if (visible && this._stale) {
+      this._stale = false;
+      this.requestDraw();
+    }
+  }
+
   /** Also when the view gets its place: before that it inherits no colours. */
   private _onTheme(): void {
     const theme = readTheme(this.node);
@@ -158,25 +168,12 @@ export class LiveView {
   private _drawOne(): void {
     const { store } = this._feed;
     const range = this._range.current(store.first, store.last);
-    const latest = Math.min(range.to - 1, this._latestWhole());
+    const latest = Math.min(range.to - 1, store.lastWhole);
     const iteration = this._hovered ?? latest;
     this._title.update(this._trans, iteration, iteration >= store.last - 1);
     this._bars.draw(store, iteration, this._row);
     this._bars.node.setAttribute('aria-label', this._describe(iteration));
     this._readout.update(store, iteration, this._row);
-  }
-
-  /** The newest iteration of which all ranks have reported, if one just has. */
-  private _latestWhole(): number {
-    const { store } = this._feed;
-    const whole = (iteration: number): boolean =>
-      store.ranks.every(
-        (_, row) => !Number.isNaN(store.get('iteration_us', iteration, row))
-      );
-    const before = store.last - 1;
-    return !whole(store.last) && before >= store.first && whole(before)
-      ? before
-      : store.last;
   }
 
   private _describe(iteration: number): string {
@@ -236,26 +233,18 @@ export class LiveView {
     const { first, last } = this._feed.store;
     const range = this._range.current(first, last);
     const at = this._hovered ?? last;
-    const moves: Record<string, number> = {
-      ArrowLeft: at - 1,
-      ArrowRight: at + 1,
-      Home: Math.max(first, range.from),
-      End: Math.min(last, range.to - 1)
-    };
-    if (event.key in moves) {
-      this._charts.setCursor(Math.min(last, Math.max(first, moves[event.key])));
-    } else if (event.key === '+' || event.key === '-') {
-      const half =
-        ((range.to - range.from) * (event.key === '+' ? 0.5 : 2)) / 2;
-      this._zoom(Math.max(first, at - half), Math.min(last + 1, at + half));
-      // The same iteration is elsewhere now: after the drawing, move there.
-      requestAnimationFrame(() => this._charts.setCursor(at));
-    } else if (event.key === 'Escape') {
-      this._charts.setCursor(null);
-      this._follow();
-    } else {
+    const action = readKey(event.key, at, range, { first, last });
+    if (action === null) {
       return;
     }
+    if (action.zoom) {
+      this._zoom(action.zoom.from, action.zoom.to);
+    } else if (action.cursor === null) {
+      this._follow();
+    }
+    // After the drawing: an iteration may be elsewhere then.
+    const { cursor } = action;
+    requestAnimationFrame(() => this._charts.setCursor(cursor));
     event.preventDefault();
     event.stopPropagation();
   }
@@ -277,24 +266,6 @@ export class LiveView {
     this._charts.setLayout(sizes);
     this._bars.setSize(sizes.right, sizes.bars);
     this.requestDraw();
-  }
-
-  private _watchSize(): () => void {
-    const observer = new ResizeObserver(() => this._relayout());
-    observer.observe(this.node);
-    return () => observer.disconnect();
-  }
-
-  private _watchVisibility(): () => void {
-    const observer = new IntersectionObserver(entries => {
-      this._visible = entries[entries.length - 1].isIntersecting;
-      if (this._visible && this._stale) {
-        this._stale = false;
-        this.requestDraw();
-      }
-    });
-    observer.observe(this.node);
-    return () => observer.disconnect();
   }
 
   private _feed: TimingFeed;

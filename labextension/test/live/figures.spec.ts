@@ -13,6 +13,7 @@ import {
   roundUp
 } from '../../src/live/layout';
 import { darker, EXPOSED, IN_STACK, IN_TIME } from '../../src/live/phases';
+import { readKey } from '../../src/live/keys';
 import { ViewRange } from '../../src/live/range';
 
 describe('figures', () => {
@@ -116,5 +117,35 @@ describe('ViewRange', () => {
     const range = new ViewRange();
     range.fix({ from: 5, to: 5 });
     expect(range.current(0, 99)).toEqual({ from: 5, to: 9 });
+  });
+});
+
+describe('keys', () => {
+  const range = { from: 100, to: 200 };
+  const held = { first: 0, last: 199 };
+  const read = (key: string, at = 150): ReturnType<typeof readKey> =>
+    readKey(key, at, range, held);
+
+  it('move by one iteration, and not beyond the last', () => {
+    expect(read('ArrowLeft')).toEqual({ cursor: 149 });
+    expect(read('ArrowRight', 199)).toEqual({ cursor: 199 });
+    expect(read('ArrowLeft', 0)).toEqual({ cursor: 0 });
+  });
+
+  it('move to the ends of what is shown', () => {
+    expect([read('Home'), read('End')]).toEqual([
+      { cursor: 100 },
+      { cursor: 199 }
+    ]);
+  });
+
+  it('zoom around the iteration under the cursor', () => {
+    expect(read('+')).toEqual({ cursor: 150, zoom: { from: 125, to: 175 } });
+    expect(read('-')).toEqual({ cursor: 150, zoom: { from: 50, to: 200 } });
+  });
+
+  it('follow again at escape, and leave other keys alone', () => {
+    expect(read('Escape')).toEqual({ cursor: null });
+    expect(read('x')).toBeNull();
   });
 });

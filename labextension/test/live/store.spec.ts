@@ -37,6 +37,14 @@ describe('TimingStore', () => {
     expect(held.get('iteration_us', 3, 0)).toBeNaN();
   });
 
+  it('waits a little for the ranks that have not reported', () => {
+    const held = store([...rows(0, 3), row(3, 0)]);
+    expect(held.lastWhole).toBe(2);
+    add(held, [row(3, 1)]);
+    expect(held.lastWhole).toBe(3);
+    expect(store([row(0, 0)]).lastWhole).toBe(0);
+  });
+
   it('takes a row that comes twice once', () => {
     const held = store(rows(0, 5));
     add(held, [row(4, 1, { wait_us: 42 })]);
