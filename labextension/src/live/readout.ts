@@ -168,6 +168,21 @@ function cell(figure: FigureSpan): HTMLElement {
   return element('td', '', figure.node);
 }
 
+/** One iteration in a sentence, for those who cannot see its bars. */
+export function describe(
+  trans: ITranslate,
+  store: TimingStore,
+  iteration: number,
+  row: number | null
+): string {
+  return trans.__(
+    'Iteration %1 took %2 ms, of which %3 ms were exposed communication',
+    count(iteration),
+    milliseconds(store.mean('iteration_us', iteration, row)),
+    milliseconds(store.mean('exposed_us', iteration, row))
+  );
+}
+
 /** The title of the one-iteration column. */
 export class ReadoutTitle {
   readonly node = element('h4', 'gw-live-title');

@@ -13,7 +13,7 @@ import { ILayout, layout } from './layout';
 import { numberOf } from './protocol';
 import { RankBars } from './rankbars';
 import { ViewRange } from './range';
-import { Readout, ReadoutTitle } from './readout';
+import { describe, Readout, ReadoutTitle } from './readout';
 import { ENGLISH, ITranslate } from './text';
 import { readTheme, watchTheme } from './theme';
 import { watchSize, watchVisibility } from './watch';
@@ -172,20 +172,11 @@ export class LiveView {
     const iteration = this._hovered ?? latest;
     this._title.update(this._trans, iteration, iteration >= store.last - 1);
     this._bars.draw(store, iteration, this._row);
-    this._bars.node.setAttribute('aria-label', this._describe(iteration));
-    this._readout.update(store, iteration, this._row);
-  }
-
-  private _describe(iteration: number): string {
-    const { store } = this._feed;
-    const ms = (name: 'iteration_us' | 'exposed_us'): string =>
-      (store.mean(name, iteration, this._row) / 1e3).toFixed(2);
-    return this._trans.__(
-      'Iteration %1 took %2 ms, of which %3 ms were exposed communication',
-      iteration,
-      ms('iteration_us'),
-      ms('exposed_us')
+    this._bars.node.setAttribute(
+      'aria-label',
+      describe(this._trans, store, iteration, this._row)
     );
+    this._readout.update(store, iteration, this._row);
   }
 
   private _onHover(iteration: number | null): void {
