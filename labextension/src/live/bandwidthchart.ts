@@ -5,7 +5,7 @@
 import uPlot from 'uplot';
 
 import { spanMeans } from './decimate';
-import { digits } from './format';
+import { tick } from './format';
 import { axisEnd } from './layout';
 import { IChart, IGestures, IScene, makePlot, middles } from './plot';
 import { ITheme } from './theme';
@@ -31,8 +31,7 @@ export class BandwidthChart implements IChart {
       range: () => [this._from - 0.5, this._to - 0.5],
       bottomAxis: true,
       y: {
-        values: (_, splits) =>
-          splits.map(gbps => digits(gbps).replace(/\.?0+$/, '') || '0'),
+        values: (_, splits) => splits.map(tick),
         space: 18
       },
       yScale: { range: () => [0, this._top] },

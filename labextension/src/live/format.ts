@@ -49,6 +49,12 @@ export function digits(value: number): string {
   return grouped(value.toFixed(decimals));
 }
 
+/** As `digits`, without zeros that end a fraction: for the ticks of an axis. */
+export function tick(value: number): string {
+  const text = digits(value);
+  return text.includes('.') ? text.replace(/\.?0+$/, '') : text;
+}
+
 function grouped(text: string): string {
   const [whole, fraction] = text.split('.');
   const spaced = whole.replace(/\B(?=(\d{3})+$)/g, ',');

@@ -6,7 +6,7 @@
 import uPlot from 'uplot';
 
 import { ISpan, spanMeans } from './decimate';
-import { DASH, digits } from './format';
+import { tick } from './format';
 import { hatch } from './hatch';
 import { axisEnd } from './layout';
 import { IN_STACK, IPhase, OVERLAPPED } from './phases';
@@ -31,7 +31,10 @@ export class PhaseChart implements IChart {
       theme: () => this._theme,
       range: () => [this._from - 0.5, this._to - 0.5],
       bottomAxis: false,
-      y: { values: (_, splits) => splits.map(ms => label(ms)), space: 28 },
+      y: {
+        values: (_, splits) => splits.map(ms => tick(Math.abs(ms))),
+        space: 28
+      },
       yScale: { range: () => [-this._below, this._above] },
       series: [{ show: true, paths: () => null, points: { show: false } }],
       draw: plot => this._draw(plot)
@@ -205,12 +208,4 @@ function total(phases: readonly Float64Array[], i: number): number {
     }
   }
   return sum;
-}
-
-function label(ms: number): string {
-  return ms === 0
-    ? '0'
-    : Number.isFinite(ms)
-      ? digits(Math.abs(ms)).replace(/\.?0+$/, '')
-      : DASH;
 }

@@ -6,7 +6,7 @@
 import { element } from './dom';
 import { hatch } from './hatch';
 import { labelledRows, roundUp } from './layout';
-import { digits, milliseconds } from './format';
+import { milliseconds, tick } from './format';
 import { EXPOSED, IN_TIME, OVERLAPPED } from './phases';
 import { TimingStore } from './store';
 import { ITheme } from './theme';
@@ -75,11 +75,7 @@ export class RankBars {
       line(ctx, x, MARGIN.top, x, bottom + 3);
       ctx.fillStyle = this._theme.muted;
       const ms = (this._end * share) / 1e3;
-      ctx.fillText(
-        share === 0 ? '0' : `${digits(ms).replace(/\.?0+$/, '')} ms`,
-        x,
-        bottom + 6
-      );
+      ctx.fillText(share === 0 ? '0' : `${tick(ms)} ms`, x, bottom + 6);
     }
   }
 

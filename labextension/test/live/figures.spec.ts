@@ -3,6 +3,7 @@ import {
   digits,
   milliseconds,
   percent,
+  tick,
   time
 } from '../../src/live/format';
 import {
@@ -38,6 +39,20 @@ describe('figures', () => {
     ]);
     expect(milliseconds(1234567)).toBe('1,234.57');
     expect(percent(0.248)).toBe('25 %');
+  });
+
+  it('shortens the ticks of an axis, and never a whole number', () => {
+    const ticks = [0, 0.5, 5, 12.5, 20, 100, 150, 2000].map(tick);
+    expect(ticks).toEqual([
+      '0',
+      '0.5',
+      '5',
+      '12.5',
+      '20',
+      '100',
+      '150',
+      '2,000'
+    ]);
   });
 
   it('never shows a number that is not known', () => {
