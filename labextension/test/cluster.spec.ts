@@ -171,6 +171,31 @@ describe('the cluster of the notebook in front', () => {
     );
   });
 
+  it('keeps a row for each rank that is not up yet', async () => {
+    const kernel = new Connection('k1');
+    tracker.show(new Notebook('a.ipynb', kernel));
+    kernel.hear({
+      type: 'state',
+      cluster: { ...cluster('starting', 3), ranks: [] }
+    });
+    await shown();
+    const rows = [...view.node.querySelectorAll('tbody tr')];
+    expect(rows).toHaveLength(3);
+    expect(rows[0].querySelectorAll('[role=img]')).toHaveLength(4);
+  });
+
+  it('says once why a start failed', async () => {
+    const kernel = new Connection('k1');
+    tracker.show(new Notebook('a.ipynb', kernel));
+    const message = 'did not start: 12 came up';
+    kernel.hear({ type: 'error', message: '12 came up' });
+    kernel.hear({
+      type: 'state',
+      cluster: { ...cluster('stopped'), message }
+    });
+    expect((await shown()).split('12 came up')).toHaveLength(2);
+  });
+
   it('follows the notebook in front, and knows the first again', async () => {
     const [one, two] = [new Connection('k1'), new Connection('k2')];
     const first = new Notebook('a.ipynb', one);

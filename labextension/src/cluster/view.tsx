@@ -84,12 +84,12 @@ function Linked(props: {
         onStop={() => void link.stop()}
         trans={trans}
       />
-      {error && (
+      {error && !Private.isTold(error, cluster) && (
         <p className="jp-gw-Note jp-gw-mod-error" role="alert">
           {error}
         </p>
       )}
-      {up && <Ranks ranks={cluster.ranks} trans={trans} />}
+      {up && <Ranks ranks={Private.rows(cluster, trans)} trans={trans} />}
     </>
   );
 }
@@ -128,7 +128,7 @@ function Status(props: {
           state !== 'stopped' &&
           trans._n('%1 rank', '%1 ranks', cluster.n)}
       </span>
-      <span className="jp-gw-Status-detail" title={detail}>
+      <span className={`jp-gw-Status-detail jp-gw-mod-${state}`} title={detail}>
         {detail}
       </span>
     </div>
@@ -233,6 +233,30 @@ function Ranks(props: {
 }
 
 namespace Private {
+  /** A row for each rank from the start on, so that nothing moves when they come up. */
+  export function rows(
+    cluster: ICluster,
+    trans: TranslationBundle
+  ): readonly IRank[] {
+    if (cluster.ranks.length > 0) {
+      return cluster.ranks;
+    }
+    const coming = { unknown: trans.__('this rank is not up yet') };
+    return Array.from({ length: cluster.n }, (_, rank) => ({
+      rank,
+      vm: coming,
+      pid: coming,
+      gpu: coming,
+      nic: coming,
+      state: cluster.state
+    }));
+  }
+
+  /** Whether the cluster's own message says it already. */
+  export function isTold(error: string, cluster: ICluster | null): boolean {
+    return cluster !== null && cluster.message.includes(error.split('\n')[0]);
+  }
+
   export function word(state: ClusterState, trans: TranslationBundle): string {
     const words: Record<ClusterState, string> = {
       starting: trans.__('starting'),
