@@ -332,6 +332,17 @@ def test_a_start_that_fails_takes_everything_down(monkeypatch):
     assert cluster.state == "stopped"
 
 
+def test_stopping_while_it_starts():
+    """Another thread stops a cluster that is still starting: said so, and nothing is left."""
+    before = children()
+    cluster = wb.Cluster(n=1)
+    threading.Timer(1.0, cluster.stop).start()
+    with pytest.raises(ClusterStopped, match="stopped while it started"):
+        cluster.start()
+    assert cluster.state == "stopped"
+    assert children() == before
+
+
 def test_calibration_predicts_what_it_measured(cluster):
     """The fitted line grows with size; an allreduce takes time even when it is empty."""
     fabric = cluster.calibrate()

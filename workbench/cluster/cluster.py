@@ -101,8 +101,12 @@ class Cluster:
             self._engines = Engines(self.n, self._start_timeout_s)
             self._engines.start(self._inbox, self.timings)
         except BaseException as error:
+            stopped = self.state != "starting"
             self._take_down()
-            self._set("stopped", f"did not start: {error}".splitlines()[0])
+            if stopped:
+                self._set("stopped", "stopped while it started")
+                raise ClusterStopped(f"cluster {self.name} was stopped while it started") from None
+            self._set("stopped", f"did not start: {error}")
             raise
         self._set("ready")
         return self

@@ -19,11 +19,11 @@ import psutil
 from jupyter_core.paths import jupyter_runtime_dir
 
 from workbench.errors import StartFailed
+from workbench.wire.connection_file import wait_until_whole
 
 _HEART_PERIOD_MS = 200
 """An engine counts as there at its first heartbeat; ipyparallel's default is 3,000."""
 _HEART_MISSES = 150
-_POLL_S = 0.01
 _TERM_S = 0.5
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
@@ -71,15 +71,11 @@ class Processes:
         StartFailed
             A process ended, or the time is over.
         """
-        deadline = time.monotonic() + timeout_s
-        while not self.client_file.exists():
-            self.check()
-            if time.monotonic() > deadline:
-                raise StartFailed(
-                    f"the ipyparallel controller was not ready after {timeout_s:g} s; "
-                    f"its log ends:\n{self._log_tail('controller')}"
-                )
-            time.sleep(_POLL_S)
+        if not wait_until_whole(self.client_file, timeout_s, self.check):
+            raise StartFailed(
+                f"the ipyparallel controller was not ready after {timeout_s:g} s; "
+                f"its log ends:\n{self._log_tail('controller')}"
+            )
 
     def check(self) -> None:
         """Raise `StartFailed` with its log where a process has ended."""
@@ -139,10 +135,9 @@ class Processes:
 
     def _engine_command(self) -> list[str]:
         return [
-            *(sys.executable, "-m", "workbench.rank", str(os.getpid())),
+            *(sys.executable, "-m", "workbench.rank"),
+            *(str(os.getpid()), str(self.folder / "security" / "ipcontroller-engine.json")),
             f"--profile-dir={self.folder}",
-            f"--file={self.folder / 'security' / 'ipcontroller-engine.json'}",
-            "--IPEngine.wait_for_url_file=60",
             # the lifeline, our own channel and the process itself tell what the nanny would
             "--IPEngine.enable_nanny=False",
         ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from html import escape
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 from workbench.widgets.cluster_source import ClusterSource
 from workbench.widgets.live import LiveView
@@ -16,14 +17,17 @@ if TYPE_CHECKING:
     from workbench.cluster import Cluster
 
 _TABLE_ROWS = 1 << 16
+_live_views: WeakKeyDictionary[Cluster, LiveView] = WeakKeyDictionary()
 
 
 def timings_view(cluster: Cluster, view: str) -> Any:
     """Return the cluster's timings as a ``"live"`` view, a ``"summary"``, or a ``"table"``."""
     if view == "table":
         return cluster.timings.to_frame()
-    source = ClusterSource(cluster)
-    return LiveView(source) if view == "live" else TimingsSummary(source)
+    if view == "summary":
+        return TimingsSummary(ClusterSource(cluster))
+    # one view, and so one stream, a cluster; it may be shown in several cells
+    return _live_views.setdefault(cluster, LiveView(ClusterSource(cluster)))
 
 
 class TimingsSummary:
