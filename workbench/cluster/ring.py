@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from functools import partial
 from types import TracebackType
 
 from horovod.runner.common.util.hosts import SlotInfo, get_host_assignments, parse_hosts
 from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
 
 _GLOO_TIMEOUT_S = 60
+_POLL_S = 0.02
+"""How long the server takes to notice that it is to stop; half a second by default."""
 
 
 def assign(hosts: list[str]) -> list[SlotInfo]:
@@ -49,7 +52,8 @@ class Rendezvous:
     def __enter__(self) -> Rendezvous:
         self._server = RendezvousHTTPServer((self._interface, 0), RendezvousHandler, 0)
         self._server.init(self._plan)
-        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        serve = partial(self._server.serve_forever, poll_interval=_POLL_S)
+        self._thread = threading.Thread(target=serve, daemon=True)
         self._thread.start()
         return self
 

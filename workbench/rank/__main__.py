@@ -5,11 +5,10 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import threading
 from pathlib import Path
-
-from ipyparallel.engine.app import main as engine_main
 
 from workbench.wire.connection_file import wait_until_whole
 from workbench.wire.lifeline import die_with_parent
@@ -19,13 +18,23 @@ _CONTROLLER_S = 120
 
 def _preload() -> None:
     """Import what `session.hello` will ask for; its own import then finds it loaded."""
-    import workbench.rank.session  # noqa: F401
+    try:
+        import workbench.rank.session
+
+        workbench.rank.session.load()
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def main() -> None:
     """Run until the engine is stopped, or the process that started it is gone."""
     parent, connection_file = int(sys.argv.pop(1)), Path(sys.argv.pop(1))
     die_with_parent(parent)
+    # PyTorch makes a million objects that all stay: collecting is a fifth of its import
+    gc.disable()
+    from ipyparallel.engine.app import main as engine_main
+
     threading.Thread(target=_preload, name="workbench-preload", daemon=True).start()
     if not wait_until_whole(connection_file, _CONTROLLER_S):
         sys.exit(f"no controller wrote {connection_file} within {_CONTROLLER_S} s")

@@ -100,6 +100,12 @@ class Session:
 _session: Session | None = None
 
 
+def load() -> None:
+    """Import what `hello` asks for; it takes seconds, and may be done before."""
+    import horovod.torch  # noqa: F401
+    import torch  # noqa: F401
+
+
 def hello(threads: int | None) -> dict[str, Any]:
     """Load all that the ring needs, and tell who is here.
 
