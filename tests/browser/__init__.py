@@ -1,0 +1,1 @@
+"""Tests in a real browser: a JupyterLab of their own, driven through Chromium."""

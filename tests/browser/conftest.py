@@ -1,0 +1,104 @@
+"""A Lab and a browser for the tests of this folder, and pages in them."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import expect, sync_playwright
+
+from .pages import Lab
+from .server import LabServer
+
+NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
+
+QUIET = (
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
+
+SLOWEST_MS = 20_000
+"""How long an expectation waits on a busy machine of two cores."""
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.browser)
+
+
+# Scoped to this folder: while Playwright's loop is up, no other can run in this thread.
+@pytest.fixture(scope="package")
+def browser():
+    with sync_playwright() as playwright:
+        found = _executable(playwright.chromium)
+        if found is None:
+            _no_browser()
+        expect.set_options(timeout=SLOWEST_MS)
+        browser = playwright.chromium.launch(executable_path=found, args=list(QUIET))
+        yield browser
+        browser.close()
+
+
+def _executable(chromium):
+    own = chromium.executable_path
+    if Path(own).exists():
+        return own
+    names = ("chromium", "chromium-browser", "google-chrome")
+    return next(filter(None, map(shutil.which, names)), None)
+
+
+def _no_browser():
+    text = "No Chromium: apt-get install chromium, or .venv/bin/playwright install chromium"
+    if os.environ.get("CI"):
+        pytest.fail(text)
+    pytest.skip(text)
+
+
+@pytest.fixture(scope="package")
+def server(browser, tmp_path_factory):
+    """A JupyterLab on a copy of the example notebooks."""
+    folder = tmp_path_factory.mktemp("lab")
+    root = shutil.copytree(NOTEBOOKS, folder / "notebooks")
+    server = LabServer(folder, root)
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="module")
+def new_lab(browser):
+    """Make pages, each in a browser profile and a workspace of its own."""
+    numbers = itertools.count(1)
+    contexts = []
+
+    def make(server, width=1280, height=900):
+        context = browser.new_context(viewport={"width": width, "height": height})
+        context.set_default_timeout(SLOWEST_MS)
+        contexts.append(context)
+        return Lab(context.new_page(), server, f"test-{next(numbers)}")
+
+    yield make
+    for context in contexts:
+        context.close()
+
+
+@pytest.fixture
+def lab(new_lab, server):
+    return new_lab(server)
+
+
+@pytest.fixture(scope="session")
+def screenshots(tmp_path_factory):
+    """Where pictures of what was seen are kept: `SCREENSHOTS`, or the run's own folder."""
+    named = os.environ.get("SCREENSHOTS")
+    folder = Path(named) if named else tmp_path_factory.mktemp("screenshots")
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder

@@ -1,0 +1,66 @@
+"""Notebooks that the tests write, and what they change in copies of the examples."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import nbformat
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from .server import LabServer
+
+KERNEL = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
+
+TRAINING = """%%distributed
+import torch
+from torch import nn
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 10))
+optimizer = hvd.DistributedOptimizer(
+    torch.optim.SGD(model.parameters(), lr=0.01), named_parameters=model.named_parameters()
+)
+batch, target = torch.randn(32, 64), torch.randint(10, (32,))
+for _ in range({iterations}):
+    optimizer.zero_grad()
+    nn.functional.cross_entropy(model(batch), target).backward()
+    optimizer.step()
+"""
+
+ENDLESS = 1_000_000
+"""Iterations that no test waits for."""
+
+
+def write_notebook(server: LabServer, name: str, *cells: str) -> str:
+    """Write a notebook of code cells where a Lab finds it; returns its path there."""
+    notebook = nbformat.v4.new_notebook(metadata=KERNEL)
+    notebook.cells = [nbformat.v4.new_code_cell(source) for source in cells]
+    nbformat.write(notebook, server.root / name)
+    return name
+
+
+def training_cells(iterations: int) -> tuple[str, str, str]:
+    """Two ranks, the live view, and a training that is watched in it."""
+    start = "%load_ext workbench\ncluster = %cluster start -n 2"
+    return start, "%timings", TRAINING.format(iterations=iterations)
+
+
+def longer_quickstart(server: LabServer, name: str, epochs: int) -> str:
+    """The quickstart, trained for more epochs, so that there is time to watch it."""
+    notebook = read(server.root / "01-quickstart.ipynb")
+    for cell in notebook.cells:
+        cell.source = cell.source.replace("range(15)", f"range({epochs})")
+    nbformat.write(notebook, server.root / name)
+    return name
+
+
+def read(path: Path) -> nbformat.NotebookNode:
+    """A notebook as it is on disk."""
+    return nbformat.read(path, as_version=4)
+
+
+def cell_with(path: Path, text: str) -> int:
+    """The number of the only cell that has a text in its source."""
+    (found,) = (index for index, cell in enumerate(read(path).cells) if text in cell.source)
+    return found

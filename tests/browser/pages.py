@@ -1,0 +1,218 @@
+"""What a person sees and does in JupyterLab, as objects: the page, a notebook, its views."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from playwright.sync_api import expect
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Locator, Page
+
+    from .server import LabServer
+
+THEMES = ("JupyterLab Light", "JupyterLab Dark", "JupyterLab Dark High Contrast")
+
+OURS = re.compile("workbench", re.IGNORECASE)
+
+
+class Lab:
+    """A page of JupyterLab. What it says on its console is kept in `complaints`."""
+
+    def __init__(self, page: Page, server: LabServer, workspace: str) -> None:
+        self.page = page
+        self.server = server
+        self.panel = Panel(self)
+        self.complaints: list[str] = []
+        self._base = f"{server.url}/lab/workspaces/{workspace}"
+        page.on("console", self._on_console)
+        page.on("pageerror", lambda error: self.complaints.append(error.stack or str(error)))
+        # "Leave the page?", asked where a notebook has unsaved changes: yes.
+        page.on("dialog", lambda dialog: dialog.accept())
+
+    def open(self) -> Lab:
+        """Open it without a notebook."""
+        self._goto(self._base)
+        expect(self.page.locator(".jp-Launcher").first).to_be_visible()
+        return self
+
+    def open_notebook(self, path: str) -> Notebook:
+        """Open it on a notebook, with that notebook's kernel where it wants one."""
+        self._goto(f"{self._base}/tree/{path}")
+        return Notebook(self, path)
+
+    def open_notebook_without_kernel(self, path: str) -> Notebook:
+        """Open a notebook for reading: no kernel is started for it."""
+        self.open()
+        self.run_command("docmanager:open", path=path, kernelPreference={"shouldStart": False})
+        return Notebook(self, path)
+
+    def run_command(self, command: str, **arguments: Any) -> None:
+        """Ask for a command as the palette does, and do not wait until it is done."""
+        self.page.evaluate(
+            "([command, args]) => { void window.jupyterapp.commands.execute(command, args); }",
+            [command, arguments],
+        )
+
+    def set_theme(self, theme: str) -> None:
+        """Change the theme, and wait until its style sheet holds."""
+        self.run_command("apputils:change-theme", theme=theme)
+        expect(self.page.locator("body")).to_have_attribute("data-jp-theme-name", theme)
+        expect(self.page.locator("#jp-main-dock-panel")).to_be_visible()
+
+    def _goto(self, url: str) -> None:
+        self.page.goto(f"{url}?token={self.server.token}")
+
+    def _on_console(self, message: object) -> None:
+        kind, text = message.type, f"{message.text} ({message.location.get('url')})"
+        if kind == "error" and OURS.search(text):
+            self.complaints.append(text)
+
+
+class Panel:
+    """The panel in the left sidebar."""
+
+    def __init__(self, lab: Lab) -> None:
+        self._lab = lab
+        self.tab = lab.page.locator(".jp-SideBar li[data-id='gradient-workbench-panel']")
+        self.node = lab.page.locator("#gradient-workbench-panel")
+        self.status = self.node.locator(".jp-gw-Status")
+        self.ranks = self.node.get_by_role("table", name="Ranks").locator("tbody tr")
+        self.start = self.node.get_by_role("button", name="Start")
+        self.stop = self.node.get_by_role("button", name="Stop")
+        self.number = self.node.get_by_role("spinbutton", name="Ranks")
+
+    def open(self) -> None:
+        """Show it, as its command in the palette does."""
+        self._lab.run_command("workbench:open-panel")
+        expect(self.node).to_be_visible()
+
+    def device(self, name: str) -> Locator:
+        """The figures of one device of this machine."""
+        return self.node.get_by_role("group", name=name, exact=True)
+
+
+class Notebook:
+    """A notebook in front."""
+
+    def __init__(self, lab: Lab, path: str) -> None:
+        self.lab = lab
+        self.path = path
+        self.node = lab.page.locator(".jp-NotebookPanel:not(.lm-mod-hidden)")
+        self.cells = self.node.locator(".jp-Notebook .jp-Cell")
+        self.view = LiveView(self)
+        expect(self.cells.first).to_be_visible()
+
+    def wait_for_kernel(self) -> None:
+        """Wait until it is joined to its kernel, and that is idle."""
+        self.lab.page.wait_for_function(
+            """() => {
+                 const { isReady, session } = window.jupyterapp.shell.currentWidget.sessionContext;
+                 return isReady && session?.kernel?.status === 'idle';
+               }""",
+            timeout=60_000,
+        )
+
+    def run_all(self) -> None:
+        """Run all cells, as the menu does."""
+        self.wait_for_kernel()
+        self.lab.run_command("notebook:run-all-cells")
+
+    def save(self) -> None:
+        """Save it, and wait until it is on disk."""
+        self.lab.page.evaluate("() => window.jupyterapp.commands.execute('docmanager:save')")
+
+    def outputs(self) -> list[list[dict[str, Any]]]:
+        """The outputs of each cell, as they would be saved; none for text cells."""
+        cells: list[list[dict[str, Any]]] = self.lab.page.evaluate(
+            """() => window.jupyterapp.shell.currentWidget.content.model.toJSON()
+                 .cells.map(cell => cell.outputs ?? [])"""
+        )
+        return cells
+
+    def prompt(self, cell: int) -> Locator:
+        """The mark beside a code cell: ``[*]:`` while it runs, then its number."""
+        return self.cells.nth(cell).locator(".jp-InputArea-prompt")
+
+    def output(self, cell: int) -> Locator:
+        """What is shown beneath a cell."""
+        return self.cells.nth(cell).locator(".jp-Cell-outputArea")
+
+    def expect_running(self, cell: int) -> None:
+        """Wait until a cell runs; fail where it has ended."""
+        expect(self.prompt(cell)).to_have_text("[*]:", timeout=60_000)
+
+    def expect_ended(self, cell: int, timeout_s: float = 60) -> None:
+        """Wait until a cell has run."""
+        expect(self.prompt(cell)).to_have_text(re.compile(r"\[\d+\]:"), timeout=timeout_s * 1e3)
+
+
+class LiveView:
+    """The live view in a notebook's output, whoever draws it."""
+
+    def __init__(self, notebook: Notebook) -> None:
+        self.node = notebook.node.locator(".gw-live")
+        self.keys = self.node.locator(".gw-live-key")
+        self.state = self.node.locator(".gw-live-state")
+        self.pause = self.node.get_by_role("button", name=re.compile("pause|resume"))
+        self.follow = self.node.get_by_role("button", name="follow")
+        self.charts = self.node.locator(".gw-live-plot")
+        self.title = self.node.locator(".gw-live-one .gw-live-title")
+        self.readout = self.node.locator(".gw-live-readout")
+        self._page = notebook.lab.page
+        self._iteration = self.node.locator(".gw-live-iteration .gw-live-value")
+
+    def show(self) -> None:
+        """Scroll to it: it draws only what can be seen."""
+        expect(self.keys).to_be_visible(timeout=60_000)
+        self.node.scroll_into_view_if_needed()
+
+    @property
+    def iteration(self) -> int:
+        """The newest iteration, as the line of key figures says it."""
+        return int(self._iteration.inner_text().replace(",", ""))
+
+    def pixels(self) -> list[str]:
+        """The picture of every chart, as the canvas holds it."""
+        pictures: list[str] = self.node.locator("canvas").evaluate_all(
+            "all => all.map(canvas => canvas.toDataURL())"
+        )
+        return pictures
+
+    def wait_for_iterations(self, more: int) -> None:
+        """Wait until the view has gone on by so many iterations."""
+        self._page.wait_for_function(
+            """([node, least]) =>
+                 Number(node.textContent.replaceAll(',', '')) >= least""",
+            arg=[self._iteration.element_handle(), self.iteration + more],
+        )
+
+    def wait_for_frames(self, frames: int = 30) -> None:
+        """Let so many animation frames pass: what was asked to be drawn is drawn."""
+        self._page.evaluate(
+            """frames => new Promise(done => {
+                 const next = left => left ? requestAnimationFrame(() => next(left - 1)) : done();
+                 next(frames);
+               })""",
+            frames,
+        )
+
+    def brush(self, start: float, end: float) -> None:
+        """Drag over the chart of phases, from one part of its width to another."""
+        over = self.charts.first.locator(".u-over")
+        box = over.bounding_box()
+        assert box is not None
+        middle = box["y"] + box["height"] / 2
+        mouse = self._page.mouse
+        mouse.move(box["x"] + start * box["width"], middle)
+        mouse.down()
+        mouse.move(box["x"] + end * box["width"], middle, steps=8)
+        mouse.up()
+
+    def hover(self, part: float) -> None:
+        """Point at the chart of phases, at a part of its width."""
+        over = self.charts.first.locator(".u-over")
+        box = over.bounding_box()
+        assert box is not None
+        over.hover(position={"x": part * box["width"], "y": box["height"] / 2})

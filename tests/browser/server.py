@@ -1,0 +1,131 @@
+"""A JupyterLab of the tests' own: started, waited for, ended with all its kernels."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+START_S = 60
+"""A Lab that does not answer by then is not going to."""
+
+# Kernels and Lab end by themselves where a test run was killed and ends nothing.
+IDLE_S = 300
+
+NO_NEWS = {"fetchNews": "false", "checkForUpdates": False}
+
+
+class LabServer:
+    """A real JupyterLab on a free port of the loopback, with settings of its own.
+
+    Parameters
+    ----------
+    home
+        An empty folder for its configuration, data and run files.
+    root
+        The folder whose notebooks it shows.
+    disabled
+        Names of prebuilt extensions that its pages do not load.
+    """
+
+    def __init__(self, home: Path, root: Path, disabled: tuple[str, ...] = ()) -> None:
+        self.root = root
+        self.token = secrets.token_hex(16)
+        self._home = home
+        self._log = home / "lab.log"
+        self._configure(disabled)
+        self.url = f"http://127.0.0.1:{_free_port()}"
+        self._process = self._start()
+        self._wait_until_it_answers()
+
+    def stop(self) -> None:
+        """Shut its kernels down, so that their ranks go, then end it by its process."""
+        for kernel in self._request("GET", "api/kernels"):
+            self._request("DELETE", f"api/kernels/{kernel['id']}")
+        self._process.terminate()
+        try:
+            self._process.wait(timeout=20)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def shut_down_kernels_of(self, path: str) -> None:
+        """End the sessions of one notebook, as a person does from "Running"."""
+        for session in self._request("GET", "api/sessions"):
+            if session["path"] == path:
+                self._request("DELETE", f"api/sessions/{session['id']}")
+
+    def _configure(self, disabled: tuple[str, ...]) -> None:
+        settings = self._home / "config/lab/user-settings/@jupyterlab/apputils-extension"
+        settings.mkdir(parents=True)
+        (settings / "notification.jupyterlab-settings").write_text(json.dumps(NO_NEWS))
+        page = self._home / "config/labconfig"
+        page.mkdir()
+        off = {"disabledExtensions": dict.fromkeys(disabled, True)}
+        (page / "page_config.json").write_text(json.dumps(off))
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        host, port = self.url.removeprefix("http://").split(":")
+        own = {
+            "JUPYTER_CONFIG_DIR": "config",
+            "JUPYTER_DATA_DIR": "data",
+            "JUPYTER_RUNTIME_DIR": "run",
+            "IPYTHONDIR": "ipython",
+        }
+        folders = {name: str(self._home / folder) for name, folder in own.items()}
+        command = [
+            *(sys.executable, "-m", "jupyter", "lab", "--no-browser"),
+            f"--ServerApp.ip={host}",
+            f"--ServerApp.port={port}",
+            "--ServerApp.port_retries=0",
+            f"--ServerApp.root_dir={self.root}",
+            f"--IdentityProvider.token={self.token}",
+            f"--ServerApp.shutdown_no_activity_timeout={IDLE_S}",
+            f"--MappingKernelManager.cull_idle_timeout={IDLE_S}",
+            "--LabApp.expose_app_in_browser=True",
+        ]
+        if os.geteuid() == 0:
+            command.append("--allow-root")
+        with self._log.open("wb") as log:
+            return subprocess.Popen(
+                command, env={**os.environ, **folders}, stdout=log, stderr=subprocess.STDOUT
+            )
+
+    def _wait_until_it_answers(self) -> None:
+        end = time.monotonic() + START_S
+        while time.monotonic() < end and self._process.poll() is None:
+            try:
+                self._request("GET", "api/status")
+            except urllib.error.URLError:
+                time.sleep(0.1)
+            else:
+                return
+        self._process.kill()
+        raise RuntimeError(f"JupyterLab did not start; it said:\n{self._log.read_text()}")
+
+    def _request(self, method: str, path: str) -> Any:
+        request = urllib.request.Request(
+            f"{self.url}/{path}",
+            method=method,
+            headers={"Authorization": f"token {self.token}"},
+        )
+        with urllib.request.urlopen(request, timeout=30) as response:
+            body = response.read()
+        return json.loads(body) if body else None
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

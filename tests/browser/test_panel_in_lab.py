@@ -1,0 +1,78 @@
+"""The sidebar panel in a real JupyterLab."""
+
+import re
+
+import psutil
+import pytest
+from playwright.sync_api import expect
+
+from .material import write_notebook
+
+BUSY = "%%distributed\nimport time\nprint('begun')\ntime.sleep(600)"
+
+# Counts how often a picture of the last minute is drawn anew.
+COUNT_CHANGES = """
+device => {
+  window.changes = 0;
+  const count = () => { window.changes += 1; };
+  new MutationObserver(count).observe(device, { subtree: true, attributeFilter: ['d'] });
+}
+"""
+
+
+def test_this_machine(lab):
+    """The tab opens by keyboard; CPU and memory are figures; what is missing says why."""
+    lab.open()
+    lab.panel.tab.focus()
+    lab.page.keyboard.press("Enter")
+    expect(lab.panel.node).to_be_visible()
+    for name, unit in {"CPU": "%", "Memory": "GiB"}.items():
+        device = lab.panel.device(name)
+        expect(device.locator(".jp-gw-Figure-number")).to_have_text(re.compile(r"^\d"))
+        expect(device.locator(".jp-gw-Figure-unit")).to_have_text(unit)
+    if not lab.panel.node.get_by_role("group", name=re.compile("^GPU")).count():
+        expect(lab.panel.node.get_by_text("No GPU")).to_have_text(re.compile(r"No GPU: .{10,}"))
+    expect(lab.panel.node.get_by_text("No notebook is open")).to_be_visible()
+    assert lab.complaints == []
+
+
+def test_this_machine_is_live(lab):
+    """The last minute of the CPU's load grows by itself, sample by sample."""
+    lab.open()
+    lab.panel.open()
+    cpu = lab.panel.device("CPU")
+    expect(cpu.locator(".jp-gw-Figure-number")).to_have_text(re.compile(r"^\d"))
+    cpu.evaluate(COUNT_CHANGES)
+    lab.page.wait_for_function("() => window.changes >= 4")
+    expect(lab.panel.node.get_by_text("live", exact=True)).to_be_visible()
+
+
+@pytest.fixture
+def notebook(lab, server):
+    path = write_notebook(server, "from-the-panel.ipynb", BUSY)
+    notebook = lab.open_notebook(path)
+    notebook.wait_for_kernel()
+    lab.panel.open()
+    yield notebook
+    server.shut_down_kernels_of(path)
+
+
+def test_start_and_stop(lab, notebook):
+    """Ranks start from the panel without a cell; a stop ends the cell that runs on them."""
+    panel = lab.panel
+    panel.number.fill("2")
+    panel.start.click()
+    expect(panel.status).to_contain_text("ready", timeout=60_000)
+    expect(panel.ranks).to_have_count(2)
+    processes = [int(row.locator("td").nth(2).inner_text()) for row in panel.ranks.all()]
+    assert all(psutil.pid_exists(pid) for pid in processes)
+
+    lab.run_command("notebook:run-all-cells")
+    expect(notebook.output(0)).to_contain_text("begun")
+    expect(panel.status).to_contain_text("running")
+    panel.stop.click()
+    notebook.expect_ended(0)
+    expect(notebook.output(0)).to_contain_text("the cluster was stopped")
+    expect(panel.status).to_contain_text("stopped")
+    assert not any(psutil.pid_exists(pid) for pid in processes)
+    assert lab.complaints == []

@@ -1,0 +1,104 @@
+"""The quickstart as a newcomer sees it: opened in JupyterLab, and run from top to bottom."""
+
+import re
+from dataclasses import dataclass
+
+import pytest
+from playwright.sync_api import expect
+
+from .material import cell_with, longer_quickstart
+
+EPOCHS = 80
+"""Enough to be watched on a fast machine."""
+
+
+@dataclass
+class Run:
+    """One run, seen through the page; what was seen in mid-cell is kept here."""
+
+    notebook: object
+    path: str
+    trained: str
+    panel_while_training: str
+    ranks_while_training: int
+    pixels: list
+    iterations: list
+
+
+@pytest.fixture(scope="module")
+def run(new_lab, server, screenshots):
+    path = longer_quickstart(server, "quickstart.ipynb", EPOCHS)
+    trains = cell_with(server.root / path, "for epoch in range")
+    lab = new_lab(server)
+    notebook = lab.open_notebook(path)
+    lab.panel.open()
+    notebook.run_all()
+    notebook.expect_running(trains)
+    view = notebook.view
+    view.show()
+    pixels, iterations = [view.pixels()], [view.iteration]
+    view.wait_for_iterations(60)
+    pixels.append(view.pixels())
+    iterations.append(view.iteration)
+    status, ranks = lab.panel.status.inner_text(), lab.panel.ranks.count()
+    lab.panel.node.screenshot(path=screenshots / "quickstart-panel.png")
+    lab.run_command("application:toggle-left-area")
+    expect(lab.panel.node).to_be_hidden()
+    view.wait_for_iterations(20)
+    view.node.screenshot(path=screenshots / "quickstart-live-view.png")
+    # Still running: all of the above was seen in mid-cell.
+    notebook.expect_running(trains)
+    notebook.expect_ended(cell_with(server.root / path, "%cluster stop"), 90)
+    lab.panel.open()
+    outputs = notebook.outputs()
+    trained = "".join(output.get("text", "") for output in outputs[trains])
+    yield Run(notebook, path, trained, status, ranks, pixels, iterations)
+    server.shut_down_kernels_of(path)
+
+
+def test_the_view_moves_in_mid_cell(run):
+    """While the training cell blocks the kernel, charts and figures go on."""
+    assert run.iterations[1] >= run.iterations[0] + 60
+    assert all(before != after for before, after in zip(*run.pixels, strict=True))
+
+
+def test_the_panel_follows_the_cluster(run):
+    """The panel says running with both ranks in mid-cell, stopped after the last cell."""
+    assert "running" in run.panel_while_training
+    assert "2 ranks" in run.panel_while_training
+    assert run.ranks_while_training == 2
+    expect(run.notebook.lab.panel.status).to_contain_text("stopped")
+
+
+def test_it_learns(run):
+    """The network gets over 95 % of the held-out scans right; no cell fails."""
+    accuracy = re.search(r"test accuracy ([\d.]+)%", run.trained)
+    assert float(accuracy[1]) > 95
+    outputs = [output for cell in run.notebook.outputs() for output in cell]
+    assert [output for output in outputs if output["output_type"] == "error"] == []
+    assert run.notebook.lab.complaints == []
+
+
+def test_the_view_stands_still_at_the_end(run):
+    """After the last cell the view says that the run has ended, and moves no more."""
+    view = run.notebook.view
+    view.show()
+    expect(view.state).to_have_attribute("data-state", "ended")
+    view.wait_for_frames()
+    still = view.pixels()
+    view.wait_for_frames(60)
+    assert view.pixels() == still
+
+
+def test_reopened_without_a_kernel(run, new_lab, server):
+    """A saved notebook shows the last state of its view, drawn, without any kernel."""
+    run.notebook.save()
+    last = run.notebook.view.iteration
+    lab = new_lab(server)
+    notebook = lab.open_notebook_without_kernel(run.path)
+    notebook.view.show()
+    assert notebook.view.iteration == last
+    assert len(set(notebook.view.pixels())) == 4
+    expect(notebook.view.state).to_have_attribute("data-state", "ended")
+    expect(notebook.node.get_by_text("Loading widget")).to_have_count(0)
+    assert lab.complaints == []
