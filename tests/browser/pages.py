@@ -166,7 +166,8 @@ class LiveView:
     def show(self) -> None:
         """Scroll to it: it draws only what can be seen."""
         expect(self.keys).to_be_visible(timeout=60_000)
-        self.node.scroll_into_view_if_needed()
+        self.node.evaluate("node => node.scrollIntoView({ block: 'center' })")
+        expect(self._iteration).to_have_text(re.compile(r"\d"))
 
     @property
     def iteration(self) -> int:

@@ -24,6 +24,7 @@ def test_the_widget_moves_while_a_cell_runs(new_lab, plain_server):
     lab = new_lab(plain_server)
     notebook = lab.open_notebook(path)
     notebook.run_all()
+    notebook.expect_running(2)
     notebook.view.show()
     expect(lab.panel.tab).to_have_count(0)
     expect(notebook.node.locator(".gw-live-output")).to_have_count(0)

@@ -8,7 +8,7 @@ from playwright.sync_api import expect
 
 from .material import cell_with, longer_quickstart
 
-EPOCHS = 80
+EPOCHS = 60
 """Enough to be watched on a fast machine."""
 
 
