@@ -1,5 +1,6 @@
 """Ranks on this machine: up, down, cells on them, and what happens when one fails."""
 
+import contextlib
 import os
 import re
 import signal
@@ -349,3 +350,112 @@ def test_calibration_predicts_what_it_measured(cluster):
     assert fabric.n == 2
     assert fabric.predict_us(1 << 24) > fabric.predict_us(1 << 12) > 0
     assert fabric.busbw_gbps > 0
+
+
+@pytest.mark.parametrize(
+    "wait",
+    [
+        "hvd.synchronize(hvd.allreduce_async(torch.ones(1), name='a'))",
+        "hvd.broadcast_parameters(torch.nn.Linear(2, 2).state_dict(), root_rank=0)",
+        "hvd.broadcast_object(1)",
+        "hvd.barrier()",
+    ],
+)
+def test_whatever_a_rank_waits_in_it_is_freed(cluster, wait):
+    """Every way to wait for another rank is known as such when that rank fails."""
+    with pytest.raises(RanksFailed) as caught:
+        quiet(cluster, f"import torch\nif rank == 0: raise ValueError\n{wait}", timeout=30)
+    assert list(caught.value.errors) == [0]
+    assert quiet(cluster, "rank", timeout=10).values == {0: 0, 1: 1}
+
+
+def test_ranks_that_wait_for_one_that_has_ended_are_freed(cluster):
+    """Unequal loops: one rank ends its cell, the other waits for it and would for ever."""
+    with pytest.raises(RanksFailed, match="HorovodInternalError"):
+        quiet(cluster, "import torch\nif rank: hvd.allreduce(torch.ones(1))", timeout=30)
+    assert quiet(cluster, "float(hvd.allreduce(torch.ones(1), op=hvd.Sum))").values == {0: 2, 1: 2}
+
+
+def test_a_script_that_shuts_horovod_down(cluster):
+    """hvd.shutdown() at a script's end leaves a cluster that works."""
+    quiet(cluster, "hvd.shutdown()")
+    source = "import torch\nfloat(hvd.allreduce(torch.ones(1), op=hvd.Sum))"
+    assert quiet(cluster, source, timeout=20).values == {0: 2, 1: 2}
+
+
+def test_cells_in_the_background_take_turns(cluster):
+    """Queued cells run in order; a failure of the first does not spoil the second."""
+    sinks = [TextSink() for _ in range(3)]
+    sources = [
+        "import torch, time; time.sleep(0.3)\nif rank: 1/0\nhvd.allreduce(torch.ones(1))",
+        "float(hvd.allreduce(torch.ones(1), op=hvd.Sum))",
+        "rank",
+    ]
+    futures = [
+        cluster.run_in_background(source, sink=sink)
+        for source, sink in zip(sources, sinks, strict=True)
+    ]
+    with pytest.raises(RanksFailed, match="ZeroDivisionError"):
+        futures[0].result(timeout=30)
+    assert futures[1].result(timeout=30).values == {0: 2.0, 1: 2.0}
+    assert futures[2].result(timeout=30).values == {0: 0, 1: 1}
+
+
+def test_two_streams_in_turn_lose_nothing(cluster):
+    """A cell that changes between stdout and stderr at every line has every line shown."""
+    source = """
+import sys
+for i in range(30_000):
+    print(f"out {i} {rank}"); print(f"err {i} {rank}", file=sys.stderr)
+"""
+    said = re.findall(r"(?:out|err) \d+ [01]", quiet(cluster, source).output)
+    assert len(said) == len(set(said)) == 2 * 2 * 30_000
+
+
+def test_a_logger_of_an_earlier_cell_is_heard(cluster):
+    """A handler that keeps the first cell's stderr still shows in the second cell."""
+    quiet(cluster, "import logging, sys\nlog = logging.getLogger('mine')\n"
+                   "log.addHandler(logging.StreamHandler())\nlog.setLevel('INFO')")  # fmt: skip
+    assert "[ranks 0-1] again" in quiet(cluster, "log.info('again')").output
+
+
+def test_what_is_written_past_python_is_heard(cluster):
+    """Subprocesses, the C level and forked workers show in the cell's output."""
+    source = """
+import os, subprocess
+subprocess.run(["echo", "from a subprocess"], check=True)
+os.write(2, b"from the C level\\n")
+if os.fork() == 0:
+    print("from a fork", flush=True)
+    os._exit(0)
+os.wait();
+"""
+    said = [line.partition("] ")[2] for line in quiet(cluster, source).output.splitlines()]
+    assert set(said) == {"from a subprocess", "from the C level", "from a fork"}
+
+
+def test_a_rank_that_does_not_react_is_told():
+    """A rank that nothing can interrupt is named, and the cluster refuses further cells."""
+    with wb.Cluster(n=1) as cluster:
+        source = "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nwhile True: pass"
+        with pytest.raises(CellTimeout, match="rank 0 did not react"):
+            quiet(cluster, source, timeout=1)
+        assert cluster.state == "failed"
+        with pytest.raises(ClusterStopped, match="still runs a cell"):
+            quiet(cluster, "1")
+
+
+def test_an_interrupt_while_the_ring_forms_anew_loses_nothing(cluster):
+    """Ctrl-C right after a failure waits for the new ring, then interrupts."""
+    quiet(cluster, "kept = rank")
+    main = threading.main_thread().ident
+    for delay in (0.35, 0.5, 0.7):
+        timer = threading.Timer(delay, signal.pthread_kill, (main, signal.SIGINT))
+        timer.start()
+        with pytest.raises((RanksFailed, CellInterrupted, KeyboardInterrupt)):
+            quiet(cluster, "import torch\nif rank: 1/0\nhvd.allreduce(torch.ones(1))")
+        with contextlib.suppress(KeyboardInterrupt):  # it may come only now
+            timer.join()
+            time.sleep(0.1)
+        assert cluster.state == "ready"
+    assert cluster["kept"] == [0, 1]

@@ -415,3 +415,43 @@ def test_iterations_are_numbered_through_the_cells(fresh):
     numbers = sorted(table["iteration"].unique())
     assert numbers == list(range(numbers[0], numbers[0] + 20))
     check(table, 20)
+
+
+def test_one_backward_for_two_optimizers(fresh):
+    """A backbone's and a head's optimizers, fed by one backward, share an iteration's gradients."""
+    cluster, frame = fresh
+    steps = {"first": "first.step(); second.step()", "second": "second.step(); first.step()"}
+    for order in steps.values():
+        cluster.run(
+            MODEL
+            + f"""
+head = nn.Linear(8, 8)
+first, second = distributed(model), distributed(head)
+for _ in range(6):
+    first.zero_grad(); second.zero_grad()
+    nn.functional.cross_entropy(head(model(inputs)), targets).backward()
+    {order}
+"""
+        )
+    check(frame(), 12, tensors=TENSORS + 2, size=(PARAMETERS + 8 * 8 + 8) * 4)
+
+
+def test_a_closure_that_reduces(fresh):
+    """Gradients submitted within a step's closure are the iteration's."""
+    cluster, frame = fresh
+    cluster.run(
+        MODEL
+        + """
+optimizer = distributed(model)
+def closure():
+    loss = loss_of()
+    loss.backward()
+    optimizer.synchronize()
+    return loss
+for _ in range(5):
+    optimizer.zero_grad()
+    with optimizer.skip_synchronize():
+        optimizer.step(closure)
+"""
+    )
+    check(frame(), 5)

@@ -60,8 +60,12 @@ def run_demo(html: Path, notebook: Path = NOTEBOOK) -> DemoResult:
     )
     try:
         client.execute()
-    except nbclient.exceptions.CellExecutionError as error:
-        raise CellError(f"{notebook.name} failed: {error.ename}: {error.evalue}\n{error}") from None
+    except (
+        nbclient.exceptions.CellControlSignal,
+        nbclient.exceptions.CellTimeoutError,
+        nbclient.exceptions.DeadKernelError,
+    ) as error:
+        raise CellError(f"{notebook.name} failed: {error}") from None
     html.parent.mkdir(parents=True, exist_ok=True)
     html.write_text(_to_html(page))
     return DemoResult(_summary(page), html)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
@@ -11,9 +12,11 @@ from IPython.core.magic_arguments import (
     parse_argstring,
 )
 
-from workbench.errors import UsageError
+from workbench.errors import UsageError, WorkbenchError
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     from IPython.core.interactiveshell import InteractiveShell
 
 
@@ -48,8 +51,12 @@ class WorkbenchMagics(Magics):
         cluster = registry.required()
         if args.out and not args.out.isidentifier():
             raise UsageError(f"--out {args.out!r} was asked for: that is no Python name")
-        run = cluster.run_in_background if args.noblock else cluster.run
-        result = run(cell, args.ranks, args.timeout)
+        result: object
+        if args.noblock:
+            result = future = cluster.run_in_background(cell, args.ranks, args.timeout)
+            future.add_done_callback(_show_failure)
+        else:
+            result = cluster.run(cell, args.ranks, args.timeout)
         if args.out:
             self._namespace[args.out] = result
 
@@ -128,6 +135,13 @@ class WorkbenchMagics(Magics):
     def _namespace(self) -> dict[str, Any]:
         namespace: dict[str, Any] = self.shell.user_ns
         return namespace
+
+
+def _show_failure(future: Future[Any]) -> None:
+    """Print the error of a cell in the background, in whose thread this is called."""
+    error = future.exception()
+    if isinstance(error, WorkbenchError):
+        sys.stderr.write("\n".join(error._render_traceback_()) + "\n")
 
 
 def _parse(magic: Any, line: str) -> Any:

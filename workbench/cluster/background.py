@@ -1,4 +1,4 @@
-"""Doing something in a thread whose output still belongs to the calling cell."""
+"""Doing something in a thread: so that the caller goes on, or so that nothing cuts it short."""
 
 from __future__ import annotations
 
@@ -24,3 +24,18 @@ def in_background(task: Callable[[], Result]) -> Future[Result]:
     # the copied context is how ipykernel knows which cell's output this is
     threading.Thread(target=copy_context().run, args=(follow,), daemon=True).start()
     return future
+
+
+def uninterrupted(task: Callable[[], Result]) -> Result:
+    """Call `task` to its end even where the user interrupts meanwhile; raise that afterwards."""
+    future = in_background(task)
+    interrupted = False
+    while True:
+        try:
+            result = future.result()
+        except KeyboardInterrupt:
+            interrupted = True
+            continue
+        if interrupted:
+            raise KeyboardInterrupt
+        return result

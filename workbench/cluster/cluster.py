@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import atexit
 import itertools
+import os
 import secrets
 import threading
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from workbench.cluster import registry
-from workbench.cluster.background import in_background
+from workbench.cluster.background import in_background, uninterrupted
 from workbench.cluster.engines import Engines
 from workbench.cluster.ranks import RankInfo, parse_ranks, ranks_text
 from workbench.cluster.run import CellRun, RunResult
 from workbench.cluster.sink import NotebookSink, Sink
+from workbench.cluster.turns import Turns
 from workbench.errors import (
     ClusterError,
     ClusterStopped,
     UsageError,
+    WorkbenchError,
 )
 from workbench.timings import Timings
 from workbench.wire import Inbox, Message
@@ -29,6 +33,7 @@ from workbench.wire import Inbox, Message
 if TYPE_CHECKING:
     from workbench.fabric import FittedFabric
 
+_POLL_S = 0.02
 _UP = frozenset({"ready", "running"})
 
 
@@ -70,7 +75,8 @@ class Cluster:
         self.fabric: FittedFabric | None = None
         self._start_timeout_s = start_timeout_s
         self._numbers = itertools.count(1)
-        self._runs: dict[int, CellRun] = {}
+        self._run: CellRun | None = None
+        self._turns = Turns()
         self._engines: Engines | None = None
         self._inbox: Inbox | None = None
         self._lock = threading.RLock()
@@ -92,33 +98,47 @@ class Cluster:
                 raise ClusterError(f"cluster {self.name} is {self.state}: stop it first")
             if self.timings.closed:
                 self.timings = Timings()
-            self._engines = None
             self._set("starting", f"starting {self.n} ranks")
-        atexit.register(self.stop)
-        try:
-            self.timings.listen()
-            self._inbox = Inbox(self._receive, name="control")
             self._engines = Engines(self.n, self._start_timeout_s)
+            self._inbox = Inbox(self._receive, name="control")
+            self.timings.listen()
+        atexit.register(self._stop_at_exit, os.getpid())
+        try:
             self._engines.start(self._inbox, self.timings)
         except BaseException as error:
-            stopped = self.state != "starting"
-            self._take_down()
-            if stopped:
-                self._set("stopped", "stopped while it started")
-                raise ClusterStopped(f"cluster {self.name} was stopped while it started") from None
-            self._set("stopped", f"did not start: {error}")
+            self._give_up(error)
             raise
-        self._set("ready")
-        return self
+        with self._lock:
+            if self.state == "starting":
+                self._set("ready")
+                return self
+        raise ClusterStopped(f"cluster {self.name} was stopped while it started")
 
     def stop(self) -> None:
         """Stop every process of the cluster; timings stand. May be called again."""
+        if self._begin_to_stop():
+            uninterrupted(self._take_down)
+
+    def _begin_to_stop(self) -> bool:
         with self._lock:
             if self.state in {"stopped", "stopping"}:
-                return
+                return False
             self._set("stopping")
-        self._take_down()
-        self._set("stopped")
+            return True
+
+    def _stop_at_exit(self, pid: int) -> None:
+        # a process that this one has forked runs this as well, and the ranks are not its own
+        if pid == os.getpid() and self._begin_to_stop():
+            self._take_down()
+
+    def _give_up(self, error: BaseException) -> None:
+        """Take down what had started; a stop from elsewhere is why it failed, not how."""
+        if not self._begin_to_stop():
+            while self.state == "stopping":
+                time.sleep(_POLL_S)
+            raise ClusterStopped(f"cluster {self.name} was stopped while it started") from None
+        uninterrupted(self._take_down)
+        self._set("stopped", f"did not start: {error}")
 
     def __enter__(self) -> Cluster:
         return self.start()
@@ -137,8 +157,8 @@ class Cluster:
         if self._engines is None:
             return []
         states = dict.fromkeys(self._lost(), "dead")
-        for run in tuple(self._runs.values()):
-            states |= {rank: states.get(rank, "running") for rank in run.ranks}
+        busy = self._run.ranks if self._run else ()
+        states |= {rank: states.get(rank, "running") for rank in busy}
         return [replace(r, state=states.get(r.rank, r.state)) for r in self._engines.ranks]
 
     def memory_bytes(self) -> dict[int, int]:
@@ -177,8 +197,7 @@ class Cluster:
         ClusterStopped
             The cluster was not started, or is gone.
         """
-        run = self._submit(source, ranks, timeout, sink or NotebookSink())
-        return self._follow(run)
+        return self._queue(source, ranks, timeout, sink)()
 
     def run_in_background(
         self,
@@ -188,9 +207,11 @@ class Cluster:
         *,
         sink: Sink | None = None,
     ) -> Future[RunResult]:
-        """Do as `run` does, but return at once; the future gives the result or the error."""
-        run = self._submit(source, ranks, timeout, sink or NotebookSink())
-        return in_background(lambda: self._follow(run))
+        """Do as `run` does, but return at once; the future gives the result or the error.
+
+        Cells run one after the other, in the order in which they were asked for.
+        """
+        return in_background(self._queue(source, ranks, timeout, sink))
 
     def __setitem__(self, name: str, value: Any) -> None:
         """Set a name to `value` in every rank."""
@@ -235,51 +256,70 @@ class Cluster:
 
     # running
 
-    def _submit(
-        self, source: str, ranks: str | Iterable[int] | None, timeout: float | None, sink: Sink
-    ) -> CellRun:
-        engines = self._require()
+    def _queue(
+        self,
+        source: str,
+        ranks: str | Iterable[int] | None,
+        timeout: float | None,
+        sink: Sink | None,
+    ) -> Callable[[], RunResult]:
+        """Check what is asked, and return what runs it when its turn has come."""
+        self._require()
         assert self._inbox is not None
-        chosen = parse_ranks(ranks, self.n)
-        number = next(self._numbers)
-        run = CellRun(
-            number, chosen, sink, send=self._inbox.send, lost=self._lost, timeout_s=timeout
-        )
-        self._runs[number] = run
-        self.timings.begin_cell(number)
-        self._set("running")
-        for rank in chosen:
-            engines.run(rank, number, source)
-        return run
+        chosen, number = parse_ranks(ranks, self.n), next(self._numbers)
+        where = NotebookSink() if sink is None else sink
+        send, lost = self._inbox.send, self._lost
+        run = CellRun(number, chosen, where, send=send, lost=lost, timeout_s=timeout)
+        ticket = self._turns.ticket()
 
-    def _follow(self, run: CellRun) -> RunResult:
+        def follow() -> RunResult:
+            with self._turns.held(ticket):
+                return self._follow(run, source)
+
+        return follow
+
+    def _follow(self, run: CellRun, source: str) -> RunResult:
+        engines = self._require()
+        self._run = run
+        self.timings.begin_cell(run.number)
+        self._set("running")
         try:
+            for rank in run.ranks:
+                engines.run(rank, run.number, source)
             return run.wait()
         finally:
-            self.timings.end_cell(run.number, run.iterations)
-            self._runs.pop(run.number, None)
-            self._settle(run)
+            uninterrupted(lambda: self._settle(run, engines))
 
-    def _settle(self, run: CellRun) -> None:
-        """Make the cluster ready again after a cell."""
-        if self.state != "running" or self._engines is None:
-            return
-        if self._lost():
-            self._set("failed", self._lost_text())
-            return
-        if run.broken:
+    def _settle(self, run: CellRun, engines: Engines) -> None:
+        """Make the cluster ready again after a cell, or say why it is not."""
+        self.timings.end_cell(run.number, run.iterations)
+        self._run = None
+        if self.state == "running" and run.broken and not self._lost() and not run.unfinished:
             self._set("running", "forming the ring anew")
-            self._engines.reform()
-        if not self._runs:
-            self._set("ready")
+            try:
+                engines.reform()
+            except WorkbenchError as error:
+                self._set("failed", f"the ring could not be formed anew: {error}")
+        with self._lock:
+            if self.state != "running":
+                return
+            if self._lost():
+                self._set("failed", self._lost_text())
+            elif run.unfinished:
+                still = f"rank {ranks_text(run.unfinished)} still runs a cell that was given up"
+                self._set("failed", still)
+            else:
+                self._set("ready")
 
     def _require(self) -> Engines:
         """Return the engines, or raise `ClusterStopped` where they cannot run a cell."""
         if self.state in _UP and self._engines is not None and not self._lost():
             return self._engines
+        if self.state == "starting":
+            raise ClusterStopped(f"cluster {self.name} is still starting: wait until it is ready")
         if self.state in {*_UP, "failed"}:
             raise ClusterStopped(
-                f"cluster {self.name} cannot run a cell: {self._lost_text()}; "
+                f"cluster {self.name} cannot run a cell: {self._lost_text() or self.message}; "
                 "stop it and start another: %cluster stop, %cluster start"
             )
         raise ClusterStopped(
@@ -290,14 +330,15 @@ class Cluster:
         return self._require().view(parse_ranks(ranks, self.n))
 
     def _take_down(self) -> None:
-        for run in tuple(self._runs.values()):
-            run.guard.interrupt(run.ranks)
-        if self._engines is not None:
-            self._engines.stop()
-        if self._inbox is not None:
-            self._inbox.close()
-        self.timings.close()
-        atexit.unregister(self.stop)
+        try:
+            if self._engines is not None:
+                self._engines.stop()
+        finally:
+            if self._inbox is not None:
+                self._inbox.close()
+            self.timings.close()
+            self._set("stopped")
+            atexit.unregister(self._stop_at_exit)
 
     def _lost(self) -> dict[int, str]:
         """Return why ranks can no longer answer, by rank."""
@@ -311,14 +352,10 @@ class Cluster:
         return "; ".join(f"rank {rank}: {why}" for rank, why in self._lost().items())
 
     def _receive(self, rank: int, message: Message) -> None:
-        if message.kind == "where":
-            # whichever cell it is in: the answer is about the rank
-            for run in list(self._runs.values()):
-                run.deliver(rank, message)
-            return
-        found = self._runs.get(int(message.content.get("cell", -1)))
-        if found is not None:
-            found.deliver(rank, message)
+        run = self._run
+        # where a rank is, is told of the rank and not of a cell
+        if run is not None and message.content.get("cell", run.number) in {run.number, None}:
+            run.deliver(rank, message)
 
     def _set(self, state: str, message: str = "") -> None:
         self.state, self.message = state, message

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from workbench.cluster.processes import Processes, exit_text
-from workbench.cluster.ranks import RankInfo
+from workbench.cluster.ranks import RankInfo, ranks_text
 from workbench.errors import HorovodMissing, StartFailed
 from workbench.timings import Timings
 from workbench.wire import Inbox
@@ -19,6 +19,7 @@ _INTERFACE = "lo"
 """Ranks of one machine meet on its loopback interface."""
 
 _POLL_S = 0.02
+_ANSWER_S = 0.1
 
 
 class Engines:
@@ -53,6 +54,7 @@ class Engines:
         StartFailed, HorovodMissing
             They did not come up; `stop` takes down what had started.
         """
+        self._processes.start(self._n)
         # imported while the processes start, which takes as long
         import ipyparallel
 
@@ -131,9 +133,23 @@ class Engines:
             for engine, given in zip(self._ids, arguments, strict=True)
         ]
         try:
-            return [answer.get(timeout=self._timeout_s) for answer in pending]
+            self._wait_for_answers(name, pending)
+            return [answer.get() for answer in pending]
+        except StartFailed:
+            raise
         except Exception as error:
             raise _start_error(error, name) from error
+
+    def _wait_for_answers(self, name: str, pending: list[Any]) -> None:
+        deadline = time.monotonic() + self._timeout_s
+        for answer in pending:
+            while not answer.wait(_ANSWER_S):
+                self._processes.check()
+                if time.monotonic() > deadline:
+                    silent = ranks_text(r for r, a in enumerate(pending) if not a.ready())
+                    raise StartFailed(
+                        f"rank {silent} did not answer {name!r} within {self._timeout_s:g} s"
+                    )
 
 
 class _Remote:

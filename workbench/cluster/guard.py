@@ -17,6 +17,8 @@ ASK_S = 0.1
 """How often ranks are asked where they are, once there is a reason to."""
 STUCK_S = 0.3
 """A rank that waits this long for a rank that has failed will wait for ever."""
+ENDED_STUCK_S = 3.0
+"""The same for a rank whose cell has ended well: it may have left a large tensor under way."""
 
 
 class Guard:
@@ -42,11 +44,18 @@ class Guard:
         for rank in ranks:
             self._send(rank, Message("interrupt", {"cell": self._cell}))
 
-    def look(self, unfinished: set[int], now: float) -> None:
-        """Ask where the unfinished ranks are; free them where all are stuck for good."""
+    def look(self, unfinished: set[int], now: float, *, sure: bool) -> None:
+        """Ask where the unfinished ranks are; free them where all are stuck for good.
+
+        Parameters
+        ----------
+        sure
+            A rank has failed, rather than ended.
+        """
         if self.released or now - self._asked < ASK_S:
             return
-        if unfinished and all(self._stuck(rank) for rank in unfinished):
+        limit = STUCK_S if sure else ENDED_STUCK_S
+        if unfinished and all(self._stuck(rank, limit) for rank in unfinished):
             self.release(unfinished)
             return
         self._asked = now
@@ -74,6 +83,6 @@ class Guard:
             wait(0.05)
         return {rank: str(answer["stack"]) for rank, answer in self._answers.items()}
 
-    def _stuck(self, rank: int) -> bool:
+    def _stuck(self, rank: int, limit: float) -> bool:
         answer = self._answers.get(rank)
-        return bool(answer and answer["tensor"] and answer["blocked_s"] >= STUCK_S)
+        return bool(answer and answer["tensor"] and answer["blocked_s"] >= limit)

@@ -55,8 +55,13 @@ class Processes:
         # mkdtemp makes it readable by this user only: it will hold the keys
         self.folder = Path(tempfile.mkdtemp(prefix="workbench-", dir=runtime))
         self.threads = threads_per_rank(n)
-        self._controller = self._start("controller", self._controller_command())
-        self._engines = [self._start(f"engine-{i}", self._engine_command()) for i in range(n)]
+        self._started: dict[str, subprocess.Popen[bytes]] = {}
+
+    def start(self, n: int) -> None:
+        """Start the controller and n engines; `stop` ends those that have started."""
+        self._start("controller", self._controller_command())
+        for number in range(n):
+            self._start(f"engine-{number}", self._engine_command())
 
     @property
     def client_file(self) -> Path:
@@ -79,9 +84,7 @@ class Processes:
 
     def check(self) -> None:
         """Raise `StartFailed` with its log where a process has ended."""
-        named = {"controller": self._controller}
-        named |= {f"engine-{i}": engine for i, engine in enumerate(self._engines)}
-        for name, process in named.items():
+        for name, process in self._started.items():
             code = process.poll()
             if code is not None:
                 raise StartFailed(
@@ -106,7 +109,7 @@ class Processes:
 
     def stop(self) -> None:
         """End every process and what it has forked, and remove the folder."""
-        processes = [*self._engines, self._controller]
+        processes = list(self._started.values())
         for process in processes:
             _signal_group(process, signal.SIGTERM)
         deadline = time.monotonic() + _TERM_S
@@ -119,6 +122,10 @@ class Processes:
             _signal_group(process, signal.SIGKILL)
             process.wait()
         shutil.rmtree(self.folder, ignore_errors=True)
+
+    @property
+    def _engines(self) -> list[subprocess.Popen[bytes]]:
+        return [process for name, process in self._started.items() if name != "controller"]
 
     def _controller_command(self) -> list[str]:
         return [
@@ -142,12 +149,12 @@ class Processes:
             "--IPEngine.enable_nanny=False",
         ]
 
-    def _start(self, name: str, command: list[str]) -> subprocess.Popen[bytes]:
+    def _start(self, name: str, command: list[str]) -> None:
         environment = dict(os.environ)
         if self.threads:
             environment |= dict.fromkeys(_THREAD_VARIABLES, str(self.threads))
         with self._log(name).open("wb") as log:
-            return subprocess.Popen(
+            self._started[name] = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=log,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ if TYPE_CHECKING:
     from workbench.cluster.cluster import Cluster
 
 _DOWN = frozenset({"stopped", "stopping"})
+_starting = threading.Lock()
 _current: Cluster | None = None
 _listeners: list[Callable[[], None]] = []
 
@@ -43,14 +45,20 @@ def start(n: int) -> Cluster:
     ClusterError
         Another one runs, with another number of ranks.
     """
+    with _starting:  # the panel and a cell may ask at once: the second gets the first's
+        return _start(n)
+
+
+def _start(n: int) -> Cluster:
     from workbench.cluster.cluster import Cluster
 
     running = _current if _current is not None and _current.state not in _DOWN else None
     if running is not None:
-        if running.n == n:
+        if running.n == n and running.state != "failed":
             return running
+        found = "has failed" if running.state == "failed" else f"runs with {running.n}"
         raise ClusterError(
-            f"a cluster of {n} ranks was asked for, {running.name} runs with {running.n}: "
+            f"a cluster of {n} ranks was asked for, {running.name} {found}: "
             "stop it first with %cluster stop"
         )
     cluster = Cluster(n)

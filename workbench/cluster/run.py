@@ -18,7 +18,8 @@ from workbench.errors import CellInterrupted, CellTimeout, RankError, UsageError
 from workbench.wire import Message
 
 _TICK_S = 0.05
-_GRACE_S = 5.0
+_GRACE_S = 4.0
+_LAST_S = 1.0
 """How long interrupted ranks may take to end before the cell is given up."""
 
 
@@ -105,6 +106,7 @@ class CellRun:
         self.ranks = ranks
         self.iterations: dict[int, int] = {}
         self.outstanding = 0
+        self._initialized = True
         self.errors: dict[int, RankError] = {}
         self.guard = Guard(number, send)
         self._events: queue.SimpleQueue[tuple[int, Message]] = queue.SimpleQueue()
@@ -115,12 +117,16 @@ class CellRun:
         self._sinks = (self._text, sink)
         self._lost = lost
         self._timeout_s = timeout_s
-        self._began = time.monotonic()
 
     @property
     def broken(self) -> bool:
         """Whether the ring must be formed anew before the next cell."""
-        return self.guard.released or self.outstanding > 0
+        return self.guard.released or self.outstanding > 0 or not self._initialized
+
+    @property
+    def unfinished(self) -> tuple[int, ...]:
+        """The ranks in which the cell has not ended."""
+        return tuple(sorted(self._unfinished))
 
     def deliver(self, rank: int, message: Message) -> None:
         """Take a message from a rank, in any thread."""
@@ -139,7 +145,7 @@ class CellRun:
         except KeyboardInterrupt:
             self._stop("interrupted")
             raise CellInterrupted(
-                f"the cell was interrupted on {self._where(self.ranks)}; variables stand"
+                f"the cell was interrupted on {self._where(self.ranks)}; {self._outcome()}"
             ) from None
         if self._unfinished:
             self._time_out()
@@ -157,22 +163,27 @@ class CellRun:
         )
         raise CellTimeout(
             f"the cell was not done after {self._timeout_s:g} s on {self._where(unfinished)}; "
-            f"it was interrupted there\n{stuck}".rstrip(),
+            f"{self._outcome()}\n{stuck}".rstrip(),
             unfinished,
         )
+
+    def _outcome(self) -> str:
+        if self._unfinished:
+            return f"{self._where(self.unfinished)} did not react and still runs it"
+        return "it was interrupted there, and variables stand"
 
     def _where(self, ranks: tuple[int, ...]) -> str:
         return f"rank{'s' if len(ranks) > 1 else ''} {ranks_text(ranks)}"
 
     def _deadline(self) -> float:
-        return float("inf") if self._timeout_s is None else self._began + self._timeout_s
+        return float("inf") if self._timeout_s is None else time.monotonic() + self._timeout_s
 
     def _follow(self, deadline: float) -> None:
         while self._unfinished and time.monotonic() < deadline:
             self._step(_TICK_S)
             self._drop_lost()
-            if self.errors:
-                self.guard.look(self._unfinished, time.monotonic())
+            if self.errors or len(self._unfinished) < len(self.ranks):
+                self.guard.look(self._unfinished, time.monotonic(), sure=bool(self.errors))
 
     def _stop(self, why: str) -> None:
         """Interrupt the ranks that run, free those that wait, and follow them to their end."""
@@ -180,6 +191,9 @@ class CellRun:
         self.errors.setdefault(-1, RankError(why, "", ""))  # the guard may free from now on
         try:
             self._follow(time.monotonic() + _GRACE_S)
+            if self._unfinished:
+                self.guard.release(self._unfinished)
+                self._follow(time.monotonic() + _LAST_S)
         except KeyboardInterrupt:
             self.guard.release(self._unfinished)
         self._finish()
@@ -213,6 +227,7 @@ class CellRun:
         self._unfinished.discard(rank)
         self._folder.end(rank, now)
         self.iterations[rank] = content["iterations"]
+        self._initialized &= content["initialized"]
         self.outstanding += content["outstanding"] if content["error"] else 0
         if content["error"]:
             self.errors[rank] = RankError(**content["error"])

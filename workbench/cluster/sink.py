@@ -38,7 +38,7 @@ class TextSink:
         if not folded.item.bundle:
             self._parts.append(self._writer.render(folded, mark))
             return
-        plain = json.loads(folded.item.bundle).get("text/plain", "")
+        plain = json.loads(folded.item.bundle)["data"].get("text/plain", "")
         self._parts += [self._writer.close(), _marked(mark, str(plain))]
 
     def close(self) -> None:
@@ -57,7 +57,7 @@ class NotebookSink:
         """Show one line or display."""
         mark = label(folded.ranks)
         if folded.item.bundle:
-            self._show(mark, json.loads(folded.item.bundle))
+            self._show(mark, **json.loads(folded.item.bundle))
             return
         if folded.item.stream != self._stream:
             self._write(self._writer.close())
@@ -69,16 +69,16 @@ class NotebookSink:
         self._write(self._writer.close())
         sys.stdout.flush()
 
-    def _show(self, mark: str, bundle: dict[str, object]) -> None:
+    def _show(self, mark: str, data: dict[str, object], metadata: dict[str, object]) -> None:
         self._write(self._writer.close())
-        if set(bundle) == {"text/plain"}:
-            self._write(_marked(mark, str(bundle["text/plain"])))
+        if set(data) == {"text/plain"}:
+            self._write(_marked(mark, str(data["text/plain"])))
             return
         from IPython.display import display
 
         self._write(mark + "\n")
         sys.stdout.flush()
-        display(bundle, raw=True)
+        display(data, metadata=metadata, raw=True)
 
     def _write(self, text: str) -> None:
         if text:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import signal
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from typing import Any
 
 from IPython.core.displayhook import DisplayHook
 
-from workbench.rank.output import OutputChannel, captured
+from workbench.rank.output import Capture, OutputChannel
 
 VALUE_LIMIT_BYTES = 64 << 20
 """A last expression's value beyond this stays in its rank."""
@@ -36,18 +37,24 @@ class CellResult:
     kept: str
 
 
-def run(shell: Any, source: str, channel: OutputChannel) -> CellResult:
+def run(shell: Any, number: int, source: str, capture: Capture) -> CellResult:
     """Run `source` in the shell's namespace.
 
     The main thread's SIGINT raises KeyboardInterrupt in the meantime.
     """
-    caught = _Caught(shell, source, channel)
+    caught = _Caught(shell, source, capture.channel)
     try:
-        with _interruptible(), captured(shell, channel), caught.replaced():
+        with capture(number), _interruptible(), caught.replaced():
             shell.run_cell(source, store_history=False)
     except KeyboardInterrupt:  # it came between the cell's end and ours
         caught.error = {"name": "KeyboardInterrupt", "message": "", "traceback": ""}
     return CellResult(caught.error, *_pickled(caught.value))
+
+
+def failed(error: BaseException) -> CellResult:
+    """Return the result of a cell that failed outside its own code."""
+    name, text = type(error).__name__, "".join(traceback.format_exception(error))
+    return CellResult({"name": name, "message": str(error), "traceback": text}, None, "")
 
 
 class _Caught:
@@ -81,8 +88,8 @@ class _Caught:
             self._channel.show(*self._shell.display_formatter.format(value))
 
     def _on_error(self, kind: type[BaseException], error: BaseException, lines: list[str]) -> None:
-        traceback = "\n".join(lines)
-        self.error = {"name": kind.__name__, "message": str(error), "traceback": traceback}
+        text = "\n".join(lines)
+        self.error = {"name": kind.__name__, "message": str(error), "traceback": text}
 
 
 def _pickled(value: Any) -> tuple[bytes | None, str]:

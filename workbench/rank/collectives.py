@@ -45,6 +45,22 @@ class Collectives:
         """Collectives submitted and not waited for."""
         return len(self._places)
 
+    def split(self) -> Collectives:
+        """Take out what has not been waited for, as collectives of the next step."""
+        rest = Collectives(self._poll)
+        for handle, place in self._places.items():
+            rest._places[handle] = len(rest.submitted)
+            rest._handles.append(handle)
+            rest.names.append(self.names[place])
+            rest.sizes.append(self.sizes[place])
+            rest.counts.append(self.counts[place])
+            rest.submitted.append(self.submitted[place])
+            rest.unfinished.append(self.unfinished[place])
+            rest.finished.append(self.finished[place])
+            self.finished[place] = 0  # this step's record leaves it out
+        self._places = {}
+        return rest
+
     def submit(self, handle: Hashable, name: str, size: int, count: int, began: int) -> None:
         """Note a submission of `size` bytes in `count` tensors that began at `began`."""
         place = len(self.submitted)

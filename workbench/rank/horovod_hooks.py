@@ -12,13 +12,19 @@ from collections.abc import Callable
 from time import perf_counter_ns
 from typing import Any
 
+import horovod.torch
+import horovod.torch.functions
 import horovod.torch.mpi_ops as mpi_ops
 import horovod.torch.optimizer as distributed
+import horovod.torch.sync_batch_norm
 
 from workbench.rank.patches import Patches
 from workbench.rank.recorder import Recorder
 
 Function = Callable[..., Any]
+
+_OWNERS = (mpi_ops, horovod.torch, horovod.torch.functions, horovod.torch.sync_batch_norm)
+"""Modules that hold `synchronize` under a name of their own."""
 
 
 def poll(handle: int) -> bool:
@@ -47,7 +53,8 @@ class HorovodHooks:
         replace(distributed, "sparse_allreduce_async", self._submit_sparse)
         replace(distributed, "synchronize", self._wait)
         replace(distributed._DistributedOptimizer, "synchronize", self._expose)
-        replace(mpi_ops, "synchronize", self._wait_foreign)
+        for owner in _OWNERS:
+            replace(owner, "synchronize", self._wait_foreign)
 
     def remove(self) -> None:
         """Stop to listen and put everything back."""

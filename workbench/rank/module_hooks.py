@@ -8,7 +8,6 @@ pickled, and they leave it when the cell ends.
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import torch
@@ -70,6 +69,8 @@ class ModuleHooks:
             self._resume()
 
     def _meet(self, module: torch.nn.Module, _args: Any) -> None:
+        if torch.compiler.is_compiling():
+            return  # a compiler traces this: there is nothing to time
         if id(module) in self._known or not any(p.requires_grad for p in module.parameters()):
             return
         self._known.add(id(module))
@@ -79,10 +80,7 @@ class ModuleHooks:
 
     def _resume(self) -> None:
         if self._global is None:
-            with warnings.catch_warnings():
-                # torch.compile warns of global hooks; ours is gone before a compiled model runs
-                warnings.filterwarnings("ignore", message=".*global hooks.*")
-                self._global = register_module_forward_pre_hook(self._meet)
+            self._global = register_module_forward_pre_hook(self._meet)
 
     def _pause(self) -> None:
         if self._global is not None:
@@ -91,10 +89,14 @@ class ModuleHooks:
 
 
 def _before(module: torch.nn.Module, _args: Any) -> None:
+    if torch.compiler.is_compiling():
+        return
     if _listener is not None:
         _listener.begins(module)
 
 
 def _after(_module: torch.nn.Module, _args: Any, _output: Any) -> None:
+    if torch.compiler.is_compiling():
+        return
     if _listener is not None:
         _listener.ends()

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
+import os
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,59 +14,76 @@ from typing import Any
 
 from IPython.core.displaypub import DisplayPublisher
 
+from workbench.rank.descriptors import Descriptors
 from workbench.wire import Message, Outbox
 
 
 class OutputChannel:
-    """Sends one cell's text and displays, in their order.
+    """Sends what a rank's cells print and show, in its order.
 
     Writes that follow each other closely leave as one message: the outbox's
-    thread takes whatever has come together since it last did.
+    thread takes whatever has come together since it last did. What a thread
+    of the user's writes between two cells opens the next one's output.
 
     Parameters
     ----------
     outbox
         To the kernel.
-    cell
-        The cell's number.
     """
 
-    def __init__(self, outbox: Outbox, cell: int) -> None:
+    def __init__(self, outbox: Outbox) -> None:
         self._outbox = outbox
-        self._cell = cell
+        self._cell: int | None = None
         self._lock = threading.Lock()
-        self._stream = ""
-        self._pending: list[str] = []
+        self._pending: list[tuple[str, str]] = []
+
+    def begin(self, cell: int) -> None:
+        """What is written from now on belongs to `cell`."""
+        with self._lock:
+            self._cell = cell
+            if self._pending:
+                self._outbox.send_later(self._take)
+
+    def end(self) -> None:
+        """Send what is left of the cell."""
+        with self._lock:
+            last = self._messages()
+            self._outbox.send_later(lambda: last)
+            self._cell = None
 
     def write(self, stream: str, text: str) -> None:
         """Send text of ``"stdout"`` or ``"stderr"``."""
         with self._lock:
-            if self._pending and self._stream != stream:
-                self._outbox.send(self._message())
-            self._stream = stream
-            self._pending.append(text)
-            if len(self._pending) == 1:
+            self._pending.append((stream, text))
+            if len(self._pending) == 1 and self._cell is not None:
                 self._outbox.send_later(self._take)
 
     def show(self, data: dict[str, Any], metadata: dict[str, Any]) -> None:
         """Send a display: a MIME bundle and its metadata."""
+        bundle = json.dumps({"data": _plain(data), "metadata": _plain(metadata)}).encode()
         with self._lock:
-            if self._pending:
-                self._outbox.send(self._message())
-            content = {"cell": self._cell, "metadata": _plain(metadata)}
-            bundle = json.dumps(_plain(data)).encode()
-            self._outbox.send(Message("display", content, (bundle,)))
+            before = self._messages()
+            message = Message("display", {"cell": self._cell}, (bundle,))
+            self._outbox.send_later(lambda: [*before, message])
 
     def _take(self) -> list[Message]:
         """Called by the outbox's thread: a later write asks for a further call."""
         with self._lock:
-            return [self._message()] if self._pending else []
+            return self._messages() if self._cell is not None else []
 
-    def _message(self) -> Message:
-        text = "".join(self._pending)
+    def _messages(self) -> list[Message]:
+        """Return what is pending, a message for each run of one stream."""
+        runs = itertools.groupby(self._pending, key=lambda piece: piece[0])
+        messages = [
+            Message(
+                "output",
+                {"cell": self._cell, "stream": stream},
+                ("".join(text for _, text in pieces).encode("utf-8", "replace"),),
+            )
+            for stream, pieces in runs
+        ]
         self._pending.clear()
-        content = {"cell": self._cell, "stream": self._stream}
-        return Message("output", content, (text.encode("utf-8", "replace"),))
+        return messages
 
 
 def _plain(values: dict[str, Any]) -> Any:
@@ -80,26 +100,47 @@ def _encode(value: object) -> str:
 
 
 class CellStream(io.TextIOBase):
-    """Stands in for ``sys.stdout`` or ``sys.stderr`` while a cell runs."""
+    """Stands in for ``sys.stdout`` or ``sys.stderr``; one for all cells of a rank.
+
+    A logging handler or a progress bar may keep it from one cell to the next.
+
+    Parameters
+    ----------
+    kind
+        ``"stdout"`` or ``"stderr"``.
+    descriptor
+        Where a forked child writes instead: it has none of our threads.
+    """
 
     encoding = "utf-8"
 
-    def __init__(self, name: str, channel: OutputChannel) -> None:
-        self.name = f"<{name}>"
-        self._kind = name
+    def __init__(self, kind: str, channel: OutputChannel, descriptor: int) -> None:
+        self.name = f"<{kind}>"
+        self._kind = kind
         self._channel = channel
+        self._descriptor = descriptor
+        self._pid = os.getpid()
 
     def writable(self) -> bool:
         """Return True."""
         return True
 
+    def fileno(self) -> int:
+        """Return the descriptor whose output is shown as well."""
+        return self._descriptor
+
     def write(self, text: str) -> int:
         """Send the text; never blocks."""
         if not isinstance(text, str):
             raise TypeError(f"write() argument must be str, not {type(text).__name__}")
-        if text:
+        if os.getpid() != self._pid:
+            os.write(self._descriptor, text.encode("utf-8", "replace"))
+        elif text:
             self._channel.write(self._kind, text)
         return len(text)
+
+    def close(self) -> None:
+        """Stay open: the next cell prints as well."""
 
 
 class CellDisplays(DisplayPublisher):
@@ -119,15 +160,42 @@ class CellDisplays(DisplayPublisher):
         """Do nothing: what other ranks have shown stands in the same place."""
 
 
-@contextmanager
-def captured(shell: Any, channel: OutputChannel) -> Iterator[None]:
-    """Send what the shell prints and shows through `channel`."""
-    import sys
+class Capture:
+    """Takes a shell's output, and its process's, for the time of a cell.
 
-    saved = sys.stdout, sys.stderr, shell.display_pub
-    sys.stdout, sys.stderr = CellStream("stdout", channel), CellStream("stderr", channel)
-    shell.display_pub = CellDisplays(channel)
-    try:
-        yield
-    finally:
-        sys.stdout, sys.stderr, shell.display_pub = saved
+    Parameters
+    ----------
+    shell
+        The engine's IPython shell.
+    channel
+        Where the output goes.
+    """
+
+    def __init__(self, shell: Any, channel: OutputChannel) -> None:
+        self.channel = channel
+        self._shell = shell
+        self._streams = {
+            "stdout": CellStream("stdout", channel, 1),
+            "stderr": CellStream("stderr", channel, 2),
+        }
+        self._descriptors = Descriptors(channel.write)
+
+    @contextmanager
+    def __call__(self, cell: int) -> Iterator[None]:
+        """Send what is printed and shown meanwhile as the output of `cell`."""
+        shell = self._shell
+        saved = sys.stdout, sys.stderr, shell.display_pub
+        self.channel.begin(cell)
+        sys.stdout, sys.stderr = self._streams["stdout"], self._streams["stderr"]
+        shell.display_pub = CellDisplays(self.channel)
+        self._descriptors.redirect()
+        try:
+            yield
+        finally:
+            self._descriptors.restore()
+            sys.stdout, sys.stderr, shell.display_pub = saved
+            self.channel.end()
+
+    def close(self) -> None:
+        """Stop to listen to the process's descriptors."""
+        self._descriptors.close()

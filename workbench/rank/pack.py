@@ -12,6 +12,8 @@ from workbench.wire import Flag, IterationRecord, Layout, Message
 from workbench.wire.record import TICK_NS
 
 _LAST_TICK = 0xFFFFFFFF
+_LAYOUTS = 256
+"""Layouts that have a number at a time; numbers are used again in order."""
 
 
 class Packer:
@@ -37,6 +39,8 @@ class Packer:
         number = self._layouts.get(key)
         messages = []
         if number is None:
+            if len(self._layouts) == _LAYOUTS:
+                self._layouts.clear()  # sparse gradients: a new size each time
             number = self._layouts[key] = len(self._layouts)
             messages.append(Message("layout", _layout(number, key).to_content()))
         record = self._record(iteration, rows, number)
@@ -46,7 +50,8 @@ class Packer:
     def _record(self, iteration: Iteration, rows: list[_Row], layout: int) -> IterationRecord:
         parts = iteration.parts
         start, end = parts[0].start, parts[-1].end
-        busy = merge(sorted((row[3], row[5]) for row in rows))
+        # what a step before had submitted counts from this iteration's start
+        busy = merge(sorted((max(row[3], start), row[5]) for row in rows))
         waits = list(chain.from_iterable(part.waits for part in parts))
         communication = sum(stop - begin for begin, stop in busy)
         flags = Flag.NONE

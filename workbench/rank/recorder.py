@@ -178,7 +178,8 @@ class Recorder:
         if self._clock.forward_unseen:
             flags |= Flag.FORWARD_UNSEEN
         start, spent = self._clock.step_ended(now)
-        done, self._collectives = self._collectives, Collectives(self._poll)
+        # one backward may feed several optimizers, of which this one waited for its own
+        done, self._collectives = self._collectives, self._collectives.split()
         waits, self._waits = self._waits, []
         return Part(start, now, spent, flags, done, waits)
 

@@ -15,10 +15,12 @@ import sys
 from functools import partial
 from typing import Any
 
+from horovod.torch import mpi_ops
+
 from workbench.rank import cell as cells
 from workbench.rank.control import Control
 from workbench.rank.horovod_hooks import HorovodHooks, poll
-from workbench.rank.output import OutputChannel
+from workbench.rank.output import Capture, OutputChannel
 from workbench.rank.pack import Packer
 from workbench.rank.recorder import Iteration, Recorder
 from workbench.rank.torch_hooks import TorchHooks
@@ -49,7 +51,9 @@ class Session:
         self._packer = Packer(world_size, lambda: self._records.dropped)
         self.recorder = Recorder(poll, self._deliver)
         self.hooks = (HorovodHooks(self.recorder), TorchHooks(self.recorder))
-        self._control = Outbox(control, self._on_request, name="control")
+        # what a cell prints is never dropped
+        self._control = Outbox(control, self._on_request, limit=None, name="control")
+        self._capture = Capture(shell, OutputChannel(self._control))
         self._answer = Control(
             self._control.send,
             blocked=lambda: self.recorder.blocked,
@@ -62,12 +66,13 @@ class Session:
     def run_cell(self, number: int, source: str) -> None:
         """Run a cell, and tell the kernel how it ended."""
         torch_hooks = self.hooks[1]
-        channel = OutputChannel(self._control, number)
         self.recorder.begin_cell(number)
         torch_hooks.begin_cell()
         self._cell = number
         try:
-            result = cells.run(self._shell, source, channel)
+            result = cells.run(self._shell, number, source, self._capture)
+        except BaseException as error:  # noqa: BLE001 - whatever it is, the kernel must hear of the end
+            result = cells.failed(error)
         finally:
             self._cell = None
             torch_hooks.end_cell()
@@ -79,6 +84,7 @@ class Session:
             "kept": result.kept,
             "iterations": iterations,
             "outstanding": self.recorder.outstanding,
+            "initialized": bool(mpi_ops.is_initialized()),
         }
         payload = () if result.value is None else (result.value,)
         self._control.send(Message("ended", ended, payload))
@@ -89,6 +95,7 @@ class Session:
             hooks.remove()
         self._records.close()
         self._control.close()
+        self._capture.close()
 
     def _deliver(self, iteration: Iteration) -> None:
         self._records.send_later(partial(self._packer, iteration))
@@ -184,8 +191,6 @@ def _release() -> None:
     ``hvd.shutdown`` would reset PyTorch's handles first, and the blocked
     caller would see a missing handle instead of a clean error.
     """
-    import horovod.torch.mpi_ops as mpi_ops
-
     mpi_ops._basics.shutdown()
 
 

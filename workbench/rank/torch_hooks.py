@@ -5,6 +5,7 @@ Installed once per rank, and taken out again without a trace.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from time import perf_counter_ns
 from typing import Any
@@ -43,6 +44,10 @@ class TorchHooks:
 
     def install(self) -> None:
         """Start to listen."""
+        # ours is gone before a compiled model runs
+        warnings.filterwarnings(
+            "ignore", message=r"Using `torch\.compile\(module\)` when there are"
+        )
         self._handles = [
             register_optimizer_step_pre_hook(self._step_begins),
             register_optimizer_step_post_hook(self._step_ends),

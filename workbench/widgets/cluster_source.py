@@ -14,7 +14,7 @@ from workbench.resources import Unknown
 from workbench.timings import Timings
 from workbench.timings.derive import columns
 from workbench.timings.store import Rows
-from workbench.timings.summary import LATEST
+from workbench.timings.summary import LATEST, summarize
 from workbench.widgets.source import COLUMNS, RankPlace, State, Status, Summary, Window
 
 _NO_LINK = Unknown("the ranks share one machine: no link between them has a nominal rate")
@@ -48,7 +48,8 @@ class ClusterSource:
     def summary(self) -> Summary:
         """Give the key figures of the newest iterations."""
         timings = self._now()
-        found = timings.summary(latest=LATEST)
+        newest = timings.rows(len(timings) - 2 * LATEST * self._cluster.n)
+        found = summarize(newest, LATEST)
         behind = Unknown("no rank arrives last throughout")
         if found.ranks < 2:
             behind = Unknown("one rank waits for nobody")

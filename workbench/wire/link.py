@@ -186,7 +186,7 @@ class Outbox:
         Wait this long after a wake-up, so that several messages leave together.
     limit
         Messages kept while the kernel does not take them; beyond it, the
-        oldest is dropped and counted in `dropped`.
+        oldest is dropped and counted in `dropped`. None: nothing is dropped.
     """
 
     def __init__(
@@ -195,7 +195,7 @@ class Outbox:
         handler: Callable[[Message], None] = lambda _: None,
         *,
         delay_s: float = 0.0,
-        limit: int = 100_000,
+        limit: int | None = 100_000,
         name: str = "outbox",
     ) -> None:
         self.dropped = 0
@@ -223,7 +223,7 @@ class Outbox:
 
     def send_later(self, make: Callable[[], list[Message]]) -> None:
         """Queue messages that the outbox's thread makes, so that the caller does not."""
-        if len(self._queue) >= self._limit:
+        if self._limit is not None and len(self._queue) >= self._limit:
             self._queue.popleft()
             self.dropped += 1
         self._queue.append(make)
@@ -268,7 +268,12 @@ class Outbox:
 
     def _drain(self) -> None:
         while self._queue:
-            for message in self._queue[0]():
+            try:
+                messages = self._queue[0]()
+            except Exception:  # noqa: BLE001 - one message that cannot be made must not end the rest
+                self.dropped += 1
+                messages = []
+            for message in messages:
                 self._socket.send_multipart(message.encode())
             # removed only now, so that an empty queue means "all handed over"
             self._queue.popleft()

@@ -1,0 +1,76 @@
+"""What is written past Python: by C++ libraries, by subprocesses, by forked workers."""
+
+from __future__ import annotations
+
+import codecs
+import os
+import threading
+from collections.abc import Callable
+
+_NAMES = {1: "stdout", 2: "stderr"}
+_MARK = b"\x00workbench\x00"
+_MARK_S = 0.5
+"""A child that writes without end must not hold up the end of a cell."""
+
+
+class Descriptors:
+    """Reads file descriptors 1 and 2 of this process between `redirect` and `restore`.
+
+    Parameters
+    ----------
+    write
+        Called with ``("stdout" or "stderr", text)`` from threads of its own.
+    """
+
+    def __init__(self, write: Callable[[str, str], None]) -> None:
+        self._write = write
+        self._saved: dict[int, int] = {}
+        self._pipes = {number: os.pipe() for number in _NAMES}
+        self._marks = {number: threading.Event() for number in _NAMES}
+        for number in _NAMES:
+            threading.Thread(
+                target=self._read, args=(number,), name=f"workbench-fd{number}", daemon=True
+            ).start()
+
+    def redirect(self) -> None:
+        """Let both descriptors lead to us."""
+        for number, (_, end) in self._pipes.items():
+            self._saved[number] = os.dup(number)
+            os.dup2(end, number)
+
+    def restore(self) -> None:
+        """Put them back, once all that was written before has been read."""
+        for number, saved in self._saved.items():
+            os.dup2(saved, number)
+            os.close(saved)
+        self._saved.clear()
+        for number, (_, end) in self._pipes.items():
+            self._marks[number].clear()
+            os.write(end, _MARK)
+        for mark in self._marks.values():
+            mark.wait(_MARK_S)
+
+    def close(self) -> None:
+        """End the threads; a child that still writes gets a broken pipe."""
+        for _, end in self._pipes.values():
+            os.close(end)
+
+    def _read(self, number: int) -> None:
+        decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+        source, rest = self._pipes[number][0], b""
+        while chunk := os.read(source, 1 << 16):
+            *texts, rest = (rest + chunk).split(_MARK)
+            if texts:
+                texts, rest = [*texts, rest], b""
+                self._marks[number].set()
+            elif not _may_be_mark(rest):
+                texts, rest = [rest], b""
+            for text in texts:
+                if text:
+                    self._write(_NAMES[number], decode(text))
+        os.close(source)
+
+
+def _may_be_mark(text: bytes) -> bool:
+    """Whether the text ends in the first bytes of a mark, whose rest is still to come."""
+    return any(text.endswith(_MARK[:length]) for length in range(1, len(_MARK)))
