@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import os
+import secrets
 import shutil
 from pathlib import Path
 
@@ -76,14 +76,13 @@ def server(browser, tmp_path_factory):
 @pytest.fixture(scope="module")
 def new_lab(browser):
     """Make pages, each in a browser profile and a workspace of its own."""
-    numbers = itertools.count(1)
     contexts = []
 
     def make(server, width=1280, height=900):
         context = browser.new_context(viewport={"width": width, "height": height})
         context.set_default_timeout(SLOWEST_MS)
         contexts.append(context)
-        return Lab(context.new_page(), server, f"test-{next(numbers)}")
+        return Lab(context.new_page(), server, secrets.token_hex(4))
 
     yield make
     for context in contexts:
