@@ -123,6 +123,23 @@ def test_steps_within_the_backward_end_no_iteration():
     assert all(sums(record) == record.duration_ns for record in ring.records)
 
 
+def test_a_step_without_gradients_is_no_iteration():
+    """hvd.broadcast_optimizer_state steps once with zeros: before and amid training no row."""
+    ring = Ring()
+
+    def bare():
+        ring.recorder.step_begins(1)
+        ring.recorder.step_ends(1)
+
+    bare()
+    iterate(ring, [1])
+    bare()
+    iterate(ring, [2])
+    assert ring.recorder.end_cell() == 2
+    assert bool(ring.records[0].flags & Flag.FIRST_OF_CELL)
+    assert all(sums(record) == record.duration_ns for record in ring.records)
+
+
 def test_a_step_that_raised_does_not_spoil_the_next():
     """After a step that never ended, further steps are iterations again."""
     ring = Ring()

@@ -13,6 +13,7 @@ from workbench.fabric import fit, halving_doubling_us, ring_us, tree_us
 from workbench.timings import Timings
 from workbench.timings.derive import columns
 from workbench.timings.store import Store
+from workbench.timings.stragglers import find
 from workbench.timings.summary import summarize
 from workbench.wire import Flag, IterationRecord, Layout, Message, Outbox
 
@@ -99,6 +100,18 @@ def test_only_a_rank_that_is_late_throughout_is_named():
     assert summarize(store(*both(range(20))).rows()).slowest_rank is None
     now_and_then = [*both(range(0, 20, 2), late=20), *both(range(1, 20, 2))]
     assert summarize(store(*now_and_then).rows()).slowest_rank is None
+
+
+def test_stragglers_are_named_by_stretch():
+    """Each stretch has its rank, phase and excess; one stray iteration does not end it."""
+    rows = [*both(range(10)), *both(range(10, 20), late=20)]
+    rows += [(0, record(20, data=31)), (1, record(20, communication=40, exposed=34))]
+    rows += [*both(range(21, 30), late=20), *both(range(30, 40))]
+    (found,) = find(store(*rows).rows())
+    assert found == {
+        "rank": 1, "phase": "data", "excess_us": 20_000,
+        "first_iteration": 10, "last_iteration": 29,
+    }  # fmt: skip
 
 
 def test_a_store_forgets_the_oldest_half_and_counts_it():

@@ -128,7 +128,7 @@ def test_a_rank_that_is_late_is_named_with_its_phase(fresh):
     assert waits[0] == pytest.approx(80_000, abs=20_000)
     assert waits[1] < 20_000
     named = cluster.timings.stragglers()
-    found = named[named["last_iteration"] == table["iteration"].max()].iloc[-1]
+    found = named[named["last_iteration"] >= table["iteration"].min()].iloc[-1]
     assert (found["rank"], found["phase"]) == (1, "data")
     assert found["excess_us"] == pytest.approx(80_000, abs=20_000)
     summary = cluster.timings.summary(latest=8)

@@ -99,11 +99,12 @@ class Cluster:
             if self.timings.closed:
                 self.timings = Timings()
             self._set("starting", f"starting {self.n} ranks")
-            self._engines = Engines(self.n, self._start_timeout_s)
-            self._inbox = Inbox(self._receive, name="control")
-            self.timings.listen()
+            self._engines = self._inbox = None
         atexit.register(self._stop_at_exit, os.getpid())
         try:
+            self.timings.listen()
+            self._inbox = Inbox(self._receive, name="control")
+            self._engines = Engines(self.n, self._start_timeout_s)
             self._engines.start(self._inbox, self.timings)
         except BaseException as error:
             self._give_up(error)

@@ -119,6 +119,14 @@ class PhaseClock:
         self._restart(now)
         return start, spent
 
+    def no_step(self, now: int) -> None:
+        """The step that has begun had no gradients: it ends no window."""
+        if self.first:
+            self._restart(0)
+            return
+        self._mark(now)
+        self._phase = self._home = Phase.GAP
+
     def push(self, phase: Phase, now: int) -> None:
         """Enter a phase from which `pop` returns."""
         if self._begun:

@@ -64,6 +64,7 @@ class Recorder:
         self._collectives = Collectives(self._poll)
         self._steps: list[int] = []
         self._backwards = 0
+        self._trained = False
         self._exposed = 0
         self._exposed_since = 0
         self._waits: list[tuple[int, int]] = []
@@ -105,6 +106,7 @@ class Recorder:
     def backward_begins(self) -> None:
         """``torch.autograd.backward`` was called; it may nest (checkpointing does)."""
         self._backwards += 1
+        self._trained = True
         if self._backwards == 1:
             self._clock.backward(perf_counter_ns())
 
@@ -130,8 +132,14 @@ class Recorder:
         if self._backwards or not self._steps:
             return
         self._steps.pop()
-        if not self._steps:
-            self._finish(self._cycle.step(optimizer, self._take_part(perf_counter_ns())))
+        if self._steps:
+            return
+        now = perf_counter_ns()
+        if self._trained or self._collectives.submitted:
+            self._finish(self._cycle.step(optimizer, self._take_part(now)))
+        else:
+            # hvd.broadcast_optimizer_state steps once, with zeros, to have a state at all
+            self._clock.no_step(now)
 
     def cleaning_begins(self) -> None:
         """``zero_grad`` was called: the optimizer's work wherever it stands."""
@@ -181,6 +189,7 @@ class Recorder:
         # one backward may feed several optimizers, of which this one waited for its own
         done, self._collectives = self._collectives, self._collectives.split()
         waits, self._waits = self._waits, []
+        self._trained = False
         return Part(start, now, spent, flags, done, waits)
 
     def _finish(self, iterations: list[list[Part]]) -> None:

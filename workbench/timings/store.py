@@ -109,8 +109,13 @@ class Store:
 
     def rows(self, start: int = 0) -> Rows:
         """Return a copy of the rows from the `start`-th on, counted from the very first."""
+        return self.read(start)[1]
+
+    def read(self, start: int) -> tuple[int, Rows]:
+        """Return the same, and the number of its first row, which `start` may be too early for."""
         with self._lock:
-            return self._rows[max(0, start - self.forgotten) : self._count].copy()
+            first = max(start, self.forgotten)
+            return first, self._rows[first - self.forgotten : self._count].copy()
 
     @property
     def total(self) -> int:

@@ -10,9 +10,11 @@ from workbench.timings.derive import waiting_us
 from workbench.timings.store import Rows
 
 LEAST_ITERATIONS = 5
-"""A rank is named when it arrives last this often in a row..."""
+"""A rank is named when it arrives last this often in a stretch..."""
 LEAST_SHARE = 0.05
 """...and the others wait for at least this share of the median iteration."""
+FORGIVEN = 2
+"""Iterations in a row that another rank may be late by chance without ending a stretch."""
 _OWN_PHASES = ("data", "forward", "backward", "optimizer", "other")
 
 
@@ -35,18 +37,19 @@ def find(rows: Rows) -> list[dict[str, Any]]:
 
 
 def _stretches(rows: Rows, waits: Any, least: float) -> list[tuple[int, Any, float]]:
-    """Return runs of iterations in which one rank arrives last by at least `least`."""
+    """Return stretches in which one rank arrives last by at least `least`, noise forgiven."""
     order = np.lexsort((waits, rows["iteration"]))
     numbers, first = np.unique(rows["iteration"][order], return_index=True)
     longest = np.maximum.reduceat(waits[order], first)
     last_rank = np.where(longest >= least, rows["rank"][order][first], -1)
-    edges = np.flatnonzero(np.diff(last_rank)) + 1
     found = []
-    for part in np.split(np.arange(len(numbers)), edges):
-        rank = int(last_rank[part[0]])
-        if rank >= 0 and len(part) >= LEAST_ITERATIONS:
-            found.append((rank, numbers[part], float(np.median(longest[part]))))
-    return found
+    for rank in np.unique(last_rank[last_rank >= 0]):
+        places = np.flatnonzero(last_rank == rank)
+        breaks = np.flatnonzero(np.diff(places) > 1 + FORGIVEN) + 1
+        for part in np.split(places, breaks):
+            if len(part) >= LEAST_ITERATIONS:
+                found.append((int(rank), numbers[part], float(np.median(longest[part]))))
+    return sorted(found, key=lambda stretch: int(stretch[1][0]))
 
 
 def _describe(rows: Rows, rank: int, numbers: Any, excess: float) -> dict[str, Any]:

@@ -80,6 +80,10 @@ class Timings:
         """Return a copy of the raw rows from the `start`-th on (see `store.ROW`)."""
         return self._store.rows(start)
 
+    def read(self, start: int) -> tuple[int, Rows]:
+        """Return the number of the first row still held from the `start`-th on, and the rows."""
+        return self._store.read(start)
+
     @property
     def dropped(self) -> int:
         """Records that were lost before they arrived, or could not be read."""

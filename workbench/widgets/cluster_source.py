@@ -18,6 +18,9 @@ from workbench.timings.summary import LATEST, summarize
 from workbench.widgets.source import COLUMNS, RankPlace, State, Status, Summary, Window
 
 _NO_LINK = Unknown("the ranks share one machine: no link between them has a nominal rate")
+_LOOK_BACK = 8
+"""Iterations by which one rank's records may come later than another's."""
+_MOST_NEWS = 1 << 15
 _NO_ITERATION = Unknown("no iteration has ended yet")
 
 
@@ -83,11 +86,13 @@ class ClusterSource:
     def since(self, cursor: int) -> Window | None:
         """Give the rows received after `cursor`; None where they are of another run."""
         timings = self._now()
-        total = len(timings)
-        if cursor > total:
+        first, rows = timings.read(max(0, cursor - _LOOK_BACK * self._cluster.n))
+        total = first + len(rows)
+        if not first <= cursor <= total or total - cursor > _MOST_NEWS:
             return None
-        rows = timings.rows(cursor)
-        return Window(cursor + len(rows), self._data(rows))
+        # with the rows of other ranks that came before: only whole iterations tell who waited
+        news = rows["iteration"][cursor - first :]
+        return Window(total, self._data(rows[np.isin(rows["iteration"], news)]))
 
     def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Call `callback` when a cell begins or ends; return how to stop."""

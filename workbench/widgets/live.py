@@ -138,8 +138,13 @@ class LiveView:
         state = self._source.status().state
         # A run that goes on after an end gets its widget back at once.
         turned = self._saved is not None and self._saved[1] != state
-        if turned or state == "ended" or time.monotonic() - self._saved_at >= SAVE_EVERY_S:
+        if turned or state == "ended":
             self._save()
+        elif time.monotonic() - self._saved_at >= SAVE_EVERY_S:
+            # Only the page that draws our MIME type takes this. A new output would
+            # take a widget away, and what its user has set with it.
+            self._saved_at = time.monotonic()
+            self._save_in_page(self._bundle())
 
     def _save(self) -> None:
         """Bring the notebook's output up to date, where it is not."""
@@ -148,6 +153,9 @@ class LiveView:
                 return
             bundle = self._bundle()
             self._publish(bundle, update=True)
+        self._save_in_page(bundle)
+
+    def _save_in_page(self, bundle: dict[str, Any]) -> None:
         # A page that was reloaded has lost the display's id; it takes this.
         if self._comm is not None:
             content = {"type": "saved", "data": bundle}
