@@ -46,9 +46,11 @@ def _stretches(rows: Rows, waits: Any, least: float) -> list[tuple[int, Any, flo
     for rank in np.unique(last_rank[last_rank >= 0]):
         places = np.flatnonzero(last_rank == rank)
         breaks = np.flatnonzero(np.diff(places) > 1 + FORGIVEN) + 1
-        for part in np.split(places, breaks):
-            if len(part) >= LEAST_ITERATIONS:
-                found.append((int(rank), numbers[part], float(np.median(longest[part]))))
+        found += [
+            (int(rank), numbers[part], float(np.median(longest[part])))
+            for part in np.split(places, breaks)
+            if len(part) >= LEAST_ITERATIONS
+        ]
     return sorted(found, key=lambda stretch: int(stretch[1][0]))
 
 
