@@ -164,6 +164,12 @@ def test_cells_see_ipython(cluster):
     assert "Wall time" in quiet(cluster, "%time sum(range(10))").output
 
 
+def test_top_level_await(cluster):
+    """A cell may await, as in a notebook."""
+    source = "import asyncio\nawait asyncio.sleep(0.01)\nawait asyncio.sleep(0.01, result=rank)"
+    assert quiet(cluster, source).values == {0: 0, 1: 1}
+
+
 def test_an_error_is_told_once(cluster):
     """The same error on both ranks is one error with both ranks; variables stand."""
     with pytest.raises(RanksFailed) as caught:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import pickle
 import signal
 import traceback
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -73,11 +74,13 @@ class _Caught:
         shell = self._shell
         hook, shell.display_trap.hook = shell.display_trap.hook, self._on_value
         show, shell._showtraceback = shell._showtraceback, self._on_error
+        runner, shell.loop_runner = shell.loop_runner, _run_coroutine
         try:
             yield
         finally:
             shell.display_trap.hook = hook
             shell._showtraceback = show
+            shell.loop_runner = runner
 
     def _on_value(self, value: Any) -> None:
         if value is None:
@@ -90,6 +93,18 @@ class _Caught:
     def _on_error(self, kind: type[BaseException], error: BaseException, lines: list[str]) -> None:
         text = "\n".join(lines)
         self.error = {"name": kind.__name__, "message": str(error), "traceback": text}
+
+
+def _run_coroutine(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    """Run a cell's top-level await; the engine's own loop stands still, as for any cell."""
+    outer = asyncio._get_running_loop()
+    asyncio._set_running_loop(None)
+    loop = asyncio.new_event_loop()
+    try:
+        return loop.run_until_complete(coroutine)
+    finally:
+        loop.close()
+        asyncio._set_running_loop(outer)
 
 
 def _pickled(value: Any) -> tuple[bytes | None, str]:
