@@ -3,9 +3,11 @@
 - `cluster`: the door; `registry`: the notebook's current one
 - `engines`: ipyparallel's engines as ranks; `processes`: what runs for them on
   this machine; `controller`: one of those
-- `ring`: forming a Horovod ring; `ranks`: who is in it
-- `run`: one cell on its way; `fold` and `sink`: its output;
-  `guard` and `failures`: what happens when a rank fails
+- `ring`: forming a Horovod ring; `ranks`: who is in it; `calibration`: what
+  its fabric gives
+- `run`: one cell on its way; `fold` and `sink`: its output; `guard` and
+  `failures`: what happens when a rank fails; `turns`: one cell after another
+- `background`: what runs in a thread
 """
 
 from workbench.cluster.cluster import Cluster
