@@ -208,9 +208,10 @@ export class LiveView {
       this._follow();
       return;
     }
-    const { first, last } = this._feed.store;
+    // What is not whole yet would still change.
+    const { first, lastWhole } = this._feed.store;
     this._change(() => {
-      this._range.fix(this._range.current(first, last));
+      this._range.fix(this._range.current(first, lastWhole));
       this._paused = true;
     });
   }
