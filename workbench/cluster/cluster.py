@@ -27,11 +27,11 @@ from workbench.errors import (
     UsageError,
     WorkbenchError,
 )
-from workbench.timings import Timings
-from workbench.wire import Inbox, Message
 
 if TYPE_CHECKING:
     from workbench.fabric import FittedFabric
+    from workbench.timings import Timings
+    from workbench.wire import Inbox, Message
 
 _POLL_S = 0.02
 _UP = frozenset({"ready", "running"})
@@ -58,8 +58,6 @@ class Cluster:
         ``"stopping"`` or ``"failed"``.
     message
         One line that says more about the state, or an empty string.
-    timings
-        What the ranks' iterations took; stands after `stop`.
     fabric
         What the fabric gives, once `calibrate` has measured it, or None.
     """
@@ -71,7 +69,7 @@ class Cluster:
         self.name = f"local-{secrets.token_hex(2)}"
         self.state = "stopped"
         self.message = ""
-        self.timings: Timings = Timings()
+        self._timings: Timings | None = None
         self.fabric: FittedFabric | None = None
         self._start_timeout_s = start_timeout_s
         self._numbers = itertools.count(1)
@@ -80,6 +78,15 @@ class Cluster:
         self._engines: Engines | None = None
         self._inbox: Inbox | None = None
         self._lock = threading.RLock()
+
+    @property
+    def timings(self) -> Timings:
+        """What the ranks' iterations took; stands after `stop`, begins anew with `start`."""
+        if self._timings is None:
+            from workbench.timings import Timings
+
+            self._timings = Timings()
+        return self._timings
 
     # up and down
 
@@ -96,15 +103,18 @@ class Cluster:
         with self._lock:
             if self.state != "stopped":
                 raise ClusterError(f"cluster {self.name} is {self.state}: stop it first")
-            if self.timings.closed:
-                self.timings = Timings()
+            self._timings = None
             self._set("starting", f"starting {self.n} ranks")
             self._engines = self._inbox = None
         atexit.register(self._stop_at_exit, os.getpid())
         try:
+            self._engines = Engines(self.n, self._start_timeout_s)
+            self._engines.spawn()
+            # loaded only now, while the processes load what takes them longer
+            from workbench.wire import Inbox
+
             self.timings.listen()
             self._inbox = Inbox(self._receive, name="control")
-            self._engines = Engines(self.n, self._start_timeout_s)
             self._engines.start(self._inbox, self.timings)
         except BaseException as error:
             self._give_up(error)

@@ -5,11 +5,10 @@
 
 from __future__ import annotations
 
+import gc
 import shutil
 import sys
 import time
-
-from ipyparallel.controller.app import main as controller_main
 
 from workbench.wire.lifeline import die_with_parent
 
@@ -26,6 +25,10 @@ def main() -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
     die_with_parent(parent, clean_up)
+    gc.disable()  # what is loaded now all stays
+    from ipyparallel.controller.app import main as controller_main
+
+    gc.enable()
     controller_main()
 
 

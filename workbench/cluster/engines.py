@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 from workbench.cluster.processes import Processes, exit_text
 from workbench.cluster.ranks import RankInfo, ranks_text
 from workbench.errors import HorovodMissing, StartFailed
-from workbench.timings import Timings
-from workbench.wire import Inbox
 
 if TYPE_CHECKING:
     import ipyparallel
+
+    from workbench.timings import Timings
+    from workbench.wire import Inbox
 
 _INTERFACE = "lo"
 """Ranks of one machine meet on its loopback interface."""
@@ -23,7 +24,7 @@ _ANSWER_S = 0.1
 
 
 class Engines:
-    """n ipyparallel engines on this machine; `start` makes ranks of them.
+    """n ipyparallel engines on this machine; `spawn`, then `start`, make ranks of them.
 
     Parameters
     ----------
@@ -46,15 +47,18 @@ class Engines:
         self._client: ipyparallel.Client | None = None
         self._ids: list[int] = []
 
+    def spawn(self) -> None:
+        """Start the processes, which then need no one for a while; `stop` ends them."""
+        self._processes.start(self._n)
+
     def start(self, control: Inbox, timings: Timings) -> None:
-        """Bring the ranks up: every one is known to be ready before any calls hvd.init().
+        """Make ranks of the processes: every one is known to be ready before any calls hvd.init().
 
         Raises
         ------
         StartFailed, HorovodMissing
             They did not come up; `stop` takes down what had started.
         """
-        self._processes.start(self._n)
         # imported while the processes start, which takes as long
         import ipyparallel
 

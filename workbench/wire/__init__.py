@@ -7,9 +7,22 @@
 - `lifeline`, `connection_file`: how processes that belong together start and end
 """
 
+from typing import TYPE_CHECKING, Any
+
 from workbench.wire.layout import Layout
-from workbench.wire.link import Address, Inbox, Outbox
 from workbench.wire.message import Message
 from workbench.wire.record import Flag, IterationRecord
 
+if TYPE_CHECKING:
+    from workbench.wire.link import Address, Inbox, Outbox
+
 __all__ = ["Address", "Flag", "Inbox", "IterationRecord", "Layout", "Message", "Outbox"]
+
+
+def __getattr__(name: str) -> Any:
+    """Load ZeroMQ only where a socket is wanted: ranks can be started before that."""
+    if name in {"Address", "Inbox", "Outbox"}:
+        from workbench.wire import link
+
+        return getattr(link, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
