@@ -86,4 +86,4 @@ def _summary(page: Any) -> str:
             parts += [output.text for output in cell.outputs if output.output_type == "stream"]
         elif cell.source.startswith("%timings summary"):
             parts += [output.data["text/plain"] for output in cell.outputs if "data" in output]
-    return "\n".join(part.strip() for part in parts)
+    return "\n".join(part.strip("\n") for part in parts)
