@@ -9,6 +9,8 @@ from tests.bench.stats import spread
 
 LIMIT = 0.55
 PAIRS = 5
+SETTLE_S = 3
+"""The processes of the one before are still ending for a while."""
 
 
 def ours():
@@ -60,6 +62,7 @@ def measure():
 
 
 def _in_process(name):
+    time.sleep(SETTLE_S)
     code = f"import json; from tests.bench.start import {name}; print(json.dumps({name}()))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     return json.loads(done.stdout.splitlines()[-1])
