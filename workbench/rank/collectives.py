@@ -1,4 +1,4 @@
-"""The gradient collectives of one iteration: submitted, and finished between when and when.
+"""The gradient collectives of one step: submitted, and finished between when and when.
 
 Horovod tells only whether a handle is done. Each submission polls the oldest
 outstanding handles, so every completion is bracketed between the last moment
@@ -7,102 +7,171 @@ it was seen unfinished and the first it was seen finished.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass, field
 from time import perf_counter_ns
+from typing import NamedTuple, TypeGuard
+
+
+class Gradient(NamedTuple):
+    """What one collective carries.
+
+    Attributes
+    ----------
+    name
+        As Horovod knows it.
+    size
+        Bytes on the wire.
+    tensors
+        Gradient tensors in it.
+    """
+
+    name: str
+    size: int
+    tensors: int
+
+
+@dataclass
+class Collected:
+    """The collectives that led to one step, in the order of their submission.
+
+    Lists of equal length; times as ``time.perf_counter_ns()``.
+
+    Attributes
+    ----------
+    gradients
+        What each carries.
+    submitted, unfinished, finished
+        When it was handed over, last seen unfinished, and first seen finished
+        (0 until then).
+    """
+
+    gradients: list[Gradient] = field(default_factory=list)
+    submitted: list[int] = field(default_factory=list)
+    unfinished: list[int] = field(default_factory=list)
+    finished: list[int] = field(default_factory=list)
+
+    def pick(self, places: Iterable[int]) -> Collected:
+        """Return those at `places`."""
+        rows = list(places)
+        return Collected(
+            [self.gradients[place] for place in rows],
+            [self.submitted[place] for place in rows],
+            [self.unfinished[place] for place in rows],
+            [self.finished[place] for place in rows],
+        )
 
 
 class Collectives:
-    """Intervals in nanoseconds of ``time.perf_counter_ns()``.
+    """What a rank's optimizers have submitted for one step, in order.
+
+    `submit`, `find`, `see` and `waited` run for every gradient, between kernels
+    that have emptied the caches: they call as little as they can, and make no
+    object that the garbage collector would have to follow.
 
     Parameters
     ----------
     poll
-        Tells whether a handle is done; never called with a cleared handle.
+        Tells whether a handle is done; ValueError where it was cleared.
 
     Attributes
     ----------
-    names, sizes, counts
-        Per collective: its name, bytes on the wire, gradient tensors in it.
-    submitted, unfinished, finished
-        Per collective: when it was handed over, last seen unfinished, and
-        first seen finished (0 where nobody waited for it).
+    find
+        Returns the place of a handle that was submitted and not waited for, or None.
     """
 
-    def __init__(self, poll: Callable[[int], bool]) -> None:
+    def __init__(self, poll: Callable[[int], bool | int]) -> None:
         self._poll = poll
-        self.names: list[str] = []
-        self.sizes: list[int] = []
-        self.counts: list[int] = []
-        self.submitted: list[int] = []
-        self.unfinished: list[int] = []
-        self.finished: list[int] = []
+        self._open: dict[Hashable, int] = {}
+        self.find = self._open.get
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._open.clear()
         self._handles: list[Hashable] = []
-        self._places: dict[Hashable, int] = {}
+        self._all = Collected()
         self._oldest = 0
+
+    def __len__(self) -> int:
+        """Return how many were submitted."""
+        return len(self._handles)
 
     @property
     def outstanding(self) -> int:
         """Collectives submitted and not waited for."""
-        return len(self._places)
+        return len(self._open)
 
-    def split(self) -> Collectives:
-        """Take out what has not been waited for, as collectives of the next step."""
-        rest = Collectives(self._poll)
-        for handle, place in self._places.items():
-            rest._places[handle] = len(rest.submitted)
-            rest._handles.append(handle)
-            rest.names.append(self.names[place])
-            rest.sizes.append(self.sizes[place])
-            rest.counts.append(self.counts[place])
-            rest.submitted.append(self.submitted[place])
-            rest.unfinished.append(self.unfinished[place])
-            rest.finished.append(self.finished[place])
-            self.finished[place] = 0  # this step's record leaves it out
-        self._places = {}
-        return rest
+    def gradient(self, place: int) -> Gradient:
+        """Return what the collective at `place` carries."""
+        return self._all.gradients[place]
 
-    def submit(self, handle: Hashable, name: str, size: int, count: int, began: int) -> None:
-        """Note a submission of `size` bytes in `count` tensors that began at `began`."""
-        place = len(self.submitted)
-        self._places[handle] = place
-        self._handles.append(handle)
-        self.names.append(name)
-        self.sizes.append(size)
-        self.counts.append(count)
-        self.submitted.append(began)
-        self.unfinished.append(began)
-        self.finished.append(0)
+    def take(self) -> Collected:
+        """Return what was waited for; the rest stays, as collectives of the next step."""
+        taken, left = self._all, self._open.copy()
+        self.clear()
+        if left:
+            self._handles = list(left)
+            self._open |= {handle: place for place, handle in enumerate(left)}
+            self._all = taken.pick(left.values())
+            gone = set(left.values())
+            taken = taken.pick(place for place in range(len(taken.finished)) if place not in gone)
+        return taken
+
+    def submit(self, gradient: Gradient, handle: Hashable, began: int) -> None:
+        """Note a submission that began at `began`."""
+        place = len(self._handles)
         if self._oldest < place:
-            self._look(place)
+            self._look(began)
+        self._open[handle] = place
+        self._handles.append(handle)
+        every = self._all
+        every.gradients.append(gradient)
+        every.submitted.append(began)
+        every.unfinished.append(began)
+        every.finished.append(0)
 
-    def waiting(self, handle: Hashable) -> str | None:
-        """Note that the caller is about to wait; return the name if the handle is ours."""
-        place = self._places.get(handle)
-        if place is None:
-            return None
-        if not self.finished[place]:
-            self._see(place, handle)
-        return self.names[place]
+    def done(self, handle: Hashable) -> bool:
+        """Tell whether it was seen to be done; the wait for it then needs no note."""
+        place = self._open.get(handle)
+        if place is None or not self._all.finished[place]:
+            return False
+        del self._open[handle]
+        return True
+
+    def see(self, place: int, now: int) -> bool:
+        """Tell whether it is seen to be done; `now` is a moment just before."""
+        if self._all.finished[place]:
+            return True
+        handle = self._handles[place]
+        try:
+            if not _can_be_asked(handle) or not self._poll(handle):
+                self._all.unfinished[place] = now
+                return False
+        except ValueError:
+            pass  # cleared where nobody told us: it is done, and training must not fail for it
+        self._all.finished[place] = perf_counter_ns()
+        return True
 
     def waited(self, handle: Hashable) -> None:
-        """Note that the wait has returned and the handle is cleared."""
-        place = self._places.pop(handle, None)
-        if place is not None and not self.finished[place]:
-            self.finished[place] = perf_counter_ns()
+        """Note that the wait for it has returned, and that the handle is cleared."""
+        place = self._open.pop(handle, None)
+        if place is None:
+            return
+        now = perf_counter_ns()
+        if not self._all.finished[place]:
+            self._all.finished[place] = now
+        # others may have travelled in the same buffer
+        self._look(now)
 
-    def _look(self, end: int) -> None:
-        """Poll the oldest outstanding handles up to the first unfinished one."""
-        while self._oldest < end:
-            if not self.finished[self._oldest]:
-                handle = self._handles[self._oldest]
-                if handle in self._places and not self._see(self._oldest, handle):
-                    return
+    def _look(self, now: int) -> None:
+        """Poll from the oldest that may be under way to the first that is."""
+        while self._oldest < len(self._handles):
+            if not self.see(self._oldest, now) and _can_be_asked(self._handles[self._oldest]):
+                return
             self._oldest += 1
 
-    def _see(self, place: int, handle: Hashable) -> bool:
-        # a sparse allreduce is a closure over two handles; it cannot be asked
-        if not isinstance(handle, int):
-            return True
-        done = self._poll(handle)
-        (self.finished if done else self.unfinished)[place] = perf_counter_ns()
-        return done
+
+def _can_be_asked(handle: Hashable) -> TypeGuard[int]:
+    """A sparse allreduce is a closure over two handles."""
+    return isinstance(handle, int)

@@ -18,6 +18,7 @@ import horovod.torch.mpi_ops as mpi_ops
 import horovod.torch.optimizer as distributed
 import horovod.torch.sync_batch_norm
 
+from workbench.rank.collectives import Gradient
 from workbench.rank.patches import Patches
 from workbench.rank.recorder import Recorder
 
@@ -27,9 +28,8 @@ _OWNERS = (mpi_ops, horovod.torch, horovod.torch.functions, horovod.torch.sync_b
 """Modules that hold `synchronize` under a name of their own."""
 
 
-def poll(handle: int) -> bool:
-    """Tell whether the collective behind a handle is done; the handle must not be cleared."""
-    return bool(mpi_ops.mpi_lib.horovod_torch_poll(handle))
+poll: Callable[[int], int] = mpi_ops.mpi_lib.horovod_torch_poll
+"""Tells whether the collective behind a handle is done; ValueError where it was cleared."""
 
 
 class HorovodHooks:
@@ -44,6 +44,7 @@ class HorovodHooks:
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self._patches = Patches()
+        self._gradients: dict[str | None, Gradient] = {}
 
     def install(self) -> None:
         """Start to listen; optimizers made before are heard only in part."""
@@ -61,58 +62,71 @@ class HorovodHooks:
         self._patches.undo()
 
     def _submit_one(self, original: Function) -> Function:
-        submitted = self._recorder.submitted
+        submitted, gradient = self._recorder.submitted, self._gradient
+        known = self._gradients.get
 
         def allreduce_async_(tensor: Any, *args: Any, **kwargs: Any) -> int:
             began = perf_counter_ns()
             handle: int = original(tensor, *args, **kwargs)
-            submitted(handle, kwargs.get("name") or "unnamed", tensor.nbytes, 1, began)
+            name, size = kwargs.get("name"), tensor.nbytes
+            one = known(name)
+            if one is None or one.size != size:
+                one = gradient(name, size, 1)
+            submitted(one, handle, began)
             return handle
 
         return allreduce_async_
 
     def _submit_group(self, original: Function) -> Function:
-        submitted = self._recorder.submitted
+        submitted, gradient = self._recorder.submitted, self._gradient
 
         def grouped_allreduce_async_(tensors: Any, *args: Any, **kwargs: Any) -> int:
             began = perf_counter_ns()
             handle: int = original(tensors, *args, **kwargs)
             size = sum(tensor.nbytes for tensor in tensors)
-            submitted(handle, kwargs.get("name") or "unnamed", size, len(tensors), began)
+            submitted(gradient(kwargs.get("name"), size, len(tensors)), handle, began)
             return handle
 
         return grouped_allreduce_async_
 
     def _submit_sparse(self, original: Function) -> Function:
-        recorder = self._recorder
+        submitted, gradient = self._recorder.submitted, self._gradient
 
         def sparse_allreduce_async(tensor: Any, *args: Any, **kwargs: Any) -> Function:
             began = perf_counter_ns()
             finish = original(tensor, *args, **kwargs)
             size = tensor._indices().nbytes + tensor._values().nbytes
+            watched = self._wait(lambda _: finish())
 
             def wait() -> Any:
-                return self._waiting(wait, finish)
+                return watched(wait)
 
-            recorder.submitted(wait, kwargs.get("name") or "unnamed", size, 1, began)
+            submitted(gradient(kwargs.get("name"), size, 1), wait, began)
             return wait
 
         return sparse_allreduce_async
 
-    def _wait(self, original: Function) -> Function:
-        return lambda handle: self._waiting(handle, original, handle)
+    def _gradient(self, name: str | None, size: int, tensors: int) -> Gradient:
+        """Return the same object for the same gradient: the packer compares them by identity."""
+        known = self._gradients.get(name)
+        if known is None or known.size != size or known.tensors != tensors:
+            known = self._gradients[name] = Gradient(name or "unnamed", size, tensors)
+        return known
 
-    def _waiting(self, handle: Any, wait: Function, *args: Any) -> Any:
-        recorder = self._recorder
-        ours = recorder.wait_begins(handle)
-        if ours:
-            recorder.exposed_begins()
-        try:
-            return wait(*args)
-        finally:
-            recorder.wait_ends(handle)
-            if ours:
-                recorder.exposed_ends()
+    def _wait(self, original: Function) -> Function:
+        """Return `original`, a wait for the handle that it is given, as a wait that is told."""
+        recorder, done = self._recorder, self._recorder.done
+
+        def synchronize(handle: int) -> Any:
+            if done(handle):
+                return original(handle)
+            recorder.wait_begins(handle)
+            try:
+                return original(handle)
+            finally:
+                recorder.wait_ends(handle)
+
+        return synchronize
 
     def _expose(self, original: Function) -> Function:
         recorder = self._recorder
@@ -128,15 +142,11 @@ class HorovodHooks:
 
     def _wait_foreign(self, original: Function) -> Function:
         """Collectives that the cell calls itself: only known as where the rank is blocked."""
-        recorder = self._recorder
+        recorder, watched = self._recorder, self._wait(original)
 
         def synchronize(handle: int) -> Any:
             if recorder.blocked is not None:  # within a sparse gradient's wait
                 return original(handle)
-            recorder.wait_begins(handle)
-            try:
-                return original(handle)
-            finally:
-                recorder.wait_ends(handle)
+            return watched(handle)
 
         return synchronize

@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from time import perf_counter_ns
 
-from workbench.rank.collectives import Collectives
+from workbench.rank.collectives import Collected, Collectives
 from workbench.rank.cycle import Cycle
 from workbench.rank.phases import Phase, PhaseClock
 from workbench.wire import Flag
@@ -24,7 +24,7 @@ class Part:
     end: int
     spent: list[int]
     flags: Flag
-    collectives: Collectives
+    collectives: Collected
     waits: list[tuple[int, int]]
 
 
@@ -46,11 +46,22 @@ class Recorder:
         Tells whether a Horovod handle is done.
     deliver
         Called with each finished `Iteration`; must not block.
+
+    Attributes
+    ----------
+    submitted
+        An optimizer handed gradients to Horovod: ``Collectives.submit``.
+    done
+        Tells whether a wait for a handle needs no note: ``Collectives.done``.
     """
 
-    def __init__(self, poll: Callable[[int], bool], deliver: Callable[[Iteration], None]) -> None:
-        self._poll = poll
+    def __init__(
+        self, poll: Callable[[int], bool | int], deliver: Callable[[Iteration], None]
+    ) -> None:
         self._deliver = deliver
+        self._collectives = Collectives(poll)
+        self.submitted = self._collectives.submit
+        self.done = self._collectives.done
         self.begin_cell(0)
 
     # the cell
@@ -61,13 +72,14 @@ class Recorder:
         self._index = 0
         self._cycle: Cycle[Part] = Cycle()
         self._clock = PhaseClock()
-        self._collectives = Collectives(self._poll)
+        self._collectives.clear()
         self._steps: list[int] = []
         self._backwards = 0
         self._trained = False
         self._exposed = 0
         self._exposed_since = 0
         self._waits: list[tuple[int, int]] = []
+        self._wait_exposes = False
         self._blocked: tuple[str, int] | None = None
 
     def end_cell(self) -> int:
@@ -135,7 +147,7 @@ class Recorder:
         if self._steps:
             return
         now = perf_counter_ns()
-        if self._trained or self._collectives.submitted:
+        if self._trained or len(self._collectives):
             self._finish(self._cycle.step(optimizer, self._take_part(now)))
         else:
             # hvd.broadcast_optimizer_state steps once, with zeros, to have a state at all
@@ -150,10 +162,6 @@ class Recorder:
         self._clock.pop(perf_counter_ns())
 
     # the communication
-
-    def submitted(self, handle: Hashable, name: str, size: int, count: int, began: int) -> None:
-        """An optimizer handed gradients to Horovod."""
-        self._collectives.submit(handle, name, size, count, began)
 
     def exposed_begins(self) -> None:
         """Training stands still for gradients from here on; may nest."""
@@ -170,16 +178,26 @@ class Recorder:
             self._waits.append((self._exposed_since, now))
             self._clock.pop(now)
 
-    def wait_begins(self, handle: Hashable) -> bool:
-        """A wait for a handle begins; False where no optimizer submitted it."""
-        name = self._collectives.waiting(handle)
-        self._blocked = (name or "a collective of the cell's own", perf_counter_ns())
-        return name is not None
+    def wait_begins(self, handle: Hashable) -> None:
+        """A wait for a handle begins; an optimizer submitted it, or the cell did itself."""
+        place = self._collectives.find(handle)
+        now = perf_counter_ns()
+        if place is None:
+            self._blocked = ("a collective of the cell's own", now)
+            return
+        if not self._collectives.see(place, now):
+            self._blocked = (self._collectives.gradient(place).name, now)
+        if not self._exposed:
+            self._wait_exposes = True
+            self.exposed_begins()
 
     def wait_ends(self, handle: Hashable) -> None:
         """The wait returned or raised."""
         self._blocked = None
         self._collectives.waited(handle)
+        if self._wait_exposes:
+            self._wait_exposes = False
+            self.exposed_ends()
 
     def _take_part(self, now: int) -> Part:
         flags = Flag.FIRST_OF_CELL if self._clock.first else Flag.NONE
@@ -187,7 +205,7 @@ class Recorder:
             flags |= Flag.FORWARD_UNSEEN
         start, spent = self._clock.step_ended(now)
         # one backward may feed several optimizers, of which this one waited for its own
-        done, self._collectives = self._collectives, self._collectives.split()
+        done = self._collectives.take()
         waits, self._waits = self._waits, []
         self._trained = False
         return Part(start, now, spent, flags, done, waits)

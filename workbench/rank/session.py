@@ -12,7 +12,6 @@ import gc
 import os
 import socket
 import sys
-from functools import partial
 from typing import Any
 
 from horovod.torch import mpi_ops
@@ -21,13 +20,10 @@ from workbench.rank import cell as cells
 from workbench.rank.control import Control
 from workbench.rank.horovod_hooks import HorovodHooks, poll
 from workbench.rank.output import Capture, OutputChannel
-from workbench.rank.pack import Packer
-from workbench.rank.recorder import Iteration, Recorder
+from workbench.rank.recorder import Recorder
+from workbench.rank.records import RecordChannel
 from workbench.rank.torch_hooks import TorchHooks
 from workbench.wire import Address, Message, Outbox
-
-_RECORD_DELAY_S = 0.02
-"""Records of this long leave together: one wake-up of the sender, not one each."""
 
 
 class Session:
@@ -47,9 +43,8 @@ class Session:
         self.rank = control.rank
         self._shell = shell
         self._cell: int | None = None
-        self._records = Outbox(timings, delay_s=_RECORD_DELAY_S, name="timings")
-        self._packer = Packer(world_size, lambda: self._records.dropped)
-        self.recorder = Recorder(poll, self._deliver)
+        self._records = RecordChannel(timings, world_size)
+        self.recorder = Recorder(poll, self._records.put)
         self.hooks = (HorovodHooks(self.recorder), TorchHooks(self.recorder))
         # what a cell prints is never dropped
         self._control = Outbox(control, self._on_request, limit=None, name="control")
@@ -96,9 +91,6 @@ class Session:
         self._records.close()
         self._control.close()
         self._capture.close()
-
-    def _deliver(self, iteration: Iteration) -> None:
-        self._records.send_later(partial(self._packer, iteration))
 
     def _on_request(self, message: Message) -> None:
         self._answer(message)

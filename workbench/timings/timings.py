@@ -156,7 +156,10 @@ class Timings:
             self._store.add_layout(rank, Layout.from_content(message.content))
             return
         for data in message.payload:
-            self._store.add(rank, IterationRecord.unpack(data))
+            try:
+                self._store.add(rank, IterationRecord.unpack(data))
+            except WireError as error:
+                self._unreadable(error)
         with self._came:
             self._came.notify_all()
 
