@@ -77,7 +77,62 @@ class _KnownKeys:
         return domain == _DOMAIN and key in self.keys
 
 
-class Inbox:
+class _Link:
+    """A socket, and the one thread that touches it.
+
+    Other threads hand over what to send and set the wakeup; the thread calls
+    `_woken` then, and `_readable` when the peer has sent something.
+    """
+
+    def __init__(self, kind: int) -> None:
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._socket = self._context.socket(kind)
+        self._socket.linger = _LINGER_MS
+        self._wakeup = _Wakeup()
+        self._closing = threading.Event()
+
+    def _start(self, name: str) -> None:
+        self._thread = threading.Thread(target=self._run, name=f"workbench-{name}", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop the thread and free the socket; may be called again."""
+        if self._closing.is_set():
+            return
+        self._before_close()
+        self._closing.set()
+        self._wakeup.set()
+        self._thread.join(timeout=5)
+        self._after_close()
+        self._socket.close()
+        self._context.term()
+        self._wakeup.close()
+
+    def _run(self) -> None:
+        poller = zmq.Poller()
+        poller.register(self._socket, zmq.POLLIN)
+        poller.register(self._wakeup.fd, zmq.POLLIN)
+        while not self._closing.is_set():
+            ready = dict(poller.poll())
+            if self._wakeup.fd in ready:
+                self._woken()
+            if self._socket in ready:
+                self._readable()
+
+    def _woken(self) -> None:
+        raise NotImplementedError
+
+    def _readable(self) -> None:
+        raise NotImplementedError
+
+    def _before_close(self) -> None:
+        """Called by the one who closes, while the thread still runs."""
+
+    def _after_close(self) -> None:
+        """The same, once it has ended."""
+
+
+class Inbox(_Link):
     """The kernel's end: receives from every rank, answers by rank.
 
     Parameters
@@ -98,29 +153,24 @@ class Inbox:
         on_error: Callable[[WireError], None] = lambda _: None,
         name: str = "inbox",
     ) -> None:
+        super().__init__(zmq.ROUTER)
         self._handler = handler
         self._on_error = on_error
         self._known = _KnownKeys()
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._auth = ThreadAuthenticator(self._context)
         self._auth.start()
         self._auth.configure_curve_callback(domain=_DOMAIN, credentials_provider=self._known)
         self._public, secret = zmq.curve_keypair()
-        self._socket = self._context.socket(zmq.ROUTER)
         self._socket.curve_server = True
         self._socket.curve_publickey = self._public
         self._socket.curve_secretkey = secret
         self._socket.zap_domain = _DOMAIN.encode()
-        self._socket.linger = _LINGER_MS
         self._socket.rcvhwm = 0
         self._endpoint = (
             f"tcp://{interface}:{self._socket.bind_to_random_port(f'tcp://{interface}')}"
         )
         self._outgoing: deque[tuple[int, Message]] = deque()
-        self._wakeup = _Wakeup()
-        self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=f"workbench-{name}", daemon=True)
-        self._thread.start()
+        self._start(name)
 
     def address_for(self, rank: int) -> Address:
         """Make a key pair for `rank`, let it in, and return how it connects."""
@@ -134,33 +184,16 @@ class Inbox:
         self._outgoing.append((rank, message))
         self._wakeup.set()
 
-    def close(self) -> None:
-        """Stop the thread and free the port; may be called again."""
-        if self._closing.is_set():
-            return
-        self._closing.set()
-        self._wakeup.set()
-        self._thread.join(timeout=5)
+    def _after_close(self) -> None:
         self._auth.stop()
-        self._socket.close()
-        self._context.term()
-        self._wakeup.close()
 
-    def _run(self) -> None:
-        poller = zmq.Poller()
-        poller.register(self._socket, zmq.POLLIN)
-        poller.register(self._wakeup.fd, zmq.POLLIN)
-        while not self._closing.is_set():
-            ready = dict(poller.poll())
-            if self._wakeup.fd in ready:
-                self._wakeup.clear()
-            while self._outgoing:
-                rank, message = self._outgoing.popleft()
-                self._socket.send_multipart([str(rank).encode(), *message.encode()])
-            if self._socket in ready:
-                self._receive()
+    def _woken(self) -> None:
+        self._wakeup.clear()
+        while self._outgoing:
+            rank, message = self._outgoing.popleft()
+            self._socket.send_multipart([str(rank).encode(), *message.encode()])
 
-    def _receive(self) -> None:
+    def _readable(self) -> None:
         """Take what has arrived, at most 100 messages, so that replies are not starved."""
         for _ in range(100):
             try:
@@ -173,7 +206,7 @@ class Inbox:
                 self._on_error(error)
 
 
-class Outbox:
+class Outbox(_Link):
     """A rank's end: sends from any thread, never blocks the caller.
 
     Parameters
@@ -183,7 +216,8 @@ class Outbox:
     handler
         Called in the outbox's thread with each message from the kernel.
     delay_s
-        Wait this long after a wake-up, so that several messages leave together.
+        Wait this long after a wake-up, so that several messages leave together;
+        `flush` and `close` do not.
     limit
         Messages kept while the kernel does not take them; beyond it, the
         oldest is dropped and counted in `dropped`. None: nothing is dropped.
@@ -198,24 +232,20 @@ class Outbox:
         limit: int | None = 100_000,
         name: str = "outbox",
     ) -> None:
+        super().__init__(zmq.DEALER)
         self.dropped = 0
         self._handler = handler
         self._delay_s = delay_s
         self._limit = limit
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._socket = self._context.socket(zmq.DEALER)
         self._socket.curve_serverkey = address.server_key.encode()
         self._socket.curve_publickey = address.public_key.encode()
         self._socket.curve_secretkey = address.secret_key.encode()
         self._socket.identity = str(address.rank).encode()
-        self._socket.linger = _LINGER_MS
         self._socket.connect(address.endpoint)
         self._queue: deque[Callable[[], list[Message]]] = deque()
-        self._wakeup = _Wakeup()
         self._awake = False
-        self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=f"workbench-{name}", daemon=True)
-        self._thread.start()
+        self._hurry = threading.Event()
+        self._start(name)
 
     def send(self, message: Message) -> None:
         """Queue a message."""
@@ -235,36 +265,23 @@ class Outbox:
         """Wait until the queue is handed to ZeroMQ; False where it took longer."""
         deadline = time.monotonic() + timeout_s
         while self._queue and time.monotonic() < deadline:
+            self._hurry.set()
             self._wakeup.set()
             time.sleep(0.001)
         return not self._queue
 
-    def close(self) -> None:
-        """Send what is queued, then stop; may be called again."""
-        if self._closing.is_set():
-            return
+    def _before_close(self) -> None:
         self.flush()
-        self._closing.set()
-        self._wakeup.set()
-        self._thread.join(timeout=5)
-        self._socket.close()
-        self._context.term()
-        self._wakeup.close()
 
-    def _run(self) -> None:
-        poller = zmq.Poller()
-        poller.register(self._socket, zmq.POLLIN)
-        poller.register(self._wakeup.fd, zmq.POLLIN)
-        while not self._closing.is_set():
-            ready = dict(poller.poll())
-            if self._wakeup.fd in ready:
-                if self._delay_s:
-                    time.sleep(self._delay_s)
-                self._wakeup.clear()
-                self._awake = False
-                self._drain()
-            if self._socket in ready:
-                self._handler(Message.decode(self._socket.recv_multipart()))
+    def _woken(self) -> None:
+        self._hurry.wait(self._delay_s)
+        self._hurry.clear()
+        self._wakeup.clear()
+        self._awake = False
+        self._drain()
+
+    def _readable(self) -> None:
+        self._handler(Message.decode(self._socket.recv_multipart()))
 
     def _drain(self) -> None:
         while self._queue:
