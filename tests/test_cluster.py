@@ -474,5 +474,5 @@ def test_an_interrupt_while_the_ring_forms_anew_loses_nothing(cluster):
         with contextlib.suppress(KeyboardInterrupt):  # it may come only now
             timer.join()
             time.sleep(0.1)
-        assert cluster.state == "ready"
+        assert cluster.state == "ready", cluster.message
     assert cluster["kept"] == [0, 1]

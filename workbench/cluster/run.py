@@ -19,7 +19,7 @@ from workbench.wire import Message
 
 _TICK_S = 0.05
 _GRACE_S = 4.0
-_LAST_S = 1.0
+_LAST_S = 3.0
 """How long interrupted ranks may take to end before the cell is given up."""
 
 

@@ -7,28 +7,20 @@ import uPlot from 'uplot';
 import { spanMeans } from './decimate';
 import { tick } from './format';
 import { axisEnd } from './layout';
-import { IChart, IGestures, IScene, makePlot, middles } from './plot';
-import { ITheme } from './theme';
+import { IScene } from './plot';
+import { IPlace, TimeChart, ValuesOfSpans } from './timechart';
 
 /** The nominal line is drawn up to this many times the measured bandwidth. */
 const NEAR = 4;
 
-export class BandwidthChart implements IChart {
+export class BandwidthChart extends TimeChart {
   constructor(
-    host: HTMLElement,
-    sync: string,
-    theme: ITheme,
-    gestures: IGestures,
+    place: IPlace,
     private _axis: string
   ) {
-    this._theme = theme;
+    super(place.theme);
     const points = { show: false };
-    this.plot = makePlot({
-      host,
-      sync,
-      gestures,
-      theme: () => this._theme,
-      range: () => [this._from - 0.5, this._to - 0.5],
+    this.plot = this._makePlot(place, {
       bottomAxis: true,
       y: {
         values: (_, splits) => splits.map(tick),
@@ -51,17 +43,8 @@ export class BandwidthChart implements IChart {
     return this._offScale;
   }
 
-  setSize(width: number, height: number): void {
-    this.plot.setSize({ width, height });
-  }
-
-  setTheme(theme: ITheme): void {
-    this._theme = theme;
-  }
-
-  draw(scene: IScene): void {
+  protected _values(scene: IScene): ValuesOfSpans[] {
     const { store, spans, row, nominal } = scene;
-    [this._from, this._to] = [scene.from, scene.to];
     const [bus, alg] = spanMeans(
       store,
       ['busbw_gbps', 'algbw_gbps'],
@@ -72,16 +55,7 @@ export class BandwidthChart implements IChart {
     this._offScale = nominal > NEAR * measured;
     const line = nominal > 0 && !this._offScale;
     this._top = line ? Math.max(measured, axisEnd([nominal])) : measured;
-    this.plot.setData([
-      middles(spans),
-      known(bus),
-      known(alg),
-      spans.map(() => (line ? nominal : null))
-    ] as uPlot.AlignedData);
-  }
-
-  dispose(): void {
-    this.plot.destroy();
+    return [known(bus), known(alg), spans.map(() => (line ? nominal : null))];
   }
 
   /** Say at the left what the numbers below the charts are. */
@@ -98,14 +72,11 @@ export class BandwidthChart implements IChart {
     ctx.restore();
   }
 
-  private _theme: ITheme;
-  private _from = 0;
-  private _to = 1;
   private _top = 1;
   private _offScale = false;
 }
 
 /** As uPlot has it: null is a gap in the line. */
-function known(values: Float64Array): (number | null)[] {
+function known(values: Float64Array): ValuesOfSpans {
   return Array.from(values, value => (value === value ? value : null));
 }

@@ -10,11 +10,12 @@ import { HeatStrip } from './heatstrip';
 import { AXIS_WIDTH, ILayout } from './layout';
 import { PhaseChart } from './phasechart';
 import { EXPOSED, IN_STACK, OVERLAPPED, phaseName } from './phases';
-import { IChart, IGestures } from './plot';
+import { IGestures } from './plot';
 import { IRange } from './range';
 import { TimingStore } from './store';
 import { ITranslate } from './text';
 import { ITheme } from './theme';
+import { TimeChart } from './timechart';
 
 /** CSS pixels that a column of a chart gets at least. */
 const COLUMN = 2;
@@ -22,16 +23,13 @@ const COLUMN = 2;
 export class Charts {
   constructor(trans: ITranslate, theme: ITheme, gestures: IGestures) {
     this._trans = trans;
-    const sync = Private.newSync();
+    const shared = { sync: Private.newSync(), theme, gestures };
     const host = (): HTMLElement => element('div', 'gw-live-plot');
     const [phases, waiting, bandwidth] = [host(), host(), host()];
-    this._phases = new PhaseChart(phases, sync, theme, gestures);
-    this._waiting = new HeatStrip(waiting, sync, theme, gestures);
+    this._phases = new PhaseChart({ host: phases, ...shared });
+    this._waiting = new HeatStrip({ host: waiting, ...shared });
     this._bandwidth = new BandwidthChart(
-      bandwidth,
-      sync,
-      theme,
-      gestures,
+      { host: bandwidth, ...shared },
       trans.__('iteration')
     );
     this.node.append(
@@ -109,7 +107,7 @@ export class Charts {
     this._all.forEach(chart => chart.dispose());
   }
 
-  private get _all(): IChart[] {
+  private get _all(): TimeChart[] {
     return [this._phases, this._waiting, this._bandwidth];
   }
 

@@ -7,26 +7,16 @@ import uPlot from 'uplot';
 
 import { ISpan, spanMean } from './decimate';
 import { axisEnd, labelledRows } from './layout';
-import { IChart, IGestures, IScene, makePlot, middles } from './plot';
-import { ITheme } from './theme';
+import { IScene } from './plot';
+import { IPlace, TimeChart, ValuesOfSpans } from './timechart';
 
 /** Opacity of a rank that did not wait: a known zero is not a blank. */
 const FAINT = 0.07;
 
-export class HeatStrip implements IChart {
-  constructor(
-    host: HTMLElement,
-    sync: string,
-    theme: ITheme,
-    gestures: IGestures
-  ) {
-    this._theme = theme;
-    this.plot = makePlot({
-      host,
-      sync,
-      gestures,
-      theme: () => this._theme,
-      range: () => [this._from - 0.5, this._to - 0.5],
+export class HeatStrip extends TimeChart {
+  constructor(place: IPlace) {
+    super(place.theme);
+    this.plot = this._makePlot(place, {
       bottomAxis: false,
       y: {
         grid: { show: false },
@@ -54,17 +44,8 @@ export class HeatStrip implements IChart {
     return this._darkest;
   }
 
-  setSize(width: number, height: number): void {
-    this.plot.setSize({ width, height });
-  }
-
-  setTheme(theme: ITheme): void {
-    this._theme = theme;
-  }
-
-  draw(scene: IScene): void {
+  protected _values(scene: IScene): ValuesOfSpans[] {
     const { store, spans } = scene;
-    [this._from, this._to] = [scene.from, scene.to];
     this._spans = spans;
     this._labels = store.ranks.map(place => `rank ${place.rank}`);
     this._waits = new Float64Array(spans.length * store.ranks.length);
@@ -79,14 +60,7 @@ export class HeatStrip implements IChart {
       });
     });
     this._darkest = axisEnd(this._waits);
-    this.plot.setData([
-      middles(spans),
-      spans.map(() => 0)
-    ] as uPlot.AlignedData);
-  }
-
-  dispose(): void {
-    this.plot.destroy();
+    return [spans.map(() => 0)];
   }
 
   private _draw(plot: uPlot): void {
@@ -134,9 +108,6 @@ export class HeatStrip implements IChart {
     return canvas;
   }
 
-  private _theme: ITheme;
-  private _from = 0;
-  private _to = 1;
   private _darkest = 1;
   private _spans: readonly ISpan[] = [];
   private _labels: string[] = [];

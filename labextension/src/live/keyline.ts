@@ -31,28 +31,13 @@ export class KeyLine {
   readonly node = element('div', 'gw-live-key');
 
   update(summary: ISummary): void {
-    show(this._iteration, summary.iteration, value => ({
-      value: count(value),
-      unit: ''
-    }));
-    show(this._rate, summary.iterations_per_s, value => ({
-      value: digits(value),
-      unit: 'it/s'
-    }));
+    show(this._iteration, summary.iteration, inUnit(count));
+    show(this._rate, summary.iterations_per_s, inUnit(digits, 'it/s'));
     show(this._time, summary.iteration_us, time);
     show(this._exposed, summary.exposed_us, time);
-    show(this._share, summary.exposed_share, value => ({
-      value: percent(value),
-      unit: ''
-    }));
-    show(this._busbw, summary.busbw_gbps, value => ({
-      value: digits(value),
-      unit: 'Gbit/s'
-    }));
-    show(this._nominal, summary.nominal_gbps, value => ({
-      value: digits(value),
-      unit: ''
-    }));
+    show(this._share, summary.exposed_share, inUnit(percent));
+    show(this._busbw, summary.busbw_gbps, inUnit(digits, 'Gbit/s'));
+    show(this._nominal, summary.nominal_gbps, inUnit(digits));
     this._showSlowest(summary);
   }
 
@@ -104,4 +89,12 @@ function show(
   }
   const { value, unit } = text(known);
   figure.show(value, unit);
+}
+
+/** How a figure reads whose unit is always the same; none where it has none. */
+function inUnit(
+  text: (value: number) => string,
+  unit = ''
+): (value: number) => IFigureText {
+  return value => ({ value: text(value), unit });
 }

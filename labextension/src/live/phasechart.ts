@@ -10,26 +10,16 @@ import { tick } from './format';
 import { hatch } from './hatch';
 import { axisEnd } from './layout';
 import { IN_STACK, IPhase, OVERLAPPED } from './phases';
-import { IChart, IGestures, IScene, makePlot, middles } from './plot';
-import { ITheme } from './theme';
+import { IScene } from './plot';
+import { IPlace, TimeChart, ValuesOfSpans } from './timechart';
 
 /** Bars narrower than this many device pixels have no gap between them. */
 const GAP_FROM = 5;
 
-export class PhaseChart implements IChart {
-  constructor(
-    host: HTMLElement,
-    sync: string,
-    theme: ITheme,
-    gestures: IGestures
-  ) {
-    this._theme = theme;
-    this.plot = makePlot({
-      host,
-      sync,
-      gestures,
-      theme: () => this._theme,
-      range: () => [this._from - 0.5, this._to - 0.5],
+export class PhaseChart extends TimeChart {
+  constructor(place: IPlace) {
+    super(place.theme);
+    this.plot = this._makePlot(place, {
       bottomAxis: false,
       y: {
         values: (_, splits) => splits.map(ms => tick(Math.abs(ms))),
@@ -43,17 +33,8 @@ export class PhaseChart implements IChart {
 
   readonly plot: uPlot;
 
-  setSize(width: number, height: number): void {
-    this.plot.setSize({ width, height });
-  }
-
-  setTheme(theme: ITheme): void {
-    this._theme = theme;
-  }
-
-  draw(scene: IScene): void {
+  protected _values(scene: IScene): ValuesOfSpans[] {
     const { store, spans, row } = scene;
-    [this._from, this._to] = [scene.from, scene.to];
     this._spans = spans;
     const names = IN_STACK.map(phase => phase.column);
     this._phases = spanMeans(store, names, spans, row);
@@ -64,14 +45,7 @@ export class PhaseChart implements IChart {
     this._below = hidden
       ? Math.min(axisEnd(this._hidden) / 1e3, this._above)
       : 0;
-    this.plot.setData([
-      middles(spans),
-      totals.map(us => us / 1e3)
-    ] as uPlot.AlignedData);
-  }
-
-  dispose(): void {
-    this.plot.destroy();
+    return [totals.map(us => us / 1e3)];
   }
 
   private _draw(plot: uPlot): void {
@@ -167,9 +141,6 @@ export class PhaseChart implements IChart {
     });
   }
 
-  private _theme: ITheme;
-  private _from = 0;
-  private _to = 1;
   private _above = 1;
   private _below = 0;
   private _spans: readonly ISpan[] = [];

@@ -22,16 +22,6 @@ export interface IScene {
   nominal: number;
 }
 
-/** A chart over iterations. */
-export interface IChart {
-  readonly plot: uPlot;
-  setSize(width: number, height: number): void;
-  draw(scene: IScene): void;
-  /** Take another theme over, at the next drawing. */
-  setTheme(theme: ITheme): void;
-  dispose(): void;
-}
-
 /** What people do on a chart. */
 export interface IGestures {
   hover(iteration: number | null): void;

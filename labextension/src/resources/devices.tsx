@@ -10,7 +10,7 @@ import {
   roundGib,
   temperatureFigure
 } from '../common/format';
-import { isUnknown, Known, mapKnown, orElse } from '../common/known';
+import { isUnknown, IUnknown, Known, mapKnown, orElse } from '../common/known';
 import { topOf } from '../common/sparkline';
 import { Text } from '../common/value';
 import { gpuDetail, nicDetail, shownNics } from './describe';
@@ -28,7 +28,7 @@ interface IProps {
 
 export function CpuAndMemory({ model, trans }: IProps): JSX.Element {
   const host = model.snapshot?.host;
-  const waiting = { unknown: trans.__('waiting for the first sample') };
+  const waiting = notSampledYet(trans);
   const cpu = model.sample?.cpu.percent ?? waiting;
   const used = model.sample?.memory.used_bytes ?? waiting;
   const total =
@@ -135,7 +135,7 @@ function CpuSize(props: {
 }
 
 function Gpu({ gpu, model, trans }: IProps & { gpu: IGpu }): JSX.Element {
-  const waiting = { unknown: trans.__('waiting for the first sample') };
+  const waiting = notSampledYet(trans);
   const now = model.gpuSample(gpu.index);
   const busy = now?.utilization_percent ?? waiting;
   const used = now?.memory_used_bytes ?? waiting;
@@ -169,21 +169,19 @@ function Gpu({ gpu, model, trans }: IProps & { gpu: IGpu }): JSX.Element {
 }
 
 function Nic({ nic, model, trans }: IProps & { nic: INic }): JSX.Element {
-  const waiting = { unknown: trans.__('waiting for the first sample') };
+  const waiting = notSampledYet(trans);
   const now = model.nicSample(nic.name);
+  const rate = (
+    label: string,
+    value: Known<number> = waiting
+  ): Device.IFigureNow => ({ label, value: mapKnown(value, rateFigure) });
   const plain = nicLane(
     model,
     nic,
     ['tx', 'rx'],
     [
-      {
-        label: trans.__('tx'),
-        value: mapKnown(now?.tx_bytes_per_s ?? waiting, rateFigure)
-      },
-      {
-        label: trans.__('rx'),
-        value: mapKnown(now?.rx_bytes_per_s ?? waiting, rateFigure)
-      }
+      rate(trans.__('tx'), now?.tx_bytes_per_s),
+      rate(trans.__('rx'), now?.rx_bytes_per_s)
     ]
   );
   // RDMA goes past the interface, whose own counters do not see it.
@@ -192,14 +190,8 @@ function Nic({ nic, model, trans }: IProps & { nic: INic }): JSX.Element {
     nic,
     ['rdma_tx', 'rdma_rx'],
     [
-      {
-        label: trans.__('RDMA tx'),
-        value: mapKnown(now?.rdma_tx_bytes_per_s ?? waiting, rateFigure)
-      },
-      {
-        label: trans.__('RDMA rx'),
-        value: mapKnown(now?.rdma_rx_bytes_per_s ?? waiting, rateFigure)
-      }
+      rate(trans.__('RDMA tx'), now?.rdma_tx_bytes_per_s),
+      rate(trans.__('RDMA rx'), now?.rdma_rx_bytes_per_s)
     ]
   );
   return (
@@ -225,6 +217,11 @@ function nicLane(
 ): Device.ILane {
   const series = names.map(name => model.history(`nic/${nic.name}/${name}`));
   return { series, top: topOf(series, QUIET_BYTES_PER_S), figures };
+}
+
+/** Stands for each figure until the live feed has sent one. */
+function notSampledYet(trans: TranslationBundle): IUnknown {
+  return { unknown: trans.__('waiting for the first sample') };
 }
 
 /** That a kind of device is not there, and why. */
