@@ -21,6 +21,7 @@ from workbench.horovod_build import Request, build, check
 from workbench.horovod_build.cache import WheelCache, cache_folder
 from workbench.horovod_build.causes import diagnose_log
 from workbench.horovod_build.command import run_logged
+from workbench.horovod_build.cures import CURES, record
 from workbench.horovod_build.key import RECORD_NAME, facts, key
 from workbench.horovod_build.machine import Machine, jobs, this_machine
 from workbench.horovod_build.operations import choose, find_nccl
@@ -120,6 +121,11 @@ def test_what_was_found_reaches_the_key(torch, machine):
         dataclasses.replace(CPU_TORCH, **torch), dataclasses.replace(MACHINE, **machine), operations
     )
     assert key(other) != plain
+
+
+def test_the_cures_reach_the_key():
+    """A wheel from before a defect was cured is not taken for one with the cure."""
+    assert facts(CPU_TORCH, MACHINE, choose(CPU_TORCH))["cures"] == record()
 
 
 def test_operations_reach_the_key(tools):
@@ -312,15 +318,15 @@ def test_a_next_environment_takes_the_kept_wheel(tmp_path):
 # Whether it fits
 
 
-def another_horovod(site, *, torch=None, library=None):
-    """A copy of the installed Horovod with another record, or another library."""
+def another_horovod(site, *, library=None, **changed):
+    """A copy of the installed Horovod with a changed record, or another library."""
     package = Path(check_folder("horovod"))
     shutil.copytree(package, site / "horovod")
     info = next(package.parent.glob("horovod-*.dist-info"))
     shutil.copytree(info, site / info.name)
     record = site / info.name / RECORD_NAME
     known = json.loads(record.read_text()) if record.exists() else {}
-    record.write_text(json.dumps(known | {"torch": torch} if torch else known))
+    record.write_text(json.dumps(known | changed))
     if library is not None:
         next((site / "horovod/torch").glob("mpi_lib_v2*.so")).write_bytes(library)
 
@@ -347,6 +353,18 @@ def test_a_horovod_for_another_pytorch_does_not_fit(tmp_path):
     assert done.returncode == 1
     assert "built against PyTorch 2.4.0+cpu" in done.stdout
     assert "Operations: gloo" in done.stdout
+
+
+@needs_horovod
+def test_a_horovod_without_the_cures_is_to_be_rebuilt(tmp_path):
+    """One from before a defect was cured is named as such, with what to do."""
+    python, site = environment_python(tmp_path / "env")
+    one, other = CURES
+    another_horovod(site, torch=installed_torch().version, cures={one.name: one.digest()})
+    done = command_line(python, "--check")
+    assert done.returncode == 1
+    assert f"Cures: {one.name}; without {other.name}." in done.stdout
+    assert f"not recorded as cured of: {other.defect}. What to do:" in done.stdout
 
 
 @needs_horovod

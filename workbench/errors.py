@@ -17,6 +17,7 @@ Each message names what was asked, what was found, and what to do.
         - `BuildFailed`: Horovod did not build (`.cause`, `.cure`)
     - `WireError`: a message of another version, or one that is cut short
     - `SnapshotError`: a snapshot file that cannot be read
+    - `VmsUnavailable`: test VMs cannot be made on this machine
 """
 
 from __future__ import annotations
@@ -141,3 +142,7 @@ class WireError(WorkbenchError):
 
 class SnapshotError(WorkbenchError):
     """A snapshot or topology file that cannot be read."""
+
+
+class VmsUnavailable(WorkbenchError):
+    """Test VMs cannot be made on this machine; nothing is left of those that were begun."""

@@ -11,12 +11,14 @@ import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import replace
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from workbench.cluster import registry
 from workbench.cluster.background import in_background, uninterrupted
 from workbench.cluster.engines import Engines
+from workbench.cluster.hosts import Host, HostsLike, parse_hosts, total_slots
 from workbench.cluster.ranks import RankInfo, parse_ranks, ranks_text
 from workbench.cluster.run import CellRun, RunResult
 from workbench.cluster.sink import NotebookSink, Sink
@@ -45,7 +47,14 @@ class Cluster:
     Parameters
     ----------
     n
-        Number of ranks on this machine.
+        Number of ranks on this machine; not together with `hosts`.
+    hosts
+        VMs to reach over ssh and the ranks on each: ``"vm1:2,vm2:2"``, a host
+        file, or an iterable; see `hosts.parse_hosts`.
+    ssh_config
+        An ssh client configuration to use instead of the user's own.
+    launcher
+        How ranks get there: ``"local"`` or ``"ssh"``; by default, as `hosts` says.
     start_timeout_s
         After this long without all ranks ready, the start fails.
 
@@ -62,11 +71,25 @@ class Cluster:
         What the fabric gives, once `calibrate` has measured it, or None.
     """
 
-    def __init__(self, n: int = 2, *, start_timeout_s: float = 60.0) -> None:
-        if not isinstance(n, int) or isinstance(n, bool) or n < 1:
-            raise UsageError(f"a cluster of n={n!r} ranks was asked for: n is a number from 1")
-        self.n = n
-        self.name = f"local-{secrets.token_hex(2)}"
+    def __init__(
+        self,
+        n: int | None = None,
+        *,
+        hosts: HostsLike | None = None,
+        ssh_config: str | os.PathLike[str] | None = None,
+        launcher: str | None = None,
+        start_timeout_s: float = 60.0,
+    ) -> None:
+        self._hosts = _checked(n, hosts, launcher)
+        if self._hosts is None:
+            self.n = 2 if n is None else n
+        else:
+            self.n = total_slots(self._hosts)
+        self._ssh_config = None if ssh_config is None else Path(ssh_config).expanduser()
+        if self._ssh_config is not None and not self._ssh_config.is_file():
+            raise UsageError(f"ssh_config={str(ssh_config)!r} was given: there is no such file")
+        kind = "local" if self._hosts is None else "ssh"
+        self.name = f"{kind}-{secrets.token_hex(2)}"
         self.state = "stopped"
         self.message = ""
         self._timings: Timings | None = None
@@ -96,7 +119,7 @@ class Cluster:
         Raises
         ------
         StartFailed
-            A rank did not come up; what had started was taken down again.
+            A VM or a rank did not come up; what had started was taken down again.
         HorovodMissing
             There is no Horovod that fits the installed PyTorch.
         """
@@ -108,13 +131,14 @@ class Cluster:
             self._engines = self._inbox = None
         atexit.register(self._stop_at_exit, os.getpid())
         try:
-            self._engines = Engines(self.n, self._start_timeout_s)
+            self._engines = Engines(self.n, self._hosts, self._ssh_config, self._start_timeout_s)
             self._engines.spawn()
             # loaded only now, while the processes load what takes them longer
             from workbench.wire import Inbox
 
-            self.timings.listen()
-            self._inbox = Inbox(self._receive, name="control")
+            address = self._engines.greet()
+            self.timings.listen(address)
+            self._inbox = Inbox(self._receive, interface=address, name="control")
             self._engines.start(self._inbox, self.timings)
         except BaseException as error:
             self._give_up(error)
@@ -371,3 +395,24 @@ class Cluster:
     def _set(self, state: str, message: str = "") -> None:
         self.state, self.message = state, message
         registry.changed()
+
+
+def _checked(
+    n: int | None, hosts: HostsLike | None, launcher: str | None
+) -> tuple[Host, ...] | None:
+    """Return the hosts, or None for this machine; raise `UsageError` for what means nothing."""
+    if launcher not in {None, "local", "ssh"}:
+        raise UsageError(f"launcher={launcher!r} was asked for: there are 'local' and 'ssh'")
+    if hosts is not None:
+        if n is not None:
+            raise UsageError(
+                f"n={n!r} and hosts={hosts!r} were both given: the hosts' slots are the ranks"
+            )
+        if launcher == "local":
+            raise UsageError("launcher='local' starts ranks on this machine: leave hosts out")
+        return parse_hosts(hosts)
+    if launcher == "ssh":
+        raise UsageError("launcher='ssh' needs hosts, such as hosts='vm1:2,vm2:2'")
+    if n is not None and (not isinstance(n, int) or isinstance(n, bool) or n < 1):
+        raise UsageError(f"a cluster of n={n!r} ranks was asked for: n is a number from 1")
+    return None

@@ -1,14 +1,19 @@
-"""The engines of a cluster as ranks: brought up, joined in a ring, called, taken down."""
+"""The engines of a cluster as ranks: brought up, joined in a ring, called, replaced, taken down."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from workbench.cluster.processes import Processes, exit_text
+from workbench.cluster import network, placement, preflight
+from workbench.cluster.agents import Agent
+from workbench.cluster.controller_process import ControllerProcess, exit_text
+from workbench.cluster.hosts import Host
 from workbench.cluster.ranks import RankInfo, ranks_text
-from workbench.errors import HorovodMissing, StartFailed
+from workbench.errors import StartFailed, UsageError
 
 if TYPE_CHECKING:
     import ipyparallel
@@ -16,40 +21,92 @@ if TYPE_CHECKING:
     from workbench.timings import Timings
     from workbench.wire import Inbox
 
-_INTERFACE = "lo"
-"""Ranks of one machine meet on its loopback interface."""
-
+_PLACE = "WORKBENCH_PLACE"
+"""Tells a rank's process its VM and slot, by which its engine is known."""
 _POLL_S = 0.02
 _ANSWER_S = 0.1
 
 
+@dataclass(frozen=True)
+class _Member:
+    """One rank: its VM's number, its slot there, its engine, and who it is."""
+
+    vm: int
+    slot: int
+    engine: int
+    info: RankInfo
+
+
 class Engines:
-    """n ipyparallel engines on this machine; `spawn`, then `start`, make ranks of them.
+    """ipyparallel engines, here or on VMs; `spawn`, `greet`, then `start` make ranks of them.
 
     Parameters
     ----------
     n
-        How many.
+        How many, where `hosts` is None: on this machine.
+    hosts
+        The VMs, and how many ranks on each.
+    ssh_config
+        An ssh client configuration to use instead of the user's own.
     timeout_s
         For each step of the start.
 
     Attributes
     ----------
-    ranks
-        Who they are, once they have said hello.
+    preflight
+        What was found on the VMs before the ranks were started.
     """
 
-    def __init__(self, n: int, timeout_s: float) -> None:
-        self.ranks: list[RankInfo] = []
-        self._n = n
+    def __init__(
+        self, n: int, hosts: tuple[Host, ...] | None, ssh_config: Path | None, timeout_s: float
+    ) -> None:
+        self.preflight: preflight.Preflight | None = None
+        self._hosts = hosts
+        self._slots = [host.slots for host in hosts] if hosts else [n]
+        self._ssh_config = ssh_config
         self._timeout_s = timeout_s
-        self._processes = Processes(n)
+        self._controller = ControllerProcess()
+        self._agents: list[Agent] = []
+        self._links: list[network.Link] = []
+        self._address = "127.0.0.1"
+        self._connection: dict[str, Any] = {}
         self._client: ipyparallel.Client | None = None
-        self._ids: list[int] = []
+        self._members: list[_Member] = []
+
+    @property
+    def ranks(self) -> list[RankInfo]:
+        """Who the ranks are, once they have said hello."""
+        return [member.info for member in self._members]
+
+    # the start
 
     def spawn(self) -> None:
         """Start the processes, which then need no one for a while; `stop` ends them."""
-        self._processes.start(self._n)
+        if self._hosts is None:
+            self._controller.start(self._address)
+            self._agents = [Agent(None, self._slots[0])]
+            return
+        try:
+            for host in self._hosts:
+                self._agents.append(Agent(host, host.slots, self._ssh_config))
+        except FileNotFoundError as error:
+            raise StartFailed(
+                "there is no ssh on this machine: install the package openssh-client"
+            ) from error
+
+    def greet(self) -> str:
+        """Wait until every VM answers, and return the address at which they see this machine.
+
+        Raises
+        ------
+        StartFailed
+            Those that do not answer: which, why, and what to do.
+        """
+        if self._hosts is not None:
+            self._wait_for_greetings()
+            self._address = network.kernel_address(self._agents)
+            self._controller.start(self._address)
+        return self._address
 
     def start(self, control: Inbox, timings: Timings) -> None:
         """Make ranks of the processes: every one is known to be ready before any calls hvd.init().
@@ -62,79 +119,273 @@ class Engines:
         # imported while the processes start, which takes as long
         import ipyparallel
 
-        self._processes.wait_for_controller(self._timeout_s)
-        self._client = ipyparallel.Client(str(self._processes.client_file))
-        self._wait_for_engines(self._client)
-        self._ids = sorted(self._client.ids)
-        greetings = self._call("hello", [(self._processes.threads,)] * self._n)
-        self.ranks = [_rank_info(rank, found) for rank, found in enumerate(greetings)]
-        addresses = [(control.address_for(r), timings.address_for(r)) for r in range(self._n)]
-        self._call("join", [(a.to_content(), b.to_content(), self._n) for a, b in addresses])
-        self._meet()
+        self._wait_for_greetings()
+        self._connection = self._controller.wait(self._timeout_s)
+        self._client = ipyparallel.Client(str(self._controller.client_file))
+        for agent in self._agents:
+            agent.wait_until_loaded(self._deadline())
+        self._links = network.choose(self._agents)
+        if self._hosts is not None:
+            self.preflight = preflight.look(self._agents, self._links, self._slots)
+            if self.preflight.fatal:
+                raise StartFailed("; ".join(map(str, self.preflight.fatal)))
+        places = [(vm, slot) for vm, count in enumerate(self._slots) for slot in range(count)]
+        self._admit(self._launch(places), control, timings)
 
     def reform(self) -> None:
         """Leave a broken ring and form a new one; namespaces stand."""
-        self._call("part", [()] * self._n)
+        self._call("part", [()] * len(self._members))
         self._meet()
+
+    def restart(self, ranks: Iterable[int], control: Inbox, timings: Timings) -> None:
+        """Put new processes in the place of some ranks; the others keep their variables.
+
+        Raises
+        ------
+        StartFailed
+            A VM of theirs is lost, or a new process did not come up.
+        """
+        chosen = sorted(set(ranks))
+        for rank in chosen:
+            vm = self._members[rank].vm
+            if self._agents[vm].lost:
+                raise StartFailed(
+                    f"rank {rank} cannot be started anew: {self._agents[vm].lost}; go on without "
+                    "that VM with %cluster resize"
+                )
+        places = [(self._members[rank].vm, self._members[rank].slot) for rank in chosen]
+        kept = [member for rank, member in enumerate(self._members) if rank not in chosen]
+        self._end(places)
+        self._regroup(kept, places, control, timings)
+
+    def resize(self, n: int | None, control: Inbox, timings: Timings) -> None:
+        """Have `n` ranks; the first that are still there stay, and keep their variables.
+
+        Parameters
+        ----------
+        n
+            None drops the ranks that are lost, and starts none.
+        """
+        lost = self.lost()
+        alive = [member for rank, member in enumerate(self._members) if rank not in lost]
+        wanted = len(alive) if n is None else n
+        if wanted < 1:
+            raise UsageError("no rank is left: stop the cluster, and start another")
+        kept = alive[:wanted]
+        free = self._free_places(kept, wanted - len(kept))
+        gone = [(m.vm, m.slot) for m in self._members if m not in kept]
+        self._end([place for place in gone if not self._agents[place[0]].lost])
+        self._regroup(kept, free, control, timings)
+
+    def _free_places(self, kept: list[_Member], count: int) -> list[tuple[int, int]]:
+        """Return places for `count` more ranks: VMs in order, slots in order."""
+        taken = {(member.vm, member.slot) for member in kept}
+        if self._hosts is None:
+            slots = [len(kept) + count]
+        else:
+            slots = [
+                0 if agent.lost else n for agent, n in zip(self._agents, self._slots, strict=True)
+            ]
+        free = [(vm, slot) for vm, n in enumerate(slots) for slot in range(n)]
+        free = [place for place in free if place not in taken]
+        if len(free) < count:
+            raise UsageError(
+                f"{len(kept) + count} ranks were asked for: the VMs that answer have "
+                f"{sum(slots)} slots; start a cluster with more"
+            )
+        return free[:count]
+
+    def _regroup(
+        self,
+        kept: list[_Member],
+        places: list[tuple[int, int]],
+        control: Inbox,
+        timings: Timings,
+    ) -> None:
+        """Form a ring of the ranks that stay and of new ones, in the order of VMs and slots."""
+        self._members = kept
+        if kept:
+            self._call("part", [()] * len(kept))
+        added = self._launch(places) if places else []
+        self._admit([*kept, *added], control, timings)
+
+    def _launch(self, places: list[tuple[int, int]]) -> list[_Member]:
+        """Start a process in each place, and return them once they have said hello."""
+        assert self._client is not None
+        known = set(self._client.ids)
+        slots = [max([slot + 1 for v, slot in places if v == vm] + [count])
+                 for vm, count in enumerate(self._slots)]  # fmt: skip
+        plans = [
+            placement.place(agent.facts, link.interface, count) if link else []
+            for agent, link, count in zip(self._agents, self._links, slots, strict=True)
+        ]
+        for vm, slot in places:
+            plan = plans[vm][slot]
+            self._agents[vm].start(
+                slot,
+                connection=self._connection,
+                environment={**plan.environment, _PLACE: f"{vm}:{slot}"},
+                cores=plan.cores,
+            )
+        deadline = self._deadline()
+        pids = {p: self._agents[p[0]].wait_until_started(p[1], deadline) for p in places}
+        engines = self._wait_for_engines(known, pids)
+        greetings = self._call_engines(
+            engines, "hello", [(self._agents[0].loaded["threads"],)] * len(engines)
+        )
+        members = []
+        for engine, found in zip(engines, greetings, strict=True):
+            vm, slot = map(int, found["place"].split(":"))
+            info = self._info(vm, plans[vm][slot], found)
+            members.append(_Member(vm, slot, engine, info))
+        return members
+
+    def _info(self, vm: int, plan: placement.Placement, found: dict[str, Any]) -> RankInfo:
+        name = found["host"] if self._hosts is None else self._agents[vm].name
+        return RankInfo(
+            0, name, found["pid"], plan.gpu, plan.numa, plan.nic, "ready", found["threads"]
+        )
+
+    def _admit(self, members: list[_Member], control: Inbox, timings: Timings) -> None:
+        """Number the members as ranks, give them their channels, and form the ring."""
+        ordered = sorted(members, key=lambda member: (member.vm, member.slot))
+        self._members = [
+            replace(member, info=replace(member.info, rank=rank))
+            for rank, member in enumerate(ordered)
+        ]
+        n = len(ordered)
+        addresses = [(control.address_for(r), timings.address_for(r)) for r in range(n)]
+        self._call("join", [(a.to_content(), b.to_content(), n) for a, b in addresses])
+        self._meet()
+
+    # while they run
 
     def run(self, rank: int, number: int, source: str) -> None:
         """Send a cell to a rank; how it ends travels over the rank's own channel."""
         assert self._client is not None
-        self._client[self._ids[rank]].apply_async(_Remote("run_cell"), number, source)
+        self._client[self._members[rank].engine].apply_async(_Remote("run_cell"), number, source)
 
     def view(self, ranks: Iterable[int]) -> Any:
         """Return ipyparallel's view of some ranks."""
         assert self._client is not None
-        return self._client[[self._ids[rank] for rank in ranks]]
+        return self._client[[self._members[rank].engine for rank in ranks]]
 
     def lost(self) -> dict[int, str]:
         """Return why ranks can no longer answer, by rank."""
-        exits = self._processes.exits()
-        return {
-            info.rank: f"its process {info.pid} on {info.vm} {exit_text(exits[info.pid])}"
-            for info in self.ranks
-            if info.pid in exits
-        }
+        if self._controller.ended:
+            return dict.fromkeys(range(len(self._members)), self._controller.ended)
+        found = {}
+        for member in self._members:
+            why = self._why_lost(self._agents[member.vm], member.info)
+            if why:
+                found[member.info.rank] = why
+        return found
+
+    @staticmethod
+    def _why_lost(agent: Agent, info: RankInfo) -> str:
+        end = agent.end_of(info.pid)
+        if end is not None:
+            text = f"its process {info.pid} on {info.vm} {exit_text(end.code)}"
+            return f"{text} ({end.oom})" if end.oom else text
+        return agent.lost
 
     def memory_bytes(self) -> dict[int, int]:
         """Return the resident memory of each rank that runs, by rank."""
-        sizes = self._processes.memory_bytes()
-        return {info.rank: sizes[info.pid] for info in self.ranks if info.pid in sizes}
+        found: dict[int, int] = {}
+        for vm, agent in enumerate(self._agents):
+            if agent.lost:
+                continue
+            try:
+                sizes = agent.ask("memory", _ANSWER_S * 10)
+            except StartFailed:
+                continue
+            for member in self._members:
+                if member.vm == vm and str(member.info.pid) in sizes:
+                    found[member.info.rank] = sizes[str(member.info.pid)]
+        return found
 
     def stop(self) -> None:
         """End every process, and leave nothing behind."""
         if self._client is not None:
             self._client.close()
-        self._processes.stop()
+        preflight.at_once(self._agents, Agent.close)
+        self._controller.stop()
 
-    def _wait_for_engines(self, client: ipyparallel.Client) -> None:
-        deadline = time.monotonic() + self._timeout_s
-        while len(client.ids) < self._n:
-            self._processes.check()
+    # helpers
+
+    def _deadline(self) -> float:
+        return time.monotonic() + self._timeout_s
+
+    def _wait_for_greetings(self) -> None:
+        deadline, failed = self._deadline(), []
+        for agent in self._agents:
+            try:
+                agent.wait_until_greeted(deadline)
+            except StartFailed as error:
+                failed.append(str(error))
+        if failed:
+            raise StartFailed("\n".join(failed))
+
+    def _end(self, places: list[tuple[int, int]]) -> None:
+        for vm, agent in enumerate(self._agents):
+            slots = [slot for v, slot in places if v == vm]
+            if slots:
+                agent.order("stop", slots=slots)
+
+    def _wait_for_engines(self, known: set[int], pids: dict[tuple[int, int], int]) -> list[int]:
+        """Wait until as many new engines are there as processes were started."""
+        assert self._client is not None
+        deadline = self._deadline()
+        while True:
+            engines = sorted(set(self._client.ids) - known)
+            if len(engines) >= len(pids):
+                return engines
+            self._check({(self._agents[vm], pid) for (vm, _), pid in pids.items()})
             if time.monotonic() > deadline:
                 raise StartFailed(
-                    f"{self._n} ranks were asked for, {len(client.ids)} were ready after "
+                    f"{len(pids)} ranks were started, {len(engines)} were ready after "
                     f"{self._timeout_s:g} s; is the machine overloaded?"
                 )
             time.sleep(_POLL_S)
+
+    def _check(self, processes: Iterable[tuple[Agent, int]]) -> None:
+        """Raise `StartFailed` where something has ended that must run."""
+        self._controller.check()
+        for agent, pid in processes:
+            end = agent.end_of(pid)
+            if end is not None:
+                raise StartFailed(
+                    f"the rank process {pid} on {agent.name} {exit_text(end.code)} while it "
+                    f"started; {end.oom or 'its log ends'}:\n{end.log}"
+                )
+            if agent.lost:
+                raise StartFailed(agent.lost)
 
     def _meet(self) -> None:
         """Form the ring, whose first collective proves that it works."""
         from workbench.cluster import ring
 
-        plan = ring.assign([info.vm for info in self.ranks])
-        with ring.Rendezvous(plan) as rendezvous:
-            given = [(rendezvous.environment(rank, _INTERFACE),) for rank in range(self._n)]
+        plan = ring.assign([f"vm{member.vm}" for member in self._members])
+        with ring.Rendezvous(plan, self._address) as rendezvous:
+            given = [
+                (rendezvous.environment(rank, self._links[member.vm].interface),)
+                for rank, member in enumerate(self._members)
+            ]
             sums = self._call("meet", given)
-        if any(total != self._n for total in sums):
-            raise StartFailed(f"the ring's first sum over {self._n} ranks was {sums}")
+        if any(total != len(self._members) for total in sums):
+            raise StartFailed(f"the ring's first sum over {len(sums)} ranks was {sums}")
 
     def _call(self, name: str, arguments: list[tuple[Any, ...]]) -> list[Any]:
         """Call a function of `workbench.rank.session` on every rank at once."""
+        return self._call_engines([member.engine for member in self._members], name, arguments)
+
+    def _call_engines(
+        self, engines: list[int], name: str, arguments: list[tuple[Any, ...]]
+    ) -> list[Any]:
         assert self._client is not None
         pending = [
             self._client[engine].apply_async(_Remote(name), *given)
-            for engine, given in zip(self._ids, arguments, strict=True)
+            for engine, given in zip(engines, arguments, strict=True)
         ]
         try:
             self._wait_for_answers(name, pending)
@@ -142,13 +393,13 @@ class Engines:
         except StartFailed:
             raise
         except Exception as error:
-            raise _start_error(error, name) from error
+            raise StartFailed(f"the ranks failed at {name!r}: {error}") from error
 
     def _wait_for_answers(self, name: str, pending: list[Any]) -> None:
-        deadline = time.monotonic() + self._timeout_s
+        deadline = self._deadline()
         for answer in pending:
             while not answer.wait(_ANSWER_S):
-                self._processes.check()
+                self._check([(self._agents[m.vm], m.info.pid) for m in self._members])
                 if time.monotonic() > deadline:
                     silent = ranks_text(r for r, a in enumerate(pending) if not a.ready())
                     raise StartFailed(
@@ -169,19 +420,3 @@ class _Remote:
 
         session = importlib.import_module("workbench.rank.session")
         return getattr(session, self._name)(*args)
-
-
-def _rank_info(rank: int, found: dict[str, Any]) -> RankInfo:
-    gpu = str(rank % found["gpus"]) if found["gpus"] else "CPU"
-    return RankInfo(rank, found["host"], found["pid"], gpu, _INTERFACE, "ready", found["threads"])
-
-
-def _start_error(error: Exception, step: str) -> Exception:
-    """Return the error to raise for a rank that failed in a step of the start."""
-    text = str(error)
-    if "No module named 'horovod'" in text or ("horovod" in text and "ImportError" in text):
-        return HorovodMissing(
-            f"the ranks cannot load Horovod ({text.splitlines()[-1]}): "
-            "build it for this PyTorch with `workbench build-horovod`"
-        )
-    return StartFailed(f"the ranks failed at {step!r}: {text}")

@@ -22,6 +22,8 @@ class RankInfo:
         Process id on that VM.
     gpu
         What it trains on: a GPU's number on its VM, or ``"CPU"``.
+    numa
+        NUMA node of its cores and memory, or ``"any"``.
     nic
         Network interface of its collectives.
     state
@@ -34,6 +36,7 @@ class RankInfo:
     vm: str
     pid: int
     gpu: str
+    numa: str
     nic: str
     state: str
     threads: int

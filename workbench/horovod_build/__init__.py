@@ -3,8 +3,8 @@
 `build` compiles (or takes from the user's cache), installs and proves;
 `check` says what is installed and whether it still fits. The steps, a module
 each: `torchinfo` and `machine` look at what is there, `operations` settles what
-is built, `key` and `cache` know whether it was built before, `recipe` and
-`compiling` build it, `causes` reads the log where that fails, `wheelrecord`
+is built, `key` and `cache` know whether it was built before, `recipe`, `cures`
+and `compiling` build it, `causes` reads the log where that fails, `wheelrecord`
 writes down what it was built against, `installing` installs, `proof` proves.
 """
 

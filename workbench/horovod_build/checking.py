@@ -7,9 +7,13 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from importlib import metadata
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from workbench.horovod_build.cures import CURES, lacking
 from workbench.horovod_build.key import RECORD_NAME
+
+if TYPE_CHECKING:
+    from workbench.horovod_build.cures import Cure
 
 _PROBE = """
 import json, torch
@@ -44,8 +48,10 @@ class Report:
         The PyTorch that is there now; None where it does not import.
     operations
         As the library itself says; empty where it does not import.
+    uncured
+        Names of the cures (`cures.CURES`) that it is not recorded to have.
     trouble
-        Why it does not fit, with what to do; None where it fits.
+        Why it should be built anew, with what to do; None where it fits.
     """
 
     version: str | None
@@ -53,11 +59,12 @@ class Report:
     built_against: str | None = None
     torch: str | None = None
     operations: tuple[str, ...] = ()
+    uncured: tuple[str, ...] = ()
     trouble: str | None = None
 
     @property
     def fits(self) -> bool:
-        """Whether it can be used with the PyTorch that is there."""
+        """Whether it can be used as it is, with the PyTorch that is there."""
         return self.trouble is None
 
     def describe(self) -> str:
@@ -70,11 +77,18 @@ class Report:
             f"Horovod {self.version}, built {by} against PyTorch {against}.",
             f"PyTorch now: {self.torch or 'it does not import'}.",
             f"Operations: {', '.join(self.operations) or 'not known, it does not import'}.",
+            f"Cures: {self._cures()}.",
             self.trouble or "It fits.",
         ]
         if self.built:
             lines.insert(1, f"Compiler: {self.built.get('compiler', 'not recorded')}.")
         return "\n".join(lines)
+
+    def _cures(self) -> str:
+        """Spell which of Horovod's known defects are cured in it."""
+        there = [cure.name for cure in CURES if cure.name not in self.uncured]
+        without = f"without {', '.join(self.uncured)}" if self.uncured else ""
+        return "; ".join(part for part in (", ".join(there), without) if part)
 
 
 def check() -> Report:
@@ -91,13 +105,16 @@ def check() -> Report:
     against = (built or {}).get("torch") or facts.get("metadata", {}).get("pytorch")
     operations = _said(tried.stdout, "BUILT ")
     now = facts.get("torch")
+    uncured = lacking(built)
     return Report(
         version=package.version,
         built=built,
         built_against=against,
         torch=now,
         operations=tuple(operations or ()),
-        trouble=_trouble(operations is not None, tried.stderr, against, now),
+        uncured=tuple(cure.name for cure in uncured),
+        trouble=_trouble(operations is not None, tried.stderr, against, now)
+        or _uncured_trouble(uncured),
     )
 
 
@@ -114,6 +131,15 @@ def _trouble(imports: bool, stderr: str, against: str | None, now: str | None) -
             "another is read wrongly without a word. What to do: `workbench build-horovod`."
         )
     return None
+
+
+def _uncured_trouble(uncured: list[Cure]) -> str | None:
+    if not uncured:
+        return None
+    return (
+        "It imports, but should be rebuilt, since it is not recorded as cured of: "
+        f"{'; '.join(cure.defect for cure in uncured)}. What to do: `workbench build-horovod`."
+    )
 
 
 def _recorded(package: metadata.Distribution) -> dict[str, Any] | None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from workbench.horovod_build import recipe
 from workbench.horovod_build.causes import diagnosed
 from workbench.horovod_build.command import run_logged
+from workbench.horovod_build.cures import apply_cures
 from workbench.horovod_build.installing import PIP
 
 if TYPE_CHECKING:
@@ -45,11 +46,12 @@ class Compile:
         Raises
         ------
         BuildFailed
-            With the cause that the log shows.
+            With the cause that the log shows, or with the cure that does not match.
         """
         self._progress.step("fetching Horovod's source and the build tools")
         self._fetch_tools()
         source = self._fetch_source()
+        apply_cures(source)
         toolchain = recipe.write_toolchain(
             self._work, torch.cxx_standard, operations.load_folders()
         )

@@ -8,6 +8,7 @@ import sys
 import sysconfig
 from typing import TYPE_CHECKING, Any
 
+from workbench.horovod_build import cures
 from workbench.horovod_build.recipe import RECIPE, VERSION
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ def facts(torch: TorchInfo, machine: Machine, operations: Operations) -> dict[st
     return {
         "horovod": VERSION,
         "recipe": RECIPE,
+        "cures": cures.record(),
         "torch": torch.version,
         "cuda": torch.cuda,
         "cxx11_abi": torch.cxx11_abi,

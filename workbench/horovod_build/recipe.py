@@ -1,7 +1,8 @@
 """How Horovod 0.28.1 is built against a PyTorch that is three years younger.
 
 Three kinds of things stand between the last release of Horovod and a present machine,
-and each is met here without touching a line of its source:
+and each is met here without touching a line of its source (what its source does
+wrong once it is compiled is the matter of `cures`):
 
 - It asks for C++14 in two CMakeLists; PyTorch's headers refuse that. A CMake
   toolchain file makes every project include a snippet that spells "C++14" as

@@ -50,11 +50,6 @@ class Descriptors:
         for mark in self._marks.values():
             mark.wait(_MARK_S)
 
-    def close(self) -> None:
-        """End the threads; a child that still writes gets a broken pipe."""
-        for _, end in self._pipes.values():
-            os.close(end)
-
     def _read(self, number: int) -> None:
         decode = codecs.getincrementaldecoder("utf-8")("replace").decode
         source, rest = self._pipes[number][0], b""
@@ -68,7 +63,6 @@ class Descriptors:
             for text in texts:
                 if text:
                     self._write(_NAMES[number], decode(text))
-        os.close(source)
 
 
 def _may_be_mark(text: bytes) -> bool:

@@ -37,6 +37,11 @@ class OutputChannel:
         self._lock = threading.Lock()
         self._pending: list[tuple[str, str]] = []
 
+    def move(self, outbox: Outbox) -> None:
+        """Send through another outbox from now on."""
+        with self._lock:
+            self._outbox = outbox
+
     def begin(self, cell: int) -> None:
         """What is written from now on belongs to `cell`."""
         with self._lock:
@@ -195,7 +200,3 @@ class Capture:
             self._descriptors.restore()
             sys.stdout, sys.stderr, shell.display_pub = saved
             self.channel.end()
-
-    def close(self) -> None:
-        """Stop to listen to the process's descriptors."""
-        self._descriptors.close()

@@ -20,7 +20,7 @@ from workbench.rank import cell as cells
 from workbench.rank.control import Control
 from workbench.rank.horovod_hooks import HorovodHooks, poll
 from workbench.rank.output import Capture, OutputChannel
-from workbench.rank.recorder import Recorder
+from workbench.rank.recorder import Iteration, Recorder
 from workbench.rank.records import RecordChannel
 from workbench.rank.torch_hooks import TorchHooks
 from workbench.wire import Address, Message, Outbox
@@ -40,23 +40,39 @@ class Session:
     """
 
     def __init__(self, shell: Any, control: Address, timings: Address, world_size: int) -> None:
-        self.rank = control.rank
         self._shell = shell
         self._cell: int | None = None
-        self._records = RecordChannel(timings, world_size)
-        self.recorder = Recorder(poll, self._records.put)
+        self.recorder = Recorder(poll, self._deliver)
         self.hooks = (HorovodHooks(self.recorder), TorchHooks(self.recorder))
-        # what a cell prints is never dropped
-        self._control = Outbox(control, self._on_request, limit=None, name="control")
-        self._capture = Capture(shell, OutputChannel(self._control))
         self._answer = Control(
-            self._control.send,
+            self._send,
             blocked=lambda: self.recorder.blocked,
             cell=lambda: self._cell,
             release=_release,
         )
+        self._control = self._connect(control, timings, world_size)
+        self._capture = Capture(shell, OutputChannel(self._control))
+        # once for all: an optimizer keeps the hooks with which it was made
         for hooks in self.hooks:
             hooks.install()
+
+    def move(self, control: Address, timings: Address, world_size: int) -> None:
+        """Go on as another rank, or among a different number of them."""
+        self._records.close()
+        self._control.close()
+        self._control = self._connect(control, timings, world_size)
+        self._capture.channel.move(self._control)
+
+    def _deliver(self, iteration: Iteration) -> None:
+        self._records.put(iteration)
+
+    def _send(self, message: Message) -> None:
+        self._control.send(message)
+
+    def _connect(self, control: Address, timings: Address, world_size: int) -> Outbox:
+        self._records = RecordChannel(timings, world_size)
+        # what a cell prints is never dropped
+        return Outbox(control, self._answer, limit=None, name="control")
 
     def run_cell(self, number: int, source: str) -> None:
         """Run a cell, and tell the kernel how it ended."""
@@ -84,25 +100,8 @@ class Session:
         payload = () if result.value is None else (result.value,)
         self._control.send(Message("ended", ended, payload))
 
-    def close(self) -> None:
-        """Leave the cluster."""
-        for hooks in self.hooks:
-            hooks.remove()
-        self._records.close()
-        self._control.close()
-        self._capture.close()
-
-    def _on_request(self, message: Message) -> None:
-        self._answer(message)
-
 
 _session: Session | None = None
-
-
-def load() -> None:
-    """Import what `hello` asks for; it takes seconds, and may be done before."""
-    import horovod.torch  # noqa: F401
-    import torch  # noqa: F401
 
 
 def hello(threads: int | None) -> dict[str, Any]:
@@ -127,6 +126,7 @@ def hello(threads: int | None) -> dict[str, Any]:
         "python": sys.version.split()[0],
         "gpus": torch.cuda.device_count(),
         "threads": torch.get_num_threads(),
+        "place": os.environ.get("WORKBENCH_PLACE", ""),
     }
 
 
@@ -135,9 +135,10 @@ def join(control: dict[str, Any], timings: dict[str, Any], world_size: int) -> N
     global _session  # noqa: PLW0603 - one process is one rank
     from IPython import get_ipython
 
-    if _session is not None:
-        _session.close()
-    _session = Session(get_ipython(), Address(**control), Address(**timings), world_size)
+    if _session is None:
+        _session = Session(get_ipython(), Address(**control), Address(**timings), world_size)
+    else:
+        _session.move(Address(**control), Address(**timings), world_size)
 
 
 def meet(environment: dict[str, str]) -> float:

@@ -229,6 +229,17 @@ class Snapshot:
         return _from_json(text, "the text")
 
     @classmethod
+    def from_plain(cls, data: dict[str, Any]) -> Snapshot:
+        """Read what `to_plain` gave.
+
+        Raises
+        ------
+        SnapshotError
+            It is of another version, or no snapshot at all.
+        """
+        return _from_plain(data, "what was given")
+
+    @classmethod
     def load(cls, path: str | Path) -> Snapshot:
         """Read a file that holds what `to_json` wrote.
 
@@ -258,6 +269,10 @@ def _from_json(text: str, source: str) -> Snapshot:
             f"{source} is no complete JSON ({error}): it was cut short or is another kind of "
             "file; write it again with `workbench resources --json`"
         ) from error
+    return _from_plain(data, source)
+
+
+def _from_plain(data: Any, source: str) -> Snapshot:
     if not isinstance(data, dict) or "version" not in data:
         raise SnapshotError(
             f"{source} is no snapshot: it has no version; "

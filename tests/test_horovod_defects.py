@@ -1,0 +1,219 @@
+"""Horovod's own defects, cured when it is built: the cures, and that they hold on real ranks."""
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from importlib.util import find_spec
+
+import pytest
+
+from workbench.errors import BuildFailed
+from workbench.horovod_build.command import end_group
+from workbench.horovod_build.cures import CURES, apply_cures, lacking, record
+
+needs_horovod = pytest.mark.skipif(
+    find_spec("horovod") is None, reason="no Horovod is installed here: `workbench build-horovod`"
+)
+
+# Two ranks on one host, each running the code that the third argument is.
+LAUNCH = """
+import os, subprocess, sys
+from workbench.cluster.ring import Rendezvous, assign
+
+address, interface, code = sys.argv[1:]
+with Rendezvous(assign(["here", "here"]), address) as ring:
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", code],
+            env=os.environ | ring.environment(rank, interface) | {"OMP_NUM_THREADS": "1"},
+        )
+        for rank in range(2)
+    ]
+    statuses = [rank.wait() for rank in ranks]
+sys.exit(max(map(abs, statuses)))
+"""
+
+
+def start_ranks(code, *, address="127.0.0.1", interface="lo", inside=(), **env):
+    """Start two ranks, in the namespaces that the command `inside` makes."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("HOROVOD_")}
+    return subprocess.Popen(
+        [*inside, sys.executable, "-c", LAUNCH, address, interface, code],
+        env=clean | env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        text=True, start_new_session=True,
+    )  # fmt: skip
+
+
+# The cures
+
+
+def source_tree(folder):
+    """A source that has, of each file, only what a cure replaces and a line around it."""
+    for cure in CURES:
+        path = folder / cure.file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"// before\n{cure.old * cure.times}// after\n")
+    return folder
+
+
+def test_a_cure_changes_its_text_and_nothing_else(tmp_path):
+    """What is replaced is replaced exactly; the lines around it stay."""
+    apply_cures(source_tree(tmp_path))
+    for cure in CURES:
+        text = (tmp_path / cure.file).read_text()
+        assert text == f"// before\n{cure.new * cure.times}// after\n"
+
+
+@pytest.mark.parametrize("cure", CURES, ids=lambda cure: cure.name)
+@pytest.mark.parametrize("times", [0, 2])
+def test_a_source_that_a_cure_does_not_match_stops_the_build(tmp_path, cure, times):
+    """Text that is missing, or there once too often: what is wrong where, and what to do."""
+    path = source_tree(tmp_path) / cure.file
+    path.write_text(cure.old * times)
+    with pytest.raises(BuildFailed) as caught:
+        apply_cures(tmp_path)
+    assert cure.name in caught.value.cause
+    assert f"{cure.file} has the text that is to be replaced {times} times" in caught.value.cause
+    assert cure.upstream in caught.value.cure
+    assert path.read_text() == cure.old * times
+
+
+def test_a_source_without_the_file_stops_the_build(tmp_path):
+    """A file that upstream moved is named, like a text that it changed."""
+    (source_tree(tmp_path) / CURES[0].file).unlink()
+    with pytest.raises(BuildFailed, match=f"{CURES[0].file} cannot be read"):
+        apply_cures(tmp_path)
+
+
+@pytest.mark.parametrize("part", ["file", "old", "new", "times"])
+def test_another_cure_is_another_record(part):
+    """A wheel with an earlier form of a cure is not taken for one with the present form."""
+    first, *others = CURES
+    changed = dataclasses.replace(first, **{part: "another"})
+    assert record([changed]) != record([first])
+    assert lacking({"cures": record([changed, *others])}) == [first]
+
+
+def test_what_nobody_recorded_counts_as_lacking():
+    """A Horovod that something else built, or an older build-horovod, is not taken for cured."""
+    assert lacking(None) == list(CURES)
+    assert lacking({"torch": "2.13.0+cpu"}) == list(CURES)
+    assert lacking({"cures": record()}) == []
+
+
+# On real ranks
+
+NIC = "10.77.0.1"
+
+# As a fresh Debian or Ubuntu VM is: the host's name is in /etc/hosts, as 127.0.1.1.
+# All of it ends with the process, whose namespaces have no names that could be left.
+VM = f"""
+hostname "$1"; mount --bind "$2" /etc/hosts; shift 2
+ip link set lo up
+ip link add nic type veth peer name other
+ip addr add {NIC}/24 dev nic
+ip link set other up; ip link set nic up
+exec "$@"
+"""
+
+SEES_CONNECTIONS = """
+import json, os, socket
+import horovod.torch as hvd
+import psutil, torch
+
+hvd.init()
+total = hvd.allreduce(torch.ones(1000), op=hvd.Sum, name="first")
+found = {
+    "sum": total.sum().item(),
+    "host": socket.gethostbyname(socket.gethostname()),
+    "ends": [
+        (connection.laddr.ip, connection.raddr.ip)
+        for connection in psutil.net_connections("tcp")
+        if connection.pid == os.getpid() and connection.status == psutil.CONN_ESTABLISHED
+    ],
+}
+hvd.allreduce(torch.ones(1), name="second")  # neither leaves before both have looked
+os.write(1, f"RANK {json.dumps(found)}\\n".encode())
+hvd.shutdown()
+"""
+
+
+@pytest.fixture
+def vm(tmp_path):
+    """The command in front of another that runs it as on a machine of its own."""
+    name = f"workbench-{os.getpid()}"
+    hosts = tmp_path / "hosts"
+    hosts.write_text(f"127.0.0.1 localhost\n127.0.1.1 {name}\n")
+    apart = ["unshare", "--net", "--mount", "--uts", "--fork", "--kill-child"]
+    command = [*apart, "sh", "-ec", VM, "vm", name, str(hosts)]
+    try:
+        subprocess.run([*command, "true"], capture_output=True, text=True, check=True, timeout=30)
+    except FileNotFoundError:
+        pytest.skip("making a network namespace needs `unshare` (util-linux)")
+    except subprocess.CalledProcessError as error:
+        pytest.skip(f"no network namespace can be made here: {error.stderr.strip()}")
+    return command
+
+
+@needs_horovod
+def test_ranks_meet_on_the_interface_that_was_named(vm):
+    """Where the host's name resolves to 127.0.1.1, no connection of a rank is on loopback."""
+    process = start_ranks(SEES_CONNECTIONS, address=NIC, interface="nic", inside=vm)
+    try:
+        said, _ = process.communicate(timeout=60)
+    finally:
+        end_group(process)
+    told = [line.removeprefix("RANK ") for line in said.splitlines() if line.startswith("RANK ")]
+    found = [json.loads(line) for line in told]
+    assert [rank["sum"] for rank in found] == [2000, 2000], said
+    assert {rank["host"] for rank in found} == {"127.0.1.1"}
+    for rank in found:
+        assert {end for ends in rank["ends"] for end in ends} == {NIC}
+
+
+THRESHOLD_S = 2
+
+# Rank 1 comes when its standard input ends, or at last without that.
+ONE_RANK_LATE = """
+import select, sys
+import horovod.torch as hvd
+import torch
+
+hvd.init()
+hvd.allreduce(torch.ones(1), name="both")
+if hvd.rank() == 1:
+    select.select([sys.stdin], [], [], 12)
+handle = hvd.allreduce_async(torch.ones(1), name="late")
+if hvd.rank() == 0:
+    print("SUBMITTED", flush=True)
+hvd.synchronize(handle)
+hvd.shutdown()
+"""
+
+
+@needs_horovod
+def test_the_stall_check_names_the_rank_and_the_tensor():
+    """Horovod's log says, soon after its threshold, which rank has not submitted what."""
+    process = start_ranks(ONE_RANK_LATE, HOROVOD_STALL_CHECK_TIME_SECONDS=str(THRESHOLD_S))
+    guard = threading.Timer(60, end_group, [process])
+    guard.start()
+    said, submitted, warned = [], None, None
+    try:
+        for line in process.stdout:
+            said.append(line)
+            if line.startswith("SUBMITTED"):
+                submitted = time.monotonic()
+            if line.startswith("1: [allreduce.late]"):
+                warned = time.monotonic()
+                process.stdin.close()
+        assert process.wait(timeout=30) == 0, "".join(said)
+    finally:
+        guard.cancel()
+        end_group(process)
+    assert warned is not None, "".join(said)
+    # Horovod looks once in a threshold's time, so that it may take two.
+    assert warned - submitted < 2 * THRESHOLD_S + 3

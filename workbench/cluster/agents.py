@@ -1,0 +1,300 @@
+"""The agents of a cluster's VMs, as the kernel sees them: one process each, here or over ssh."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import workbench
+from workbench.cluster import ssh
+from workbench.cluster.hosts import Host
+from workbench.errors import HorovodMissing, StartFailed, WireError
+from workbench.wire.lines import PROTOCOL, LineReader, encode_line
+
+_PROGRAM = ("-m", "workbench.rank.agent")
+_PING_S = 2.0
+_SILENCE_S = 60.0
+"""An agent over ssh that hears nothing for this long ends its ranks: its kernel is unreachable."""
+_SAID_LINES = 60
+_ANSWER_S = 15.0
+_END_S = 3.0
+
+
+@dataclass(frozen=True)
+class End:
+    """How a rank's process ended.
+
+    Attributes
+    ----------
+    code
+        As ``subprocess`` counts: negative for a signal.
+    oom
+        What is known about memory having run out, or an empty string.
+    log
+        The last lines that it wrote.
+    """
+
+    code: int
+    oom: str
+    log: str
+
+
+class Agent:
+    """Brings up the ranks of one VM.
+
+    Its process is started at once, and told what to load, so that all VMs of a
+    cluster come up together.
+
+    Parameters
+    ----------
+    host
+        The VM; None for this machine, without ssh.
+    slots
+        Ranks that it will run, which share its cores.
+    ssh_config
+        An ssh client configuration to use instead of the user's own.
+
+    Attributes
+    ----------
+    name
+        The VM's name for people.
+    hello, facts, loaded
+        What the agent has told of itself, of its VM, and of what it could load.
+    """
+
+    def __init__(self, host: Host | None, slots: int, ssh_config: Path | None = None) -> None:
+        self.host = host
+        self.hello: dict[str, Any] = {}
+        self.facts: dict[str, Any] = {}
+        self.loaded: dict[str, Any] = {}
+        self._python = (host.python if host else None) or sys.executable
+        self._pids: dict[int, int] = {}
+        self._ends: dict[int, End] = {}
+        self._answers: dict[int, Any] = {}
+        self._questions = itertools.count()
+        self._gone = ""
+        self._closing = False
+        self._said: deque[str] = deque(maxlen=_SAID_LINES)
+        self._changed = threading.Condition()
+        self._writing = threading.Lock()
+        program = [self._python, *_PROGRAM]
+        self._process = subprocess.Popen(
+            [*program, str(os.getpid())]
+            if host is None
+            else ssh.command(host, program, ssh_config),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            # Ctrl-C in a terminal is for the cell, not for the agent
+            start_new_session=True,
+        )
+        self._threads = [
+            threading.Thread(target=target, name=f"workbench-agent-{target.__name__}", daemon=True)
+            for target in (self._listen, self._overhear)
+        ]
+        for thread in self._threads:
+            thread.start()
+        self.order(
+            "load",
+            slots=slots,
+            environment=dict(host.environment) if host else {},
+            directory=host.directory if host else None,
+            silence_s=_SILENCE_S if host else None,
+        )
+        if host is not None:
+            threading.Thread(target=self._keep_alive, daemon=True).start()
+
+    @property
+    def name(self) -> str:
+        """The host as the user named it, or this machine's name."""
+        return self.host.name if self.host else str(self.hello.get("host", "this machine"))
+
+    @property
+    def lost(self) -> str:
+        """Why the agent can no longer be reached; empty while it can."""
+        return self._gone
+
+    # the start
+
+    def wait_until_greeted(self, deadline: float) -> None:
+        """Wait for the agent's greeting and facts.
+
+        Raises
+        ------
+        StartFailed
+            It did not answer, or has another version: the VM, the cause and the cure.
+        """
+        if not self._wait(lambda: bool(self.facts), deadline):
+            code = self._process.poll()
+            if self.host is None:
+                raise StartFailed(f"the agent of this machine {_ended(code)}:\n{self._tail()}")
+            raise StartFailed(ssh.explain(self.host, code, self._tail(), self._python))
+        theirs = self.hello.get("protocol"), self.hello.get("version")
+        if theirs != (PROTOCOL, workbench.__version__):
+            raise StartFailed(
+                f"{self.name}: gradient-workbench {theirs[1]} is installed for {self._python} "
+                f"there, {workbench.__version__} runs here: install the same version there"
+            )
+
+    def wait_until_loaded(self, deadline: float) -> None:
+        """Wait until PyTorch and Horovod are imported there.
+
+        Raises
+        ------
+        StartFailed, HorovodMissing
+            They cannot be: the VM, the cause and the cure.
+        """
+        if not self._wait(lambda: bool(self.loaded), deadline):
+            raise StartFailed(
+                f"{self.name}: {self._gone or 'PyTorch and Horovod were not loaded in time'}\n"
+                f"{self._tail()}".rstrip()
+            )
+        if "error" not in self.loaded:
+            return
+        text = str(self.loaded["error"])
+        if self.loaded.get("step") == "directory":
+            raise StartFailed(f"{self.name}: the working directory cannot be entered: {text}")
+        if "horovod" in text:
+            raise HorovodMissing(
+                f"{self.name}: the ranks cannot load Horovod ({text.splitlines()[-1]}): "
+                "build it there for its PyTorch with `workbench build-horovod`"
+            )
+        raise StartFailed(f"{self.name}: the ranks cannot load what they need: {text}")
+
+    def wait_until_started(self, slot: int, deadline: float) -> int:
+        """Wait until the rank of a slot has a process, and return its id."""
+        if not self._wait(lambda: slot in self._pids, deadline):
+            raise StartFailed(f"{self.name}: rank process {slot} did not start: {self._gone}")
+        return self._pids[slot]
+
+    # while it runs
+
+    def order(self, kind: str, **content: Any) -> None:
+        """Send an order; where the agent is gone, `lost` tells."""
+        stdin = self._process.stdin
+        assert stdin is not None
+        try:
+            with self._writing:
+                stdin.write(encode_line(kind, content))
+                stdin.flush()
+        except (OSError, ValueError):
+            return
+
+    def start(self, slot: int, **content: Any) -> None:
+        """Start the rank of a slot."""
+        with self._changed:
+            self._pids.pop(slot, None)
+        self.order("start", slot=slot, **content)
+
+    def ask(self, kind: str, timeout_s: float = _ANSWER_S, **of: Any) -> Any:
+        """Ask about the VM's network or memory, and return the answer.
+
+        Raises
+        ------
+        StartFailed
+            No answer came.
+        """
+        number = next(self._questions)
+        self.order(kind, id=number, of=of)
+        if not self._wait(lambda: number in self._answers, time.monotonic() + timeout_s):
+            why = self._gone or f"it did not answer {kind!r} within {timeout_s:g} s"
+            raise StartFailed(f"{self.name}: {why}")
+        return self._answers.pop(number)
+
+    def end_of(self, pid: int) -> End | None:
+        """Return how a rank's process ended, or None while it runs."""
+        return self._ends.get(pid)
+
+    def close(self) -> None:
+        """End the agent, which ends its ranks; returns when it is gone, or cannot be reached."""
+        self._closing = True
+        assert self._process.stdin is not None
+        try:
+            with self._writing:
+                self._process.stdin.close()
+        except OSError:
+            pass
+        try:
+            self._process.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        for thread in self._threads:
+            thread.join(timeout=1)
+
+    # threads
+
+    def _listen(self) -> None:
+        stdout, reader = self._process.stdout, LineReader()
+        assert stdout is not None
+        while data := os.read(stdout.fileno(), 1 << 16):
+            try:
+                messages = reader.feed(data)
+            except WireError as error:
+                self._said.append(str(error))
+                continue
+            with self._changed:
+                for kind, content in messages:
+                    self._take(kind, content)
+                self._changed.notify_all()
+        code = self._process.wait()
+        with self._changed:
+            if not self._closing:
+                self._gone = self._why_gone(code)
+            self._changed.notify_all()
+        stdout.close()
+
+    def _take(self, kind: str, content: dict[str, Any]) -> None:
+        if kind in {"hello", "facts", "loaded"}:
+            setattr(self, kind, content)
+        elif kind == "started":
+            self._pids[content["slot"]] = content["pid"]
+        elif kind == "exited":
+            self._ends[content["pid"]] = End(content["code"], content["oom"], content["log"])
+        elif "id" in content:
+            self._answers[content["id"]] = content["answer"]
+
+    def _why_gone(self, code: int) -> str:
+        if self.host is None:
+            return f"the agent of this machine {_ended(code)}"
+        self._threads[1].join(timeout=1)
+        said = [line for line in self._said if line.strip()]
+        last = f" ({said[-1].strip()})" if said else ""
+        if code == 255:
+            return f"{self.name} does not answer any more{last}"
+        return f"the agent of {self.name} {_ended(code)}{last}"
+
+    def _overhear(self) -> None:
+        assert self._process.stderr is not None
+        with self._process.stderr as stream:
+            for line in stream:
+                self._said.append(line.decode("utf-8", "replace").rstrip())
+
+    def _keep_alive(self) -> None:
+        while not self._closing and not self._gone:
+            self.order("ping")
+            time.sleep(_PING_S)
+
+    def _wait(self, reached: Callable[[], bool], deadline: float) -> bool:
+        with self._changed:
+            while not reached():
+                if self._gone or not self._changed.wait(max(0.0, deadline - time.monotonic())):
+                    return reached()
+        return True
+
+    def _tail(self) -> str:
+        self._threads[1].join(timeout=0.2)
+        return "\n".join(self._said)
+
+
+def _ended(code: int | None) -> str:
+    return "did not greet in time" if code is None else f"ended with exit status {code}"

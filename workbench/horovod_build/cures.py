@@ -1,0 +1,151 @@
+"""Defects of Horovod 0.28.1 that are cured in its source before it is compiled.
+
+What keeps it from compiling is met around the source (`recipe`). These defects
+compile, and are met only by whoever trains: no setting reaches them, so the
+source itself is changed, by exact replacements. A text that is not there as
+often as expected stops the build: a cure that silently did not happen would be
+found out on somebody's cluster. Upstream's master branch (June 2026) has both
+defects still.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from workbench.horovod_build.failure import failed
+from workbench.horovod_build.recipe import VERSION
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+    from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Cure:
+    """One exact replacement in the unpacked source.
+
+    Attributes
+    ----------
+    name
+        Under which the wheel's record lists it.
+    defect
+        What a user meets without it.
+    upstream
+        Where the defect stands in upstream's repository.
+    file
+        Below the source's folder.
+    old, new
+        The text that is there, and what takes its place.
+    times
+        How often `old` must be in the file.
+    """
+
+    name: str
+    defect: str
+    upstream: str
+    file: str
+    old: str
+    new: str
+    times: int = 1
+
+    def apply(self, source: Path) -> None:
+        """Change the file below `source`.
+
+        Raises
+        ------
+        BuildFailed
+            Where the file is not there, or has not the text as often as expected.
+        """
+        path = source / self.file
+        try:
+            content = path.read_bytes()
+        except OSError:
+            raise self._no_match(f"{self.file} cannot be read.") from None
+        found = content.count(self.old.encode())
+        if found != self.times:
+            raise self._no_match(
+                f"{self.file} has the text that is to be replaced {found} times, not {self.times}."
+            )
+        path.write_bytes(content.replace(self.old.encode(), self.new.encode()))
+
+    def digest(self) -> str:
+        """Return what changes whenever the cure does."""
+        exact = (self.file, self.old, self.new, str(self.times))
+        return hashlib.sha256("\0".join(exact).encode()).hexdigest()[:16]
+
+    def _no_match(self, what: str) -> Exception:
+        return failed(
+            f"the cure `{self.name}` does not match this source: {what}",
+            f"It is written for Horovod {VERSION}. Where recipe.py names another release, see "
+            f"whether that has the defect still ({self.upstream}), and adapt the cure in "
+            "cures.py or drop it; otherwise install Gradient Workbench anew.",
+        )
+
+
+_REPOSITORY = "https://github.com/horovod/horovod/blob/v0.28.1"
+
+CURES = (
+    # A process set, the one of all ranks too, has a context of its own, whose
+    # member of this name nobody sets; only the context that it is made from has
+    # read HOROVOD_GLOO_IFACE. Given no interface, Gloo takes the address of the
+    # host's name, and Debian's and Ubuntu's /etc/hosts make that 127.0.1.1.
+    Cure(
+        name="process-set-interface",
+        defect="ranks on several machines meet on the loopback interface, and die, where a "
+        "host's name resolves to 127.0.1.1",
+        upstream=f"{_REPOSITORY}/horovod/common/gloo/gloo_context.cc#L282",
+        file="horovod/common/gloo/gloo_context.cc",
+        # The first of these lines alone is in the other two initialisations too, rightly.
+        old="""\
+  device_attr.iface = gloo_iface_;
+  device_attr.ai_family = AF_UNSPEC;
+  auto dev = CreateDevice(device_attr);
+
+  global_ctx = global_context.ctx;
+""",
+        new="""\
+  device_attr.iface = global_context.gloo_iface_;
+  device_attr.ai_family = AF_UNSPEC;
+  auto dev = CreateDevice(device_attr);
+
+  global_ctx = global_context.ctx;
+""",
+    ),
+    # The ranks are written behind the end of a vector that stays empty, so that
+    # the stall check, which asks for its length, looks for none.
+    Cure(
+        name="stall-check",
+        defect="the stall check never names the rank and the tensor that all others wait for",
+        upstream=f"{_REPOSITORY}/horovod/common/gloo/gloo_controller.cc#L92",
+        file="horovod/common/gloo/gloo_controller.cc",
+        old="  global_ranks_.reserve(size_);\n",
+        new="  global_ranks_.resize(size_);\n",
+    ),
+)
+"""All that are applied."""
+
+
+def apply_cures(source: Path, cures: Collection[Cure] = CURES) -> None:
+    """Apply each cure to the unpacked source, or stop the build."""
+    for cure in cures:
+        cure.apply(source)
+
+
+def record(cures: Collection[Cure] = CURES) -> dict[str, str]:
+    """Return the cures as the wheel's facts list them: name and digest."""
+    return {cure.name: cure.digest() for cure in cures}
+
+
+def lacking(built: dict[str, Any] | None) -> list[Cure]:
+    """Return the cures, as they are now, that a build's facts do not list.
+
+    Parameters
+    ----------
+    built
+        The facts of the installed Horovod; None where somebody else built it,
+        from a source that is not known to be cured.
+    """
+    recorded = (built or {}).get("cures", {})
+    return [cure for cure in CURES if recorded.get(cure.name) != cure.digest()]

@@ -1,0 +1,252 @@
+"""The process that brings up the ranks of one VM, and watches them.
+
+``python -m workbench.rank.agent [PARENT_PID]``
+
+The kernel starts one per VM, as a child or over ssh, and talks to it in lines
+of JSON (`wire.lines`): orders on its standard input, reports on its standard
+output. It loads PyTorch and Horovod once and forks the ranks, which need not
+load them again. When its input ends, the kernel is gone: it ends its ranks.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import selectors
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import workbench
+from workbench.rank.children import Children
+from workbench.rank.reach import Reach, networks
+from workbench.wire.lines import PROTOCOL, LineReader, encode_line
+
+_PERIOD_S = 0.25
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+
+
+def usable_cores() -> int:
+    """Return the cores that this process may run on."""
+    return len(os.sched_getaffinity(0))
+
+
+def threads_per_rank(slots: int) -> int | None:
+    """Return the threads that let ranks share the cores; None where the user has chosen."""
+    if any(name in os.environ for name in THREAD_VARIABLES):
+        return None
+    return max(1, usable_cores() // slots)
+
+
+class Agent:
+    """Obeys the kernel until its input ends.
+
+    Parameters
+    ----------
+    orders, reports
+        Descriptors to read and to write.
+    parent
+        Process whose end is the kernel's, where a pipe cannot tell; None over ssh.
+    """
+
+    def __init__(self, orders: int, reports: int, parent: int | None) -> None:
+        self._orders = orders
+        self._reports = reports
+        self._parent = parent
+        self._folder = Path(tempfile.mkdtemp(prefix="workbench-rank-"))
+        self._children = Children(self._folder)
+        self._reach = Reach()
+        self._questions: dict[str, Callable[..., Any]] = {
+            "route": self._reach.route,
+            "listen": self._reach.listen,
+            "reach": self._reach.reach,
+            "memory": self._children.memory_bytes,
+            "clock": time.time,
+        }
+        self._loader: threading.Thread | None = None
+        self._loaded: dict[str, Any] | None = None
+        self._waiting: list[dict[str, Any]] = []
+        self._silence_s = float("inf")
+        self._heard = time.monotonic()
+        self._wake, self._awakened = os.pipe()
+        for descriptor in (self._wake, self._awakened, orders):
+            os.set_blocking(descriptor, False)
+
+    def run(self) -> None:
+        """Serve; returns when the kernel is gone, with every rank ended."""
+        signal.set_wakeup_fd(self._awakened)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, lambda *_: sys.exit(0))
+        try:
+            self._report("hello", _hello())
+            self._report("facts", _facts())
+            self._serve()
+        except BrokenPipeError:
+            pass  # nobody listens any more
+        finally:
+            self._children.stop()
+            self._reach.close()
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _serve(self) -> None:
+        reader = LineReader()
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._orders, selectors.EVENT_READ)
+            selector.register(self._wake, selectors.EVENT_READ)
+            while True:
+                ready = {key.fd for key, _ in selector.select(_PERIOD_S)}
+                if self._wake in ready:
+                    os.read(self._wake, 4096)
+                if self._orders in ready:
+                    data = os.read(self._orders, 1 << 16)
+                    if not data:
+                        return
+                    self._heard = time.monotonic()
+                    for kind, content in reader.feed(data):
+                        self._obey(kind, content)
+                for ended in self._children.ended():
+                    self._report("exited", ended)
+                self._start_waiting()
+                if self._parent is not None and os.getppid() != self._parent:
+                    return
+                if time.monotonic() - self._heard > self._silence_s:
+                    return
+
+    def _obey(self, kind: str, content: dict[str, Any]) -> None:
+        if kind == "load":
+            self._load(content)
+        elif kind == "start":
+            self._waiting.append(content)
+        elif kind == "stop":
+            self._children.stop(content.get("slots"))
+            self._report("stopped", {"slots": content.get("slots")})
+        elif kind == "ping":
+            self._report("pong", {"time": time.time(), **content})
+        elif kind in self._questions:
+            answer = self._questions[kind](**content.get("of", {}))
+            self._report(kind, {"id": content.get("id"), "answer": answer})
+        else:
+            self._report("unknown", {"kind": kind})
+
+    def _load(self, content: dict[str, Any]) -> None:
+        """Import what the ranks need, in a thread: orders must still be heard."""
+        self._silence_s = content.get("silence_s") or float("inf")
+        os.environ.update(content["environment"])
+        threads = threads_per_rank(content["slots"])
+        if threads:
+            os.environ.update(dict.fromkeys(THREAD_VARIABLES, str(threads)))
+        if content.get("directory"):
+            try:
+                os.chdir(content["directory"])
+            except OSError as error:
+                self._report("loaded", {"error": str(error), "step": "directory"})
+                return
+            sys.path.insert(0, str(Path.cwd()))  # as if Python had been started there
+        self._loader = threading.Thread(target=self._import, args=(threads,), daemon=True)
+        self._loader.start()
+
+    def _import(self, threads: int | None) -> None:
+        # PyTorch makes a million objects that all stay: collecting is a fifth of its import
+        gc.disable()
+        try:
+            import horovod
+            import horovod.torch
+            import ipyparallel.engine.app  # noqa: F401
+            import torch
+
+            import workbench.rank.session  # noqa: F401
+
+            found: dict[str, Any] = {
+                "torch": torch.__version__,
+                "horovod": horovod.__version__,
+                "cuda": torch.version.cuda or "",
+                "threads": threads,
+            }
+        except BaseException as error:  # noqa: BLE001 - a broken installation may raise anything
+            found = {"error": f"{type(error).__name__}: {error}", "step": "import"}
+        gc.freeze()
+        gc.enable()
+        self._loaded = found
+        os.write(self._awakened, b"x")
+
+    def _start_waiting(self) -> None:
+        """Fork what is to be started, once all is loaded and no thread runs here."""
+        if self._loader is not None and self._loaded is not None:
+            self._loader.join()
+            self._loader = None
+            self._report("loaded", self._loaded)
+        if self._loaded is None or "error" in self._loaded:
+            return
+        if self._waiting:
+            self._reach.close()  # a process is best forked with one thread only
+        while self._waiting:
+            inherited = [self._orders, self._reports, self._wake, self._awakened]
+            child = self._children.start(self._waiting.pop(0), inherited)
+            self._report("started", {"slot": child.slot, "pid": child.pid})
+
+    def _report(self, kind: str, content: dict[str, Any]) -> None:
+        data = encode_line(kind, content)
+        while data:
+            data = data[os.write(self._reports, data) :]
+
+
+def _hello() -> dict[str, Any]:
+    """Tell who answers, before anything slow is loaded."""
+    return {
+        "protocol": PROTOCOL,
+        "version": workbench.__version__,
+        "python": ".".join(map(str, sys.version_info[:3])),
+        "executable": sys.executable,
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "connection": os.environ.get("SSH_CONNECTION", ""),
+    }
+
+
+def _facts() -> dict[str, Any]:
+    """Tell what this VM has, and the limits of processes here."""
+    import resource
+
+    from workbench.resources import take_snapshot
+    from workbench.resources.numa import cores_of_nodes, numa_of
+
+    snapshot = take_snapshot()
+    return {
+        "snapshot": snapshot.to_plain(),
+        "numa_of": numa_of(gpu.pci_address for gpu in snapshot.gpus),
+        "cores_of": cores_of_nodes(),
+        "open_files": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+        "cores": sorted(os.sched_getaffinity(0)),
+        "time": time.time(),
+        "name_address": _own_address(),
+        "networks": networks(),
+    }
+
+
+def _own_address() -> str:
+    """Return what this VM's own name resolves to, or an empty string."""
+    try:
+        return socket.gethostbyname(socket.gethostname())
+    except OSError:
+        return ""
+
+
+def main() -> None:
+    """Serve the kernel that started this process."""
+    reports = os.dup(1)
+    os.dup2(2, 1)  # what imports print is no report
+    os.set_inheritable(reports, False)
+    parent = int(sys.argv[1]) if len(sys.argv) > 1 else None
+    Agent(os.dup(0), reports, parent).run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,129 @@
+"""The VMs' sshds, and how a client gets in."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from workbench.errors import VmsUnavailable
+from workbench.vms.commands import call, inside
+from workbench.vms.network import Vm
+
+PORT = 22
+_PRIVILEGE_SEPARATION = Path("/run/sshd")
+_START_S = 10.0
+_POLL_S = 0.01
+
+
+def write_keys(folder: Path, vms: Sequence[Vm]) -> None:
+    """Write the user's key, and each VM's with what a client needs to know it."""
+    user = _make_key(folder / "user_key")
+    (folder / "authorized_keys").write_text(user, encoding="utf-8")
+    known = []
+    for vm in vms:
+        (folder / vm.name).mkdir()
+        known.append(f"{vm.name},{vm.address} {_make_key(folder / vm.name / 'host_key')}")
+    (folder / "known_hosts").write_text("".join(known), encoding="utf-8")
+
+
+def write_client_config(path: Path, vms: Sequence[Vm]) -> None:
+    """Write what ``ssh -F`` reads, beside the keys; nothing of ``~/.ssh`` is used."""
+    text = "".join(_client_section(path.parent, vm) for vm in vms)
+    path.write_text(text, encoding="utf-8")
+
+
+def start(folder: Path, vm: Vm) -> subprocess.Popen[bytes]:
+    """Start a VM's sshd; `wait_until_ready` tells when it listens.
+
+    Raises
+    ------
+    VmsUnavailable
+        There is none on this machine.
+    """
+    program = shutil.which("sshd")
+    if program is None:
+        raise VmsUnavailable("sshd is not on the PATH")
+    # Debian's service makes this; without it, sshd does not start
+    _PRIVILEGE_SEPARATION.mkdir(mode=0o755, exist_ok=True)
+    config = folder / vm.name / "sshd_config"
+    config.write_text(_server_config(folder, vm), encoding="utf-8")
+    # it starts itself anew for each connection, so that it must know its whole path
+    command = [program, "-D", "-f", str(config), "-E", str(log_of(folder, vm))]
+    with log_of(folder, vm).open("ab") as log:
+        return subprocess.Popen(
+            inside(vm.namespace, vm.name, command),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+
+
+def wait_until_ready(folder: Path, vm: Vm, process: subprocess.Popen[bytes]) -> None:
+    """Wait until a VM's sshd listens.
+
+    It is read from its log: newer ones bear a grudge against who connects and leaves.
+
+    Raises
+    ------
+    VmsUnavailable
+        It ended, or the time is over.
+    """
+    log = log_of(folder, vm)
+    deadline = time.monotonic() + _START_S
+    while "Server listening on" not in (text := log.read_text(errors="replace")):
+        if process.poll() is not None or time.monotonic() > deadline:
+            found = "ended while it started" if process.poll() is not None else "does not listen"
+            raise VmsUnavailable(f"the sshd of {vm.name} {found}; its log:\n{text or '(empty)'}")
+        time.sleep(_POLL_S)
+
+
+def log_of(folder: Path, vm: Vm) -> Path:
+    """Return where a VM's sshd writes who came and went."""
+    return folder / vm.name / "sshd.log"
+
+
+def _make_key(path: Path) -> str:
+    call("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", path.name, "-f", str(path))
+    return path.with_suffix(".pub").read_text(encoding="utf-8")
+
+
+def _server_config(folder: Path, vm: Vm) -> str:
+    return f"""\
+ListenAddress {vm.address}:{PORT}
+HostKey {folder / vm.name / "host_key"}
+AuthorizedKeysFile {folder / "authorized_keys"}
+AuthenticationMethods publickey
+PasswordAuthentication no
+KbdInteractiveAuthentication no
+PermitRootLogin prohibit-password
+PidFile none
+UsePAM no
+UseDNS no
+PrintMotd no
+PrintLastLog no
+LogLevel VERBOSE
+# a launcher may come with many at once
+MaxStartups 200
+MaxSessions 200
+"""
+
+
+def _client_section(folder: Path, vm: Vm) -> str:
+    return f"""\
+Host {vm.name}
+    HostName {vm.address}
+    Port {PORT}
+    User root
+    IdentityFile {folder / "user_key"}
+    IdentitiesOnly yes
+    IdentityAgent none
+    UserKnownHostsFile {folder / "known_hosts"}
+    GlobalKnownHostsFile /dev/null
+    StrictHostKeyChecking yes
+    UpdateHostKeys no
+    BatchMode yes
+"""

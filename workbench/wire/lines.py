@@ -1,0 +1,50 @@
+"""Lines of JSON between the kernel and the agent of a VM, over a pipe or ssh.
+
+A login shell there may print what it likes: only lines that begin with `MARK` count.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from workbench.errors import WireError
+
+PROTOCOL = 1
+"""Raised with every change that the other end cannot read."""
+MARK = b"\x1eworkbench "
+
+
+def encode_line(kind: str, content: dict[str, Any]) -> bytes:
+    """Return one line: a kind such as ``"start"`` and plain JSON values."""
+    return MARK + json.dumps([kind, content]).encode() + b"\n"
+
+
+def decode_line(line: bytes) -> tuple[str, dict[str, Any]] | None:
+    """Read what `encode_line` made; None where the line is none of ours.
+
+    Raises
+    ------
+    WireError
+        The line is one of ours and cannot be read.
+    """
+    place = line.find(MARK)
+    if place < 0:
+        return None
+    try:
+        kind, content = json.loads(line[place + len(MARK) :])
+    except ValueError as error:
+        raise WireError(f"a line that is not readable arrived: {error}") from error
+    return str(kind), dict(content)
+
+
+class LineReader:
+    """Cuts a stream of bytes into messages."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, data: bytes) -> list[tuple[str, dict[str, Any]]]:
+        """Return the messages that are complete now, in order."""
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        return [message for line in lines if (message := decode_line(line)) is not None]
