@@ -19,22 +19,37 @@ if TYPE_CHECKING:
 
     from IPython.core.interactiveshell import InteractiveShell
 
+_VERBS = ("start", "status", "stop", "restart", "resize")
+
 
 @magics_class
 class WorkbenchMagics(Magics):
     """``%load_ext workbench`` registers these."""
 
     @magic_arguments()
-    @argument("verb", choices=["start", "status", "stop"], help="what to do")
-    @argument("-n", type=int, default=2, help="ranks to start on this machine")
+    @argument("verb", choices=_VERBS, help="what to do")
+    @argument("-n", type=int, default=None, help="start, resize: ranks; 2 on this machine")
+    @argument("--hosts", default=None, help="start: VMs and their ranks, vm1:2,vm2:2, or a file")
+    @argument("--ssh-config", default=None, help="start: an ssh client configuration of its own")
+    @argument("--release-after", default=None, metavar="TIME", help="start: stop when idle, 30m")
+    @argument("--ranks", default=None, help="restart: such as 0,2-3; those that are lost")
     @line_magic
     def cluster(self, line: str) -> Any:
-        """Start, show or stop the notebook's cluster: ``cluster = %cluster start -n 2``."""
+        """Bring the notebook's cluster up, change it, or show it.
+
+        ``cluster = %cluster start -n 2``; ``%cluster start --hosts vm1:2,vm2:2``;
+        ``%cluster restart --ranks 1``; ``%cluster resize -n 6``.
+        """
         args = _parse(self.cluster, line)
         from workbench.cluster import registry
 
         if args.verb == "start":
-            return registry.start(args.n)
+            options = {"hosts": args.hosts, "ssh_config": args.ssh_config}
+            return registry.start(args.n, release_after=args.release_after, **options)
+        if args.verb == "restart":
+            return registry.required().restart(args.ranks)
+        if args.verb == "resize":
+            return registry.required().resize(args.n)
         return registry.stop() if args.verb == "stop" else registry.required()
 
     @magic_arguments()

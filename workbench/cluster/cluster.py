@@ -19,6 +19,7 @@ from workbench.cluster import registry
 from workbench.cluster.background import in_background, uninterrupted
 from workbench.cluster.engines import Engines
 from workbench.cluster.hosts import Host, HostsLike, parse_hosts, total_slots
+from workbench.cluster.idle import IdleWatch
 from workbench.cluster.ranks import RankInfo, parse_ranks, ranks_text
 from workbench.cluster.run import CellRun, RunResult
 from workbench.cluster.sink import NotebookSink, Sink
@@ -31,6 +32,7 @@ from workbench.errors import (
 )
 
 if TYPE_CHECKING:
+    from workbench.cluster.preflight import Preflight
     from workbench.fabric import FittedFabric
     from workbench.timings import Timings
     from workbench.wire import Inbox, Message
@@ -57,6 +59,11 @@ class Cluster:
         How ranks get there: ``"local"`` or ``"ssh"``; by default, as `hosts` says.
     start_timeout_s
         After this long without all ranks ready, the start fails.
+    hang_after_s
+        A collective that waits longer is explained in the cell's output; None for never.
+    release_after
+        Without a cell for this long (``"30m"``, or seconds) the cluster stops,
+        so that others get its GPUs; None for never.
 
     Attributes
     ----------
@@ -79,6 +86,8 @@ class Cluster:
         ssh_config: str | os.PathLike[str] | None = None,
         launcher: str | None = None,
         start_timeout_s: float = 60.0,
+        hang_after_s: float | None = 10.0,
+        release_after: str | float | None = None,
     ) -> None:
         self._hosts = _checked(n, hosts, launcher)
         if self._hosts is None:
@@ -95,12 +104,24 @@ class Cluster:
         self._timings: Timings | None = None
         self.fabric: FittedFabric | None = None
         self._start_timeout_s = start_timeout_s
+        self._hang_after_s = hang_after_s
+        self._idle = None if release_after is None else IdleWatch(release_after, self._release)
         self._numbers = itertools.count(1)
         self._run: CellRun | None = None
         self._turns = Turns()
         self._engines: Engines | None = None
         self._inbox: Inbox | None = None
         self._lock = threading.RLock()
+
+    @property
+    def hosts(self) -> tuple[Host, ...] | None:
+        """The VMs that were asked for; None on this machine."""
+        return self._hosts
+
+    @property
+    def preflight(self) -> Preflight | None:
+        """What was found on the VMs before their ranks were started; None on this machine."""
+        return None if self._engines is None else self._engines.preflight
 
     @property
     def timings(self) -> Timings:
@@ -146,6 +167,8 @@ class Cluster:
         with self._lock:
             if self.state == "starting":
                 self._set("ready")
+                if self._idle is not None:
+                    self._idle.start()
                 return self
         raise ClusterStopped(f"cluster {self.name} was stopped while it started")
 
@@ -174,6 +197,85 @@ class Cluster:
             raise ClusterStopped(f"cluster {self.name} was stopped while it started") from None
         uninterrupted(self._take_down)
         self._set("stopped", f"did not start: {error}")
+
+    def restart(self, ranks: str | Iterable[int] | None = None) -> Cluster:
+        """Put new processes in the place of some ranks; the others keep their variables.
+
+        Broadcast the parameters and the optimizer's state to bring a new rank up to date.
+
+        Parameters
+        ----------
+        ranks
+            Such as ``"0,2-3"``; by default those that are lost.
+
+        Raises
+        ------
+        UsageError
+            No rank is lost, and none was named.
+        StartFailed
+            A VM is lost, or a new process did not come up.
+        """
+        chosen = tuple(self._lost()) if ranks is None else parse_ranks(ranks, self.n)
+        if not chosen:
+            raise UsageError(
+                "a restart was asked for, and no rank is lost: name the ranks to start anew, "
+                "such as %cluster restart --ranks 1"
+            )
+        return self._change(
+            f"starting rank {ranks_text(chosen)} anew",
+            lambda engines, inbox: engines.restart(chosen, inbox, self.timings),
+        )
+
+    def resize(self, n: int | None = None) -> Cluster:
+        """Have `n` ranks between cells; those that stay keep their variables.
+
+        Parameters
+        ----------
+        n
+            None goes on with the ranks that are left, where some are lost.
+
+        Raises
+        ------
+        UsageError
+            The VMs have fewer slots, or no rank would be left.
+        StartFailed
+            A new process did not come up.
+        """
+        if n is not None and (not isinstance(n, int) or isinstance(n, bool) or n < 1):
+            raise UsageError(f"a size of n={n!r} ranks was asked for: n is a number from 1")
+        return self._change(
+            f"going on with {n} ranks" if n else "going on with the ranks that are left",
+            lambda engines, inbox: engines.resize(n, inbox, self.timings),
+        )
+
+    def _change(self, message: str, change: Callable[[Engines, Inbox], None]) -> Cluster:
+        """Change the ranks when the cells that were asked for before have ended."""
+        with self._turns.held(self._turns.ticket()):
+            engines, inbox = self._engines, self._inbox
+            before = self.state, self.message
+            if engines is None or inbox is None or self.state not in {"ready", "failed"}:
+                raise ClusterStopped(f"cluster {self.name} is {self.state}: {message} cannot be")
+            self._set("starting", message)
+            try:
+                uninterrupted(lambda: change(engines, inbox))
+            except UsageError:
+                self._set(*before)
+                raise
+            except WorkbenchError as error:
+                self.n = len(engines.ranks)
+                self._set("failed", str(error))
+                raise
+            self.n = len(engines.ranks)
+            self._set("ready")
+        return self
+
+    def _release(self, text: str) -> None:
+        """Stop, because nobody has used the cluster for the time that `text` tells."""
+        with self._lock:
+            if self.state != "ready":
+                return
+        self.stop()
+        self._set("stopped", f"released after {text} without a cell")
 
     def __enter__(self) -> Cluster:
         return self.start()
@@ -304,7 +406,15 @@ class Cluster:
         chosen, number = parse_ranks(ranks, self.n), next(self._numbers)
         where = NotebookSink() if sink is None else sink
         send, lost = self._inbox.send, self._lost
-        run = CellRun(number, chosen, where, send=send, lost=lost, timeout_s=timeout)
+        run = CellRun(
+            number,
+            chosen,
+            where,
+            send=send,
+            lost=lost,
+            timeout_s=timeout,
+            hang_after_s=self._hang_after_s,
+        )
         ticket = self._turns.ticket()
 
         def follow() -> RunResult:
@@ -318,6 +428,8 @@ class Cluster:
         self._run = run
         self.timings.begin_cell(run.number)
         self._set("running")
+        if self._idle is not None:
+            self._idle.used()
         try:
             for rank in run.ranks:
                 engines.run(rank, run.number, source)
@@ -327,6 +439,8 @@ class Cluster:
 
     def _settle(self, run: CellRun, engines: Engines) -> None:
         """Make the cluster ready again after a cell, or say why it is not."""
+        if self._idle is not None:
+            self._idle.used()
         self.timings.end_cell(run.number, run.iterations)
         self._run = None
         if self.state == "running" and run.broken and not self._lost() and not run.unfinished:
@@ -339,7 +453,7 @@ class Cluster:
             if self.state != "running":
                 return
             if self._lost():
-                self._set("failed", self._lost_text())
+                self._set("failed", f"{self._lost_text()}; {self._cure()}")
             elif run.unfinished:
                 still = f"rank {ranks_text(run.unfinished)} still runs a cell that was given up"
                 self._set("failed", still)
@@ -355,10 +469,20 @@ class Cluster:
         if self.state in {*_UP, "failed"}:
             raise ClusterStopped(
                 f"cluster {self.name} cannot run a cell: {self._lost_text() or self.message}; "
-                "stop it and start another: %cluster stop, %cluster start"
+                f"{self._cure()}"
             )
+        why = f" ({self.message})" if self.message else ""
         raise ClusterStopped(
-            f"cluster {self.name} is {self.state}: start one with %cluster start -n {self.n}"
+            f"cluster {self.name} is {self.state}{why}: start one with %cluster start"
+        )
+
+    def _cure(self) -> str:
+        lost = tuple(self._lost())
+        if not lost or len(lost) == self.n:
+            return "stop it and start another: %cluster stop, %cluster start"
+        return (
+            f"replace what is lost with %cluster restart --ranks {ranks_text(lost)}, or go on "
+            "without it with %cluster resize"
         )
 
     def _view(self, ranks: str | Iterable[int] | None) -> Any:
@@ -372,6 +496,8 @@ class Cluster:
             if self._inbox is not None:
                 self._inbox.close()
             self.timings.close()
+            if self._idle is not None:
+                self._idle.stop()
             self._set("stopped")
             atexit.unregister(self._stop_at_exit)
 

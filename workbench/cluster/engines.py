@@ -254,6 +254,7 @@ class Engines:
             for rank, member in enumerate(ordered)
         ]
         n = len(ordered)
+        timings.joined()
         addresses = [(control.address_for(r), timings.address_for(r)) for r in range(n)]
         self._call("join", [(a.to_content(), b.to_content(), n) for a, b in addresses])
         self._meet()

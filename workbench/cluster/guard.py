@@ -44,30 +44,38 @@ class Guard:
         for rank in ranks:
             self._send(rank, Message("interrupt", {"cell": self._cell}))
 
-    def look(self, unfinished: set[int], now: float, *, sure: bool) -> None:
+    def look(self, unfinished: set[int], now: float, *, sure: bool, torn: bool = False) -> None:
         """Ask where the unfinished ranks are; free them where all are stuck for good.
 
         Parameters
         ----------
         sure
             A rank has failed, rather than ended.
+        torn
+            A rank is gone.
         """
         if self.released or now - self._asked < ASK_S:
             return
         limit = STUCK_S if sure else ENDED_STUCK_S
         if unfinished and all(self._stuck(rank, limit) for rank in unfinished):
-            self.release(unfinished)
+            self.release(unfinished, torn=torn)
             return
         self._asked = now
         self._answers.clear()
         for rank in unfinished:
             self._send(rank, Message("where", {}))
 
-    def release(self, ranks: Iterable[int]) -> None:
-        """Shut Horovod down in every rank that waits; one would do, were it sure to hear."""
+    def release(self, ranks: Iterable[int], *, torn: bool = False) -> None:
+        """Shut Horovod down in every rank that waits; one would do, were it sure to hear.
+
+        Parameters
+        ----------
+        torn
+            A rank is gone, for which Horovod itself would wait.
+        """
         self.released = True
         for rank in ranks:
-            self._send(rank, Message("release", {"cell": self._cell}))
+            self._send(rank, Message("release", {"cell": self._cell, "torn": torn}))
 
     def answer(self, rank: int, content: dict[str, Any]) -> None:
         """Take a rank's answer."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from workbench.errors import ClusterError, NoCluster
 
@@ -31,37 +31,44 @@ def required() -> Cluster:
         None was started.
     """
     if _current is None:
-        raise NoCluster(
-            "no cluster is running in this notebook: start one with %cluster start -n 2"
-        )
+        raise NoCluster("no cluster is running in this notebook: start one with %cluster start")
     return _current
 
 
-def start(n: int) -> Cluster:
-    """Start a cluster of n ranks on this machine as the current one, or return the running one.
+def start(n: int | None = None, **options: Any) -> Cluster:
+    """Start a cluster as the current one, or return the running one where it is the same.
+
+    Parameters
+    ----------
+    n
+        Ranks on this machine.
+    options
+        Further ones of `Cluster`.
 
     Raises
     ------
     ClusterError
-        Another one runs, with another number of ranks.
+        Another one runs, on other VMs or with another number of ranks.
     """
     with _starting:  # the panel and a cell may ask at once: the second gets the first's
-        return _start(n)
+        return _start(n, options)
 
 
-def _start(n: int) -> Cluster:
+def _start(n: int | None, options: dict[str, Any]) -> Cluster:
     from workbench.cluster.cluster import Cluster
+
+    cluster = Cluster(n, **options)
 
     running = _current if _current is not None and _current.state not in _DOWN else None
     if running is not None:
-        if running.n == n and running.state != "failed":
+        same = (running.n, running.hosts) == (cluster.n, cluster.hosts)
+        if same and running.state != "failed":
             return running
         found = "has failed" if running.state == "failed" else f"runs with {running.n}"
         raise ClusterError(
-            f"a cluster of {n} ranks was asked for, {running.name} {found}: "
+            f"a cluster of {cluster.n} ranks was asked for, {running.name} {found}: "
             "stop it first with %cluster stop"
         )
-    cluster = Cluster(n)
     set_current(cluster)
     return cluster.start()
 

@@ -12,6 +12,7 @@ from typing import Any
 from workbench.cluster.failures import failure
 from workbench.cluster.fold import HOLD_S, Folder
 from workbench.cluster.guard import Guard
+from workbench.cluster.hang import HangWatch
 from workbench.cluster.ranks import ranks_text
 from workbench.cluster.sink import Sink, TextSink
 from workbench.errors import CellInterrupted, CellTimeout, RankError, UsageError
@@ -88,6 +89,8 @@ class CellRun:
         Tells which ranks can no longer answer, and why.
     timeout_s
         After this long the ranks are interrupted; None for never.
+    hang_after_s
+        A collective that takes longer is explained in the output; None for never.
     """
 
     def __init__(
@@ -99,6 +102,7 @@ class CellRun:
         send: Callable[[int, Message], None],
         lost: Callable[[], dict[int, str]],
         timeout_s: float | None,
+        hang_after_s: float | None = None,
     ) -> None:
         if timeout_s is not None and timeout_s <= 0:
             raise UsageError(f"a timeout of {timeout_s:g} s was asked for: it must be above 0")
@@ -109,6 +113,7 @@ class CellRun:
         self._initialized = True
         self.errors: dict[int, RankError] = {}
         self.guard = Guard(number, send)
+        self._watch = HangWatch(ranks, hang_after_s, send)
         self._events: queue.SimpleQueue[tuple[int, Message]] = queue.SimpleQueue()
         self._unfinished = set(ranks)
         self._values: dict[int, bytes | Kept | None] = {}
@@ -116,6 +121,7 @@ class CellRun:
         self._text = TextSink()
         self._sinks = (self._text, sink)
         self._lost = lost
+        self._torn = False
         self._timeout_s = timeout_s
 
     @property
@@ -182,8 +188,18 @@ class CellRun:
         while self._unfinished and time.monotonic() < deadline:
             self._step(_TICK_S)
             self._drop_lost()
+            self._explain(time.monotonic())
             if self.errors or len(self._unfinished) < len(self.ranks):
-                self.guard.look(self._unfinished, time.monotonic(), sure=bool(self.errors))
+                now, sure = time.monotonic(), bool(self.errors)
+                self.guard.look(self._unfinished, now, sure=sure, torn=self._torn)
+
+    def _explain(self, now: float) -> None:
+        """Say why the cell stands still, where it does."""
+        told = "" if self.errors else self._watch.look(self._unfinished, now)
+        if told:
+            self._write(now + HOLD_S)
+            for sink in self._sinks:
+                sink.note(told)
 
     def _stop(self, why: str) -> None:
         """Interrupt the ranks that run, free those that wait, and follow them to their end."""
@@ -192,10 +208,10 @@ class CellRun:
         try:
             self._follow(time.monotonic() + _GRACE_S)
             if self._unfinished:
-                self.guard.release(self._unfinished)
+                self.guard.release(self._unfinished, torn=self._torn)
                 self._follow(time.monotonic() + _LAST_S)
         except KeyboardInterrupt:
-            self.guard.release(self._unfinished)
+            self.guard.release(self._unfinished, torn=self._torn)
         self._finish()
 
     def _step(self, timeout_s: float) -> None:
@@ -218,7 +234,8 @@ class CellRun:
         elif message.kind == "display":
             self._folder.display(rank, message.payload[0].decode(), now)
         elif message.kind == "where":
-            self.guard.answer(rank, message.content)
+            asked_by = self._watch if message.content["watch"] else self.guard
+            asked_by.answer(rank, message.content)
         elif message.kind == "ended":
             self._end(rank, message, now)
 
@@ -242,6 +259,7 @@ class CellRun:
                 self._unfinished.discard(rank)
                 self._folder.end(rank, time.monotonic())
                 self.errors[rank] = RankError("RankLost", why, "")
+                self._torn = True
 
     def _write(self, now: float) -> None:
         for folded in self._folder.ready(now):

@@ -16,6 +16,9 @@ class Sink(Protocol):
     def put(self, folded: Folded) -> None:
         """Take one line or display."""
 
+    def note(self, text: str) -> None:
+        """Take what the kernel itself has to say, in whole lines."""
+
     def close(self) -> None:
         """Nothing more will come."""
 
@@ -41,6 +44,10 @@ class TextSink:
         plain = json.loads(folded.item.bundle)["data"].get("text/plain", "")
         self._parts += [self._writer.close(), _marked(mark, str(plain))]
 
+    def note(self, text: str) -> None:
+        """Keep what the kernel says."""
+        self._parts += [self._writer.close(), text]
+
     def close(self) -> None:
         """End an unfinished line."""
         self._parts.append(self._writer.close())
@@ -63,6 +70,12 @@ class NotebookSink:
             self._write(self._writer.close())
             self._stream = folded.item.stream
         self._write(self._writer.render(folded, mark))
+
+    def note(self, text: str) -> None:
+        """Show what the kernel says, as a warning is shown."""
+        self._write(self._writer.close())
+        sys.stderr.write(text)
+        sys.stderr.flush()
 
     def close(self) -> None:
         """End an unfinished line."""

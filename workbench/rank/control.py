@@ -7,12 +7,14 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
+from functools import partial
 from time import perf_counter_ns
 from types import FrameType
 from typing import Any
 
 from workbench.wire import Message
 
+_HOROVOD_FILES = ("horovod/torch/mpi_ops.py", "horovod/torch/functions.py")
 _CELL_FILE = "ipykernel_"
 """ipykernel compiles each cell under a file name with this in it."""
 
@@ -25,11 +27,12 @@ class Control:
     send
         Sends a message to the kernel.
     blocked
-        Tells the collective that the main thread waits for, and since when.
+        Tells the collective that the main thread waits for (an empty name for
+        one that the cell called itself), and since when.
     cell
         Tells the number of the cell that runs, or None.
     release
-        Frees every rank from its collective by shutting Horovod down.
+        Frees every rank from its collective; ``torn`` tells whether a rank is gone.
     """
 
     def __init__(
@@ -38,7 +41,7 @@ class Control:
         *,
         blocked: Callable[[], tuple[str, int] | None],
         cell: Callable[[], int | None],
-        release: Callable[[], None],
+        release: Callable[..., None],
     ) -> None:
         self._send = send
         self._blocked = blocked
@@ -63,9 +66,10 @@ class Control:
         frame = sys._current_frames().get(threading.main_thread().ident or 0)
         answer = {
             "cell": self._cell(),
-            "tensor": blocked[0] if blocked else None,
+            "tensor": (blocked[0] or _collective_of(frame)) if blocked else None,
             "blocked_s": (perf_counter_ns() - blocked[1]) / 1e9 if blocked else 0.0,
             "stack": _stack(frame) if content.get("stack") else "",
+            "watch": content.get("watch", False),
         }
         self._send(Message("where", answer))
 
@@ -77,7 +81,26 @@ class Control:
     def _release_ranks(self, content: dict[str, Any]) -> None:
         """Shut Horovod down; that may take seconds, and questions must still be answered."""
         if content.get("cell") == self._cell():
-            threading.Thread(target=self._release, name="workbench-release", daemon=True).start()
+            threading.Thread(
+                target=partial(self._release, torn=bool(content.get("torn"))),
+                name="workbench-release",
+                daemon=True,
+            ).start()
+
+
+def _collective_of(frame: FrameType | None) -> str:
+    """Return the name of the collective that the cell called, from the frames that wait in it."""
+    function = ""
+    while frame is not None:
+        if frame.f_code.co_filename.endswith(_HOROVOD_FILES):
+            name = frame.f_locals.get("name")
+            if isinstance(name, str) and name:
+                return name
+            function = frame.f_code.co_name
+        elif function and function != "synchronize":
+            break
+        frame = frame.f_back
+    return f"{function}()" if function else "a collective of the cell's own"
 
 
 def _stack(frame: FrameType | None) -> str:

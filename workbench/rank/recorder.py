@@ -94,7 +94,10 @@ class Recorder:
 
     @property
     def blocked(self) -> tuple[str, int] | None:
-        """The collective that the rank waits for and since when, or None."""
+        """The collective that the rank waits for and since when, or None.
+
+        The name is empty where the cell called the collective itself.
+        """
         return self._blocked
 
     # the training loop
@@ -183,7 +186,7 @@ class Recorder:
         place = self._collectives.find(handle)
         now = perf_counter_ns()
         if place is None:
-            self._blocked = ("a collective of the cell's own", now)
+            self._blocked = ("", now)
             return
         if not self._collectives.see(place, now):
             self._blocked = (self._collectives.gradient(place).name, now)

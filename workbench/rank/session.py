@@ -12,6 +12,8 @@ import gc
 import os
 import socket
 import sys
+import threading
+import time
 from typing import Any
 
 from horovod.torch import mpi_ops
@@ -22,8 +24,12 @@ from workbench.rank.horovod_hooks import HorovodHooks, poll
 from workbench.rank.output import Capture, OutputChannel
 from workbench.rank.recorder import Iteration, Recorder
 from workbench.rank.records import RecordChannel
+from workbench.rank.sockets import RingSockets
 from workbench.rank.torch_hooks import TorchHooks
 from workbench.wire import Address, Message, Outbox
+
+_SHUTDOWN_S = 1.0
+"""How long Horovod may take to free a rank, before the ring's sockets are broken."""
 
 
 class Session:
@@ -102,6 +108,7 @@ class Session:
 
 
 _session: Session | None = None
+_ring = RingSockets()
 
 
 def hello(threads: int | None) -> dict[str, Any]:
@@ -149,13 +156,15 @@ def meet(environment: dict[str, str]) -> float:
     environment
         The HOROVOD_* variables of this rank; Horovod reads them at every init.
     """
+    global _ring
     import horovod.torch as hvd
     import torch
 
     os.environ.update(environment)
-    hvd.init()
-    _fill_namespace(hvd)
-    total = hvd.allreduce(torch.ones(1), op=hvd.Sum, name="workbench.ready")
+    with RingSockets() as _ring:
+        hvd.init()
+        _fill_namespace(hvd)
+        total = hvd.allreduce(torch.ones(1), op=hvd.Sum, name="workbench.ready")
     return float(total.item())
 
 
@@ -178,13 +187,23 @@ def run_cell(number: int, source: str) -> None:
     _session.run_cell(number, source)
 
 
-def _release() -> None:
-    """Shut Horovod down beneath whoever waits in it.
+def _release(*, torn: bool) -> None:
+    """Shut Horovod down beneath whoever waits in it; where that does not do, break the ring.
 
     ``hvd.shutdown`` would reset PyTorch's handles first, and the blocked
     caller would see a missing handle instead of a clean error.
+
+    Parameters
+    ----------
+    torn
+        A rank is gone: Horovod would wait for it.
     """
-    mpi_ops._basics.shutdown()
+    ring, waits = _ring, _session.recorder.blocked if _session else None
+    threading.Thread(target=mpi_ops._basics.shutdown, daemon=True).start()
+    time.sleep(0 if torn else _SHUTDOWN_S)
+    # the same wait of the same ring: a cell that came after this one is not meant
+    if _session is not None and waits is not None and _session.recorder.blocked is waits:
+        ring.shut_down()
 
 
 def _is_distributed_optimizer(thing: object) -> bool:

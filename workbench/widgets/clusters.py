@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from workbench.cluster import Cluster, RankInfo
 
-_HEAD = ("rank", "VM", "GPU", "NIC", "PID", "state", "threads", "memory")
+_HEAD = ("rank", "VM", "GPU", "NUMA", "NIC", "PID", "state", "threads", "memory")
 _STYLE = "font-variant-numeric:tabular-nums;border-collapse:collapse;font-size:12px"
 _CELL = "padding:2px 10px 2px 0;text-align:left"
 
@@ -64,5 +64,5 @@ class ClusterTable:
 
 def _row(info: RankInfo, memory: int | None) -> tuple[str, ...]:
     size = "\u2013 (no process)" if memory is None else f"{memory / 2**20:,.0f} MiB"
-    values = (info.rank, info.vm, info.gpu, info.nic, info.pid, info.state, info.threads)
-    return (*(str(value) for value in values), size)
+    who = (info.rank, info.vm, info.gpu, info.numa, info.nic, info.pid, info.state, info.threads)
+    return (*(str(value) for value in who), size)

@@ -165,6 +165,8 @@ class Inbox(_Link):
         self._socket.curve_publickey = self._public
         self._socket.curve_secretkey = secret
         self._socket.zap_domain = _DOMAIN.encode()
+        # a rank may come back under its number, or a new one in its place
+        self._socket.router_handover = True
         self._socket.rcvhwm = 0
         self._endpoint = (
             f"tcp://{interface}:{self._socket.bind_to_random_port(f'tcp://{interface}')}"

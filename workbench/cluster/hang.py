@@ -1,0 +1,119 @@
+"""Explains why a cell stands still: who is missing from which collective, and where it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from workbench.cluster.ranks import label, ranks_text
+from workbench.wire import Message
+
+ASK_S = 1.0
+"""How often ranks are asked where they are, once a cell has run for the threshold."""
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where a rank is: in a collective since a while, or in code of its own."""
+
+    tensor: str | None
+    blocked_s: float
+    stack: str
+
+
+class HangWatch:
+    """Asks the ranks of one cell where they are, and says so where they wait too long.
+
+    Parameters
+    ----------
+    ranks
+        Those of the cell.
+    after_s
+        A collective that takes longer is explained; None for never.
+    send
+        Sends a message to a rank.
+    """
+
+    def __init__(
+        self, ranks: Iterable[int], after_s: float | None, send: Callable[[int, Message], None]
+    ) -> None:
+        self._ranks = tuple(ranks)
+        self._after_s = after_s
+        self._send = send
+        self._began: float | None = None
+        self._asked = 0.0
+        self._places: dict[int, _Place] = {}
+        self._told: object = None
+
+    def look(self, unfinished: set[int], now: float) -> str:
+        """Ask, where it is time to; return what there is to tell, or an empty string."""
+        if self._began is None:
+            self._began = now
+        if self._after_s is None or now - self._began < self._after_s or now - self._asked < ASK_S:
+            return ""
+        told = self._tell(unfinished)
+        self._asked = now
+        self._places.clear()
+        for rank in unfinished:
+            self._send(rank, Message("where", {"stack": True, "watch": True}))
+        return told
+
+    def answer(self, rank: int, content: dict[str, Any]) -> None:
+        """Take a rank's answer to `look`."""
+        self._places[rank] = _Place(content["tensor"], content["blocked_s"], content["stack"])
+
+    def _tell(self, unfinished: set[int]) -> str:
+        assert self._after_s is not None
+        waiting = {
+            rank: place
+            for rank, place in self._places.items()
+            if rank in unfinished and place.tensor and place.blocked_s >= self._after_s
+        }
+        if not waiting:
+            self._told = None
+            return ""
+        silent = sorted(unfinished - set(self._places))
+        absent = {r: p for r, p in self._places.items() if r in unfinished and not p.tensor}
+        ended = sorted(set(self._ranks) - unfinished)
+        state = (frozenset(waiting), frozenset(absent), tuple(silent), tuple(ended))
+        if state == self._told:
+            return ""
+        self._told = state
+        lines = [_waits(waiting)]
+        lines += _missing(absent, silent, ended)
+        if not (absent or silent or ended):
+            lines.append(_all_wait(self._places))
+        lines.append("It goes on as soon as they come; interrupt the cell to free the ranks.")
+        return "\n".join(lines) + "\n"
+
+
+def _waits(waiting: dict[int, _Place]) -> str:
+    by_tensor: dict[str, list[int]] = {}
+    for rank, place in sorted(waiting.items()):
+        by_tensor.setdefault(str(place.tensor), []).append(rank)
+    since = max(place.blocked_s for place in waiting.values())
+    told = "; ".join(f"{label(ranks)} in {tensor!r}" for tensor, ranks in by_tensor.items())
+    return f"Standing still for {since:.0f} s, waiting for other ranks: {told}."
+
+
+def _missing(absent: dict[int, _Place], silent: list[int], ended: list[int]) -> Iterable[str]:
+    for rank, place in sorted(absent.items()):
+        yield f"Missing is rank {rank}, which is here:\n{place.stack.rstrip()}"
+    if silent:
+        yield (
+            f"Missing is rank {ranks_text(silent)}, which does not answer: its process is "
+            "stopped, or in code that holds Python's lock"
+        )
+    if ended:
+        yield f"Rank {ranks_text(ended)} has ended the cell already, and takes part no more."
+
+
+def _all_wait(places: dict[int, _Place]) -> str:
+    tensors = {place.tensor for place in places.values()}
+    if len(tensors) > 1:
+        return (
+            "All ranks wait, in different collectives: each must be called by all, in the "
+            "same order where it has no name."
+        )
+    return "All ranks are in it: it is under way, or the network between them carries nothing."
