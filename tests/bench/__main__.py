@@ -7,6 +7,8 @@ from importlib import import_module
 
 TITLES = {
     "start": "two ranks ready",
+    "vms": "four VMs ready",
+    "faults": "freed, named, replaced",
     "cells": "a cell that does nothing",
     "imports": "import workbench",
     "hooks": "what the hooks add to an iteration of 160 gradient tensors",

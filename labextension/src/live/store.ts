@@ -10,6 +10,9 @@ const MAX_ROWS = 65536;
 /** Iterations that a store keeps at most, however few ranks there are. */
 const MAX_ITERATIONS = 10000;
 
+/** Iterations that one rank may have reported before another, at the most. */
+const BATCH = 512;
+
 /**
  * Iterations by ranks in typed arrays, NaN where nothing is known. Adding a row
  * a second time overwrites it, so that windows and deltas may overlap.
@@ -122,15 +125,23 @@ export class TimingStore {
     return count ? sum / count : NaN;
   }
 
-  /** The newest iteration, or the one before while ranks are still reporting it. */
+  /**
+   * The newest iteration that all ranks have reported: records come in batches,
+   * each rank's at its own time. The newest of all where there is none.
+   */
   get lastWhole(): number {
-    const whole = (iteration: number): boolean =>
+    const reported = (iteration: number): boolean =>
       this._ranks.every((_, row) => {
         const value = this.get('iteration_us', iteration, row);
         return value === value;
       });
-    const before = this._last - 1;
-    return !whole(this._last) && whole(before) ? before : this._last;
+    const oldest = Math.max(this._first, this._last - BATCH);
+    for (let iteration = this._last; iteration >= oldest; iteration--) {
+      if (reported(iteration)) {
+        return iteration;
+      }
+    }
+    return this._last;
   }
 
   /** Make room for an iteration; false where it is older than the ring. */

@@ -170,7 +170,7 @@ export class LiveView {
     const range = this._range.current(store.first, store.last);
     const latest = Math.min(range.to - 1, store.lastWhole);
     const iteration = this._hovered ?? latest;
-    this._title.update(this._trans, iteration, iteration >= store.last - 1);
+    this._title.update(this._trans, iteration, iteration >= store.lastWhole);
     this._bars.draw(store, iteration, this._row);
     this._bars.node.setAttribute(
       'aria-label',

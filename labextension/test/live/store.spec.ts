@@ -42,6 +42,8 @@ describe('TimingStore', () => {
     expect(held.lastWhole).toBe(2);
     add(held, [row(3, 1)]);
     expect(held.lastWhole).toBe(3);
+    add(held, [row(4, 0), row(5, 0), row(6, 0)]);
+    expect(held.lastWhole).toBe(3);
     expect(store([row(0, 0)]).lastWhole).toBe(0);
   });
 
