@@ -134,7 +134,7 @@ class Engines:
 
     def reform(self) -> None:
         """Leave a broken ring and form a new one; namespaces stand."""
-        self._call("part", [()] * len(self._members))
+        self._part(self._members, torn=False)
         self._meet()
 
     def restart(self, ranks: Iterable[int], control: Inbox, timings: Timings) -> None:
@@ -155,7 +155,6 @@ class Engines:
                 )
         places = [(self._members[rank].vm, self._members[rank].slot) for rank in chosen]
         kept = [member for rank, member in enumerate(self._members) if rank not in chosen]
-        self._end(places)
         self._regroup(kept, places, control, timings)
 
     def resize(self, n: int | None, control: Inbox, timings: Timings) -> None:
@@ -173,8 +172,6 @@ class Engines:
             raise UsageError("no rank is left: stop the cluster, and start another")
         kept = alive[:wanted]
         free = self._free_places(kept, wanted - len(kept))
-        gone = [(m.vm, m.slot) for m in self._members if m not in kept]
-        self._end([place for place in gone if not self._agents[place[0]].lost])
         self._regroup(kept, free, control, timings)
 
     def _free_places(self, kept: list[_Member], count: int) -> list[tuple[int, int]]:
@@ -203,9 +200,13 @@ class Engines:
         timings: Timings,
     ) -> None:
         """Form a ring of the ranks that stay and of new ones, in the order of VMs and slots."""
+        lost = self.lost()
+        # all leave the ring before any ends: the others would wait for it
+        self._part([m for m in self._members if m.info.rank not in lost], torn=bool(lost))
+        for member in self._members:
+            if member not in kept:
+                self._agents[member.vm].order("stop", slots=[member.slot])
         self._members = kept
-        if kept:
-            self._call("part", [()] * len(kept))
         added = self._launch(places) if places else []
         self._admit([*kept, *added], control, timings)
 
@@ -327,11 +328,9 @@ class Engines:
         if failed:
             raise StartFailed("\n".join(failed))
 
-    def _end(self, places: list[tuple[int, int]]) -> None:
-        for vm, agent in enumerate(self._agents):
-            slots = [slot for v, slot in places if v == vm]
-            if slots:
-                agent.order("stop", slots=slots)
+    def _part(self, members: list[_Member], *, torn: bool) -> None:
+        engines = [member.engine for member in members]
+        self._call_engines(engines, "part", [()] * len(engines), torn=torn)
 
     def _wait_for_engines(self, known: set[int], pids: dict[tuple[int, int], int]) -> list[int]:
         """Wait until as many new engines are there as processes were started."""
@@ -381,11 +380,11 @@ class Engines:
         return self._call_engines([member.engine for member in self._members], name, arguments)
 
     def _call_engines(
-        self, engines: list[int], name: str, arguments: list[tuple[Any, ...]]
+        self, engines: list[int], name: str, arguments: list[tuple[Any, ...]], **options: Any
     ) -> list[Any]:
         assert self._client is not None
         pending = [
-            self._client[engine].apply_async(_Remote(name), *given)
+            self._client[engine].apply_async(_Remote(name), *given, **options)
             for engine, given in zip(engines, arguments, strict=True)
         ]
         try:
@@ -415,9 +414,9 @@ class _Remote:
         self._name = name
         self.__name__ = name
 
-    def __call__(self, *args: Any) -> Any:
+    def __call__(self, *args: Any, **options: Any) -> Any:
         """Called in the rank."""
         import importlib
 
         session = importlib.import_module("workbench.rank.session")
-        return getattr(session, self._name)(*args)
+        return getattr(session, self._name)(*args, **options)

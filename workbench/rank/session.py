@@ -168,10 +168,18 @@ def meet(environment: dict[str, str]) -> float:
     return float(total.item())
 
 
-def part() -> None:
-    """Leave the ring, and make the optimizers that are left usable in the next."""
+def part(*, torn: bool = False) -> None:
+    """Leave the ring, and make the optimizers that are left usable in the next.
+
+    Parameters
+    ----------
+    torn
+        A rank is gone: Horovod's shutdown would wait for it.
+    """
     import horovod.torch as hvd
 
+    if torn:
+        _ring.shut_down()
     # resets the handles' numbers too: unnamed collectives are negotiated by them,
     # and a rank that was freed has counted further than the one that failed
     hvd.shutdown()

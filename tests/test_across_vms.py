@@ -1,0 +1,416 @@
+"""Ranks across real test VMs: a network namespace, an sshd and a link each."""
+
+import os
+import signal
+import subprocess
+import threading
+import time
+from contextlib import contextmanager
+
+import psutil
+import pytest
+
+import workbench as wb
+from workbench.cluster import TextSink
+from workbench.errors import (
+    CellInterrupted,
+    CellTimeout,
+    ClusterStopped,
+    RanksFailed,
+    StartFailed,
+    UsageError,
+)
+from workbench.vms import vms, why_not
+
+pytestmark = pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
+HANG_S = 2.0
+
+
+def quiet(cluster, source, **options):
+    return cluster.run(source, sink=TextSink(), **options)
+
+
+@contextmanager
+def later(seconds, action):
+    """Do something from another thread while the body runs."""
+    timer = threading.Timer(seconds, action)
+    timer.start()
+    try:
+        yield timer
+    finally:
+        timer.cancel()
+        timer.join()
+
+
+@pytest.fixture(scope="module")
+def machines():
+    """Three VMs whose own names lead to their loopback, as Debian's do."""
+    with vms(3, gbps=1.0, interfaces=("eth0", "ens192", "eth0")) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def running(machines):
+    """Two ranks on the first VM, one on each other."""
+    options = {"ssh_config": machines.ssh_config, "hang_after_s": HANG_S}
+    with wb.Cluster(hosts=machines.hosts((2, 1, 1)), launcher="ssh", **options) as cluster:
+        quiet(cluster, "import torch, time, os, socket\nkept = rank * 10")
+        yield cluster
+
+
+@pytest.fixture
+def cluster(running):
+    """The same, whole again whatever the test before did to it."""
+    yield running
+    if [info for info in running.ranks if info.state == "dead"]:
+        running.restart()
+
+
+# up, and what is there
+
+
+def test_ranks_are_where_they_were_asked_for(cluster):
+    """Each rank runs on its VM, over the interface of that VM's own name."""
+    assert [info.vm for info in cluster.ranks] == ["vm1", "vm1", "vm2", "vm3"]
+    assert [info.nic for info in cluster.ranks] == ["eth0", "eth0", "ens192", "eth0"]
+    names = quiet(cluster, "socket.gethostname(), hvd.local_rank(), hvd.cross_rank()").values
+    assert names == {0: ("vm1", 0, 0), 1: ("vm1", 1, 0), 2: ("vm2", 0, 1), 3: ("vm3", 0, 2)}
+
+
+def test_preflight_has_a_row_for_each_vm(cluster):
+    """Before the start every VM was looked at, and nothing was found wrong."""
+    assert [row["VM"] for row in cluster.preflight.rows] == ["vm1", "vm2", "vm3"]
+    assert {row["Horovod"] for row in cluster.preflight.rows} == {"0.28.1"}
+    assert cluster.preflight.fatal == []
+
+
+def test_training_is_timed_on_every_vm(cluster):
+    """A plain Horovod script gives a row per iteration and rank, its phases adding up."""
+    before = len(cluster.timings)
+    quiet(
+        cluster,
+        """
+model = torch.nn.Linear(512, 512)
+optimizer = hvd.DistributedOptimizer(
+    torch.optim.SGD(model.parameters(), lr=0.1), named_parameters=model.named_parameters())
+for _ in range(10):
+    optimizer.zero_grad()
+    model(torch.ones(8, 512)).sum().backward()
+    optimizer.step()
+""",
+    )
+    frame = cluster.timings.to_frame().tail(40)
+    assert len(cluster.timings) - before == 40
+    assert sorted(frame["rank"].unique()) == [0, 1, 2, 3]
+    phases = ["data", "forward", "backward", "exposed", "optimizer", "other"]
+    total = frame[[f"{name}_us" for name in phases]].sum(axis=1)
+    assert ((total - frame["iteration_us"]).abs() <= 0.02 * frame["iteration_us"]).all()
+
+
+def test_nothing_listens_where_it_need_not(cluster, machines):
+    """The kernel's ports are on its address towards the VMs only, and none is Horovod's."""
+    listed = subprocess.run(["ss", "-Hltnp"], capture_output=True, text=True, check=True).stdout
+    own = [line.split() for line in listed.splitlines() if f"pid={os.getpid()}," in line]
+    addresses = {line[3].rsplit(":", 1)[0] for line in own}
+    assert machines.kernel_address in addresses
+    assert not {address for address in addresses if address in {"0.0.0.0", "*", "[::]"}}
+
+
+def test_no_key_is_on_a_command_line(cluster):
+    """What gets a rank into the cluster travels on ssh's standard input."""
+    listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True)
+    ours = [line for line in listed.stdout.splitlines() if "workbench" in line]
+    assert any("workbench.rank.agent" in line for line in ours)
+    assert not [
+        line for line in ours if "curve" in line or "key" in line.replace("IdentityFile", "")
+    ]
+
+
+# the guard
+
+
+def test_an_error_frees_the_others(cluster):
+    """One rank raises: the others leave their collective within a second; variables stand."""
+    with pytest.raises(RanksFailed) as caught:
+        quiet(
+            cluster,
+            """
+began = time.time()
+try:
+    if rank == 2:
+        1 / 0
+    hvd.allreduce(torch.ones(1), name="guarded")
+finally:
+    freed = time.time() - began
+""",
+        )
+    assert list(caught.value.errors) == [2]
+    assert caught.value.errors[2].name == "ZeroDivisionError"
+    assert cluster.state == "ready"
+    assert cluster["kept"] == [0, 10, 20, 30]
+    assert quiet(cluster, "float(hvd.allreduce(torch.ones(1), op=hvd.Sum))").values[0] == 4.0
+
+
+def test_an_interrupt_stops_every_rank(cluster):
+    """Ctrl-C reaches ranks that compute and ranks that wait, on every VM."""
+    main = threading.main_thread().ident
+    with (
+        later(1.0, lambda: signal.pthread_kill(main, signal.SIGINT)),
+        pytest.raises(CellInterrupted),
+    ):
+        quiet(cluster, "if rank == 1: time.sleep(60)\nhvd.allreduce(torch.ones(1), name='never')")
+    assert cluster.state == "ready"
+    assert cluster["kept"] == [0, 10, 20, 30]
+
+
+def test_a_hang_is_explained_where_it_is(cluster):
+    """A rank that is late is named with its tensor and its stack, and the cell goes on."""
+    result = quiet(
+        cluster,
+        f"""
+def late():
+    time.sleep({HANG_S + 2.5})
+if rank == 3:
+    late()
+float(hvd.allreduce(torch.ones(1), op=hvd.Sum, name="waited for"))
+""",
+    )
+    assert "[ranks 0-2] in 'waited for'" in result.output
+    assert "Missing is rank 3" in result.output
+    assert "in late" in result.output
+    assert result.output.count("Missing is rank 3") == 1
+    assert set(result.values.values()) == {4.0}
+
+
+def test_mismatched_collectives_are_explained(cluster):
+    """All ranks wait, each for another tensor: the output says which, and a timeout frees them."""
+    sink = TextSink()
+    with pytest.raises(CellTimeout):
+        cluster.run(
+            "hvd.allreduce(torch.ones(1), name='a' if rank < 2 else 'b')",
+            timeout=HANG_S + 3,
+            sink=sink,
+        )
+    assert "[ranks 0-1] in 'a'; [ranks 2-3] in 'b'" in sink.text
+    assert "in different collectives" in sink.text
+    assert cluster.state == "ready"
+
+
+@pytest.mark.parametrize("victim", [1, 3])
+def test_a_killed_rank_is_named_and_replaced(cluster, victim):
+    """SIGKILL: named with its signal; survivors are freed and keep their variables."""
+    quiet(cluster, "kept = rank * 10")
+    pid = cluster.ranks[victim].pid
+    began = []
+
+    def kill():
+        began.append(time.monotonic())
+        os.kill(pid, signal.SIGKILL)
+
+    with later(0.5, kill), pytest.raises(RanksFailed, match="killed by SIGKILL"):
+        quiet(
+            cluster,
+            f"if rank == {victim}: time.sleep(60)\nhvd.allreduce(torch.ones(1), name='torn')",
+        )
+    assert time.monotonic() - began[0] < 10
+    assert cluster.state == "failed"
+    with pytest.raises(ClusterStopped, match=f"restart --ranks {victim}"):
+        quiet(cluster, "1")
+    cluster.restart()
+    assert cluster.state == "ready"
+    found = quiet(cluster, "globals().get('kept')").values
+    assert found == {rank: None if rank == victim else rank * 10 for rank in range(4)}
+    quiet(cluster, "import torch, time, os, socket")
+    source = "hvd.broadcast_object(kept if rank == 0 else None, name='kept')"
+    assert set(quiet(cluster, source).values.values()) == {0}
+    quiet(cluster, "kept = rank * 10")
+
+
+def test_a_rank_that_leaves_is_named(cluster):
+    """`os._exit` in a cell is told with its exit status; the rank can be replaced."""
+    with pytest.raises(RanksFailed, match="ended with exit status 7"):
+        quiet(cluster, "if rank == 2: os._exit(7)\nhvd.allreduce(torch.ones(1), name='left')")
+    cluster.restart("2")
+    quiet(cluster, "import torch, time, os, socket\nkept = rank * 10")
+    assert cluster["kept"] == [0, 10, 20, 30]
+
+
+def test_ranks_go_and_come_between_cells(cluster):
+    """A resize keeps the variables of those that stay; a new rank starts empty."""
+    quiet(cluster, "kept = rank * 10")
+    cluster.resize(2)
+    assert [info.vm for info in cluster.ranks] == ["vm1", "vm1"]
+    assert cluster["kept"] == [0, 10]
+    assert quiet(cluster, "hvd.size(), float(hvd.allreduce(torch.ones(1), op=hvd.Sum))").values == {
+        0: (2, 2.0),
+        1: (2, 2.0),
+    }
+    cluster.resize(4)
+    found = quiet(cluster, "rank, hvd.size(), globals().get('kept')").values
+    assert found == {0: (0, 4, 0), 1: (1, 4, 10), 2: (2, 4, None), 3: (3, 4, None)}
+    quiet(cluster, "import torch, time, os, socket\nkept = rank * 10")
+
+
+def test_more_ranks_than_slots(cluster):
+    """A size that the VMs have no slots for changes nothing."""
+    with pytest.raises(UsageError, match="have 4 slots"):
+        cluster.resize(5)
+    assert cluster.state == "ready"
+    assert cluster["kept"] == [0, 10, 20, 30]
+
+
+def test_an_optimizer_made_before_is_timed_after_a_resize(cluster):
+    """Optimizers that survive a change of ranks train on, and are timed as before."""
+    quiet(
+        cluster,
+        """
+model = torch.nn.Linear(64, 64)
+optimizer = hvd.DistributedOptimizer(
+    torch.optim.SGD(model.parameters(), lr=0.1), named_parameters=model.named_parameters())
+def train():
+    for _ in range(5):
+        optimizer.zero_grad()
+        model(torch.ones(4, 64)).sum().backward()
+        optimizer.step()
+train()
+""",
+    )
+    cluster.resize(3)
+    before = len(cluster.timings)
+    quiet(cluster, "train()")
+    frame = cluster.timings.to_frame().tail(15)
+    assert len(cluster.timings) - before == 15
+    assert (frame["exposed_us"] > 0).all()
+    assert (frame["tensors"] == 2).all()
+    cluster.resize(4)
+    quiet(cluster, "import torch, time, os, socket\nkept = rank * 10")
+
+
+# a VM goes: a cluster of its own, which is not whole again
+
+
+def test_a_lost_vm_is_named_and_the_rest_goes_on(machines):
+    """The network of a VM goes: it is named within ten seconds, the rest resizes and trains."""
+    options = {"ssh_config": machines.ssh_config}
+    with wb.Cluster(hosts=machines.hosts(1), **options) as cluster:
+        quiet(cluster, "import torch, time\nkept = rank")
+        cut = []
+
+        def go():
+            cut.append(time.monotonic())
+            machines.cut("vm2")
+
+        try:
+            with later(0.5, go), pytest.raises(RanksFailed, match="vm2 does not answer"):
+                quiet(
+                    cluster,
+                    "if rank == 1: time.sleep(60)\nhvd.allreduce(torch.ones(1), name='cut')",
+                )
+            assert time.monotonic() - cut[0] < 10
+            cluster.resize()
+            assert [info.vm for info in cluster.ranks] == ["vm1", "vm3"]
+            assert cluster["kept"] == [0, 2]
+            total = quiet(cluster, "float(hvd.allreduce(torch.ones(1), op=hvd.Sum))")
+            assert total.values == {0: 2.0, 1: 2.0}
+        finally:
+            machines.mend("vm2")
+
+
+# starts that fail
+
+
+@contextmanager
+def refused(match):
+    """The start fails as told, and leaves nothing behind."""
+    with pytest.raises(StartFailed, match=match):
+        yield
+
+
+def test_a_vm_that_is_not_known(machines):
+    """An unknown host is named with what to do."""
+    cluster = wb.Cluster(hosts="vm1:1,nowhere.invalid:1", ssh_config=machines.ssh_config)
+    with refused("nowhere.invalid: its name is not known here"):
+        cluster.start()
+    assert cluster.state == "stopped"
+
+
+def test_a_python_that_is_not_there(machines):
+    """A missing interpreter is named with its VM."""
+    hosts = ["vm1", {"name": "vm2", "python": "/opt/none/bin/python"}]
+    with refused(r"vm2: there is no such Python: /opt/none/bin/python"):
+        wb.Cluster(hosts=hosts, ssh_config=machines.ssh_config).start()
+
+
+def test_a_python_without_the_package(machines):
+    """An interpreter that lacks this package is told how to get it."""
+    bare = "/usr/bin/python3"
+    with refused("vm1: gradient-workbench is not installed for /usr/bin/python3"):
+        wb.Cluster(hosts=[{"name": "vm1", "python": bare}], ssh_config=machines.ssh_config).start()
+
+
+def test_a_key_that_is_refused(machines, tmp_path):
+    """A VM that does not take the key is named, and the cure."""
+    subprocess.run(
+        ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(tmp_path / "other")], check=True
+    )
+    text = machines.ssh_config.read_text()
+    lines = [
+        f"    IdentityFile {tmp_path / 'other'}" if "IdentityFile" in line else line
+        for line in text.splitlines()
+    ]
+    config = tmp_path / "config"
+    config.write_text("\n".join(lines) + "\n")
+    with refused("vm1: it refused the key"):
+        wb.Cluster(hosts="vm1", ssh_config=config).start()
+
+
+def test_a_host_key_that_is_not_known(machines, tmp_path):
+    """Host keys are checked as ssh would: an unknown one stops the start."""
+    known = tmp_path / "known"
+    known.touch()
+    lines = [
+        f"    UserKnownHostsFile {known}" if "UserKnownHostsFile" in line else line
+        for line in machines.ssh_config.read_text().splitlines()
+    ]
+    config = tmp_path / "config"
+    config.write_text("\n".join(lines) + "\n")
+    with refused("vm1: its host key is unknown here"):
+        wb.Cluster(hosts="vm1", ssh_config=config).start()
+
+
+def test_a_directory_that_is_not_there(machines):
+    """A working directory that cannot be entered is named with its VM."""
+    with refused("vm1: the working directory cannot be entered"):
+        wb.Cluster(
+            hosts=[{"name": "vm1", "directory": "/no/such/place"}], ssh_config=machines.ssh_config
+        ).start()
+
+
+def test_an_interface_that_is_not_there(machines):
+    """An interface that a VM does not have is named with those that it has."""
+    with refused("vm2: interface 'ib7' was asked for; there are .*ens192"):
+        wb.Cluster(
+            hosts=["vm1", {"name": "vm2", "interface": "ib7"}], ssh_config=machines.ssh_config
+        ).start()
+
+
+def test_a_working_directory_and_variables_of_a_host(machines, tmp_path):
+    """A host's directory and variables are those of its ranks, and modules beside are found."""
+    (tmp_path / "beside.py").write_text("answer = 42\n")
+    host = {"name": "vm1", "directory": str(tmp_path), "environment": {"MY_NAME": "my value"}}
+    with wb.Cluster(hosts=[host], ssh_config=machines.ssh_config) as cluster:
+        source = "import os, beside\n(os.getcwd(), os.environ['MY_NAME'], beside.answer)"
+        assert quiet(cluster, source).values == {0: (str(tmp_path), "my value", 42)}
+
+
+def test_nothing_is_left(machines):
+    """Each of these clusters took its agents and ranks with it."""
+    with wb.Cluster(hosts="vm2", ssh_config=machines.ssh_config) as cluster:
+        quiet(cluster, "import subprocess; child = subprocess.Popen(['sleep', '321'])")
+        vm2 = {info.pid for info in cluster.ranks}
+    deadline = time.monotonic() + 5
+    while any(map(psutil.pid_exists, vm2)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not any(map(psutil.pid_exists, vm2))
+    listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True)
+    assert "sleep 321" not in listed.stdout
