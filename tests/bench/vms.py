@@ -18,7 +18,6 @@ from is a host in the ranks' network with an ``eth0`` of its own, as
 
 import json
 import os
-import shlex
 import shutil
 import subprocess
 import sys
@@ -34,7 +33,7 @@ VMS = 4
 TURNS = 3
 SETTLE_S = 5
 """The processes of the one before are still ending for a while."""
-PATIENCE_S = 180
+PATIENCE_S = 120
 
 ANSWERED = "answered by rank"
 SCRIPT = f"""
@@ -130,41 +129,46 @@ STARTERS = (ours, stock, horovodrun)
 
 
 def measure():
-    """Take turns, each start in a process of its own, and report the ratios turn by turn."""
+    """Take turns, each start in a process and on VMs of its own, and report the ratios."""
     if (reason := why_not()) is not None:
         print(f"not measured: {reason}")
         return
-    taken = {starter.__name__: [] for starter in STARTERS}
-    with vms(VMS + 1) as machines:
-        for _ in range(TURNS):
-            for name in list(taken):
-                try:
-                    taken[name].append(_in_process(machines, name))
-                except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
-                    print(f"{name} is left out: {_reason(error)}")
-                    del taken[name]
-    for name, seconds in taken.items():
-        print(f"{name:10}  {spread(seconds)} s")
-    for peer in [name for name in taken if name != "ours" and "ours" in taken]:
-        ratios = [mine / other for mine, other in zip(taken["ours"], taken[peer], strict=True)]
-        asked = f", at most {LIMIT} is asked" if peer == "stock" else ""
-        print(f"{'ratio to ' + peer:19}  {spread(ratios)}{asked}")
+    turns = [{starter.__name__: _on_new_vms(starter.__name__) for starter in STARTERS}
+             for _ in range(TURNS)]  # fmt: skip
+    for starter in STARTERS:
+        _report(starter.__name__, turns)
 
 
-def _in_process(machines, name):
-    *names, head = machines.names
-    arguments = [str(machines.ssh_config), machines.address(head), names]
+def _report(name, turns):
+    """Print a starter's seconds, and its ratio to ours in the turns in which both came up."""
+    worked = [turn for turn in turns if isinstance(turn[name], float)]
+    for why in {turn[name] for turn in turns if turn not in worked}:
+        print(f"{name} failed in {len(turns) - len(worked)} of {len(turns)} turns, such as: {why}")
+    if worked:
+        print(f"{name:18} {spread([turn[name] for turn in worked])} s")
+    both = [turn for turn in worked if isinstance(turn["ours"], float)]
+    if name != "ours" and both:
+        asked = f", at most {LIMIT} is asked" if name == "stock" else ""
+        ratios = spread([turn["ours"] / turn[name] for turn in both])
+        print(f"ours to {name:10} {ratios}{asked}")
+
+
+def _on_new_vms(name):
+    """Return how many seconds a start took, or why it failed."""
     code = (
-        f"import json; from tests.bench.vms import {name}\n"
-        f"print(json.dumps({name}(*{arguments!r})))"
+        "import json, sys; from tests.bench import vms\n"
+        f"print(json.dumps(vms.{name}(sys.argv[1], sys.argv[2], sys.argv[3:])))"
     )
     time.sleep(SETTLE_S)
-    done = machines.run(head, [sys.executable, "-c", code], timeout_s=PATIENCE_S)
+    with vms(VMS + 1) as machines:
+        *names, head = machines.names
+        arguments = [str(machines.ssh_config), machines.address(head), *names]
+        try:
+            done = machines.run(
+                head, [sys.executable, "-c", code, *arguments], timeout_s=PATIENCE_S
+            )
+        except subprocess.TimeoutExpired:
+            return f"it was not ready after {PATIENCE_S} s"
+        except subprocess.CalledProcessError as error:
+            return error.stderr.strip().rpartition("\n")[2]
     return json.loads(done.stdout.splitlines()[-1])
-
-
-def _reason(error):
-    if isinstance(error, subprocess.TimeoutExpired):
-        return f"not ready after {PATIENCE_S} s"
-    lines = error.stderr.strip().splitlines()
-    return "\n".join(lines[-5:]) or shlex.join(error.cmd)

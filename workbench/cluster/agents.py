@@ -10,15 +10,18 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import workbench
 from workbench.cluster import ssh
 from workbench.cluster.hosts import Host
 from workbench.errors import HorovodMissing, StartFailed, WireError
 from workbench.wire.lines import PROTOCOL, LineReader, encode_line
+
+Result = TypeVar("Result")
 
 _PROGRAM = ("-m", "workbench.rank.agent")
 _PING_S = 2.0
@@ -214,6 +217,10 @@ class Agent:
         """Return how a rank's process ended, or None while it runs."""
         return self._ends.get(pid)
 
+    def wait_until_gone(self) -> None:
+        """Wait until the agent has ended, for whatever reason."""
+        self._process.wait()
+
     def close(self) -> None:
         """End the agent, which ends its ranks; returns when it is gone, or cannot be reached."""
         self._closing = True
@@ -294,6 +301,12 @@ class Agent:
     def _tail(self) -> str:
         self._threads[1].join(timeout=0.2)
         return "\n".join(self._said)
+
+
+def at_once(agents: list[Agent], ask: Callable[[Agent], Result]) -> list[Result]:
+    """Ask every agent at the same time, and return the answers in order."""
+    with ThreadPoolExecutor(max(1, len(agents))) as pool:
+        return list(pool.map(ask, agents))
 
 
 def _ended(code: int | None) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workbench.cluster import network, placement, preflight
-from workbench.cluster.agents import Agent
+from workbench.cluster.agents import Agent, at_once
 from workbench.cluster.controller_process import ControllerProcess, exit_text
 from workbench.cluster.hosts import Host
 from workbench.cluster.ranks import RankInfo, ranks_text
@@ -310,7 +310,7 @@ class Engines:
         """End every process, and leave nothing behind."""
         if self._client is not None:
             self._client.close()
-        preflight.at_once(self._agents, Agent.close)
+        at_once(self._agents, Agent.close)
         self._controller.stop()
 
     # helpers

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
-from workbench.cluster.agents import Agent
+from workbench.cluster.agents import Agent, at_once
 from workbench.cluster.network import Link
 from workbench.resources import Snapshot
-
-Result = TypeVar("Result")
 
 _SHM_BYTES = 64 << 20
 _OPEN_FILES = 1024
@@ -90,12 +87,6 @@ def look(agents: list[Agent], links: list[Link], slots: list[int]) -> Preflight:
         _row(agent, link, count) for agent, link, count in zip(agents, links, slots, strict=True)
     ]
     return Preflight(rows, sorted(problems, key=lambda problem: not problem.fatal))
-
-
-def at_once(agents: list[Agent], ask: Callable[[Agent], Result]) -> list[Result]:
-    """Ask every agent at the same time, and return the answers in order."""
-    with ThreadPoolExecutor(max(1, len(agents))) as pool:
-        return list(pool.map(ask, agents))
 
 
 def _snapshot(agent: Agent) -> Snapshot:

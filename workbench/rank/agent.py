@@ -128,6 +128,8 @@ class Agent:
         elif kind == "stop":
             self._children.stop(content.get("slots"))
             self._report("stopped", {"slots": content.get("slots")})
+        elif kind == "signal":
+            self._children.signal(content["number"])
         elif kind == "ping":
             self._report("pong", {"time": time.time(), **content})
         elif kind in self._questions:

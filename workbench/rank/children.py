@@ -106,6 +106,12 @@ class Children:
                 sizes[str(pid)] = psutil.Process(pid).memory_info().rss
         return sizes
 
+    def signal(self, number: int) -> None:
+        """Send a signal to every rank, not to what it has forked."""
+        for pid in self._running:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+
     def stop(self, slots: list[int] | None = None) -> None:
         """End the ranks of some slots, or all, and wait for it."""
         chosen = [c for c in self._running.values() if slots is None or c.slot in slots]
