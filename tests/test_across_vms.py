@@ -12,6 +12,7 @@ import pytest
 
 import workbench as wb
 from workbench.cluster import TextSink
+from workbench.cluster.survey import survey
 from workbench.errors import (
     CellInterrupted,
     CellTimeout,
@@ -21,6 +22,7 @@ from workbench.errors import (
     UsageError,
 )
 from workbench.vms import vms, why_not
+from workbench.widgets.survey import SurveyView
 
 pytestmark = pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
 HANG_S = 2.0
@@ -414,3 +416,58 @@ def test_nothing_is_left(machines):
     assert not any(map(psutil.pid_exists, vm2))
     listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True)
     assert "sleep 321" not in listed.stdout
+
+
+# looking without starting
+
+
+def test_a_survey_tells_what_differs(machines):
+    """Every VM is looked at without a rank: what differs, and who does not answer, is named."""
+    machines.run("vm3", ["ip", "link", "set", "eth0", "mtu", "1400"])
+    try:
+        found = survey(machines.hosts(1) + ",nowhere.invalid", machines.ssh_config)
+    finally:
+        machines.run("vm3", ["ip", "link", "set", "eth0", "mtu", "1500"])
+    assert [row["VM"] for row in found.preflight.rows] == ["vm1", "vm2", "vm3"]
+    unknown, mtu = found.preflight.problems
+    assert (unknown.vm, unknown.fatal) == ("nowhere.invalid", True)
+    assert "name is not known" in unknown.what
+    assert (mtu.vm, mtu.fatal) == ("vm3", False)
+    assert "vm3 has 1400" in mtu.what
+    assert found.snapshots["vm2"].nics[0].name == "ens192"
+    shown = repr(SurveyView(found))
+    assert "vm3: MTU differs" in shown
+    assert "cure: check the name" in shown
+
+
+def test_a_cluster_has_a_snapshot_of_each_vm(cluster):
+    """`snapshot` asks every VM for what it has now."""
+    found = cluster.snapshot()
+    assert list(found) == ["vm1", "vm2", "vm3"]
+    assert found["vm3"].host.hostname == "vm3"
+
+
+def test_a_host_file(machines, tmp_path):
+    """A host file in OpenMPI's format gives the same ranks as a string."""
+    path = tmp_path / "hosts"
+    path.write_text("# two VMs\nvm1 slots=1 max_slots=2\nvm2:1\n")
+    with wb.Cluster(hosts=path, ssh_config=machines.ssh_config) as cluster:
+        assert [info.vm for info in cluster.ranks] == ["vm1", "vm2"]
+
+
+# nobody uses it
+
+
+def test_an_idle_cluster_gives_its_vms_back(machines):
+    """Without a cell for the time given it stops, and says so to the next cell."""
+    options = {"ssh_config": machines.ssh_config, "release_after": "2s"}
+    cluster = wb.Cluster(hosts="vm1", **options).start()
+    for _ in range(4):  # in use, it stays
+        time.sleep(0.7)
+        quiet(cluster, "1")
+    deadline = time.monotonic() + 15
+    while cluster.state != "stopped" and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert cluster.state == "stopped"
+    with pytest.raises(ClusterStopped, match="released after 2s without a cell"):
+        quiet(cluster, "1")

@@ -127,10 +127,17 @@ class WorkbenchMagics(Magics):
         return resources_view()
 
     @magic_arguments()
+    @argument("--hosts", default=None, help="look at VMs instead: vm1:2,vm2:2, or a host file")
+    @argument("--ssh-config", default=None, help="an ssh client configuration of its own")
     @line_magic
     def doctor(self, line: str) -> Any:
-        """Show what is set up wrong on this machine, why it costs, and the cure."""
-        _parse(self.doctor, line)
+        """Show what is set up wrong on this machine, or on VMs, why it costs, and the cure."""
+        args = _parse(self.doctor, line)
+        if args.hosts:
+            from workbench.cluster.survey import survey
+            from workbench.widgets.survey import SurveyView
+
+            return SurveyView(survey(args.hosts, args.ssh_config))
         from workbench.widgets.machine import doctor_view
 
         return doctor_view()

@@ -1,12 +1,17 @@
 """Bringing ranks up and down, and running cells on them.
 
 - `cluster`: the door; `registry`: the notebook's current one
-- `engines`: ipyparallel's engines as ranks; `processes`: what runs for them on
-  this machine; `controller`: one of those
+- `hosts`: the VMs as users write them; `agents`: one process on each, over `ssh`
+- `engines`: ipyparallel's engines as ranks; `controller_process`: the controller
+  they meet at, whose process is `controller`
+- `network`, `placement`: which interface, GPU and cores a rank gets; `preflight`:
+  what is looked at before, and `survey` without, a start
+- `launcher`: the same for clusters that ipyparallel itself starts
 - `ring`: forming a Horovod ring; `ranks`: who is in it; `calibration`: what
   its fabric gives
 - `run`: one cell on its way; `fold` and `sink`: its output; `guard` and
-  `failures`: what happens when a rank fails; `turns`: one cell after another
+  `failures`: what happens when a rank fails; `hang`: why a cell stands still;
+  `turns`: one cell after another; `idle`: when nobody uses it
 - `background`: what runs in a thread
 """
 

@@ -34,6 +34,7 @@ from workbench.errors import (
 if TYPE_CHECKING:
     from workbench.cluster.preflight import Preflight
     from workbench.fabric import FittedFabric
+    from workbench.resources import Snapshot
     from workbench.timings import Timings
     from workbench.wire import Inbox, Message
 
@@ -114,9 +115,13 @@ class Cluster:
         self._lock = threading.RLock()
 
     @property
-    def hosts(self) -> tuple[Host, ...] | None:
-        """The VMs that were asked for; None on this machine."""
-        return self._hosts
+    def asked(self) -> tuple[object, ...]:
+        """What makes two clusters the same: how many ranks, and where."""
+        return (self.n, self._hosts, self._ssh_config)
+
+    def snapshot(self) -> dict[str, Snapshot]:
+        """Return what each VM has now, by its name; one that does not answer is left out."""
+        return {} if self._engines is None else self._engines.snapshots()
 
     @property
     def preflight(self) -> Preflight | None:

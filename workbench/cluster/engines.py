@@ -14,6 +14,7 @@ from workbench.cluster.controller_process import ControllerProcess, exit_text
 from workbench.cluster.hosts import Host
 from workbench.cluster.ranks import RankInfo, ranks_text
 from workbench.errors import StartFailed, UsageError
+from workbench.resources import Snapshot
 
 if TYPE_CHECKING:
     import ipyparallel
@@ -305,6 +306,14 @@ class Engines:
                 if member.vm == vm and str(member.info.pid) in sizes:
                     found[member.info.rank] = sizes[str(member.info.pid)]
         return found
+
+    def snapshots(self) -> dict[str, Snapshot]:
+        """Return what each VM that answers has now."""
+        there = [agent for agent in self._agents if not agent.lost]
+        plain = at_once(there, lambda agent: agent.ask("snapshot"))
+        return {
+            agent.name: Snapshot.from_plain(data) for agent, data in zip(there, plain, strict=True)
+        }
 
     def stop(self) -> None:
         """End every process, and leave nothing behind."""

@@ -61,7 +61,7 @@ def _start(n: int | None, options: dict[str, Any]) -> Cluster:
 
     running = _current if _current is not None and _current.state not in _DOWN else None
     if running is not None:
-        same = (running.n, running.hosts) == (cluster.n, cluster.hosts)
+        same = running.asked == cluster.asked
         if same and running.state != "failed":
             return running
         found = "has failed" if running.state == "failed" else f"runs with {running.n}"

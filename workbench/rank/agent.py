@@ -69,6 +69,7 @@ class Agent:
             "reach": self._reach.reach,
             "memory": self._children.memory_bytes,
             "clock": time.time,
+            "snapshot": _snapshot,
         }
         self._loader: threading.Thread | None = None
         self._loaded: dict[str, Any] | None = None
@@ -231,6 +232,12 @@ def _facts() -> dict[str, Any]:
         "name_address": _own_address(),
         "networks": networks(),
     }
+
+
+def _snapshot() -> dict[str, Any]:
+    from workbench.resources import take_snapshot
+
+    return take_snapshot().to_plain()
 
 
 def _own_address() -> str:

@@ -57,7 +57,7 @@ class ResourcesView:
             for nic in self.snapshot.nics
         ]
         return (
-            _table(list(facts), [list(facts.values())])
+            table(list(facts), [list(facts.values())])
             + self._part("gpus", "GPU", ["GPU", "name", "memory", "form", "PCI address"], gpus)
             + self._part(
                 "nics",
@@ -69,7 +69,7 @@ class ResourcesView:
 
     def _part(self, probe: str, what: str, head: list[str], rows: list[list[Any]]) -> str:
         if rows:
-            return _table(head, rows)
+            return table(head, rows)
         found = self.snapshot.probes.get(probe)
         reason = found.reason if found is not None and found.reason else "none was found"
         return f'<p style="font-size:12px;margin:4px 0">No {what}: {escape(reason)}</p>'
@@ -92,10 +92,11 @@ class FindingsView:
             [f"{_SIGNS[f.severity]} {f.severity}", f.subject, f.evidence, f.why, f.cure, f.source]
             for f in self.findings
         ]
-        return _table(["", "about", "what was read", "what it costs", "cure", "source"], rows)
+        return table(["", "about", "what was read", "what it costs", "cure", "source"], rows)
 
 
-def _table(head: list[str], rows: list[list[Any]]) -> str:
+def table(head: list[str], rows: list[list[Any]]) -> str:
+    """Return an HTML table of plain values; an `Unknown` is a dash that tells its reason."""
     heads = "".join(f'<th scope="col" style="{_CELL}">{escape(name)}</th>' for name in head)
     body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows)
     return f'<table style="{_TABLE}"><tr>{heads}</tr>{body}</table>'

@@ -4,6 +4,7 @@
 - `record`: one iteration of one rank, as compact binary
 - `layout`: the tensors that the iterations of a model reduce, sent once
 - `link`: the encrypted, authenticated sockets at both ends
+- `lines`: what the agent of a VM is told, and tells
 - `lifeline`, `connection_file`: how processes that belong together start and end
 """
 

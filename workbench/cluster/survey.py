@@ -1,0 +1,73 @@
+"""Looks at VMs without starting a rank: what ``%doctor --hosts`` shows."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from workbench.cluster import network, preflight
+from workbench.cluster.agents import Agent, at_once
+from workbench.cluster.hosts import HostsLike, parse_hosts
+from workbench.cluster.preflight import Preflight, Problem
+from workbench.errors import HorovodMissing, StartFailed
+from workbench.resources import Snapshot
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What was found on VMs.
+
+    Attributes
+    ----------
+    preflight
+        A row per VM that answers, and the problems of all.
+    snapshots
+        What each VM that answers has, by its name.
+    """
+
+    preflight: Preflight
+    snapshots: dict[str, Snapshot]
+
+
+def survey(
+    hosts: HostsLike, ssh_config: str | Path | None = None, timeout_s: float = 60.0
+) -> Survey:
+    """Look at all VMs of `hosts` at once; one that does not answer is a problem, not an error.
+
+    Raises
+    ------
+    UsageError
+        `hosts` cannot be read.
+    """
+    chosen = parse_hosts(hosts)
+    config = None if ssh_config is None else Path(ssh_config).expanduser()
+    agents = [Agent(host, host.slots, config) for host in chosen]
+    try:
+        return _look(agents, time.monotonic() + timeout_s)
+    finally:
+        at_once(agents, Agent.close)
+
+
+def _look(agents: list[Agent], deadline: float) -> Survey:
+    problems: list[Problem] = []
+    there = []
+    for agent in agents:
+        try:
+            agent.wait_until_greeted(deadline)
+            there.append(agent)
+            agent.wait_until_loaded(deadline)
+        except (StartFailed, HorovodMissing) as error:
+            cause, _, cure = str(error).removeprefix(f"{agent.name}: ").rpartition(": ")
+            problems.append(Problem(agent.name, True, cause, cure))
+    found = Preflight([], [])
+    if there:
+        slots = [agent.host.slots if agent.host else 1 for agent in there]
+        try:
+            found = preflight.look(there, network.choose(there), slots)
+        except StartFailed as error:
+            vm, _, cause = str(error).partition(": ")
+            what, _, cure = cause.rpartition(": ")
+            problems.append(Problem(vm, True, what, cure))
+    snapshots = {agent.name: Snapshot.from_plain(agent.facts["snapshot"]) for agent in there}
+    return Survey(Preflight(found.rows, problems + found.problems), snapshots)

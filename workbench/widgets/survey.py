@@ -1,0 +1,61 @@
+"""Several VMs in a notebook: a row for each, what differs, and what is set up wrong."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import TYPE_CHECKING
+
+from workbench.doctor import diagnose
+from workbench.widgets.machine import table
+
+if TYPE_CHECKING:
+    from workbench.cluster.survey import Survey
+
+_GOOD = "All of them reach each other, and have the same versions."
+
+_SIGNS = {"error": "\u2716", "warning": "\u26a0"}
+
+
+class SurveyView:
+    """A survey as tables.
+
+    Parameters
+    ----------
+    survey
+        What was found.
+    """
+
+    def __init__(self, survey: Survey) -> None:
+        self._rows = survey.preflight.rows
+        self._problems = [
+            [_sign(fatal=p.fatal), p.vm, p.what, p.cure] for p in survey.preflight.problems
+        ]
+        self._problems += [
+            [f"{_SIGNS[f.severity]} {f.severity}", vm, f"{f.subject}: {f.evidence}", f.cure]
+            for vm, snapshot in survey.snapshots.items()
+            for f in diagnose(snapshot)
+            if f.severity in _SIGNS
+        ]
+
+    def __repr__(self) -> str:
+        parts = []
+        if self._rows:
+            lines = [list(self._rows[0]), *(list(row.values()) for row in self._rows)]
+            widths = [max(len(line[place]) for line in lines) for place in range(len(lines[0]))]
+            parts += ["  ".join(map(str.ljust, line, widths)).rstrip() for line in lines]
+        parts += [f"{sign} {vm}: {what}\n  cure: {cure}" for sign, vm, what, cure in self._problems]
+        if not self._problems:
+            parts.append(_GOOD)
+        return "\n".join(parts)
+
+    def _repr_html_(self) -> str:
+        rows = [list(row.values()) for row in self._rows]
+        text = table(list(self._rows[0]), rows) if rows else ""
+        if self._problems:
+            return text + table(["", "VM", "what was found", "cure"], self._problems)
+        return f'{text}<p style="font-size:12px;margin:4px 0">{escape(_GOOD)}</p>'
+
+
+def _sign(*, fatal: bool) -> str:
+    severity = "error" if fatal else "warning"
+    return f"{_SIGNS[severity]} {severity}"
