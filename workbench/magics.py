@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from IPython.core.interactiveshell import InteractiveShell
 
-_VERBS = ("start", "status", "stop", "restart", "resize")
+_VERBS = ("start", "status", "stop", "restart", "resize", "attach")
 
 
 @magics_class
@@ -32,7 +32,9 @@ class WorkbenchMagics(Magics):
     @argument("--hosts", default=None, help="start: VMs and their ranks, vm1:2,vm2:2, or a file")
     @argument("--ssh-config", default=None, help="start: an ssh client configuration of its own")
     @argument("--release-after", default=None, metavar="TIME", help="start: stop when idle, 30m")
+    @argument("--keep", default=None, metavar="TIME", help="start: outlive the kernel, 30m")
     @argument("--ranks", default=None, help="restart: such as 0,2-3; those that are lost")
+    @argument("--name", default=None, help="attach: the cluster's, where several run")
     @line_magic
     def cluster(self, line: str) -> Any:
         """Bring the notebook's cluster up, change it, or show it.
@@ -45,7 +47,10 @@ class WorkbenchMagics(Magics):
 
         if args.verb == "start":
             options = {"hosts": args.hosts, "ssh_config": args.ssh_config}
-            return registry.start(args.n, release_after=args.release_after, **options)
+            times = {"release_after": args.release_after, "keep": args.keep}
+            return registry.start(args.n, **times, **options)
+        if args.verb == "attach":
+            return registry.attach(args.name)
         if args.verb == "restart":
             return registry.required().restart(args.ranks)
         if args.verb == "resize":

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import subprocess
 import sys
 import threading
 import time
@@ -17,6 +16,8 @@ from typing import Any, TypeVar
 
 import workbench
 from workbench.cluster import ssh
+from workbench.cluster.child import Child, Held, Piped
+from workbench.cluster.controller_process import exit_text
 from workbench.cluster.hosts import Host
 from workbench.errors import HorovodMissing, StartFailed, WireError
 from workbench.wire.lines import PROTOCOL, LineReader, encode_line
@@ -30,6 +31,14 @@ _SILENCE_S = 60.0
 _SAID_LINES = 60
 _ANSWER_S = 15.0
 _END_S = 3.0
+
+
+@dataclass(frozen=True)
+class Keep:
+    """How a process outlives its kernel: the socket of its holder, and seconds without a kernel."""
+
+    path: Path
+    grace_s: float
 
 
 @dataclass(frozen=True)
@@ -65,6 +74,10 @@ class Agent:
         Ranks that it will run, which share its cores.
     ssh_config
         An ssh client configuration to use instead of the user's own.
+    keep
+        How it outlives this kernel; None: it does not.
+    found
+        It runs already, kept from an earlier kernel.
 
     Attributes
     ----------
@@ -74,8 +87,17 @@ class Agent:
         What the agent has told of itself, of its VM, and of what it could load.
     """
 
-    def __init__(self, host: Host | None, slots: int, ssh_config: Path | None = None) -> None:
+    def __init__(
+        self,
+        host: Host | None,
+        slots: int,
+        ssh_config: Path | None = None,
+        *,
+        keep: Keep | None = None,
+        found: bool = False,
+    ) -> None:
         self.host = host
+        self._keep = keep
         self.hello: dict[str, Any] = {}
         self.facts: dict[str, Any] = {}
         self.loaded: dict[str, Any] = {}
@@ -88,33 +110,35 @@ class Agent:
         self._closing = False
         self._said: deque[str] = deque(maxlen=_SAID_LINES)
         self._changed = threading.Condition()
-        self._writing = threading.Lock()
-        program = [self._python, *_PROGRAM]
-        self._process = subprocess.Popen(
-            [*program, str(os.getpid())]
-            if host is None
-            else ssh.command(host, program, ssh_config),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            # Ctrl-C in a terminal is for the cell, not for the agent
-            start_new_session=True,
+        self._child = self._find() if found else self._start(ssh_config)
+        self._thread = threading.Thread(
+            target=self._listen, name=f"workbench-agent-{slots}", daemon=True
         )
-        self._threads = [
-            threading.Thread(target=target, name=f"workbench-agent-{target.__name__}", daemon=True)
-            for target in (self._listen, self._overhear)
-        ]
-        for thread in self._threads:
-            thread.start()
-        self.order(
-            "load",
-            slots=slots,
-            environment=dict(host.environment) if host else {},
-            directory=host.directory if host else None,
-            silence_s=_SILENCE_S if host else None,
-        )
+        self._thread.start()
+        if not found:
+            self.order(
+                "load",
+                slots=slots,
+                environment=dict(host.environment) if host else {},
+                directory=host.directory if host else None,
+                silence_s=_SILENCE_S if host else None,
+            )
         if host is not None:
             threading.Thread(target=self._keep_alive, daemon=True).start()
+
+    def _start(self, ssh_config: Path | None) -> Child:
+        program = [self._python, *_PROGRAM]
+        if self.host is not None:
+            command = ssh.command(self.host, program, ssh_config)
+        else:
+            command = [*program, str(os.getpid()) if self._keep is None else "{pid}"]
+        if self._keep is None:
+            return Piped(command, self._said.append)
+        return Held.start(self._keep.path, self._keep.grace_s, command)
+
+    def _find(self) -> Child:
+        assert self._keep is not None
+        return Held(self._keep.path)
 
     @property
     def name(self) -> str:
@@ -137,7 +161,7 @@ class Agent:
             It did not answer, or has another version: the VM, the cause and the cure.
         """
         if not self._wait(lambda: bool(self.facts), deadline):
-            code = self._process.poll()
+            code = self._child.poll()
             if self.host is None:
                 raise StartFailed(f"the agent of this machine {_ended(code)}:\n{self._tail()}")
             raise StartFailed(ssh.explain(self.host, code, self._tail(), self._python))
@@ -183,12 +207,8 @@ class Agent:
 
     def order(self, kind: str, **content: Any) -> None:
         """Send an order; where the agent is gone, `lost` tells."""
-        stdin = self._process.stdin
-        assert stdin is not None
         try:
-            with self._writing:
-                stdin.write(encode_line(kind, content))
-                stdin.flush()
+            self._child.write(encode_line(kind, content))
         except (OSError, ValueError):
             return
 
@@ -219,31 +239,24 @@ class Agent:
 
     def wait_until_gone(self) -> None:
         """Wait until the agent has ended, for whatever reason."""
-        self._process.wait()
+        self._thread.join()
 
     def close(self) -> None:
         """End the agent, which ends its ranks; returns when it is gone, or cannot be reached."""
         self._closing = True
-        assert self._process.stdin is not None
-        try:
-            with self._writing:
-                self._process.stdin.close()
-        except OSError:
-            pass
-        try:
-            self._process.wait(_END_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        for thread in self._threads:
-            thread.join(timeout=1)
+        self._child.end(_END_S)
+        self._thread.join(timeout=1)
+
+    def leave(self) -> None:
+        """Let it run where it is kept; else end it."""
+        self._closing = True
+        self._child.leave()
 
     # threads
 
     def _listen(self) -> None:
-        stdout, reader = self._process.stdout, LineReader()
-        assert stdout is not None
-        while data := os.read(stdout.fileno(), 1 << 16):
+        reader = LineReader(self._said.append)
+        while data := self._child.read():
             try:
                 messages = reader.feed(data)
             except WireError as error:
@@ -253,12 +266,10 @@ class Agent:
                 for kind, content in messages:
                     self._take(kind, content)
                 self._changed.notify_all()
-        code = self._process.wait()
         with self._changed:
             if not self._closing:
-                self._gone = self._why_gone(code)
+                self._gone = self._why_gone(self._child.poll())
             self._changed.notify_all()
-        stdout.close()
 
     def _take(self, kind: str, content: dict[str, Any]) -> None:
         if kind in {"hello", "facts", "loaded"}:
@@ -270,21 +281,14 @@ class Agent:
         elif "id" in content:
             self._answers[content["id"]] = content["answer"]
 
-    def _why_gone(self, code: int) -> str:
+    def _why_gone(self, code: int | None) -> str:
         if self.host is None:
             return f"the agent of this machine {_ended(code)}"
-        self._threads[1].join(timeout=1)
         said = [line for line in self._said if line.strip()]
         last = f" ({said[-1].strip()})" if said else ""
         if code == 255:
             return f"{self.name} does not answer any more{last}"
         return f"the agent of {self.name} {_ended(code)}{last}"
-
-    def _overhear(self) -> None:
-        assert self._process.stderr is not None
-        with self._process.stderr as stream:
-            for line in stream:
-                self._said.append(line.decode("utf-8", "replace").rstrip())
 
     def _keep_alive(self) -> None:
         while not self._closing and not self._gone:
@@ -299,7 +303,6 @@ class Agent:
         return True
 
     def _tail(self) -> str:
-        self._threads[1].join(timeout=0.2)
         return "\n".join(self._said)
 
 
@@ -310,4 +313,4 @@ def at_once(agents: list[Agent], ask: Callable[[Agent], Result]) -> list[Result]
 
 
 def _ended(code: int | None) -> str:
-    return "did not greet in time" if code is None else f"ended with exit status {code}"
+    return "did not greet in time" if code is None else exit_text(code)

@@ -15,11 +15,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from workbench.cluster import registry
+from workbench.cluster import keeping, registry
 from workbench.cluster.background import in_background, uninterrupted
 from workbench.cluster.engines import Engines
+from workbench.cluster.guard import Guard
 from workbench.cluster.hosts import Host, HostsLike, parse_hosts, total_slots
-from workbench.cluster.idle import IdleWatch
+from workbench.cluster.idle import IdleWatch, seconds
 from workbench.cluster.ranks import RankInfo, parse_ranks, ranks_text
 from workbench.cluster.run import CellRun, RunResult
 from workbench.cluster.sink import NotebookSink, Sink
@@ -30,6 +31,7 @@ from workbench.errors import (
     UsageError,
     WorkbenchError,
 )
+from workbench.rank.control import ANY_CELL
 
 if TYPE_CHECKING:
     from workbench.cluster.preflight import Preflight
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
     from workbench.wire import Inbox, Message
 
 _POLL_S = 0.02
+_FREE_S = 1.0
 _UP = frozenset({"ready", "running"})
 
 
@@ -65,6 +68,9 @@ class Cluster:
     release_after
         Without a cell for this long (``"30m"``, or seconds) the cluster stops,
         so that others get its GPUs; None for never.
+    keep
+        How long (``"30m"``, or seconds) it outlives its kernel, to be met again
+        by `attach`; None: not at all.
 
     Attributes
     ----------
@@ -89,6 +95,7 @@ class Cluster:
         start_timeout_s: float = 60.0,
         hang_after_s: float | None = 10.0,
         release_after: str | float | None = None,
+        keep: str | float | None = None,
     ) -> None:
         self._hosts = _checked(n, hosts, launcher)
         if self._hosts is None:
@@ -106,6 +113,7 @@ class Cluster:
         self.fabric: FittedFabric | None = None
         self._start_timeout_s = start_timeout_s
         self._hang_after_s = hang_after_s
+        self._keep_s = None if keep is None else seconds(keep)
         self._idle = None if release_after is None else IdleWatch(release_after, self._release)
         self._numbers = itertools.count(1)
         self._run: CellRun | None = None
@@ -157,7 +165,7 @@ class Cluster:
             self._engines = self._inbox = None
         atexit.register(self._stop_at_exit, os.getpid())
         try:
-            self._engines = Engines(self.n, self._hosts, self._ssh_config, self._start_timeout_s)
+            self._engines = self._new_engines(None)
             self._engines.spawn()
             # loaded only now, while the processes load what takes them longer
             from workbench.wire import Inbox
@@ -169,6 +177,7 @@ class Cluster:
         except BaseException as error:
             self._give_up(error)
             raise
+        self._write_down()
         with self._lock:
             if self.state == "starting":
                 self._set("ready")
@@ -176,6 +185,111 @@ class Cluster:
                     self._idle.start()
                 return self
         raise ClusterStopped(f"cluster {self.name} was stopped while it started")
+
+    @classmethod
+    def attach(cls, name: str | None = None) -> Cluster:
+        """Meet a cluster again that an earlier kernel has started with `keep`.
+
+        Its ranks' variables stand, and so do its timings up to the last cell
+        whose end that kernel saw. A cell that still runs is waited for; an
+        interrupt meanwhile ends it.
+
+        Parameters
+        ----------
+        name
+            As ``cluster.name`` told; not needed where there is only one.
+
+        Raises
+        ------
+        NoCluster
+            There is none that runs.
+        StartFailed
+            Its processes are gone.
+        """
+        folder, state = keeping.find(name)
+        options = state["options"]
+        if options["hosts"] is not None:
+            options["hosts"] = [Host(**host) for host in options["hosts"]]
+        cluster = cls(**options)
+        cluster._meet_again(folder, state)
+        return cluster
+
+    def _new_engines(self, folder: Path | None) -> Engines:
+        return Engines(
+            self.n,
+            self._hosts,
+            self._ssh_config,
+            self._start_timeout_s,
+            keep_s=self._keep_s,
+            folder=folder,
+        )
+
+    def _meet_again(self, folder: Path, state: dict[str, Any]) -> None:
+        from workbench.wire import Inbox
+
+        self.name, self._numbers = state["name"], itertools.count(int(time.time()))
+        self._set("starting", "meeting the ranks again")
+        engines = self._engines = self._new_engines(folder)
+        try:
+            self.timings.restore(folder)
+            self.timings.listen(state["address"], state["timings"])
+            self._inbox = Inbox(
+                self._receive,
+                interface=state["address"],
+                name="control",
+                state=state["control"],
+            )
+            engines.find(state["engines"])
+            self.n = len(engines.ranks)
+            self._wait_until_idle(engines, self._inbox)
+        except BaseException as error:
+            self._let_go()
+            self._set("stopped", f"could not be met again: {error}")
+            raise
+        atexit.register(self._stop_at_exit, os.getpid())
+        self._set("ready")
+
+    def _wait_until_idle(self, engines: Engines, inbox: Inbox) -> None:
+        self._set("starting", "waiting for the cell that still runs")
+        try:
+            engines.wait_until_idle()
+            return
+        except KeyboardInterrupt:
+            guard = Guard(ANY_CELL, inbox.send)
+            guard.interrupt(range(self.n))
+        time.sleep(_FREE_S)
+        guard.release(range(self.n))
+        uninterrupted(engines.wait_until_idle)
+        uninterrupted(engines.reform)
+
+    def _write_down(self) -> None:
+        """Let the next kernel find this cluster, where it is kept."""
+        if self._keep_s is None or self._engines is None or self._inbox is None:
+            return
+        hosts = None if self._hosts is None else [host.to_plain() for host in self._hosts]
+        state = {
+            "name": self.name,
+            "address": self._engines.address,
+            "options": {
+                "n": self.n if hosts is None else None,
+                "hosts": hosts,
+                "ssh_config": None if self._ssh_config is None else str(self._ssh_config),
+                "keep": self._keep_s,
+                "hang_after_s": self._hang_after_s,
+            },
+            "engines": self._engines.to_state(),
+            "control": self._inbox.to_state(),
+            "timings": self.timings.to_state(),
+        }
+        keeping.save(self._engines.folder, state)
+
+    def _let_go(self) -> None:
+        """Leave a kept cluster to the next kernel."""
+        if self._engines is not None:
+            self._engines.leave()
+        if self._inbox is not None:
+            self._inbox.close()
+        self.timings.close()
 
     def stop(self) -> None:
         """Stop every process of the cluster; timings stand. May be called again."""
@@ -192,7 +306,7 @@ class Cluster:
     def _stop_at_exit(self, pid: int) -> None:
         # a process that this one has forked runs this as well, and the ranks are not its own
         if pid == os.getpid() and self._begin_to_stop():
-            self._take_down()
+            (self._take_down if self._keep_s is None else self._let_go)()
 
     def _give_up(self, error: BaseException) -> None:
         """Take down what had started; a stop from elsewhere is why it failed, not how."""
@@ -271,6 +385,7 @@ class Cluster:
                 self._set("failed", str(error))
                 raise
             self.n = len(engines.ranks)
+            self._write_down()
             self._set("ready")
         return self
 
@@ -447,6 +562,8 @@ class Cluster:
         if self._idle is not None:
             self._idle.used()
         self.timings.end_cell(run.number, run.iterations)
+        if self._keep_s is not None:
+            self.timings.save(engines.folder)
         self._run = None
         if self.state == "running" and run.broken and not self._lost() and not run.unfinished:
             self._set("running", "forming the ring anew")

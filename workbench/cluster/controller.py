@@ -6,8 +6,11 @@
 from __future__ import annotations
 
 import gc
+import os
 import shutil
+import signal
 import sys
+import threading
 import time
 
 from workbench.wire.lifeline import die_with_parent
@@ -25,11 +28,19 @@ def main() -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
     die_with_parent(parent, clean_up)
+    threading.Thread(target=_end_with_input, name="workbench-input", daemon=True).start()
     gc.disable()  # what is loaded now all stays
     from ipyparallel.controller.app import main as controller_main
 
     gc.enable()
     controller_main()
+
+
+def _end_with_input() -> None:
+    """End as on SIGTERM once whoever started this process closes its input."""
+    while os.read(0, 1 << 16):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 if __name__ == "__main__":

@@ -6,44 +6,72 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
+import threading
+from collections import deque
 from pathlib import Path
 from typing import Any
 
 from jupyter_core.paths import jupyter_runtime_dir
 
+from workbench.cluster.child import Child, Held, Piped
 from workbench.errors import StartFailed
 from workbench.wire.connection_file import wait_until_whole
+from workbench.wire.lines import LineReader
 
 _HEART_PERIOD_MS = 200
 """An engine counts as there at its first heartbeat; ipyparallel's default is 3,000."""
 _HEART_MISSES = 150
-_TERM_S = 0.5
+_TERM_S = 1.0
 _LOG_LINES = 12
 
 
 class ControllerProcess:
-    """Started by `start`, ended by `stop`, and gone soon after this process in any case."""
+    """Started by `start` or met again by `find`, ended by `stop`.
 
-    def __init__(self) -> None:
-        runtime = Path(jupyter_runtime_dir())
-        runtime.mkdir(parents=True, exist_ok=True, mode=0o700)
-        # mkdtemp makes it readable by this user only: it will hold the keys
-        self.folder = Path(tempfile.mkdtemp(prefix="workbench-", dir=runtime))
-        self._process: subprocess.Popen[bytes] | None = None
+    Parameters
+    ----------
+    folder
+        Of a controller that runs already; a new one by default.
+    """
 
-    def start(self, address: str) -> None:
-        """Start it, to listen on `address` only."""
-        with self._log.open("wb") as log:
-            self._process = subprocess.Popen(
-                self._command(address),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+    def __init__(self, folder: Path | None = None) -> None:
+        self.folder = new_folder() if folder is None else folder
+        self._child: Child | None = None
+        self._said: deque[str] = deque(maxlen=_LOG_LINES)
+
+    def start(self, address: str, grace_s: float | None = None) -> None:
+        """Start it, to listen on `address` only.
+
+        Parameters
+        ----------
+        grace_s
+            How long it outlives this kernel; None: it does not.
+        """
+        command = self._command(address, str(os.getpid()) if grace_s is None else "{pid}")
+        if grace_s is None:
+            self._follow(Piped(command, self._said.append))
+        else:
+            self._follow(Held.start(self._socket, grace_s, command))
+
+    def find(self) -> None:
+        """Meet the one that an earlier kernel has started."""
+        self._follow(Held(self._socket))
+
+    def _follow(self, child: Child) -> None:
+        self._child = child
+        threading.Thread(target=self._listen, name="workbench-controller", daemon=True).start()
+
+    def _listen(self) -> None:
+        assert self._child is not None
+        reader = LineReader(self._said.append)
+        while data := self._child.read():
+            reader.feed(data)
+
+    @property
+    def _socket(self) -> Path:
+        return self.folder / "controller.sock"
 
     @property
     def client_file(self) -> Path:
@@ -77,24 +105,24 @@ class ControllerProcess:
     @property
     def ended(self) -> str:
         """How it ended, in words; empty while it runs."""
-        code = self._process.poll() if self._process else None
+        code = self._child.poll() if self._child else None
         return "" if code is None else f"the ipyparallel controller {exit_text(code)}"
 
     def stop(self) -> None:
         """End it, and remove its folder."""
-        if self._process is not None:
-            _signal_group(self._process, signal.SIGTERM)
-            try:
-                self._process.wait(_TERM_S)
-            except subprocess.TimeoutExpired:
-                _signal_group(self._process, signal.SIGKILL)
-                self._process.wait()
+        if self._child is not None:
+            self._child.end(_TERM_S)
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def _command(self, address: str) -> list[str]:
+    def leave(self) -> None:
+        """Let it run where it is kept."""
+        if self._child is not None:
+            self._child.leave()
+
+    def _command(self, address: str, parent: str) -> list[str]:
         return [
             *(sys.executable, "-m", "workbench.cluster.controller"),
-            *(str(os.getpid()), str(self.folder)),
+            *(parent, str(self.folder)),
             f"--profile-dir={self.folder}",
             f"--ip={address}",
             f"--location={address}",
@@ -104,13 +132,20 @@ class ControllerProcess:
             f"--HeartMonitor.max_heartmonitor_misses={_HEART_MISSES}",
         ]
 
-    @property
-    def _log(self) -> Path:
-        return self.folder / "controller.log"
-
     def _log_tail(self) -> str:
-        text = self._log.read_text(errors="replace")
-        return "\n".join(text.splitlines()[-_LOG_LINES:]) or "(empty)"
+        return "\n".join(self._said) or "(empty)"
+
+
+def runtime_folder() -> Path:
+    """Return where this user's clusters have their folders."""
+    return Path(jupyter_runtime_dir())
+
+
+def new_folder() -> Path:
+    """Return a new folder that only this user can read: it will hold keys."""
+    runtime = runtime_folder()
+    runtime.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return Path(tempfile.mkdtemp(prefix="workbench-", dir=runtime))
 
 
 def exit_text(code: int) -> str:
@@ -121,10 +156,3 @@ def exit_text(code: int) -> str:
         return f"was killed by {signal.Signals(-code).name}"
     except ValueError:
         return f"was killed by signal {-code}"
-
-
-def _signal_group(process: subprocess.Popen[bytes], number: int) -> None:
-    try:
-        os.killpg(process.pid, number)
-    except ProcessLookupError:
-        return

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workbench.cluster import network, placement, preflight
-from workbench.cluster.agents import Agent, at_once
+from workbench.cluster.agents import Agent, Keep, at_once
 from workbench.cluster.controller_process import ControllerProcess, exit_text
 from workbench.cluster.hosts import Host
 from workbench.cluster.ranks import RankInfo, ranks_text
@@ -51,6 +51,10 @@ class Engines:
         An ssh client configuration to use instead of the user's own.
     timeout_s
         For each step of the start.
+    keep_s
+        How long the processes outlive this kernel; None: they do not.
+    folder
+        Of a cluster that runs already, to be met again by `find`.
 
     Attributes
     ----------
@@ -59,14 +63,22 @@ class Engines:
     """
 
     def __init__(
-        self, n: int, hosts: tuple[Host, ...] | None, ssh_config: Path | None, timeout_s: float
+        self,
+        n: int,
+        hosts: tuple[Host, ...] | None,
+        ssh_config: Path | None,
+        timeout_s: float,
+        *,
+        keep_s: float | None = None,
+        folder: Path | None = None,
     ) -> None:
         self.preflight: preflight.Preflight | None = None
         self._hosts = hosts
         self._slots = [host.slots for host in hosts] if hosts else [n]
         self._ssh_config = ssh_config
         self._timeout_s = timeout_s
-        self._controller = ControllerProcess()
+        self._keep_s = keep_s
+        self._controller = ControllerProcess(folder)
         self._agents: list[Agent] = []
         self._links: list[network.Link] = []
         self._address = "127.0.0.1"
@@ -84,16 +96,76 @@ class Engines:
     def spawn(self) -> None:
         """Start the processes, which then need no one for a while; `stop` ends them."""
         if self._hosts is None:
-            self._controller.start(self._address)
-            self._agents = [Agent(None, self._slots[0])]
-            return
+            self._controller.start(self._address, self._keep_s)
         try:
-            for host in self._hosts:
-                self._agents.append(Agent(host, host.slots, self._ssh_config))
+            self._add_agents(found=False)
         except FileNotFoundError as error:
             raise StartFailed(
                 "there is no ssh on this machine: install the package openssh-client"
             ) from error
+
+    def _add_agents(self, *, found: bool) -> None:
+        for vm, slots in enumerate(self._slots):
+            host = None if self._hosts is None else self._hosts[vm]
+            path = self.folder / f"agent-{vm}.sock"
+            keep = None if self._keep_s is None else Keep(path, self._keep_s)
+            self._agents.append(Agent(host, slots, self._ssh_config, keep=keep, found=found))
+
+    @property
+    def address(self) -> str:
+        """The address at which the VMs see this machine."""
+        return self._address
+
+    @property
+    def folder(self) -> Path:
+        """Where the cluster's files are."""
+        return self._controller.folder
+
+    def to_state(self) -> dict[str, Any]:
+        """Return what `find` needs in another kernel."""
+        return {
+            "address": self._address,
+            "slots": self._slots,
+            "links": [asdict(link) for link in self._links],
+            "connection": self._connection,
+            "members": [asdict(member) for member in self._members],
+        }
+
+    def find(self, state: dict[str, Any]) -> None:
+        """Meet the engines that an earlier kernel has left, and wait until they run no cell.
+
+        Raises
+        ------
+        StartFailed
+            They are gone.
+        """
+        import ipyparallel
+
+        self._address, self._connection = state["address"], state["connection"]
+        self._slots = state["slots"]
+        self._links = [network.Link(**link) for link in state["links"]]
+        self._controller.find()
+        self._add_agents(found=True)
+        self._wait_for_greetings()
+        for agent in self._agents:
+            agent.wait_until_loaded(self._deadline())
+        self._members = [
+            _Member(**{**member, "info": RankInfo(**member["info"])}) for member in state["members"]
+        ]
+        self._client = ipyparallel.Client(str(self._controller.client_file))
+
+    def wait_until_idle(self) -> None:
+        """Wait for the cells that still run."""
+        engines = [m.engine for m in self._members if m.info.rank not in self.lost()]
+        self._call_engines(engines, "idle", [()] * len(engines), patience_s=float("inf"))
+
+    def leave(self) -> None:
+        """Let everything run where it is kept, for the next kernel."""
+        if self._client is not None:
+            self._client.close()
+        for agent in self._agents:
+            agent.leave()
+        self._controller.leave()
 
     def greet(self) -> str:
         """Wait until every VM answers, and return the address at which they see this machine.
@@ -106,7 +178,7 @@ class Engines:
         if self._hosts is not None:
             self._wait_for_greetings()
             self._address = network.kernel_address(self._agents)
-            self._controller.start(self._address)
+            self._controller.start(self._address, self._keep_s)
         return self._address
 
     def start(self, control: Inbox, timings: Timings) -> None:
@@ -389,7 +461,13 @@ class Engines:
         return self._call_engines([member.engine for member in self._members], name, arguments)
 
     def _call_engines(
-        self, engines: list[int], name: str, arguments: list[tuple[Any, ...]], **options: Any
+        self,
+        engines: list[int],
+        name: str,
+        arguments: list[tuple[Any, ...]],
+        *,
+        patience_s: float | None = None,
+        **options: Any,
     ) -> list[Any]:
         assert self._client is not None
         pending = [
@@ -397,22 +475,25 @@ class Engines:
             for engine, given in zip(engines, arguments, strict=True)
         ]
         try:
-            self._wait_for_answers(name, pending)
+            called = [m for m in self._members if m.engine in engines]
+            self._wait_for_answers(name, pending, called, patience_s or self._timeout_s)
             return [answer.get() for answer in pending]
         except StartFailed:
             raise
         except Exception as error:
             raise StartFailed(f"the ranks failed at {name!r}: {error}") from error
 
-    def _wait_for_answers(self, name: str, pending: list[Any]) -> None:
-        deadline = self._deadline()
+    def _wait_for_answers(
+        self, name: str, pending: list[Any], called: list[_Member], timeout_s: float
+    ) -> None:
+        deadline = time.monotonic() + timeout_s
         for answer in pending:
             while not answer.wait(_ANSWER_S):
-                self._check([(self._agents[m.vm], m.info.pid) for m in self._members])
+                self._check([(self._agents[m.vm], m.info.pid) for m in called])
                 if time.monotonic() > deadline:
                     silent = ranks_text(r for r, a in enumerate(pending) if not a.ready())
                     raise StartFailed(
-                        f"rank {silent} did not answer {name!r} within {self._timeout_s:g} s"
+                        f"rank {silent} did not answer {name!r} within {timeout_s:g} s"
                     )
 
 

@@ -90,10 +90,14 @@ class Host:
         # A copy, so that the caller's dict cannot change a checked host.
         object.__setattr__(self, "environment", MappingProxyType(dict(self.environment)))
 
+    def to_plain(self) -> dict[str, Any]:
+        """Return the fields as plain values, from which `Host` makes the same."""
+        plain = {each.name: getattr(self, each.name) for each in fields(self)}
+        return plain | {"environment": dict(self.environment)}
+
     def __reduce__(self) -> tuple[type[Host], tuple[Any, ...]]:
-        # A mapping proxy cannot be pickled or deep-copied; a dict can.
-        values = [getattr(self, each.name) for each in fields(self)[:-1]]
-        return Host, (*values, dict(self.environment))
+        # a mapping proxy cannot be pickled or deep-copied; a dict can
+        return Host, tuple(self.to_plain().values())
 
 
 HostsLike = str | os.PathLike[str] | Iterable[str | Host | Mapping[str, object]]

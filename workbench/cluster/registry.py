@@ -73,6 +73,18 @@ def _start(n: int | None, options: dict[str, Any]) -> Cluster:
     return cluster.start()
 
 
+def attach(name: str | None) -> Cluster:
+    """Make a cluster that an earlier kernel has left the current one; see `Cluster.attach`."""
+    from workbench.cluster.cluster import Cluster
+
+    with _starting:
+        if _current is not None and _current.state not in _DOWN:
+            raise ClusterError(f"{_current.name} runs in this notebook: stop it first")
+        cluster = Cluster.attach(name)
+        set_current(cluster)
+        return cluster
+
+
 def stop() -> Cluster:
     """Stop the current cluster, unless it is stopped already, and return it."""
     cluster = required()

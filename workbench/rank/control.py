@@ -14,6 +14,8 @@ from typing import Any
 
 from workbench.wire import Message
 
+ANY_CELL = -1
+"""Stands for whatever cell runs: a kernel that came later does not know its number."""
 _HOROVOD_FILES = ("horovod/torch/mpi_ops.py", "horovod/torch/functions.py")
 _CELL_FILE = "ipykernel_"
 """ipykernel compiles each cell under a file name with this in it."""
@@ -75,17 +77,22 @@ class Control:
 
     def _interrupt(self, content: dict[str, Any]) -> None:
         """Raise KeyboardInterrupt in the cell, if it still is the one meant."""
-        if content.get("cell") == self._cell():
+        if self._meant(content):
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
     def _release_ranks(self, content: dict[str, Any]) -> None:
         """Shut Horovod down; that may take seconds, and questions must still be answered."""
-        if content.get("cell") == self._cell():
+        if self._meant(content):
             threading.Thread(
                 target=partial(self._release, torn=bool(content.get("torn"))),
                 name="workbench-release",
                 daemon=True,
             ).start()
+
+    def _meant(self, content: dict[str, Any]) -> bool:
+        """Whether the cell that runs is the one that is asked for, or any is."""
+        cell = self._cell()
+        return cell is not None and content.get("cell") in {cell, ANY_CELL}
 
 
 def _collective_of(frame: FrameType | None) -> str:

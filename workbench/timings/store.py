@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections import deque
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -127,6 +129,41 @@ class Store:
         with self._lock:
             return list(self._collectives)
 
+    def save(self, folder: Path) -> None:
+        """Write rows and layouts into `folder`."""
+        with self._lock:
+            rows = self._rows[: self._count].copy()
+            state = {
+                "first_of_cell": list(self._first_of_cell.items()),
+                "next_iteration": self._next_iteration,
+                "forgotten": self.forgotten,
+                "layouts": [[rank, one.to_content()] for (rank, _), one in self._layouts.items()],
+            }
+        for name, write in (
+            ("timings.npy", lambda path: np.save(path.open("wb"), rows)),
+            ("timings.json", lambda path: path.write_text(json.dumps(state))),
+        ):
+            part = folder / f"{name}.part"
+            write(part)
+            part.replace(folder / name)
+
+    def restore(self, folder: Path) -> None:
+        """Read what `save` wrote; nothing where it wrote nothing."""
+        try:
+            rows = np.load(folder / "timings.npy")
+            state = json.loads((folder / "timings.json").read_text())
+        except (OSError, ValueError):
+            return
+        with self._lock:
+            self._rows, self._count = rows, len(rows)
+            self._first_of_cell = dict(map(tuple, state["first_of_cell"]))
+            self._next_iteration = state["next_iteration"]
+            self.forgotten = state["forgotten"]
+            for rank, content in state["layouts"]:
+                layout = Layout.from_content(content)
+                self._layouts[rank, layout.number] = layout
+            self.version += 1
+
     def _append(self, row: tuple[Any, ...]) -> None:
         if self._count == self._limit:
             half = self._limit // 2
@@ -134,7 +171,7 @@ class Store:
             self._count -= half
             self.forgotten += half
         elif self._count == len(self._rows):
-            self._rows = np.resize(self._rows, min(2 * len(self._rows), self._limit))
+            self._rows = np.resize(self._rows, min(max(1024, 2 * self._count), self._limit))
         self._rows[self._count] = row
         self._count += 1
 

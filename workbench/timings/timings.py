@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from workbench.errors import WireError
 from workbench.timings import frame, stragglers
@@ -94,11 +95,28 @@ class Timings:
         """Whether a cell runs that may send more."""
         return bool(self._running)
 
-    def listen(self, interface: str = "127.0.0.1") -> None:
-        """Open a port for the ranks on the address `interface`."""
+    def listen(self, interface: str = "127.0.0.1", state: dict[str, Any] | None = None) -> None:
+        """Open a port for the ranks on `interface`, or the one of an earlier `state`."""
         self._inbox = Inbox(
-            self._receive, interface=interface, on_error=self._unreadable, name="timings"
+            self._receive,
+            interface=interface,
+            on_error=self._unreadable,
+            name="timings",
+            state=state,
         )
+
+    def to_state(self) -> dict[str, Any]:
+        """Return how the ranks find this port, for whoever takes this kernel's place."""
+        assert self._inbox is not None
+        return self._inbox.to_state()
+
+    def save(self, folder: Path) -> None:
+        """Write the rows down, for the next kernel; single collectives are not in them."""
+        self._store.save(folder)
+
+    def restore(self, folder: Path) -> None:
+        """Read what `save` wrote, where it did."""
+        self._store.restore(folder)
 
     def address_for(self, rank: int) -> Address:
         """Let a rank in, and return how it connects."""

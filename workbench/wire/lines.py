@@ -6,6 +6,7 @@ A login shell there may print what it likes: only lines that begin with `MARK` c
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 from workbench.errors import WireError
@@ -39,12 +40,26 @@ def decode_line(line: bytes) -> tuple[str, dict[str, Any]] | None:
 
 
 class LineReader:
-    """Cuts a stream of bytes into messages."""
+    """Cuts a stream of bytes into messages.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    other
+        Called with each line that is none of ours.
+    """
+
+    def __init__(self, other: Callable[[str], None] = lambda _: None) -> None:
+        self._other = other
         self._rest = b""
 
     def feed(self, data: bytes) -> list[tuple[str, dict[str, Any]]]:
         """Return the messages that are complete now, in order."""
         *lines, self._rest = (self._rest + data).split(b"\n")
-        return [message for line in lines if (message := decode_line(line)) is not None]
+        messages = []
+        for line in lines:
+            message = decode_line(line)
+            if message is None:
+                self._other(line.decode("utf-8", "replace").rstrip())
+            else:
+                messages.append(message)
+        return messages

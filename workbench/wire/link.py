@@ -143,6 +143,13 @@ class Inbox(_Link):
         Address to listen on; a port is chosen.
     on_error
         Called with a `WireError` for a message that cannot be read.
+    state
+        What `to_state` gave: take the place of that inbox, to which ranks connect anew.
+
+    Raises
+    ------
+    WireError
+        The port of that inbox is taken.
     """
 
     def __init__(
@@ -152,6 +159,7 @@ class Inbox(_Link):
         interface: str = "127.0.0.1",
         on_error: Callable[[WireError], None] = lambda _: None,
         name: str = "inbox",
+        state: dict[str, Any] | None = None,
     ) -> None:
         super().__init__(zmq.ROUTER)
         self._handler = handler
@@ -160,19 +168,42 @@ class Inbox(_Link):
         self._auth = ThreadAuthenticator(self._context)
         self._auth.start()
         self._auth.configure_curve_callback(domain=_DOMAIN, credentials_provider=self._known)
-        self._public, secret = zmq.curve_keypair()
+        if state is None:
+            self._public, self._secret = zmq.curve_keypair()
+        else:
+            self._public, self._secret = state["public"].encode(), state["secret"].encode()
+            self._known.keys |= {key.encode() for key in state["known"]}
         self._socket.curve_server = True
         self._socket.curve_publickey = self._public
-        self._socket.curve_secretkey = secret
+        self._socket.curve_secretkey = self._secret
         self._socket.zap_domain = _DOMAIN.encode()
         # a rank may come back under its number, or a new one in its place
         self._socket.router_handover = True
         self._socket.rcvhwm = 0
-        self._endpoint = (
-            f"tcp://{interface}:{self._socket.bind_to_random_port(f'tcp://{interface}')}"
-        )
+        self._endpoint = self._bind(f"tcp://{interface}", state)
         self._outgoing: deque[tuple[int, Message]] = deque()
         self._start(name)
+
+    def _bind(self, address: str, state: dict[str, Any] | None) -> str:
+        if state is None:
+            return f"{address}:{self._socket.bind_to_random_port(address)}"
+        try:
+            self._socket.bind(state["endpoint"])
+        except zmq.ZMQError as error:
+            raise WireError(
+                f"the port of the earlier kernel, {state['endpoint']}, cannot be opened ({error}): "
+                "if that kernel still runs, shut it down"
+            ) from error
+        return str(state["endpoint"])
+
+    def to_state(self) -> dict[str, Any]:
+        """Return what another process needs to take this one's place; it holds the secret key."""
+        return {
+            "endpoint": self._endpoint,
+            "public": self._public.decode(),
+            "secret": self._secret.decode(),
+            "known": [key.decode() for key in self._known.keys],
+        }
 
     def address_for(self, rank: int) -> Address:
         """Make a key pair for `rank`, let it in, and return how it connects."""

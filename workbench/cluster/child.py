@@ -1,0 +1,192 @@
+"""The process behind an agent or a controller: a child of this kernel, or kept by a holder."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+from workbench.cluster.holder import END
+from workbench.errors import StartFailed
+from workbench.wire.lines import LineReader
+
+_CONNECT_S = 10.0
+_POLL_S = 0.01
+
+
+class Child(Protocol):
+    """Bytes to and from a process, and how it ended."""
+
+    def write(self, data: bytes) -> None:
+        """Send to its standard input; OSError where it is gone."""
+
+    def read(self) -> bytes:
+        """Wait for what it writes; empty at its end."""
+
+    def poll(self) -> int | None:
+        """Return its exit status, or None while it runs."""
+
+    def end(self, timeout_s: float) -> None:
+        """Close its input, and wait for its end; then kill it."""
+
+    def leave(self) -> None:
+        """Go, and let it run where it is kept."""
+
+
+class Piped:
+    """A child of this process; it does not outlive it.
+
+    Parameters
+    ----------
+    command
+        Program and arguments.
+    said
+        Called with each line on its standard error.
+    """
+
+    def __init__(self, command: list[str], said: Callable[[str], None]) -> None:
+        self._said = said
+        self._writing = threading.Lock()
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            # Ctrl-C in a terminal is for the cell, not for this process
+            start_new_session=True,
+        )
+        self._listener = threading.Thread(target=self._overhear, daemon=True)
+        self._listener.start()
+
+    def write(self, data: bytes) -> None:
+        """See `Child`."""
+        stdin = self._process.stdin
+        assert stdin is not None
+        with self._writing:
+            stdin.write(data)
+            stdin.flush()
+
+    def read(self) -> bytes:
+        """See `Child`."""
+        assert self._process.stdout is not None
+        data = os.read(self._process.stdout.fileno(), 1 << 16)
+        if not data:
+            self._process.wait()
+            self._listener.join(timeout=1)
+        return data
+
+    def poll(self) -> int | None:
+        """See `Child`."""
+        return self._process.poll()
+
+    def end(self, timeout_s: float) -> None:
+        """See `Child`."""
+        assert self._process.stdin is not None
+        try:
+            with self._writing:
+                self._process.stdin.close()
+        except OSError:
+            pass
+        try:
+            self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def leave(self) -> None:
+        """End it: nobody else would."""
+        self.end(0.5)
+
+    def _overhear(self) -> None:
+        assert self._process.stderr is not None
+        with self._process.stderr as stream:
+            for line in stream:
+                self._said(line.decode("utf-8", "replace").rstrip())
+
+
+class Held:
+    """A process that a holder keeps, so that the next kernel finds it.
+
+    Parameters
+    ----------
+    path
+        Of the holder's socket.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._code: int | None = None
+        self._ended = False
+        self._reader = LineReader()
+        self._writing = threading.Lock()
+        self._socket = socket.socket(socket.AF_UNIX)
+        deadline = time.monotonic() + _CONNECT_S
+        while True:
+            try:
+                self._socket.connect(str(path))
+                return
+            except OSError as error:
+                if time.monotonic() > deadline:
+                    raise StartFailed(f"the process behind {path} is gone: {error}") from error
+                time.sleep(_POLL_S)
+
+    @classmethod
+    def start(cls, path: Path, grace_s: float, command: list[str]) -> Held:
+        """Start a command under a holder of its own, and connect to it."""
+        holder = [sys.executable, "-m", "workbench.cluster.holder", str(path), str(grace_s)]
+        process = subprocess.Popen(
+            [*holder, *command],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        # it is this process's child for now, and must not stay behind as a zombie
+        threading.Thread(target=process.wait, daemon=True).start()
+        return cls(path)
+
+    def write(self, data: bytes) -> None:
+        """See `Child`."""
+        with self._writing:
+            self._socket.sendall(data)
+
+    def read(self) -> bytes:
+        """See `Child`."""
+        try:
+            data = self._socket.recv(1 << 16)
+        except OSError:
+            data = b""
+        for kind, content in self._reader.feed(data):
+            if kind == "gone":
+                self._code = content["code"]
+        self._ended = not data
+        return data
+
+    def poll(self) -> int | None:
+        """See `Child`; -1 where only the end is known."""
+        if self._code is not None:
+            return self._code
+        return -1 if self._ended else None
+
+    def end(self, timeout_s: float) -> None:
+        """See `Child`."""
+        try:
+            self.write(END)
+            self._socket.shutdown(socket.SHUT_WR)
+        except OSError:
+            return
+        deadline = time.monotonic() + timeout_s
+        while not self._ended and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
+
+    def leave(self) -> None:
+        """See `Child`."""
+        try:
+            self._socket.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            return

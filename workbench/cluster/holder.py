@@ -1,0 +1,175 @@
+"""Keeps a process of a cluster while its kernel restarts.
+
+``python -m workbench.cluster.holder SOCKET GRACE_S COMMAND...``
+
+It runs the command, and passes bytes between it and one client at a time on a
+Unix socket: the kernel. A client that comes later is told again what the
+command has reported so far. Without a client for the grace the command ends:
+its input is closed, then it is killed. In the command, ``{pid}`` stands for
+this process's id.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from workbench.errors import WireError
+from workbench.wire.lines import decode_line, encode_line
+
+REPEATED = frozenset({"hello", "facts", "loaded", "started", "exited"})
+"""Reports that a later client must hear; answers to questions are none of its."""
+END = encode_line("end", {})
+"""What a client sends to end the command now, rather than to leave it."""
+_PERIOD_S = 1.0
+_END_S = 3.0
+
+
+class Holder:
+    """One command and its present client.
+
+    Parameters
+    ----------
+    path
+        Of the socket; its folder is readable by this user only.
+    grace_s
+        How long the command goes on without a client.
+    command
+        Program and arguments.
+    """
+
+    def __init__(self, path: Path, grace_s: float, command: list[str]) -> None:
+        self._grace_s = grace_s
+        self._path = path
+        self._server = socket.socket(socket.AF_UNIX)
+        self._server.bind(str(path))
+        self._server.listen(4)
+        self._client: socket.socket | None = None
+        self._alone_since = time.monotonic()
+        self._history = b""
+        self._partial = b""
+        self._process = subprocess.Popen(
+            [part.replace("{pid}", str(os.getpid())) for part in command],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._input = self._process.stdin.fileno()
+        self._output = self._process.stdout.fileno()
+
+    def run(self) -> None:
+        """Serve until the command has ended, or nobody has come for the grace."""
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._server, selectors.EVENT_READ)
+            selector.register(self._output, selectors.EVENT_READ)
+            given_up = False
+            try:
+                while not given_up and self._step(selector):
+                    if self._client is None:
+                        self._keep_alive()
+                        given_up = time.monotonic() - self._alone_since > self._grace_s
+            finally:
+                self._end()
+            if given_up:  # no kernel is there to remove the cluster's folder, and its keys
+                shutil.rmtree(self._path.parent, ignore_errors=True)
+
+    def _step(self, selector: selectors.BaseSelector) -> bool:
+        for key, _ in selector.select(_PERIOD_S):
+            if key.fileobj is self._server:
+                self._welcome(selector)
+            elif key.fd == self._output:
+                data = os.read(self._output, 1 << 16)
+                if not data:
+                    return False
+                self._remember(data)
+                self._tell(selector, data)
+            # a client may have left since this was ready
+            elif key.fileobj is self._client and not self._hear(selector):
+                return False
+        return True
+
+    def _welcome(self, selector: selectors.BaseSelector) -> None:
+        peer, _ = self._server.accept()
+        self._leave(selector)  # one kernel at a time: the last to come
+        self._client = peer
+        selector.register(peer, selectors.EVENT_READ)
+        self._tell(selector, self._history)
+
+    def _hear(self, selector: selectors.BaseSelector) -> bool:
+        assert self._client is not None
+        try:
+            data = self._client.recv(1 << 16)
+        except OSError:
+            data = b""
+        if not data:
+            self._leave(selector)
+            return True
+        if END in data:
+            return False
+        with contextlib.suppress(OSError):
+            os.write(self._input, data)
+        return True
+
+    def _tell(self, selector: selectors.BaseSelector, data: bytes) -> None:
+        if self._client is not None and data:
+            try:
+                self._client.sendall(data)
+            except OSError:
+                self._leave(selector)
+
+    def _leave(self, selector: selectors.BaseSelector) -> None:
+        if self._client is not None:
+            selector.unregister(self._client)
+            self._client.close()
+            self._client = None
+            self._alone_since = time.monotonic()
+
+    def _remember(self, data: bytes) -> None:
+        *lines, self._partial = (self._partial + data).split(b"\n")
+        for line in lines:
+            with contextlib.suppress(WireError):
+                message = decode_line(line)
+                if message is not None and message[0] in REPEATED:
+                    self._history += line + b"\n"
+
+    def _keep_alive(self) -> None:
+        """Ping in the kernel's place: over ssh an agent that hears nothing gives up."""
+        with contextlib.suppress(OSError):
+            os.set_blocking(self._input, False)
+            os.write(self._input, encode_line("ping", {}))
+            os.set_blocking(self._input, True)
+
+    def _end(self) -> None:
+        self._path.unlink(missing_ok=True)
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError):
+            self._process.stdin.close()
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            try:
+                self._process.wait(_END_S)
+            except subprocess.TimeoutExpired:
+                self._process.send_signal(number)
+        with contextlib.suppress(OSError):
+            if self._client is not None:
+                code = self._process.wait()
+                self._client.sendall(encode_line("gone", {"code": code}))
+
+
+def main() -> None:
+    """Hold the command that the arguments name."""
+    path, grace_s, *command = sys.argv[1:]
+    Holder(Path(path), float(grace_s), command).run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,63 @@
+"""What a kernel writes down of a cluster that is kept, so that the next one finds it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from workbench.cluster.controller_process import runtime_folder
+from workbench.errors import NoCluster, UsageError
+
+_FILE = "cluster.json"
+
+
+def save(folder: Path, state: dict[str, Any]) -> None:
+    """Write `state` into the cluster's folder, which only this user can read: it holds keys."""
+    part = folder / f"{_FILE}.part"
+    part.touch(mode=0o600)
+    part.write_text(json.dumps(state))
+    part.replace(folder / _FILE)
+
+
+def find(name: str | None) -> tuple[Path, dict[str, Any]]:
+    """Return the folder and the state of a kept cluster that still runs.
+
+    Parameters
+    ----------
+    name
+        Its name; None where there is only one.
+
+    Raises
+    ------
+    NoCluster
+        There is none, or none of that name.
+    UsageError
+        There are several, and none was named.
+    """
+    kept = {state["name"]: (folder, state) for folder, state in _running()}
+    if name is not None and name in kept:
+        return kept[name]
+    there = ", ".join(sorted(kept)) or "none"
+    if name is not None or not kept:
+        asked = f"cluster {name!r}" if name else "a cluster"
+        raise NoCluster(
+            f"{asked} was asked for; of those that are kept there runs {there}: "
+            "only a cluster that was started with --keep 30m outlives its kernel"
+        )
+    if len(kept) > 1:
+        raise UsageError(f"several clusters run: name one of {there}")
+    return next(iter(kept.values()))
+
+
+def _running() -> list[tuple[Path, dict[str, Any]]]:
+    found = []
+    for path in runtime_folder().glob(f"workbench-*/{_FILE}"):
+        try:
+            state = json.loads(path.read_text())
+        except (OSError, ValueError):
+            continue
+        # a holder removes its socket when it ends
+        if (path.parent / "controller.sock").exists():
+            found.append((path.parent, state))
+    return found
