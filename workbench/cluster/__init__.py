@@ -1,7 +1,8 @@
 """Bringing ranks up and down, and running cells on them.
 
 - `cluster`: the door; `registry`: the notebook's current one
-- `hosts`: the VMs as users write them; `agents`: one process on each, over `ssh`
+- `options`: what is asked for; `hosts`: the VMs as users write them; `agents`:
+  one process on each, over `ssh`
 - `engines`: ipyparallel's engines as ranks; `controller_process`: the controller
   they meet at, whose process is `controller`
 - `network`, `placement`: which interface, GPU and cores a rank gets; `preflight`:
@@ -12,6 +13,8 @@
 - `run`: one cell on its way; `fold` and `sink`: its output; `guard` and
   `failures`: what happens when a rank fails; `hang`: why a cell stands still;
   `turns`: one cell after another; `idle`: when nobody uses it
+- `keeping`: what the next kernel needs; `holder`: the process that keeps another
+  meanwhile; `child`: either way, a process as its kernel sees it
 - `background`: what runs in a thread
 """
 

@@ -1,4 +1,4 @@
-"""A cluster: ipyparallel engines on this machine that are the ranks of a Horovod ring."""
+"""A cluster: ipyparallel engines, here or on VMs, that are the ranks of a Horovod ring."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ from workbench.cluster import keeping, registry
 from workbench.cluster.background import in_background, uninterrupted
 from workbench.cluster.engines import Engines
 from workbench.cluster.guard import Guard
-from workbench.cluster.hosts import Host, HostsLike, parse_hosts, total_slots
-from workbench.cluster.idle import IdleWatch, seconds
+from workbench.cluster.hosts import HostsLike
+from workbench.cluster.idle import IdleWatch
+from workbench.cluster.options import Options
 from workbench.cluster.ranks import RankInfo, parse_ranks, ranks_text
 from workbench.cluster.run import CellRun, RunResult
 from workbench.cluster.sink import NotebookSink, Sink
@@ -74,6 +75,10 @@ class Cluster:
 
     Attributes
     ----------
+    options
+        What was asked for.
+    n
+        Ranks now.
     name
         A word for people.
     state
@@ -97,35 +102,34 @@ class Cluster:
         release_after: str | float | None = None,
         keep: str | float | None = None,
     ) -> None:
-        self._hosts = _checked(n, hosts, launcher)
-        if self._hosts is None:
-            self.n = 2 if n is None else n
-        else:
-            self.n = total_slots(self._hosts)
-        self._ssh_config = None if ssh_config is None else Path(ssh_config).expanduser()
-        if self._ssh_config is not None and not self._ssh_config.is_file():
-            raise UsageError(f"ssh_config={str(ssh_config)!r} was given: there is no such file")
-        kind = "local" if self._hosts is None else "ssh"
-        self.name = f"{kind}-{secrets.token_hex(2)}"
+        options = Options.checked(
+            n,
+            hosts,
+            ssh_config,
+            launcher,
+            keep,
+            start_timeout_s=start_timeout_s,
+            hang_after_s=hang_after_s,
+            release_after=release_after,
+        )
+        self._set_up(options, f"{'ssh' if options.hosts else 'local'}-{secrets.token_hex(2)}")
+
+    def _set_up(self, options: Options, name: str) -> None:
+        self.options = options
+        self.n = options.n
+        self.name = name
         self.state = "stopped"
         self.message = ""
         self._timings: Timings | None = None
         self.fabric: FittedFabric | None = None
-        self._start_timeout_s = start_timeout_s
-        self._hang_after_s = hang_after_s
-        self._keep_s = None if keep is None else seconds(keep)
-        self._idle = None if release_after is None else IdleWatch(release_after, self._release)
+        idle = options.release_after
+        self._idle = None if idle is None else IdleWatch(idle, self._release)
         self._numbers = itertools.count(1)
         self._run: CellRun | None = None
         self._turns = Turns()
         self._engines: Engines | None = None
         self._inbox: Inbox | None = None
         self._lock = threading.RLock()
-
-    @property
-    def asked(self) -> tuple[object, ...]:
-        """What makes two clusters the same: how many ranks, and where."""
-        return (self.n, self._hosts, self._ssh_config)
 
     def snapshot(self) -> dict[str, Snapshot]:
         """Return what each VM has now, by its name; one that does not answer is left out."""
@@ -165,7 +169,7 @@ class Cluster:
             self._engines = self._inbox = None
         atexit.register(self._stop_at_exit, os.getpid())
         try:
-            self._engines = self._new_engines(None)
+            self._engines = Engines(self.options)
             self._engines.spawn()
             # loaded only now, while the processes load what takes them longer
             from workbench.wire import Inbox
@@ -207,29 +211,17 @@ class Cluster:
             Its processes are gone.
         """
         folder, state = keeping.find(name)
-        options = state["options"]
-        if options["hosts"] is not None:
-            options["hosts"] = [Host(**host) for host in options["hosts"]]
-        cluster = cls(**options)
+        cluster = cls.__new__(cls)
+        cluster._set_up(Options.from_plain(state["options"]), state["name"])
         cluster._meet_again(folder, state)
         return cluster
-
-    def _new_engines(self, folder: Path | None) -> Engines:
-        return Engines(
-            self.n,
-            self._hosts,
-            self._ssh_config,
-            self._start_timeout_s,
-            keep_s=self._keep_s,
-            folder=folder,
-        )
 
     def _meet_again(self, folder: Path, state: dict[str, Any]) -> None:
         from workbench.wire import Inbox
 
-        self.name, self._numbers = state["name"], itertools.count(int(time.time()))
+        self._numbers = itertools.count(int(time.time()))  # above those of the earlier kernel
         self._set("starting", "meeting the ranks again")
-        engines = self._engines = self._new_engines(folder)
+        engines = self._engines = Engines(self.options, folder)
         try:
             self.timings.restore(folder)
             self.timings.listen(state["address"], state["timings"])
@@ -264,19 +256,12 @@ class Cluster:
 
     def _write_down(self) -> None:
         """Let the next kernel find this cluster, where it is kept."""
-        if self._keep_s is None or self._engines is None or self._inbox is None:
+        if self.options.keep_s is None or self._engines is None or self._inbox is None:
             return
-        hosts = None if self._hosts is None else [host.to_plain() for host in self._hosts]
         state = {
             "name": self.name,
             "address": self._engines.address,
-            "options": {
-                "n": self.n if hosts is None else None,
-                "hosts": hosts,
-                "ssh_config": None if self._ssh_config is None else str(self._ssh_config),
-                "keep": self._keep_s,
-                "hang_after_s": self._hang_after_s,
-            },
+            "options": self.options.to_plain(),
             "engines": self._engines.to_state(),
             "control": self._inbox.to_state(),
             "timings": self.timings.to_state(),
@@ -306,7 +291,7 @@ class Cluster:
     def _stop_at_exit(self, pid: int) -> None:
         # a process that this one has forked runs this as well, and the ranks are not its own
         if pid == os.getpid() and self._begin_to_stop():
-            (self._take_down if self._keep_s is None else self._let_go)()
+            (self._take_down if self.options.keep_s is None else self._let_go)()
 
     def _give_up(self, error: BaseException) -> None:
         """Take down what had started; a stop from elsewhere is why it failed, not how."""
@@ -533,7 +518,7 @@ class Cluster:
             send=send,
             lost=lost,
             timeout_s=timeout,
-            hang_after_s=self._hang_after_s,
+            hang_after_s=self.options.hang_after_s,
         )
         ticket = self._turns.ticket()
 
@@ -562,7 +547,7 @@ class Cluster:
         if self._idle is not None:
             self._idle.used()
         self.timings.end_cell(run.number, run.iterations)
-        if self._keep_s is not None:
+        if self.options.keep_s is not None:
             self.timings.save(engines.folder)
         self._run = None
         if self.state == "running" and run.broken and not self._lost() and not run.unfinished:
@@ -643,24 +628,3 @@ class Cluster:
     def _set(self, state: str, message: str = "") -> None:
         self.state, self.message = state, message
         registry.changed()
-
-
-def _checked(
-    n: int | None, hosts: HostsLike | None, launcher: str | None
-) -> tuple[Host, ...] | None:
-    """Return the hosts, or None for this machine; raise `UsageError` for what means nothing."""
-    if launcher not in {None, "local", "ssh"}:
-        raise UsageError(f"launcher={launcher!r} was asked for: there are 'local' and 'ssh'")
-    if hosts is not None:
-        if n is not None:
-            raise UsageError(
-                f"n={n!r} and hosts={hosts!r} were both given: the hosts' slots are the ranks"
-            )
-        if launcher == "local":
-            raise UsageError("launcher='local' starts ranks on this machine: leave hosts out")
-        return parse_hosts(hosts)
-    if launcher == "ssh":
-        raise UsageError("launcher='ssh' needs hosts, such as hosts='vm1:2,vm2:2'")
-    if n is not None and (not isinstance(n, int) or isinstance(n, bool) or n < 1):
-        raise UsageError(f"a cluster of n={n!r} ranks was asked for: n is a number from 1")
-    return None

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from workbench.cluster import network, placement, preflight
 from workbench.cluster.agents import Agent, Keep, at_once
 from workbench.cluster.controller_process import ControllerProcess, exit_text
-from workbench.cluster.hosts import Host
+from workbench.cluster.options import Options
 from workbench.cluster.ranks import RankInfo, ranks_text
 from workbench.errors import StartFailed, UsageError
 from workbench.resources import Snapshot
@@ -43,16 +43,8 @@ class Engines:
 
     Parameters
     ----------
-    n
-        How many, where `hosts` is None: on this machine.
-    hosts
-        The VMs, and how many ranks on each.
-    ssh_config
-        An ssh client configuration to use instead of the user's own.
-    timeout_s
-        For each step of the start.
-    keep_s
-        How long the processes outlive this kernel; None: they do not.
+    options
+        How many, and where.
     folder
         Of a cluster that runs already, to be met again by `find`.
 
@@ -62,22 +54,13 @@ class Engines:
         What was found on the VMs before the ranks were started.
     """
 
-    def __init__(
-        self,
-        n: int,
-        hosts: tuple[Host, ...] | None,
-        ssh_config: Path | None,
-        timeout_s: float,
-        *,
-        keep_s: float | None = None,
-        folder: Path | None = None,
-    ) -> None:
+    def __init__(self, options: Options, folder: Path | None = None) -> None:
         self.preflight: preflight.Preflight | None = None
-        self._hosts = hosts
-        self._slots = [host.slots for host in hosts] if hosts else [n]
-        self._ssh_config = ssh_config
-        self._timeout_s = timeout_s
-        self._keep_s = keep_s
+        self._hosts = options.hosts
+        self._slots = [host.slots for host in options.hosts] if options.hosts else [options.n]
+        self._ssh_config = options.ssh_config
+        self._timeout_s = options.start_timeout_s
+        self._keep_s = options.keep_s
         self._controller = ControllerProcess(folder)
         self._agents: list[Agent] = []
         self._links: list[network.Link] = []

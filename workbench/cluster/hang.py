@@ -9,7 +9,7 @@ from typing import Any
 from workbench.cluster.ranks import label, ranks_text
 from workbench.wire import Message
 
-ASK_S = 1.0
+ASK_S = 0.5
 """How often ranks are asked where they are, once a cell has run for the threshold."""
 
 

@@ -61,7 +61,7 @@ def _start(n: int | None, options: dict[str, Any]) -> Cluster:
 
     running = _current if _current is not None and _current.state not in _DOWN else None
     if running is not None:
-        same = running.asked == cluster.asked
+        same = running.options.place == cluster.options.place
         if same and running.state != "failed":
             return running
         found = "has failed" if running.state == "failed" else f"runs with {running.n}"

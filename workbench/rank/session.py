@@ -30,6 +30,8 @@ from workbench.wire import Address, Message, Outbox
 
 _SHUTDOWN_S = 1.0
 """How long Horovod may take to free a rank, before the ring's sockets are broken."""
+_BREAK_S = 5.0
+_BREAK_PERIOD_S = 0.1
 
 
 class Session:
@@ -214,9 +216,13 @@ def _release(*, torn: bool) -> None:
     ring, waits = _ring, _session.recorder.blocked if _session else None
     threading.Thread(target=mpi_ops._basics.shutdown, daemon=True).start()
     time.sleep(0 if torn else _SHUTDOWN_S)
+    deadline = time.monotonic() + _BREAK_S
     # the same wait of the same ring: a cell that came after this one is not meant
-    if _session is not None and waits is not None and _session.recorder.blocked is waits:
-        ring.shut_down()
+    while _session is not None and waits is not None and _session.recorder.blocked is waits:
+        ring.shut_down()  # more than once: Gloo may be about to use a connection
+        if time.monotonic() > deadline:
+            return
+        time.sleep(_BREAK_PERIOD_S)
 
 
 def _is_distributed_optimizer(thing: object) -> bool:

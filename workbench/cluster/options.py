@@ -1,0 +1,96 @@
+"""What a user asks of a cluster, checked."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from workbench.cluster.hosts import Host, HostsLike, parse_hosts, total_slots
+from workbench.cluster.idle import seconds
+from workbench.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Options:
+    """How many ranks, where, and what is to happen when; see `Cluster`.
+
+    Attributes
+    ----------
+    n
+        Ranks, on whatever VMs.
+    hosts
+        None on this machine.
+    """
+
+    n: int
+    hosts: tuple[Host, ...] | None
+    ssh_config: Path | None
+    start_timeout_s: float
+    hang_after_s: float | None
+    release_after: str | float | None
+    keep_s: float | None
+
+    @classmethod
+    def checked(
+        cls,
+        n: int | None,
+        hosts: HostsLike | None,
+        ssh_config: str | os.PathLike[str] | None,
+        launcher: str | None,
+        keep: str | float | None,
+        **others: Any,
+    ) -> Options:
+        """Return what was asked for.
+
+        Raises
+        ------
+        UsageError
+            It cannot mean anything.
+        """
+        where = _hosts(n, hosts, launcher)
+        ranks = total_slots(where) if where is not None else 2 if n is None else n
+        path = None if ssh_config is None else Path(ssh_config).expanduser()
+        if path is not None and not path.is_file():
+            raise UsageError(f"ssh_config={str(ssh_config)!r} was given: there is no such file")
+        keep_s = None if keep is None else seconds(keep)
+        return cls(ranks, where, path, keep_s=keep_s, **others)
+
+    @property
+    def place(self) -> tuple[object, ...]:
+        """What makes two clusters the same: how many ranks, and where."""
+        return (self.n, self.hosts, self.ssh_config)
+
+    def to_plain(self) -> dict[str, Any]:
+        """Return the fields as plain values."""
+        hosts = None if self.hosts is None else [host.to_plain() for host in self.hosts]
+        config = None if self.ssh_config is None else str(self.ssh_config)
+        plain = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return plain | {"hosts": hosts, "ssh_config": config}
+
+    @classmethod
+    def from_plain(cls, plain: dict[str, Any]) -> Options:
+        """Read what `to_plain` gave."""
+        hosts, config = plain["hosts"], plain["ssh_config"]
+        where = None if hosts is None else tuple(Host(**host) for host in hosts)
+        path = None if config is None else Path(config)
+        return cls(**plain | {"hosts": where, "ssh_config": path})
+
+
+def _hosts(n: int | None, hosts: HostsLike | None, launcher: str | None) -> tuple[Host, ...] | None:
+    if launcher not in {None, "local", "ssh"}:
+        raise UsageError(f"launcher={launcher!r} was asked for: there are 'local' and 'ssh'")
+    if hosts is not None:
+        if n is not None:
+            raise UsageError(
+                f"n={n!r} and hosts={hosts!r} were both given: the hosts' slots are the ranks"
+            )
+        if launcher == "local":
+            raise UsageError("launcher='local' starts ranks on this machine: leave hosts out")
+        return parse_hosts(hosts)
+    if launcher == "ssh":
+        raise UsageError("launcher='ssh' needs hosts, such as hosts='vm1:2,vm2:2'")
+    if n is not None and (not isinstance(n, int) or isinstance(n, bool) or n < 1):
+        raise UsageError(f"a cluster of n={n!r} ranks was asked for: n is a number from 1")
+    return None
