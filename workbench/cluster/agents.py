@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
+import signal
 import sys
 import threading
 import time
@@ -29,6 +31,7 @@ _PING_S = 2.0
 _SILENCE_S = 60.0
 """An agent over ssh that hears nothing for this long ends its ranks: its kernel is unreachable."""
 _SAID_LINES = 60
+_LOCAL = "the agent of this machine"
 _ANSWER_S = 15.0
 _END_S = 3.0
 
@@ -103,6 +106,7 @@ class Agent:
         self.loaded: dict[str, Any] = {}
         self._python = (host.python if host else None) or sys.executable
         self._pids: dict[int, int] = {}
+        self._refused: dict[int, str] = {}
         self._ends: dict[int, End] = {}
         self._answers: dict[int, Any] = {}
         self._questions = itertools.count()
@@ -199,8 +203,13 @@ class Agent:
 
     def wait_until_started(self, slot: int, deadline: float) -> int:
         """Wait until the rank of a slot has a process, and return its id."""
-        if not self._wait(lambda: slot in self._pids, deadline):
+        if not self._wait(lambda: slot in self._pids or slot in self._refused, deadline):
             raise StartFailed(f"{self.name}: rank process {slot} did not start: {self._gone}")
+        if slot in self._refused:
+            raise StartFailed(
+                f"{self.name}: rank process {slot} cannot be started ({self._refused.pop(slot)}): "
+                "end what else runs there, or ask for fewer ranks"
+            )
         return self._pids[slot]
 
     # while it runs
@@ -231,7 +240,10 @@ class Agent:
         if not self._wait(lambda: number in self._answers, time.monotonic() + timeout_s):
             why = self._gone or f"it did not answer {kind!r} within {timeout_s:g} s"
             raise StartFailed(f"{self.name}: {why}")
-        return self._answers.pop(number)
+        answer = self._answers.pop(number)
+        if "error" in answer:
+            raise StartFailed(f"{self.name}: {kind!r} could not be answered: {answer['error']}")
+        return answer["answer"]
 
     def end_of(self, pid: int) -> End | None:
         """Return how a rank's process ended, or None while it runs."""
@@ -246,6 +258,10 @@ class Agent:
         self._closing = True
         self._child.end(_END_S)
         self._thread.join(timeout=1)
+        if self.host is None:
+            for pid in set(self._pids.values()) - set(self._ends):  # a stopped one cannot follow
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(pid, signal.SIGKILL)
 
     def leave(self) -> None:
         """Let it run where it is kept; else end it."""
@@ -267,8 +283,8 @@ class Agent:
                     self._take(kind, content)
                 self._changed.notify_all()
         with self._changed:
-            if not self._closing:
-                self._gone = self._why_gone(self._child.poll())
+            stopped = f"the agent of {self.name} was stopped"
+            self._gone = stopped if self._closing else self._why_gone(self._child.poll())
             self._changed.notify_all()
 
     def _take(self, kind: str, content: dict[str, Any]) -> None:
@@ -276,14 +292,16 @@ class Agent:
             setattr(self, kind, content)
         elif kind == "started":
             self._pids[content["slot"]] = content["pid"]
+        elif kind == "refused":
+            self._refused[content["slot"]] = content["why"]
         elif kind == "exited":
             self._ends[content["pid"]] = End(content["code"], content["oom"], content["log"])
         elif "id" in content:
-            self._answers[content["id"]] = content["answer"]
+            self._answers[content["id"]] = content
 
     def _why_gone(self, code: int | None) -> str:
         if self.host is None:
-            return f"the agent of this machine {_ended(code)}"
+            return f"{_LOCAL} {_ended(code)}"
         said = [line for line in self._said if line.strip()]
         last = f" ({said[-1].strip()})" if said else ""
         if code == 255:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -12,9 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-from workbench.cluster.holder import END
-from workbench.errors import StartFailed
-from workbench.wire.lines import LineReader
+from workbench.errors import StartFailed, WireError
+from workbench.wire.lines import END, LineReader
 
 _CONNECT_S = 10.0
 _POLL_S = 0.01
@@ -90,14 +91,17 @@ class Piped:
         assert self._process.stdin is not None
         try:
             with self._writing:
+                self._process.stdin.write(END)
                 self._process.stdin.close()
-        except OSError:
+        except (OSError, ValueError):
             pass
         try:
             self._process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)  # what it has forked goes with it
 
     def leave(self) -> None:
         """End it: nobody else would."""
@@ -161,9 +165,10 @@ class Held:
             data = self._socket.recv(1 << 16)
         except OSError:
             data = b""
-        for kind, content in self._reader.feed(data):
-            if kind == "gone":
-                self._code = content["code"]
+        with contextlib.suppress(WireError):  # whoever asked for the data reads it too
+            for kind, content in self._reader.feed(data):
+                if kind == "gone":
+                    self._code = content["code"]
         self._ended = not data
         return data
 

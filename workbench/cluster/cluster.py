@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import itertools
 import os
 import secrets
@@ -116,6 +117,7 @@ class Cluster:
 
     def _set_up(self, options: Options, name: str) -> None:
         self.options = options
+        self._kept = False  # nothing is written down yet that another kernel could find
         self.n = options.n
         self.name = name
         self.state = "stopped"
@@ -239,7 +241,10 @@ class Cluster:
             self._set("stopped", f"could not be met again: {error}")
             raise
         atexit.register(self._stop_at_exit, os.getpid())
+        self._kept = True
         self._set("ready")
+        if self._idle is not None:
+            self._idle.start()
 
     def _wait_until_idle(self, engines: Engines, inbox: Inbox) -> None:
         self._set("starting", "waiting for the cell that still runs")
@@ -267,6 +272,7 @@ class Cluster:
             "timings": self.timings.to_state(),
         }
         keeping.save(self._engines.folder, state)
+        self._kept = True
 
     def _let_go(self) -> None:
         """Leave a kept cluster to the next kernel."""
@@ -291,7 +297,7 @@ class Cluster:
     def _stop_at_exit(self, pid: int) -> None:
         # a process that this one has forked runs this as well, and the ranks are not its own
         if pid == os.getpid() and self._begin_to_stop():
-            (self._take_down if self.options.keep_s is None else self._let_go)()
+            (self._let_go if self._kept else self._take_down)()
 
     def _give_up(self, error: BaseException) -> None:
         """Take down what had started; a stop from elsewhere is why it failed, not how."""
@@ -366,13 +372,20 @@ class Cluster:
                 self._set(*before)
                 raise
             except WorkbenchError as error:
-                self.n = len(engines.ranks)
                 self._set("failed", str(error))
                 raise
-            self.n = len(engines.ranks)
-            self._write_down()
-            self._set("ready")
+            except KeyboardInterrupt:  # it came meanwhile, and the change was done to its end
+                self._changed(engines)
+                raise
+            finally:
+                self.n = len(engines.ranks)
+            self._changed(engines)
         return self
+
+    def _changed(self, engines: Engines) -> None:
+        self.n = len(engines.ranks)
+        self._write_down()
+        self._set("ready")
 
     def _release(self, text: str) -> None:
         """Stop, because nobody has used the cluster for the time that `text` tells."""
@@ -547,9 +560,10 @@ class Cluster:
         if self._idle is not None:
             self._idle.used()
         self.timings.end_cell(run.number, run.iterations)
-        if self.options.keep_s is not None:
-            self.timings.save(engines.folder)
         self._run = None
+        if self.options.keep_s is not None:
+            with contextlib.suppress(OSError):  # a stop from elsewhere removes the folder
+                self.timings.save(engines.folder)
         if self.state == "running" and run.broken and not self._lost() and not run.unfinished:
             self._set("running", "forming the ring anew")
             try:

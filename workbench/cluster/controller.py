@@ -12,8 +12,10 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 
 from workbench.wire.lifeline import die_with_parent
+from workbench.wire.lines import END
 
 _ENGINES_END_S = 0.75
 """Engines look for their parent as often as this process does, and write until they end."""
@@ -28,7 +30,9 @@ def main() -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
     die_with_parent(parent, clean_up)
-    threading.Thread(target=_end_with_input, name="workbench-input", daemon=True).start()
+    threading.Thread(
+        target=_end_with_input, args=(clean_up,), name="workbench-input", daemon=True
+    ).start()
     gc.disable()  # what is loaded now all stays
     from ipyparallel.controller.app import main as controller_main
 
@@ -36,10 +40,13 @@ def main() -> None:
     controller_main()
 
 
-def _end_with_input() -> None:
-    """End as on SIGTERM once whoever started this process closes its input."""
-    while os.read(0, 1 << 16):
-        pass
+def _end_with_input(clean_up: Callable[[], None]) -> None:
+    """End as on SIGTERM once the input ends; clean up where it does so unannounced."""
+    last = b""
+    while data := os.read(0, 1 << 16):
+        last = (last + data)[-len(END) :]
+    if last != END:
+        clean_up()
     os.kill(os.getpid(), signal.SIGTERM)
 
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _PLACE = "WORKBENCH_PLACE"
 """Tells a rank's process its VM and slot, by which its engine is known."""
+_THREADS = "WORKBENCH_THREADS"
 _POLL_S = 0.02
 _ANSWER_S = 0.1
 
@@ -268,6 +269,14 @@ class Engines:
 
     def _launch(self, places: list[tuple[int, int]]) -> list[_Member]:
         """Start a process in each place, and return them once they have said hello."""
+        try:
+            return self._launched(places)
+        except BaseException:
+            for vm, slot in places:  # what has started is in no ring, and must not stay
+                self._agents[vm].order("stop", slots=[slot])
+            raise
+
+    def _launched(self, places: list[tuple[int, int]]) -> list[_Member]:
         assert self._client is not None
         known = set(self._client.ids)
         slots = [max([slot + 1 for v, slot in places if v == vm] + [count])
@@ -281,17 +290,26 @@ class Engines:
             self._agents[vm].start(
                 slot,
                 connection=self._connection,
-                environment={**plan.environment, _PLACE: f"{vm}:{slot}"},
+                environment={
+                    **plan.environment,
+                    _PLACE: f"{vm}:{slot}",
+                    _THREADS: str(self._agents[vm].loaded["threads"] or ""),
+                },
                 cores=plan.cores,
             )
         deadline = self._deadline()
         pids = {p: self._agents[p[0]].wait_until_started(p[1], deadline) for p in places}
         engines = self._wait_for_engines(known, pids)
         greetings = self._call_engines(
-            engines, "hello", [(self._agents[0].loaded["threads"],)] * len(engines)
+            engines,
+            "hello",
+            [()] * len(engines),
+            watched=[(self._agents[vm], pid) for (vm, _), pid in pids.items()],
         )
         members = []
         for engine, found in zip(engines, greetings, strict=True):
+            if found["pid"] not in pids.values():
+                continue  # left over from a start that failed
             vm, slot = map(int, found["place"].split(":"))
             info = self._info(vm, plans[vm][slot], found)
             members.append(_Member(vm, slot, engine, info))
@@ -364,10 +382,11 @@ class Engines:
 
     def snapshots(self) -> dict[str, Snapshot]:
         """Return what each VM that answers has now."""
-        there = [agent for agent in self._agents if not agent.lost]
-        plain = at_once(there, lambda agent: agent.ask("snapshot"))
+        found = at_once(self._agents, _snapshot)
         return {
-            agent.name: Snapshot.from_plain(data) for agent, data in zip(there, plain, strict=True)
+            agent.name: Snapshot.from_plain(plain)
+            for agent, plain in zip(self._agents, found, strict=True)
+            if plain is not None
         }
 
     def stop(self) -> None:
@@ -450,6 +469,7 @@ class Engines:
         arguments: list[tuple[Any, ...]],
         *,
         patience_s: float | None = None,
+        watched: Iterable[tuple[Agent, int]] = (),
         **options: Any,
     ) -> list[Any]:
         assert self._client is not None
@@ -459,7 +479,8 @@ class Engines:
         ]
         try:
             called = [m for m in self._members if m.engine in engines]
-            self._wait_for_answers(name, pending, called, patience_s or self._timeout_s)
+            processes = [*watched, *((self._agents[m.vm], m.info.pid) for m in called)]
+            self._wait_for_answers(name, pending, processes, patience_s or self._timeout_s)
             return [answer.get() for answer in pending]
         except StartFailed:
             raise
@@ -467,17 +488,32 @@ class Engines:
             raise StartFailed(f"the ranks failed at {name!r}: {error}") from error
 
     def _wait_for_answers(
-        self, name: str, pending: list[Any], called: list[_Member], timeout_s: float
+        self,
+        name: str,
+        pending: list[Any],
+        processes: list[tuple[Agent, int]],
+        timeout_s: float,
     ) -> None:
         deadline = time.monotonic() + timeout_s
         for answer in pending:
             while not answer.wait(_ANSWER_S):
-                self._check([(self._agents[m.vm], m.info.pid) for m in called])
+                self._check(processes)
+                for one in pending:
+                    if one.ready() and not one.successful():
+                        one.get()  # raises what it raised there; the others may wait for it
                 if time.monotonic() > deadline:
                     silent = ranks_text(r for r, a in enumerate(pending) if not a.ready())
                     raise StartFailed(
                         f"rank {silent} did not answer {name!r} within {timeout_s:g} s"
                     )
+
+
+def _snapshot(agent: Agent) -> dict[str, Any] | None:
+    try:
+        plain: dict[str, Any] = agent.ask("snapshot")
+    except StartFailed:
+        return None
+    return plain
 
 
 class _Remote:

@@ -23,12 +23,10 @@ import time
 from pathlib import Path
 
 from workbench.errors import WireError
-from workbench.wire.lines import decode_line, encode_line
+from workbench.wire.lines import END, decode_line, encode_line
 
 REPEATED = frozenset({"hello", "facts", "loaded", "started", "exited"})
 """Reports that a later client must hear; answers to questions are none of its."""
-END = encode_line("end", {})
-"""What a client sends to end the command now, rather than to leave it."""
 _PERIOD_S = 1.0
 _END_S = 3.0
 
@@ -54,6 +52,7 @@ class Holder:
         self._server.listen(4)
         self._client: socket.socket | None = None
         self._alone_since = time.monotonic()
+        self._pinged = 0.0
         self._history = b""
         self._partial = b""
         self._process = subprocess.Popen(
@@ -61,6 +60,7 @@ class Holder:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
+            start_new_session=True,
         )
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -103,7 +103,7 @@ class Holder:
         self._leave(selector)  # one kernel at a time: the last to come
         self._client = peer
         selector.register(peer, selectors.EVENT_READ)
-        self._tell(selector, self._history)
+        self._tell(selector, self._history + self._partial)
 
     def _hear(self, selector: selectors.BaseSelector) -> bool:
         assert self._client is not None
@@ -114,11 +114,9 @@ class Holder:
         if not data:
             self._leave(selector)
             return True
-        if END in data:
-            return False
         with contextlib.suppress(OSError):
             os.write(self._input, data)
-        return True
+        return END not in data
 
     def _tell(self, selector: selectors.BaseSelector, data: bytes) -> None:
         if self._client is not None and data:
@@ -144,6 +142,9 @@ class Holder:
 
     def _keep_alive(self) -> None:
         """Ping in the kernel's place: over ssh an agent that hears nothing gives up."""
+        if time.monotonic() - self._pinged < _PERIOD_S:
+            return  # a ping is answered, which would bring us here at once
+        self._pinged = time.monotonic()
         with contextlib.suppress(OSError):
             os.set_blocking(self._input, False)
             os.write(self._input, encode_line("ping", {}))
@@ -159,6 +160,8 @@ class Holder:
                 self._process.wait(_END_S)
             except subprocess.TimeoutExpired:
                 self._process.send_signal(number)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)  # what it has forked goes with it
         with contextlib.suppress(OSError):
             if self._client is not None:
                 code = self._process.wait()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +58,16 @@ def _running() -> list[tuple[Path, dict[str, Any]]]:
             state = json.loads(path.read_text())
         except (OSError, ValueError):
             continue
-        # a holder removes its socket when it ends
-        if (path.parent / "controller.sock").exists():
+        if _answers(path.parent / "controller.sock"):
             found.append((path.parent, state))
+        else:  # its processes are gone without a farewell: a reboot, or a SIGKILL
+            shutil.rmtree(path.parent, ignore_errors=True)
     return found
+
+
+def _answers(path: Path) -> bool:
+    """Whether a holder listens there; it is not connected to, for it has one client at a time."""
+    try:
+        return any(str(path) in line for line in Path("/proc/net/unix").read_text().splitlines())
+    except OSError:
+        return path.exists()

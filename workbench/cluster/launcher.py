@@ -20,7 +20,8 @@ from traitlets import Float, Unicode
 
 from workbench.cluster.agents import Agent, at_once
 from workbench.cluster.hosts import parse_hosts, total_slots
-from workbench.errors import UsageError
+from workbench.errors import StartFailed, UsageError
+from workbench.wire.connection_file import wait_until_whole
 
 _FILE_S = 0.05
 
@@ -81,8 +82,8 @@ class WorkbenchEngineSetLauncher(EngineLauncher):
 
     def _connection(self, deadline: float) -> dict[str, Any]:
         path = Path(self.connection_files["engine"])
-        while not path.exists() and time.monotonic() < deadline:
-            time.sleep(_FILE_S)
+        if not wait_until_whole(path, max(0.0, deadline - time.monotonic())):
+            raise StartFailed(f"the controller has written no {path}: is it running?")
         connection: dict[str, Any] = json.loads(path.read_text())
         return connection
 

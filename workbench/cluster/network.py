@@ -8,6 +8,7 @@ interface by which the VM's route to the others leaves.
 from __future__ import annotations
 
 import ipaddress
+import socket
 from dataclasses import dataclass
 
 from workbench.cluster.agents import Agent
@@ -58,7 +59,23 @@ def kernel_address(agents: list[Agent]) -> str:
             f"the VMs see this machine at different addresses ({told}): its ports can be on one "
             "only; reach all VMs through one network (HostName in the ssh config)"
         )
-    return next(iter(seen.values()))
+    address = next(iter(seen.values()))
+    if ":" in address or not _is_own(address):
+        raise StartFailed(
+            f"the VMs see this machine at {address}, where it cannot listen for them (a jump host, "
+            "an address translation or IPv6 in between): reach them over a network in which both "
+            "have IPv4 addresses of their own"
+        )
+    return address
+
+
+def _is_own(address: str) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind((address, 0))
+        except OSError:
+            return False
+    return True
 
 
 def choose(agents: list[Agent]) -> list[Link]:

@@ -87,9 +87,10 @@ def _on_gpu(
 
 
 def _visible(gpus: list[Gpu], own: Gpu, slots: int) -> dict[str, str]:
-    """Return the variables that let ``cuda:local_rank`` be the rank's own GPU.
+    """Return the variables that let ``cuda:slot`` be the rank's own GPU.
 
-    A process sees one MIG device at most; there its own is ``cuda:0``.
+    A slot is the local rank, until one is lost. A process sees one MIG device at
+    most; there its own is ``cuda:0``.
     """
     if not isinstance(own.uuid, str):
         return {}

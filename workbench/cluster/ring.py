@@ -14,7 +14,8 @@ from types import TracebackType
 from horovod.runner.common.util.hosts import SlotInfo, get_host_assignments, parse_hosts
 from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
 
-_GLOO_TIMEOUT_S = 60
+_GLOO_TIMEOUT_S = 30
+"""Horovod's own default. Where a peer dies while Gloo sends to it, Gloo may not notice before."""
 _POLL_S = 0.02
 """How long the server takes to notice that it is to stop; half a second by default."""
 

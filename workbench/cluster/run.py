@@ -68,7 +68,9 @@ def _unpickle(value: bytes | Kept | None) -> Any:
     try:
         # from a rank of ours, over an authenticated channel
         return pickle.loads(value)  # noqa: S301
-    except Exception as error:  # noqa: BLE001 - a user's class may raise anything
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001 - a user's class may raise anything
         return Kept(f"this kernel cannot read it: {type(error).__name__}: {error}")
 
 

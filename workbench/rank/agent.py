@@ -131,11 +131,17 @@ class Agent:
             self._report("stopped", {"slots": content.get("slots")})
         elif kind == "signal":
             self._children.signal(content["number"])
+        elif kind == "end":
+            return  # the input ends next
         elif kind == "ping":
             self._report("pong", {"time": time.time(), **content})
         elif kind in self._questions:
-            answer = self._questions[kind](**content.get("of", {}))
-            self._report(kind, {"id": content.get("id"), "answer": answer})
+            try:
+                told = {"answer": self._questions[kind](**content.get("of", {}))}
+            except Exception as error:  # noqa: BLE001 - a question must not end the ranks
+                told = {"error": f"{type(error).__name__}: {error}"}
+            self._report(kind, {"id": content.get("id"), **told})
+            self._heard = time.monotonic()  # a slow answer is no silence of the kernel's
         else:
             self._report("unknown", {"kind": kind})
 
@@ -191,8 +197,13 @@ class Agent:
         if self._waiting:
             self._reach.close()  # a process is best forked with one thread only
         while self._waiting:
+            order = self._waiting.pop(0)
             inherited = [self._orders, self._reports, self._wake, self._awakened]
-            child = self._children.start(self._waiting.pop(0), inherited)
+            try:
+                child = self._children.start(order, inherited)
+            except OSError as error:  # no memory, or too many processes
+                self._report("refused", {"slot": order["slot"], "why": str(error)})
+                continue
             self._report("started", {"slot": child.slot, "pid": child.pid})
 
     def _report(self, kind: str, content: dict[str, Any]) -> None:

@@ -113,20 +113,17 @@ _session: Session | None = None
 _ring = RingSockets()
 
 
-def hello(threads: int | None) -> dict[str, Any]:
-    """Load all that the ring needs, and tell who is here.
-
-    Parameters
-    ----------
-    threads
-        Threads that PyTorch may use in this rank; None leaves it alone.
-    """
+def hello() -> dict[str, Any]:
+    """Load all that the ring needs, and tell who is here."""
     import horovod
     import horovod.torch
     import torch
 
-    if threads:
-        torch.set_num_threads(threads)
+    threads = os.environ.pop("WORKBENCH_THREADS", "")
+    if threads:  # else the user has chosen
+        torch.set_num_threads(int(threads))
+    # ipyparallel has read its keys: no cell, and no child of one, is to find them
+    os.environ.pop("IPP_CONNECTION_INFO", None)
     return {
         "host": socket.gethostname(),
         "pid": os.getpid(),
@@ -246,14 +243,15 @@ def _fill_namespace(hvd: Any) -> None:
     import torch
     from IPython import get_ipython
 
-    local = hvd.local_rank()
     gpu = torch.cuda.is_available()
+    # the slot stays when ranks around this one go; the local rank does not
+    slot = int(os.environ["WORKBENCH_PLACE"].partition(":")[2])
     names: dict[str, Any] = {
         "hvd": hvd,
         "rank": hvd.rank(),
-        "local_rank": local,
+        "local_rank": hvd.local_rank(),
         "world_size": hvd.size(),
-        "device": torch.device("cuda", local % torch.cuda.device_count())
+        "device": torch.device("cuda", slot % torch.cuda.device_count())
         if gpu
         else torch.device("cpu"),
     }

@@ -21,6 +21,10 @@ def encode_line(kind: str, content: dict[str, Any]) -> bytes:
     return MARK + json.dumps([kind, content]).encode() + b"\n"
 
 
+END = encode_line("end", {})
+"""What a kernel writes before it closes a process's input on purpose; a crash does not."""
+
+
 def decode_line(line: bytes) -> tuple[str, dict[str, Any]] | None:
     """Read what `encode_line` made; None where the line is none of ours.
 

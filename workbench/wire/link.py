@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+import traceback
 from collections import deque
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -237,6 +238,8 @@ class Inbox(_Link):
                 self._handler(int(identity), Message.decode(frames))
             except WireError as error:
                 self._on_error(error)
+            except Exception as error:  # noqa: BLE001 - one message must not end the thread
+                self._on_error(WireError(f"a message could not be handled: {error!r}"))
 
 
 class Outbox(_Link):
@@ -314,7 +317,11 @@ class Outbox(_Link):
         self._drain()
 
     def _readable(self) -> None:
-        self._handler(Message.decode(self._socket.recv_multipart()))
+        frames = self._socket.recv_multipart()
+        try:
+            self._handler(Message.decode(frames))
+        except Exception:  # noqa: BLE001 - one message must not end the thread
+            traceback.print_exc()
 
     def _drain(self) -> None:
         while self._queue:
