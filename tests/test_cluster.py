@@ -462,6 +462,21 @@ def test_a_rank_that_does_not_react_is_told():
             quiet(cluster, "1")
 
 
+def test_a_rank_that_does_not_react_is_replaced():
+    """It is ended and started anew; the others keep their variables."""
+    with wb.Cluster(n=2) as cluster:
+        quiet(cluster, "kept = rank")
+        source = "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nwhile rank: pass"
+        with pytest.raises(CellTimeout, match="rank 1 did not react"):
+            quiet(cluster, source, timeout=1)
+        assert cluster.state == "failed"
+        cluster.restart()
+        assert quiet(cluster, "globals().get('kept'), world_size").values == {
+            0: (0, 2),
+            1: (None, 2),
+        }
+
+
 def test_an_interrupt_while_the_ring_forms_anew_loses_nothing(cluster):
     """Ctrl-C right after a failure waits for the new ring, then interrupts."""
     quiet(cluster, "kept = rank")

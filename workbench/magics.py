@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
@@ -48,7 +50,8 @@ class WorkbenchMagics(Magics):
         if args.verb == "start":
             options = {"hosts": args.hosts, "ssh_config": args.ssh_config}
             times = {"release_after": args.release_after, "keep": args.keep}
-            return registry.start(args.n, **times, **options)
+            with _progress_shown():
+                return registry.start(args.n, **times, **options)
         if args.verb == "attach":
             return registry.attach(args.name)
         if args.verb == "restart":
@@ -162,6 +165,29 @@ class WorkbenchMagics(Magics):
     def _namespace(self) -> dict[str, Any]:
         namespace: dict[str, Any] = self.shell.user_ns
         return namespace
+
+
+@contextmanager
+def _progress_shown() -> Iterator[None]:
+    """Print how far each VM is, whenever one has come further."""
+    from workbench.cluster import registry
+
+    shown: list[str] = []
+
+    def show() -> None:
+        cluster = registry.current()
+        if cluster is None or cluster.options.hosts is None or cluster.state != "starting":
+            return
+        if cluster.message not in shown:
+            shown.append(cluster.message)
+            sys.stdout.write(cluster.message + "\n")
+            sys.stdout.flush()
+
+    stop = registry.subscribe(show)
+    try:
+        yield
+    finally:
+        stop()
 
 
 def _show_failure(future: Future[Any]) -> None:

@@ -81,6 +81,8 @@ class Agent:
         How it outlives this kernel; None: it does not.
     found
         It runs already, kept from an earlier kernel.
+    on_change
+        Called, in a thread, when it has come a step further.
 
     Attributes
     ----------
@@ -98,8 +100,11 @@ class Agent:
         *,
         keep: Keep | None = None,
         found: bool = False,
+        on_change: Callable[[], None] = lambda: None,
     ) -> None:
         self.host = host
+        self._slots = slots
+        self._on_change = on_change
         self._keep = keep
         self.hello: dict[str, Any] = {}
         self.facts: dict[str, Any] = {}
@@ -148,6 +153,17 @@ class Agent:
     def name(self) -> str:
         """The host as the user named it, or this machine's name."""
         return self.host.name if self.host else str(self.hello.get("host", "this machine"))
+
+    @property
+    def progress(self) -> str:
+        """How far the VM is on its way up."""
+        if self._gone:
+            return "gone"
+        if self._pids:
+            return f"{len(self._pids)} of {self._slots} ranks started"
+        if self.loaded:
+            return "PyTorch and Horovod loaded"
+        return "loading PyTorch and Horovod" if self.hello else "connecting"
 
     @property
     def lost(self) -> str:
@@ -282,6 +298,7 @@ class Agent:
                 for kind, content in messages:
                     self._take(kind, content)
                 self._changed.notify_all()
+            self._on_change()
         with self._changed:
             stopped = f"the agent of {self.name} was stopped"
             self._gone = stopped if self._closing else self._why_gone(self._child.poll())

@@ -171,7 +171,7 @@ class Cluster:
             self._engines = self._inbox = None
         atexit.register(self._stop_at_exit, os.getpid())
         try:
-            self._engines = Engines(self.options)
+            self._engines = Engines(self.options, progress=self._show_progress)
             self._engines.spawn()
             # loaded only now, while the processes load what takes them longer
             from workbench.wire import Inbox
@@ -298,6 +298,11 @@ class Cluster:
         # a process that this one has forked runs this as well, and the ranks are not its own
         if pid == os.getpid() and self._begin_to_stop():
             (self._let_go if self._kept else self._take_down)()
+
+    def _show_progress(self, text: str) -> None:
+        with self._lock:
+            if self.state == "starting" and self.message != text:
+                self._set("starting", text)
 
     def _give_up(self, error: BaseException) -> None:
         """Take down what had started; a stop from elsewhere is why it failed, not how."""
@@ -573,11 +578,9 @@ class Cluster:
         with self._lock:
             if self.state != "running":
                 return
+            engines.give_up(run.unfinished)
             if self._lost():
                 self._set("failed", f"{self._lost_text()}; {self._cure()}")
-            elif run.unfinished:
-                still = f"rank {ranks_text(run.unfinished)} still runs a cell that was given up"
-                self._set("failed", still)
             else:
                 self._set("ready")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -48,6 +48,8 @@ class Engines:
         How many, and where.
     folder
         Of a cluster that runs already, to be met again by `find`.
+    progress
+        Called, in threads, with how far each VM is on its way up.
 
     Attributes
     ----------
@@ -55,7 +57,13 @@ class Engines:
         What was found on the VMs before the ranks were started.
     """
 
-    def __init__(self, options: Options, folder: Path | None = None) -> None:
+    def __init__(
+        self,
+        options: Options,
+        folder: Path | None = None,
+        progress: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._progress = progress
         self.preflight: preflight.Preflight | None = None
         self._hosts = options.hosts
         self._slots = [host.slots for host in options.hosts] if options.hosts else [options.n]
@@ -69,6 +77,7 @@ class Engines:
         self._connection: dict[str, Any] = {}
         self._client: ipyparallel.Client | None = None
         self._members: list[_Member] = []
+        self._given_up: set[int] = set()
 
     @property
     def ranks(self) -> list[RankInfo]:
@@ -93,7 +102,20 @@ class Engines:
             host = None if self._hosts is None else self._hosts[vm]
             path = self.folder / f"agent-{vm}.sock"
             keep = None if self._keep_s is None else Keep(path, self._keep_s)
-            self._agents.append(Agent(host, slots, self._ssh_config, keep=keep, found=found))
+            self._agents.append(
+                Agent(
+                    host,
+                    slots,
+                    self._ssh_config,
+                    keep=keep,
+                    found=found,
+                    on_change=self._tell_progress,
+                )
+            )
+
+    def _tell_progress(self) -> None:
+        if self._hosts is not None and not self._members:
+            self._progress(", ".join(f"{agent.name}: {agent.progress}" for agent in self._agents))
 
     @property
     def address(self) -> str:
@@ -353,9 +375,15 @@ class Engines:
         found = {}
         for member in self._members:
             why = self._why_lost(self._agents[member.vm], member.info)
+            if not why and member.info.pid in self._given_up:
+                why = "it still runs a cell that was given up"
             if why:
                 found[member.info.rank] = why
         return found
+
+    def give_up(self, ranks: Iterable[int]) -> None:
+        """Count ranks that do not react any more as lost, until they are replaced."""
+        self._given_up |= {self._members[rank].info.pid for rank in ranks}
 
     @staticmethod
     def _why_lost(agent: Agent, info: RankInfo) -> str:
@@ -480,7 +508,8 @@ class Engines:
         try:
             called = [m for m in self._members if m.engine in engines]
             processes = [*watched, *((self._agents[m.vm], m.info.pid) for m in called)]
-            self._wait_for_answers(name, pending, processes, patience_s or self._timeout_s)
+            ranks = [member.info.rank for member in called]
+            self._wait_for_answers(name, pending, processes, ranks, patience_s or self._timeout_s)
             return [answer.get() for answer in pending]
         except StartFailed:
             raise
@@ -492,6 +521,7 @@ class Engines:
         name: str,
         pending: list[Any],
         processes: list[tuple[Agent, int]],
+        ranks: list[int],
         timeout_s: float,
     ) -> None:
         deadline = time.monotonic() + timeout_s
@@ -502,10 +532,10 @@ class Engines:
                     if one.ready() and not one.successful():
                         one.get()  # raises what it raised there; the others may wait for it
                 if time.monotonic() > deadline:
-                    silent = ranks_text(r for r, a in enumerate(pending) if not a.ready())
-                    raise StartFailed(
-                        f"rank {silent} did not answer {name!r} within {timeout_s:g} s"
-                    )
+                    silent = [place for place, a in enumerate(pending) if not a.ready()]
+                    named = f"rank {ranks_text(ranks[p] for p in silent)}" if ranks else ""
+                    who = named or f"{len(silent)} of {len(pending)} new ranks"
+                    raise StartFailed(f"{who} did not answer {name!r} within {timeout_s:g} s")
 
 
 def _snapshot(agent: Agent) -> dict[str, Any] | None:
