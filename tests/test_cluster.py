@@ -462,6 +462,14 @@ def test_a_rank_that_does_not_react_is_told():
             quiet(cluster, "1")
 
 
+def test_a_rank_that_fails_beyond_its_cell_is_told():
+    """An error outside the cell's own code ends the cell with that error, and is none for ever."""
+    with wb.Cluster(n=1) as cluster:
+        source = "import workbench.rank.session as s\ns._session.recorder.end_cell = lambda: 1 / 0"
+        with pytest.raises(RanksFailed, match="division by zero"):
+            quiet(cluster, source, timeout=20)
+
+
 def test_a_rank_that_does_not_react_is_replaced():
     """It is ended and started anew; the others keep their variables."""
     with wb.Cluster(n=2) as cluster:

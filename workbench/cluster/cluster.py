@@ -555,7 +555,7 @@ class Cluster:
             self._idle.used()
         try:
             for rank in run.ranks:
-                engines.run(rank, run.number, source)
+                run.calls[rank] = engines.run(rank, run.number, source)
             return run.wait()
         finally:
             uninterrupted(lambda: self._settle(run, engines))

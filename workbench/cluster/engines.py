@@ -358,10 +358,14 @@ class Engines:
 
     # while they run
 
-    def run(self, rank: int, number: int, source: str) -> None:
-        """Send a cell to a rank; how it ends travels over the rank's own channel."""
+    def run(self, rank: int, number: int, source: str) -> Any:
+        """Send a cell to a rank; how it ends travels over the rank's own channel.
+
+        Returns ipyparallel's result, which only fails where that channel could not be used.
+        """
         assert self._client is not None
-        self._client[self._members[rank].engine].apply_async(_Remote("run_cell"), number, source)
+        engine = self._client[self._members[rank].engine]
+        return engine.apply_async(_Remote("run_cell"), number, source)
 
     def view(self, ranks: Iterable[int]) -> Any:
         """Return ipyparallel's view of some ranks."""

@@ -114,6 +114,7 @@ class CellRun:
         self.outstanding = 0
         self._initialized = True
         self.errors: dict[int, RankError] = {}
+        self.calls: dict[int, Any] = {}
         self.guard = Guard(number, send)
         self._watch = HangWatch(ranks, hang_after_s, send)
         self._events: queue.SimpleQueue[tuple[int, Message]] = queue.SimpleQueue()
@@ -256,6 +257,11 @@ class CellRun:
             self._values[rank] = message.payload[0] if message.payload else None
 
     def _drop_lost(self) -> None:
+        for rank, call in self.calls.items():
+            if rank in self._unfinished and call.ready() and not call.successful():
+                self._unfinished.discard(rank)
+                self._folder.end(rank, time.monotonic())
+                self.errors[rank] = RankError("RankFailed", str(call.exception()), "")
         for rank, why in self._lost().items():
             if rank in self._unfinished:
                 self._unfinished.discard(rank)
