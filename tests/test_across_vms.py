@@ -9,6 +9,7 @@ from contextlib import contextmanager
 
 import psutil
 import pytest
+from timers import later
 
 import workbench as wb
 from workbench.cluster import TextSink
@@ -30,18 +31,6 @@ HANG_S = 2.0
 
 def quiet(cluster, source, **options):
     return cluster.run(source, sink=TextSink(), **options)
-
-
-@contextmanager
-def later(seconds, action):
-    """Do something from another thread while the body runs."""
-    timer = threading.Timer(seconds, action)
-    timer.start()
-    try:
-        yield timer
-    finally:
-        timer.cancel()
-        timer.join()
 
 
 @pytest.fixture(scope="module")

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 import psutil
 import pytest
+from timers import later
 
 import workbench as wb
 from workbench.cluster import Kept, TextSink
@@ -235,18 +236,6 @@ def status(pid):
 def alive(pid):
     """Whether a process runs: one that has ended may not have been reaped yet."""
     return status(pid) not in {None, psutil.STATUS_ZOMBIE}
-
-
-@contextlib.contextmanager
-def later(seconds, action):
-    """Do something from another thread while the body runs."""
-    timer = threading.Timer(seconds, action)
-    timer.start()
-    try:
-        yield timer
-    finally:
-        timer.cancel()
-        timer.join()
 
 
 def interrupt():
@@ -726,27 +715,26 @@ for i in range(60):
 # between cells
 
 
-def killed_while_idle(box):
-    os.kill(box.cluster.ranks[1].pid, signal.SIGKILL)
+def replaced(box, name):
+    """Rank 1 dies of a signal and is named; it can be replaced, and the others stand."""
     assert within(3, lambda: box.cluster.ranks[1].state == "dead")
-    with pytest.raises(ClusterStopped, match=r"killed by SIGKILL.*restart --ranks 1"):
+    with pytest.raises(ClusterStopped, match=rf"killed by {name}.*restart --ranks 1"):
         quiet(box.cluster, "1")
     box.cluster.restart()
     assert box.cluster.pull(["kept"], ranks=[0, 2]) == {0: {"kept": 0}, 2: {"kept": 20}}
     quiet(box.cluster, SETUP)
     box.lives()
+
+
+def killed_while_idle(box):
+    os.kill(box.cluster.ranks[1].pid, signal.SIGKILL)
+    replaced(box, "SIGKILL")
 
 
 def segfaults_while_idle(box):
     source = "if rank == 1: threading.Timer(0.3, ctypes.string_at, (0,)).start()"
     quiet(box.cluster, source)
-    assert within(5, lambda: box.cluster.ranks[1].state == "dead")
-    with pytest.raises(ClusterStopped, match=r"killed by SIGSEGV.*restart --ranks 1"):
-        quiet(box.cluster, "1")
-    box.cluster.restart()
-    assert box.cluster.pull(["kept"], ranks=[0, 2]) == {0: {"kept": 0}, 2: {"kept": 20}}
-    quiet(box.cluster, SETUP)
-    box.lives()
+    replaced(box, "SIGSEGV")
 
 
 def stopped_while_idle(box):

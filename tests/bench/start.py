@@ -6,6 +6,7 @@ import sys
 import time
 
 from tests.bench.stats import spread
+from tests.bench.stock import form_ring
 
 LIMIT = 0.55
 PAIRS = 5
@@ -31,22 +32,7 @@ def stock():
 
     cluster = ipp.Cluster(n=2, log_level=40)
     client = cluster.start_and_connect_sync()
-    view = client[:]
-    view.block = True
-    view.execute("import torch")
-    view.execute("import horovod.torch as hvd")
-    from workbench.cluster import ring
-
-    with ring.Rendezvous(ring.assign(["localhost", "localhost"])) as rendezvous:
-        view.execute("import os")
-        pending = []
-        for rank, engine in enumerate(client.ids):
-            environment = rendezvous.environment(rank, "lo")
-            source = f"os.environ.update({environment!r})\nhvd.init()"
-            pending.append(client[engine].execute(source, block=False))
-        for answer in pending:
-            answer.get()
-    view.execute("hvd.allreduce(torch.ones(1))")
+    form_ring(client, ["localhost", "localhost"], "lo")
     took = time.perf_counter() - began
     cluster.stop_cluster_sync()
     return took

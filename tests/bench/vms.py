@@ -26,6 +26,7 @@ import time
 from pathlib import Path
 
 from tests.bench.stats import spread
+from tests.bench.stock import form_ring
 from workbench.vms import vms, why_not
 
 LIMIT = 0.35
@@ -73,29 +74,10 @@ def stock(config, address, names):
             n=len(names), engines="ssh", controller_ip=address, log_level=40, config=settings
         )
         client = cluster.start_and_connect_sync()
-        _init(client, address, names)
+        form_ring(client, names, "eth0", address)
         took = time.perf_counter() - began
         cluster.stop_cluster_sync()
     return took
-
-
-def _init(client, address, names):
-    view = client[:]
-    view.block = True
-    view.execute("import torch")
-    view.execute("import horovod.torch as hvd")
-    from workbench.cluster import ring
-
-    with ring.Rendezvous(ring.assign(names), address) as rendezvous:
-        view.execute("import os")
-        pending = []
-        for rank, engine in enumerate(client.ids):
-            environment = rendezvous.environment(rank, "eth0")
-            source = f"os.environ.update({environment!r})\nhvd.init()"
-            pending.append(client[engine].execute(source, block=False))
-        for answer in pending:
-            answer.get()
-    view.execute("hvd.allreduce(torch.ones(1))")
 
 
 def horovodrun(config, address, names):

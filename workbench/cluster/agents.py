@@ -119,7 +119,7 @@ class Agent:
         self._closing = False
         self._said: deque[str] = deque(maxlen=_SAID_LINES)
         self._changed = threading.Condition()
-        self._child = self._find() if found else self._start(ssh_config)
+        self._child = Held(keep.path) if keep and found else self._start(ssh_config)
         self._thread = threading.Thread(
             target=self._listen, name=f"workbench-agent-{slots}", daemon=True
         )
@@ -144,10 +144,6 @@ class Agent:
         if self._keep is None:
             return Piped(command, self._said.append)
         return Held.start(self._keep.path, self._keep.grace_s, command)
-
-    def _find(self) -> Child:
-        assert self._keep is not None
-        return Held(self._keep.path)
 
     @property
     def name(self) -> str:
@@ -183,7 +179,7 @@ class Agent:
         if not self._wait(lambda: bool(self.facts), deadline):
             code = self._child.poll()
             if self.host is None:
-                raise StartFailed(f"the agent of this machine {_ended(code)}:\n{self._tail()}")
+                raise StartFailed(f"{_LOCAL} {_ended(code)}:\n{self._tail()}")
             raise StartFailed(ssh.explain(self.host, code, self._tail(), self._python))
         theirs = self.hello.get("protocol"), self.hello.get("version")
         if theirs != (PROTOCOL, workbench.__version__):

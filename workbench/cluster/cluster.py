@@ -371,26 +371,23 @@ class Cluster:
             if engines is None or inbox is None or self.state not in {"ready", "failed"}:
                 raise ClusterStopped(f"cluster {self.name} is {self.state}: {message} cannot be")
             self._set("starting", message)
+
+            def follow() -> None:
+                change(engines, inbox)
+                self.n = len(engines.ranks)
+                self._write_down()
+                self._set("ready")
+
             try:
-                uninterrupted(lambda: change(engines, inbox))
+                uninterrupted(follow)
             except UsageError:
                 self._set(*before)
                 raise
-            except WorkbenchError as error:
+            except Exception as error:
+                self.n = len(engines.ranks)
                 self._set("failed", str(error))
                 raise
-            except KeyboardInterrupt:  # it came meanwhile, and the change was done to its end
-                self._changed(engines)
-                raise
-            finally:
-                self.n = len(engines.ranks)
-            self._changed(engines)
         return self
-
-    def _changed(self, engines: Engines) -> None:
-        self.n = len(engines.ranks)
-        self._write_down()
-        self._set("ready")
 
     def _release(self, text: str) -> None:
         """Stop, because nobody has used the cluster for the time that `text` tells."""

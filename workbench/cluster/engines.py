@@ -301,14 +301,8 @@ class Engines:
     def _launched(self, places: list[tuple[int, int]]) -> list[_Member]:
         assert self._client is not None
         known = set(self._client.ids)
-        slots = [max([slot + 1 for v, slot in places if v == vm] + [count])
-                 for vm, count in enumerate(self._slots)]  # fmt: skip
-        plans = [
-            placement.place(agent.facts, link.interface, count) if link else []
-            for agent, link, count in zip(self._agents, self._links, slots, strict=True)
-        ]
-        for vm, slot in places:
-            plan = plans[vm][slot]
+        plans = {(vm, slot): self._plan(vm, slot) for vm, slot in places}
+        for (vm, slot), plan in plans.items():
             self._agents[vm].start(
                 slot,
                 connection=self._connection,
@@ -333,9 +327,13 @@ class Engines:
             if found["pid"] not in pids.values():
                 continue  # left over from a start that failed
             vm, slot = map(int, found["place"].split(":"))
-            info = self._info(vm, plans[vm][slot], found)
+            info = self._info(vm, plans[vm, slot], found)
             members.append(_Member(vm, slot, engine, info))
         return members
+
+    def _plan(self, vm: int, slot: int) -> placement.Placement:
+        slots = max(self._slots[vm], slot + 1)  # on this machine there may come to be more
+        return placement.place(self._agents[vm].facts, self._links[vm].interface, slots)[slot]
 
     def _info(self, vm: int, plan: placement.Placement, found: dict[str, Any]) -> RankInfo:
         name = found["host"] if self._hosts is None else self._agents[vm].name

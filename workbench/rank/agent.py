@@ -30,19 +30,14 @@ from workbench.rank.reach import Reach, networks
 from workbench.wire.lines import PROTOCOL, LineReader, encode_line
 
 _PERIOD_S = 0.25
-THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-
-
-def usable_cores() -> int:
-    """Return the cores that this process may run on."""
-    return len(os.sched_getaffinity(0))
+_THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
 def threads_per_rank(slots: int) -> int | None:
     """Return the threads that let ranks share the cores; None where the user has chosen."""
-    if any(name in os.environ for name in THREAD_VARIABLES):
+    if any(name in os.environ for name in _THREAD_VARIABLES):
         return None
-    return max(1, usable_cores() // slots)
+    return max(1, len(os.sched_getaffinity(0)) // slots)
 
 
 class Agent:
@@ -134,7 +129,7 @@ class Agent:
         elif kind == "end":
             return  # the input ends next
         elif kind == "ping":
-            self._report("pong", {"time": time.time(), **content})
+            self._report("pong", {})
         elif kind in self._questions:
             try:
                 told = {"answer": self._questions[kind](**content.get("of", {}))}
@@ -151,7 +146,7 @@ class Agent:
         os.environ.update(content["environment"])
         threads = threads_per_rank(content["slots"])
         if threads:
-            os.environ.update(dict.fromkeys(THREAD_VARIABLES, str(threads)))
+            os.environ.update(dict.fromkeys(_THREAD_VARIABLES, str(threads)))
         if content.get("directory"):
             try:
                 os.chdir(content["directory"])
@@ -218,7 +213,6 @@ def _hello() -> dict[str, Any]:
         "protocol": PROTOCOL,
         "version": workbench.__version__,
         "python": ".".join(map(str, sys.version_info[:3])),
-        "executable": sys.executable,
         "host": socket.gethostname(),
         "pid": os.getpid(),
         "connection": os.environ.get("SSH_CONNECTION", ""),
@@ -239,8 +233,6 @@ def _facts() -> dict[str, Any]:
         "cores_of": cores_of_nodes(),
         "open_files": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
         "cores": sorted(os.sched_getaffinity(0)),
-        "time": time.time(),
-        "name_address": _own_address(),
         "networks": networks(),
     }
 
@@ -249,14 +241,6 @@ def _snapshot() -> dict[str, Any]:
     from workbench.resources import take_snapshot
 
     return take_snapshot().to_plain()
-
-
-def _own_address() -> str:
-    """Return what this VM's own name resolves to, or an empty string."""
-    try:
-        return socket.gethostbyname(socket.gethostname())
-    except OSError:
-        return ""
 
 
 def main() -> None:

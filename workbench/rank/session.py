@@ -11,7 +11,6 @@ from __future__ import annotations
 import gc
 import os
 import socket
-import sys
 import threading
 import time
 from typing import Any
@@ -115,8 +114,6 @@ _ring = RingSockets()
 
 def hello() -> dict[str, Any]:
     """Load all that the ring needs, and tell who is here."""
-    import horovod
-    import horovod.torch
     import torch
 
     threads = os.environ.pop("WORKBENCH_THREADS", "")
@@ -127,10 +124,6 @@ def hello() -> dict[str, Any]:
     return {
         "host": socket.gethostname(),
         "pid": os.getpid(),
-        "torch": torch.__version__,
-        "horovod": horovod.__version__,
-        "python": sys.version.split()[0],
-        "gpus": torch.cuda.device_count(),
         "threads": torch.get_num_threads(),
         "place": os.environ.get("WORKBENCH_PLACE", ""),
     }
