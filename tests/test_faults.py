@@ -36,6 +36,19 @@ limit = psutil.Process().memory_info().vms + (256 << 20)
 resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
 bytearray(1 << 33)
 """
+FEW = """
+opened, limit = len(os.listdir('/proc/self/fd')), resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (opened + 2, limit[1]))
+"""
+TAKEN = """
+opened, limit = [], resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (512, limit[1]))
+try:
+    while True: opened.append(os.open(os.devnull, os.O_RDONLY))
+finally:
+    resource.setrlimit(resource.RLIMIT_NOFILE, limit)
+    for descriptor in opened: os.close(descriptor)
+"""
 MUTE = """
 class Mute(Exception):
     def __str__(self): raise OSError('mute')
@@ -75,6 +88,14 @@ FAULTS = (
     Fault(START, "the controller is killed", by="controller_killed_while_starting"),
     Fault(START, "the kernel is interrupted", by="interrupted_while_starting"),
     Fault(START, "the disk is full", by="full_disk_while_starting"),
+    Fault(INIT, "a rank raises", "raise ValueError('boom')", "ValueError.*boom"),
+    Fault(INIT, "a rank is SIGKILLed", "os.kill(os.getpid(), 9)", "killed by SIGKILL", (1,)),
+    Fault(INIT, "a rank segfaults", "ctypes.string_at(0)", "killed by SIGSEGV", (1,)),
+    Fault(INIT, "a rank calls os._exit", "os._exit(7)", "exit status 7", (1,)),
+    Fault(INIT, "a rank calls sys.exit", "sys.exit(8)", "SystemExit.*8"),
+    Fault(INIT, "a rank raises KeyboardInterrupt", "raise KeyboardInterrupt", "KeyboardInterrupt"),
+    Fault(INIT, "a rank has no memory left", SMALL, "MemoryError"),
+    Fault(INIT, "a rank has no descriptor left", FEW, "hvd.init.*Too many open files"),
     Fault(INIT, "a rank is SIGSTOPped for a while", by="stopped_before_init"),
     Fault(INIT, "the kernel is interrupted", by="interrupted_before_init"),
     Fault(INIT, "the agent is killed", by="agent_killed_before_init"),
@@ -86,6 +107,7 @@ FAULTS = (
     Fault(RING, "a rank calls sys.exit", "sys.exit(8)", "SystemExit"),
     Fault(RING, "a rank raises KeyboardInterrupt", "raise KeyboardInterrupt", "KeyboardInterrupt"),
     Fault(RING, "a rank has no memory left", SMALL, "MemoryError"),
+    Fault(RING, "a rank has no descriptor left", TAKEN, "Too many open files"),
     Fault(RING, "a rank raises what has no text", MUTE, "Mute"),
     Fault(RING, "a rank leaves the ring", "hvd.shutdown(); 1/0", "ZeroDivisionError"),
     Fault(RING, "a full disk", by="full_disk_in_a_cell"),
@@ -481,6 +503,21 @@ def full_disk_while_starting(box, tmp_path, monkeypatch):
             assert quiet(cluster, ASK).values == {0: (0, 2.0), 1: (None, 2.0)}
 
 
+def init_fails(box, fault):
+    """Those that wait in hvd.init() for a new rank are freed, and hold what they held."""
+    cluster = box.cluster
+    box.put("meet", fault.code)
+    with bounded(10), pytest.raises(StartFailed, match=rf"(?s){fault.says}"):
+        cluster.restart([1])
+    assert cluster.state == "failed"
+    assert tuple(r.rank for r in cluster.ranks if r.state == "dead") == fault.dead
+    with pytest.raises(ClusterStopped, match="%cluster restart --ranks"):
+        quiet(cluster, "1")
+    cluster.restart([1])
+    quiet(cluster, "kept = 10", ranks=[1])
+    box.lives()
+
+
 def stopped_before_init(box):
     cluster = box.cluster
     path = box.put("meet", "os.kill(os.getpid(), signal.SIGSTOP)")
@@ -539,7 +576,7 @@ def cell_fails(box, fault):
     quiet(box.cluster, "resource.setrlimit(resource.RLIMIT_AS, (-1, -1))")
 
 
-PLAYS = {START: start_fails, RING: cell_fails}
+PLAYS = {START: start_fails, INIT: init_fails, RING: cell_fails}
 
 
 def full_disk_in_a_cell(box, tmp_path):

@@ -217,3 +217,67 @@ def test_the_stall_check_names_the_rank_and_the_tensor():
     assert warned is not None, "".join(said)
     # Horovod looks once in a threshold's time, so that it may take two.
     assert warned - submitted < 2 * THRESHOLD_S + 3
+
+
+# Rank 1 dies in the middle of a tensor that takes seconds to travel.
+ONE_RANK_DIES = """
+import os, signal, threading, time
+import horovod.torch as hvd
+import torch
+
+hvd.init()
+tensor = torch.ones(1 << 27)
+hvd.allreduce(torch.ones(1), name="both")
+if hvd.rank() == 1:
+    threading.Timer(0.15, os.kill, (os.getpid(), signal.SIGKILL)).start()
+try:
+    hvd.allreduce(tensor, name="large")
+except hvd.HorovodInternalError:
+    print("FREED", flush=True)
+"""
+
+
+@needs_horovod
+def test_a_rank_is_freed_at_once_when_another_dies_within_a_tensor():
+    """What was half sent or half received ends with the connection, not with Gloo's timeout."""
+    process = start_ranks(ONE_RANK_DIES)  # whose timeout is half a minute
+    try:
+        said, _ = process.communicate(timeout=20)
+    finally:
+        end_group(process)
+    assert "FREED" in said, said
+
+
+# Rank 1 does not come; each then makes a ring of its own.
+ONE_RANK_MISSING = """
+import os
+import horovod.torch as hvd
+import torch
+
+os.environ["HOROVOD_GLOO_TIMEOUT_SECONDS"] = "1"
+if os.environ["HOROVOD_RANK"] == "0":
+    try:
+        hvd.init()
+    except ValueError:
+        print("MISSED", flush=True)
+    hvd.shutdown()
+alone = {"RANK": 0, "SIZE": 1, "LOCAL_RANK": 0, "LOCAL_SIZE": 1, "CROSS_RANK": 0, "CROSS_SIZE": 1}
+os.environ |= {f"HOROVOD_{name}": str(value) for name, value in alone.items()}
+del os.environ["HOROVOD_GLOO_RENDEZVOUS_ADDR"]
+hvd.init()
+print("SUM", hvd.allreduce(torch.ones(1), op=hvd.Sum).item(), flush=True)
+hvd.shutdown()
+"""
+
+
+@needs_horovod
+def test_a_rank_outlives_a_ring_that_was_not_formed():
+    """Where another rank does not come, hvd.init() raises, and works when it is called again."""
+    process = start_ranks(ONE_RANK_MISSING)
+    try:
+        said, _ = process.communicate(timeout=30)
+    finally:
+        end_group(process)
+    assert process.returncode == 0, said
+    assert said.count("MISSED") == 1
+    assert said.count("SUM 1.0") == 2

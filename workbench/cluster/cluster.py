@@ -233,7 +233,7 @@ class Cluster:
                 name="control",
                 state=state["control"],
             )
-            engines.find(state["engines"])
+            engines.find(state["engines"], self._inbox, self.timings)
             self.n = len(engines.ranks)
             self._wait_until_idle(engines, self._inbox)
         except BaseException as error:
@@ -338,7 +338,7 @@ class Cluster:
             )
         return self._change(
             f"starting rank {ranks_text(chosen)} anew",
-            lambda engines, inbox: engines.restart(chosen, inbox, self.timings),
+            lambda engines: engines.restart(chosen),
         )
 
     def resize(self, n: int | None = None) -> Cluster:
@@ -360,20 +360,19 @@ class Cluster:
             raise UsageError(f"a size of n={n!r} ranks was asked for: n is a number from 1")
         return self._change(
             f"going on with {n} ranks" if n else "going on with the ranks that are left",
-            lambda engines, inbox: engines.resize(n, inbox, self.timings),
+            lambda engines: engines.resize(n),
         )
 
-    def _change(self, message: str, change: Callable[[Engines, Inbox], None]) -> Cluster:
+    def _change(self, message: str, change: Callable[[Engines], None]) -> Cluster:
         """Change the ranks when the cells that were asked for before have ended."""
         with self._turns.held(self._turns.ticket()):
-            engines, inbox = self._engines, self._inbox
-            before = self.state, self.message
-            if engines is None or inbox is None or self.state not in {"ready", "failed"}:
+            engines, before = self._engines, (self.state, self.message)
+            if engines is None or self.state not in {"ready", "failed"}:
                 raise ClusterStopped(f"cluster {self.name} is {self.state}: {message} cannot be")
             self._set("starting", message)
 
             def follow() -> None:
-                change(engines, inbox)
+                change(engines)
                 self.n = len(engines.ranks)
                 self._write_down()
                 self._set("ready")
@@ -599,7 +598,12 @@ class Cluster:
 
     def _cure(self) -> str:
         lost = tuple(self._lost())
-        if not lost or len(lost) == self.n:
+        if not lost:
+            return (
+                "form the ring anew with %cluster resize, replace ranks with %cluster restart "
+                "--ranks N, or stop it with %cluster stop"
+            )
+        if len(lost) == self.n:
             return "stop it and start another: %cluster stop, %cluster start"
         return (
             f"replace what is lost with %cluster restart --ranks {ranks_text(lost)}, or go on "

@@ -76,6 +76,8 @@ class Engines:
         self._address = "127.0.0.1"
         self._connection: dict[str, Any] = {}
         self._client: ipyparallel.Client | None = None
+        self._control: Inbox | None = None
+        self._timings: Timings | None = None
         self._members: list[_Member] = []
         self._given_up: set[int] = set()
 
@@ -137,8 +139,8 @@ class Engines:
             "members": [asdict(member) for member in self._members],
         }
 
-    def find(self, state: dict[str, Any]) -> None:
-        """Meet the engines that an earlier kernel has left, and wait until they run no cell.
+    def find(self, state: dict[str, Any], control: Inbox, timings: Timings) -> None:
+        """Meet the engines that an earlier kernel has left, which may run a cell still.
 
         Raises
         ------
@@ -147,6 +149,7 @@ class Engines:
         """
         import ipyparallel
 
+        self._control, self._timings = control, timings
         self._address, self._connection = state["address"], state["connection"]
         self._slots = state["slots"]
         self._links = [network.Link(**link) for link in state["links"]]
@@ -198,6 +201,7 @@ class Engines:
         # imported while the processes start, which takes as long
         import ipyparallel
 
+        self._control, self._timings = control, timings
         self._wait_for_greetings()
         self._connection = self._controller.wait(self._timeout_s)
         self._client = ipyparallel.Client(str(self._controller.client_file))
@@ -209,14 +213,14 @@ class Engines:
             if self.preflight.fatal:
                 raise StartFailed("; ".join(map(str, self.preflight.fatal)))
         places = [(vm, slot) for vm, count in enumerate(self._slots) for slot in range(count)]
-        self._admit(self._launch(places), control, timings)
+        self._admit(self._launch(places))
 
     def reform(self) -> None:
         """Leave a broken ring and form a new one; namespaces stand."""
         self._part(self._members, torn=False)
         self._meet()
 
-    def restart(self, ranks: Iterable[int], control: Inbox, timings: Timings) -> None:
+    def restart(self, ranks: Iterable[int]) -> None:
         """Put new processes in the place of some ranks; the others keep their variables.
 
         Raises
@@ -234,9 +238,9 @@ class Engines:
                 )
         places = [(self._members[rank].vm, self._members[rank].slot) for rank in chosen]
         kept = [member for rank, member in enumerate(self._members) if rank not in chosen]
-        self._regroup(kept, places, control, timings)
+        self._regroup(kept, places)
 
-    def resize(self, n: int | None, control: Inbox, timings: Timings) -> None:
+    def resize(self, n: int | None) -> None:
         """Have `n` ranks; the first that are still there stay, and keep their variables.
 
         Parameters
@@ -250,8 +254,7 @@ class Engines:
         if wanted < 1:
             raise UsageError("no rank is left: stop the cluster, and start another")
         kept = alive[:wanted]
-        free = self._free_places(kept, wanted - len(kept))
-        self._regroup(kept, free, control, timings)
+        self._regroup(kept, self._free_places(kept, wanted - len(kept)))
 
     def _free_places(self, kept: list[_Member], count: int) -> list[tuple[int, int]]:
         """Return places for `count` more ranks: VMs in order, slots in order."""
@@ -271,13 +274,7 @@ class Engines:
             )
         return free[:count]
 
-    def _regroup(
-        self,
-        kept: list[_Member],
-        places: list[tuple[int, int]],
-        control: Inbox,
-        timings: Timings,
-    ) -> None:
+    def _regroup(self, kept: list[_Member], places: list[tuple[int, int]]) -> None:
         """Form a ring of the ranks that stay and of new ones, in the order of VMs and slots."""
         lost = self.lost()
         # all leave the ring before any ends: the others would wait for it
@@ -287,7 +284,7 @@ class Engines:
                 self._agents[member.vm].order("stop", slots=[member.slot])
         self._members = kept
         added = self._launch(places) if places else []
-        self._admit([*kept, *added], control, timings)
+        self._admit([*kept, *added])
 
     def _launch(self, places: list[tuple[int, int]]) -> list[_Member]:
         """Start a process in each place, and return them once they have said hello."""
@@ -341,16 +338,18 @@ class Engines:
             0, name, found["pid"], plan.gpu, plan.numa, plan.nic, "ready", found["threads"]
         )
 
-    def _admit(self, members: list[_Member], control: Inbox, timings: Timings) -> None:
+    def _admit(self, members: list[_Member]) -> None:
         """Number the members as ranks, give them their channels, and form the ring."""
         ordered = sorted(members, key=lambda member: (member.vm, member.slot))
         self._members = [
             replace(member, info=replace(member.info, rank=rank))
             for rank, member in enumerate(ordered)
         ]
+        assert self._control is not None
+        assert self._timings is not None
         n = len(ordered)
-        timings.joined()
-        addresses = [(control.address_for(r), timings.address_for(r)) for r in range(n)]
+        self._timings.joined()
+        addresses = [(self._control.address_for(r), self._timings.address_for(r)) for r in range(n)]
         self._call("join", [(a.to_content(), b.to_content(), n) for a, b in addresses])
         self._meet()
 
@@ -484,9 +483,21 @@ class Engines:
                 (rendezvous.environment(rank, self._links[member.vm].interface),)
                 for rank, member in enumerate(self._members)
             ]
-            sums = self._call("meet", given)
+            try:
+                sums = self._call("meet", given)
+            except BaseException:
+                self._do_not_meet()
+                raise
         if any(total != len(self._members) for total in sums):
             raise StartFailed(f"the ring's first sum over {len(sums)} ranks was {sums}")
+
+    def _do_not_meet(self) -> None:
+        """Have the ranks that wait for another in hvd.init() give up; they keep what they hold."""
+        from workbench.wire import Message
+
+        assert self._control is not None
+        for member in self._members:
+            self._control.send(member.info.rank, Message("do_not_meet", {}))
 
     def _call(self, name: str, arguments: list[tuple[Any, ...]]) -> list[Any]:
         """Call a function of `workbench.rank.session` on every rank at once."""

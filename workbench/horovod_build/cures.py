@@ -123,6 +123,103 @@ CURES = (
         old="  global_ranks_.reserve(size_);\n",
         new="  global_ranks_.resize(size_);\n",
     ),
+    # Gloo tells the operations on a pair of sockets that the pair failed. Its list
+    # of them leaves out the ones half way: sends that met a full or a closed
+    # connection, and the receive whose first bytes have come. They wait on.
+    Cure(
+        name="half-sent-buffers",
+        defect="a rank that waits for one that was killed may be freed only after "
+        "HOROVOD_GLOO_TIMEOUT_SECONDS",
+        upstream="https://github.com/facebookincubator/gloo/blob/main/gloo/transport/tcp/pair.cc",
+        file="third_party/gloo/gloo/transport/tcp/pair.cc",
+        old="""\
+  for (auto& op : tx_) {
+    if (op.buf != nullptr) {
+      op.buf->signalException(ex);
+    }
+  }
+""",
+        new="""\
+  for (auto& op : tx_) {
+    if (op.buf != nullptr) {
+      op.buf->signalException(ex);
+    }
+    NonOwningPtr<UnboundBuffer> buf(op.ubuf);
+    if (buf) {
+      buf->signalException(ex);
+    }
+  }
+
+  // The receive operation under way is in no list any more.
+  {
+    NonOwningPtr<UnboundBuffer> buf(rx_.ubuf);
+    if (buf) {
+      buf->signalException(ex);
+    }
+  }
+""",
+    ),
+    # What Gloo throws while ranks meet leaves the background thread, which ends
+    # the process. Told as a failed init, it is an exception in Python. MPI's
+    # context would have to be taken down too: there it stays as it was.
+    Cure(
+        name="missed-rendezvous",
+        defect="a rank that another did not come to meet in hvd.init() aborts, and all that "
+        "it held is lost",
+        upstream=f"{_REPOSITORY}/horovod/common/operations.cc#L440",
+        file="horovod/common/operations.cc",
+        old="""\
+  {
+    global_gloo_context.Initialize(ParseGlooIface());
+  }
+  if (state.control_operation == LibType::GLOO) {
+    // Initializes global controller
+    state.process_set_table.Initialize(global_gloo_context);
+  }
+#endif // HAVE_GLOO
+""",
+        new="""\
+  try {
+    global_gloo_context.Initialize(ParseGlooIface());
+    if (state.control_operation == LibType::GLOO) {
+      // Initializes global controller
+      state.process_set_table.Initialize(global_gloo_context);
+    }
+  } catch (const std::exception& ex) {
+    LOG(ERROR) << "Horovod could not be initialized: " << ex.what();
+    if (state.control_operation == LibType::GLOO) {
+      state.process_set_table.Finalize(global_gloo_context, SHUT_DOWN_ERROR);
+    }
+    global_gloo_context.Finalize();
+    state.initialization_failed = true;
+    return;
+  }
+#if HAVE_MPI
+  if (global_mpi_context.IsEnabled() &&
+      state.control_operation == LibType::GLOO) {
+    // Initializes global controller
+    state.process_set_table.Initialize(global_gloo_context);
+  }
+#endif // HAVE_MPI
+#endif // HAVE_GLOO
+""",
+    ),
+    # Without this, every init after a failed one counts as failed at once.
+    Cure(
+        name="failed-init-again",
+        defect="a rank whose hvd.init() failed once cannot join a ring any more",
+        upstream=f"{_REPOSITORY}/horovod/common/operations.cc#L894",
+        file="horovod/common/operations.cc",
+        old="""\
+    horovod_global.initialization_done = false;
+    horovod_global.background_thread =
+""",
+        new="""\
+    horovod_global.initialization_done = false;
+    horovod_global.initialization_failed = false;
+    horovod_global.background_thread =
+""",
+    ),
 )
 """All that are applied."""
 

@@ -226,7 +226,8 @@ def _become_rank(
 
 def _redirect(log: Path) -> None:
     null = os.open(os.devnull, os.O_RDONLY)
-    out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    # read again by `meet`, to tell what Horovod logged
+    out = os.open(log, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
     for target, source in ((0, null), (1, out), (2, out)):
         os.dup2(source, target)
     os.close(null)

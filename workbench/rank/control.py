@@ -35,6 +35,8 @@ class Control:
         Tells the number of the cell that runs, or None.
     release
         Frees every rank from its collective; ``torn`` tells whether a rank is gone.
+    do_not_meet
+        Gives up a ring that is being formed.
     """
 
     def __init__(
@@ -44,11 +46,13 @@ class Control:
         blocked: Callable[[], tuple[str, int] | None],
         cell: Callable[[], int | None],
         release: Callable[..., None],
+        do_not_meet: Callable[[], None],
     ) -> None:
         self._send = send
         self._blocked = blocked
         self._cell = cell
         self._release = release
+        self._do_not_meet = do_not_meet
 
     def __call__(self, message: Message) -> None:
         """Handle one request; an unknown one is answered as such."""
@@ -56,6 +60,7 @@ class Control:
             "where": self._where,
             "interrupt": self._interrupt,
             "release": self._release_ranks,
+            "do_not_meet": lambda _: _in_thread(self._do_not_meet),
         }.get(message.kind)
         if handler is None:
             self._send(Message("unknown", {"kind": message.kind}))
@@ -83,16 +88,16 @@ class Control:
     def _release_ranks(self, content: dict[str, Any]) -> None:
         """Shut Horovod down; that may take seconds, and questions must still be answered."""
         if self._meant(content):
-            threading.Thread(
-                target=partial(self._release, torn=bool(content.get("torn"))),
-                name="workbench-release",
-                daemon=True,
-            ).start()
+            _in_thread(partial(self._release, torn=bool(content.get("torn"))))
 
     def _meant(self, content: dict[str, Any]) -> bool:
         """Whether the cell that runs is the one that is asked for, or any is."""
         cell = self._cell()
         return cell is not None and content.get("cell") in {cell, ANY_CELL}
+
+
+def _in_thread(work: Callable[[], None]) -> None:
+    threading.Thread(target=work, name="workbench-release", daemon=True).start()
 
 
 def _collective_of(frame: FrameType | None) -> str:

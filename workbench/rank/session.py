@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import socket
 import threading
 import time
@@ -31,6 +32,7 @@ _SHUTDOWN_S = 1.0
 """How long Horovod may take to free a rank, before the ring's sockets are broken."""
 _BREAK_S = 5.0
 _BREAK_PERIOD_S = 0.1
+_HOROVOD_LOG = re.compile(r"Horovod could not be initialized: (?:\[[^]]*\.(?:cc|h):\d+\] )*(.*)")
 
 
 class Session:
@@ -56,6 +58,7 @@ class Session:
             blocked=lambda: self.recorder.blocked,
             cell=lambda: self._cell,
             release=_release,
+            do_not_meet=_do_not_meet,
         )
         self._control = self._connect(control, timings, world_size)
         self._capture = Capture(shell, OutputChannel(self._control))
@@ -154,10 +157,36 @@ def meet(environment: dict[str, str]) -> float:
 
     os.environ.update(environment)
     with RingSockets() as _ring:
-        hvd.init()
+        _init(hvd)
         _fill_namespace(hvd)
         total = hvd.allreduce(torch.ones(1), op=hvd.Sum, name="workbench.ready")
     return float(total.item())
+
+
+def _init(hvd: Any) -> None:
+    """Call hvd.init(), whose own error only refers to what it has logged."""
+    logged = _log_size()
+    try:
+        hvd.init()
+    except ValueError as error:
+        cause = _HOROVOD_LOG.findall(os.pread(2, 1 << 16, logged).decode(errors="replace"))
+        raise RuntimeError(f"hvd.init() failed: {cause[-1]}" if cause else str(error)) from None
+
+
+def _log_size() -> int:
+    """Return the length of the log that descriptor 2 leads to; 0 where it does not."""
+    try:
+        return os.fstat(2).st_size
+    except OSError:
+        return 0
+
+
+def _do_not_meet() -> None:
+    """Let the ring that is being formed fail: a rank will not come, for which Gloo would wait."""
+    ring, deadline = _ring, time.monotonic() + _BREAK_S
+    while ring.forming and time.monotonic() < deadline:
+        ring.shut_down()  # more than once: Gloo may be about to open a connection
+        time.sleep(_BREAK_PERIOD_S)
 
 
 def part(*, torn: bool = False) -> None:

@@ -1,7 +1,8 @@
 """The TCP connections of a ring, and how to break them from within.
 
-Gloo waits for a peer that is gone until its timeout, a minute, and Horovod's
-own shutdown waits with it. Both end at once where the sockets are shut down.
+Gloo waits for a peer that is gone until its timeout, five times that while a
+ring is formed, and Horovod's own shutdown waits with it. All of it ends at once
+where the sockets are shut down.
 """
 
 from __future__ import annotations
@@ -15,22 +16,32 @@ _DESCRIPTORS = Path("/proc/self/fd")
 
 
 class RingSockets:
-    """Notes which sockets a ring has opened; use as a context manager around its forming."""
+    """Notes which sockets a ring has opened; use as a context manager around its forming.
+
+    Attributes
+    ----------
+    forming
+        Whether the ring is being formed now.
+    """
 
     def __init__(self) -> None:
+        self.forming = False
         self._before: set[tuple[int, str]] = set()
         self._ring: set[tuple[int, str]] = set()
 
     def __enter__(self) -> RingSockets:
         self._before = _open_sockets()
+        self.forming = True
         return self
 
     def __exit__(self, *_: object) -> None:
         self._ring = _open_sockets() - self._before
+        self.forming = False
 
     def shut_down(self) -> None:
         """Let every read and write on them fail; the descriptors stay their owner's."""
-        for descriptor, _ in self._ring & _open_sockets():
+        now = _open_sockets()
+        for descriptor, _ in now - self._before if self.forming else self._ring & now:
             with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as one:
                 if one.family in {socket.AF_INET, socket.AF_INET6}:
                     one.shutdown(socket.SHUT_RDWR)
