@@ -56,12 +56,13 @@ class Control:
 
     def __call__(self, message: Message) -> None:
         """Handle one request; an unknown one is answered as such."""
-        handler = {
+        handlers: dict[str, Callable[[dict[str, Any]], None]] = {
             "where": self._where,
             "interrupt": self._interrupt,
             "release": self._release_ranks,
             "do_not_meet": lambda _: _in_thread(self._do_not_meet),
-        }.get(message.kind)
+        }
+        handler = handlers.get(message.kind)
         if handler is None:
             self._send(Message("unknown", {"kind": message.kind}))
         else:
