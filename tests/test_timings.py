@@ -23,7 +23,7 @@ MS = 1_000_000
 def record(index, *, cell=1, communication=10, exposed=4, data=1, world=2, size=1_000_000, **more):
     """An iteration whose phases add up; times in milliseconds."""
     phases = {
-        "data_ns": data * MS, "forward_ns": 5 * MS, "backward_ns": 8 * MS,
+        "data_ns": data * MS, "copy_ns": 0, "forward_ns": 5 * MS, "backward_ns": 8 * MS,
         "exposed_ns": exposed * MS, "optimizer_ns": 2 * MS, "other_ns": 0,
     }  # fmt: skip
     duration = sum(phases.values())
@@ -145,7 +145,9 @@ def timings():
 def test_records_come_in_over_the_channel(timings):
     """What a rank sends is in the table; collectives have their names and intervals."""
     outbox = Outbox(timings.address_for(0))
-    layout = Layout(0, ("a", "b"), (400, 800), (1, 2))
+    layout = Layout(
+        0, ("a", "b"), (400, 800), (1, 2), ("allreduce",) * 2, (0, 0), (2, 2), ("optimizer", "cell")
+    )
     intervals = {
         "submitted": array("I", [10, 20]),
         "unfinished": array("I", [15, 25]),
@@ -161,6 +163,7 @@ def test_records_come_in_over_the_channel(timings):
     assert found[found["iteration"] == 0]["name"].tolist() == ["a", "b"]
     assert found["duration_us"].tolist() == [2.0, 2.0] * 3
     assert found["tensors"].tolist() == [1, 2] * 3
+    assert found["by"].tolist() == ["optimizer", "cell"] * 3
     outbox.close()
 
 

@@ -560,7 +560,7 @@ class Cluster:
         """Make the cluster ready again after a cell, or say why it is not."""
         if self._idle is not None:
             self._idle.used()
-        self.timings.end_cell(run.number, run.iterations)
+        self.timings.end_cell(run.number, run.records)
         self._run = None
         if self.options.keep_s is not None:
             with contextlib.suppress(OSError):  # a stop from elsewhere removes the folder

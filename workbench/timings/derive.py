@@ -13,7 +13,7 @@ Column = npt.NDArray[Any]
 
 
 def columns(rows: Rows) -> dict[str, Column]:
-    """Return the columns of ``to_frame()`` for `rows`, in DESIGN's order, and ``other_us``.
+    """Return the columns of ``to_frame()`` for `rows`.
 
     ``algbw`` is bytes over communication time, ``busbw`` that times
     2(n-1)/n for n ranks (nccl-tests, PERFORMANCE.md); Gbit/s are 10^9 bits/s.
@@ -44,6 +44,7 @@ def columns(rows: Rows) -> dict[str, Column]:
         "busbw_gbps": algbw * 2 * (n - 1) / n,
         "overlap": _divide(rows["overlapped_ns"], communication, some),
         "other_us": micro["other_us"],
+        "copy_us": micro["copy_us"],
     }
 
 

@@ -14,6 +14,17 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+_OF_LAYOUT = {
+    "name": "names",
+    "kind": "kinds",
+    "by": "by",
+    "process_set": "process_sets",
+    "ranks": "ranks",
+    "bytes": "sizes_bytes",
+    "tensors": "tensors",
+}
+
+
 def iterations(rows: Rows) -> pd.DataFrame:
     """Return one row per iteration and rank, ordered by both."""
     import pandas as pd
@@ -25,9 +36,10 @@ def iterations(rows: Rows) -> pd.DataFrame:
 def collectives(records: list[CollectiveRecord]) -> pd.DataFrame:
     """Return one row per iteration, rank and collective.
 
-    Columns: iteration, rank, name, bytes, tensors, submitted_us,
-    unfinished_us, finished_us (after the iteration's start; it finished
-    between the last two), and duration_us from submitted to finished.
+    Columns: iteration (-1: in none), cell, rank, name, kind, by, process_set, ranks,
+    bytes, tensors, submitted_us, unfinished_us, finished_us (after the
+    iteration's start; it finished between the last two), and duration_us from
+    submitted to finished.
     """
     import pandas as pd
 
@@ -39,10 +51,12 @@ def collectives(records: list[CollectiveRecord]) -> pd.DataFrame:
     frame = pd.DataFrame(
         {
             "iteration": np.repeat([item.iteration for item in records], counts),
+            "cell": np.repeat([item.record.cell for item in records], counts),
             "rank": np.repeat([item.rank for item in records], counts),
-            "name": [name for item in records for name in item.layout.names],
-            "bytes": [size for item in records for size in item.layout.sizes_bytes],
-            "tensors": [count for item in records for count in item.layout.tensors],
+            **{
+                column: [value for item in records for value in getattr(item.layout, field)]
+                for column, field in _OF_LAYOUT.items()
+            },
             **times,
         }
     )

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from workbench.wire import Flag, IterationRecord, Layout
 
-PHASES = ("data", "forward", "backward", "exposed", "optimizer", "other")
+PHASES = ("data", "copy", "forward", "backward", "exposed", "optimizer", "other")
 """In the order in which they stack; they add up to the iteration."""
 
 ROW = np.dtype(
@@ -46,7 +46,7 @@ COLLECTIVES_LIMIT = 1 << 15
 
 @dataclass(frozen=True)
 class CollectiveRecord:
-    """The collectives of one iteration and rank, as they came."""
+    """The collectives of one iteration and rank, as they came; iteration -1 for those in none."""
 
     iteration: int
     record: IterationRecord
@@ -97,10 +97,12 @@ class Store:
     def add(self, rank: int, record: IterationRecord) -> None:
         """Append a record."""
         with self._lock:
-            first = self._first_of_cell.setdefault(record.cell, self._next_iteration)
-            iteration = first + record.index
-            self._next_iteration = max(self._next_iteration, iteration + 1)
-            self._append(_row(iteration, rank, record))
+            iteration = -1
+            if not record.flags & Flag.OUTSIDE:
+                first = self._first_of_cell.setdefault(record.cell, self._next_iteration)
+                iteration = first + record.index
+                self._next_iteration = max(self._next_iteration, iteration + 1)
+                self._append(_row(iteration, rank, record))
             layout = self._layouts.get((rank, record.layout))
             if layout is not None and record.submitted:
                 self._collectives.append(CollectiveRecord(iteration, record, rank, layout))

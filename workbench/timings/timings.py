@@ -45,16 +45,17 @@ class Timings:
 
         Columns: iteration, rank, iteration_us, data_us, forward_us,
         backward_us, communication_us, exposed_us, optimizer_us, wait_us,
-        bytes, tensors, algbw_gbps, busbw_gbps, overlap, other_us. The phases
-        data + forward + backward + exposed + optimizer + other add up to the
-        iteration. Times are of the rank's host clock: work that a GPU does
-        meanwhile is not in them. Communication is of gradients, queueing
-        included. NaN where a figure is not known.
+        bytes, tensors, algbw_gbps, busbw_gbps, overlap, other_us, copy_us. The
+        phases data + copy + forward + backward + exposed + optimizer + other
+        add up to the iteration. With a GPU, duration and phases are those of
+        its stream, else of the host's clock. Communication is of all
+        collectives, the cell's own included, with their queueing. NaN where a
+        figure is not known.
         """
         return frame.iterations(self.rows())
 
     def collectives(self) -> pd.DataFrame:
-        """Return one row per iteration, rank and gradient collective; see `frame.collectives`."""
+        """Return one row per iteration, rank and collective; see `frame.collectives`."""
         return frame.collectives(self._store.collectives())
 
     def stragglers(self) -> pd.DataFrame:
@@ -138,7 +139,7 @@ class Timings:
         Parameters
         ----------
         counts
-            Iterations by rank.
+            Records by rank.
 
         Returns
         -------
