@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from time import perf_counter_ns
 from typing import NamedTuple
 
+WAIT_LOOKS_NS = 2_000_000
+"""Horovod's wait looks without a pause; for so long another thread may have had the core."""
 LIMIT = 1 << 15
 """Collectives without a step, such as of a cell that never steps, that are kept (10 MB)."""
 
@@ -178,6 +180,8 @@ class Collectives:
         now = perf_counter_ns()
         if not self._all.finished[place]:
             self._all.finished[place] = now
+            began = self._all.unfinished[place]
+            self._all.unfinished[place] = max(began, now - WAIT_LOOKS_NS)
         # others may have travelled in the same buffer
         self._look(now)
 

@@ -41,11 +41,28 @@ def columns(rows: Rows) -> dict[str, Column]:
         "bytes": rows["bytes"],
         "tensors": rows["tensors"],
         "algbw_gbps": algbw,
-        "busbw_gbps": algbw * 2 * (n - 1) / n,
+        "busbw_gbps": algbw * 2 * (n - 1) / n,  # as if all were allreduces
         "overlap": _divide(rows["overlapped_ns"], communication, some),
         "other_us": micro["other_us"],
         "copy_us": micro["copy_us"],
     }
+
+
+def bus_factor(kind: str, ranks: int) -> float:
+    """Return what a collective's algorithm bandwidth is multiplied by for its bus bandwidth.
+
+    After nccl-tests' PERFORMANCE.md, for the bytes that one rank hands over: an
+    allgather's total is `ranks` times that, a sparse allreduce is allgathers.
+    """
+    others = max(ranks, 1) - 1
+    return {
+        "allreduce": 2 * others / max(ranks, 1),
+        "adasum": 2 * others / max(ranks, 1),
+        "allgather": float(others),
+        "sparse allreduce": float(others),
+        "alltoall": others / max(ranks, 1),
+        "reducescatter": others / max(ranks, 1),
+    }.get(kind, 1.0)
 
 
 def waiting_us(rows: Rows) -> Column:
