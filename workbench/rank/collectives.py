@@ -7,10 +7,10 @@ it was seen unfinished and the first it was seen finished.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 from time import perf_counter_ns
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 WAIT_LOOKS_NS = 2_000_000
 """Horovod's wait looks without a pause; for so long another thread may have had the core."""
@@ -90,18 +90,18 @@ class Collectives:
     """
 
     def __init__(
-        self, poll: Callable[[int], bool | int], full: Callable[[Collected], None]
+        self, poll: Callable[[Any], bool | int], full: Callable[[Collected], None]
     ) -> None:
         self._poll = poll
         self._full = full
-        self._open: dict[int, int] = {}
+        self._open: dict[Hashable, int] = {}
         self.find = self._open.get
         self.clear()
 
     def clear(self) -> None:
         """Forget all."""
         self._open.clear()
-        self._handles: list[int] = []
+        self._handles: list[Hashable] = []
         self._all = Collected()
         self._oldest = 0
 
@@ -135,7 +135,7 @@ class Collectives:
             taken = taken.pick(place for place in range(len(taken.finished)) if place not in gone)
         return taken
 
-    def submit(self, operation: Operation, handle: int, began: int) -> None:
+    def submit(self, operation: Operation, handle: Hashable, began: int) -> None:
         """Note a submission that began at `began`."""
         place = len(self._handles)
         if self._oldest < place:
@@ -150,7 +150,7 @@ class Collectives:
         if place == LIMIT:
             self._full(self.take())
 
-    def done(self, handle: int) -> bool:
+    def done(self, handle: Hashable) -> bool:
         """Tell whether it was seen to be done; the wait for it then needs no note."""
         place = self._open.get(handle)
         if place is None or not self._all.finished[place]:
@@ -172,16 +172,22 @@ class Collectives:
         self._all.finished[place] = perf_counter_ns()
         return True
 
-    def waited(self, handle: int) -> None:
-        """Note that the wait for it has returned, and that the handle is cleared."""
+    def waited(self, handle: Hashable, finished: int = 0) -> None:
+        """Note that the wait for it has returned, and that the handle is cleared.
+
+        Parameters
+        ----------
+        finished
+            When it did, where that is known.
+        """
         place = self._open.pop(handle, None)
         if place is None:
             return
         now = perf_counter_ns()
         if not self._all.finished[place]:
-            self._all.finished[place] = now
+            self._all.finished[place] = finished or now
             began = self._all.unfinished[place]
-            self._all.unfinished[place] = max(began, now - WAIT_LOOKS_NS)
+            self._all.unfinished[place] = max(began, finished or now - WAIT_LOOKS_NS)
         # others may have travelled in the same buffer
         self._look(now)
 

@@ -49,8 +49,12 @@ _KNOWN_LIMIT = 1 << 14
 """A cell may give each of its collectives another name."""
 
 
-poll: Callable[[int], int] = mpi_ops.mpi_lib.horovod_torch_poll
-"""Tells whether the collective behind a handle is done; ValueError where it was cleared."""
+_poll: Callable[[int], int] = mpi_ops.mpi_lib.horovod_torch_poll
+
+
+def poll(handle: Any) -> int:
+    """Tell whether a collective is done; ValueError where Horovod has cleared its handle."""
+    return _poll(handle) if handle.__class__ is int else handle.done()
 
 
 class HorovodHooks:

@@ -6,16 +6,23 @@ is left to the sender's thread (`pack`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from time import perf_counter_ns
+from typing import Any, Protocol
 
-from workbench.rank.collectives import Collected, Collectives
+from workbench.rank.collectives import Collected, Collectives, Operation
 from workbench.rank.cycle import Cycle
 from workbench.rank.device_clock import DeviceClock, Spans
 from workbench.rank.phase import Phase
 from workbench.rank.phases import PhaseClock
 from workbench.wire import Flag
+
+
+class Finishing(Hashable, Protocol):
+    """A bucket under way; `finished` is 0 until it is known when it was."""
+
+    finished: int
 
 
 @dataclass
@@ -77,7 +84,7 @@ class Recorder:
 
     def __init__(
         self,
-        poll: Callable[[int], bool | int],
+        poll: Callable[[Any], bool | int],
         deliver: Callable[[Iteration | Outside], None],
         device: DeviceClock | None = None,
     ) -> None:
@@ -101,6 +108,8 @@ class Recorder:
         self._steps: list[int] = []
         self._backwards = 0
         self._trained = False
+        self._buckets: list[Finishing] = []
+        self._waits_for_buckets = False
         self._exposed = 0
         self._exposed_since = 0
         self._waits: list[tuple[int, int]] = []
@@ -155,6 +164,10 @@ class Recorder:
         """``torch.autograd.backward`` returned or raised."""
         self._backwards -= 1
         if self._backwards == 0:
+            self._end_of_buckets()
+            for bucket in self._buckets:
+                self._collectives.waited(bucket, bucket.finished)
+            self._buckets.clear()
             self._clock.backward_ended(perf_counter_ns())
 
     def step_begins(self, optimizer: int) -> None:
@@ -215,7 +228,23 @@ class Recorder:
             self._waits.append((self._exposed_since, now))
             self._clock.pop(now)
 
-    def wait_begins(self, handle: int) -> None:
+    def bucket_submitted(
+        self, operation: Operation, bucket: Finishing, began: int, *, last: bool
+    ) -> None:
+        """DDP has handed over a bucket; the backward waits for all of them behind the last."""
+        self._end_of_buckets()  # it was not the last: another model's follow
+        self.submitted(operation, bucket, began)
+        self._buckets.append(bucket)
+        if last and self._backwards:
+            self._waits_for_buckets = True
+            self.exposed_begins()
+
+    def _end_of_buckets(self) -> None:
+        if self._waits_for_buckets:
+            self._waits_for_buckets = False
+            self.exposed_ends()
+
+    def wait_begins(self, handle: Hashable) -> None:
         """A wait for a handle begins."""
         place = self._collectives.find(handle)
         now = perf_counter_ns()
@@ -227,7 +256,7 @@ class Recorder:
             self._wait_exposes = True
             self.exposed_begins()
 
-    def wait_ends(self, handle: int) -> None:
+    def wait_ends(self, handle: Hashable) -> None:
         """The wait returned or raised."""
         self._blocked = None
         self._collectives.waited(handle)

@@ -22,6 +22,7 @@ from horovod.torch import mpi_ops
 
 from workbench.rank import cell as cells
 from workbench.rank.control import Control
+from workbench.rank.ddp_hooks import DDPHooks
 from workbench.rank.device_clock import DeviceClock
 from workbench.rank.horovod_hooks import HorovodHooks, poll
 from workbench.rank.output import Capture, OutputChannel
@@ -57,7 +58,8 @@ class Session:
         gpu = torch.cuda.is_available()
         device = DeviceClock(partial(torch.cuda.Event, enable_timing=True)) if gpu else None
         self.recorder = Recorder(poll, self._deliver, device)
-        self.hooks = (HorovodHooks(self.recorder), TorchHooks(self.recorder, copies=gpu))
+        torch_hooks = TorchHooks(self.recorder, copies=gpu)
+        self.hooks = (torch_hooks, HorovodHooks(self.recorder), DDPHooks(self.recorder))
         self._answer = Control(
             self._send,
             blocked=lambda: self.recorder.blocked,
@@ -101,7 +103,7 @@ class Session:
             result = cells.failed(error)
         finally:
             self._cell = None
-            self.hooks[1].end_cell()
+            self.hooks[0].end_cell()
             records = self.recorder.end_cell()
         self._records.flush()
         ended = {
