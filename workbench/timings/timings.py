@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.errors import WireError
 from workbench.timings import frame, stragglers
+from workbench.timings.cell_clocks import CellClocks
 from workbench.timings.store import Rows, Store
 from workbench.timings.summary import Summary, summarize
 from workbench.wire import Address, Inbox, IterationRecord, Layout, Message
@@ -27,11 +28,14 @@ class Timings:
         What could not be read, newest last; nothing is lost silently.
     closed
         Nothing more will arrive.
+    clocks
+        The ranks' clocks on the kernel's.
     """
 
     def __init__(self) -> None:
         self.errors: list[str] = []
         self.closed = False
+        self.clocks = CellClocks()
         self._store = Store()
         self._came = threading.Condition()
         self._running: set[int] = set()
@@ -126,10 +130,12 @@ class Timings:
     def joined(self) -> None:
         """The ranks have joined anew."""
         self._store.forget_layouts()
+        self.clocks.joined()
 
     def begin_cell(self, cell: int) -> None:
         """A cell starts to run."""
         self._running.add(cell)
+        self.clocks.begin_cell(cell)
         self._tell()
 
     def end_cell(self, cell: int, counts: dict[int, int], timeout_s: float = 2.0) -> bool:
