@@ -55,19 +55,19 @@ class Lateness:
         """The ring's ranks."""
         return np.asarray(self.rows["rank"][0])
 
-    def delay_us(self) -> Matrix:
-        """Return how much later each came than the median of the others; negative: earlier."""
-        n = self.late_us.shape[1]
-        order = np.argsort(self.late_us, axis=1)
-        place = np.argsort(order, axis=1)
-        ordered = np.take_along_axis(self.late_us, order, axis=1)
-        # the others in order: those behind a rank's own place move up by one
-        low, high = (n - 2) // 2, (n - 1) // 2
-        others = [
-            np.take_along_axis(ordered, k + (place <= k).astype(np.intp), axis=1)
-            for k in (low, high)
-        ]
-        return self.late_us - (others[0] + others[1]) / 2
+
+def behind(values: Matrix) -> Matrix:
+    """Return by how much each column is above the median of the others, row by row."""
+    n = values.shape[1]
+    order = np.argsort(values, axis=1)
+    place = np.argsort(order, axis=1)
+    ordered = np.take_along_axis(values, order, axis=1)
+    # the others in order: those behind a column's own place move up by one
+    low, high = (
+        np.take_along_axis(ordered, k + (place <= k).astype(np.intp), axis=1)
+        for k in ((n - 2) // 2, (n - 1) // 2)
+    )
+    return np.asarray(values - (low + high) / 2)
 
 
 def lateness(rows: Rows) -> Iterator[Lateness]:

@@ -1,9 +1,9 @@
 """Which ranks the others waited for, when, by how much, and in which phase they differ.
 
-A rank's delay is how much later than the median of the others it was ready for
-its last collective (see `lateness`). It counts where it stands out of the
-iteration and out of the noise: how much delays change from one iteration to
-the next.
+A rank is named where one of its phases takes longer than the median of the
+others, out of the noise of that phase (`noise`), and where it is late for its
+last collective for it (`lateness`): what a rank spends beside the others'
+waiting costs nothing.
 """
 
 from __future__ import annotations
@@ -15,34 +15,29 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from workbench.timings.lateness import Lateness, Matrix, lateness
+from workbench.timings import noise
+from workbench.timings.lateness import Lateness, Matrix, behind, lateness
 from workbench.timings.store import Rows
 from workbench.wire import Flag
 
 LEAST_SHARE = 0.05
-"""A rank is late by at least this share of the median iteration..."""
-LEVELS = ((3.0, 5), (1.0, 20), (0.5, 60))
-"""...and by so many standard deviations of the noise. It is named when it is late so often:
-the longer a stretch, the smaller the delay that noise does not explain..."""
-OFTEN = 0.7
-"""...in at least this share of the stretch's iterations."""
-FORGIVEN = 2
-"""Iterations in a row that it may be in time by chance without ending a stretch."""
-BLURRED = 0.8
-"""What an iteration counts on each lower level, where stretches of several levels overlap."""
-ONCE_LEAST_US = 40_000.0
+"""A phase is longer by at least this share of the median iteration..."""
+CONFIRMED = 0.5
+"""...the others wait for at least this share of that, and it is this share of their waiting..."""
+CLEAR = 1.5
+"""...which is so many times the noise of being late."""
+ONCE_LEAST_US = 100_000.0
 """One late iteration is told from here on: a busy machine's scheduler takes less..."""
 ONCE_NOISE = 10.0
-"""...where it is so many standard deviations of the noise..."""
+"""...where it is so many times the noise of one iteration..."""
 ONCE_SHARE = 1.0
 """...this share of the median iteration or more..."""
-ONCE_TIMES = 3.0
+ONCE_TIMES = 4.0
 """...and this many times what the worst of its neighbours, but two, are late..."""
 ONCE_NEIGHBOURS = 50
 """...which are so many iterations on either side."""
-EXPLAINED = 0.5
-"""A phase explains a delay when it took this share of it longer."""
 
+UNKNOWN = "unknown"
 _KINDS = {
     "data": "slow data",
     "copy": "slow data",
@@ -53,6 +48,7 @@ _KINDS = {
 }
 _AFTER = ("optimizer", "other")
 """What is done in them once the gradients are reduced delays the next iteration."""
+_ENDS = 2
 
 
 @dataclass(frozen=True)
@@ -65,19 +61,22 @@ class Straggler:
         Who it is.
     phase
         Where it takes longer than the others; ``"unknown"`` where no phase
-        explains the delay.
+        of its own explains why it is late.
     excess_us
-        Its delay: the median over the stretch's late iterations.
+        How much longer that phase takes than the median of the others: the
+        median over the stretch.
     first_iteration, last_iteration
-        In which the others waited.
+        The stretch.
     kind
-        ``"slow data"``, ``"slow compute"``, ``"slow link"``, or ``"unknown"``.
-        What a rank does in no phase of training (``"other"``) counts as
-        compute.
+        ``"slow data"``, ``"slow compute"``, or ``"unknown"``. What a rank does
+        in no phase of training (``"other"``) counts as compute.
     how_often
         ``"one iteration"``, ``"always"``, or ``"from 10 to 29"``.
+    late_us
+        How much later than the median of the others it was ready for its last
+        collective; less than the excess where that ran beside communication.
     uncertainty_us
-        How far `excess_us` may be off by the clocks; NaN where it was told
+        How far `late_us` may be off by the clocks; NaN where it was told
         without them.
     """
 
@@ -88,148 +87,153 @@ class Straggler:
     last_iteration: int
     kind: str
     how_often: str
+    late_us: float
     uncertainty_us: float
 
 
-@dataclass(frozen=True)
-class _Delays:
-    """The delays of a ring's ranks, and what to hold them against."""
+class _Ring:
+    """The delays of a ring's ranks, and the phases that may explain them; in microseconds."""
 
-    found: Lateness
-    us: Matrix
-    warm: npt.NDArray[np.bool_]
-    iteration_us: float
-    noise_us: float
+    def __init__(self, found: Lateness) -> None:
+        rows = found.rows
+        self.found = found
+        self.warm = ((rows["flags"] & int(Flag.FIRST_OF_CELL)) == 0).all(axis=1)
+        if not self.warm.any():
+            self.warm[:] = True
+        self.iteration_us = float(np.median(rows["iteration_ns"][self.warm])) / 1e3
+        self.late = behind(found.late_us)
+        self.longer = {
+            phase: behind(rows[f"{phase}_ns"] / 1e3)
+            for phase in _KINDS
+            if f"{phase}_ns" in (rows.dtype.names or ())
+        }
 
-    def late(self, level: float) -> npt.NDArray[np.bool_]:
-        """Return where a rank is late by so many standard deviations of the noise."""
-        return self.us >= max(LEAST_SHARE * self.iteration_us, level * self.noise_us)
+    @property
+    def least_us(self) -> float:
+        return LEAST_SHARE * self.iteration_us
+
+    def late_for(self, phase: str, places: npt.NDArray[np.intp], column: int) -> float:
+        """Return how late a rank is in the iterations that a phase of `places` delays."""
+        late = float(np.median(self.late[places, column]))
+        after = places[places + 1 < len(self.late)] + 1
+        if phase in _AFTER and len(after):
+            late = max(late, float(np.median(self.late[after, column])))
+        return late
 
 
 def find(rows: Rows) -> list[dict[str, Any]]:
     """Return the stretches and the single iterations, as fields of `Straggler`, in order."""
     found: list[Straggler] = []
-    for delays in _delays(rows):
-        stretches = list(_stretches(delays))
-        covered = np.zeros(delays.us.shape, dtype=bool)
-        for column, places in stretches:
-            covered[max(0, places[0] - FORGIVEN) : places[-1] + FORGIVEN + 1] = True
-            found.append(_describe(delays, column, places))
-        for place in _single(delays, covered):
-            one = _describe(delays, int(delays.us[place].argmax()), np.array([place]))
-            if one.phase != "unknown":  # else it may be a moment of the network's
-                found.append(one)
+    for ring in _rings(rows):
+        covered = np.zeros(len(ring.late), dtype=bool)
+        for straggler, places in _stretches(ring):
+            covered[places[0] : places[-1] + 2] = True  # and what it delays
+            found.append(straggler)
+        found += _single(ring, covered)
     return [asdict(one) for one in sorted(found, key=lambda one: one.first_iteration)]
 
 
 def throughout(rows: Rows) -> tuple[int | None, float | None]:
-    """Return the rank that is late in nearly all of the newest ring's iterations, and its delay."""
-    newest = max(_delays(rows), key=lambda one: int(one.found.iterations[-1]), default=None)
-    if newest is None:
+    """Return the rank that delays the newest ring throughout, and how late it is."""
+    ring = max(_rings(rows), key=lambda one: int(one.found.iterations[-1]), default=None)
+    if ring is None:
         return None, None
-    for level, count in LEVELS:
-        late = newest.late(level)[newest.warm]
-        column = int(late.sum(axis=0).argmax())
-        if late[:, column].mean() >= OFTEN and late[:, column].sum() >= count:
-            excess = float(np.median(newest.us[newest.warm][:, column]))
-            return int(newest.found.ranks[column]), excess
-    return None, None
+    warm, late = np.flatnonzero(ring.warm), []
+    for phase, longer in ring.longer.items():
+        for column in np.flatnonzero(noise.throughout(longer[warm], ring.least_us)):
+            if _confirmed(ring, phase, warm, int(column)):
+                delay = ring.late_for(phase, warm, int(column))
+                late.append((delay, int(ring.found.ranks[column])))
+    if not late:
+        return None, None
+    delay, rank = max(late)
+    return rank, delay
 
 
-def _delays(rows: Rows) -> Iterator[_Delays]:
-    for found in lateness(rows):
-        if found.late_us.shape[1] < 2:
+def _rings(rows: Rows) -> Iterator[_Ring]:
+    return (_Ring(found) for found in lateness(rows) if found.late_us.shape[1] > 1)
+
+
+def _stretches(ring: _Ring) -> Iterator[tuple[Straggler, npt.NDArray[np.intp]]]:
+    """Return the stretches of every phase, each rank's strongest first; they do not overlap."""
+    candidates = [
+        (*found, phase)
+        for phase, longer in ring.longer.items()
+        for found in noise.stretches(longer, ring.least_us, ring.warm)
+    ]
+    late = noise.stretches(ring.late, ring.least_us, ring.warm)
+    candidates += [(*found, UNKNOWN) for found in late]
+    taken = np.zeros(ring.late.shape, dtype=bool)
+    for _, column, first, last, phase in sorted(candidates, reverse=True):
+        places = np.arange(first, last + 1)
+        if taken[places, column].any() or not _confirmed(ring, phase, places, column):
             continue
-        us = found.delay_us()
-        warm = ((found.rows["flags"] & int(Flag.FIRST_OF_CELL)) == 0).all(axis=1)
-        if not warm.any():
-            warm[:] = True
-        iteration_us = float(np.median(found.rows["iteration_ns"][warm])) / 1e3
-        yield _Delays(found, us, warm, iteration_us, _noise(us[warm]))
+        taken[places, column] = True
+        yield _describe(ring, phase, places, column), places
 
 
-def _noise(delays: Matrix) -> float:
-    """Return the standard deviation of delays from one iteration to the next.
-
-    From the median of their changes, which neither a straggler nor single
-    late iterations move.
-    """
-    if len(delays) < 2:
-        return 0.0
-    return float(1.4826 / np.sqrt(2) * np.median(np.abs(np.diff(delays, axis=0))))
-
-
-def _stretches(delays: _Delays) -> Iterator[tuple[int, npt.NDArray[np.intp]]]:
-    """Return a rank's column and the late places of each stretch."""
-    found = []
-    for place, (level, least) in enumerate(LEVELS):
-        late = delays.late(level)
-        for column in range(late.shape[1]):
-            places = np.flatnonzero(late[:, column])
-            breaks = np.flatnonzero(np.diff(places) > 1 + FORGIVEN) + 1
-            for part in np.split(places, breaks):
-                if len(part) >= least and len(part) >= OFTEN * (part[-1] - part[0] + 1):
-                    # a lower level blurs the ends: only where it reaches clearly further
-                    found.append((len(part) * BLURRED**place, column, part))
-    taken = np.zeros(delays.us.shape, dtype=bool)
-    for _, column, part in sorted(found, key=lambda one: -one[0]):
-        if not taken[part[0] : part[-1] + 1, column].any():
-            taken[part[0] : part[-1] + 1, column] = True
-            yield column, part
+def _confirmed(ring: _Ring, phase: str, places: npt.NDArray[np.intp], column: int) -> bool:
+    """Whether the others waited for the phase, or, for none, that no phase explains the wait."""
+    if phase == UNKNOWN:
+        own = sum(_median(longer, places, column) for longer in ring.longer.values())
+        return own < CONFIRMED * _median(ring.late, places, column)
+    late = ring.late_for(phase, places, column)
+    length = max(one for one in noise.LENGTHS if one <= len(places))
+    if late < CLEAR * noise.noise(ring.late[ring.warm], length)[column]:
+        return False
+    excess = _median(ring.longer[phase], places, column)
+    return late >= CONFIRMED * excess and excess >= CONFIRMED * late
 
 
-def _single(delays: _Delays, covered: npt.NDArray[np.bool_]) -> Iterator[int]:
-    """Return the places of single late iterations that nothing near them is like."""
-    worst = np.where(covered.any(axis=1) | ~delays.warm, 0.0, delays.us.max(axis=1))
-    least = max(ONCE_LEAST_US, ONCE_NOISE * delays.noise_us, ONCE_SHARE * delays.iteration_us)
+def _single(ring: _Ring, covered: npt.NDArray[np.bool_]) -> Iterator[Straggler]:
+    """Return single late iterations that nothing near them is like, where a phase explains them."""
+    worst = np.where(covered | ~ring.warm, 0.0, ring.late.max(axis=1))
+    usual = float(noise.noise(ring.late[ring.warm]).max())
+    least = max(ONCE_LEAST_US, ONCE_NOISE * usual, ONCE_SHARE * ring.iteration_us)
     for place in np.flatnonzero(worst >= least):
         begin = max(0, place - ONCE_NEIGHBOURS)
         near = np.sort(worst[begin : place + ONCE_NEIGHBOURS + 1])
         # of those but the two worst, one of which this may be
-        if len(near) > 2 and worst[place] >= ONCE_TIMES * near[-3]:
-            yield int(place)
+        if len(near) < 3 or worst[place] < ONCE_TIMES * near[-3]:
+            continue
+        column = int(ring.late[place].argmax())
+        causes = [(ring.longer[phase][place, column], phase, place) for phase in ring.longer]
+        if place:
+            before = place - 1
+            causes += [(ring.longer[phase][before, column], phase, before) for phase in _AFTER]
+        excess, phase, cause = max(causes)
+        if excess >= CONFIRMED * worst[place]:  # else it may be a moment of the network's
+            yield _describe(ring, phase, np.array([cause]), column)
 
 
-def _describe(delays: _Delays, column: int, places: npt.NDArray[np.intp]) -> Straggler:
-    found = delays.found
-    warm = places[delays.warm[places]]
-    excess = float(np.median(delays.us[warm if len(warm) else places, column]))
-    phase = _phase(found.rows, column, places, excess)
-    first, last = int(found.iterations[places[0]]), int(found.iterations[places[-1]])
-    bounds = found.uncertainty_us[places]
+def _describe(ring: _Ring, phase: str, places: npt.NDArray[np.intp], column: int) -> Straggler:
+    found = ring.found
+    warm = places[ring.warm[places]]
+    inner = warm if len(warm) else places
+    longer = ring.late if phase == UNKNOWN else ring.longer[phase]
+    late = ring.late_for(phase, inner, column)
+    bounds = found.uncertainty_us[inner]
     return Straggler(
         rank=int(found.ranks[column]),
         phase=phase,
-        excess_us=excess,
-        first_iteration=first,
-        last_iteration=last,
-        kind=_KINDS.get(phase, phase),
+        excess_us=_median(longer, inner, column),
+        first_iteration=int(found.iterations[places[0]]),
+        last_iteration=int(found.iterations[places[-1]]),
+        kind=_KINDS.get(phase, UNKNOWN),
         how_often=_how_often(found, places),
+        late_us=late,
         uncertainty_us=float(np.median(bounds)) if np.isfinite(bounds).all() else float("nan"),
     )
 
 
-def _phase(rows: Rows, column: int, places: npt.NDArray[np.intp], excess_us: float) -> str:
-    """Return the phase in which a rank takes most more than the median of the others."""
-    others = np.arange(rows.shape[1]) != column
-    more = {}
-    for phase in _KINDS:
-        name = f"{phase}_ns"
-        if name not in (rows.dtype.names or ()):
-            continue
-        longer = rows[name][:, column] - np.median(rows[name][:, others], axis=1)
-        more[phase] = float(np.median(longer[places]))
-        before = places[places > 0] - 1
-        if phase in _AFTER and len(before):
-            more[phase] = max(more[phase], float(np.median(longer[before])))
-    phase = max(more, key=lambda name: more[name])
-    return phase if more[phase] >= EXPLAINED * excess_us * 1e3 else "unknown"
+def _median(values: Matrix, places: npt.NDArray[np.intp], column: int) -> float:
+    return float(np.median(values[places, column]))
 
 
 def _how_often(found: Lateness, places: npt.NDArray[np.intp]) -> str:
     if len(places) == 1:
         return "one iteration"
-    # a stretch from the first that can tell, to the newest
-    if places[0] <= FORGIVEN and places[-1] >= len(found.rows) - 1 - FORGIVEN:
+    # but for warm-up and what is in time by chance
+    if places[0] <= _ENDS and places[-1] >= len(found.rows) - 1 - _ENDS:
         return "always"
     return f"from {found.iterations[places[0]]} to {found.iterations[places[-1]]}"

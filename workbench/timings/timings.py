@@ -67,7 +67,7 @@ class Timings:
         """Return the stretches, and single iterations, in which the others waited for one rank.
 
         Columns: rank, phase, excess_us, first_iteration, last_iteration, kind,
-        how_often, uncertainty_us; see `stragglers.Straggler`.
+        how_often, late_us, uncertainty_us; see `stragglers.Straggler`.
         """
         import pandas as pd
 
