@@ -38,12 +38,15 @@ class Lateness:
     uncertainty_us
         How far the difference of two ranks may be off, per iteration; NaN
         where it was told without clocks.
+    service_us
+        What the last collective took once all had come to it, per iteration.
     """
 
     rows: Rows
     places: npt.NDArray[np.intp]
     late_us: Matrix
     uncertainty_us: npt.NDArray[np.float64]
+    service_us: npt.NDArray[np.float64]
 
     @property
     def iterations(self) -> npt.NDArray[np.int64]:
@@ -100,7 +103,7 @@ def _lateness(rows: Rows, places: npt.NDArray[np.intp]) -> Lateness:
         most = skew + np.where(known[:, 0], doubt, np.inf)[:, np.newaxis]
         late = np.where(clear[:, np.newaxis], skew, np.minimum(late, most))
         uncertainty = np.where(clear, doubt, np.nan)
-    return Lateness(rows, places, late, uncertainty)
+    return Lateness(rows, places, late, uncertainty, spent.min(axis=1) / 1e3)
 
 
 def waiting_us(rows: Rows) -> npt.NDArray[np.float64]:

@@ -26,6 +26,10 @@ CONFIRMED = 0.5
 """...the others wait for at least this share of that, and it is this share of their waiting..."""
 CLEAR = 1.5
 """...which is so many times the noise of being late."""
+LINK_TIMES = 2.0
+"""A link is slow where collectives take so many times what they took before or after..."""
+LINK_LEAST = 20
+"""...in so many iterations."""
 ONCE_LEAST_US = 100_000.0
 """One late iteration is told from here on: a busy machine's scheduler takes less..."""
 ONCE_NOISE = 10.0
@@ -53,23 +57,26 @@ _ENDS = 2
 
 @dataclass(frozen=True)
 class Straggler:
-    """A stretch of iterations in which the others waited for one rank.
+    """A stretch of iterations in which the others waited for one rank, or all for a link.
 
     Attributes
     ----------
     rank
-        Who it is.
+        Who it is; -1 for a link: a ring's collectives go through all links,
+        and take equally long on all ranks, so these times do not tell which.
     phase
         Where it takes longer than the others; ``"unknown"`` where no phase
-        of its own explains why it is late.
+        of its own explains why it is late; ``"communication"`` for a link.
     excess_us
         How much longer that phase takes than the median of the others: the
-        median over the stretch.
+        median over the stretch. For a link: than in the rest of the run.
     first_iteration, last_iteration
         The stretch.
     kind
-        ``"slow data"``, ``"slow compute"``, or ``"unknown"``. What a rank does
-        in no phase of training (``"other"``) counts as compute.
+        ``"slow data"``, ``"slow compute"``, ``"slow link"``, or ``"unknown"``.
+        What a rank does in no phase of training (``"other"``) counts as
+        compute. A link is told where it is slow for a part of the run only:
+        whether it always was, `fabric` can tell.
     how_often
         ``"one iteration"``, ``"always"``, or ``"from 10 to 29"``.
     late_us
@@ -130,6 +137,7 @@ def find(rows: Rows) -> list[dict[str, Any]]:
             covered[places[0] : places[-1] + 2] = True  # and what it delays
             found.append(straggler)
         found += _single(ring, covered)
+        found += _slow_links(ring)
     return [asdict(one) for one in sorted(found, key=lambda one: one.first_iteration)]
 
 
@@ -204,6 +212,36 @@ def _single(ring: _Ring, covered: npt.NDArray[np.bool_]) -> Iterator[Straggler]:
         excess, phase, cause = max(causes)
         if excess >= CONFIRMED * worst[place]:  # else it may be a moment of the network's
             yield _describe(ring, phase, np.array([cause]), column)
+
+
+def _slow_links(ring: _Ring) -> Iterator[Straggler]:
+    """Return where collectives take much longer though every rank has come."""
+    found = ring.found
+    sizes = found.rows["bytes"][:, 0]
+    for size in np.unique(sizes[ring.warm]):
+        same = np.flatnonzero((sizes == size) & ring.warm)
+        service = found.service_us[same, np.newaxis]
+        usual = float(np.quantile(service, 0.1))
+        least = max(ring.least_us, (LINK_TIMES - 1) * usual)
+        counted, end = np.ones(len(same), dtype=bool), -1
+        slow = noise.stretches(service - usual, least, counted)
+        for first, last in sorted(
+            (first, last) for _, _, first, last in slow if last - first >= LINK_LEAST - 1
+        ):
+            if first <= end:
+                continue
+            end, places = last, same[first : last + 1]
+            yield Straggler(
+                rank=-1,
+                phase="communication",
+                excess_us=float(np.median(found.service_us[places])) - usual,
+                first_iteration=int(found.iterations[places[0]]),
+                last_iteration=int(found.iterations[places[-1]]),
+                kind="slow link",
+                how_often=_how_often(found, places),
+                late_us=0.0,
+                uncertainty_us=float("nan"),
+            )
 
 
 def _describe(ring: _Ring, phase: str, places: npt.NDArray[np.intp], column: int) -> Straggler:
