@@ -34,7 +34,7 @@ def burst(clocks, rank, at, *, pings=16, there_us=20.0, back_us=20.0, load=0.0):
     """Ping it as the kernel does, with delays that differ by direction."""
     for _ in range(pings):
         there, back = rank.delay(there_us, load), rank.delay(back_us, load)
-        clocks.add(number, at, rank.clock(at + there), at + there + back)
+        clocks.add(0, at, rank.clock(at + there), at + there + back)
         at += 10_000 * US
 
 

@@ -18,7 +18,7 @@ OFTEN = 0.75
 """...where at least this share of its stretch..."""
 ALIKE = 0.7
 """...has this share of it or more: a cause repeats itself alike, a busy core does not."""
-_BLOCKS = (4, 11)
+_BLOCKS = (8, 40)
 _QUANTILES = ((0.75, 1.150), (0.5, 0.674))
 
 
@@ -80,7 +80,7 @@ def stretches(
         for column in np.flatnonzero((medians >= enough).any(axis=0)):
             high = np.flatnonzero(medians[:, column] >= enough[column])
             for part in np.split(high, np.flatnonzero(np.diff(high) * stride > length) + 1):
-                begin, end = part[0] * stride, part[-1] * stride + length
+                begin, end = max(0, part[0] - 1) * stride, (part[-1] + 1) * stride + length
                 found = _ends(values[begin:end, column])
                 if found is not None:
                     first, last, middle = found

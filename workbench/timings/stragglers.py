@@ -170,9 +170,12 @@ def _stretches(ring: _Ring) -> Iterator[tuple[Straggler, npt.NDArray[np.intp]]]:
         for found in noise.stretches(longer, ring.least_us, ring.warm)
     ]
     late = noise.stretches(ring.late, ring.least_us, ring.warm)
-    candidates += [(*found, UNKNOWN) for found in late]
+    unexplained = [(*found, UNKNOWN) for found in late]
     taken = np.zeros(ring.late.shape, dtype=bool)
-    for _, column, first, last, phase in sorted(candidates, reverse=True):
+    for _, column, first, last, phase in (
+        *sorted(candidates, reverse=True),
+        *sorted(unexplained, reverse=True),
+    ):
         places = np.arange(first, last + 1)
         if taken[places, column].any() or not _confirmed(ring, phase, places, column):
             continue
