@@ -1,10 +1,16 @@
 """The ranks' clocks on the kernel's: the truth is injected, and always lies within the bound."""
 
+import threading
+import time
+
 import numpy as np
 import pytest
 
+from workbench.cluster.clock_pings import ClockPings
+from workbench.rank.control import Control
 from workbench.timings.cell_clocks import CellClocks
 from workbench.timings.clocks import Clocks
+from workbench.wire import Inbox, Message, Outbox
 
 US, S = 1_000, 1_000_000_000
 START = 5_000 * S
@@ -197,3 +203,37 @@ def test_each_cell_has_the_clocks_of_its_ring():
     assert (np.abs(found - moments) <= uncertain).all()
     unknown = clocks.to_kernel(np.array([1, 7]), np.array([1, 0]), stamps)[1]
     assert np.isinf(unknown).all()
+
+
+def test_a_rank_is_pinged_through_its_control_channel():
+    """A rank's control thread answers; both ends being on this host, its offset is 0."""
+    clocks, here = CellClocks(), threading.Event()
+
+    def receive(rank, message):
+        clocks.pong(rank, message.content, time.perf_counter_ns())
+        here.set()
+
+    def send(message):
+        outbox.send(message)
+
+    inbox = Inbox(receive)
+    answer = Control(
+        send,
+        blocked=lambda: None,
+        cell=lambda: None,
+        release=lambda **_: None,
+        do_not_meet=lambda: None,
+    )
+    outbox = Outbox(inbox.address_for(0), answer)
+    outbox.send(Message("pong", {"ring": -1}))  # connected: what is sent before is dropped
+    assert here.wait(5)
+    pings = ClockPings(inbox.send_later, clocks, lambda: 1)
+    deadline = time.monotonic() + 10
+    while not clocks.now.ranks and time.monotonic() < deadline:
+        time.sleep(0.01)
+    pings.stop()
+    outbox.close()
+    inbox.close()
+    now = time.perf_counter_ns()
+    found, uncertain = clocks.now.to_kernel(0, now)
+    assert abs(found - now) <= uncertain < S

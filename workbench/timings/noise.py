@@ -75,12 +75,13 @@ def stretches(
         if length > len(values):
             return
         enough = np.maximum(least, STRENGTH * noise(values[counted], length))
-        stride = max(1, length // LENGTHS[0])
-        medians = np.median(sliding_window_view(values, length, axis=0)[::stride], axis=-1)
-        for column in np.flatnonzero((medians >= enough).any(axis=0)):
-            high = np.flatnonzero(medians[:, column] >= enough[column])
-            for part in np.split(high, np.flatnonzero(np.diff(high) * stride > length) + 1):
-                begin, end = max(0, part[0] - 1) * stride, (part[-1] + 1) * stride + length
+        # a median is high where more than half of its values are
+        total = np.cumsum(np.pad(values >= enough, ((1, 0), (0, 0))), axis=0)
+        high = 2 * (total[length:] - total[:-length]) > length
+        for column in np.flatnonzero(high.any(axis=0)):
+            places = np.flatnonzero(high[:, column])
+            for part in np.split(places, np.flatnonzero(np.diff(places) > length) + 1):
+                begin, end = part[0], part[-1] + length
                 found = _ends(values[begin:end, column])
                 if found is not None:
                     first, last, middle = found
