@@ -21,13 +21,24 @@ from workbench.wire import Flag, IterationRecord, Layout, Message, Outbox
 
 MS = 1_000_000
 RANKS = [{"rank": 0, "vm": "vm1"}, {"rank": 1, "vm": "vm2"}]
-LAYOUT = Layout(0, ("a", "b"), (400, 800), (1, 2))
+
+
+def layout(*names, number=0):
+    """A layout of allreduces of the optimizer."""
+    size = len(names)
+    return Layout(
+        number, names, (400,) * size, (1,) * size, ("allreduce",) * size, (0,) * size,
+        (2,) * size, ("optimizer",) * size,
+    )  # fmt: skip
+
+
+LAYOUT = layout("a", "b")
 
 
 def record(index, *, cell=1, exposed=4, collectives=2, **more):
     """An iteration of two ranks whose phases add up; its collectives end 2 us after they begin."""
     phases = {
-        "data_ns": MS, "forward_ns": 5 * MS, "backward_ns": 8 * MS,
+        "data_ns": MS, "copy_ns": 0, "forward_ns": 5 * MS, "backward_ns": 8 * MS,
         "exposed_ns": exposed * MS, "optimizer_ns": 2 * MS, "other_ns": 0,
     }  # fmt: skip
     duration = sum(phases.values())
@@ -149,7 +160,7 @@ def test_layouts_that_change_keep_their_names(training):
     one = training()
     one.train(2)
     one.timings.joined()
-    other = Layout(0, ("c",), (4,), (1,))
+    other = layout("c")
     timings = one.train(2, layout=other, collectives=1)
     run = wb.open_run(timings.path)
     same(run, timings)

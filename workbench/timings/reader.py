@@ -103,7 +103,8 @@ class RunReader:
         records = schema.from_batch(IterationRecord, batch)
         for iteration, rank, key, record in zip(iterations, ranks, keys, records, strict=True):
             layout = layouts[key][1] if key in layouts else None
-            if layout is not None and _fit(record, layout):
+            # damage can leave their lists uneven, of which each has a place per collective
+            if layout is not None and len(schema.lengths(layout) | schema.lengths(record)) == 1:
                 yield CollectiveRecord(iteration, record, rank, layout)
             else:
                 self._tell("the names of some collectives cannot be read: these are left out")
@@ -170,13 +171,6 @@ def _chooser(found: pa.Schema, wanted: pa.Schema) -> Any:
         if name in found.names and found.field(name).type == wanted.field(name).type
     ]
     return lambda batch: batch.select(alike)
-
-
-def _fit(record: IterationRecord, layout: Layout) -> bool:
-    """Whether each collective has its name and its times: damage can leave them uneven."""
-    columns = (layout.names, layout.sizes_bytes, layout.tensors)
-    times = (record.submitted, record.unfinished, record.finished)
-    return len({len(column) for column in (*columns, *times)}) == 1
 
 
 def _between(batch: pa.RecordBatch, first: int | None, last: int | None) -> pa.RecordBatch:

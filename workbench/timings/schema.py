@@ -27,6 +27,7 @@ class _Array(Generic[_T]):
     """Stands in hints for `array`, which cannot be subscripted before Python 3.12."""
 
 
+_known_hints: dict[type, dict[str, Any]] = {}
 _PLAIN = {bool: pa.bool_(), int: pa.int64(), float: pa.float64(), str: pa.string()}
 
 
@@ -98,9 +99,18 @@ def from_batch(record: type[_T], batch: pa.RecordBatch) -> list[_T]:
     ]
 
 
+def lengths(item: Any) -> set[int]:
+    """Return the lengths of an object's lists, which are one where it is whole."""
+    values = (getattr(item, name) for name, hint in _hints(type(item)).items() if _is_list(hint))
+    return {len(value) for value in values}
+
+
 def _hints(record: type) -> dict[str, Any]:
-    hints = typing.get_type_hints(record, localns={"array": _Array})
-    return {field.name: hints[field.name] for field in dataclasses.fields(record)}
+    if record not in _known_hints:
+        hints = typing.get_type_hints(record, localns={"array": _Array})
+        names = [field.name for field in dataclasses.fields(record)]
+        _known_hints[record] = {name: hints[name] for name in names}
+    return _known_hints[record]
 
 
 def _required(record: type) -> set[str]:

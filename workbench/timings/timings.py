@@ -19,7 +19,8 @@ from workbench.wire import Address, Inbox, IterationRecord, Layout, Message
 if TYPE_CHECKING:
     from workbench.timings.writer import RunWriter
 
-_FLUSH_S = 2.0
+_FLUSH_S = 5.0
+"""A cell's end waits for the disk no longer than this."""
 
 
 class Timings(Answers):
@@ -189,10 +190,11 @@ class Timings(Answers):
         self._tell()
 
     def _make_writer(self) -> RunWriter | None:
-        if self._store.total == self._written[0]:
-            return None
+        # loaded at once, so that the first cell's end does not wait for it
         from workbench.timings.writer import RunWriter
 
+        if self._store.total == self._written[0]:
+            return None
         assert self.path is not None
         return RunWriter(self._store, self.path, self._facts, self._written)
 
