@@ -3,9 +3,11 @@
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 import warnings
 from array import array
@@ -504,6 +506,45 @@ def test_a_folder_that_cannot_be_written_is_said_once(training, tmp_path, monkey
     assert "not being written down" in str(told.message)
     assert len(one.timings.to_frame()) == 12
     assert not one.timings.collectives().empty
+
+
+def test_a_disk_that_never_answers_is_waited_for_once():
+    """The end of a cell waits for the disk a bounded time, the ends after it not at all."""
+    from workbench.timings.keeper import Keeper
+
+    answer = threading.Event()
+    keeper = Keeper(lambda: answer.wait() and None, lambda text: None)
+    assert not keeper.flush(0.2)
+    before = time.monotonic()
+    assert not keeper.flush(60)
+    assert time.monotonic() - before < 30
+    answer.set()
+    keeper.close()
+
+
+def test_what_the_disk_never_took_is_said_in_the_run(training, small_disk):
+    """A run that ends on a full disk is a whole beginning, and says that more is missing."""
+    one = training()
+    one.train(4)
+    with contextlib.suppress(OSError), (small_disk / "full").open("wb", buffering=0) as file:
+        while file.write(bytes(512)):
+            pass
+    warned(lambda: one.train(400))
+    one.close()
+    (small_disk / "full").unlink()
+    with pytest.warns(UserWarning, match=r"full disk|did not take"):
+        run = wb.open_run(one.timings.path)
+    found = run.to_frame()
+    assert 8 <= len(found) < 808
+    assert found.equals(one.timings.to_frame()[: len(found)])
+
+
+def test_a_run_that_was_removed_says_so(ended):
+    """A run that is gone since it was opened is not an empty one."""
+    run = wb.open_run(ended.path)
+    shutil.rmtree(ended.path)
+    with pytest.raises(RunError, match="is gone"):
+        run.to_frame()
 
 
 # two runs side by side

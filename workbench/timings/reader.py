@@ -50,6 +50,8 @@ class RunReader:
             )
         for text in facts.get("left_out") or []:
             self._tell(f"left out: {text}")
+        if facts.get("dropped"):
+            self._tell(f"left out: {facts['dropped']} records that ranks dropped")
         return facts
 
     def rows(self) -> Rows:
@@ -115,7 +117,8 @@ class RunReader:
         """Yield a file's batches with the columns that are `wanted`, as far as it has them."""
         path = self._folder.stream(kind, number)
         written = self._folder.in_use()
-        closed = self.facts().get("closed") or {}
+        facts = self.facts()
+        closed = facts.get("closed") or {}
         try:
             reader = StreamReader(path)
         except OSError as error:
@@ -124,7 +127,7 @@ class RunReader:
             return
         if reader.schema is not None and self._fits(path.name, reader.schema, wanted, keys):
             yield from map(_chooser(reader.schema, wanted), reader)
-        if reader.closed or written:
+        if written or (reader.closed and (not facts or "ended_s" in facts)):
             return
         if reader.rest_bytes or path.name in closed:
             whole = closed.get(path.name, reader.size_bytes)
@@ -135,8 +138,8 @@ class RunReader:
             )
         else:
             self._tell(
-                "its kernel ended without closing it (killed, or lost its power): all up to the "
-                "last flush, about a second before, is here"
+                "its kernel ended without closing it (killed, out of power, or on a full disk): "
+                "all that was written by then is here, usually up to the last second"
             )
 
     def _fits(self, name: str, found: pa.Schema, wanted: pa.Schema, keys: tuple[str, ...]) -> bool:

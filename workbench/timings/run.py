@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from workbench.errors import RunError
 from workbench.timings.answers import Answers
 from workbench.timings.folder import RunFolder
 from workbench.timings.reader import RunReader
@@ -127,9 +128,14 @@ class Run(Answers):
     def __str__(self) -> str:
         return self.name
 
+    def __repr__(self) -> str:
+        return f"<Run {self.name}: cluster {self.cluster}, {self.state}>"
+
     def rows(self, start: int = 0) -> Rows:
         """Return a copy of the raw rows from the `start`-th on (see `store.ROW`)."""
         sizes = self._folder.sizes()
+        if not sizes:
+            raise RunError(f"run {self.name} was asked for its timings: {self.path} is gone")
         if sizes != self._sizes:
             self._rows = self._reader.rows()
             self._sizes = sizes

@@ -86,7 +86,7 @@ class Timings(Answers):
 
     def listen(self, interface: str = "127.0.0.1", state: dict[str, Any] | None = None) -> None:
         """Open a port for the ranks on `interface`, or go on from an earlier `state`."""
-        if state is not None and state["run"] is not None:
+        if state is not None and state.get("run") is not None:
             self._restore(Path(state["run"]))
         self._inbox = Inbox(
             self._receive,
@@ -168,7 +168,7 @@ class Timings(Answers):
         with self._came:
             self._came.wait_for(complete, max(0.0, deadline - time.monotonic()))
         self._running.discard(cell)
-        if self._keeper is not None:
+        if self._keeper is not None and any(counts.values()):
             self._keeper.flush(_FLUSH_S)
         self._warn()
         self._tell()

@@ -107,7 +107,14 @@ class RunWriter:
                     stream.close()
                     path = self._folder.stream(kind, self._segment)
                     self._own.setdefault("closed", {})[path.name] = stream.size_bytes
-            self._own |= {"ended_s": time.time(), "iterations": self._iterations}
+            missing = self._store.total - self._rows
+            if missing:
+                self._leave_out(f"{missing} rows that the disk did not take")
+            self._own |= {
+                "ended_s": time.time(),
+                "iterations": max(self._iterations, self._own.get("iterations", 0)),
+                "dropped": self._store.dropped,
+            }
             self._write_facts()
         finally:
             self._streams = {}

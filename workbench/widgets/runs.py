@@ -99,7 +99,7 @@ def run_table(run: Run) -> Table:
         ("iteration", _milliseconds(summary.iteration_us)),
         *((name, _milliseconds(value)) for name, value in summary.phases_us.items()),
         ("communication", _milliseconds(summary.communication_us)),
-        ("exposed", _share(summary.exposed_share)),
+        ("exposed share", _share(summary.exposed_share)),
         ("bus bandwidth", _number(summary.busbw_gbps, "Gbit/s")),
         ("late throughout", "no rank" if slow is None else f"rank {slow}"),
     ]
@@ -124,11 +124,11 @@ def _compared(one: Difference) -> tuple[str, ...]:
     values = (one.a, one.a_spread, one.b, one.b_spread, one.difference, one.uncertainty)
     factor, unit, decimals = _UNITS.get(one.figure.rpartition("_")[2], (1.0, "", 2))
     name = one.figure.rpartition("_")[0] if unit else one.figure
-    share = one.difference / one.a if one.a else math.nan
+    share = _share(one.difference / one.a, "+") if one.a else "\u2013"
     return (
         f"{name} {unit}".rstrip(),
         *(f"{value * factor:,.{decimals}f}" for value in values),
-        _share(share, "+"),
+        share,
         "clear" if one.clear else "within the spread",
     )
 
