@@ -298,6 +298,16 @@ def test_the_next_kernel_goes_on_with_a_run(training):
     assert (run.state, run.problems) == ("ended", [])
 
 
+def test_the_next_kernel_begins_a_run_where_none_was_trained(training):
+    """A cluster that was met again before its first iteration has its run from there on."""
+    first = training()
+    state = first.timings.to_state()
+    first.close()
+    timings = training(state=state).train(2)
+    assert str(timings.path) == state["run"]
+    same(wb.open_run(timings.path), timings)
+
+
 # files that are not whole
 
 
@@ -356,6 +366,7 @@ def test_a_run_without_its_description(ended):
     assert (run.cluster, run.ranks, run.started) == ("not known", [], None)
 
 
+@pytest.mark.filterwarnings("ignore:run")
 def test_another_version_is_read_by_the_names_that_both_know(ended):
     """A later format, a missing column and a new one are said, and the rest is read."""
     import pyarrow as pa

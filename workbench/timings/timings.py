@@ -204,6 +204,8 @@ class Timings(Answers):
         from workbench.timings.run import Run
 
         self.path = path
+        if not RunFolder(path).is_run():
+            return  # nothing was trained yet
         run = Run(RunFolder(path))
         records = run.records()
         self._store.restore(run.rows(), records, run.layouts())

@@ -46,7 +46,7 @@ class RunWriter:
     path
         Of the run's folder.
     facts
-        What the run is, for ``run.json``; may be replaced.
+        What the run is, for ``run.json``; may change.
     written
         Rows and records of `store` that the folder has already.
     """
@@ -167,7 +167,7 @@ class RunWriter:
                 "before the disk took"
             )
             self._records = first
-        if records and self._is_full(records[0].iteration):
+        if records and self._is_full():
             self._records = first + len(records)
             return
         keys = self._layout_keys(records)
@@ -183,13 +183,13 @@ class RunWriter:
             self._append("collectives", batch)
             self._records = first + start + len(part)
 
-    def _is_full(self, iteration: int) -> bool:
+    def _is_full(self) -> bool:
         """Whether the run leaves no room for single collectives any more."""
         size = sum(stream.size_bytes for stream in self._streams.values())
         if not self._full and size > self._limits.most_bytes:
             self._full = True
             self._leave_out(
-                f"single collectives from iteration {iteration} on: the run takes the "
+                f"single collectives from iteration {self._iterations} on: the run takes the "
                 f"{self._limits.most_bytes} bytes that all runs may take"
             )
         return self._full
