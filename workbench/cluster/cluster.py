@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import contextlib
 import itertools
 import os
 import secrets
@@ -11,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -74,6 +73,9 @@ class Cluster:
     keep
         How long (``"30m"``, or seconds) it outlives its kernel, to be met again
         by `attach`; None: not at all.
+    runs
+        The folder for the timings of its runs, instead of the usual one; see
+        `timings.runs.runs_folder`.
 
     Attributes
     ----------
@@ -103,6 +105,7 @@ class Cluster:
         hang_after_s: float | None = 10.0,
         release_after: str | float | None = None,
         keep: str | float | None = None,
+        runs: str | os.PathLike[str] | None = None,
     ) -> None:
         options = Options.checked(
             n,
@@ -113,6 +116,7 @@ class Cluster:
             start_timeout_s=start_timeout_s,
             hang_after_s=hang_after_s,
             release_after=release_after,
+            runs=None if runs is None else os.fspath(runs),
         )
         self._set_up(options, f"{'ssh' if options.hosts else 'local'}-{secrets.token_hex(2)}")
 
@@ -228,7 +232,6 @@ class Cluster:
         self._set("starting", "meeting the ranks again")
         engines = self._engines = Engines(self.options, folder)
         try:
-            self.timings.restore(folder)
             self.timings.listen(state["address"], state["timings"])
             self._inbox = Inbox(
                 self._receive,
@@ -239,6 +242,7 @@ class Cluster:
             engines.find(state["engines"], self._inbox, self.timings)
             self.n = len(engines.ranks)
             self._align_clocks(self._inbox)
+            self._keep_timings()
             self._wait_until_idle(engines, self._inbox)
         except BaseException as error:
             self._let_go()
@@ -264,7 +268,8 @@ class Cluster:
         uninterrupted(engines.reform)
 
     def _write_down(self) -> None:
-        """Let the next kernel find this cluster, where it is kept."""
+        """Say in the run who trains, and let the next kernel find this cluster where it is kept."""
+        self._keep_timings()
         if self.options.keep_s is None or self._engines is None or self._inbox is None:
             return
         state = {
@@ -282,6 +287,10 @@ class Cluster:
         from workbench.cluster.clock_pings import ClockPings
 
         self._pings = ClockPings(inbox.send_later, self.timings.clocks, lambda: self.n)
+
+    def _keep_timings(self) -> None:
+        ranks, options = [asdict(info) for info in self.ranks], self.options
+        self.timings.keep(self.name, ranks, folder=options.runs, kept_s=options.keep_s)
 
     def _let_go(self) -> None:
         """Leave a kept cluster to the next kernel."""
@@ -573,9 +582,6 @@ class Cluster:
             self._idle.used()
         self.timings.end_cell(run.number, run.records)
         self._run = None
-        if self.options.keep_s is not None:
-            with contextlib.suppress(OSError):  # a stop from elsewhere removes the folder
-                self.timings.save(engines.folder)
         if self.state == "running" and run.broken and not self._lost() and not run.unfinished:
             self._set("running", "forming the ring anew")
             try:
