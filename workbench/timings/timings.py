@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.errors import WireError
 from workbench.timings import frame, stragglers
+from workbench.timings.export import Exports
 from workbench.timings.store import Rows, Store
 from workbench.timings.summary import Summary, summarize
 from workbench.wire import Address, Inbox, IterationRecord, Layout, Message
@@ -18,11 +19,13 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-class Timings:
+class Timings(Exports):
     """Receives the ranks' records in a thread of its own, and answers for them.
 
     Attributes
     ----------
+    vms
+        Host name of each rank's VM, where known.
     errors
         What could not be read, newest last; nothing is lost silently.
     closed
@@ -32,6 +35,7 @@ class Timings:
     def __init__(self) -> None:
         self.errors: list[str] = []
         self.closed = False
+        self.vms: dict[int, str] = {}
         self._store = Store()
         self._came = threading.Condition()
         self._running: set[int] = set()
@@ -57,6 +61,11 @@ class Timings:
     def collectives(self) -> pd.DataFrame:
         """Return one row per iteration, rank and collective; see `frame.collectives`."""
         return frame.collectives(self._store.collectives())
+
+    def collectives_between(self, first: int, last: int) -> pd.DataFrame:
+        """Return the `collectives` of the iterations from `first` to `last`."""
+        kept = self._store.collectives()
+        return frame.collectives([one for one in kept if first <= one.iteration <= last])
 
     def stragglers(self) -> pd.DataFrame:
         """Return the stretches in which the others waited for one rank.
