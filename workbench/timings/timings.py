@@ -18,6 +18,8 @@ from workbench.wire import Address, Inbox, IterationRecord, Layout, Message
 if TYPE_CHECKING:
     import pandas as pd
 
+    from workbench.timings.export.publish import Publisher
+
 
 class Timings(Exports):
     """Receives the ranks' records in a thread of its own, and answers for them.
@@ -41,6 +43,7 @@ class Timings(Exports):
         self._running: set[int] = set()
         self._listeners: list[Callable[[], None]] = []
         self._inbox: Inbox | None = None
+        self._publisher: Publisher | None = None
 
     # what users ask
 
@@ -101,9 +104,30 @@ class Timings(Exports):
         return self._store.dropped + len(self.errors)
 
     @property
+    def dropped_by_rank(self) -> dict[int, int]:
+        """Records that each rank dropped before they were sent."""
+        return self._store.dropped_by_rank
+
+    @property
     def running(self) -> bool:
         """Whether a cell runs that may send more."""
         return bool(self._running)
+
+    def describe(self, cluster: str, vms: dict[int, str]) -> None:
+        """Say whose timings these are; from then on the Jupyter server knows of them.
+
+        Parameters
+        ----------
+        cluster
+            Its name.
+        vms
+            Host name of each rank's VM.
+        """
+        self.vms = vms
+        if self._publisher is None:
+            from workbench.timings.export.publish import Publisher
+
+            self._publisher = Publisher(self, cluster)
 
     def listen(self, interface: str = "127.0.0.1", state: dict[str, Any] | None = None) -> None:
         """Open a port for the ranks on `interface`, or the one of an earlier `state`."""
