@@ -10,7 +10,15 @@ from workbench.wire import Flag, IterationRecord, Layout, Message, Outbox
 MS = 1_000_000
 NAMES = ("conv.weight", "conv.bias", "head.weight")
 SIZES = (4_000_000, 4_000, 400_000)
-PHASES_MS = {"data": 1, "forward": 5, "backward": 8, "exposed": 4, "optimizer": 2, "other": 0.5}
+PHASES_MS = {
+    "data": 1,
+    "copy": 0.25,
+    "forward": 5,
+    "backward": 8,
+    "exposed": 4,
+    "optimizer": 2,
+    "other": 0.25,
+}
 STEP_MS = 30
 """From one iteration's start to the next one's."""
 ENDS_MS = (12.5, 13, 18)
@@ -34,7 +42,7 @@ class RankClock:
 
 def iteration_record(index, rank, clock, *, world=2, late_ms=0.0, cell=1, layout=0):
     """One record; `late_ms` delays this rank's submissions, and its data loading causes it."""
-    phases = {**PHASES_MS, "data": 1 + late_ms, "exposed": 4 - late_ms}
+    phases = {**PHASES_MS, "data": 0.75 + late_ms, "exposed": 4 - late_ms}
     start = clock.read(true_start(index))
     submitted = [7 + late_ms, 7.5 + late_ms, 8 + late_ms]
 
@@ -55,17 +63,29 @@ def iteration_record(index, rank, clock, *, world=2, late_ms=0.0, cell=1, layout
     )  # fmt: skip
 
 
-def recorded(iterations=12, clocks=None, *, late_ms=0.0, vms=None, world=None, collectives=True):
+def layout_of(ranks):
+    """What the collectives of every iteration are."""
+    every = len(NAMES)
+    return Layout(
+        0, NAMES, SIZES, (1,) * every, ("allreduce",) * every, (0,) * every, (ranks,) * every,
+        ("optimizer",) * every,
+    )  # fmt: skip
+
+
+def recorded(
+    iterations=12, clocks=None, *, late_ms=0.0, vms=None, world=None, collectives=True, more=None
+):
     """A `Timings` with a run of as many ranks as there are clocks; the last is late.
 
-    Of a ring of `world` ranks: with more than there are clocks, some have not reported.
+    `more` has further records by rank. Of a ring of `world` ranks: with more than
+    there are clocks, some have not reported.
     """
     clocks = clocks or [RankClock(), RankClock()]
     timings = Timings()
     timings.listen()
     timings.begin_cell(1)
     outboxes = [Outbox(timings.address_for(rank)) for rank in range(len(clocks))]
-    layout = Layout(0, NAMES, SIZES, (1, 1, 1))
+    layout = layout_of(len(clocks))
     for rank, outbox in enumerate(outboxes):
         if collectives:
             outbox.send(Message("layout", layout.to_content()))
@@ -74,8 +94,10 @@ def recorded(iterations=12, clocks=None, *, late_ms=0.0, vms=None, world=None, c
             iteration_record(i, rank, clocks[rank], world=world or len(clocks), late_ms=late).pack()
             for i in range(iterations)
         )
+        records += tuple(record.pack() for record in (more or {}).get(rank, ()))
         outbox.send(Message("records", {}, records))
-    assert timings.end_cell(1, dict.fromkeys(range(len(clocks)), iterations), timeout_s=20)
+    counts = {rank: iterations + len((more or {}).get(rank, ())) for rank in range(len(clocks))}
+    assert timings.end_cell(1, counts, timeout_s=20)
     for outbox in outboxes:
         outbox.close()
     timings.close()

@@ -8,11 +8,24 @@ import json
 import math
 from collections import defaultdict
 
+import numpy as np
 import pytest
-from recorded import ENDS_MS, MS, NAMES, PHASES_MS, SIZES, RankClock, recorded, true_start
+from recorded import (
+    ENDS_MS,
+    MS,
+    NAMES,
+    PHASES_MS,
+    SIZES,
+    STEP_MS,
+    RankClock,
+    iteration_record,
+    recorded,
+    true_start,
+)
 
 from workbench.errors import UsageError
 from workbench.timings import Timings
+from workbench.wire import Flag
 
 VMS = {0: "vm1", 1: "vm2"}
 ONE_VM = {0: "vm1", 1: "vm1"}
@@ -252,6 +265,48 @@ def test_clocks_that_were_compared_are_used(tmp_path, clocks):
     check_format(trace)
     assert max(map(abs, skews_us(trace))) < 0.01
     assert trace["otherData"]["clock_uncertainty_us"] == {"0": 2.0, "1": 2.0}
+
+
+def test_pings_are_used_where_there_were_some(tmp_path):
+    """Where the cluster compared clocks, ranks of different VMs are aligned by that."""
+
+    class Pinged:
+        """Clocks by cell, rank and time, as arrays."""
+
+        def __init__(self, uncertainty):
+            self.uncertainty = uncertainty
+
+        def to_kernel(self, cells, ranks, t_ns):
+            assert set(cells) <= {1}
+            pairs = zip(ranks.tolist(), t_ns.tolist(), strict=True)
+            times = [TrueClocks().to_kernel(rank, t)[0] for rank, t in pairs]
+            return np.rint(times).astype(np.int64), np.full(len(times), self.uncertainty)
+
+    timings = recorded(50, FAR_CLOCKS, vms=VMS)
+    for uncertainty, method in ((3_000.0, "pings"), (math.inf, "the ends of shared collectives")):
+        timings.clocks = Pinged(uncertainty)
+        trace = read(timings.to_trace(tmp_path / "t.json"))
+        assert trace["otherData"]["clock_alignment"].startswith(method)
+
+
+def test_collectives_outside_of_iterations_have_their_own_threads(tmp_path):
+    """What a cell reduces by itself between two steps is there, and not among the gradients."""
+    outside = iteration_record(0, 0, RankClock())
+    outside.flags |= Flag.OUTSIDE
+    outside.start_ns = true_start(1) + 21 * MS
+    timings = recorded(4, vms=ONE_VM, more={0: [outside]})
+    trace = read(timings.to_trace(tmp_path / "t.json"))
+    check_format(trace)
+    threads = {
+        (e["pid"], e["tid"]): e["args"]["name"]
+        for e in trace["traceEvents"] if e["name"] == "thread_name"
+    }  # fmt: skip
+    found = [
+        e for e in slices(trace, "collective")
+        if threads[e["pid"], e["tid"]].startswith("collectives outside iterations")
+    ]  # fmt: skip
+    assert [e["pid"] for e in found] == [0] * len(NAMES)
+    assert found[0]["ts"] == pytest.approx((STEP_MS + 21 + 7) * 1e3)
 
 
 # Bad input

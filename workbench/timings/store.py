@@ -200,6 +200,11 @@ def _row(iteration: int, rank: int, record: IterationRecord) -> tuple[Any, ...]:
     )
 
 
+def between(iteration: int, first: int | None, last: int | None) -> bool:
+    """Whether an iteration is one of `first` to `last`, None being open."""
+    return (first is None or iteration >= first) and (last is None or iteration <= last)
+
+
 def forward_unseen(rows: Rows) -> npt.NDArray[np.bool_]:
     """Return where data and forward cannot be told apart."""
     return np.asarray((rows["flags"] & int(Flag.FORWARD_UNSEEN)) != 0)

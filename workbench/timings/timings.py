@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from workbench.errors import WireError
 from workbench.timings import frame, stragglers
 from workbench.timings.export import Exports
-from workbench.timings.store import Rows, Store
+from workbench.timings.store import CollectiveRecord, Rows, Store, between
 from workbench.timings.summary import Summary, summarize
 from workbench.wire import Address, Inbox, IterationRecord, Layout, Message
 
@@ -65,11 +65,6 @@ class Timings(Exports):
         """Return one row per iteration, rank and collective; see `frame.collectives`."""
         return frame.collectives(self._store.collectives())
 
-    def collectives_between(self, first: int, last: int) -> pd.DataFrame:
-        """Return the `collectives` of the iterations from `first` to `last`."""
-        kept = self._store.collectives()
-        return frame.collectives([one for one in kept if first <= one.iteration <= last])
-
     def stragglers(self) -> pd.DataFrame:
         """Return the stretches in which the others waited for one rank.
 
@@ -93,6 +88,10 @@ class Timings(Exports):
     def rows(self, start: int = 0) -> Rows:
         """Return a copy of the raw rows from the `start`-th on (see `store.ROW`)."""
         return self._store.rows(start)
+
+    def records(self, first: int | None = None, last: int | None = None) -> list[CollectiveRecord]:
+        """Return the records of single collectives that memory holds, of some iterations."""
+        return [one for one in self._store.collectives() if between(one.iteration, first, last)]
 
     def read(self, start: int) -> tuple[int, Rows]:
         """Return the number of the first row still held from the `start`-th on, and the rows."""

@@ -7,11 +7,14 @@ collective ends on all of them at nearly the same moment.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from workbench.timings.export.walk import Iteration, walk
 from workbench.timings.store import Rows
@@ -19,59 +22,88 @@ from workbench.timings.store import Rows
 if TYPE_CHECKING:
     from workbench.timings.export.door import Exports
 
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
 _LOOKED_AT = 1024
 """Iterations, evenly spread, that an alignment by collectives looks at."""
 
-ToKernel: TypeAlias = Callable[[int, int], tuple[float, float]]
+ToKernel: TypeAlias = Callable[[int, int], tuple[Any, Any]]
 """From a rank and its nanoseconds to those of the common clock, and how far that may be off."""
 
 
 class Clocks(Protocol):
     """Knows how the ranks' clocks stand to the kernel's."""
 
-    def to_kernel(self, rank: int, t_ns: int) -> tuple[float, float]:
+    def to_kernel(self, rank: int, t_ns: int, /) -> tuple[Any, Any]:
         """Return a rank's time on the kernel's clock, and its uncertainty, in nanoseconds."""
 
 
 ClocksLike: TypeAlias = Clocks | ToKernel
 
 
+class CellClocksLike(Protocol):
+    """Knows the same of all ranks that a cluster ever had, by the cells that ran on them."""
+
+    def to_kernel(self, cells: Ints, ranks: Ints, t_ns: Ints, /) -> tuple[Ints, Floats]:
+        """Return times on the kernel's clock, and their uncertainty, infinite where not known."""
+
+
 @dataclass
 class Alignment:
-    """How to get from a rank's clock to the common one.
+    """How to get from the ranks' clocks to a common one.
 
     Attributes
     ----------
     method
         How it was found, for people.
     to_common
-        The map.
+        From arrays of cells, ranks and their nanoseconds to the common clock's
+        nanoseconds, and how far each may be off against those of other ranks.
     uncertainty_ns
-        By rank, how far times may be off against those of other ranks.
+        By rank, the most of these.
     """
 
     method: str
-    to_common: ToKernel
-    uncertainty_ns: dict[int, float] = field(default_factory=dict)
+    to_common: Callable[[Ints, Ints, Ints], tuple[Ints, Floats]]
+    uncertainty_ns: dict[int, float]
 
-    def __call__(self, rank: int, t_ns: int) -> int:
-        """Return a rank's time on the common clock."""
-        return round(self.to_common(rank, t_ns)[0])
+    def begins(self, rows: Rows) -> Ints:
+        """Return when each row's iteration began."""
+        return self.to_common(rows["cell"], rows["rank"], rows["start_ns"])[0]
 
 
 def align(run: Exports, rows: Rows, clocks: ClocksLike | None) -> Alignment:
     """Return how to align the ranks of `rows`, which `chosen` has ordered."""
-    ranks = [int(rank) for rank in np.unique(rows["rank"])]
     if clocks is not None:
-        found: ToKernel = getattr(clocks, "to_kernel", clocks)  # type: ignore[arg-type]
-        ends = {rank: rows[rows["rank"] == rank]["start_ns"][[0, -1]].tolist() for rank in ranks}
-        unsure = {rank: max(found(rank, t)[1] for t in times) for rank, times in ends.items()}
-        return Alignment("clocks compared while it ran", found, unsure)
+        given: ToKernel = getattr(clocks, "to_kernel", clocks)  # type: ignore[arg-type]
+        return _tried("clocks that were given", rows, partial(_one_by_one, given))
+    ranks = [int(rank) for rank in np.unique(rows["rank"])]
     vms = {run.vms.get(rank) for rank in ranks}
     if len(ranks) == 1 or (len(vms) == 1 and None not in vms):
-        same = dict.fromkeys(ranks, 0.0)
-        return Alignment("one machine: all ranks read its clock", lambda _, t: (t, 0.0), same)
+        return _tried("one machine: all ranks read its clock", rows, _as_they_are)
+    if run.clocks is not None:
+        pinged = _tried("pings from the kernel, on its clock", rows, run.clocks.to_kernel)
+        if all(map(math.isfinite, pinged.uncertainty_ns.values())):
+            return pinged
     return _by_common_ends(run, rows, ranks)
+
+
+def _tried(method: str, rows: Rows, to_common: Any) -> Alignment:
+    """Return an alignment with the uncertainty that it states for `rows`."""
+    off = to_common(rows["cell"], rows["rank"], rows["start_ns"])[1]
+    most = {int(rank): float(off[rows["rank"] == rank].max()) for rank in np.unique(rows["rank"])}
+    return Alignment(method, to_common, most)
+
+
+def _as_they_are(_cells: Ints, _ranks: Ints, t_ns: Ints) -> tuple[Ints, Floats]:
+    return t_ns.astype(np.int64), np.zeros(len(t_ns))
+
+
+def _one_by_one(given: ToKernel, _cells: Ints, ranks: Ints, t_ns: Ints) -> tuple[Ints, Floats]:
+    found = [given(rank, t) for rank, t in zip(ranks.tolist(), t_ns.tolist(), strict=True)]
+    times = [round(float(time - t)) + t for (time, _), t in zip(found, t_ns.tolist(), strict=True)]
+    return np.array(times, dtype=np.int64), np.array([float(off) for _, off in found])
 
 
 def _by_common_ends(run: Exports, rows: Rows, ranks: list[int]) -> Alignment:
@@ -87,16 +119,17 @@ def _by_common_ends(run: Exports, rows: Rows, ranks: list[int]) -> Alignment:
     lines = {ranks[0]: _Line(0, 0.0, 0.0, 0.0)}
     lines |= {rank: _fit(offsets) for rank, offsets in seen.items()}
     what = "collectives" if by_collectives else "exposed communication"
+    method = f"the ends of shared {what}, taken as simultaneous, on rank {ranks[0]}'s clock"
+    return _tried(method, rows, partial(_along, lines))
 
-    def to_common(rank: int, t_ns: int) -> tuple[float, float]:
-        line = lines[rank]
-        return t_ns - line.at(t_ns), line.uncertainty
 
-    return Alignment(
-        f"the ends of shared {what}, taken as simultaneous, on rank {ranks[0]}'s clock",
-        to_common,
-        {rank: line.uncertainty for rank, line in lines.items()},
-    )
+def _along(lines: dict[int, _Line], _cells: Ints, ranks: Ints, t_ns: Ints) -> tuple[Ints, Floats]:
+    times, off = t_ns.astype(np.int64), np.full(len(t_ns), np.inf)
+    for rank, line in lines.items():
+        own = ranks == rank
+        times[own] -= np.rint(line.at(t_ns[own])).astype(np.int64)
+        off[own] = line.uncertainty
+    return times, off
 
 
 def _offsets(iteration: Iteration, reference: int) -> dict[int, tuple[int, float, float]]:
@@ -128,6 +161,7 @@ def _ends(row: Any, collectives: dict[int, list[Any]]) -> dict[str, tuple[int, i
     return {
         one.name: (start + one.unfinished_ns, start + one.finished_ns)
         for one in collectives.get(int(row["rank"]), [])
+        if one.ranks == row["world_size"]
     }
 
 
@@ -140,9 +174,9 @@ class _Line:
     drift: float
     uncertainty: float
 
-    def at(self, t_ns: int) -> float:
+    def at(self, t_ns: Ints) -> Floats:
         """Return the lead in nanoseconds."""
-        return self.lead + self.drift * (t_ns - self.origin)
+        return (self.lead + self.drift * (t_ns - self.origin)).astype(np.float64)
 
 
 def _fit(offsets: list[tuple[int, float, float]]) -> _Line:

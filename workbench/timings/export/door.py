@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any, Literal
 
-from workbench.timings.store import Rows
+from workbench.timings.store import CollectiveRecord, Rows
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -13,19 +13,22 @@ if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
-    from workbench.timings.export.alignment import ClocksLike
+    from workbench.timings.export.alignment import CellClocksLike, ClocksLike
 
 
 class Exports:
-    """Methods for other tools; `rows` and `collectives` come from the class that inherits.
+    """Methods for other tools; `rows`, `collectives` and `records` come from who inherits.
 
     Attributes
     ----------
     vms
         Host name of each rank's VM, where known.
+    clocks
+        What the ranks' pings told of their clocks, where there were any.
     """
 
     vms: dict[int, str]
+    clocks: CellClocksLike | None = None
 
     def rows(self, start: int = 0) -> Rows:
         """Return the raw rows (see `store.ROW`)."""
@@ -35,10 +38,9 @@ class Exports:
         """Return one row per iteration, rank and collective."""
         raise NotImplementedError
 
-    def collectives_between(self, first: int, last: int) -> pd.DataFrame:
-        """Return the `collectives` of the iterations from `first` to `last`."""
-        frame = self.collectives()
-        return frame[frame["iteration"].between(first, last)]
+    def records(self, first: int | None = None, last: int | None = None) -> list[CollectiveRecord]:
+        """Return the records of single collectives, of the iterations `first` to `last`."""
+        raise NotImplementedError
 
     def to_arrow(self, what: Literal["iterations", "collectives"] = "iterations") -> pa.Table:
         """Return the columns of ``to_frame()``, or of ``collectives()``, as an Arrow table.
@@ -66,9 +68,10 @@ class Exports:
 
         A process per rank. Its thread "phases" has a slice per iteration with
         the phases in it: only their sums are known, so they are stacked in
-        their usual order. The threads "collectives" have each collective of an
-        iteration at its true time, from submitted to first seen finished, with
-        bytes, bandwidth and the bracket of its end. Arrows lead from the rank that
+        their usual order. The threads "collectives" have each collective at
+        its true time, from submitted to first seen finished, with bytes,
+        bandwidth and the bracket of its end; those that a cell ran outside its
+        iterations have threads of their own. Arrows lead from the rank that
         submitted an iteration's last collective last to those that waited.
 
         Parameters
@@ -80,9 +83,10 @@ class Exports:
         clocks
             Maps a rank's clock to a common one: an object with
             ``to_kernel(rank, t_ns) -> (ns, uncertainty_ns)``, or such a
-            callable. Without it, ranks of one VM share its clock, and others
-            are aligned by the ends of the collectives that they share. The
-            trace's ``otherData`` says which, and how sure it is.
+            callable. Without it, ranks of one VM share its clock; others are
+            aligned by the pings of their cluster, or, where there were none, by
+            the ends of the collectives that they share. The trace's
+            ``otherData`` says which, and how sure it is.
 
         Raises
         ------

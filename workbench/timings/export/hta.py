@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from workbench.timings.export.alignment import Alignment, ClocksLike, align
+from workbench.timings.export.alignment import ClocksLike, align
 from workbench.timings.export.events import EventWriter, open_trace
 from workbench.timings.export.perfetto import about
 from workbench.timings.export.walk import Collective, chosen, walk
@@ -52,7 +52,7 @@ def write(
     rows = chosen(run, iterations)
     aligned = align(run, rows, clocks)
     first = rows[np.unique(rows["rank"], return_index=True)[1]]
-    origin = min(aligned(int(row["rank"]), int(row["start_ns"])) for row in first)
+    begins = aligned.begins(rows)
     folder.mkdir(parents=True, exist_ok=True)
     with contextlib.ExitStack() as files:
         traces = {}
@@ -68,27 +68,26 @@ def write(
             }
             path = folder / f"rank{rank}.json.gz"
             events = files.enter_context(open_trace(path, head))
-            traces[rank] = _RankTrace(events, rank, aligned, origin)
+            traces[rank] = _RankTrace(events, int(begins.min()))
         for iteration in walk(run, rows):
-            for row in iteration.rows:
+            at = begins[iteration.place].tolist()
+            for begin, row in zip(at, iteration.rows, strict=True):
                 rank = int(row["rank"])
-                traces[rank].iteration(row, iteration.collectives.get(rank, []))
+                traces[rank].iteration(begin, row, iteration.collectives.get(rank, []))
     return folder
 
 
 class _RankTrace:
     """Writes one rank's events."""
 
-    def __init__(self, events: EventWriter, rank: int, aligned: Alignment, origin: int) -> None:
+    def __init__(self, events: EventWriter, origin: int) -> None:
         self._events = events
-        self._rank = rank
-        self._aligned = aligned
         self._origin = origin
         self._ended = origin
         self._launched = _FIRST_CORRELATION
 
-    def iteration(self, row: Any, collectives: list[Collective]) -> None:
-        begin = max(self._aligned(self._rank, int(row["start_ns"])), self._ended)
+    def iteration(self, begin: int, row: Any, collectives: list[Collective]) -> None:
+        begin = max(begin, self._ended)
         self._ended = begin + int(row["iteration_ns"])
         self._host(f"ProfilerStep#{int(row['iteration'])}", "user_annotation", begin, self._ended)
         for one in collectives:

@@ -12,15 +12,17 @@ import numpy as np
 from workbench.timings.derive import columns
 from workbench.timings.export.alignment import Alignment, ClocksLike, align
 from workbench.timings.export.events import EventWriter, open_trace
-from workbench.timings.export.walk import Collective, Iteration, chosen, walk
-from workbench.timings.store import PHASES, Rows
+from workbench.timings.export.walk import Collective, Iteration, chosen, collectives, walk
+from workbench.timings.store import PHASES, CollectiveRecord, Rows
 
 if TYPE_CHECKING:
     from workbench.timings.export.door import Exports
 
 PHASES_THREAD = 1
 FIRST_LANE = 10
-"""Thread of the first collectives; those under way at once lie on further ones."""
+"""Thread of collectives; those under way at once lie on further ones."""
+FIRST_LANE_OUTSIDE = 100_000
+"""The same of those that a cell ran outside its iterations."""
 
 NOTE = (
     "phases: only their sums within an iteration are known, they are stacked in their usual "
@@ -42,7 +44,7 @@ def write(
     aligned = align(run, rows, clocks)
     head = {"displayTimeUnit": "ms", "otherData": about(rows, aligned)}
     with open_trace(path, head) as events:
-        _Trace(events, run.vms, aligned, rows).write(run)
+        _Trace(events, aligned, rows).write(run)
     return path
 
 
@@ -65,44 +67,54 @@ def about(rows: Rows, aligned: Alignment) -> dict[str, Any]:
 class _Trace:
     """Writes a trace's events, an iteration at a time."""
 
-    def __init__(
-        self, events: EventWriter, vms: dict[int, str], aligned: Alignment, rows: Rows
-    ) -> None:
+    def __init__(self, events: EventWriter, aligned: Alignment, rows: Rows) -> None:
         self._events = events
         self._aligned = aligned
-        self._all = rows
-        ranks, first = np.unique(rows["rank"], return_index=True)
-        begins = [aligned(int(rows["rank"][at]), int(rows["start_ns"][at])) for at in first]
-        # a collective may have been submitted before the first window that is written
-        self._origin = min(begins)
-        self._ended = dict.fromkeys(ranks.tolist(), self._origin)
-        self._lanes: dict[int, list[int]] = {rank: [] for rank in ranks.tolist()}
+        self._rows = rows
+        self._begins = aligned.begins(rows)
+        self._origin = int(self._begins.min())
+        self._ended: dict[int, int] = {}
+        self._lanes: dict[tuple[int, int], list[int]] = {}
         self._arrows = 0
-        for rank in ranks.tolist():
-            vm = vms.get(rank)
-            events.name("process", rank, f"rank {rank} on {vm}" if vm else f"rank {rank}", 0, rank)
-            events.name("thread", rank, "phases", PHASES_THREAD, PHASES_THREAD)
 
     def write(self, run: Exports) -> None:
-        for iteration in walk(run, self._all):
-            self._iteration(iteration)
+        for rank in np.unique(self._rows["rank"]).tolist():
+            vm = run.vms.get(rank)
+            name = f"rank {rank} on {vm}" if vm else f"rank {rank}"
+            self._events.name("process", rank, name, 0, rank)
+            self._events.name("thread", rank, "phases", PHASES_THREAD, PHASES_THREAD)
+        for iteration in walk(run, self._rows):
+            self._iteration(iteration, self._begins[iteration.place].tolist())
+        self._outside(run.records(-1, -1))
 
-    def _iteration(self, iteration: Iteration) -> None:
+    def _iteration(self, iteration: Iteration, begins: list[int]) -> None:
         table = columns(iteration.rows)
-        places: dict[int, tuple[int, int, Collective]] = {}
+        last: dict[int, tuple[int, int, Collective]] = {}
         for at, row in enumerate(iteration.rows):
             rank = int(row["rank"])
             # windows of a rank follow each other; an alignment may put them some ns across
-            begin = max(self._aligned(rank, int(row["start_ns"])), self._ended[rank])
+            begin = max(begins[at], self._ended.get(rank, begins[at]))
             self._ended[rank] = begin + int(row["iteration_ns"])
             figures = {name: _plain(table[name][at]) for name in _SHOWN}
             self._phases(rank, row, begin, figures)
             self._counters(rank, begin, figures)
             for one in iteration.collectives.get(rank, []):
-                tid = self._collective(rank, begin, one, int(row["world_size"]))
-                if rank not in places or one.finished_ns >= places[rank][2].finished_ns:
-                    places[rank] = (tid, begin, one)
-        self._arrows_from_the_last(places)
+                tid = self._collective(rank, begin, one, FIRST_LANE)
+                if rank not in last or one.finished_ns >= last[rank][2].finished_ns:
+                    last[rank] = (tid, begin, one)
+        self._arrows_from_the_latest(last)
+
+    def _outside(self, records: list[CollectiveRecord]) -> None:
+        """Write what cells ran outside their iterations, within the time that is shown."""
+        known = set(self._ended)
+        records = [one for one in records if one.rank in known]
+        places = [(one.record.cell, one.rank, one.record.start_ns) for one in records]
+        table = np.array(places, dtype=np.int64).reshape(-1, 3)
+        begins = self._aligned.to_common(*table.T)[0].tolist()
+        for begin, record in sorted(zip(begins, records, strict=True), key=lambda pair: pair[0]):
+            for one in collectives(record):
+                if self._origin <= begin + one.submitted_ns <= self._ended[record.rank]:
+                    self._collective(record.rank, begin, one, FIRST_LANE_OUTSIDE)
 
     def _phases(self, rank: int, row: Any, begin: int, figures: dict[str, Any]) -> None:
         name = f"iteration {int(row['iteration'])}"
@@ -125,14 +137,15 @@ class _Trace:
                     args={"Gbit/s": value},
                 )  # fmt: skip
 
-    def _collective(self, rank: int, begin: int, one: Collective, world: int) -> int:
+    def _collective(self, rank: int, begin: int, one: Collective, first_lane: int) -> int:
         submitted, finished = begin + one.submitted_ns, begin + one.finished_ns
-        tid = FIRST_LANE + self._lane(rank, submitted, max(submitted, finished))
-        speeds = {"algbw_gbps": one.algbw_gbps, "busbw_gbps": one.busbw_gbps(world)}
+        tid = self._lane(rank, first_lane, submitted, max(submitted, finished))
+        speeds = {"algbw_gbps": one.algbw_gbps, "busbw_gbps": one.busbw_gbps}
         args = {
             "kind": one.kind,
             "bytes": one.size_bytes,
             "tensors": one.tensors,
+            "ranks": one.ranks,
             **{name: round(gbps, 6) for name, gbps in speeds.items() if gbps is not None},
             "last_unfinished_us": self._us(begin + one.unfinished_ns),
             "first_finished_us": self._us(finished),
@@ -141,21 +154,22 @@ class _Trace:
         self._slice(one.label, "collective", rank, tid, submitted, took, args)
         return tid
 
-    def _lane(self, rank: int, submitted: int, finished: int) -> int:
-        """Return the first lane that is free: slices of one thread must not cross."""
-        lanes = self._lanes[rank]
+    def _lane(self, rank: int, first: int, submitted: int, finished: int) -> int:
+        """Return the first thread that is free: slices of one thread must not cross."""
+        lanes = self._lanes.setdefault((rank, first), [])
         for lane, free_at in enumerate(lanes):
             if free_at <= submitted:
                 lanes[lane] = finished
-                return lane
+                return first + lane
         lanes.append(finished)
-        tid = FIRST_LANE + len(lanes) - 1
-        name = "collectives" if len(lanes) == 1 else f"collectives ({len(lanes)})"
+        tid = first + len(lanes) - 1
+        name = "collectives" if first == FIRST_LANE else "collectives outside iterations"
+        name = name if len(lanes) == 1 else f"{name} ({len(lanes)})"
         self._events.name("thread", rank, name, tid, tid)
-        return len(lanes) - 1
+        return tid
 
-    def _arrows_from_the_last(self, places: dict[int, tuple[int, int, Collective]]) -> None:
-        """Lead from the rank that submitted the last collective last to those that waited."""
+    def _arrows_from_the_latest(self, places: dict[int, tuple[int, int, Collective]]) -> None:
+        """Lead from the rank that came to the last collective last to those that waited."""
         if len({one.name for _, _, one in places.values()}) != 1 or len(places) < 2:
             return
         submitted = {rank: begin + one.submitted_ns for rank, (_, begin, one) in places.items()}

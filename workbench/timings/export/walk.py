@@ -6,29 +6,28 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from workbench.errors import UsageError
-from workbench.timings.store import Rows
+from workbench.timings.store import CollectiveRecord, Rows
+from workbench.wire.record import TICK_NS
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from workbench.timings.export.door import Exports
 
 _AT_ONCE = 64
-"""Iterations whose collectives are a table at a time."""
+"""Iterations whose collectives are looked up together."""
 
 
 class Collective(NamedTuple):
     """One collective of one rank; times in nanoseconds after its iteration's start.
 
-    It finished between `unfinished_ns` and `finished_ns`; `ranks` took part, None
-    where that is not known.
+    It finished between `unfinished_ns` and `finished_ns`; `ranks` took part.
     """
 
     name: str
     kind: str
-    ranks: int | None
+    ranks: int
     size_bytes: int
     tensors: int
     submitted_ns: int
@@ -46,17 +45,21 @@ class Collective(NamedTuple):
         took = self.finished_ns - self.submitted_ns
         return self.size_bytes * 8 / took if took > 0 else None
 
-    def busbw_gbps(self, world: int) -> float | None:
-        """The same times 2(n-1)/n (nccl-tests); None where it is no allreduce over `world`."""
+    @property
+    def busbw_gbps(self) -> float | None:
+        """The same times 2(n-1)/n for n ranks (nccl-tests); None for other kinds than allreduce."""
         if self.algbw_gbps is None or self.kind != "allreduce":
             return None
-        n = max(1, self.ranks or world)
-        return self.algbw_gbps * 2 * (n - 1) / n
+        return self.algbw_gbps * 2 * (self.ranks - 1) / self.ranks
 
 
 class Iteration(NamedTuple):
-    """One iteration: its raw rows in rank order, and collectives by rank in order of submission."""
+    """One iteration: its raw rows in rank order, and collectives by rank in order of submission.
 
+    `place` is that of its rows among those that are walked.
+    """
+
+    place: slice
     rows: Rows
     collectives: dict[int, list[Collective]]
 
@@ -91,25 +94,24 @@ def walk(run: Exports, rows: Rows) -> Iterator[Iteration]:
     ends = np.append(first[1:], len(rows))
     for at in range(0, len(numbers), _AT_ONCE):
         part = slice(at, at + _AT_ONCE)
-        found = _by_place(run.collectives_between(int(numbers[part][0]), int(numbers[part][-1])))
+        found: dict[int, dict[int, list[Collective]]] = {}
+        for record in run.records(int(numbers[part][0]), int(numbers[part][-1])):
+            found.setdefault(record.iteration, {})[record.rank] = collectives(record)
         for number, begin, end in zip(numbers[part], first[part], ends[part], strict=True):
-            yield Iteration(rows[begin:end], found.get(int(number), {}))
+            yield Iteration(slice(begin, end), rows[begin:end], found.get(int(number), {}))
 
 
-def _by_place(frame: pd.DataFrame) -> dict[int, dict[int, list[Collective]]]:
-    """Return a table of collectives by iteration and rank."""
-    found: dict[int, dict[int, list[Collective]]] = {}
-    kinds = frame["kind"] if "kind" in frame else ["allreduce"] * len(frame)
-    ranks = frame["ranks"].tolist() if "ranks" in frame else [None] * len(frame)
-    times = [
-        (frame[f"{name}_us"].to_numpy() * 1e3).round().astype(np.int64).tolist()
-        for name in ("submitted", "unfinished", "finished")
-    ]
-    named = zip(
-        frame["name"], kinds, ranks, frame["bytes"].tolist(), frame["tensors"].tolist(), *times,
+def collectives(record: CollectiveRecord) -> list[Collective]:
+    """Return a record's collectives, in order of submission."""
+    layout, times = record.layout, record.record
+    columns = zip(
+        layout.names, layout.kinds, layout.ranks, layout.sizes_bytes, layout.tensors,
+        *(_ns(ticks) for ticks in (times.submitted, times.unfinished, times.finished)),
         strict=True,
     )  # fmt: skip
-    places = zip(frame["iteration"].tolist(), frame["rank"].tolist(), strict=True)
-    for (iteration, rank), values in zip(places, named, strict=True):
-        found.setdefault(iteration, {}).setdefault(rank, []).append(Collective(*values))
-    return found
+    return sorted((Collective(*values) for values in columns), key=lambda one: one.submitted_ns)
+
+
+def _ns(ticks: npt.ArrayLike) -> list[int]:
+    plain: list[int] = (np.asarray(ticks, dtype=np.int64) * TICK_NS).tolist()
+    return plain
