@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from IPython.core.interactiveshell import InteractiveShell
 
+_VIEWS = ("live", "summary", "table", "waterfall", "ranks", "collectives")
 _VERBS = ("start", "status", "stop", "restart", "resize", "attach")
 
 
@@ -115,12 +116,22 @@ class WorkbenchMagics(Magics):
             self._namespace[name] = found[0] if len(found) == 1 else found
 
     @magic_arguments()
-    @argument("view", nargs="?", choices=["live", "summary", "table"], default="live")
+    @argument("view", nargs="?", choices=_VIEWS, default="live")
+    @argument("names", nargs="*", help="waterfall: an iteration's number")
     @line_magic
     def timings(self, line: str) -> Any:
-        """Show the timings: live (default), their summary, or the table."""
+        """Show the timings: live (default), their summary, or the table; or a figure for study.
+
+        ``%timings waterfall 120``; ``%timings ranks``; ``%timings collectives``.
+        """
         args = _parse(self.timings, line)
         from workbench.cluster import registry
+        from workbench.widgets import study
+
+        if args.view in study.VERBS:
+            return study.study_view(registry.required(), args.view, args.names)
+        if args.names:
+            raise UsageError(f"%timings {line} was asked for: {args.view} takes no more")
         from workbench.widgets.views import timings_view
 
         return timings_view(registry.required(), args.view)

@@ -1,4 +1,4 @@
-"""Figures for study, made with plotly where it is asked for."""
+"""The mean iteration of each rank as a figure; `study` has those of ``%timings``."""
 
 from __future__ import annotations
 
