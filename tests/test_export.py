@@ -6,6 +6,7 @@ import gzip
 import itertools
 import json
 import math
+import time
 from collections import defaultdict
 
 import numpy as np
@@ -24,7 +25,9 @@ from recorded import (
 )
 
 from workbench.errors import UsageError
+from workbench.resources.noticeboard import FOLDER, Noticeboard
 from workbench.timings import Timings
+from workbench.widgets.study import VERBS, study_view
 from workbench.wire import Flag
 
 VMS = {0: "vm1", 1: "vm2"}
@@ -450,3 +453,44 @@ def test_without_mlflow(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "mlflow.tracking", None)
     with pytest.raises(UsageError, match="pip install mlflow"):
         recorded(1).to_mlflow()
+
+
+# With real ranks
+
+TRAINING = """
+import torch
+model = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 8))
+optimizer = hvd.DistributedOptimizer(
+    torch.optim.SGD(model.parameters(), lr=0.01), named_parameters=model.named_parameters())
+for _ in range(8):
+    optimizer.zero_grad()
+    model(torch.randn(32, 64)).sum().backward()
+    optimizer.step()
+hvd.allreduce(torch.ones(1000), name="own")
+"""
+
+
+def test_a_real_run(cluster, tmp_path, monkeypatch):
+    """Two ranks that train: trace, tables, figures and metrics tell the same."""
+    monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path))
+    cluster.run(TRAINING)
+    timings = cluster.timings
+    trace = read(timings.to_trace(tmp_path / "run.json.gz"))
+    check_format(trace)
+    assert trace["otherData"]["clock_alignment"].startswith("one machine")
+    table = timings.collectives()
+    inside = table[table["iteration"] >= 0]
+    names = {e["name"] for e in slices(trace, "collective")}
+    assert names >= {f"{one.kind} {one.name}" for one in inside.itertuples()}
+    assert len(slices(trace, "iteration")) == len(timings.to_frame()) == 16
+    assert timings.to_arrow("collectives").num_rows == len(table)
+    for verb in VERBS:
+        assert study_view(cluster, verb, []).data
+    board = Noticeboard(tmp_path / FOLDER)
+    deadline = time.monotonic() + 10
+    while not (notices := board.read()) or len(notices[0]["ranks"]) < 2:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    (notice,) = notices
+    assert notice["cluster"] == cluster.name
+    assert {rank["vm"] for rank in notice["ranks"]} == {info.vm for info in cluster.ranks}

@@ -123,16 +123,29 @@ def test_a_figure_of_ranks_does_not_grow_with_the_run():
 # Collectives by size
 
 
-def test_points_are_the_least_time_over_ranks():
-    """Waiting for the late rank is in no point; each stands at its size."""
-    figure = sizes_figure(recorded(9, late_ms=2))
+def test_points_are_buffers_and_their_service_time():
+    """Each buffer stands at its bytes and its service time, as the table of collectives has it."""
+    timings = recorded(9, late_ms=2)
+    (points,) = sizes_figure(timings).data
+    table = timings.collectives()
+    own = table[table["rank"] == 0].groupby(["iteration", "buffer"])
+    size, service = own["bytes"].sum(), own["service_us"].first() / 1e3
+    by_size = service.groupby(size.to_numpy()).median()
+    assert len(points.x) > 0
+    assert dict(zip(points.x, points.y, strict=True)) == pytest.approx(by_size.to_dict())
+    assert points.name == "allreduce"
+
+
+def test_without_service_times_points_are_the_least_time_over_ranks():
+    """Waiting for the late rank is in no point, and the axis says that queueing is."""
+    figure = sizes_figure(recorded(9, late_ms=2, world=3))
     (points,) = figure.data
     late_ms = [end + 0.1 - begin for end, begin in zip(ENDS_MS, (9, 9.5, 10), strict=True)]
     expected = dict(zip(SIZES, late_ms, strict=True))
     for size, took in zip(points.x, points.y, strict=True):
         assert took == pytest.approx(expected[size], abs=0.001)
     assert set(points.text) == set(NAMES)
-    assert points.name == "allreduce"
+    assert figure.layout.yaxis.title.text == "submitted to finished (ms)"
 
 
 def test_lines_are_those_of_the_fabric():
@@ -140,15 +153,15 @@ def test_lines_are_those_of_the_fabric():
     timings = recorded(3)
     fabric = fit([1_000, 1_000_000], [100, 900], 2)
     assert len(sizes_figure(timings).data) == 1
-    _, calibrated, nominal = sizes_figure(timings, fabric, 10.0).data
+    points, calibrated, nominal = sizes_figure(timings, fabric, 10.0).data
     assert calibrated.name == "calibrated"
     assert "ring of 2 at 10 Gbit/s" in nominal.name
     for line, model in (
         (calibrated, fabric.predict_us),
         (nominal, lambda size: ring_us(size, 2, 10.0)),
     ):
-        assert min(line.x) == pytest.approx(min(SIZES))
-        assert max(line.x) == pytest.approx(max(SIZES))
+        assert min(line.x) == pytest.approx(min(points.x))
+        assert max(line.x) == pytest.approx(max(points.x))
         assert list(line.y) == pytest.approx([model(size) / 1e3 for size in line.x])
 
 

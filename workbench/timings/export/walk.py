@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from workbench.errors import UsageError
+from workbench.timings.derive import bus_factor
 from workbench.timings.store import CollectiveRecord, Rows
 from workbench.wire.record import TICK_NS
 
@@ -47,10 +48,10 @@ class Collective(NamedTuple):
 
     @property
     def busbw_gbps(self) -> float | None:
-        """The same times 2(n-1)/n for n ranks (nccl-tests); None for other kinds than allreduce."""
-        if self.algbw_gbps is None or self.kind != "allreduce":
+        """The same times its kind's factor; see `derive.bus_factor`."""
+        if self.algbw_gbps is None:
             return None
-        return self.algbw_gbps * 2 * (self.ranks - 1) / self.ranks
+        return self.algbw_gbps * bus_factor(self.kind, self.ranks)
 
 
 class Iteration(NamedTuple):
