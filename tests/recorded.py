@@ -11,7 +11,7 @@ MS = 1_000_000
 NAMES = ("conv.weight", "conv.bias", "head.weight")
 SIZES = (4_000_000, 4_000, 400_000)
 PHASES_MS = {
-    "data": 1,
+    "data": 0.75,
     "copy": 0.25,
     "forward": 5,
     "backward": 8,
@@ -42,7 +42,9 @@ class RankClock:
 
 def iteration_record(index, rank, clock, *, world=2, late_ms=0.0, cell=1, layout=0):
     """One record; `late_ms` delays this rank's submissions, and its data loading causes it."""
-    phases = {**PHASES_MS, "data": 0.75 + late_ms, "exposed": 4 - late_ms}
+    phases = {**PHASES_MS}
+    phases["data"] += late_ms
+    phases["exposed"] -= late_ms
     start = clock.read(true_start(index))
     submitted = [7 + late_ms, 7.5 + late_ms, 8 + late_ms]
 
