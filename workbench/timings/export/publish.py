@@ -58,8 +58,7 @@ class Publisher:
                 self._wake.clear()
                 self._post()
                 while self._timings.running and not self._timings.closed:
-                    self._wake.wait(PERIOD_S)
-                    self._wake.clear()
+                    time.sleep(PERIOD_S)
                     self._post()
         except OSError as error:
             log.warning("cluster %s is not in the server's /metrics: %s", self._cluster, error)
