@@ -89,6 +89,10 @@ class Timings(Exports):
         """Return a copy of the raw rows from the `start`-th on (see `store.ROW`)."""
         return self._store.rows(start)
 
+    def places(self) -> dict[int, str]:
+        """Return the host name of each rank's VM, where known."""
+        return self.vms
+
     def records(self, first: int | None = None, last: int | None = None) -> list[CollectiveRecord]:
         """Return the records of single collectives that memory holds, of some iterations."""
         return [one for one in self._store.collectives() if between(one.iteration, first, last)]

@@ -52,7 +52,8 @@ def ranks_figure(timings: Exports) -> Any:
     rows = warm if len(warm) else rows
     ranks = np.unique(rows["rank"]).tolist()
     table = columns(rows)
-    names = [f"rank {rank}{_on(timings.vms.get(rank))}" for rank in ranks]
+    places = timings.places()
+    names = [f"rank {rank}{_on(places.get(rank))}" for rank in ranks]
     figure = make_subplots(rows=1, cols=2, shared_yaxes=True, horizontal_spacing=0.06)
     for column, (name, title, phase) in enumerate(_SHOWN, start=1):
         parts = [table[name][rows["rank"] == rank] / 1e3 for rank in ranks]

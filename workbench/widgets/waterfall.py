@@ -76,7 +76,8 @@ def waterfall_figure(
     sure, unsure = _collectives(found, since_ms)
     _add(figure, "collective", OVERLAPPED.color, OVERLAPPED.edge, sure)
     _add(figure, "it ends within", OVERLAPPED.color, OVERLAPPED.edge, unsure, opacity=0.35)
-    names = [_name(timings, int(rank)) for rank in rows["rank"]]
+    places = timings.places()
+    names = [_name(rank, places.get(rank)) for rank in rows["rank"].tolist()]
     figure.update_layout(barmode="overlay", bargap=0)
     dress(figure, height=_LEAST_PX + _RANK_PX * (len(rows) - 1), notes=_notes(aligned))
     figure.update_xaxes(title_text=f"time in iteration {number} (ms)")
@@ -179,8 +180,7 @@ def _add(
     )  # fmt: skip
 
 
-def _name(timings: Exports, rank: int) -> str:
-    vm = timings.vms.get(rank)
+def _name(rank: int, vm: str | None) -> str:
     return f"rank {rank}<br>{vm}" if vm else f"rank {rank}"
 
 

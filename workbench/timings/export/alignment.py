@@ -79,11 +79,13 @@ def align(run: Exports, rows: Rows, clocks: ClocksLike | None) -> Alignment:
         given: ToKernel = getattr(clocks, "to_kernel", clocks)  # type: ignore[arg-type]
         return _tried("clocks that were given", rows, partial(_one_by_one, given))
     ranks = [int(rank) for rank in np.unique(rows["rank"])]
-    vms = {run.vms.get(rank) for rank in ranks}
+    places = run.places()
+    vms = {places.get(rank) for rank in ranks}
     if len(ranks) == 1 or (len(vms) == 1 and None not in vms):
         return _tried("one machine: all ranks read its clock", rows, _as_they_are)
-    if run.clocks is not None:
-        pinged = _tried("pings from the kernel, on its clock", rows, run.clocks.to_kernel)
+    known = run.known_clocks()
+    if known is not None:
+        pinged = _tried("pings from the kernel, on its clock", rows, known.to_kernel)
         if all(map(math.isfinite, pinged.uncertainty_ns.values())):
             return pinged
     return _by_common_ends(run, rows, ranks)

@@ -17,18 +17,15 @@ if TYPE_CHECKING:
 
 
 class Exports:
-    """Methods for other tools; `rows`, `collectives` and `records` come from who inherits.
+    """Methods for other tools; what they need comes from who inherits."""
 
-    Attributes
-    ----------
-    vms
-        Host name of each rank's VM, where known.
-    clocks
-        What the ranks' pings told of their clocks, where there were any.
-    """
+    def places(self) -> dict[int, str]:
+        """Return the host name of each rank's VM, where known."""
+        return {}
 
-    vms: dict[int, str]
-    clocks: CellClocksLike | None = None
+    def known_clocks(self) -> CellClocksLike | None:
+        """Return what the ranks' pings told of their clocks, where there were any."""
+        return None
 
     def rows(self, start: int = 0) -> Rows:
         """Return the raw rows (see `store.ROW`)."""

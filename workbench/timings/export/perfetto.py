@@ -78,8 +78,9 @@ class _Trace:
         self._arrows = 0
 
     def write(self, run: Exports) -> None:
+        places = run.places()
         for rank in np.unique(self._rows["rank"]).tolist():
-            vm = run.vms.get(rank)
+            vm = places.get(rank)
             name = f"rank {rank} on {vm}" if vm else f"rank {rank}"
             self._events.name("process", rank, name, 0, rank)
             self._events.name("thread", rank, "phases", PHASES_THREAD, PHASES_THREAD)

@@ -77,7 +77,7 @@ class Publisher:
         self._cursor = first + len(rows)
         for rank in np.unique(rows["rank"]).tolist():
             self._add(rank, rows[rows["rank"] == rank])
-        dropped, vms = self._timings.dropped_by_rank, self._timings.vms
+        dropped, vms = self._timings.dropped_by_rank, self._timings.places()
         ranks = [
             {
                 "rank": rank,
