@@ -9,6 +9,7 @@ import numpy as np
 
 from workbench.errors import UsageError
 from workbench.fabric import ring_us
+from workbench.timings.frame import collectives
 from workbench.widgets.figure_style import dress
 from workbench.widgets.phases import EXPOSED, FORWARD, OVERLAPPED
 
@@ -33,7 +34,7 @@ def sizes_figure(
     """Draw the time of collectives by their size, with the lines of the fabric where known.
 
     A point is a buffer, the collectives that travelled together as inferred
-    (`frame.collectives`): its bytes, and its service time, queueing not
+    (`timings.frame.collectives`): its bytes, and its service time, queueing not
     included. Where that could not be told for any, it is a collective: the
     least time over ranks from submitted to finished, so that waiting for a late
     rank is not in it. Points are medians over iterations; their bars reach from
@@ -60,7 +61,7 @@ def sizes_figure(
     """
     import plotly.graph_objects as go
 
-    frame = timings.collectives()
+    frame = collectives(timings.records())
     frame = frame[frame["bytes"] > 0]
     if frame.empty:
         raise UsageError(

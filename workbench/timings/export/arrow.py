@@ -8,6 +8,7 @@ import numpy as np
 
 from workbench.errors import UsageError
 from workbench.timings.derive import columns
+from workbench.timings.frame import collectives
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -25,7 +26,7 @@ def table(run: Exports, what: str) -> pa.Table:
         rows = run.rows()
         given: Any = columns(rows[np.lexsort((rows["rank"], rows["iteration"]))])
     elif what == "collectives":
-        given = run.collectives()
+        given = collectives(run.records())
     else:
         raise UsageError(
             f"an Arrow table of {what!r} was asked for: there are 'iterations' and 'collectives'"

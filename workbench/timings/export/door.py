@@ -10,7 +10,6 @@ from workbench.timings.store import CollectiveRecord, Rows
 if TYPE_CHECKING:
     from pathlib import Path
 
-    import pandas as pd
     import pyarrow as pa
 
     from workbench.timings.export.alignment import CellClocksLike, ClocksLike
@@ -29,10 +28,6 @@ class Exports:
 
     def rows(self, start: int = 0) -> Rows:
         """Return the raw rows (see `store.ROW`)."""
-        raise NotImplementedError
-
-    def collectives(self) -> pd.DataFrame:
-        """Return one row per iteration, rank and collective."""
         raise NotImplementedError
 
     def records(self, first: int | None = None, last: int | None = None) -> list[CollectiveRecord]:
