@@ -15,6 +15,9 @@ from typing import IO, Any
 
 from workbench.errors import UsageError
 
+_encode = json.JSONEncoder(allow_nan=False).encode
+"""Made once: `json.dumps` would make one for every event."""
+
 
 class EventWriter:
     """Appends events to an open file; made by `open_trace`.
@@ -39,7 +42,7 @@ class EventWriter:
     def add(self, **event: Any) -> None:
         """Write one event; members that are None are left out."""
         known = {name: value for name, value in event.items() if value is not None}
-        self._file.write(self._between + json.dumps(known, allow_nan=False))
+        self._file.write(self._between + _encode(known))
         self._between = ",\n"
 
     def name(self, kind: str, pid: int, name: str, tid: int = 0, sort: int | None = None) -> None:
