@@ -95,6 +95,12 @@ class Run(Answers):
         """The ranks: ``rank``, ``vm``, ``gpu``, ``nic`` and more, as they were last."""
         return list(self.facts.get("ranks") or [])
 
+    def places(self) -> dict[int, str]:
+        """Return the host name of each rank's VM, where known."""
+        return {
+            int(one["rank"]): str(one["vm"]) for one in self.ranks if {"rank", "vm"} <= set(one)
+        }
+
     @property
     def started(self) -> datetime | None:
         """When its first iteration was written, in local time; None where not known."""

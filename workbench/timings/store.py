@@ -81,6 +81,11 @@ class Store:
         """Records that ranks dropped before they were sent."""
         return sum(self._dropped.values())
 
+    @property
+    def dropped_by_rank(self) -> dict[int, int]:
+        """The same, by rank."""
+        return dict(self._dropped)
+
     def arrived(self, cell: int, rank: int) -> int:
         """Return how many records of a cell have come from a rank."""
         return self._arrived.get((cell, rank), 0)
