@@ -5,11 +5,13 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workbench.errors import WireError
-from workbench.timings import frame, stragglers
+from workbench.timings import arrivals, frame, stragglers
+from workbench.timings.cell_clocks import CellClocks
 from workbench.timings.export import Exports
 from workbench.timings.store import CollectiveRecord, Rows, Store, between
 from workbench.timings.summary import Summary, summarize
@@ -32,13 +34,17 @@ class Timings(Exports):
         What could not be read, newest last; nothing is lost silently.
     closed
         Nothing more will arrive.
+    clocks
+        The ranks' clocks on the kernel's.
     """
 
     def __init__(self) -> None:
         self.errors: list[str] = []
         self.closed = False
+        self.clocks = CellClocks()
         self.vms: dict[int, str] = {}
         self._store = Store()
+        self._marks = arrivals.Marks()
         self._came = threading.Condition()
         self._running: set[int] = set()
         self._listeners: list[Callable[[], None]] = []
@@ -66,14 +72,23 @@ class Timings(Exports):
         return frame.collectives(self._store.collectives())
 
     def stragglers(self) -> pd.DataFrame:
-        """Return the stretches in which the others waited for one rank.
+        """Return the stretches, and single iterations, in which the others waited for one rank.
 
-        Columns: rank, phase, excess_us, first_iteration, last_iteration.
+        Columns: rank, phase, excess_us, first_iteration, last_iteration, kind,
+        how_often, late_us, uncertainty_us; see `stragglers.Straggler`.
         """
         import pandas as pd
 
-        names = ["rank", "phase", "excess_us", "first_iteration", "last_iteration"]
+        names = [field.name for field in fields(stragglers.Straggler)]
         return pd.DataFrame(stragglers.find(self.rows()), columns=names)
+
+    def arrivals(self) -> pd.DataFrame:
+        """Return one row per iteration and rank: its arrival at the first and last collective.
+
+        Columns: iteration, rank, first_us, last_us, late_us, uncertainty_us;
+        see `arrivals.table`.
+        """
+        return arrivals.table(self.rows())
 
     def summary(self, latest: int | None = None) -> Summary:
         """Return the key figures of all iterations, or of the `latest`."""
@@ -86,12 +101,16 @@ class Timings(Exports):
     # what the cluster and the views ask
 
     def rows(self, start: int = 0) -> Rows:
-        """Return a copy of the raw rows from the `start`-th on (see `store.ROW`)."""
-        return self._store.rows(start)
+        """Return a copy of the raw rows from the `start`-th on (see `arrivals.MARKED`)."""
+        return self.read(start)[1]
 
     def places(self) -> dict[int, str]:
         """Return the host name of each rank's VM, where known."""
         return self.vms
+
+    def known_clocks(self) -> CellClocks:
+        """Return what the ranks' pings told of their clocks."""
+        return self.clocks
 
     def records(self, first: int | None = None, last: int | None = None) -> list[CollectiveRecord]:
         """Return the records of single collectives that memory holds, of some iterations."""
@@ -99,7 +118,8 @@ class Timings(Exports):
 
     def read(self, start: int) -> tuple[int, Rows]:
         """Return the number of the first row still held from the `start`-th on, and the rows."""
-        return self._store.read(start)
+        first, rows = self._store.read(start)
+        return first, self._marks.join(first, rows, self.clocks)
 
     @property
     def dropped(self) -> int:
@@ -163,10 +183,12 @@ class Timings(Exports):
     def joined(self) -> None:
         """The ranks have joined anew."""
         self._store.forget_layouts()
+        self.clocks.joined()
 
     def begin_cell(self, cell: int) -> None:
         """A cell starts to run."""
         self._running.add(cell)
+        self.clocks.begin_cell(cell)
         self._tell()
 
     def end_cell(self, cell: int, counts: dict[int, int], timeout_s: float = 2.0) -> bool:
@@ -212,7 +234,9 @@ class Timings(Exports):
             return
         for data in message.payload:
             try:
-                self._store.add(rank, IterationRecord.unpack(data))
+                record = IterationRecord.unpack(data)
+                self._marks.add(self._store.total, record)
+                self._store.add(rank, record)
             except WireError as error:
                 self._unreadable(error)
         with self._came:
