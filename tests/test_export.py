@@ -8,9 +8,7 @@ import json
 import math
 import time
 from collections import defaultdict
-from functools import partial
 
-import numpy as np
 import pytest
 from recorded import (
     ENDS_MS,
@@ -271,26 +269,19 @@ def test_clocks_that_were_compared_are_used(tmp_path, clocks):
     assert trace["otherData"]["clock_uncertainty_us"] == {"0": 2.0, "1": 2.0}
 
 
-def test_pings_are_used_where_there_were_some(tmp_path, monkeypatch):
+def test_pings_are_used_where_there_were_some(tmp_path):
     """Where the cluster compared clocks, ranks of different VMs are aligned by that."""
-
-    class Pinged:
-        """Clocks by cell, rank and time, as arrays."""
-
-        def __init__(self, uncertainty):
-            self.uncertainty = uncertainty
-
-        def to_kernel(self, cells, ranks, t_ns):
-            assert set(cells) <= {1}
-            pairs = zip(ranks.tolist(), t_ns.tolist(), strict=True)
-            times = [TrueClocks().to_kernel(rank, t)[0] for rank, t in pairs]
-            return np.rint(times).astype(np.int64), np.full(len(times), self.uncertainty)
-
     timings = recorded(50, FAR_CLOCKS, vms=VMS)
-    for uncertainty, method in ((3_000.0, "pings"), (math.inf, "the ends of shared collectives")):
-        monkeypatch.setattr(timings, "known_clocks", partial(Pinged, uncertainty))
-        trace = read(timings.to_trace(tmp_path / "t.json"))
-        assert trace["otherData"]["clock_alignment"].startswith(method)
+    for rank, clock in enumerate(FAR_CLOCKS):
+        for at in range(0, 50, 2):
+            now = true_start(at)
+            timings.clocks.now.add(rank, now - 20_000, clock.read(now), now + 20_000)
+    trace = read(timings.to_trace(tmp_path / "t.json"))
+    check_format(trace)
+    about = trace["otherData"]
+    assert about["clock_alignment"].startswith("pings")
+    assert max(map(abs, skews_us(trace))) <= sum(about["clock_uncertainty_us"].values())
+    assert max(about["clock_uncertainty_us"].values()) < 100
 
 
 def test_collectives_outside_of_iterations_have_their_own_threads(tmp_path):
