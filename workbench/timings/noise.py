@@ -80,7 +80,7 @@ def stretches(
         enough = np.maximum(least, STRENGTH * noise(values[counted], length))
         # a median is high where more than half of its values are
         total = np.cumsum(np.pad(values >= enough, ((1, 0), (0, 0))), axis=0)
-        high = 2 * (total[length:] - total[:-length]) > length
+        high = np.asarray(2 * (total[length:] - total[:-length]) > length)
         for column in np.flatnonzero(high.any(axis=0)):
             places = np.flatnonzero(high[:, column])
             for part in np.split(places, np.flatnonzero(np.diff(places) > length) + 1):
