@@ -115,8 +115,12 @@ def warned(action):
 
 
 def same(run, timings):
-    """Whether a run answers as the timings it was written from."""
-    assert run.to_frame().equals(timings.to_frame())
+    """Whether a run answers as the timings it was written from.
+
+    A clock is known better later: what was written of it stands as it was then.
+    """
+    by_clocks = ["wait_us"]
+    assert run.to_frame().drop(columns=by_clocks).equals(timings.to_frame().drop(columns=by_clocks))
     assert run.collectives().equals(timings.collectives())
     assert run.stragglers().equals(timings.stragglers())
     assert repr(run.summary()) == repr(timings.summary())
