@@ -119,6 +119,12 @@ class Store:
             first = max(start, self.forgotten)
             return first, self._rows[first - self.forgotten : self._count].copy()
 
+    def between(self, first: int, last: int) -> Rows:
+        """Return a copy of the rows held of the iterations `first` to `last`, both included."""
+        with self._lock:
+            held = self._rows[: self._count]
+            return held[(held["iteration"] >= first) & (held["iteration"] <= last)]
+
     @property
     def total(self) -> int:
         """Rows that ever arrived."""

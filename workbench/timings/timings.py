@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workbench.errors import WireError
-from workbench.timings import frame, stragglers
+from workbench.timings import frame, stragglers, totals
 from workbench.timings.store import Rows, Store
 from workbench.timings.summary import Summary, summarize
+from workbench.timings.totals import CollectiveTotals
 from workbench.wire import Address, Inbox, IterationRecord, Layout, Message
 
 if TYPE_CHECKING:
@@ -71,6 +72,15 @@ class Timings:
         """Return the key figures of all iterations, or of the `latest`."""
         return summarize(self.rows(), latest)
 
+    def collective_totals(self, first: int, last: int) -> CollectiveTotals:
+        """Return what each collective cost in the iterations `first` to `last`, both included.
+
+        Read from a sample of at most `totals.MOST_RECORDS` records; single
+        collectives of long ago are no longer held.
+        """
+        kept = [one for one in self._store.collectives() if first <= one.iteration <= last]
+        return totals.total(kept)
+
     def __len__(self) -> int:
         """Return the number of rows that ever arrived."""
         return self._store.total
@@ -84,6 +94,10 @@ class Timings:
     def read(self, start: int) -> tuple[int, Rows]:
         """Return the number of the first row still held from the `start`-th on, and the rows."""
         return self._store.read(start)
+
+    def between(self, first: int, last: int) -> Rows:
+        """Return the raw rows still held of the iterations `first` to `last`, both included."""
+        return self._store.between(first, last)
 
     @property
     def dropped(self) -> int:
@@ -157,7 +171,10 @@ class Timings:
         return complete()
 
     def subscribe(self, listener: Callable[[], None]) -> Callable[[], None]:
-        """Call `listener`, from any thread, when a cell begins or ends; return how to stop."""
+        """Call `listener`, from any thread, when a cell begins or ends or records have come.
+
+        Returns how to stop. It must return at once.
+        """
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener) if listener in self._listeners else None
 
@@ -180,6 +197,7 @@ class Timings:
                 self._unreadable(error)
         with self._came:
             self._came.notify_all()
+        self._tell()
 
     def _unreadable(self, error: WireError) -> None:
         self.errors.append(str(error))
