@@ -10,11 +10,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from workbench.resources.codec import encode
-from workbench.widgets.source import COLUMNS, Reading, Status, Summary, TimingSource, Window
+from workbench.widgets.source import (
+    COLUMNS,
+    Details,
+    Reading,
+    Status,
+    Summary,
+    TimingSource,
+    Window,
+)
 
 MIME_TYPE = "application/vnd.gradient-workbench.timings+json"
 COMM_TARGET = "workbench.timings"
-VERSION = 1
+VERSION = 2
 
 WINDOW_EVERY_S = 1.0
 """A whole window comes this often: it mends what was lost on the way."""
@@ -63,6 +71,7 @@ def make_snapshot(reading: Reading, view_id: str, seq: int) -> dict[str, Any]:
         "version": VERSION,
         "view_id": view_id,
         **_status_fields(reading.status, reading.summary, seq),
+        "details": encode(reading.details),
         "window": {
             "columns": list(COLUMNS),
             "rows": window.rows,
@@ -136,8 +145,35 @@ class Composer:
         content = {"type": kind, **_status_fields(status, summary, self._seq)}
         if window is None:
             return Message(content)
-        content |= {"columns": list(COLUMNS), "rows": window.rows}
-        return Message(content, [_pack(window)])
+        if kind == "window":
+            content["details"] = encode(self._source.details())
+        return _with_rows(content, window)
+
+
+def answer(source: TimingSource, request: dict[str, Any]) -> Message | None:
+    """Answer what a page asks for; None where it asks for nothing that is known here.
+
+    Parameters
+    ----------
+    source
+        What is shown.
+    request
+        ``{"type": "details", "first": 10, "last": 20}`` asks what a stretch of
+        iterations cost, ``{"type": "rows", "before": 10}`` for older rows.
+    """
+    status = source.status()
+    content = {"type": "answer", "run": status.run, "asked": request}
+    if request.get("type") == "details":
+        details: Details = source.details(int(request["first"]), int(request["last"]))
+        return Message({**content, "details": encode(details)})
+    if request.get("type") == "rows":
+        return _with_rows(content, source.before(int(request["before"]), MOST_ROWS))
+    return None
+
+
+def _with_rows(content: dict[str, Any], window: Window) -> Message:
+    more = {"columns": list(COLUMNS), "rows": window.rows}
+    return Message(content | more, [_pack(window)])
 
 
 def _status_fields(status: Status, summary: Summary, seq: int) -> dict[str, Any]:
