@@ -49,15 +49,17 @@ import time
 came = []
 _ = cluster.timings.subscribe(lambda: came.append((time.time() * 1e3, len(cluster.timings))))
 """
-# When the frame after that in which the view drew an iteration began: it is on the screen then.
+# When the animation frame in which an iteration was drawn has been painted.
 WATCH = """
 title => {
   window.seen = [];
+  const { port1, port2 } = new MessageChannel();
+  port1.onmessage = ({ data }) => {
+    window.seen.push([performance.timeOrigin + performance.now(), data]);
+  };
   const look = () => {
-    const latest = Number(title.textContent.replaceAll(',', '').match(/\\d+/)?.[0]);
-    requestAnimationFrame(() => {
-      window.seen.push([performance.timeOrigin + performance.now(), latest]);
-    });
+    const latest = title.textContent.replaceAll(',', '').match(/\\d+/)?.[0];
+    port2.postMessage(Number(latest));
   };
   const all = { childList: true, characterData: true, subtree: true };
   new MutationObserver(look).observe(title, all);
@@ -268,18 +270,16 @@ def _material(ranks):
 
 
 class MainThread:
-    """How much of its time a page's main thread works, from now on."""
+    """How much of its time a page's main thread works, from now on: its processor time."""
 
     def __init__(self, page):
         self._session = page.context.new_cdp_session(page)
-        self._session.send("Performance.enable", {"timeDomain": "timeTicks"})
-        self._began = self._read()
+        self._session.send("Performance.enable", {"timeDomain": "threadTicks"})
+        self._began, self._before = time.monotonic(), self._busy()
 
     def share(self):
-        (now, busy), (began, before) = self._read(), self._began
-        return (busy - before) / (now - began)
+        return (self._busy() - self._before) / (time.monotonic() - self._began)
 
-    def _read(self):
+    def _busy(self):
         metrics = self._session.send("Performance.getMetrics")["metrics"]
-        found = {one["name"]: one["value"] for one in metrics}
-        return found["Timestamp"], found["TaskDuration"]
+        return next(one["value"] for one in metrics if one["name"] == "TaskDuration")

@@ -11,7 +11,7 @@ from workbench.widgets.source import TimingSource
 
 LEAST_S = 0.09
 """Eleven messages a second at most; ranks send ten times a second."""
-GATHER_S = 0.01
+GATHER_S = 0.005
 """The ranks' records come at the same time, nearly: this long after the first
 of them they leave together."""
 LOOK_S = 0.125

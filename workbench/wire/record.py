@@ -121,9 +121,9 @@ class IterationRecord:
             raise WireError(f"a record of {len(data)} bytes is cut short of its {_FIXED.size}")
         (_, flags, count, *numbers, dropped, _, layout, world_size) = _FIXED.unpack_from(data)
         # in the order of the fields: a kernel does this for thousands of records a second
-        return cls(
-            *numbers, world_size, dropped, Flag(flags), layout, *_columns(memoryview(data), count)
-        )
+        columns = _columns(memoryview(data), count)
+        values = (*numbers, world_size, dropped, Flag(flags), layout, *columns)
+        return cls(*values)
 
 
 def _columns(data: memoryview, count: int) -> list[array[int]]:
