@@ -42,12 +42,19 @@ wall = time.time() * 1e3 - time.perf_counter_ns() / 1e6
 rows = cluster.timings.rows()
 ends = np.zeros(int(rows["iteration"].max()) + 1)
 np.maximum.at(ends, rows["iteration"], (rows["start_ns"] + rows["iteration_ns"]) / 1e6 + wall)
-print(json.dumps({"ends": ends.tolist(), "came": came}))
+print(json.dumps({"ends": ends.tolist(), "came": came, "sent": sent}))
 """
 LISTEN = """
 import time
 came = []
 _ = cluster.timings.subscribe(lambda: came.append((time.time() * 1e3, len(cluster.timings))))
+from workbench.widgets.live import LiveView
+sent, send = [], LiveView._send
+def note(view, message):
+    send(view, message)
+    if message.buffers:
+        sent.append((time.time() * 1e3, message.content["summary"]["iteration"]))
+LiveView._send = note
 """
 # When the animation frame in which an iteration was drawn has been painted.
 WATCH = """
@@ -121,11 +128,12 @@ def _latency(browser):
 
 def _report(times, seen, main):
     """Each iteration: when it ended, when both ranks' records had come, when it was seen."""
-    ends, came = np.array(times["ends"]), np.array(times["came"])
+    ends, came, sent = (np.array(times[name]) for name in ("ends", "came", "sent"))
     drawn_at, drawn = np.array(seen).T
     wanted = np.arange(int(drawn[0]) + 1, int(drawn[-1]))
     pixels = drawn_at[np.searchsorted(drawn, wanted)]
     arrived = came[np.searchsorted(came[:, 1], 2 * (wanted + 1)), 0]
+    left = sent[np.searchsorted(np.maximum.accumulate(sent[:, 1]), wanted), 0]
     apart = (seen[-1][0] - seen[0][0]) / 1e3
     print(
         f"2 ranks, {len(wanted) / apart:.0f} iterations/s, {len(seen) / apart:.1f} updates/s "
@@ -133,7 +141,8 @@ def _report(times, seen, main):
     )
     parts = {
         "iteration's end to the kernel": arrived - ends[wanted],
-        "kernel to pixels": pixels - arrived,
+        "in the kernel": left - arrived,
+        "kernel to pixels": pixels - left,
         "iteration's end to pixels": pixels - ends[wanted],
     }
     for name, values in parts.items():

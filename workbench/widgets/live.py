@@ -21,7 +21,7 @@ from workbench.widgets.messages import (
 from workbench.widgets.picture import draw_picture
 from workbench.widgets.source import Reading, TimingSource
 from workbench.widgets.stream import Stream
-from workbench.widgets.tables import summary_line, summary_table
+from workbench.widgets.tables import collectives_table, summary_line, summary_table
 
 SAVE_EVERY_S = 10.0
 """While a run goes on the notebook's output is brought up to date this often."""
@@ -126,7 +126,7 @@ class LiveView:
         picture = draw_picture(reading, self._view_id)
         bundle = {
             MIME_TYPE: make_snapshot(reading, self._view_id, self._seq),
-            "text/html": f"{picture}{summary_table(reading)}",
+            "text/html": f"{picture}{summary_table(reading)}{collectives_table(reading)}",
             "text/plain": summary_line(reading),
         }
         if self._widget is not None and reading.status.state != "ended":
