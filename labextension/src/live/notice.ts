@@ -28,7 +28,6 @@ export class Notice {
     private _trans: ITranslate,
     actions: INoticeActions
   ) {
-    this._text.setAttribute('role', 'status');
     for (const button of [this._leave, this._show]) {
       button.type = 'button';
     }
@@ -55,6 +54,8 @@ export class Notice {
     this._late = late;
     this._leave.hidden = marked === null;
     this._show.hidden = marked !== null || late === null;
+    // A late rank's figures change every second: nobody wants to hear each.
+    this._text.setAttribute('aria-live', marked ? 'polite' : 'off');
     this.node.dataset.kind = marked ? 'marked' : late ? 'straggler' : 'none';
     if (marked) {
       const who = late ? ` ${this._straggler(late, latest)}` : '';
@@ -74,7 +75,7 @@ export class Notice {
     const from = {
       kernel: '',
       asked: trans.__(', from this page until the kernel answers'),
-      page: trans.__(', from what this page holds: no kernel answers')
+      page: trans.__(', from what this page holds: no kernel answers now')
     };
     return `${span}${from[source]}.`;
   }

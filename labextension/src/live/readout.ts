@@ -32,11 +32,15 @@ interface IFigureRow {
 export class Readout {
   constructor(trans: ITranslate) {
     this._trans = trans;
-    const phases = this._table([this._who, trans.__('ms'), trans.__('share')]);
+    const phases = this._table(trans.__('Phases'), [
+      this._who,
+      trans.__('ms'),
+      trans.__('share')
+    ]);
     for (const phase of [...IN_TIME, OVERLAPPED]) {
       phases.append(this._phaseRow(phase));
     }
-    const figures = this._table([]);
+    const figures = this._table(trans.__('Figures'), []);
     this._addFigures(figures);
     this.node.append(phases, figures);
   }
@@ -152,13 +156,14 @@ export class Readout {
     add(trans.__('ended at'), 's', read => read('end_s'), digits, missing);
   }
 
-  private _table(heads: (string | Node)[]): HTMLTableElement {
+  private _table(name: string, heads: (string | Node)[]): HTMLTableElement {
     const cells = heads.map(head => {
       const th = element('th', '', head);
       th.scope = 'col';
       return th;
     });
     const table = element('table', 'gw-live-table');
+    table.setAttribute('aria-label', name);
     if (cells.length > 0) {
       table.append(element('tr', '', ...cells));
     }

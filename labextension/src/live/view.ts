@@ -18,7 +18,7 @@ import { numberOf } from './protocol';
 import { IRange, ViewRange } from './range';
 import { ENGLISH, ITranslate } from './text';
 import { readTheme, watchTheme } from './theme';
-import { watchSize, watchVisibility } from './watch';
+import { contentWidth, watchSize, watchVisibility } from './watch';
 
 export class LiveView {
   constructor(options: LiveView.IOptions) {
@@ -107,7 +107,7 @@ export class LiveView {
     });
     node.addEventListener('keydown', event => this._onKey(event));
     this.node.addEventListener('keydown', ({ key }) => {
-      if (key === 'Escape' && this._marked) {
+      if (key === 'Escape' && this._range.mode === 'mark') {
         this._follow();
       }
     });
@@ -173,16 +173,18 @@ export class LiveView {
     });
     this._drawFigures(range);
     this._controls.setRanks(store.ranks);
-    const { following } = this._range;
-    this._controls.update(status, this._paused, following, this._note);
+    this._controls.update(status, this._range.mode, this._note);
     this._drawing = false;
-    this._drawOne();
+    const latest = Math.min(range.to - 1, store.lastWhole);
+    const { iteration } = this._cursor;
+    this._one.draw(store, this._focus, iteration, latest, this._row);
   }
 
   /** The figures of the marked stretch, or of the newest iterations. */
   private _drawFigures(range: IRange): void {
-    this._focus.set(this._marked ? range : null);
-    if (this._paused && !this._marked) {
+    const { mode } = this._range;
+    this._focus.set(mode === 'mark' ? range : null);
+    if (mode === 'pause') {
       return;
     }
     const { marked, summary, stragglers, collectives, scope } = this._focus;
@@ -191,48 +193,28 @@ export class LiveView {
     this._table.update(collectives, scope);
   }
 
-  private _drawOne(): void {
-    const { store } = this._feed;
-    const range = this._range.current(store.first, store.last);
-    const latest = Math.min(range.to - 1, store.lastWhole);
-    this._one.draw(
-      store,
-      this._focus,
-      this._cursor.iteration,
-      latest,
-      this._row
-    );
-  }
-
   /** Show a stretch, `to` exclusive, and answer for it. */
   private _mark(from: number, to: number): void {
     this._change(() => {
       this._cursor.rest();
-      this._range.fix({ from, to });
-      this._marked = true;
+      this._range.fix({ from, to }, 'mark');
     });
   }
 
   private _follow(): void {
-    this._change(() => {
-      this._paused = false;
-      this._marked = false;
-      this._range.follow();
-    });
+    this._change(() => this._range.follow());
   }
 
   private _togglePause(): void {
-    if (this._paused) {
+    if (this._range.mode !== 'follow') {
       this._follow();
       return;
     }
     // What is not whole yet would still change.
     const { first, lastWhole } = this._feed.store;
-    this._change(() => {
-      this._range.fix(this._range.current(first, lastWhole));
-      this._paused = true;
-      this._marked = false;
-    });
+    this._change(() =>
+      this._range.fix(this._range.current(first, lastWhole), 'pause')
+    );
   }
 
   private _change(change: () => void): void {
@@ -262,11 +244,7 @@ export class LiveView {
 
   private _relayout(): void {
     this._ranks = this._feed.store.ranks.length;
-    const style = getComputedStyle(this.node);
-    const padding =
-      (parseFloat(style.paddingLeft) || 0) +
-      (parseFloat(style.paddingRight) || 0);
-    this._width = Math.max(0, this.node.clientWidth - padding);
+    this._width = contentWidth(this.node);
     if (this._width === 0) {
       return;
     }
@@ -295,8 +273,6 @@ export class LiveView {
   private _main = element('div', 'gw-live-main');
   private _row: number | null = null;
   private _note = '';
-  private _paused = false;
-  private _marked = false;
   private _drawing = false;
   private _visible = true;
   private _stale = false;

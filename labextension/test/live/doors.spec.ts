@@ -367,7 +367,9 @@ describe('the door for JupyterLab', () => {
       press('+');
       expect(marked()).toContain('no kernel answers');
       expect(text(output.node, '.gw-live-none')).toContain('Not known');
-      const table = output.node.querySelector<HTMLElement>('table[aria-label]');
+      const table = output.node.querySelector<HTMLElement>(
+        'table[aria-label="Collectives"]'
+      );
       expect(table!.hidden).toBe(true);
     });
 

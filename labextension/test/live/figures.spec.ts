@@ -143,16 +143,16 @@ describe('ViewRange', () => {
 
   it('stands still when zoomed, until it follows again', () => {
     const range = new ViewRange();
-    range.fix({ from: 10.4, to: 20.2 });
+    range.fix({ from: 10.4, to: 20.2 }, 'pause');
     expect(range.current(0, 999)).toEqual({ from: 10, to: 21 });
-    expect(range.following).toBe(false);
+    expect(range.mode).toBe('pause');
     range.follow();
     expect(range.current(0, 9)).toEqual({ from: 0, to: 10 });
   });
 
   it('never zooms in to nothing', () => {
     const range = new ViewRange();
-    range.fix({ from: 5, to: 5 });
+    range.fix({ from: 5, to: 5 }, 'mark');
     expect(range.current(0, 99)).toEqual({ from: 5, to: 9 });
   });
 });
