@@ -38,7 +38,7 @@ def iteration_figure(frame: pd.DataFrame) -> Any:
     if frame.empty:
         raise UsageError("A figure was asked for of timings without a row: train, then ask again.")
     if "other_us" not in frame:
-        known = [phase.column for phase in IN_TIME if phase.column != "other_us"]
+        known = [phase.column for phase in IN_TIME if phase.column in frame]
         frame = frame.assign(other_us=frame["iteration_us"] - frame[known].sum(axis=1))
     means = frame.groupby("rank").mean(numeric_only=True)
     bars = [
@@ -51,6 +51,7 @@ def iteration_figure(frame: pd.DataFrame) -> Any:
             hovertemplate="%{y}: " + phase.label + " %{x:.2f} ms<extra></extra>",
         )
         for phase in IN_TIME
+        if phase.column in means
     ]
     figure = go.Figure(bars)
     figure.update_layout(barmode="stack")
