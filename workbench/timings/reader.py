@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from workbench.timings import schema
 from workbench.timings.folder import FORMAT, RunFolder
-from workbench.timings.store import COLLECTIVES_LIMIT, ROW, CollectiveRecord, Rows
+from workbench.timings.store import COLLECTIVES_LIMIT, CollectiveRecord, Rows
 from workbench.timings.stream import StreamReader
 from workbench.timings.writer import LAYOUT_KEYS, RECORD_KEYS
 from workbench.wire import IterationRecord, Layout
@@ -61,7 +61,7 @@ class RunReader:
             for number in self._folder.segments()
             for batch in self._batches("iterations", number, schema.row_schema(), _ROW_KEYS)
         ]
-        return np.concatenate(parts) if parts else np.empty(0, dtype=ROW)
+        return np.concatenate(parts) if parts else np.empty(0, dtype=schema.ROWS)
 
     def records(self, first: int | None, last: int | None) -> list[CollectiveRecord]:
         """Return the records of the iterations `first` to `last`; without them, the newest."""

@@ -14,7 +14,8 @@ from workbench.timings.answers import Answers
 from workbench.timings.folder import RunFolder
 from workbench.timings.reader import RunReader
 from workbench.timings.runs import FolderLike, all_runs, find
-from workbench.timings.store import ROW, CollectiveRecord, Rows
+from workbench.timings.schema import ROWS
+from workbench.timings.store import CollectiveRecord, Rows
 from workbench.wire import Layout
 
 
@@ -62,7 +63,7 @@ class Run(Answers):
         self._folder = folder
         self._reader = RunReader(folder)
         self._sizes: list[tuple[str, int]] | None = None
-        self._rows = np.empty(0, dtype=ROW)
+        self._rows = np.empty(0, dtype=ROWS)
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -93,6 +94,10 @@ class Run(Answers):
     def ranks(self) -> list[dict[str, Any]]:
         """The ranks: ``rank``, ``vm``, ``gpu``, ``nic`` and more, as they were last."""
         return list(self.facts.get("ranks") or [])
+
+    def places(self) -> dict[int, str]:
+        """Return the host name of each rank's VM, where known."""
+        return {rank["rank"]: rank["vm"] for rank in self.ranks}
 
     @property
     def started(self) -> datetime | None:

@@ -153,8 +153,10 @@ class Store:
         """Take the place of a store that held these; iterations go on behind them."""
         with self._lock:
             self.forgotten = max(0, len(rows) - self._limit // 2)
-            self._rows = rows[self.forgotten :]
-            self._count = len(self._rows)
+            self._count = len(rows) - self.forgotten
+            self._rows = np.empty(self._count, dtype=ROW)
+            for name in COLUMNS:
+                self._rows[name] = rows[name][self.forgotten :]
             self._layouts = dict(layouts)
             self._collectives.extend(records)
             self._collectives_total = len(self._collectives)

@@ -196,7 +196,7 @@ class Timings(Answers):
         if self._store.total == self._written[0]:
             return None
         assert self.path is not None
-        return RunWriter(self._store, self.path, self._facts, self._written)
+        return RunWriter(self._store, self.read, self.path, self._facts, self._written)
 
     def _restore(self, path: Path) -> None:
         """Go on with the run that an earlier kernel has begun."""

@@ -7,6 +7,7 @@ import copy
 import os
 import socket
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from workbench import __version__
 from workbench.timings import schema
 from workbench.timings.folder import FORMAT, HEARTBEAT_S, RunFolder
 from workbench.timings.runs import Limits, prune
-from workbench.timings.store import CollectiveRecord, Store
+from workbench.timings.store import CollectiveRecord, Rows, Store
 from workbench.timings.stream import StreamFile
 from workbench.wire import IterationRecord, Layout
 from workbench.wire.record import VERSION
@@ -43,6 +44,8 @@ class RunWriter:
     ----------
     store
         What to write.
+    read
+        Its rows, as `Timings.read` gives them.
     path
         Of the run's folder.
     facts
@@ -52,10 +55,15 @@ class RunWriter:
     """
 
     def __init__(
-        self, store: Store, path: Path, facts: dict[str, Any], written: tuple[int, int] = (0, 0)
+        self,
+        store: Store,
+        read: Callable[[int], tuple[int, Rows]],
+        path: Path,
+        facts: dict[str, Any],
+        written: tuple[int, int] = (0, 0),
     ) -> None:
         self.facts = facts
-        self._store = store
+        self._store, self._read = store, read
         self._folder = RunFolder(path)
         self._rows, self._records = written
         self._iterations = 0
@@ -149,7 +157,7 @@ class RunWriter:
             self._known = copy.deepcopy(facts)
 
     def _write_rows(self) -> None:
-        first, rows = self._store.read(self._rows)
+        first, rows = self._read(self._rows)
         if first > self._rows:
             self._leave_out(f"{first - self._rows} rows: memory forgot them before the disk took")
             self._rows = first
