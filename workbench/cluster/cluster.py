@@ -35,6 +35,7 @@ from workbench.errors import (
 from workbench.rank.control import ANY_CELL
 
 if TYPE_CHECKING:
+    from workbench.cluster.clock_pings import ClockPings
     from workbench.cluster.preflight import Preflight
     from workbench.fabric import FittedFabric
     from workbench.resources import Snapshot
@@ -135,6 +136,7 @@ class Cluster:
         self._turns = Turns()
         self._engines: Engines | None = None
         self._inbox: Inbox | None = None
+        self._pings: ClockPings | None = None
         self._lock = threading.RLock()
 
     def snapshot(self) -> dict[str, Snapshot]:
@@ -184,6 +186,7 @@ class Cluster:
             self.timings.listen(address)
             self._inbox = Inbox(self._receive, interface=address, name="control")
             self._engines.start(self._inbox, self.timings)
+            self._align_clocks(self._inbox)
         except BaseException as error:
             self._give_up(error)
             raise
@@ -239,6 +242,7 @@ class Cluster:
             engines.find(state["engines"], self._inbox, self.timings)
             self.n = len(engines.ranks)
             self._keep_timings()
+            self._align_clocks(self._inbox)
             self._wait_until_idle(engines, self._inbox)
         except BaseException as error:
             self._let_go()
@@ -283,8 +287,15 @@ class Cluster:
         ranks, options = [asdict(info) for info in self.ranks], self.options
         self.timings.keep(self.name, ranks, folder=options.runs, kept_s=options.keep_s)
 
+    def _align_clocks(self, inbox: Inbox) -> None:
+        from workbench.cluster.clock_pings import ClockPings
+
+        self._pings = ClockPings(inbox.send_later, self.timings.clocks, lambda: self.n)
+
     def _let_go(self) -> None:
         """Leave a kept cluster to the next kernel."""
+        if self._pings is not None:
+            self._pings.stop()
         if self._engines is not None:
             self._engines.leave()
         if self._inbox is not None:
@@ -620,6 +631,8 @@ class Cluster:
         return self._require().view(parse_ranks(ranks, self.n))
 
     def _take_down(self) -> None:
+        if self._pings is not None:
+            self._pings.stop()
         try:
             if self._engines is not None:
                 self._engines.stop()
@@ -644,6 +657,10 @@ class Cluster:
         return "; ".join(f"rank {rank}: {why}" for rank, why in self._lost().items())
 
     def _receive(self, rank: int, message: Message) -> None:
+        received_ns = time.perf_counter_ns()
+        if message.kind == "pong":
+            self.timings.clocks.pong(rank, message.content, received_ns)
+            return
         run = self._run
         # where a rank is, is told of the rank and not of a cell
         if run is not None and message.content.get("cell", run.number) in {run.number, None}:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import fields
 from typing import TYPE_CHECKING
 
-from workbench.timings import frame, stragglers
+from workbench.timings import arrivals, frame, stragglers
 from workbench.timings.compare import Comparison, compare
 from workbench.timings.store import CollectiveRecord, Rows
 from workbench.timings.summary import Summary, summarize
@@ -22,7 +23,7 @@ class Answers(ABC):
 
     @abstractmethod
     def rows(self, start: int = 0) -> Rows:
-        """Return a copy of the raw rows from the `start`-th on (see `store.ROW`)."""
+        """Return a copy of the raw rows from the `start`-th on (see `arrivals.MARKED`)."""
 
     @abstractmethod
     def records(self, first: int | None = None, last: int | None = None) -> list[CollectiveRecord]:
@@ -58,14 +59,23 @@ class Answers(ABC):
         return frame.collectives(self.records(first, last))
 
     def stragglers(self) -> pd.DataFrame:
-        """Return the stretches in which the others waited for one rank.
+        """Return the stretches, and single iterations, in which the others waited for one rank.
 
-        Columns: rank, phase, excess_us, first_iteration, last_iteration.
+        Columns: rank, phase, excess_us, first_iteration, last_iteration, kind,
+        how_often, late_us, uncertainty_us; see `stragglers.Straggler`.
         """
         import pandas as pd
 
-        names = ["rank", "phase", "excess_us", "first_iteration", "last_iteration"]
+        names = [field.name for field in fields(stragglers.Straggler)]
         return pd.DataFrame(stragglers.find(self.rows()), columns=names)
+
+    def arrivals(self) -> pd.DataFrame:
+        """Return one row per iteration and rank: its arrival at the first and last collective.
+
+        Columns: iteration, rank, first_us, last_us, late_us, uncertainty_us;
+        see `arrivals.table`.
+        """
+        return arrivals.table(self.rows())
 
     def summary(self, latest: int | None = None) -> Summary:
         """Return the key figures of all iterations, or of the `latest`."""

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from workbench.timings.lateness import waiting_us
 from workbench.timings.store import PHASES, Rows, forward_unseen
 
 Column = npt.NDArray[Any]
@@ -63,25 +64,6 @@ def bus_factor(kind: str, ranks: int) -> float:
         "alltoall": others / max(ranks, 1),
         "reducescatter": others / max(ranks, 1),
     }.get(kind, 1.0)
-
-
-def waiting_us(rows: Rows) -> Column:
-    """Return how long each row's communication waited for the last rank to arrive.
-
-    All ranks finish a collective together, so the one that arrived last had
-    the shortest communication, and what another's took longer was waiting: no
-    clocks are compared. NaN where not every rank of the ring has reported.
-    """
-    waits = np.full(len(rows), np.nan)
-    if not len(rows):
-        return waits
-    numbers, place, counts = np.unique(rows["iteration"], return_inverse=True, return_counts=True)
-    least = np.full(len(numbers), np.iinfo(np.int64).max)
-    np.minimum.at(least, place, rows["communication_ns"])
-    whole = counts[place] == rows["world_size"]
-    excess = (rows["communication_ns"] - least[place]) / 1e3
-    waits[whole] = excess[whole]
-    return waits
 
 
 def _divide(above: Column, below: Column, where: Column) -> Column:

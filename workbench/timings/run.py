@@ -137,7 +137,7 @@ class Run(Answers):
         return f"<Run {self.name}: cluster {self.cluster}, {self.state}>"
 
     def rows(self, start: int = 0) -> Rows:
-        """Return a copy of the raw rows from the `start`-th on (see `store.ROW`)."""
+        """Return a copy of the raw rows from the `start`-th on (see `arrivals.MARKED`)."""
         sizes = self._folder.sizes()
         if not sizes:
             raise RunError(f"run {self.name} was asked for its timings: {self.path} is gone")

@@ -16,9 +16,10 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from workbench.timings.store import ROW, Rows
+from workbench.timings.arrivals import MARKED
+from workbench.timings.store import Rows
 
-ROWS = ROW
+ROWS = MARKED
 """The rows that `Timings.read` gives, and that a run holds."""
 
 _T = TypeVar("_T")

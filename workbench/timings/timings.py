@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workbench.errors import WireError
+from workbench.timings import arrivals
 from workbench.timings.answers import Answers
+from workbench.timings.cell_clocks import CellClocks
 from workbench.timings.keeper import Keeper
 from workbench.timings.runs import FolderLike, new_path
 from workbench.timings.store import CollectiveRecord, Rows, Store, between
@@ -36,6 +38,8 @@ class Timings(Answers):
         Of the run on disk, which `workbench.open_run` reads; None where none was begun.
     storage_errors
         Why the run could not be written to disk, newest last; in memory all goes on.
+    clocks
+        The ranks' clocks on the kernel's.
     """
 
     def __init__(self) -> None:
@@ -43,7 +47,9 @@ class Timings(Answers):
         self.closed = False
         self.path: Path | None = None
         self.storage_errors: list[str] = []
+        self.clocks = CellClocks()
         self._store = Store()
+        self._marks = arrivals.Marks()
         self._came = threading.Condition()
         self._running: set[int] = set()
         self._listeners: list[Callable[[], None]] = []
@@ -63,8 +69,8 @@ class Timings(Answers):
     # what the cluster and the views ask
 
     def rows(self, start: int = 0) -> Rows:
-        """Return a copy of the raw rows from the `start`-th on (see `store.ROW`)."""
-        return self._store.rows(start)
+        """Return a copy of the raw rows from the `start`-th on (see `arrivals.MARKED`)."""
+        return self.read(start)[1]
 
     def records(self, first: int | None = None, last: int | None = None) -> list[CollectiveRecord]:
         """Return the records of single collectives that memory holds, of some iterations."""
@@ -72,7 +78,8 @@ class Timings(Answers):
 
     def read(self, start: int) -> tuple[int, Rows]:
         """Return the number of the first row still held from the `start`-th on, and the rows."""
-        return self._store.read(start)
+        first, rows = self._store.read(start)
+        return first, self._marks.join(first, rows, self.clocks)
 
     @property
     def dropped(self) -> int:
@@ -140,11 +147,13 @@ class Timings(Answers):
     def joined(self) -> None:
         """The ranks have joined anew."""
         self._store.forget_layouts()
+        self.clocks.joined()
 
     def begin_cell(self, cell: int) -> None:
         """A cell starts to run."""
         self._running.add(cell)
         self._warn()
+        self.clocks.begin_cell(cell)
         self._tell()
 
     def end_cell(self, cell: int, counts: dict[int, int], timeout_s: float = 2.0) -> bool:
@@ -223,7 +232,9 @@ class Timings(Answers):
             return
         for data in message.payload:
             try:
-                self._store.add(rank, IterationRecord.unpack(data))
+                record = IterationRecord.unpack(data)
+                self._marks.add(self._store.total, record)
+                self._store.add(rank, record)
             except WireError as error:
                 self._unreadable(error)
         with self._came:

@@ -39,6 +39,7 @@ class RunWriter:
     its 161 collectives (zstd; 2 ranks at 10 iterations a second: 120 MB an
     hour); each flush adds 2 KB, and a layout of 161 names 3 KB, once. Single
     collectives end where a run alone takes what all runs may; iterations do not.
+    The ranks' clocks are in it as they were known when a row was written.
 
     Parameters
     ----------
