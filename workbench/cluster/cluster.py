@@ -241,8 +241,8 @@ class Cluster:
             )
             engines.find(state["engines"], self._inbox, self.timings)
             self.n = len(engines.ranks)
-            self._keep_timings()
             self._align_clocks(self._inbox)
+            self._keep_timings()
             self._wait_until_idle(engines, self._inbox)
         except BaseException as error:
             self._let_go()
@@ -283,14 +283,14 @@ class Cluster:
         keeping.save(self._engines.folder, state)
         self._kept = True
 
-    def _keep_timings(self) -> None:
-        ranks, options = [asdict(info) for info in self.ranks], self.options
-        self.timings.keep(self.name, ranks, folder=options.runs, kept_s=options.keep_s)
-
     def _align_clocks(self, inbox: Inbox) -> None:
         from workbench.cluster.clock_pings import ClockPings
 
         self._pings = ClockPings(inbox.send_later, self.timings.clocks, lambda: self.n)
+
+    def _keep_timings(self) -> None:
+        ranks, options = [asdict(info) for info in self.ranks], self.options
+        self.timings.keep(self.name, ranks, folder=options.runs, kept_s=options.keep_s)
 
     def _let_go(self) -> None:
         """Leave a kept cluster to the next kernel."""

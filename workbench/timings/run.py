@@ -11,10 +11,10 @@ import numpy as np
 
 from workbench.errors import RunError
 from workbench.timings.answers import Answers
+from workbench.timings.arrivals import MARKED
 from workbench.timings.folder import RunFolder
 from workbench.timings.reader import RunReader
 from workbench.timings.runs import FolderLike, all_runs, find
-from workbench.timings.schema import ROWS
 from workbench.timings.store import CollectiveRecord, Rows
 from workbench.wire import Layout
 
@@ -63,7 +63,7 @@ class Run(Answers):
         self._folder = folder
         self._reader = RunReader(folder)
         self._sizes: list[tuple[str, int]] | None = None
-        self._rows = np.empty(0, dtype=ROWS)
+        self._rows = np.empty(0, dtype=MARKED)
 
     @property
     def facts(self) -> dict[str, Any]:

@@ -19,9 +19,6 @@ import pyarrow as pa
 from workbench.timings.arrivals import MARKED
 from workbench.timings.store import Rows
 
-ROWS = MARKED
-"""The rows that `Timings.read` gives, and that a run holds."""
-
 _T = TypeVar("_T")
 _TYPECODE = "I"
 """Of every array of a record."""
@@ -35,9 +32,9 @@ _known_hints: dict[type, dict[str, Any]] = {}
 _PLAIN = {bool: pa.bool_(), int: pa.int64(), float: pa.float64(), str: pa.string()}
 
 
-def row_schema(dtype: np.dtype[Any] = ROWS) -> pa.Schema:
-    """Return the columns of rows."""
-    return pa.schema([(name, pa.from_numpy_dtype(dtype[name])) for name in dtype.names or ()])
+def row_schema() -> pa.Schema:
+    """Return the columns of `arrivals.MARKED`."""
+    return pa.schema([(name, pa.from_numpy_dtype(MARKED[name])) for name in MARKED.names or ()])
 
 
 def schema_of(record: type, *keys: str) -> pa.Schema:
@@ -53,15 +50,15 @@ def schema_of(record: type, *keys: str) -> pa.Schema:
 
 
 def rows_to_batch(rows: Rows) -> pa.RecordBatch:
-    """Return rows as columns."""
-    schema = row_schema(rows.dtype)
+    """Return rows of `arrivals.MARKED` as columns."""
+    schema = row_schema()
     arrays = [pa.array(np.ascontiguousarray(rows[name])) for name in schema.names]
     return pa.record_batch(arrays, schema=schema)
 
 
 def batch_to_rows(batch: pa.RecordBatch) -> Rows:
     """Return the rows that `rows_to_batch` was given."""
-    rows = np.zeros(batch.num_rows, dtype=ROWS)
+    rows = np.zeros(batch.num_rows, dtype=MARKED)
     for name in row_schema().names:
         if name in batch.schema.names:
             rows[name] = batch.column(name).to_numpy(zero_copy_only=False)

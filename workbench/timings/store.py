@@ -81,6 +81,11 @@ class Store:
         """Records that ranks dropped before they were sent."""
         return sum(self._dropped.values())
 
+    @property
+    def dropped_by_rank(self) -> dict[int, int]:
+        """The same, by rank."""
+        return dict(self._dropped)
+
     def arrived(self, cell: int, rank: int) -> int:
         """Return how many records of a cell have come from a rank."""
         return self._arrived.get((cell, rank), 0)
@@ -153,10 +158,8 @@ class Store:
         """Take the place of a store that held these; iterations go on behind them."""
         with self._lock:
             self.forgotten = max(0, len(rows) - self._limit // 2)
-            self._count = len(rows) - self.forgotten
-            self._rows = np.empty(self._count, dtype=ROW)
-            for name in COLUMNS:
-                self._rows[name] = rows[name][self.forgotten :]
+            self._rows = rows[self.forgotten :]
+            self._count = len(self._rows)
             self._layouts = dict(layouts)
             self._collectives.extend(records)
             self._collectives_total = len(self._collectives)

@@ -9,13 +9,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from workbench.errors import WireError
 from workbench.timings import arrivals
 from workbench.timings.answers import Answers
 from workbench.timings.cell_clocks import CellClocks
 from workbench.timings.keeper import Keeper
 from workbench.timings.runs import FolderLike, new_path
-from workbench.timings.store import CollectiveRecord, Rows, Store, between
+from workbench.timings.store import COLUMNS, ROW, CollectiveRecord, Rows, Store, between
 from workbench.wire import Address, Inbox, IterationRecord, Layout, Message
 
 if TYPE_CHECKING:
@@ -34,20 +36,20 @@ class Timings(Answers):
         What could not be read, newest last; nothing is lost silently.
     closed
         Nothing more will arrive.
+    clocks
+        The ranks' clocks on the kernel's.
     path
         Of the run on disk, which `workbench.open_run` reads; None where none was begun.
     storage_errors
         Why the run could not be written to disk, newest last; in memory all goes on.
-    clocks
-        The ranks' clocks on the kernel's.
     """
 
     def __init__(self) -> None:
         self.errors: list[str] = []
         self.closed = False
+        self.clocks = CellClocks()
         self.path: Path | None = None
         self.storage_errors: list[str] = []
-        self.clocks = CellClocks()
         self._store = Store()
         self._marks = arrivals.Marks()
         self._came = threading.Condition()
@@ -152,8 +154,8 @@ class Timings(Answers):
     def begin_cell(self, cell: int) -> None:
         """A cell starts to run."""
         self._running.add(cell)
-        self._warn()
         self.clocks.begin_cell(cell)
+        self._warn()
         self._tell()
 
     def end_cell(self, cell: int, counts: dict[int, int], timeout_s: float = 2.0) -> bool:
@@ -217,7 +219,11 @@ class Timings(Answers):
             return  # nothing was trained yet
         run = Run(RunFolder(path))
         records = run.records()
-        self._store.restore(run.rows(), records, run.layouts())
+        marked = run.rows()
+        rows = np.empty(len(marked), dtype=ROW)
+        for name in COLUMNS:
+            rows[name] = marked[name]
+        self._store.restore(rows, records, run.layouts())
         self._written = self._store.total, len(records)
 
     def _warn(self) -> None:

@@ -39,14 +39,13 @@ class RunWriter:
     its 161 collectives (zstd; 2 ranks at 10 iterations a second: 120 MB an
     hour); each flush adds 2 KB, and a layout of 161 names 3 KB, once. Single
     collectives end where a run alone takes what all runs may; iterations do not.
-    The ranks' clocks are in it as they were known when a row was written.
 
     Parameters
     ----------
     store
         What to write.
     read
-        Its rows, as `Timings.read` gives them.
+        Gives its rows with their marks: ``Timings.read``.
     path
         Of the run's folder.
     facts
@@ -64,7 +63,8 @@ class RunWriter:
         written: tuple[int, int] = (0, 0),
     ) -> None:
         self.facts = facts
-        self._store, self._read = store, read
+        self._store = store
+        self._read = read
         self._folder = RunFolder(path)
         self._rows, self._records = written
         self._iterations = 0
