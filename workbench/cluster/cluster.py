@@ -565,6 +565,7 @@ class Cluster:
     def _follow(self, run: CellRun, source: str) -> RunResult:
         engines = self._require()
         self._run = run
+        self.timings.describe(self.name, {info.rank: info.vm for info in engines.ranks})
         self.timings.begin_cell(run.number)
         self._set("running")
         if self._idle is not None:

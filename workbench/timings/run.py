@@ -97,7 +97,9 @@ class Run(Answers):
 
     def places(self) -> dict[int, str]:
         """Return the host name of each rank's VM, where known."""
-        return {rank["rank"]: rank["vm"] for rank in self.ranks}
+        return {
+            int(one["rank"]): str(one["vm"]) for one in self.ranks if {"rank", "vm"} <= set(one)
+        }
 
     @property
     def started(self) -> datetime | None:

@@ -21,6 +21,7 @@ from workbench.timings.store import COLUMNS, ROW, CollectiveRecord, Rows, Store,
 from workbench.wire import Address, Inbox, IterationRecord, Layout, Message
 
 if TYPE_CHECKING:
+    from workbench.timings.export.publish import Publisher
     from workbench.timings.writer import RunWriter
 
 _FLUSH_S = 5.0
@@ -32,6 +33,8 @@ class Timings(Answers):
 
     Attributes
     ----------
+    vms
+        Host name of each rank's VM, where known.
     errors
         What could not be read, newest last; nothing is lost silently.
     closed
@@ -50,6 +53,7 @@ class Timings(Answers):
         self.clocks = CellClocks()
         self.path: Path | None = None
         self.storage_errors: list[str] = []
+        self.vms: dict[int, str] = {}
         self._store = Store()
         self._marks = arrivals.Marks()
         self._came = threading.Condition()
@@ -60,6 +64,7 @@ class Timings(Answers):
         self._written = (0, 0)
         self._keeper: Keeper | None = None
         self._warned = 0
+        self._publisher: Publisher | None = None
 
     def __len__(self) -> int:
         """Return the number of rows that ever arrived."""
@@ -73,6 +78,14 @@ class Timings(Answers):
     def rows(self, start: int = 0) -> Rows:
         """Return a copy of the raw rows from the `start`-th on (see `arrivals.MARKED`)."""
         return self.read(start)[1]
+
+    def places(self) -> dict[int, str]:
+        """Return the host name of each rank's VM, where known."""
+        return self.vms
+
+    def known_clocks(self) -> CellClocks:
+        """Return what the ranks' pings told of their clocks."""
+        return self.clocks
 
     def records(self, first: int | None = None, last: int | None = None) -> list[CollectiveRecord]:
         """Return the records of single collectives that memory holds, of some iterations."""
@@ -89,9 +102,30 @@ class Timings(Answers):
         return self._store.dropped + len(self.errors)
 
     @property
+    def dropped_by_rank(self) -> dict[int, int]:
+        """Records that each rank dropped before they were sent."""
+        return self._store.dropped_by_rank
+
+    @property
     def running(self) -> bool:
         """Whether a cell runs that may send more."""
         return bool(self._running)
+
+    def describe(self, cluster: str, vms: dict[int, str]) -> None:
+        """Say whose timings these are; from then on the Jupyter server knows of them.
+
+        Parameters
+        ----------
+        cluster
+            Its name.
+        vms
+            Host name of each rank's VM.
+        """
+        self.vms = vms
+        if self._publisher is None:
+            from workbench.timings.export.publish import Publisher
+
+            self._publisher = Publisher(self, cluster)
 
     def listen(self, interface: str = "127.0.0.1", state: dict[str, Any] | None = None) -> None:
         """Open a port for the ranks on `interface`, or go on from an earlier `state`."""

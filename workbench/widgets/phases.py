@@ -25,6 +25,7 @@ class Phase:
 
 
 DATA = Phase("data_us", "data", "#56B4E9")
+COPY = Phase("copy_us", "copy", "#F0E442")
 FORWARD = Phase("forward_us", "forward", "#009E73")
 BACKWARD = Phase("backward_us", "backward", "#0072B2")
 EXPOSED = Phase("exposed_us", "exposed", "#D55E00")
