@@ -67,8 +67,9 @@ def train(cluster, iterations, late=0, start=0):
     for rank in range(2):
         store.add_layout(rank, layout([2_000_000, 1_000_000]))
     for index in range(start, start + iterations):
-        store.add(0, iteration(index, [12, 14]))
-        store.add(1, iteration(index, [12, 14], late=late))
+        finished = [12 + late, 14 + late]
+        store.add(0, iteration(index, finished, exposed=6 + late))
+        store.add(1, iteration(index, finished, late=late))
 
 
 def test_each_collective_is_charged_what_it_was_waited_for(cluster):

@@ -583,13 +583,13 @@ def test_two_runs_are_compared_figure_by_figure(training):
 
 def test_the_uncertainty_of_a_difference_holds_for_noise(training):
     """Of runs that differ by noise alone, nearly all differences are within their uncertainty."""
-    from workbench.timings.arrivals import MARKED
+    from workbench.timings.arrivals import ALIGNED
     from workbench.timings.compare import compare
 
     noise = np.random.default_rng(1)
 
     def rows():
-        found = np.zeros(200, dtype=MARKED)
+        found = np.zeros(200, dtype=ALIGNED)
         found["iteration"] = np.arange(200)
         found["iteration_ns"] = noise.normal(20 * MS, MS, 200)
         found["world_size"] = 1

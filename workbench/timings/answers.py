@@ -24,7 +24,7 @@ class Answers(Exports, ABC):
 
     @abstractmethod
     def rows(self, start: int = 0) -> Rows:
-        """Return a copy of the raw rows from the `start`-th on (see `arrivals.MARKED`)."""
+        """Return a copy of the raw rows from the `start`-th on (see `arrivals.ALIGNED`)."""
 
     @abstractmethod
     def records(self, first: int | None = None, last: int | None = None) -> list[CollectiveRecord]:
