@@ -18,8 +18,7 @@ from typing import Any, TypeVar
 
 import workbench
 from workbench.cluster import ssh
-from workbench.cluster.child import Child, Held, Piped
-from workbench.cluster.controller_process import exit_text
+from workbench.cluster.child import Child, Held, Piped, exit_text
 from workbench.cluster.hosts import Host
 from workbench.errors import HorovodMissing, StartFailed, WireError
 from workbench.wire.lines import PROTOCOL, LineReader, encode_line
@@ -119,7 +118,7 @@ class Agent:
         self._closing = False
         self._said: deque[str] = deque(maxlen=_SAID_LINES)
         self._changed = threading.Condition()
-        self._child = Held(keep.path) if keep and found else self._start(ssh_config)
+        self._child = Held.find(keep.path) if keep and found else self._start(ssh_config)
         self._thread = threading.Thread(
             target=self._listen, name=f"workbench-agent-{slots}", daemon=True
         )

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.cluster import network, placement, preflight
 from workbench.cluster.agents import Agent, Keep, at_once
-from workbench.cluster.controller_process import ControllerProcess, exit_text
+from workbench.cluster.child import exit_text
+from workbench.cluster.controller_process import ControllerProcess
 from workbench.cluster.options import Options
 from workbench.cluster.ranks import RankInfo, ranks_text
 from workbench.errors import StartFailed, UsageError
@@ -92,12 +93,7 @@ class Engines:
         """Start the processes, which then need no one for a while; `stop` ends them."""
         if self._hosts is None:
             self._controller.start(self._address, self._keep_s)
-        try:
-            self._add_agents(found=False)
-        except FileNotFoundError as error:
-            raise StartFailed(
-                "there is no ssh on this machine: install the package openssh-client"
-            ) from error
+        self._add_agents(found=False)
 
     def _add_agents(self, *, found: bool) -> None:
         for vm, slots in enumerate(self._slots):

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
 from workbench.cluster.hosts import Host
+from workbench.errors import StartFailed
 
 _CONNECT_S = 10
 _ALIVE_S = 2
@@ -26,7 +28,14 @@ def command(host: Host, program: Iterable[str], config: Path | None) -> list[str
         Program and arguments, quoted here for the login shell there.
     config
         An ssh client configuration to use instead of the user's own.
+
+    Raises
+    ------
+    StartFailed
+        There is no ssh here.
     """
+    if shutil.which("ssh") is None:
+        raise StartFailed("there is no ssh on this machine: install the package openssh-client")
     options = {
         "BatchMode": "yes",  # a question would never be answered
         "ConnectTimeout": _CONNECT_S,
