@@ -429,6 +429,28 @@ def test_a_survey_tells_what_differs(machines):
     assert "cure: check the name" in shown
 
 
+@pytest.mark.parametrize(
+    "host",
+    [
+        {"name": "nowhere.invalid"},
+        {"name": "vm2", "python": "/opt/none/bin/python"},
+        {"name": "vm2", "directory": "/no/such/place"},
+        {"name": "vm2", "interface": "ib7"},
+    ],
+    ids=lambda host: list(host)[-1],
+)
+def test_a_survey_and_a_start_say_the_same(machines, host):
+    """What stops a start is told with the same VM, cause and cure without one."""
+    hosts = ["vm1", host]
+    (problem,) = survey(hosts, machines.ssh_config).preflight.fatal
+    with pytest.raises(StartFailed) as caught:
+        wb.Cluster(hosts=hosts, ssh_config=machines.ssh_config).start()
+    error = caught.value
+    assert (problem.vm, problem.what, problem.cure) == (error.vm, error.cause, error.cure)
+    assert (error.vm, bool(error.cure)) == (host["name"], True)
+    assert str(error) == f"{error.vm}: {error.cause}: {error.cure}"
+
+
 def test_a_cluster_has_a_snapshot_of_each_vm(cluster):
     """`snapshot` asks every VM for what it has now."""
     found = cluster.snapshot()

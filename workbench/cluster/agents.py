@@ -179,12 +179,14 @@ class Agent:
             code = self._child.poll()
             if self.host is None:
                 raise StartFailed(f"{_LOCAL} {_ended(code)}:\n{self._tail()}")
-            raise StartFailed(ssh.explain(self.host, code, self._tail(), self._python))
+            raise ssh.failure(self.host, code, self._tail(), self._python)
         theirs = self.hello.get("protocol"), self.hello.get("version")
         if theirs != (PROTOCOL, workbench.__version__):
             raise StartFailed(
-                f"{self.name}: gradient-workbench {theirs[1]} is installed for {self._python} "
-                f"there, {workbench.__version__} runs here: install the same version there"
+                f"gradient-workbench {theirs[1]} is installed for {self._python} there, "
+                f"{workbench.__version__} runs here",
+                vm=self.name,
+                cure="install the same version there",
             )
 
     def wait_until_loaded(self, deadline: float) -> None:
@@ -197,29 +199,43 @@ class Agent:
         """
         if not self._wait(lambda: bool(self.loaded), deadline):
             raise StartFailed(
-                f"{self.name}: {self._gone or 'PyTorch and Horovod were not loaded in time'}\n"
-                f"{self._tail()}".rstrip()
+                f"{self._gone or 'PyTorch and Horovod were not loaded in time'}\n"
+                f"{self._tail()}".rstrip(),
+                vm=self.name,
             )
         if "error" not in self.loaded:
             return
         text = str(self.loaded["error"])
         if self.loaded.get("step") == "directory":
-            raise StartFailed(f"{self.name}: the working directory cannot be entered: {text}")
+            raise StartFailed(
+                f"the working directory cannot be entered: {text}",
+                vm=self.name,
+                cure="make it there, or name another (directory=... for the host)",
+            )
         if "horovod" in text:
             raise HorovodMissing(
-                f"{self.name}: the ranks cannot load Horovod ({text.splitlines()[-1]}): "
-                "build it there for its PyTorch with `workbench build-horovod`"
+                f"the ranks cannot load Horovod ({text.splitlines()[-1]})",
+                vm=self.name,
+                cure="build it there for its PyTorch with `workbench build-horovod`",
             )
-        raise StartFailed(f"{self.name}: the ranks cannot load what they need: {text}")
+        raise StartFailed(
+            f"the ranks cannot load what they need: {text}",
+            vm=self.name,
+            cure="install gradient-workbench there anew",
+        )
 
     def wait_until_started(self, slot: int, deadline: float) -> int:
         """Wait until the rank of a slot has a process, and return its id."""
         if not self._wait(lambda: slot in self._pids or slot in self._refused, deadline):
-            raise StartFailed(f"{self.name}: rank process {slot} did not start: {self._gone}")
+            raise StartFailed(
+                f"rank process {slot} did not start: {self._gone or 'its time is over'}",
+                vm=self.name,
+            )
         if slot in self._refused:
             raise StartFailed(
-                f"{self.name}: rank process {slot} cannot be started ({self._refused.pop(slot)}): "
-                "end what else runs there, or ask for fewer ranks"
+                f"rank process {slot} cannot be started ({self._refused.pop(slot)})",
+                vm=self.name,
+                cure="end what else runs there, or ask for fewer ranks",
             )
         return self._pids[slot]
 
@@ -250,10 +266,10 @@ class Agent:
         self.order(kind, id=number, of=of)
         if not self._wait(lambda: number in self._answers, time.monotonic() + timeout_s):
             why = self._gone or f"it did not answer {kind!r} within {timeout_s:g} s"
-            raise StartFailed(f"{self.name}: {why}")
+            raise StartFailed(why, vm=self.name)
         answer = self._answers.pop(number)
         if "error" in answer:
-            raise StartFailed(f"{self.name}: {kind!r} could not be answered: {answer['error']}")
+            raise StartFailed(f"{kind!r} could not be answered: {answer['error']}", vm=self.name)
         return answer["answer"]
 
     def end_of(self, pid: int) -> End | None:

@@ -207,7 +207,7 @@ class Engines:
         if self._hosts is not None:
             self.preflight = preflight.look(self._agents, self._links, self._slots)
             if self.preflight.fatal:
-                raise StartFailed("; ".join(map(str, self.preflight.fatal)))
+                raise StartFailed.together([fatal.failure() for fatal in self.preflight.fatal])
         places = [(vm, slot) for vm, count in enumerate(self._slots) for slot in range(count)]
         self._admit(self._launch(places))
 
@@ -229,8 +229,8 @@ class Engines:
             vm = self._members[rank].vm
             if self._agents[vm].lost:
                 raise StartFailed(
-                    f"rank {rank} cannot be started anew: {self._agents[vm].lost}; go on without "
-                    "that VM with %cluster resize"
+                    f"rank {rank} cannot be started anew: {self._agents[vm].lost}",
+                    cure="go on without that VM with %cluster resize",
                 )
         places = [(self._members[rank].vm, self._members[rank].slot) for rank in chosen]
         kept = [member for rank, member in enumerate(self._members) if rank not in chosen]
@@ -432,9 +432,9 @@ class Engines:
             try:
                 agent.wait_until_greeted(deadline)
             except StartFailed as error:
-                failed.append(str(error))
+                failed.append(error)
         if failed:
-            raise StartFailed("\n".join(failed))
+            raise StartFailed.together(failed)
 
     def _part(self, members: list[_Member], *, torn: bool) -> None:
         engines = [member.engine for member in members]

@@ -58,16 +58,13 @@ def _look(agents: list[Agent], deadline: float) -> Survey:
             there.append(agent)
             agent.wait_until_loaded(deadline)
         except (StartFailed, HorovodMissing) as error:
-            cause, _, cure = str(error).removeprefix(f"{agent.name}: ").rpartition(": ")
-            problems.append(Problem(agent.name, True, cause, cure))
+            problems.append(Problem.of(agent.name, error))
     found = Preflight([], [])
     if there:
         slots = [agent.host.slots if agent.host else 1 for agent in there]
         try:
             found = preflight.look(there, network.choose(there), slots)
         except StartFailed as error:
-            vm, _, cause = str(error).partition(": ")
-            what, _, cure = cause.rpartition(": ")
-            problems.append(Problem(vm, True, what, cure))
+            problems.append(Problem.of(there[0].name, error))
     snapshots = {agent.name: Snapshot.from_plain(agent.facts["snapshot"]) for agent in there}
     return Survey(Preflight(found.rows, problems + found.problems), snapshots)
