@@ -12,6 +12,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -24,6 +25,14 @@ _PATH_BYTES = 107
 """Longest name of a Unix socket (unix(7))."""
 UNSEEN = -1000
 """Stands for the exit status of a process whose holder is gone: nobody saw how it ended."""
+
+
+@dataclass(frozen=True)
+class Keep:
+    """How a process outlives its kernel: the socket of its holder, and seconds without a kernel."""
+
+    path: Path
+    grace_s: float
 
 
 class Child(Protocol):

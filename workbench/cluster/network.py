@@ -11,7 +11,7 @@ import ipaddress
 import socket
 from dataclasses import dataclass
 
-from workbench.cluster.agents import Agent
+from workbench.cluster.agent import Agent
 from workbench.errors import StartFailed
 from workbench.resources import Snapshot
 from workbench.resources.snapshot import Nic

@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from workbench.cluster.agents import Agent, at_once
+from workbench.cluster.agent import Agent
+from workbench.cluster.background import at_once
 from workbench.cluster.network import Link
 from workbench.errors import HorovodMissing, StartFailed
 from workbench.resources import Snapshot

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from workbench.cluster import network, preflight
-from workbench.cluster.agents import Agent, at_once
+from workbench.cluster.agent import Agent
+from workbench.cluster.background import at_once
 from workbench.cluster.hosts import HostsLike, parse_hosts
 from workbench.cluster.preflight import Preflight, Problem
 from workbench.errors import HorovodMissing, StartFailed
