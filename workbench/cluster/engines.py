@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workbench.cluster.agents import Agents, Place, Process
 from workbench.cluster.calls import Calls
 from workbench.cluster.controller_process import ControllerProcess
+from workbench.cluster.members import Member, launch
 from workbench.cluster.options import Options
 from workbench.cluster.preflight import Preflight
 from workbench.cluster.ranks import RankInfo
@@ -19,24 +20,6 @@ from workbench.resources import Snapshot
 if TYPE_CHECKING:
     from workbench.timings import Timings
     from workbench.wire import Inbox
-
-
-@dataclass(frozen=True)
-class _Member:
-    """One rank: its VM's number, its slot there, its engine, and who it is."""
-
-    vm: int
-    slot: int
-    engine: int
-    info: RankInfo
-
-    @property
-    def place(self) -> Place:
-        return self.vm, self.slot
-
-    @property
-    def process(self) -> Process:
-        return self.vm, self.info.pid
 
 
 class Engines:
@@ -68,7 +51,7 @@ class Engines:
         self._calls: Calls | None = None
         self._control: Inbox | None = None
         self._timings: Timings | None = None
-        self._members: list[_Member] = []
+        self._members: list[Member] = []
         self._given_up: set[Process] = set()
 
     @property
@@ -129,7 +112,7 @@ class Engines:
         self._agents.look()
         slots = self._agents.slots
         self._admit(
-            self._launch([(vm, slot) for vm, count in enumerate(slots) for slot in range(count)])
+            self._launched([(vm, slot) for vm, count in enumerate(slots) for slot in range(count)])
         )
 
     def to_state(self) -> dict[str, Any]:
@@ -154,7 +137,7 @@ class Engines:
         self._controller.find()
         self._agents.find(state["agents"])
         self._members = [
-            _Member(**{**member, "info": RankInfo(**member["info"])}) for member in state["members"]
+            Member(**{**member, "info": RankInfo(**member["info"])}) for member in state["members"]
         ]
         self._calls = self._connected()
 
@@ -222,7 +205,7 @@ class Engines:
         kept = alive[:wanted]
         self._regroup(kept, self._free_places(kept, wanted - len(kept)))
 
-    def _free_places(self, kept: list[_Member], count: int) -> list[Place]:
+    def _free_places(self, kept: list[Member], count: int) -> list[Place]:
         """Return places for `count` more ranks: VMs in order, slots in order."""
         taken = {member.place for member in kept}
         free = self._places(len(kept) + count) - taken
@@ -252,7 +235,7 @@ class Engines:
             for slot in range(count)
         }
 
-    def _regroup(self, kept: list[_Member], places: list[Place]) -> None:
+    def _regroup(self, kept: list[Member], places: list[Place]) -> None:
         """Form a ring of the ranks that stay and of new ones, in the order of VMs and slots."""
         lost = self.lost()
         # all leave the ring before any ends: the others would wait for it
@@ -260,39 +243,14 @@ class Engines:
         self._call("part", here, torn=bool(lost))
         self._agents.stop([member.place for member in self._members if member not in kept])
         self._members = kept
-        added = self._launch(places) if places else []
+        added = self._launched(places) if places else []
         self._admit([*kept, *added])
 
-    def _launch(self, places: list[Place]) -> list[_Member]:
-        """Start a process in each place, and return them once they have said hello."""
-        try:
-            return self._launched(places)
-        except BaseException:
-            self._agents.stop(places)  # what has started is in no ring, and must not stay
-            raise
-
-    def _launched(self, places: list[Place]) -> list[_Member]:
+    def _launched(self, places: list[Place]) -> list[Member]:
         assert self._calls is not None
-        known = self._calls.engines
-        plans = {place: self._agents.start(place, self._connection) for place in places}
-        processes = self._agents.wait_until_started(places)
-        started = list(processes.values())
-        engines = self._calls.wait_for_new(known, started)
-        greetings = self._calls.call("hello", engines, [()] * len(engines), processes=started)
-        members = []
-        for engine, found in zip(engines, greetings, strict=True):
-            vm, slot = map(int, found["place"].split(":"))
-            if processes.get((vm, slot)) != (vm, found["pid"]):
-                continue  # left over from a start that failed
-            name = found["host"] if self._options.hosts is None else self._agents.name(vm)
-            plan = plans[vm, slot]
-            info = RankInfo(
-                0, name, found["pid"], plan.gpu, plan.numa, plan.nic, "ready", found["threads"]
-            )
-            members.append(_Member(vm, slot, engine, info))
-        return members
+        return launch(self._agents, self._calls, self._connection, places)
 
-    def _admit(self, members: list[_Member]) -> None:
+    def _admit(self, members: list[Member]) -> None:
         """Number the members as ranks, give them their channels, and form the ring."""
         ordered = sorted(members, key=lambda member: member.place)
         self._members = [
@@ -395,7 +353,7 @@ class Engines:
     def _call(
         self,
         name: str,
-        members: list[_Member],
+        members: list[Member],
         arguments: list[tuple[Any, ...]] | None = None,
         **options: Any,
     ) -> list[Any]:
