@@ -18,7 +18,7 @@ import workbench
 from workbench.cluster import ssh
 from workbench.cluster.agent_channel import AgentChannel
 from workbench.cluster.child import Child, Held, Keep, Piped, exit_text
-from workbench.cluster.hosts import Host
+from workbench.cluster.host import Host
 from workbench.errors import HorovodMissing, StartFailed
 from workbench.wire.lines import PROTOCOL
 

@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
-from workbench.cluster.hosts import Host
+from workbench.cluster.host import Host
 from workbench.errors import StartFailed
 
 _CONNECT_S = 10
