@@ -9,6 +9,7 @@ from contextlib import contextmanager
 
 import psutil
 import pytest
+from clusters import quiet
 from timers import later
 
 import workbench as wb
@@ -27,10 +28,6 @@ from workbench.widgets.survey import SurveyView
 
 pytestmark = pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
 HANG_S = 2.0
-
-
-def quiet(cluster, source, **options):
-    return cluster.run(source, sink=TextSink(), **options)
 
 
 @pytest.fixture(scope="module")

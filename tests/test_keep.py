@@ -12,9 +12,9 @@ from pathlib import Path
 
 import psutil
 import pytest
+from clusters import gone, quiet
 
 import workbench as wb
-from workbench.cluster import TextSink
 from workbench.errors import ClusterStopped, NoCluster, StartFailed, UsageError
 from workbench.vms import vms, why_not
 
@@ -79,17 +79,6 @@ def kernel(then, arguments="n=2, keep='60s'"):
     assert done.stdout, done.stderr
     name, *pids = done.stdout.split()
     return name, [int(pid) for pid in pids]
-
-
-def quiet(cluster, source, **options):
-    return cluster.run(source, sink=TextSink(), **options)
-
-
-def gone(pids, seconds=5.0):
-    deadline = time.monotonic() + seconds
-    while any(map(psutil.pid_exists, pids)) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return not any(map(psutil.pid_exists, pids))
 
 
 @pytest.mark.parametrize("then", ["", KILLED], ids=["ended", "killed"])

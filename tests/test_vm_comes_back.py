@@ -6,19 +6,15 @@ import sys
 
 import psutil
 import pytest
+from clusters import quiet
 
 import workbench as wb
-from workbench.cluster import TextSink
 from workbench.errors import ClusterStopped, RanksFailed, StartFailed, UsageError
 from workbench.vms import vms, why_not
 from workbench.wire.lines import encode_line
 
 pytestmark = pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
 TOTAL = "float(hvd.allreduce(torch.ones(1), op=hvd.Sum))"
-
-
-def quiet(cluster, source, **options):
-    return cluster.run(source, sink=TextSink(), **options)
 
 
 @pytest.fixture
