@@ -61,12 +61,14 @@ def test_a_horovod_for_another_pytorch_does_not_fit(tmp_path):
 def test_a_horovod_without_the_cures_is_to_be_rebuilt(tmp_path):
     """One from before a defect was cured is named as such, with what to do."""
     python, site = environment_python(tmp_path / "env")
-    one, other = CURES
+    one, *others = CURES
     another_horovod(site, torch=installed_torch().version, cures={one.name: one.digest()})
     done = command_line(python, "--check")
     assert done.returncode == 1
-    assert f"Cures: {one.name}; without {other.name}." in done.stdout
-    assert f"not recorded as cured of: {other.defect}. What to do:" in done.stdout
+    without = ", ".join(cure.name for cure in others)
+    assert f"Cures: {one.name}; without {without}." in done.stdout
+    defects = "; ".join(cure.defect for cure in others)
+    assert f"not recorded as cured of: {defects}. What to do:" in done.stdout
 
 
 @needs_horovod
