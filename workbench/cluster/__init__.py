@@ -16,6 +16,7 @@
 - `network`, `placement`: which interface, GPU and cores a rank gets; `preflight`:
   what is looked at before, and `survey` without, a start; `calibration`: what
   the fabric gives
+- `clock_pings`: what time it is on the ranks
 - `launcher`: the same for clusters that ipyparallel itself starts
 - `keeping`: what the next kernel needs; `holder`: the process that keeps another
   meanwhile; `child`: either way, a process as its kernel sees it

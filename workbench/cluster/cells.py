@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import time
 from collections.abc import Callable
@@ -112,11 +111,8 @@ class Cells:
         """Make the cluster ready again after a cell, or say why it is not."""
         condition, engines = self._condition, running.engines
         self._idle.used()
-        self._timings().end_cell(run.number, run.iterations)
+        self._timings().end_cell(run.number, run.records)
         self._run = None
-        if self._options.keep_s is not None:
-            with contextlib.suppress(OSError):  # a stop from elsewhere removes the folder
-                self._timings().save(engines.folder)
         torn = condition.lost() or run.unfinished
         if condition.state == "running" and run.broken and not torn:
             condition.set("running", "forming the ring anew")

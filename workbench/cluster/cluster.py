@@ -55,6 +55,9 @@ class Cluster:
     keep
         How long (``"30m"``, or seconds) it outlives its kernel, to be met again
         by `attach`; None: not at all.
+    runs
+        The folder for the timings of its runs, instead of the usual one; see
+        `timings.runs.runs_folder`.
 
     Attributes
     ----------
@@ -77,6 +80,7 @@ class Cluster:
         hang_after_s: float | None = 10.0,
         release_after: str | float | None = None,
         keep: str | float | None = None,
+        runs: str | os.PathLike[str] | None = None,
     ) -> None:
         options = Options.checked(
             n,
@@ -87,6 +91,7 @@ class Cluster:
             start_timeout_s=start_timeout_s,
             hang_after_s=hang_after_s,
             release_after=release_after,
+            runs=None if runs is None else os.fspath(runs),
         )
         self._set_up(options, f"{'ssh' if options.hosts else 'local'}-{secrets.token_hex(2)}")
 

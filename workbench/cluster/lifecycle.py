@@ -80,7 +80,7 @@ class Lifecycle:
         except BaseException as error:
             self._give_up(error)
             raise
-        self._kept = running.write_down(self._name)
+        self._kept = running.write_down()
         with condition.lock:
             if condition.state != "starting":
                 raise ClusterStopped(f"cluster {self._name} was stopped while it started")
@@ -132,7 +132,7 @@ class Lifecycle:
             def follow() -> None:
                 change(running.engines)
                 self.n = len(running.engines.ranks)
-                running.write_down(self._name)
+                running.write_down()
                 condition.set("ready")
 
             try:
@@ -150,8 +150,14 @@ class Lifecycle:
     def _running(
         self, folder: Path | None = None, progress: Callable[[str], None] = lambda _: None
     ) -> Running:
-        running = Running(self._options, lambda: self.timings, self.cells.receive, folder, progress)
-        self._condition.running = running
+        running = self._condition.running = Running(
+            self._name,
+            self._options,
+            lambda: self.timings,
+            self.cells.receive,
+            folder=folder,
+            progress=progress,
+        )
         return running
 
     def _show_progress(self, text: str) -> None:

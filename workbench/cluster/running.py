@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from workbench.cluster.options import Options
 from workbench.rank.control import ANY_CELL
 
 if TYPE_CHECKING:
+    from workbench.cluster.clock_pings import ClockPings
     from workbench.timings import Timings
     from workbench.wire import Inbox, Message
 
@@ -26,13 +28,15 @@ class Running:
 
     Parameters
     ----------
+    name
+        The cluster's.
     options
         What was asked for.
     timings
         Gives where the ranks' records go; called once processes load, for what
         it imports takes a while as well.
     receive
-        Called, in a thread, with each message of a rank.
+        Called, in a thread, with each message of a rank that is about a cell.
     folder
         Of a cluster that runs already, to be met again by `find`.
     progress
@@ -46,16 +50,20 @@ class Running:
 
     def __init__(
         self,
+        name: str,
         options: Options,
         timings: Callable[[], Timings],
         receive: Callable[[int, Message], None],
+        *,
         folder: Path | None = None,
         progress: Callable[[str], None] = lambda _: None,
     ) -> None:
+        self._name = name
         self._options = options
         self._timings = timings
         self._receive = receive
         self._inbox: Inbox | None = None
+        self._pings: ClockPings | None = None
         self.engines = Engines(options, folder, progress)
 
     def start(self) -> None:
@@ -66,26 +74,32 @@ class Running:
 
         address = self.engines.greet()
         self._timings().listen(address)
-        self._inbox = Inbox(self._receive, interface=address, name="control")
+        self._inbox = Inbox(self._take, interface=address, name="control")
         self.engines.start(self._inbox, self._timings())
+        self._align_clocks(self._inbox)
 
     def find(self, state: dict[str, Any]) -> None:
         """Meet the ranks that an earlier kernel has left."""
         from workbench.wire import Inbox
 
-        self._timings().restore(self.engines.folder)
         self._timings().listen(state["address"], state["timings"])
         self._inbox = Inbox(
-            self._receive, interface=state["address"], name="control", state=state["control"]
+            self._take, interface=state["address"], name="control", state=state["control"]
         )
         self.engines.find(state["engines"], self._inbox, self._timings())
+        self._align_clocks(self._inbox)
+        self._keep_timings()
 
-    def write_down(self, name: str) -> bool:
-        """Let the next kernel find this cluster, where it is kept; return whether it is."""
+    def write_down(self) -> bool:
+        """Say in the run who trains, and let the next kernel find a cluster that is kept.
+
+        Returns whether it can be found.
+        """
+        self._keep_timings()
         if self._options.keep_s is None or self._inbox is None:
             return False
         state = {
-            "name": name,
+            "name": self._name,
             "address": self.engines.address,
             "options": self._options.to_plain(),
             "engines": self.engines.to_state(),
@@ -116,15 +130,38 @@ class Running:
 
     def leave(self) -> None:
         """Let everything run where it is kept, for the next kernel."""
+        self._stop_pings()
         self.engines.leave()
         self._close()
 
     def stop(self) -> None:
         """End every process; timings stand."""
+        self._stop_pings()
         try:
             self.engines.stop()
         finally:
             self._close()
+
+    def _stop_pings(self) -> None:
+        if self._pings is not None:
+            self._pings.stop()
+
+    def _take(self, rank: int, message: Message) -> None:
+        received_ns = time.perf_counter_ns()
+        if message.kind == "pong":
+            self._timings().clocks.pong(rank, message.content, received_ns)
+        else:
+            self._receive(rank, message)
+
+    def _align_clocks(self, inbox: Inbox) -> None:
+        from workbench.cluster.clock_pings import ClockPings
+
+        clocks = self._timings().clocks
+        self._pings = ClockPings(inbox.send_later, clocks, lambda: len(self.engines.ranks))
+
+    def _keep_timings(self) -> None:
+        ranks, options = [asdict(info) for info in self.engines.ranks], self._options
+        self._timings().keep(self._name, ranks, folder=options.runs, kept_s=options.keep_s)
 
     def _close(self) -> None:
         if self._inbox is not None:
