@@ -34,6 +34,12 @@ def test_ranks_are_told_apart(cluster):
     assert {info.state for info in cluster.ranks} == {"ready"}
 
 
+def test_no_key_is_in_a_rank_s_environment(cluster):
+    """What a cell starts inherits nothing that would let it into the cluster."""
+    source = "import os; sorted(name for name in os.environ if name.startswith('IPP'))"
+    assert set(map(tuple, quiet(cluster, source).values.values())) == {()}
+
+
 def test_a_subset_of_ranks(cluster):
     """A cell runs only where it was sent."""
     assert quiet(cluster, "rank", ranks="1").values == {1: 1}

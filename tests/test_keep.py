@@ -145,6 +145,22 @@ def test_it_is_given_up_when_nobody_comes(runtime):
         wb.Cluster.attach()
 
 
+def test_it_rests_while_nobody_is_there(runtime, attach):
+    """Between two kernels nothing of a kept cluster is busy."""
+    _, pids = kernel(KILLED)
+    kept = [p for p in psutil.process_iter(["cmdline"]) if str(runtime) in str(p.info["cmdline"])]
+    every = [*kept, *map(psutil.Process, pids), psutil.Process(pids[0]).parent()]
+    assert len(kept) >= 3  # two holders and the controller
+
+    def used_s():
+        return sum(sum(process.cpu_times()[:2]) for process in every)
+
+    before, waited_s = used_s(), 2.0
+    time.sleep(waited_s)
+    assert used_s() - before < waited_s / 2
+    attach()
+
+
 def test_there_is_none_or_there_are_several(attach):
     """Which cluster is meant must be said where it is not clear; a wrong name tells the others."""
     with pytest.raises(NoCluster, match=r"a cluster was asked for; .* there runs none"):

@@ -1,8 +1,6 @@
 """A VM that was lost and answers again is taken in again; no agent of before stays there."""
 
 import contextlib
-import subprocess
-import sys
 
 import psutil
 import pytest
@@ -11,7 +9,6 @@ from clusters import quiet
 import workbench as wb
 from workbench.errors import ClusterStopped, RanksFailed, StartFailed, UsageError
 from workbench.vms import vms, why_not
-from workbench.wire.lines import encode_line
 
 pytestmark = pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
 TOTAL = "float(hvd.allreduce(torch.ones(1), op=hvd.Sum))"
@@ -81,17 +78,3 @@ def test_a_resize_uses_its_slots_again(lost):
     assert quiet(cluster, "globals().get('kept')").values == {0: 0, 1: None, 2: 20}
     quiet(cluster, "import torch")
     assert set(quiet(cluster, TOTAL).values.values()) == {3.0}
-
-
-def test_an_agent_that_hears_nothing_ends():
-    """An agent whose link is dead, though still open, ends by itself."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "workbench.rank.agent"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-    )
-    with process:
-        order = {"slots": 1, "environment": {}, "silence_s": 0.5}
-        process.stdin.write(encode_line("load", order))
-        process.stdin.flush()
-        assert process.wait(30) == 0

@@ -205,6 +205,7 @@ class Cluster:
     def restart(self, ranks: str | Iterable[int] | None = None) -> Cluster:
         """Put new processes in the place of some ranks; the others keep their variables.
 
+        A VM that was lost is taken in again, where it answers.
         Broadcast the parameters and the optimizer's state to bring a new rank up to date.
 
         Parameters
@@ -217,7 +218,7 @@ class Cluster:
         UsageError
             No rank is lost, and none was named.
         StartFailed
-            A VM is lost, or a new process did not come up.
+            A VM does not answer, or a new process did not come up.
         """
         chosen = tuple(self._condition.lost()) if ranks is None else parse_ranks(ranks, self.n)
         if not chosen:
