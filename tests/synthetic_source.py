@@ -9,7 +9,17 @@ from collections.abc import Callable
 import numpy as np
 
 from workbench.resources import Unknown
-from workbench.widgets.source import COLUMNS, RankPlace, State, Status, Summary, Window
+from workbench.widgets.source import (
+    COLUMNS,
+    Collective,
+    Details,
+    RankPlace,
+    State,
+    Status,
+    Straggler,
+    Summary,
+    Window,
+)
 
 WAITING = "Waiting for the first iteration: run a %%distributed cell that trains."
 
@@ -19,6 +29,7 @@ class SyntheticSource:
 
     def __init__(self, ranks: int = 2, nominal: float | Unknown = 10.0) -> None:
         self.ranks = ranks
+        self.calibrated: float | Unknown = Unknown("nobody has calibrated")
         self._nominal = nominal
         self._random = np.random.default_rng(7)
         self._lock = threading.Lock()
@@ -35,9 +46,43 @@ class SyntheticSource:
 
     def summary(self) -> Summary:
         with self._lock:
-            rows = np.array(self._rows[-50 * self.ranks :], dtype=float)
+            rows = self._rows[-50 * self.ranks :]
+        return self._figures(np.array(rows, dtype=float))
+
+    def details(self, first: int | None = None, last: int | None = None) -> Details:
+        with self._lock:
+            end = len(self._rows) // self.ranks - 1 if last is None else last
+            begin = max(0, end - 99) if first is None else first
+            rows = self._rows[begin * self.ranks : (end + 1) * self.ranks]
+        late = Straggler(self.ranks - 1, "backward", 4000.0, 200, 259)
+        return Details(
+            begin if rows else -1,
+            end,
+            self._figures(np.array(rows, dtype=float)),
+            self._collectives(),
+            6,
+            begin,
+            (late,) if begin < 260 and end >= 204 else (),
+        )
+
+    def before(self, iteration: int, max_rows: int) -> Window:
+        with self._lock:
+            end = iteration * self.ranks
+            return self._pack(self._rows[max(0, end - max_rows) : end])
+
+    def _collectives(self) -> tuple[Collective, ...]:
+        sizes = [int(4e6 / 2**at) for at in range(6)]
+        return tuple(
+            Collective(
+                f"layer{at}.weight", "allreduce", 0, "optimizer", size,
+                900.0 + size / 1e3, 8.0 - at, 0.4 / 2**at,
+            )
+            for at, size in enumerate(sizes)
+        )  # fmt: skip
+
+    def _figures(self, rows: np.ndarray) -> Summary:
         if len(rows) == 0:
-            return Summary(*[Unknown("no iteration has arrived yet")] * 10)
+            return Summary(*[Unknown("no iteration has arrived yet")] * 11)
         mean = dict(zip(COLUMNS, rows.mean(axis=0).tolist(), strict=True))
         last = rows[-self.ranks :]
         wait = last[:, COLUMNS.index("wait_us")]
@@ -49,6 +94,7 @@ class SyntheticSource:
             exposed_share=mean["exposed_us"] / mean["iteration_us"],
             busbw_gbps=mean["busbw_gbps"],
             nominal_gbps=self._nominal,
+            calibrated_gbps=self.calibrated,
             slowest_rank=float(wait.argmin()),
             slowest_excess_us=float(wait.max()),
             dropped=0.0,
@@ -100,6 +146,7 @@ class SyntheticSource:
         random = self._random
         slow = 4000.0 if number % 400 in range(200, 260) else 0.0
         data = 420 + 90 * random.random(self.ranks)
+        copy = np.zeros(self.ranks)
         forward = 3800 + 250 * random.random(self.ranks)
         backward = 7600 + 400 * random.random(self.ranks)
         backward[-1] += slow
@@ -115,7 +162,7 @@ class SyntheticSource:
         busbw = algbw * 2 * (self.ranks - 1) / self.ranks
         end = (number + 1) * 0.0185 * np.ones(self.ranks)
         head = [np.full(self.ranks, number), np.arange(self.ranks)]
-        phases = [data, forward, backward, exposed, optimizer, other]
+        phases = [data, copy, forward, backward, exposed, optimizer, other]
         rest = [comm, overlapped, wait, algbw, busbw, end]
         return np.stack([*head, total, *phases, *rest], axis=1).tolist()
 

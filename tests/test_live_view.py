@@ -65,6 +65,18 @@ class Notebook:
                 break
         return seen
 
+    def ask(self, comm_id: str, data: dict) -> list[dict]:
+        """Send a message on a comm, as a page does; everything published until it is handled."""
+        content = {"comm_id": comm_id, "data": data}
+        message = self._client.session.msg("comm_msg", content)
+        self._client.shell_channel.send(message)
+        seen: list[dict] = []
+        while True:
+            seen.append(self._client.get_iopub_msg(timeout=60))
+            ours = seen[-1]["parent_header"].get("msg_id") == message["header"]["msg_id"]
+            if ours and seen[-1]["content"].get("execution_state") == "idle":
+                return seen
+
     def close(self) -> None:
         self._client.stop_channels()
         self._manager.shutdown_kernel(now=True)
@@ -143,7 +155,7 @@ class TestInAKernel:
         """Column-major float32: the phases of each row add up to its iteration."""
         data = next(m for m in stream(trained[2]) if m["type"] == "delta")["data"]
         rows = dict(zip(COLUMNS, data, strict=True))
-        phases = ("data", "forward", "backward", "exposed", "optimizer", "other")
+        phases = ("data", "copy", "forward", "backward", "exposed", "optimizer", "other")
         total = sum(rows[f"{phase}_us"] for phase in phases)
         np.testing.assert_allclose(total, rows["iteration_us"], rtol=1e-5)
 
@@ -169,6 +181,17 @@ class TestInAKernel:
         """Where the display's id is lost, the same bundle comes on the comm."""
         saved = [m for m in stream(trained[2]) if m["type"] == "saved"]
         assert saved[-1]["data"] == bundles(trained[2])[-1]
+
+    def test_a_page_is_answered_on_the_comm(self, trained):
+        """What a stretch cost, with the stretch that was asked for; and it counts as no cell."""
+        notebook = trained[0]
+        comm_id = f"timings-{bundles(trained[1])[0][MIME_TYPE]['view_id']}"
+        asked = {"type": "details", "first": 5, "last": 9}
+        seen = notebook.ask(comm_id, asked) + notebook.drain(0.3)
+        [answer] = [m for m in stream(seen) if m["type"] == "answer"]
+        assert answer["asked"] == asked
+        assert answer["details"]["summary"]["iteration"] == 9
+        assert bundles(seen) == []
 
     def test_an_update_belongs_to_the_cell_that_ran(self, trained):
         """An update of another cell is dropped by nbclient."""

@@ -151,7 +151,10 @@ def test_ranks_out_and_timeout(started):
         ("%timings sideways", "sideways"),
         ("%timings open", "%timings open NAME"),
         ("%timings open nothing-there", "no such run"),
-        ("%timings live x", "takes no name"),
+        ("%timings live x", "takes no more"),
+        ("%timings waterfall soon", "soon"),
+        ("%timings ranks 3", "takes no more"),
+        ("%timings summary 3", "takes no more"),
     ],
 )
 def test_bad_input_is_refused_in_a_line(started, source, says):
@@ -172,6 +175,27 @@ def test_noblock(started):
     assert message["parent_header"]["msg_id"] == request
     _, bundles, _ = started.run("later.result(timeout=20).output")
     assert "late" in bundles[0]["text/plain"]
+
+
+TRAINING = """%%distributed
+import torch
+model = torch.nn.Linear(4, 2)
+optimizer = hvd.DistributedOptimizer(
+    torch.optim.SGD(model.parameters(), lr=0.1), named_parameters=model.named_parameters())
+for _ in range(5):
+    optimizer.zero_grad()
+    model(torch.ones(3, 4)).sum().backward()
+    optimizer.step()
+"""
+
+
+def test_figures_for_study(started):
+    """Each verb of `%timings` shows a figure that JupyterLab draws without a network."""
+    started.run(TRAINING)
+    for source in ("%timings waterfall 3", "%timings ranks", "%timings collectives"):
+        _, bundles, error = started.run(source)
+        assert error is None
+        assert bundles[-1]["application/vnd.plotly.v1+json"]["data"]
 
 
 def test_push_and_pull(started):

@@ -19,7 +19,7 @@ from workbench.widgets.phases import EXPOSED, IN_STACK, IN_TIME, OVERLAPPED
 from workbench.widgets.picture import draw_picture
 from workbench.widgets.source import COLUMNS, Reading, Window
 from workbench.widgets.svg import axis_end, round_up
-from workbench.widgets.tables import summary_line, summary_table
+from workbench.widgets.tables import collectives_table, summary_line, summary_table
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -72,6 +72,17 @@ class TestPicture:
             found = re.findall(r"V(-?[0-9.]+)", element.get("d", ""))
             assert all(0 <= float(y) <= 384 for y in found)
 
+    def test_what_the_fabric_should_give_is_drawn_beside_what_was_measured(self):
+        """Nominal and calibrated each have a line of their own, and their figure in words."""
+        shown = reading(nominal=10.0)
+        summary = replace(shown.summary, calibrated_gbps=8.5)
+        picture = drawn(replace(shown, summary=summary))
+        dashes = {e.get("stroke-dasharray") for e in picture.iter(f"{SVG}line")}
+        assert {"8 4", "12 3 2 3"} <= dashes
+        words = " ".join("".join(text.itertext()) for text in picture.iter(f"{SVG}text"))
+        assert "nominal 10 dashed" in words
+        assert "calibrated 8.5 dash-dotted" in words
+
     def test_names_from_outside_are_text_not_markup(self):
         """A VM named like a tag does not become one."""
         shown = reading()
@@ -118,6 +129,16 @@ class TestTable:
     def test_of_many_ranks_it_says_how_many_are_left_out(self):
         """Never silently a part."""
         assert "48 more ranks left out" in summary_table(reading(64, 3))
+
+    def test_the_worst_collectives_are_in_it(self):
+        """What a saved notebook says of them; a hostile name stays text."""
+        shown = reading()
+        first = replace(shown.details.collectives[0], name="<script>")
+        shown = replace(shown, details=replace(shown.details, collectives=(first,)))
+        table = ET.fromstring(collectives_table(shown))
+        assert "<script>" in "".join(table.itertext())
+        none = replace(shown.details, collectives=Unknown("none are held"))
+        assert collectives_table(replace(shown, details=none)) == ""
 
     def test_an_unknown_keeps_its_reason_in_the_line(self):
         """Text has no hover: the reason stands there."""

@@ -149,6 +149,14 @@ def test_noise_names_nobody():
     assert summarize(store(*rows).rows(), 100).slowest_rank is None
 
 
+def test_a_loader_that_is_slow_by_fits_is_named():
+    """A rank whose loading takes long, but never equally long, is named over a long stretch."""
+    random = np.random.default_rng(2)
+    rows = [row for i in range(200) for row in both([i], late=random.gamma(4.0, 5.0))]
+    (found,) = find(store(*rows).rows())
+    assert (found["rank"], found["phase"], found["how_often"]) == (1, "data", "always")
+
+
 def test_work_beside_communication_costs_nobody():
     """A rank that is longer in a phase while the others do not wait for it is not named."""
     rows = [(rank, record(i, data=1 + 20 * rank)) for i in range(20) for rank in (0, 1)]

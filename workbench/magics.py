@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
     from IPython.core.interactiveshell import InteractiveShell
 
-_VIEWS = ("live", "summary", "table", "list", "open", "compare")
+_VIEWS = (
+    *("live", "summary", "table", "waterfall", "ranks", "collectives"),
+    *("list", "open", "compare"),
+)
 _VERBS = ("start", "status", "stop", "restart", "resize", "attach")
 
 
@@ -117,22 +120,25 @@ class WorkbenchMagics(Magics):
 
     @magic_arguments()
     @argument("view", nargs="?", choices=_VIEWS, default="live")
-    @argument("names", nargs="*", help="open: a run's; compare: one or two runs'")
+    @argument("names", nargs="*", help="an iteration's number, or runs' names")
     @line_magic
     def timings(self, line: str) -> Any:
-        """Show the timings: live (default), their summary, or the table; or earlier runs.
+        """Show the timings: live (default), their summary, the table; a figure; or earlier runs.
 
+        ``%timings waterfall 120``; ``%timings ranks``; ``%timings collectives``.
         ``%timings list``; ``%timings open NAME``; ``%timings compare NAME NAME``, or with one
         name that run against the cluster's.
         """
         args = _parse(self.timings, line)
-        from workbench.widgets import runs
+        from workbench.cluster import registry
+        from workbench.widgets import runs, study
 
         if args.view in runs.VERBS:
             return runs.runs_view(args.view, args.names)
+        if args.view in study.VERBS:
+            return study.study_view(registry.required(), args.view, args.names)
         if args.names:
-            raise UsageError(f"%timings {line} was asked for: {args.view} takes no name")
-        from workbench.cluster import registry
+            raise UsageError(f"%timings {line} was asked for: {args.view} takes no more")
         from workbench.widgets.views import timings_view
 
         return timings_view(registry.required(), args.view)

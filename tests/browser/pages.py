@@ -160,6 +160,8 @@ class LiveView:
         self.charts = self.node.locator(".gw-live-plot")
         self.title = self.node.locator(".gw-live-one .gw-live-title")
         self.readout = self.node.locator(".gw-live-readout")
+        self.notice = self.node.locator(".gw-live-notice")
+        self.collectives = self.node.get_by_role("table", name="Collectives")
         self._page = notebook.lab.page
         self._iteration = self.node.locator(".gw-live-iteration .gw-live-value")
 
@@ -172,7 +174,12 @@ class LiveView:
     @property
     def iteration(self) -> int:
         """The newest iteration, as the line of key figures says it."""
-        return int(self._iteration.inner_text().replace(",", ""))
+        return self.stretch[-1]
+
+    @property
+    def stretch(self) -> list[int]:
+        """The iterations that the key figures are of: the newest, or the ends of a stretch."""
+        return [int(text) for text in self._iteration.inner_text().replace(",", "").split("\u2013")]
 
     def pixels(self) -> list[str]:
         """The picture of every chart, as the canvas holds it."""

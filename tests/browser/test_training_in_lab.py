@@ -23,6 +23,8 @@ VIEW_TEXTS = (
     ".gw-live-state",
     ".gw-live-button:enabled",
     ".gw-live-select",
+    ".gw-live-sort",
+    ".gw-live-collectives .gw-live-value",
 )
 
 PANEL_TEXTS = (
@@ -78,20 +80,25 @@ def test_pause_and_follow(view):
     assert view.pixels() != pixels
 
 
-def test_zoom_and_reset(view):
-    """A brush shows these iterations while figures go on; a double click follows again."""
+def test_brush_and_reset(view):
+    """A brush marks iterations: all is of them, as the kernel says; a double click follows."""
     view.wait_for_iterations(50)
     expect(view.follow).to_be_disabled()
     view.brush(0.2, 0.5)
     expect(view.follow).to_be_enabled()
+    # The kernel answers in mid-cell, on a subshell.
+    expect(view.notice).to_have_text(re.compile(r"^Iterations .* are of these\."))
+    first, last = view.stretch
+    expect(view.title).to_have_text(f"mean of iterations {first:,} to {last:,}")
+    expect(view.node.locator(".gw-live-worst")).to_contain_text(f"to {last:,}")
     view.wait_for_frames()
-    zoomed = view.pixels()
-    view.wait_for_iterations(5)
-    assert view.pixels() == zoomed
+    marked = view.pixels()
+    view.wait_for_frames(60)
+    assert view.pixels() == marked
     view.charts.first.locator(".u-over").dblclick()
     expect(view.follow).to_be_disabled()
     view.wait_for_iterations(1)
-    assert view.pixels() != zoomed
+    assert view.pixels() != marked
 
 
 def test_hover(view):
@@ -125,6 +132,54 @@ def test_keyboard(view):
     expect(view.follow).to_be_disabled()
 
 
+def test_a_mark_by_keyboard(view):
+    """Plus marks iterations around the cursor, escape leaves them, from wherever the focus is."""
+    view.wait_for_iterations(5)
+    view.node.get_by_role("group", name="Timings over iterations").focus()
+    view.node.page.keyboard.press("+")
+    expect(view.notice).to_contain_text("Iterations")
+    view.node.get_by_role("button", name="leave").focus()
+    view.node.page.keyboard.press("Escape")
+    expect(view.follow).to_be_disabled()
+
+
+def test_the_worst_collectives(view):
+    """The table sorts by keyboard, and says by what it is sorted."""
+    names = view.collectives.get_by_role("rowheader")
+    expect(names).to_have_count(4)  # two layers, each a weight and a bias
+    size = view.collectives.get_by_role("columnheader", name="size")
+    size.get_by_role("button").focus()
+    view.node.page.keyboard.press("Enter")
+    expect(size).to_have_attribute("aria-sort", "descending")
+    assert "weight" in names.first.inner_text()
+    view.node.page.keyboard.press("Enter")
+    expect(size).to_have_attribute("aria-sort", "ascending")
+    assert "bias" in names.first.inner_text()
+
+
+def test_named_for_screen_readers(view):
+    """Every part of the view has a role and a name in the accessibility tree."""
+    tree = view.node.aria_snapshot()
+    for part in (
+        r'region "Timings of the training"',
+        r'group "Timings over iterations: arrow keys',
+        r'img "iteration [\d,]+ took [\d.,]+ ms, of which',
+        r'table "Collectives"',
+        r'columnheader "of exposed"',
+        r'button "pause"',
+        r'button "follow"',
+        r'combobox "rank"',
+        r'combobox "iterations"',
+        r'heading "worst collectives"',
+        r'table "Phases"',
+        r'table "Figures"',
+        r'status "Training."',
+    ):
+        assert re.search(part, tree), f"{part} is not in\n{tree}"
+    unnamed = re.findall(r"- (?:button|combobox|img|table|group|region)(?! [\"/])", tree)
+    assert unnamed == []
+
+
 @pytest.mark.parametrize("theme", THEMES)
 @pytest.mark.parametrize("width", [1280, 1920])
 def test_readable(notebook, view, screenshots, theme, width):
@@ -149,6 +204,10 @@ def test_reload_in_mid_cell(notebook, view):
     notebook.lab.page.reload()
     view.show()
     view.wait_for_iterations(saved + 20 - view.iteration)
+    # A kernel hears a page that was reloaded at the cell's end only: the page answers.
+    view.brush(0.2, 0.5)
+    expect(view.notice).to_contain_text("from this page")
+    assert len(view.stretch) == 2
     # JupyterLab itself forgets the mark of the cell that runs; the panel does not.
     expect(notebook.lab.panel.status).to_contain_text("running")
     assert notebook.lab.complaints == []

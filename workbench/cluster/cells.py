@@ -97,6 +97,8 @@ class Cells:
     def _follow(self, run: CellRun, source: str) -> RunResult:
         running = self._condition.whole()
         self._run = run
+        vms = {info.rank: info.vm for info in running.engines.ranks}
+        self._timings().describe(running.name, vms)
         self._timings().begin_cell(run.number)
         self._condition.set("running")
         self._idle.used()

@@ -44,6 +44,8 @@ class Running:
 
     Attributes
     ----------
+    name
+        The cluster's.
     engines
         The ranks.
     """
@@ -58,7 +60,7 @@ class Running:
         folder: Path | None = None,
         progress: Callable[[str], None] = lambda _: None,
     ) -> None:
-        self._name = name
+        self.name = name
         self._options = options
         self._timings = timings
         self._receive = receive
@@ -99,7 +101,7 @@ class Running:
         if self._options.keep_s is None or self._inbox is None:
             return False
         state = {
-            "name": self._name,
+            "name": self.name,
             "address": self.engines.address,
             "options": self._options.to_plain(),
             "engines": self.engines.to_state(),
@@ -161,7 +163,7 @@ class Running:
 
     def _keep_timings(self) -> None:
         ranks, options = [asdict(info) for info in self.engines.ranks], self._options
-        self._timings().keep(self._name, ranks, folder=options.runs, kept_s=options.keep_s)
+        self._timings().keep(self.name, ranks, folder=options.runs, kept_s=options.keep_s)
 
     def _close(self) -> None:
         if self._inbox is not None:

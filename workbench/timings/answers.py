@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from workbench.timings import arrivals, frame, stragglers
 from workbench.timings.compare import Comparison, compare
+from workbench.timings.export import Exports
 from workbench.timings.store import CollectiveRecord, Rows
 from workbench.timings.summary import Summary, summarize
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-class Answers(ABC):
+class Answers(Exports, ABC):
     """Answers from rows and records; what has them says where they come from.
 
     `Timings` has them from the ranks, `Run` from a run's files.
@@ -23,7 +24,7 @@ class Answers(ABC):
 
     @abstractmethod
     def rows(self, start: int = 0) -> Rows:
-        """Return a copy of the raw rows from the `start`-th on (see `store.ROW`)."""
+        """Return a copy of the raw rows from the `start`-th on (see `arrivals.MARKED`)."""
 
     @abstractmethod
     def records(self, first: int | None = None, last: int | None = None) -> list[CollectiveRecord]:

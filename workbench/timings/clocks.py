@@ -10,7 +10,7 @@ narrows the bounds of those that travelled under load.
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -59,7 +59,7 @@ class _Life:
     burst_ns: int
     first_ns: int
     last_ns: int
-    round_trips: list[int] = field(default_factory=list)
+    round_trips: list[int]
     fit: _Fit | None = None
 
     def take(self, ping: Anchor, sent: int, received: int) -> None:
@@ -68,8 +68,7 @@ class _Life:
         round_trip = received - sent
         if sent - self.burst_ns < BURST_NS:
             self.round_trips.append(round_trip)
-            best = self.anchors[-1]
-            if round_trip >= best.high - best.low:
+            if round_trip >= self.anchors[-1].high - self.anchors[-1].low:
                 return
             self.anchors[-1] = ping
         else:
@@ -107,10 +106,9 @@ class Clocks:
             return
         ping = Anchor(answered_ns, sent_ns - answered_ns, received_ns - answered_ns)
         with self._lock:
-            lives = self._lives.get(rank)
-            if lives is None:
-                life = _Life([ping], sent_ns, sent_ns, received_ns, [received_ns - sent_ns])
-                self._lives[rank] = [life]
+            lives = self._lives.setdefault(rank, [])
+            if not lives:
+                lives.append(_Life([ping], sent_ns, sent_ns, received_ns, [received_ns - sent_ns]))
             elif lives[-1].anchors[-1].agrees(ping):
                 self._strange.pop(rank, None)
                 lives[-1].take(ping, sent_ns, received_ns)
@@ -179,9 +177,8 @@ class Clocks:
 
         ``offset_us`` (to be added to have the kernel's) and ``uncertainty_us``
         at the last burst, ``drift_ppm`` with ``drift_uncertainty_ppm``, the
-        last burst's ``round_trip_us`` (least) and ``loaded_round_trip_us``
-        (median), ``bursts``, and ``steps`` of the clock that were seen. Empty
-        for a rank that never answered.
+        last burst's ``round_trip_us`` (least) and ``loaded_round_trip_us`` (median),
+        ``bursts``, and ``steps`` that were seen. Empty for a rank that never answered.
         """
         with self._lock:
             lives = self._lives.get(rank)

@@ -85,16 +85,12 @@ def lateness(rows: Rows) -> Iterator[Lateness]:
 
 
 def _lateness(rows: Rows, places: npt.NDArray[np.intp]) -> Lateness:
-    marked = "done_ns" in (rows.dtype.names or ())
-    if marked:
-        known = np.asarray((rows["done_ns"] > 0).all(axis=1, keepdims=True))
-        spent = np.where(known, rows["done_ns"] - rows["last_ns"], rows["communication_ns"])
-    else:
-        spent = rows["communication_ns"]
+    known = np.asarray((rows["done_ns"] > 0).all(axis=1, keepdims=True))
+    spent = np.where(known, rows["done_ns"] - rows["last_ns"], rows["communication_ns"])
     waited = np.minimum(spent - spent.min(axis=1, keepdims=True), rows["exposed_ns"])
     late = (waited.max(axis=1, keepdims=True) - waited) / 1e3
     uncertainty = np.full(len(rows), np.nan)
-    if marked:
+    if "uncertainty_ns" in (rows.dtype.names or ()):
         arrived = rows["start_ns"] + rows["offset_ns"] + rows["last_ns"]
         skew = (arrived - arrived.min(axis=1, keepdims=True)) / 1e3
         # two ranks may both be off, in opposite directions

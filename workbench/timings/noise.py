@@ -17,7 +17,9 @@ STRENGTH = 5.0
 OFTEN = 0.75
 """...where at least this share of its stretch..."""
 ALIKE = 0.7
-"""...has this share of it or more: a cause repeats itself alike, a busy core does not."""
+"""...has this share of it or more: a cause repeats itself alike, a busy core does not..."""
+LOOSE = 0.5
+"""...or this share, where the stretch is longer than a core stays busy by chance."""
 _BLOCKS = (8, 40)
 _QUANTILES = ((0.75, 1.150), (0.5, 0.674))
 
@@ -56,7 +58,8 @@ def throughout(values: Series, least: float) -> npt.NDArray[np.bool_]:
     if not lengths:
         return np.zeros(values.shape[1], dtype=bool)
     middle = np.median(values, axis=0)
-    often = (values >= ALIKE * middle).mean(axis=0) >= OFTEN
+    share = LOOSE if len(values) >= LENGTHS[-1] else ALIKE
+    often = (values >= share * middle).mean(axis=0) >= OFTEN
     strong = middle >= np.maximum(least, STRENGTH * noise(values, lengths[-1]))
     return np.asarray(often & strong)
 
@@ -99,6 +102,7 @@ def _ends(values: Series) -> tuple[int, int, float] | None:
         return None
     stretch = values[inside[0] : inside[-1] + 1]
     middle = float(np.median(stretch))
-    if len(stretch) < LENGTHS[0] or (stretch >= ALIKE * middle).mean() < OFTEN:
+    share = LOOSE if len(stretch) >= LENGTHS[-1] else ALIKE
+    if len(stretch) < LENGTHS[0] or (stretch >= share * middle).mean() < OFTEN:
         return None
     return int(inside[0]), int(inside[-1]), middle

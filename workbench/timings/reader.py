@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from workbench.timings import schema
-from workbench.timings.arrivals import MARKED
+from workbench.timings.arrivals import ALIGNED
 from workbench.timings.folder import FORMAT, RunFolder
 from workbench.timings.store import COLLECTIVES_LIMIT, CollectiveRecord, Rows
 from workbench.timings.stream import StreamReader
@@ -62,7 +62,7 @@ class RunReader:
             for number in self._folder.segments()
             for batch in self._batches("iterations", number, schema.row_schema(), _ROW_KEYS)
         ]
-        return np.concatenate(parts) if parts else np.empty(0, dtype=MARKED)
+        return np.concatenate(parts) if parts else np.empty(0, dtype=ALIGNED)
 
     def records(self, first: int | None, last: int | None) -> list[CollectiveRecord]:
         """Return the records of the iterations `first` to `last`; without them, the newest."""

@@ -11,7 +11,7 @@ import numpy as np
 
 from workbench.errors import RunError
 from workbench.timings.answers import Answers
-from workbench.timings.arrivals import MARKED
+from workbench.timings.arrivals import ALIGNED
 from workbench.timings.folder import RunFolder
 from workbench.timings.reader import RunReader
 from workbench.timings.runs import FolderLike, all_runs, find
@@ -63,7 +63,7 @@ class Run(Answers):
         self._folder = folder
         self._reader = RunReader(folder)
         self._sizes: list[tuple[str, int]] | None = None
-        self._rows = np.empty(0, dtype=MARKED)
+        self._rows = np.empty(0, dtype=ALIGNED)
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -94,6 +94,12 @@ class Run(Answers):
     def ranks(self) -> list[dict[str, Any]]:
         """The ranks: ``rank``, ``vm``, ``gpu``, ``nic`` and more, as they were last."""
         return list(self.facts.get("ranks") or [])
+
+    def places(self) -> dict[int, str]:
+        """Return the host name of each rank's VM, where known."""
+        return {
+            int(one["rank"]): str(one["vm"]) for one in self.ranks if {"rank", "vm"} <= set(one)
+        }
 
     @property
     def started(self) -> datetime | None:
@@ -133,7 +139,7 @@ class Run(Answers):
         return f"<Run {self.name}: cluster {self.cluster}, {self.state}>"
 
     def rows(self, start: int = 0) -> Rows:
-        """Return a copy of the raw rows from the `start`-th on (see `arrivals.MARKED`)."""
+        """Return a copy of the raw rows from the `start`-th on (see `arrivals.ALIGNED`)."""
         sizes = self._folder.sizes()
         if not sizes:
             raise RunError(f"run {self.name} was asked for its timings: {self.path} is gone")

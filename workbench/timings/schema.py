@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from workbench.timings.arrivals import MARKED
+from workbench.timings.arrivals import ALIGNED
 from workbench.timings.store import Rows
 
 _T = TypeVar("_T")
@@ -33,8 +33,8 @@ _PLAIN = {bool: pa.bool_(), int: pa.int64(), float: pa.float64(), str: pa.string
 
 
 def row_schema() -> pa.Schema:
-    """Return the columns of `arrivals.MARKED`."""
-    return pa.schema([(name, pa.from_numpy_dtype(MARKED[name])) for name in MARKED.names or ()])
+    """Return the columns of `arrivals.ALIGNED`."""
+    return pa.schema([(name, pa.from_numpy_dtype(ALIGNED[name])) for name in ALIGNED.names or ()])
 
 
 def schema_of(record: type, *keys: str) -> pa.Schema:
@@ -50,7 +50,7 @@ def schema_of(record: type, *keys: str) -> pa.Schema:
 
 
 def rows_to_batch(rows: Rows) -> pa.RecordBatch:
-    """Return rows of `arrivals.MARKED` as columns."""
+    """Return rows of `arrivals.ALIGNED` as columns."""
     schema = row_schema()
     arrays = [pa.array(np.ascontiguousarray(rows[name])) for name in schema.names]
     return pa.record_batch(arrays, schema=schema)
@@ -58,7 +58,7 @@ def rows_to_batch(rows: Rows) -> pa.RecordBatch:
 
 def batch_to_rows(batch: pa.RecordBatch) -> Rows:
     """Return the rows that `rows_to_batch` was given."""
-    rows = np.zeros(batch.num_rows, dtype=MARKED)
+    rows = np.zeros(batch.num_rows, dtype=ALIGNED)
     for name in row_schema().names:
         if name in batch.schema.names:
             rows[name] = batch.column(name).to_numpy(zero_copy_only=False)

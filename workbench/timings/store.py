@@ -13,9 +13,13 @@ import numpy as np
 import numpy.typing as npt
 
 from workbench.wire import Flag, IterationRecord, Layout
+from workbench.wire.record import TICK_NS
 
 PHASES = ("data", "copy", "forward", "backward", "exposed", "optimizer", "other")
 """In the order in which they stack; they add up to the iteration."""
+
+MARKS = ("first", "last", "done")
+"""After the iteration's start: its first collective submitted, its last, and all finished."""
 
 ROW = np.dtype(
     [
@@ -27,6 +31,7 @@ ROW = np.dtype(
         *((f"{phase}_ns", "i8") for phase in PHASES),
         ("communication_ns", "i8"),
         ("overlapped_ns", "i8"),
+        *((f"{mark}_ns", "i8") for mark in MARKS),
         ("bytes", "i8"),
         ("tensors", "i4"),
         ("world_size", "i4"),
@@ -38,7 +43,7 @@ COLUMNS = tuple(ROW.names or ())
 Rows = npt.NDArray[Any]
 
 ROW_LIMIT = 1 << 20
-"""Rows kept (150 MB); beyond it the older half is forgotten, and counted."""
+"""Rows kept (155 MB); beyond it the older half is forgotten, and counted."""
 
 COLLECTIVES_LIMIT = 1 << 15
 """Records whose single collectives are kept (65 MB for 161 tensors)."""
@@ -81,6 +86,11 @@ class Store:
         """Records that ranks dropped before they were sent."""
         return sum(self._dropped.values())
 
+    @property
+    def dropped_by_rank(self) -> dict[int, int]:
+        """The same, by rank."""
+        return dict(self._dropped)
+
     def arrived(self, cell: int, rank: int) -> int:
         """Return how many records of a cell have come from a rank."""
         return self._arrived.get((cell, rank), 0)
@@ -122,6 +132,12 @@ class Store:
         with self._lock:
             first = max(start, self.forgotten)
             return first, self._rows[first - self.forgotten : self._count].copy()
+
+    def between(self, first: int, last: int) -> Rows:
+        """Return a copy of the rows held of the iterations `first` to `last`, both included."""
+        with self._lock:
+            held = self._rows[: self._count]
+            return held[(held["iteration"] >= first) & (held["iteration"] <= last)]
 
     @property
     def total(self) -> int:
@@ -187,11 +203,19 @@ def _row(iteration: int, rank: int, record: IterationRecord) -> tuple[Any, ...]:
         *(getattr(record, f"{phase}_ns") for phase in PHASES),
         record.communication_ns,
         record.overlapped_ns,
+        *_marks(record),
         record.size_bytes,
         record.tensors,
         record.world_size,
         int(record.flags),
     )
+
+
+def _marks(record: IterationRecord) -> tuple[int, int, int]:
+    if not record.submitted:
+        return 0, 0, 0
+    first, last, done = min(record.submitted), max(record.submitted), max(record.finished)
+    return first * TICK_NS, last * TICK_NS, done * TICK_NS
 
 
 def between(iteration: int, first: int | None, last: int | None) -> bool:

@@ -29,7 +29,9 @@ CLEAR = 1.5
 LINK_TIMES = 2.0
 """A link is slow where collectives take so many times what they took before or after..."""
 LINK_LEAST = 20
-"""...in so many iterations."""
+"""...in so many iterations..."""
+LINK_ALIKE = 0.3
+"""...most of which differ by no more than this share: a rate is steady, a busy core is not."""
 ONCE_LEAST_US = 100_000.0
 """One late iteration is told from here on: a busy machine's scheduler takes less..."""
 ONCE_NOISE = 10.0
@@ -234,10 +236,14 @@ def _slow_links(ring: _Ring) -> Iterator[Straggler]:
             if first <= end:
                 continue
             end, places = last, same[first : last + 1]
+            excess = found.service_us[places] - usual
+            middle = float(np.median(excess))
+            if (np.abs(excess - middle) <= LINK_ALIKE * middle).mean() < noise.OFTEN:
+                continue
             yield Straggler(
                 rank=-1,
                 phase="communication",
-                excess_us=float(np.median(found.service_us[places])) - usual,
+                excess_us=middle,
                 first_iteration=int(found.iterations[places[0]]),
                 last_iteration=int(found.iterations[places[-1]]),
                 kind="slow link",

@@ -12,15 +12,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from workbench.errors import WireError
-from workbench.timings import arrivals
+from workbench.timings import arrivals, totals
 from workbench.timings.answers import Answers
 from workbench.timings.cell_clocks import CellClocks
 from workbench.timings.keeper import Keeper
 from workbench.timings.runs import FolderLike, new_path
 from workbench.timings.store import COLUMNS, ROW, CollectiveRecord, Rows, Store, between
+from workbench.timings.totals import CollectiveTotals
 from workbench.wire import Address, Inbox, IterationRecord, Layout, Message
 
 if TYPE_CHECKING:
+    from workbench.timings.export.publish import Publisher
     from workbench.timings.writer import RunWriter
 
 _FLUSH_S = 5.0
@@ -32,6 +34,8 @@ class Timings(Answers):
 
     Attributes
     ----------
+    vms
+        Host name of each rank's VM, where known.
     errors
         What could not be read, newest last; nothing is lost silently.
     closed
@@ -50,8 +54,8 @@ class Timings(Answers):
         self.clocks = CellClocks()
         self.path: Path | None = None
         self.storage_errors: list[str] = []
+        self.vms: dict[int, str] = {}
         self._store = Store()
-        self._marks = arrivals.Marks()
         self._came = threading.Condition()
         self._running: set[int] = set()
         self._listeners: list[Callable[[], None]] = []
@@ -60,6 +64,15 @@ class Timings(Answers):
         self._written = (0, 0)
         self._keeper: Keeper | None = None
         self._warned = 0
+        self._publisher: Publisher | None = None
+
+    def collective_totals(self, first: int, last: int) -> CollectiveTotals:
+        """Return what each collective cost in the iterations `first` to `last`, both included.
+
+        Read from a sample of at most `totals.MOST_RECORDS` records; single
+        collectives of long ago are no longer held.
+        """
+        return totals.total(self.records(first, last))
 
     def __len__(self) -> int:
         """Return the number of rows that ever arrived."""
@@ -71,8 +84,16 @@ class Timings(Answers):
     # what the cluster and the views ask
 
     def rows(self, start: int = 0) -> Rows:
-        """Return a copy of the raw rows from the `start`-th on (see `arrivals.MARKED`)."""
+        """Return a copy of the raw rows from the `start`-th on (see `arrivals.ALIGNED`)."""
         return self.read(start)[1]
+
+    def places(self) -> dict[int, str]:
+        """Return the host name of each rank's VM, where known."""
+        return self.vms
+
+    def known_clocks(self) -> CellClocks:
+        """Return what the ranks' pings told of their clocks."""
+        return self.clocks
 
     def records(self, first: int | None = None, last: int | None = None) -> list[CollectiveRecord]:
         """Return the records of single collectives that memory holds, of some iterations."""
@@ -81,7 +102,11 @@ class Timings(Answers):
     def read(self, start: int) -> tuple[int, Rows]:
         """Return the number of the first row still held from the `start`-th on, and the rows."""
         first, rows = self._store.read(start)
-        return first, self._marks.join(first, rows, self.clocks)
+        return first, arrivals.align(rows, self.clocks)
+
+    def between(self, first: int, last: int) -> Rows:
+        """Return the raw rows still held of the iterations `first` to `last`, both included."""
+        return arrivals.align(self._store.between(first, last), self.clocks)
 
     @property
     def dropped(self) -> int:
@@ -89,9 +114,30 @@ class Timings(Answers):
         return self._store.dropped + len(self.errors)
 
     @property
+    def dropped_by_rank(self) -> dict[int, int]:
+        """Records that each rank dropped before they were sent."""
+        return self._store.dropped_by_rank
+
+    @property
     def running(self) -> bool:
         """Whether a cell runs that may send more."""
         return bool(self._running)
+
+    def describe(self, cluster: str, vms: dict[int, str]) -> None:
+        """Say whose timings these are; from then on the Jupyter server knows of them.
+
+        Parameters
+        ----------
+        cluster
+            Its name.
+        vms
+            Host name of each rank's VM.
+        """
+        self.vms = vms
+        if self._publisher is None:
+            from workbench.timings.export.publish import Publisher
+
+            self._publisher = Publisher(self, cluster)
 
     def listen(self, interface: str = "127.0.0.1", state: dict[str, Any] | None = None) -> None:
         """Open a port for the ranks on `interface`, or go on from an earlier `state`."""
@@ -186,7 +232,10 @@ class Timings(Answers):
         return complete()
 
     def subscribe(self, listener: Callable[[], None]) -> Callable[[], None]:
-        """Call `listener`, from any thread, when a cell begins or ends; return how to stop."""
+        """Call `listener`, from any thread, when a cell begins or ends or records have come.
+
+        Returns how to stop. It must return at once.
+        """
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener) if listener in self._listeners else None
 
@@ -219,10 +268,10 @@ class Timings(Answers):
             return  # nothing was trained yet
         run = Run(RunFolder(path))
         records = run.records()
-        marked = run.rows()
-        rows = np.empty(len(marked), dtype=ROW)
+        aligned = run.rows()
+        rows = np.empty(len(aligned), dtype=ROW)
         for name in COLUMNS:
-            rows[name] = marked[name]
+            rows[name] = aligned[name]
         self._store.restore(rows, records, run.layouts())
         self._written = self._store.total, len(records)
 
@@ -239,12 +288,12 @@ class Timings(Answers):
         for data in message.payload:
             try:
                 record = IterationRecord.unpack(data)
-                self._marks.add(self._store.total, record)
                 self._store.add(rank, record)
             except WireError as error:
                 self._unreadable(error)
         with self._came:
             self._came.notify_all()
+        self._tell()
 
     def _unreadable(self, error: WireError) -> None:
         self.errors.append(str(error))

@@ -5,22 +5,40 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
+from dataclasses import fields, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from workbench.cluster import Cluster
 from workbench.resources import Unknown
-from workbench.timings import Timings
+from workbench.timings import Summary as TimingsSummary
+from workbench.timings import Timings, stragglers
 from workbench.timings.derive import columns
 from workbench.timings.store import Rows
 from workbench.timings.summary import LATEST, summarize
-from workbench.widgets.source import COLUMNS, RankPlace, State, Status, Summary, Window
+from workbench.timings.totals import CollectiveTotals
+from workbench.widgets.nominal import NominalRate
+from workbench.widgets.source import (
+    COLUMNS,
+    MOST_COLLECTIVES,
+    MOST_STRAGGLERS,
+    Collective,
+    Details,
+    RankPlace,
+    State,
+    Status,
+    Straggler,
+    Summary,
+    Window,
+)
 
-_NO_LINK = Unknown("the ranks share one machine: no link between them has a nominal rate")
 _LOOK_BACK = 8
 """Iterations by which one rank's records may come later than another's."""
 _MOST_NEWS = 1 << 15
+_STRAGGLER_ITERATIONS = 1000
+"""Iterations that stragglers are looked for in, at most: the answer comes at once."""
+_STRAGGLER = ("rank", "phase", "excess_us", "first_iteration", "last_iteration")
 _NO_ITERATION = Unknown("no iteration has ended yet")
 
 
@@ -40,6 +58,10 @@ class ClusterSource:
         self._timings: Timings | None = None
         self._run = 0
         self._first_start: dict[int, int] = {}
+        self._late: dict[tuple[int, str], Straggler] = {}
+        self._nominal = NominalRate(cluster)
+        self._listeners: list[Callable[[], None]] = []
+        self._leave: Callable[[], None] = lambda: None
 
     def status(self) -> Status:
         """Say what is going on."""
@@ -52,25 +74,30 @@ class ClusterSource:
         """Give the key figures of the newest iterations."""
         timings = self._now()
         newest = timings.rows(len(timings) - 2 * LATEST * self._cluster.n)
-        found = summarize(newest, LATEST)
-        behind = Unknown("no rank arrives last throughout")
-        if found.ranks < 2:
-            behind = Unknown("one rank waits for nobody")
-        slow = found.slowest_rank
-        return Summary(
-            iteration=found.iteration if found.iteration >= 0 else _NO_ITERATION,
-            iterations_per_s=_known(found.iterations_per_s),
-            iteration_us=_known(found.iteration_us),
-            exposed_us=_known(found.exposed_us),
-            exposed_share=_known(found.exposed_share),
-            busbw_gbps=_known(found.busbw_gbps, "no gradients were reduced between ranks"),
-            nominal_gbps=_NO_LINK,
-            slowest_rank=behind if slow is None else slow,
-            slowest_excess_us=behind
-            if found.slowest_excess_us is None
-            else found.slowest_excess_us,
-            dropped=timings.dropped,
+        return self._figures(timings, summarize(newest, LATEST))
+
+    def details(self, first: int | None = None, last: int | None = None) -> Details:
+        """Say what the iterations `first` to `last` cost; None: the newest."""
+        timings = self._now()
+        newest = timings.rows(len(timings) - self._cluster.n)["iteration"]
+        end = int(newest.max(initial=-1)) if last is None else last
+        begin = max(0, end - LATEST + 1) if first is None else first
+        totals = timings.collective_totals(begin, end)
+        return Details(
+            begin if end >= 0 else -1,
+            end,
+            self._figures(timings, summarize(timings.between(begin, end))),
+            _collectives(totals),
+            len(totals.collectives),
+            totals.first_iteration,
+            self._stragglers(timings, begin, end, asked=first is not None),
         )
+
+    def before(self, iteration: int, max_rows: int) -> Window:
+        """Give the rows of the iterations before `iteration`, the nearest."""
+        timings = self._now()
+        first = iteration - max_rows // max(1, self._cluster.n)
+        return Window(len(timings), self._data(timings.between(first, iteration - 1)))
 
     def window(self, max_rows: int) -> Window:
         """Give the newest rows, whole iterations only."""
@@ -95,8 +122,10 @@ class ClusterSource:
         return Window(total, self._data(rows[np.isin(rows["iteration"], news)]))
 
     def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call `callback` when a cell begins or ends; return how to stop."""
-        return self._now().subscribe(callback)
+        """Call `callback` when a cell begins or ends or rows come; return how to stop."""
+        self._listeners.append(callback)
+        self._now()
+        return lambda: self._listeners.remove(callback) if callback in self._listeners else None
 
     def _now(self) -> Timings:
         timings = self._cluster.timings
@@ -104,7 +133,65 @@ class ClusterSource:
             self._timings = timings
             self._run = next(self._runs)
             self._first_start = {}
+            self._late = {}
+            self._nominal = NominalRate(self._cluster)
+            self._leave()
+            self._leave = timings.subscribe(self._tell)
         return timings
+
+    def _tell(self) -> None:
+        for listener in tuple(self._listeners):
+            listener()
+
+    def _figures(self, timings: Timings, found: TimingsSummary) -> Summary:
+        behind = Unknown("no rank arrives last throughout")
+        if found.ranks < 2:
+            behind = Unknown("one rank waits for nobody")
+        slow, excess = found.slowest_rank, found.slowest_excess_us
+        return Summary(
+            iteration=found.iteration if found.iteration >= 0 else _NO_ITERATION,
+            iterations_per_s=_known(found.iterations_per_s),
+            iteration_us=_known(found.iteration_us),
+            exposed_us=_known(found.exposed_us),
+            exposed_share=_known(found.exposed_share),
+            busbw_gbps=_known(found.busbw_gbps, "no gradients were reduced between ranks"),
+            nominal_gbps=self._nominal.get(),
+            calibrated_gbps=self._calibrated(found),
+            slowest_rank=behind if slow is None else slow,
+            slowest_excess_us=behind if excess is None else excess,
+            dropped=timings.dropped,
+        )
+
+    def _calibrated(self, found: TimingsSummary) -> float | Unknown:
+        fabric = self._cluster.fabric
+        if fabric is None:
+            return Unknown("cluster.calibrate() measures what this fabric gives")
+        if fabric.n != self._cluster.n:
+            return Unknown(f"calibrated on {fabric.n} ranks: cluster.calibrate() does it anew")
+        # as one allreduce: what is exposed or hidden, all of it is under way
+        size, n = found.bytes, fabric.n
+        us = fabric.predict_us(size)
+        if not size or us <= 0:
+            return Unknown("no gradients were reduced between ranks")
+        return size * 8 / (us * 1e3) * 2 * (n - 1) / n
+
+    def _stragglers(
+        self, timings: Timings, first: int, last: int, *, asked: bool
+    ) -> tuple[Straggler, ...]:
+        """Return who was late in a stretch; of the newest, with what was seen of them before."""
+        rows = timings.between(max(first, last - _STRAGGLER_ITERATIONS), last)
+        found = [Straggler(**{x: row[x] for x in _STRAGGLER}) for row in stragglers.find(rows)]
+        if not asked:
+            found = [self._since(one) for one in found]
+            self._late = {(one.rank, one.phase): one for one in found}
+        return tuple(sorted(found, key=lambda one: -one.last_iteration)[:MOST_STRAGGLERS])
+
+    def _since(self, late: Straggler) -> Straggler:
+        """Return a stretch with its true begin, where it was seen to begin earlier."""
+        before = self._late.get((late.rank, late.phase))
+        if before is None or before.last_iteration < late.first_iteration - 1:
+            return late
+        return replace(late, first_iteration=min(late.first_iteration, before.first_iteration))
 
     def _state(self, timings: Timings) -> State:
         if not len(timings):
@@ -125,6 +212,7 @@ class ClusterSource:
         for row in rows:
             self._first_start.setdefault(int(row["rank"]), int(row["start_ns"]))
         table = columns(rows)
+        table.setdefault("copy_us", np.zeros(len(rows)))
         table["overlapped_us"] = rows["overlapped_ns"] / 1e3
         begins = np.array([self._first_start[int(rank)] for rank in rows["rank"]], dtype=np.int64)
         # each rank by its own clock: those of two VMs do not agree
@@ -136,3 +224,16 @@ class ClusterSource:
 
 def _known(value: float, why: str = "no iteration has ended yet") -> float | Unknown:
     return Unknown(why) if math.isnan(value) else value
+
+
+def _collectives(totals: CollectiveTotals) -> tuple[Collective, ...] | Unknown:
+    if not totals.collectives:
+        return Unknown("no single collective is held of these iterations")
+    names = [field.name for field in fields(Collective)]
+    return tuple(
+        replace(
+            Collective(**{name: getattr(one, name) for name in names}),
+            busbw_gbps=_known(one.busbw_gbps, "it took no time that could be measured"),
+        )
+        for one in totals.collectives[:MOST_COLLECTIVES]
+    )

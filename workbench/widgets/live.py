@@ -5,18 +5,23 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from IPython import get_ipython
 
-from workbench.widgets.messages import COMM_TARGET, MIME_TYPE, SAVED_ROWS, Message, make_snapshot
+from workbench.widgets.joinedcomm import JoinedComm, cell_parent
+from workbench.widgets.messages import (
+    COMM_TARGET,
+    MIME_TYPE,
+    SAVED_ROWS,
+    Message,
+    answer,
+    make_snapshot,
+)
 from workbench.widgets.picture import draw_picture
 from workbench.widgets.source import Reading, TimingSource
 from workbench.widgets.stream import Stream
-from workbench.widgets.tables import summary_line, summary_table
-
-if TYPE_CHECKING:
-    from comm.base_comm import BaseComm
+from workbench.widgets.tables import collectives_table, summary_line, summary_table
 
 SAVE_EVERY_S = 10.0
 """While a run goes on the notebook's output is brought up to date this often."""
@@ -46,7 +51,7 @@ class LiveView:
         self._view_id = uuid.uuid4().hex
         self._stream: Stream | None = None
         self._widget: Any = None
-        self._comm: BaseComm | None = None
+        self._comm: JoinedComm | None = None
         self._saved: tuple[int, str] | None = None
         self._saved_at = 0.0
         self._save_lock = threading.Lock()
@@ -75,17 +80,16 @@ class LiveView:
         shell = get_ipython()
         if self._stream is not None or getattr(shell, "kernel", None) is None:
             return
-        # Both load widgets' libraries: not before a view is shown.
-        from comm import create_comm
-
+        # It loads widgets' libraries: not before a view is shown.
         from workbench.widgets.anywidget_door import make_widget
 
         self._widget = make_widget(self._snapshot)
-        # Not primary: no comm_open is sent. The page makes its end by itself, so
-        # that a page that was reloaded in mid-cell hears this as well.
-        self._comm = create_comm(
-            target_name=COMM_TARGET, comm_id=f"timings-{self._view_id}", primary=False
-        )
+        self._widget.on_msg(self._on_widget)
+        self._cell = cell_parent(shell, shell.kernel)
+        # The page makes its end by itself, so that a page that was reloaded in
+        # mid-cell hears this as well.
+        comm_id = f"timings-{self._view_id}"
+        self._comm = JoinedComm(shell.kernel, COMM_TARGET, comm_id, self._on_request)
         self._stream = Stream(self._source, self._send, self._save_now_and_then)
         self._stream.start()
         shell.events.register("post_run_cell", self._on_cell_end)
@@ -99,6 +103,20 @@ class LiveView:
         if self._widget is not None:
             self._widget.send(message.content, buffers=message.buffers)
 
+    def _on_request(self, request: dict[str, Any]) -> None:
+        """A page that has joined the comm asks, on a subshell: in mid-cell as well."""
+        self._cell.restore()
+        message = answer(self._source, request)
+        if message is not None and self._comm is not None:
+            envelope = {"method": "custom", "content": message.content}
+            self._comm.send(envelope, buffers=message.buffers)
+
+    def _on_widget(self, _: Any, request: dict[str, Any], __: Any) -> None:
+        """A widget asks; its front end decides whether that waits for the cell's end."""
+        message = answer(self._source, request)
+        if message is not None:
+            self._widget.send(message.content, buffers=message.buffers)
+
     def _snapshot(self) -> dict[str, Any]:
         reading = Reading.take(self._source, SAVED_ROWS)
         return make_snapshot(reading, self._view_id, self._seq)
@@ -108,7 +126,7 @@ class LiveView:
         picture = draw_picture(reading, self._view_id)
         bundle = {
             MIME_TYPE: make_snapshot(reading, self._view_id, self._seq),
-            "text/html": f"{picture}{summary_table(reading)}",
+            "text/html": f"{picture}{summary_table(reading)}{collectives_table(reading)}",
             "text/plain": summary_line(reading),
         }
         if self._widget is not None and reading.status.state != "ended":

@@ -6,15 +6,25 @@ The other side is `labextension/src/live/protocol.ts`.
 from __future__ import annotations
 
 import base64
-from dataclasses import dataclass, field
-from typing import Any
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, Generic, TypeVar
 
 from workbench.resources.codec import encode
-from workbench.widgets.source import COLUMNS, Reading, Status, Summary, TimingSource, Window
+from workbench.widgets.source import (
+    COLUMNS,
+    Details,
+    Reading,
+    Status,
+    Summary,
+    TimingSource,
+    Window,
+)
 
 MIME_TYPE = "application/vnd.gradient-workbench.timings+json"
 COMM_TARGET = "workbench.timings"
-VERSION = 1
+VERSION = 2
 
 WINDOW_EVERY_S = 1.0
 """A whole window comes this often: it mends what was lost on the way."""
@@ -28,6 +38,13 @@ MOST_ROWS = 8192
 
 SAVED_ROWS = 2048
 """Rows that are saved in the notebook (160 KB as base64)."""
+
+
+SUMMARY_EVERY_S = 0.2
+SHARE = 0.05
+"""Key figures and details are taken so seldom that they cost at most this much of a core."""
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -63,12 +80,32 @@ def make_snapshot(reading: Reading, view_id: str, seq: int) -> dict[str, Any]:
         "version": VERSION,
         "view_id": view_id,
         **_status_fields(reading.status, reading.summary, seq),
+        "details": encode(reading.details),
         "window": {
             "columns": list(COLUMNS),
             "rows": window.rows,
             "data": base64.b64encode(_pack(window)).decode("ascii"),
         },
     }
+
+
+class _Paced(Generic[T]):
+    """An answer that is not asked for more often than it is worth."""
+
+    def __init__(self, take: Callable[[], T], least_s: float) -> None:
+        self._take = take
+        self._least_s = least_s
+        self._value: T | None = None
+        self._due = float("-inf")
+
+    def get(self, now: float, *, fresh: bool) -> T:
+        """Give the last answer, or a new one where that is old, or where it must be fresh."""
+        if self._value is None or fresh or now >= self._due:
+            began = time.perf_counter()
+            self._value = self._take()
+            cost = time.perf_counter() - began
+            self._due = now + max(self._least_s, cost / SHARE)
+        return self._value
 
 
 class Composer:
@@ -82,6 +119,9 @@ class Composer:
 
     def __init__(self, source: TimingSource) -> None:
         self._source = source
+        self._summary = _Paced(source.summary, SUMMARY_EVERY_S)
+        self._details = _Paced(source.details, WINDOW_EVERY_S)
+        self._fresh = True
         self._seq = 0
         self._cursor = 0
         self._windowed_cursor = -1
@@ -104,6 +144,7 @@ class Composer:
         # The status first: rows that come after an end was read are of no end.
         status = self._source.status()
         changed = status != self._sent
+        self._fresh = changed or status.state == "ended"
         if self._sent is None or status.run != self._sent.run:
             self._cursor, self._windowed_cursor = 0, -1
         news = self._source.since(self._cursor)
@@ -112,8 +153,8 @@ class Composer:
             return self._compose_window(status, now)
         if news.rows:
             self._cursor = news.cursor
-            return self._compose("delta", status, news)
-        return self._compose("state", status, None) if changed else None
+            return self._compose("delta", status, news, now)
+        return self._compose("state", status, None, now) if changed else None
 
     def _window_due(self, status: Status, changed: bool, news: Window, now: float) -> bool:
         unseen = news.cursor != self._windowed_cursor
@@ -128,16 +169,45 @@ class Composer:
         window = self._source.window(rows)
         self._cursor = self._windowed_cursor = window.cursor
         self._windowed_at = now
-        return self._compose("window", status, window)
+        return self._compose("window", status, window, now)
 
-    def _compose(self, kind: str, status: Status, window: Window | None) -> Message:
+    def _compose(self, kind: str, status: Status, window: Window | None, now: float) -> Message:
         self._seq += 1
-        summary = self._source.summary()
+        summary = self._summary.get(now, fresh=self._fresh)
+        if window is not None and window.rows:
+            summary = replace(summary, iteration=float(window.data[0].max()))
         content = {"type": kind, **_status_fields(status, summary, self._seq)}
         if window is None:
             return Message(content)
-        content |= {"columns": list(COLUMNS), "rows": window.rows}
-        return Message(content, [_pack(window)])
+        if kind == "window":
+            content["details"] = encode(self._details.get(now, fresh=self._fresh))
+        return _with_rows(content, window)
+
+
+def answer(source: TimingSource, request: dict[str, Any]) -> Message | None:
+    """Answer what a page asks for; None where it asks for nothing that is known here.
+
+    Parameters
+    ----------
+    source
+        What is shown.
+    request
+        ``{"type": "details", "first": 10, "last": 20}`` asks what a stretch of
+        iterations cost, ``{"type": "rows", "before": 10}`` for older rows.
+    """
+    status = source.status()
+    content = {"type": "answer", "run": status.run, "asked": request}
+    if request.get("type") == "details":
+        details: Details = source.details(int(request["first"]), int(request["last"]))
+        return Message({**content, "details": encode(details)})
+    if request.get("type") == "rows":
+        return _with_rows(content, source.before(int(request["before"]), MOST_ROWS))
+    return None
+
+
+def _with_rows(content: dict[str, Any], window: Window) -> Message:
+    more = {"columns": list(COLUMNS), "rows": window.rows}
+    return Message(content | more, [_pack(window)])
 
 
 def _status_fields(status: Status, summary: Summary, seq: int) -> dict[str, Any]:

@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING, Any
 from workbench.cluster import registry
 from workbench.errors import WorkbenchError
 from workbench.resources.codec import encode
-from workbench.widgets.panelcomm import COMM_ID, CellParent, PanelComm
+from workbench.widgets.joinedcomm import JoinedComm, cell_parent
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
     from workbench.cluster import Cluster
+
+TARGET = "workbench.cluster"
+COMM_ID = "workbench-cluster"
 
 REPEAT_S = 2.0
 """While a cell runs, the state is told this often: a page that is reloaded
@@ -43,11 +46,10 @@ class PanelLink:
     """
 
     def __init__(self, shell: InteractiveShell, kernel: Any) -> None:
-        self._cell = CellParent(shell, kernel)
-        self._comm = PanelComm(kernel, self._on_request)
+        self._cell = cell_parent(shell, kernel)
+        self._comm = JoinedComm(kernel, TARGET, COMM_ID, self._on_request)
         self._changed = threading.Event()
         self._cell_runs = False
-        kernel.comm_manager.register_comm(self._comm)
         shell.events.register("pre_run_cell", self._on_cell_start)
         shell.events.register("post_run_cell", self._on_cell_end)
         registry.subscribe(self._changed.set)

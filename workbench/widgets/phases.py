@@ -25,6 +25,7 @@ class Phase:
 
 
 DATA = Phase("data_us", "data", "#56B4E9")
+COPY = Phase("copy_us", "copy", "#F0E442")
 FORWARD = Phase("forward_us", "forward", "#009E73")
 BACKWARD = Phase("backward_us", "backward", "#0072B2")
 EXPOSED = Phase("exposed_us", "exposed", "#D55E00")
@@ -34,8 +35,8 @@ OTHER = Phase("other_us", "other", "#999999")
 OVERLAPPED = Phase("overlapped_us", "overlapped", "#E69F00")
 """Communication that compute hides: beside the stack, never part of it."""
 
-IN_TIME = (DATA, FORWARD, BACKWARD, EXPOSED, OPTIMIZER, OTHER)
+IN_TIME = (DATA, COPY, FORWARD, BACKWARD, EXPOSED, OPTIMIZER, OTHER)
 """In the order in which an iteration goes through them; they add up to it."""
 
-IN_STACK = (OTHER, DATA, OPTIMIZER, FORWARD, BACKWARD, EXPOSED)
+IN_STACK = (OTHER, DATA, COPY, OPTIMIZER, FORWARD, BACKWARD, EXPOSED)
 """From the bottom of a stack to its top: exposed communication on top."""

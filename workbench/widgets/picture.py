@@ -13,7 +13,7 @@ import numpy as np
 from workbench.resources import Unknown
 from workbench.widgets.grid import Array, Grid, decimate
 from workbench.widgets.phases import EXPOSED, IN_STACK, IN_TIME, OVERLAPPED, Phase
-from workbench.widgets.source import Reading
+from workbench.widgets.source import Reading, Summary
 from workbench.widgets.svg import Frame, axis_end, label, line, number, round_up, tag
 from workbench.widgets.tables import summary_line
 
@@ -46,7 +46,7 @@ def draw_picture(reading: Reading, view_id: str) -> str:
         _legend(hatch),
         _phases(grid, hatch),
         _waiting(grid),
-        _bandwidth(grid, reading.summary.nominal_gbps),
+        _bandwidth(grid, reading.summary),
         _one_iteration(grid, hatch),
     ]
     style = f"max-width:{WIDTH}px;width:100%;height:auto;font:11px system-ui,sans-serif"
@@ -132,20 +132,26 @@ def _heat_row(shares: Array, y: float, each: float) -> list[str]:
     ]
 
 
-def _bandwidth(grid: Grid, nominal: float | Unknown) -> str:
+def _bandwidth(grid: Grid, summary: Summary) -> str:
     bus, alg = (decimate(grid.mean(name), COLUMNS_DRAWN) for name in ("busbw_gbps", "algbw_gbps"))
-    high = axis_end(np.concatenate([bus, alg]))
+    measured = high = axis_end(np.concatenate([bus, alg]))
     title = "bandwidth, Gbit/s: busbw solid, algbw dotted"
-    dashed = ""
-    if not isinstance(nominal, Unknown):
-        title += f", nominal {nominal:,.3g}"
-        if nominal <= 4 * high:
-            high = max(high, round_up(nominal * 1.04))
-            frame = Frame(LEFT, 300, SPLIT - LEFT, 56, 0, high)
-            y = frame.y(nominal)
-            dashed = line(LEFT, y, SPLIT, y, stroke_dasharray="8 4", stroke_opacity=0.7)
-            title += " dashed"
+    lines = {"nominal": (summary.nominal_gbps, "8 4")}
+    lines["calibrated"] = (summary.calibrated_gbps, "12 3 2 3")
+    drawn: list[tuple[float, str]] = []
+    for name, (gbps, dashes) in lines.items():
+        if isinstance(gbps, Unknown):
+            continue
+        title += f", {name} {gbps:,.3g}"
+        if gbps <= 4 * measured:
+            high = max(high, round_up(gbps * 1.04))
+            drawn.append((gbps, dashes))
+            title += " dashed" if name == "nominal" else " dash-dotted"
     frame = Frame(LEFT, 300, SPLIT - LEFT, 56, 0, high)
+    dashed = "".join(
+        line(LEFT, frame.y(at), SPLIT, frame.y(at), stroke_dasharray=dashes, stroke_opacity=0.7)
+        for at, dashes in drawn
+    )
     thin = {"fill": "none", "stroke": "currentColor"}
     return "".join(
         [

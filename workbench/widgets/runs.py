@@ -90,7 +90,7 @@ def _list_row(run: Run) -> tuple[str, ...]:
 def run_table(run: Run) -> Table:
     """Return what a run was, its key figures, and what of it cannot be read."""
     summary = run.summary()
-    vms = sorted({str(rank.get("vm")) for rank in run.ranks})
+    vms = sorted(set(run.places().values()))
     title = f"{run.name}: cluster {run.cluster}, {run.state}, {run.iterations:,} iterations"
     if vms:
         title += f" on {len(run.ranks)} ranks ({', '.join(vms)})"

@@ -21,6 +21,7 @@ COLUMNS = (
     "rank",
     "iteration_us",
     "data_us",
+    "copy_us",
     "forward_us",
     "backward_us",
     "exposed_us",
@@ -85,6 +86,8 @@ class Summary:
         `exposed_us` over `iteration_us`, 0 to 1.
     nominal_gbps
         What the link's rate allows, gigabits per second.
+    calibrated_gbps
+        The bus bandwidth that this fabric was measured to give at this run's sizes.
     slowest_rank, slowest_excess_us
         The rank that the others wait for, and by how much.
     dropped
@@ -98,9 +101,82 @@ class Summary:
     exposed_share: float | Unknown
     busbw_gbps: float | Unknown
     nominal_gbps: float | Unknown
+    calibrated_gbps: float | Unknown
     slowest_rank: float | Unknown
     slowest_excess_us: float | Unknown
     dropped: float | Unknown
+
+
+@dataclass(frozen=True)
+class Collective:
+    """What one collective cost, over some iterations and all ranks.
+
+    Attributes
+    ----------
+    name, kind, process_set, by
+        What it is, on which ranks, and whether an optimizer or the cell called it.
+    bytes
+        On the wire, each time.
+    median_us
+        From submitted to finished, queueing included.
+    busbw_gbps
+        Gigabits per second.
+    exposed_share
+        Its part of the exposed communication, 0 to 1.
+    """
+
+    name: str
+    kind: str
+    process_set: int
+    by: str
+    bytes: int
+    median_us: float
+    busbw_gbps: float | Unknown
+    exposed_share: float
+
+
+@dataclass(frozen=True)
+class Straggler:
+    """A rank that the others waited for: `phase` is where it differs from them."""
+
+    rank: int
+    phase: str
+    excess_us: float
+    first_iteration: int
+    last_iteration: int
+
+
+@dataclass(frozen=True)
+class Details:
+    """What is said of a stretch of iterations.
+
+    Attributes
+    ----------
+    first_iteration, last_iteration
+        The stretch, both included; -1 where there is none.
+    summary
+        Its key figures.
+    collectives
+        The worst first, at most `MOST_COLLECTIVES`.
+    names
+        How many collectives there were in all.
+    collectives_since
+        The first iteration that single collectives are still held of.
+    stragglers
+        The newest first, at most `MOST_STRAGGLERS`.
+    """
+
+    first_iteration: int
+    last_iteration: int
+    summary: Summary
+    collectives: tuple[Collective, ...] | Unknown
+    names: int
+    collectives_since: int
+    stragglers: tuple[Straggler, ...]
+
+
+MOST_COLLECTIVES = 40
+MOST_STRAGGLERS = 4
 
 
 @dataclass(frozen=True)
@@ -134,11 +210,12 @@ class Reading:
     status: Status
     summary: Summary
     window: Window
+    details: Details
 
     @classmethod
     def take(cls, source: TimingSource, max_rows: int) -> Reading:
         """Read a source, with its newest rows, at most `max_rows`."""
-        return cls(source.status(), source.summary(), source.window(max_rows))
+        return cls(source.status(), source.summary(), source.window(max_rows), source.details())
 
 
 class TimingSource(Protocol):
@@ -158,6 +235,15 @@ class TimingSource(Protocol):
 
         None also where `cursor` is of an earlier run. The view then asks for a
         `window`.
+        """
+
+    def before(self, iteration: int, max_rows: int) -> Window:
+        """Give the rows of the iterations before `iteration`, the nearest, at most `max_rows`."""
+
+    def details(self, first: int | None = None, last: int | None = None) -> Details:
+        """Say what the iterations `first` to `last` cost, both included; None: the newest.
+
+        Asked for at most once a second, and when someone marks a stretch.
         """
 
     def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:

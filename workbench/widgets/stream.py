@@ -9,15 +9,22 @@ from collections.abc import Callable
 from workbench.widgets.messages import Composer, Message
 from workbench.widgets.source import TimingSource
 
-INTERVAL_S = 0.125
-"""Eight messages a second at most."""
+LEAST_S = 0.09
+"""Eleven messages a second at most; ranks send ten times a second."""
+GATHER_S = 0.005
+"""The ranks' records come at the same time, nearly: this long after the first
+of them they leave together."""
+LOOK_S = 0.125
+"""A source that calls for no row is looked at this often."""
+REST_S = 1.0
+"""After a run's end it is looked at this often."""
 
 
 class Stream:
     """Sends what a source has to tell, from a thread of its own, until closed.
 
-    It looks for news by time, so that a source need not call for each row; after
-    a run's end it sleeps until the source calls.
+    Rows leave as they come where the source calls for them, but never faster than
+    `LEAST_S`. It looks by itself as well, so that a source need not call for each row.
 
     Parameters
     ----------
@@ -72,8 +79,9 @@ class Stream:
     def _run(self) -> None:
         while not self._closed.is_set():
             self._news.clear()
+            began = time.monotonic()
             self.flush()
             self._tick()
-            self._closed.wait(INTERVAL_S)
-            if self._source.status().state == "ended":
-                self._news.wait()
+            self._news.wait(REST_S if self._source.status().state == "ended" else LOOK_S)
+            rest = began + LEAST_S - time.monotonic()
+            self._closed.wait(max(GATHER_S, rest))

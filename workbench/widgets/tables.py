@@ -13,6 +13,9 @@ from workbench.widgets.source import Reading
 MOST_RANKS = 16
 """Rows of the table; of more ranks it says how many it leaves out."""
 
+MOST_COLLECTIVES = 10
+"""Rows of the table of collectives."""
+
 DASH = "\u2013"
 
 _STYLE = (
@@ -64,6 +67,40 @@ def summary_table(reading: Reading) -> str:
     return (
         f'<table style="{_STYLE}"><caption style="caption-side:bottom;text-align:left;'
         f'padding-top:4px;opacity:.75">{caption}</caption>{_head()}{"".join(rows)}</table>'
+    )
+
+
+def collectives_table(reading: Reading) -> str:
+    """An HTML table of the worst collectives of the newest iterations; empty without any."""
+    found = reading.details.collectives
+    if isinstance(found, Unknown) or not found:
+        return ""
+    heads = ("collective", "kind", "bytes", "median ms", "busbw Gbit/s", "of exposed")
+    head = "".join(f'<th scope="col" style="{_CELL}">{text}</th>' for text in heads)
+    rows = "".join(
+        f'<tr><th scope="row" style="{_CELL};text-align:left">{escape(one.name)}</th>'
+        + "".join(
+            f'<td style="{_CELL}">{escape(text)}</td>'
+            for text in (
+                one.kind,
+                f"{one.bytes:,}",
+                f"{one.median_us / 1e3:,.2f}",
+                _figure(one.busbw_gbps, 2),
+                f"{one.exposed_share:.0%}",
+            )
+        )
+        + "</tr>"
+        for one in found[:MOST_COLLECTIVES]
+    )
+    details = reading.details
+    shown = min(len(found), MOST_COLLECTIVES)
+    caption = (
+        f"The worst {shown} of {details.names} collectives, iterations "
+        f"{details.collectives_since:,} to {details.last_iteration:,}."
+    )
+    return (
+        f'<table style="{_STYLE}"><caption style="caption-side:bottom;text-align:left;'
+        f'padding-top:4px;opacity:.75">{caption}</caption><tr>{head}</tr>{rows}</table>'
     )
 
 

@@ -256,8 +256,9 @@ class Outbox(_Link):
     handler
         Called in the outbox's thread with each message from the kernel.
     delay_s
-        Wait this long after a wake-up, so that several messages leave together;
-        `flush` and `close` do not.
+        Messages leave together when the wall clock is at a multiple of this, so
+        that all ranks' leave at the same time, and who reads them all reads
+        none that is a turn older than another's; `flush` and `close` do not wait.
     limit
         Messages kept while the kernel does not take them; beyond it, the
         oldest is dropped and counted in `dropped`. None: nothing is dropped.
@@ -314,7 +315,8 @@ class Outbox(_Link):
         self.flush()
 
     def _woken(self) -> None:
-        self._hurry.wait(self._delay_s)
+        if self._delay_s:
+            self._hurry.wait(self._delay_s - time.time() % self._delay_s)
         self._hurry.clear()
         self._wakeup.clear()
         self._awake = False

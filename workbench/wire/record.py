@@ -125,20 +125,13 @@ class IterationRecord:
         if len(data) < _FIXED.size:
             raise WireError(f"a record of {len(data)} bytes is cut short of its {_FIXED.size}")
         (_, flags, count, *numbers, dropped, _, layout, world_size) = _FIXED.unpack_from(data)
-        submitted, unfinished, finished = _columns(data, count)
-        return cls(
-            **dict(zip(_NUMBERS, numbers, strict=True)),
-            world_size=world_size,
-            dropped=dropped,
-            flags=Flag(flags),
-            layout=layout,
-            submitted=submitted,
-            unfinished=unfinished,
-            finished=finished,
-        )
+        # in the order of the fields: a kernel does this for thousands of records a second
+        columns = _columns(memoryview(data), count)
+        values = (*numbers, world_size, dropped, Flag(flags), layout, *columns)
+        return cls(*values)
 
 
-def _columns(data: bytes, count: int) -> list[array[int]]:
+def _columns(data: memoryview, count: int) -> list[array[int]]:
     """Read the three columns of intervals behind the fixed part."""
     want = _FIXED.size + 3 * 4 * count
     if len(data) != want:
@@ -146,6 +139,7 @@ def _columns(data: bytes, count: int) -> list[array[int]]:
     columns = []
     for position in range(3):
         column = array("I")
-        column.frombytes(data[_FIXED.size + 4 * count * position :][: 4 * count])
+        start = _FIXED.size + 4 * count * position
+        column.frombytes(data[start : start + 4 * count])
         columns.append(column)
     return columns

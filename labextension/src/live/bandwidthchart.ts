@@ -1,16 +1,17 @@
 /**
- * Bandwidth over time: busbw, algbw, and what the link's rate allows.
+ * Bandwidth over time: busbw, algbw, what the link's rate allows, and what the
+ * fabric was measured to give.
  */
 
 import uPlot from 'uplot';
 
-import { spanMeans } from './decimate';
+import { IColumn, MEANS } from './decimate';
 import { tick } from './format';
 import { axisEnd } from './layout';
 import { IScene } from './plot';
 import { IPlace, TimeChart, ValuesOfSpans } from './timechart';
 
-/** The nominal line is drawn up to this many times the measured bandwidth. */
+/** A line is drawn up to this many times the measured bandwidth. */
 const NEAR = 4;
 
 export class BandwidthChart extends TimeChart {
@@ -30,32 +31,59 @@ export class BandwidthChart extends TimeChart {
       series: [
         { stroke: () => this._theme.text, width: 1.5, points },
         { stroke: () => this._theme.muted, width: 1, dash: [2, 2], points },
-        { stroke: () => this._theme.muted, width: 1, dash: [8, 4], points }
+        { stroke: () => this._theme.muted, width: 1, dash: [8, 4], points },
+        {
+          stroke: () => this._theme.text,
+          width: 1,
+          dash: [12, 3, 2, 3],
+          points
+        }
       ],
-      draw: plot => this._nameAxis(plot)
+      draw: plot => {
+        this._spread(plot);
+        this._nameAxis(plot);
+      }
     });
   }
 
   readonly plot: uPlot;
 
-  /** Whether the nominal rate is so far above that its line is left out. */
-  get nominalOffScale(): boolean {
-    return this._offScale;
-  }
+  /** Whether a line is so far above that it is left out. */
+  readonly offScale = { nominal: false, calibrated: false };
 
   protected _values(scene: IScene): ValuesOfSpans[] {
-    const { store, spans, row, nominal } = scene;
-    const [bus, alg] = spanMeans(
-      store,
-      ['busbw_gbps', 'algbw_gbps'],
-      spans,
-      row
-    );
-    const measured = axisEnd([...bus, ...alg]);
-    this._offScale = nominal > NEAR * measured;
-    const line = nominal > 0 && !this._offScale;
-    this._top = line ? Math.max(measured, axisEnd([nominal])) : measured;
-    return [known(bus), known(alg), spans.map(() => (line ? nominal : null))];
+    const { columns } = scene;
+    this._columns = columns;
+    const bus = each(columns, 'busbw_gbps');
+    const alg = each(columns, 'algbw_gbps');
+    const measured = axisEnd([...columns.map(one => one.most), ...alg]);
+    this._top = measured;
+    const lines = (['nominal', 'calibrated'] as const).map(name => {
+      const gbps = scene[name];
+      this.offScale[name] = gbps > NEAR * measured;
+      const drawn = gbps > 0 && !this.offScale[name];
+      this._top = drawn ? Math.max(this._top, axisEnd([gbps])) : this._top;
+      return columns.map(() => (drawn ? gbps : null));
+    });
+    return [known(bus), known(alg), ...lines];
+  }
+
+  /** Behind each column of several iterations a bar from the least to the most. */
+  private _spread(plot: uPlot): void {
+    const { ctx } = plot;
+    ctx.save();
+    ctx.globalCompositeOperation = 'destination-over';
+    ctx.fillStyle = this._theme.grid;
+    for (const { from, to, least, most } of this._columns) {
+      if (to - from > 1 && most > least) {
+        const x = Math.round(plot.valToPos(from - 0.5, 'x', true));
+        const end = Math.round(plot.valToPos(to - 0.5, 'x', true));
+        const top = plot.valToPos(Math.min(most, this._top), 'y', true);
+        const height = plot.valToPos(least, 'y', true) - top;
+        ctx.fillRect(x, top, Math.max(1, end - x), height);
+      }
+    }
+    ctx.restore();
   }
 
   /** Say at the left what the numbers below the charts are. */
@@ -73,7 +101,15 @@ export class BandwidthChart extends TimeChart {
   }
 
   private _top = 1;
-  private _offScale = false;
+  private _columns: readonly IColumn[] = [];
+}
+
+function each(
+  columns: readonly IColumn[],
+  name: 'busbw_gbps' | 'algbw_gbps'
+): Float64Array {
+  const at = MEANS.indexOf(name);
+  return Float64Array.from(columns, one => one.means[at]);
 }
 
 /** As uPlot has it: null is a gap in the line. */

@@ -3,14 +3,14 @@
  */
 
 import { BandwidthChart } from './bandwidthchart';
-import { spans } from './decimate';
+import { Columns, spans } from './decimate';
 import { element, keepKeys, setText, swatch } from './dom';
 import { digits, time } from './format';
 import { HeatStrip } from './heatstrip';
 import { AXIS_WIDTH, ILayout } from './layout';
 import { PhaseChart } from './phasechart';
-import { EXPOSED, IN_STACK, OVERLAPPED, phaseName } from './phases';
-import { IGestures } from './plot';
+import { COPY, EXPOSED, IN_STACK, OVERLAPPED, phaseName } from './phases';
+import { IGestures, ILines } from './plot';
 import { IRange } from './range';
 import { TimingStore } from './store';
 import { ITranslate } from './text';
@@ -47,7 +47,7 @@ export class Charts {
     this.node.setAttribute(
       'aria-label',
       trans.__(
-        'Timings over iterations: arrow keys read one iteration, plus and minus zoom, escape follows'
+        'Timings over iterations: arrow keys read one iteration, plus and minus mark fewer or more of them, brackets begin and end the mark there, escape follows'
       )
     );
   }
@@ -70,7 +70,7 @@ export class Charts {
     store: TimingStore,
     range: IRange,
     row: number | null,
-    nominal: number
+    lines: ILines
   ): void {
     const [from, to] = [
       Math.max(range.from, store.first),
@@ -82,18 +82,33 @@ export class Charts {
       to,
       (columns * (to - from)) / (range.to - range.from)
     );
-    const scene = { ...range, store, spans: held, row, nominal };
+    const drawn = this._columns.of(store, held, row);
+    const scene = { ...range, ...lines, columns: drawn, ranks: store.ranks };
     this._all.forEach(chart => chart.draw(scene));
     const { value, unit } = time(this._waiting.darkest);
     setText(this._darkest, `${value} ${unit}`);
-    const far = this._bandwidth.nominalOffScale;
-    setText(
-      this._nominal,
-      far
-        ? this._trans.__('nominal %1 (off the scale)', digits(nominal))
-        : this._trans.__('nominal')
-    );
-    this._nominalKey.hidden = !(nominal > 0);
+    this._showLines(lines);
+    const copy = IN_STACK.indexOf(COPY);
+    this._copies ||= drawn.some(one => one.means[copy] > 0);
+    this._copyKey.hidden = !this._copies;
+  }
+
+  private _showLines(lines: ILines): void {
+    const trans = this._trans;
+    const names = {
+      nominal: trans.__('nominal'),
+      calibrated: trans.__('calibrated')
+    };
+    for (const name of ['nominal', 'calibrated'] as const) {
+      const [label, key] = this._lineKeys[name];
+      const far = this._bandwidth.offScale[name];
+      const value = digits(lines[name]);
+      const text = far
+        ? trans.__('%1 %2 (off the scale)', names[name], value)
+        : `${names[name]} ${value}`;
+      setText(label, lines[name] > 0 ? text : '');
+      key.hidden = !(lines[name] > 0);
+    }
   }
 
   /** Put the cursor of all charts on an iteration; null takes it away. */
@@ -134,6 +149,9 @@ export class Charts {
       item.append(swatch(phase.color, phase.edge, hatched), name);
       item.classList.toggle('gw-live-loud', phase === EXPOSED);
       item.classList.toggle('gw-live-minor', phase !== EXPOSED && !hatched);
+      if (phase === COPY) {
+        this._copyKey = item;
+      }
       key.prepend(item);
     }
     return key;
@@ -144,14 +162,18 @@ export class Charts {
       const stroke = element('span', `gw-live-stroke gw-live-stroke-${kind}`);
       return element('span', 'gw-live-key-item', stroke, label);
     };
-    this._nominalKey = item('nominal', this._nominal);
+    for (const name of ['nominal', 'calibrated'] as const) {
+      const label = element('span', '');
+      this._lineKeys[name] = [label, item(name, label)];
+    }
     const trans = this._trans;
     return element(
       'span',
       'gw-live-key-row',
       item('busbw', trans.__('busbw')),
       item('algbw', trans.__('algbw')),
-      this._nominalKey
+      this._lineKeys.nominal[1],
+      this._lineKeys.calibrated[1]
     );
   }
 
@@ -160,8 +182,13 @@ export class Charts {
   private _phases: PhaseChart;
   private _waiting: HeatStrip;
   private _bandwidth: BandwidthChart;
-  private _nominal = element('span', '');
-  private _nominalKey!: HTMLElement;
+  private _lineKeys = {} as Record<
+    keyof ILines,
+    [label: HTMLElement, key: HTMLElement]
+  >;
+  private _copyKey!: HTMLElement;
+  private _copies = false;
+  private _columns = new Columns();
   private _darkest = element('span', '');
   private _scale = element(
     'span',

@@ -6,6 +6,7 @@
 import { element, FigureSpan, keepKeys, setText } from './dom';
 import { count } from './format';
 import { IRankPlace, isUnknown, IStatus, Known } from './protocol';
+import { Mode } from './range';
 import { ITranslate } from './text';
 
 /** How many of the newest iterations are followed; null is all that are held. */
@@ -73,17 +74,14 @@ export class Controls {
   }
 
   /** Show what state the view is in. */
-  update(
-    status: IStatus,
-    paused: boolean,
-    following: boolean,
-    note: string
-  ): void {
+  update(status: IStatus, mode: Mode, note: string): void {
     const trans = this._trans;
+    const paused = mode === 'pause';
     setText(this._pause, paused ? trans.__('resume') : trans.__('pause'));
     this._pause.setAttribute('aria-pressed', String(paused));
-    this._pause.disabled = status.state === 'ended' && !paused;
-    this._follow.disabled = following && !paused;
+    this._pause.disabled =
+      mode === 'mark' || (status.state === 'ended' && !paused);
+    this._follow.disabled = mode === 'follow';
     this._showDropped(status.summary.dropped);
     const said = paused
       ? trans.__('paused: goes on collecting')

@@ -1,7 +1,9 @@
 /**
- * Thousands of iterations on hundreds of pixels: one mean per pixel column.
+ * Thousands of iterations on hundreds of pixels: a mean per pixel column, and
+ * beside it the peaks that a mean would hide.
  */
 
+import { EXPOSED, IN_STACK, OVERLAPPED } from './phases';
 import { Figure } from './protocol';
 import { TimingStore } from './store';
 
@@ -9,6 +11,31 @@ import { TimingStore } from './store';
 export interface ISpan {
   from: number;
   to: number;
+}
+
+/** The figures whose means a column has, in this order. */
+export const MEANS: readonly Figure[] = [
+  ...IN_STACK.map(phase => phase.column),
+  OVERLAPPED.column,
+  'busbw_gbps',
+  'algbw_gbps'
+];
+
+/** What is drawn of a span; NaN where nothing is known. */
+export interface IColumn extends ISpan {
+  /** The means of `MEANS`. */
+  means: Float64Array;
+  /** The longest iteration, in microseconds. */
+  longest: number;
+  /** The longest exposed communication of an iteration, in microseconds. */
+  exposed: number;
+  /** The least and the most busbw of an iteration, in Gbit/s. */
+  least: number;
+  most: number;
+  /** The longest wait of each rank, in microseconds. */
+  waits: Float32Array;
+  /** The newest change of what it was made of. */
+  stamp: number;
 }
 
 /**
@@ -32,6 +59,73 @@ export function spans(from: number, to: number, columns: number): ISpan[] {
   return result;
 }
 
+/**
+ * The columns of spans; those whose iterations have not changed since they were
+ * made are not made again. So a frame costs what came, not what is on the screen.
+ */
+export class Columns {
+  /** The columns of spans for one rank (by row), or for the mean over ranks (null). */
+  of(
+    store: TimingStore,
+    all: readonly ISpan[],
+    row: number | null
+  ): readonly IColumn[] {
+    const known = row === this._row ? this._known : new Map<number, IColumn>();
+    const columns = all.map(span => {
+      const old = known.get(span.from);
+      const stamp = newest(store, span);
+      return old?.to === span.to && old.stamp === stamp
+        ? old
+        : column(store, span, row, stamp);
+    });
+    this._row = row;
+    this._known = new Map(columns.map(one => [one.from, one]));
+    return columns;
+  }
+
+  private _row: number | null = null;
+  private _known = new Map<number, IColumn>();
+}
+
+/** When the iterations of a span changed last. */
+export function newest(store: TimingStore, { from, to }: ISpan): number {
+  let stamp = 0;
+  for (let iteration = from; iteration < to; iteration++) {
+    stamp = Math.max(stamp, store.version(iteration));
+  }
+  return stamp;
+}
+
+function column(
+  store: TimingStore,
+  span: ISpan,
+  row: number | null,
+  stamp: number
+): IColumn {
+  const means = Float64Array.from(MEANS, name =>
+    spanMean(store, name, span, row)
+  );
+  let [longest, exposed, least, most] = [NaN, NaN, NaN, NaN];
+  const waits = new Float32Array(store.ranks.length).fill(NaN);
+  for (let iteration = span.from; iteration < span.to; iteration++) {
+    longest = larger(longest, store.mean('iteration_us', iteration, row));
+    exposed = larger(exposed, store.mean(EXPOSED.column, iteration, row));
+    const busbw = store.mean('busbw_gbps', iteration, row);
+    most = larger(most, busbw);
+    least = -larger(-least, -busbw);
+    const own = store.ranksOf('wait_us', iteration);
+    for (let rank = 0; rank < own.length; rank++) {
+      waits[rank] = larger(waits[rank], own[rank]);
+    }
+  }
+  return { ...span, means, longest, exposed, least, most, waits, stamp };
+}
+
+/** The larger of two figures, of which either may not be known. */
+function larger(a: number, b: number): number {
+  return b > a || a !== a ? b : a;
+}
+
 /** The mean of a figure over the iterations of a span that are known. */
 export function spanMean(
   store: TimingStore,
@@ -39,9 +133,6 @@ export function spanMean(
   span: ISpan,
   row: number | null
 ): number {
-  if (span.to - span.from === 1) {
-    return store.mean(name, span.from, row);
-  }
   let sum = 0;
   let known = 0;
   for (let iteration = span.from; iteration < span.to; iteration++) {
@@ -52,16 +143,4 @@ export function spanMean(
     }
   }
   return known ? sum / known : NaN;
-}
-
-/** The mean of several figures, one array per figure, one entry per span. */
-export function spanMeans(
-  store: TimingStore,
-  names: readonly Figure[],
-  all: readonly ISpan[],
-  row: number | null
-): Float64Array[] {
-  return names.map(name =>
-    Float64Array.from(all, span => spanMean(store, name, span, row))
-  );
 }

@@ -3,12 +3,15 @@
  */
 
 import {
+  IAnswer,
+  IDetails,
   ISnapshot,
   IStatus,
   ISummary,
   IUpdate,
   readMessage,
-  readSnapshot
+  readSnapshot,
+  Request
 } from './protocol';
 import { TimingStore } from './store';
 
@@ -22,10 +25,27 @@ const NO_SUMMARY: ISummary = {
   exposed_share: NOTHING_YET,
   busbw_gbps: NOTHING_YET,
   nominal_gbps: NOTHING_YET,
+  calibrated_gbps: NOTHING_YET,
   slowest_rank: NOTHING_YET,
   slowest_excess_us: NOTHING_YET,
   dropped: NOTHING_YET
 };
+
+const NO_DETAILS: IDetails = {
+  first_iteration: -1,
+  last_iteration: -1,
+  summary: NO_SUMMARY,
+  collectives: NOTHING_YET,
+  names: 0,
+  collectives_since: -1,
+  stragglers: []
+};
+
+/** Older rows are asked for this often: more, and Jupyter's server drops messages. */
+const OLDER_EVERY_MS = 1000;
+
+/** A kernel that has not answered by then is not going to. */
+const PATIENCE_MS = 6000;
 
 /**
  * What a view knows. Both doors push into one; the drawing reads from it and
@@ -37,6 +57,66 @@ export class TimingFeed {
   /** The last status that came. */
   get status(): IStatus {
     return this._status;
+  }
+
+  /** What the kernel last said of the newest iterations. */
+  get details(): IDetails {
+    return this._details;
+  }
+
+  /** What the kernel said of the stretch that was last asked for; null before. */
+  get answer(): IDetails | null {
+    return this._answer;
+  }
+
+  /** Whether a kernel hears what is asked, and may still answer. */
+  get asking(): boolean {
+    return this._asked !== null && Date.now() - this._askedAt < PATIENCE_MS;
+  }
+
+  /** Say how requests reach the kernel; null where they do not any more. */
+  connect(send: ((request: Request) => void) | null): void {
+    this._send = send;
+    if (send === null && this._asked) {
+      this._asked = null;
+      this._changed();
+    }
+  }
+
+  /** Ask what a stretch cost, both ends included; the answer is a change. */
+  ask(first: number, last: number): void {
+    const same = this._asked?.first === first && this._asked.last === last;
+    if (same || this._send === null) {
+      return;
+    }
+    this._answer = null;
+    this._asked = { type: 'details', first, last };
+    this._askedAt = Date.now();
+    this._send(this._asked);
+    // Without an answer the view must say so.
+    setTimeout(() => this._changed(), PATIENCE_MS);
+  }
+
+  /** Ask no more. */
+  forget(): void {
+    this._asked = null;
+    this._answer = null;
+  }
+
+  /**
+   * Ask for rows before the oldest held, until so many iterations are: a page
+   * that was reloaded begins with the newest only.
+   */
+  fill(iterations: number): void {
+    const { first, length, capacity } = this.store;
+    const enough = first === 0 || length >= Math.min(iterations, capacity);
+    const soon = Date.now() - this._filledAt < OLDER_EVERY_MS;
+    if (enough || soon || this._send === null || first === this._asksBefore) {
+      return;
+    }
+    this._filledAt = Date.now();
+    this._asksBefore = first;
+    this._send({ type: 'rows', before: first });
   }
 
   /** Whether messages were missed and no window has filled the gap yet. */
@@ -61,6 +141,7 @@ export class TimingFeed {
     if (snapshot.seq > this._status.seq || snapshot.run > this._status.run) {
       this._takeStatus(snapshot);
       this.store.add(snapshot.window);
+      this._details = snapshot.details;
       this._gap = false;
       this._changed();
     }
@@ -83,8 +164,33 @@ export class TimingFeed {
     if (message.type === 'saved') {
       return message.data;
     }
-    this._update(message);
+    if (message.type === 'answer') {
+      this._take(message);
+    } else {
+      this._update(message);
+    }
     return null;
+  }
+
+  private _take({ run, asked, details, window }: IAnswer): void {
+    if (run !== this._status.run) {
+      return;
+    }
+    if (window) {
+      this.store.add(window);
+      // Once more, a little later; none that came were the last there are.
+      if (window.rows > 0) {
+        setTimeout(() => this._changed(), OLDER_EVERY_MS);
+      }
+    }
+    const own = this._asked;
+    if (asked.type === 'details' && own && details) {
+      // Another page on the same kernel may have asked.
+      if (asked.first === own.first && asked.last === own.last) {
+        this._answer = details;
+      }
+    }
+    this._changed();
   }
 
   private _update(update: IUpdate): void {
@@ -98,12 +204,16 @@ export class TimingFeed {
     if (update.window && !this._gap) {
       this.store.add(update.window);
     }
+    this._details = update.details ?? this._details;
     this._changed();
   }
 
   private _takeStatus(status: IStatus): void {
     if (status.run !== this._status.run) {
       this.store.clear();
+      this.forget();
+      this._details = NO_DETAILS;
+      this._asksBefore = -1;
     }
     this.store.setRanks(status.ranks);
     this._status = status;
@@ -114,6 +224,14 @@ export class TimingFeed {
   }
 
   private _gap = false;
+  private _details = NO_DETAILS;
+  private _answer: IDetails | null = null;
+  private _asked: { type: 'details'; first: number; last: number } | null =
+    null;
+  private _askedAt = 0;
+  private _filledAt = 0;
+  private _asksBefore = -1;
+  private _send: ((request: Request) => void) | null = null;
   private _listeners = new Set<() => void>();
   private _status: IStatus = {
     run: -1,

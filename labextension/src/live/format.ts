@@ -29,6 +29,25 @@ export function milliseconds(us: number): string {
   return Number.isFinite(us) ? grouped((us / 1e3).toFixed(2)) : DASH;
 }
 
+/** A size in bytes: decimal units, as bandwidths have them. */
+export function bytes(size: number): IFigureText {
+  const units = ['B', 'kB', 'MB', 'GB'];
+  const power = Math.min(
+    units.length - 1,
+    Math.max(0, Math.floor(Math.log10(Math.max(1, size)) / 3))
+  );
+  const scaled = size / 1000 ** power;
+  const value = power === 0 ? count(scaled) : digits(scaled);
+  return { value, unit: units[power] };
+}
+
+/** A bandwidth given in Gbit/s: Mbit/s where it is far below one. */
+export function bandwidth(gbps: number): IFigureText {
+  return gbps < 0.0995
+    ? { value: digits(gbps * 1e3), unit: 'Mbit/s' }
+    : { value: digits(gbps), unit: 'Gbit/s' };
+}
+
 /** A share from 0 to 1 as whole percent. */
 export function percent(share: number): string {
   return Number.isFinite(share) ? `${(share * 100).toFixed(0)} %` : DASH;

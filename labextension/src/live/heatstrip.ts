@@ -1,11 +1,12 @@
 /**
- * Waiting, rank by iteration: a row per rank, the darker the longer it waited.
+ * Waiting, rank by iteration: a row per rank, the darker the longer it waited;
+ * the longest wait where several iterations or ranks share a pixel.
  * In the text's own colour, so that exposed communication stays the loudest.
  */
 
 import uPlot from 'uplot';
 
-import { ISpan, spanMean } from './decimate';
+import { IColumn } from './decimate';
 import { axisEnd, labelledRows } from './layout';
 import { IScene } from './plot';
 import { IPlace, TimeChart, ValuesOfSpans } from './timechart';
@@ -45,73 +46,70 @@ export class HeatStrip extends TimeChart {
   }
 
   protected _values(scene: IScene): ValuesOfSpans[] {
-    const { store, spans } = scene;
-    this._spans = spans;
-    this._labels = store.ranks.map(place => `rank ${place.rank}`);
-    this._waits = new Float64Array(spans.length * store.ranks.length);
-    store.ranks.forEach((_, row) => {
-      spans.forEach((span, i) => {
-        this._waits[row * spans.length + i] = spanMean(
-          store,
-          'wait_us',
-          span,
-          row
-        );
-      });
-    });
-    this._darkest = axisEnd(this._waits);
-    return [spans.map(() => 0)];
+    const { columns, ranks } = scene;
+    this._columns = columns;
+    this._labels = ranks.map(place => `rank ${place.rank}`);
+    this._darkest = axisEnd(columns.flatMap(one => Array.from(one.waits)));
+    return [columns.map(() => 0)];
   }
 
   private _draw(plot: uPlot): void {
     const { ctx, bbox } = plot;
-    const width = this._spans.length;
-    const image = this._image();
+    const image = this._image(Math.floor(bbox.height));
     if (!image) {
       return;
     }
-    // The first and the last span may be cut short; the image is not.
-    const step = Math.max(...this._spans.map(span => span.to - span.from));
-    const start = Math.floor(this._spans[0].from / step) * step;
+    // The first and the last column may be cut short; the image is not.
+    const { width, height } = image;
+    const step = Math.max(...this._columns.map(one => one.to - one.from));
+    const start = Math.floor(this._columns[0].from / step) * step;
     const left = plot.valToPos(start - 0.5, 'x', true);
     const right = plot.valToPos(start + width * step - 0.5, 'x', true);
-    const each = bbox.height / this._labels.length;
+    const each = bbox.height / height;
     const gap = each >= 6 * uPlot.pxRatio ? uPlot.pxRatio : 0;
     ctx.save();
     ctx.beginPath();
     ctx.rect(bbox.left, bbox.top, bbox.width, bbox.height);
     ctx.clip();
     ctx.imageSmoothingEnabled = false;
-    this._labels.forEach((_, row) => {
+    for (let row = 0; row < height; row++) {
       const y = bbox.top + row * each;
       ctx.drawImage(image, 0, row, width, 1, left, y, right - left, each - gap);
-    });
+    }
     ctx.restore();
   }
 
-  /** One pixel per span and rank. */
-  private _image(): HTMLCanvasElement | null {
-    const [width, height] = [this._spans.length, this._labels.length];
+  /** One pixel per column and rank; ranks share rows where there are more than `most`. */
+  private _image(most: number): HTMLCanvasElement | null {
+    const ranks = this._labels.length;
+    const [width, height] = [this._columns.length, Math.min(ranks, most)];
     const canvas = document.createElement('canvas');
     const pen = canvas.getContext('2d');
-    if (!pen || width === 0 || height === 0) {
+    if (!pen || width === 0 || height <= 0) {
       return null;
     }
     [canvas.width, canvas.height] = [width, height];
     const image = pen.createImageData(width, height);
     const [red, green, blue] = channels(pen, this._theme.text);
-    this._waits.forEach((wait, i) => {
-      const alpha = shade(wait, this._darkest);
-      image.data.set([red, green, blue, alpha * 255], i * 4);
+    this._columns.forEach(({ waits }, x) => {
+      for (let rank = 0; rank < ranks; rank++) {
+        const at = (Math.floor((rank * height) / ranks) * width + x) * 4;
+        const alpha = 255 * shade(waits[rank], this._darkest);
+        if (alpha > image.data[at + 3]) {
+          image.data[at] = red;
+          image.data[at + 1] = green;
+          image.data[at + 2] = blue;
+          image.data[at + 3] = alpha;
+        }
+      }
     });
     pen.putImageData(image, 0, 0);
     return canvas;
   }
 
   private _darkest = 1;
-  private _spans: readonly ISpan[] = [];
+  private _columns: readonly IColumn[] = [];
   private _labels: string[] = [];
-  private _waits = new Float64Array(0);
 }
 
 /** Opacity of a wait: nothing where it is not known. */

@@ -1,36 +1,51 @@
 /**
- * Listening to a kernel's stream of timings: one comm per kernel and view,
- * however many outputs show that view.
+ * Listening to a kernel's stream of timings, and asking it: one comm per kernel
+ * and view, however many outputs show that view.
  */
 
 import { Kernel, KernelMessage } from '@jupyterlab/services';
+import { JSONObject } from '@lumino/coreutils';
 
-import { COMM_TARGET } from './protocol';
+import { COMM_TARGET, Request } from './protocol';
 
 type Buffers = readonly (ArrayBuffer | ArrayBufferView)[];
 
 export type Listener = (content: unknown, buffers: Buffers) => void;
 
+/** A view's end of its stream. */
+export interface IStream {
+  /** Ask the kernel; it answers by a message, in mid-cell where it has subshells. */
+  send(request: Request): void;
+  stop(): void;
+}
+
 /**
- * Hear what the kernel sends for a view. The kernel never opened this comm and
- * nothing is sent on it: it works in mid-cell, and after a reload in mid-cell.
+ * Hear what the kernel sends for a view. The kernel never opened this comm: it
+ * works in mid-cell, and after a reload in mid-cell.
  *
- * @returns how to stop.
  * @throws where the kernel's comms belong to another notebook of this page.
  */
 export function listen(
   kernel: Kernel.IKernelConnection,
   viewId: string,
   listener: Listener
-): () => void {
+): IStream {
   const stream = Private.streamOf(kernel, viewId);
   stream.listeners.add(listener);
-  return () => {
-    stream.listeners.delete(listener);
-    if (stream.listeners.size === 0) {
-      stream.dispose();
+  return {
+    send: request => void stream.send(request),
+    stop: () => {
+      stream.listeners.delete(listener);
+      if (stream.listeners.size === 0) {
+        stream.dispose();
+      }
     }
   };
+}
+
+/** A comm as Lab makes it; its interface does not name the subshell. */
+interface ISubshellComm extends Kernel.IComm {
+  readonly subshellStarted: Promise<void>;
 }
 
 namespace Private {
@@ -69,6 +84,19 @@ namespace Private {
       this._forget();
       this._kernel.statusChanged.disconnect(this._onStatus, this);
       this._comm.dispose();
+    }
+
+    async send(request: Request): Promise<void> {
+      const comm = this._comm as ISubshellComm;
+      try {
+        await this._kernel.info; // tells whether the kernel has subshells
+        if (this._kernel.supportsSubshells) {
+          await comm.subshellStarted;
+        }
+        comm.send(request as unknown as JSONObject);
+      } catch {
+        // The kernel was restarted or is gone: the view says that nobody answers.
+      }
     }
 
     private _open(): Kernel.IComm {

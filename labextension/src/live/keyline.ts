@@ -22,7 +22,8 @@ export class KeyLine {
       exposed,
       this._group(
         [trans.__('busbw'), this._busbw],
-        [trans.__('of nominal'), this._nominal]
+        [trans.__('nominal'), this._nominal],
+        [trans.__('calibrated'), this._calibrated]
       ),
       this._group([trans.__('waiting for'), this._slowest])
     );
@@ -30,14 +31,24 @@ export class KeyLine {
 
   readonly node = element('div', 'gw-live-key');
 
-  update(summary: ISummary): void {
-    show(this._iteration, summary.iteration, inUnit(count));
+  /**
+   * Show the figures of the newest iterations, or of a stretch.
+   *
+   * @param first - the first iteration of the stretch.
+   */
+  update(summary: ISummary, first: number | null = null): void {
+    const from = first === null ? '' : `${count(first)}–`;
+    show(this._iteration, summary.iteration, last => ({
+      value: `${from}${count(last)}`,
+      unit: ''
+    }));
     show(this._rate, summary.iterations_per_s, inUnit(digits, 'it/s'));
     show(this._time, summary.iteration_us, time);
     show(this._exposed, summary.exposed_us, time);
     show(this._share, summary.exposed_share, inUnit(percent));
     show(this._busbw, summary.busbw_gbps, inUnit(digits, 'Gbit/s'));
     show(this._nominal, summary.nominal_gbps, inUnit(digits));
+    show(this._calibrated, summary.calibrated_gbps, inUnit(digits));
     this._showSlowest(summary);
   }
 
@@ -75,6 +86,7 @@ export class KeyLine {
   private _share = new FigureSpan('gw-live-share');
   private _busbw = new FigureSpan('gw-live-bandwidth');
   private _nominal = new FigureSpan('gw-live-nominal');
+  private _calibrated = new FigureSpan('gw-live-nominal');
   private _slowest = new FigureSpan('gw-live-slowest');
 }
 

@@ -47,6 +47,13 @@ export function readKey(
       return zoom(0.5);
     case '-':
       return zoom(2);
+    case '[':
+      return { cursor: at, zoom: { from: at, to: Math.max(range.to, at + 1) } };
+    case ']':
+      return {
+        cursor: at,
+        zoom: { from: Math.min(range.from, at), to: at + 1 }
+      };
     case 'Escape':
       return { cursor: null };
     default:

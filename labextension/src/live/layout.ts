@@ -32,15 +32,16 @@ const LEGEND = 660;
 const WIDE = { phases: 170, bandwidth: 78, bars: 166 };
 const SMALL = { phases: 150, bandwidth: 74 };
 
-/** Height of the waiting strip: so many pixels a rank, within bounds. */
+/** Height of the waiting strip: so many pixels a rank, fewer where there are many. */
 const ROW = 14;
-const STRIP = { least: 48, most: 70 };
+const ROW_OF_MANY = 3;
+const STRIP = { least: 48, few: 70, most: 216 };
 
 /** Lay out for a width in CSS pixels and a number of ranks. */
 export function layout(width: number, ranks: number): ILayout {
-  const waiting = Math.min(
-    STRIP.most,
-    Math.max(STRIP.least, ROW * (ranks + 1))
+  const waiting = Math.max(
+    Math.min(STRIP.few, Math.max(STRIP.least, ROW * (ranks + 1))),
+    Math.min(STRIP.most, ROW_OF_MANY * ranks)
   );
   if (width < NARROW) {
     const bars = Math.min(172, 34 + 26 * Math.max(1, ranks));
@@ -62,7 +63,8 @@ export function layout(width: number, ranks: number): ILayout {
     left,
     right,
     waiting,
-    ...WIDE
+    ...WIDE,
+    bars: WIDE.bars + Math.max(0, waiting - STRIP.few)
   };
 }
 

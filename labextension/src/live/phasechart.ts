@@ -5,7 +5,7 @@
 
 import uPlot from 'uplot';
 
-import { ISpan, spanMeans } from './decimate';
+import { IColumn, ISpan, MEANS } from './decimate';
 import { tick } from './format';
 import { hatch } from './hatch';
 import { axisEnd } from './layout';
@@ -34,13 +34,14 @@ export class PhaseChart extends TimeChart {
   readonly plot: uPlot;
 
   protected _values(scene: IScene): ValuesOfSpans[] {
-    const { store, spans, row } = scene;
-    this._spans = spans;
-    const names = IN_STACK.map(phase => phase.column);
-    this._phases = spanMeans(store, names, spans, row);
-    [this._hidden] = spanMeans(store, [OVERLAPPED.column], spans, row);
-    const totals = spans.map((_, i) => total(this._phases, i));
-    this._above = axisEnd(totals) / 1e3;
+    const { columns } = scene;
+    this._columns = columns;
+    const each = (at: number): Float64Array =>
+      Float64Array.from(columns, one => one.means[at]);
+    this._phases = IN_STACK.map((_, at) => each(at));
+    this._hidden = each(MEANS.indexOf(OVERLAPPED.column));
+    const totals = columns.map((_, i) => total(this._phases, i));
+    this._above = axisEnd(columns.map(one => one.longest)) / 1e3;
     const hidden = this._hidden.some(value => value > 0);
     this._below = hidden
       ? Math.min(axisEnd(this._hidden) / 1e3, this._above)
@@ -54,7 +55,7 @@ export class PhaseChart extends TimeChart {
     ctx.beginPath();
     ctx.rect(bbox.left, bbox.top, bbox.width, bbox.height);
     ctx.clip();
-    const base = new Float64Array(this._spans.length);
+    const base = new Float64Array(this._columns.length);
     IN_STACK.forEach((phase, index) => {
       this._layer(plot, phase, this._phases[index], base);
     });
@@ -64,6 +65,7 @@ export class PhaseChart extends TimeChart {
       this._hidden.map(us => -us),
       new Float64Array(base.length)
     );
+    this._peaks(plot, base);
     this._zero(plot);
     this._cutOff(plot, base);
     ctx.restore();
@@ -79,7 +81,7 @@ export class PhaseChart extends TimeChart {
     const { ctx } = plot;
     const fill = new Path2D();
     const edge = new Path2D();
-    this._spans.forEach((span, i) => {
+    this._columns.forEach((span, i) => {
       const value = values[i];
       if (!value) {
         return; // zero, or not known: NaN
@@ -123,13 +125,27 @@ export class PhaseChart extends TimeChart {
     ctx.stroke();
   }
 
+  /** Over each bar of several iterations a mark at the longest of them. */
+  private _peaks(plot: uPlot, tops: Float64Array): void {
+    const { ctx } = plot;
+    const path = new Path2D();
+    this._columns.forEach((span, i) => {
+      if (span.to - span.from > 1 && span.longest > tops[i]) {
+        const box = this._box(plot, span, tops[i], span.longest);
+        path.rect(box.x, box.y, box.width, uPlot.pxRatio);
+      }
+    });
+    ctx.fillStyle = this._theme.muted;
+    ctx.fill(path);
+  }
+
   /** A notch on top of each bar that goes on beyond the axis. */
   private _cutOff(plot: uPlot, tops: Float64Array): void {
     const { ctx, bbox } = plot;
     const size = 4 * uPlot.pxRatio;
     ctx.fillStyle = this._theme.text;
-    this._spans.forEach((span, i) => {
-      if (tops[i] / 1e3 <= this._above) {
+    this._columns.forEach((span, i) => {
+      if (Math.max(tops[i], span.longest || 0) / 1e3 <= this._above) {
         return;
       }
       const x = plot.valToPos((span.from + span.to - 1) / 2, 'x', true);
@@ -143,7 +159,7 @@ export class PhaseChart extends TimeChart {
 
   private _above = 1;
   private _below = 0;
-  private _spans: readonly ISpan[] = [];
+  private _columns: readonly IColumn[] = [];
   private _phases: Float64Array[] = IN_STACK.map(() => new Float64Array(0));
   private _hidden = new Float64Array(0);
 }

@@ -16,6 +16,10 @@ export interface IPhase {
 }
 
 const DATA = phase('data_us', 'data', '#56B4E9');
+
+/** Copies from the host to the device; none where a rank trains on CPUs. */
+export const COPY = phase('copy_us', 'copy', '#F0E442');
+
 const FORWARD = phase('forward_us', 'forward', '#009E73');
 const BACKWARD = phase('backward_us', 'backward', '#0072B2');
 const OPTIMIZER = phase('optimizer_us', 'optimizer', '#CC79A7');
@@ -30,6 +34,7 @@ export const OVERLAPPED = phase('overlapped_us', 'overlapped', '#E69F00');
 /** In the order in which an iteration goes through them. */
 export const IN_TIME: readonly IPhase[] = [
   DATA,
+  COPY,
   FORWARD,
   BACKWARD,
   EXPOSED,
@@ -41,6 +46,7 @@ export const IN_TIME: readonly IPhase[] = [
 export const IN_STACK: readonly IPhase[] = [
   OTHER,
   DATA,
+  COPY,
   OPTIMIZER,
   FORWARD,
   BACKWARD,
@@ -51,6 +57,7 @@ export const IN_STACK: readonly IPhase[] = [
 export function phaseName(one: IPhase, trans: ITranslate): string {
   const names: Record<string, string> = {
     data: trans.__('data'),
+    copy: trans.__('copy'),
     forward: trans.__('forward'),
     backward: trans.__('backward'),
     exposed: trans.__('exposed'),

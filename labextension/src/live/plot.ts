@@ -7,19 +7,24 @@ import uPlot from 'uplot';
 
 import { count } from './format';
 import { AXIS_WIDTH } from './layout';
-import { ISpan } from './decimate';
-import { TimingStore } from './store';
+import { IColumn, ISpan } from './decimate';
+import { IRankPlace } from './protocol';
 import { ITheme } from './theme';
 
-/** What is drawn: a range of iterations (`to` exclusive) of a rank or of all. */
-export interface IScene {
-  store: TimingStore;
-  spans: readonly ISpan[];
+/** The bandwidths that are drawn as lines, in Gbit/s; NaN where not known. */
+export interface ILines {
+  /** What the link's rate allows. */
+  nominal: number;
+  /** What this fabric was measured to give. */
+  calibrated: number;
+}
+
+/** What is drawn: a range of iterations (`to` exclusive) in columns. */
+export interface IScene extends ILines {
   from: number;
   to: number;
-  /** The row of the chosen rank; null is the mean of all. */
-  row: number | null;
-  nominal: number;
+  columns: readonly IColumn[];
+  ranks: readonly IRankPlace[];
 }
 
 /** What people do on a chart. */

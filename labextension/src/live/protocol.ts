@@ -11,7 +11,7 @@ export const MIME_TYPE = 'application/vnd.gradient-workbench.timings+json';
 export const COMM_TARGET = 'workbench.timings';
 
 /** The version of snapshots and messages that this code reads. */
-export const VERSION = 1;
+export const VERSION = 2;
 
 /** The columns that a view draws, all float32; times in microseconds. */
 export const COLUMNS = [
@@ -19,6 +19,7 @@ export const COLUMNS = [
   'rank',
   'iteration_us',
   'data_us',
+  'copy_us',
   'forward_us',
   'backward_us',
   'exposed_us',
@@ -65,10 +66,50 @@ export interface ISummary {
   exposed_share: Known;
   busbw_gbps: Known;
   nominal_gbps: Known;
+  calibrated_gbps: Known;
   slowest_rank: Known;
   slowest_excess_us: Known;
   dropped: Known;
 }
+
+/** What one collective cost, over some iterations and all ranks. */
+export interface ICollective {
+  name: string;
+  kind: string;
+  process_set: number;
+  by: string;
+  bytes: number;
+  median_us: number;
+  busbw_gbps: Known;
+  exposed_share: number;
+}
+
+/** A rank that the others waited for; `phase` is where it differs from them. */
+export interface IStraggler {
+  rank: number;
+  phase: string;
+  excess_us: number;
+  first_iteration: number;
+  last_iteration: number;
+}
+
+/** What the kernel says of a stretch of iterations. */
+export interface IDetails {
+  first_iteration: number;
+  last_iteration: number;
+  summary: ISummary;
+  collectives: ICollective[] | IUnknown;
+  /** How many collectives there were; the worst of them are told. */
+  names: number;
+  /** The first iteration that single collectives are still held of. */
+  collectives_since: number;
+  stragglers: IStraggler[];
+}
+
+/** What a page asks the kernel for. */
+export type Request =
+  | { type: 'details'; first: number; last: number }
+  | { type: 'rows'; before: number };
 
 /** What every snapshot and message says about the run. */
 export interface IStatus {
@@ -88,12 +129,24 @@ export interface IRows {
 
 export interface ISnapshot extends IStatus {
   viewId: string;
+  details: IDetails;
   window: IRows;
 }
 
 /** One message of the stream; `state` messages carry no rows. */
 export interface IUpdate extends IStatus {
   type: 'delta' | 'window' | 'state';
+  window: IRows | null;
+  /** With a window only. */
+  details: IDetails | null;
+}
+
+/** What a page asked for: details of a stretch, or older rows. */
+export interface IAnswer {
+  type: 'answer';
+  run: number;
+  asked: Request;
+  details: IDetails | null;
   window: IRows | null;
 }
 
@@ -156,13 +209,16 @@ export function toArrayBuffer(
 interface IRawSnapshot extends IStatus {
   version: number;
   view_id: string;
+  details: IDetails;
   window: { columns: string[]; rows: number; data: string };
 }
 
 /** As the kernel writes a message: the fields that its type has. */
 interface IRawMessage extends IStatus {
   type: string;
-  columns: string[];
+  asked: Request;
+  details?: IDetails;
+  columns?: string[];
   rows: number;
   data: Record<string, unknown>;
 }
@@ -180,6 +236,7 @@ export function readSnapshot(payload: unknown): ISnapshot {
   return {
     ...readStatus(raw),
     viewId: raw.view_id,
+    details: raw.details,
     window: readRows(columns, rows, decodeBase64(data))
   };
 }
@@ -188,17 +245,24 @@ export function readSnapshot(payload: unknown): ISnapshot {
 export function readMessage(
   content: unknown,
   buffers: readonly (ArrayBuffer | ArrayBufferView)[]
-): IUpdate | ISaved | null {
+): IUpdate | ISaved | IAnswer | null {
   const raw = content as IRawMessage | null;
+  const rows = (): IRows | null =>
+    raw?.columns
+      ? readRows(raw.columns, raw.rows, toArrayBuffer(buffers[0]))
+      : null;
   switch (raw?.type) {
     case 'saved':
       return { type: 'saved', data: raw.data };
+    case 'answer': {
+      const { run, asked, details = null } = raw;
+      return { type: 'answer', run, asked, details, window: rows() };
+    }
     case 'state':
-      return { ...readStatus(raw), type: 'state', window: null };
     case 'delta':
     case 'window': {
-      const window = readRows(raw.columns, raw.rows, toArrayBuffer(buffers[0]));
-      return { ...readStatus(raw), type: raw.type, window };
+      const { type, details = null } = raw;
+      return { ...readStatus(raw), type, details, window: rows() };
     }
     default:
       return null;

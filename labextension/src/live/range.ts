@@ -11,6 +11,9 @@ export interface IRange {
 /** The fewest iterations that a zoom shows. */
 const FEWEST = 4;
 
+/** What a view does: go on, stand still, or answer for a stretch. */
+export type Mode = 'follow' | 'pause' | 'mark';
+
 /**
  * Follows the newest iterations until someone zooms or pauses. Until there are
  * as many as are followed, all of the axis belongs to those there are.
@@ -19,8 +22,8 @@ export class ViewRange {
   /** How many of the newest iterations are followed; null is all. */
   span: number | null = 400;
 
-  get following(): boolean {
-    return this._fixed === null;
+  get mode(): Mode {
+    return this._mode;
   }
 
   /** The range to draw, of the iterations `first` to `last` that are held. */
@@ -33,15 +36,18 @@ export class ViewRange {
     return { from, to: Math.max(last + 1, from + FEWEST) };
   }
 
-  /** Stand still on these iterations. */
-  fix(range: IRange): void {
+  /** Stand still on these iterations, and where they are marked answer for them. */
+  fix(range: IRange, mode: 'pause' | 'mark'): void {
+    this._mode = mode;
     const from = Math.floor(range.from);
     this._fixed = { from, to: Math.max(Math.ceil(range.to), from + FEWEST) };
   }
 
   follow(): void {
+    this._mode = 'follow';
     this._fixed = null;
   }
 
+  private _mode: Mode = 'follow';
   private _fixed: IRange | null = null;
 }

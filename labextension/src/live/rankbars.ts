@@ -8,11 +8,12 @@ import { hatch } from './hatch';
 import { labelledRows, roundUp } from './layout';
 import { milliseconds, tick } from './format';
 import { EXPOSED, IN_TIME, OVERLAPPED } from './phases';
-import { TimingStore } from './store';
+import { IReading } from './reading';
+import { IRankPlace } from './protocol';
 import { ITheme } from './theme';
 
 /** Space in CSS pixels: labels at the left, totals at the right, axis below. */
-const MARGIN = { left: 52, right: 62, top: 4, bottom: 20 };
+const MARGIN = { left: 52, right: 54, top: 4, bottom: 20 };
 
 /** Thickness of a row at most: two ranks do not make two billboards. */
 const THICKEST = 44;
@@ -38,7 +39,12 @@ export class RankBars {
     this.node.style.height = `${height}px`;
   }
 
-  draw(store: TimingStore, iteration: number, chosen: number | null): void {
+  /** Draw what a reading says of each rank; `chosen` is the row that is looked at. */
+  draw(
+    ranks: readonly IRankPlace[],
+    reading: IReading,
+    chosen: number | null
+  ): void {
     const ctx = this.node.getContext('2d');
     if (!ctx) {
       return;
@@ -46,9 +52,7 @@ export class RankBars {
     const ratio = window.devicePixelRatio || 1;
     ctx.setTransform(ratio, 0, 0, ratio, 0, 0);
     ctx.clearRect(0, 0, this._width, this._height);
-    const totals = store.ranks.map((_, row) =>
-      store.get('iteration_us', iteration, row)
-    );
+    const totals = ranks.map((_, row) => reading('iteration_us', row));
     const longest = Math.max(...totals.filter(us => us > 0), 1);
     this._end = roundUp(longest * 1.01);
     const each = Math.min(
@@ -56,8 +60,8 @@ export class RankBars {
       (this._height - MARGIN.top - MARGIN.bottom) / Math.max(1, totals.length)
     );
     this._axis(ctx, MARGIN.top + each * totals.length);
-    this._labels(ctx, store, totals, each, chosen);
-    totals.forEach((_, row) => this._bar(ctx, store, iteration, row, each));
+    this._labels(ctx, ranks, totals, each, chosen);
+    totals.forEach((_, row) => this._bar(ctx, reading, row, each));
   }
 
   private _x(us: number): number {
@@ -74,14 +78,14 @@ export class RankBars {
       ctx.strokeStyle = this._theme.grid;
       line(ctx, x, MARGIN.top, x, bottom + 3);
       ctx.fillStyle = this._theme.muted;
-      const ms = (this._end * share) / 1e3;
-      ctx.fillText(share === 0 ? '0' : `${tick(ms)} ms`, x, bottom + 6);
+      const ms = tick((this._end * share) / 1e3);
+      ctx.fillText(share === 1 ? `${ms} ms` : ms, x, bottom + 6);
     }
   }
 
   private _labels(
     ctx: CanvasRenderingContext2D,
-    store: TimingStore,
+    ranks: readonly IRankPlace[],
     totals: number[],
     each: number,
     chosen: number | null
@@ -95,17 +99,14 @@ export class RankBars {
           ? this._theme.text
           : this._theme.muted;
       ctx.textAlign = 'right';
-      ctx.fillText(`rank ${store.ranks[row].rank}`, MARGIN.left - 6, y);
-      ctx.fillText(milliseconds(totals[row]), this._width - 20, y);
-      ctx.fillStyle = this._theme.muted;
-      ctx.fillText('ms', this._width, y);
+      ctx.fillText(`rank ${ranks[row].rank}`, MARGIN.left - 6, y);
+      ctx.fillText(milliseconds(totals[row]), this._width - 4, y);
     }
   }
 
   private _bar(
     ctx: CanvasRenderingContext2D,
-    store: TimingStore,
-    iteration: number,
+    reading: IReading,
     row: number,
     each: number
   ): void {
@@ -117,7 +118,7 @@ export class RankBars {
     let start = 0;
     let computed = 0;
     for (const phase of IN_TIME) {
-      const us = store.get(phase.column, iteration, row) || 0;
+      const us = reading(phase.column, row) || 0;
       box(
         ctx,
         this._x(start),
@@ -139,7 +140,7 @@ export class RankBars {
       start += us;
       computed = phase.column === 'backward_us' ? start : computed;
     }
-    const hidden = store.get(OVERLAPPED.column, iteration, row) || 0;
+    const hidden = reading(OVERLAPPED.column, row) || 0;
     const from = this._x(Math.max(0, computed - hidden));
     const fill = hatch(ctx, OVERLAPPED.color, this._theme);
     box(ctx, from, y + height, this._x(computed), strip, fill, OVERLAPPED.edge);

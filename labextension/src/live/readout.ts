@@ -1,12 +1,19 @@
 /**
- * All figures of one iteration: the legend of the phases, with their times.
+ * All figures of one iteration or of a stretch: the legend of the phases, with their times.
  */
 
 import { element, FigureSpan, setText, swatch } from './dom';
 import { count, digits, milliseconds, percent } from './format';
-import { EXPOSED, IN_TIME, IPhase, OVERLAPPED, phaseName } from './phases';
-import { Figure } from './protocol';
-import { TimingStore } from './store';
+import {
+  COPY,
+  EXPOSED,
+  IN_TIME,
+  IPhase,
+  OVERLAPPED,
+  phaseName
+} from './phases';
+import { Figure, IRankPlace } from './protocol';
+import { IReading } from './reading';
 import { ITranslate } from './text';
 
 interface IPhaseRow {
@@ -25,31 +32,38 @@ interface IFigureRow {
 export class Readout {
   constructor(trans: ITranslate) {
     this._trans = trans;
-    const phases = this._table([this._who, trans.__('ms'), trans.__('share')]);
+    const phases = this._table(trans.__('Phases'), [
+      this._who,
+      trans.__('ms'),
+      trans.__('share')
+    ]);
     for (const phase of [...IN_TIME, OVERLAPPED]) {
       phases.append(this._phaseRow(phase));
     }
-    const figures = this._table([]);
+    const figures = this._table(trans.__('Figures'), []);
     this._addFigures(figures);
     this.node.append(phases, figures);
   }
 
   readonly node = element('div', 'gw-live-readout');
 
-  /** Show one iteration of one rank (by row), or the mean over ranks (null). */
-  update(store: TimingStore, iteration: number, row: number | null): void {
-    const place = row === null ? null : store.ranks[row];
+  /** Show a reading of one rank (by row), or the mean over ranks (null). */
+  update(
+    ranks: readonly IRankPlace[],
+    reading: IReading,
+    row: number | null
+  ): void {
+    const place = row === null ? null : ranks[row];
     const mean = this._trans.__('mean of ranks');
     setText(this._who, place ? this._trans.__('rank %1', place.rank) : mean);
-    const read = (name: Figure): number => store.mean(name, iteration, row);
+    const read = (name: Figure): number => reading(name, row);
     const total = read('iteration_us');
+    this._copies ||= read(COPY.column) > 0;
+    this._copyRow.hidden = !this._copies;
     for (const { phase, time, share } of this._phases) {
       const value = read(phase.column);
       if (value !== value) {
-        const reason = this._trans.__(
-          'not recorded for iteration %1',
-          count(iteration)
-        );
+        const reason = this._trans.__('not recorded for this iteration');
         time.unknown(reason);
         share.unknown(reason);
       } else {
@@ -79,6 +93,9 @@ export class Readout {
     name.scope = 'row';
     const row = element('tr', '', name, cell(time), cell(share));
     row.classList.toggle('gw-live-loud', phase === EXPOSED);
+    if (phase === COPY) {
+      this._copyRow = row;
+    }
     return row;
   }
 
@@ -139,13 +156,14 @@ export class Readout {
     add(trans.__('ended at'), 's', read => read('end_s'), digits, missing);
   }
 
-  private _table(heads: (string | Node)[]): HTMLTableElement {
+  private _table(name: string, heads: (string | Node)[]): HTMLTableElement {
     const cells = heads.map(head => {
       const th = element('th', '', head);
       th.scope = 'col';
       return th;
     });
     const table = element('table', 'gw-live-table');
+    table.setAttribute('aria-label', name);
     if (cells.length > 0) {
       table.append(element('tr', '', ...cells));
     }
@@ -153,6 +171,8 @@ export class Readout {
   }
 
   private _trans: ITranslate;
+  private _copyRow!: HTMLElement;
+  private _copies = false;
   private _who = element('span', '');
   private _phases: IPhaseRow[] = [];
   private _figures: IFigureRow[] = [];
@@ -168,18 +188,18 @@ function cell(figure: FigureSpan): HTMLElement {
   return element('td', '', figure.node);
 }
 
-/** One iteration in a sentence, for those who cannot see its bars. */
+/** What the bars show in a sentence, for those who cannot see its bars. */
 export function describe(
   trans: ITranslate,
-  store: TimingStore,
-  iteration: number,
+  title: string,
+  reading: IReading,
   row: number | null
 ): string {
   return trans.__(
-    'Iteration %1 took %2 ms, of which %3 ms were exposed communication',
-    count(iteration),
-    milliseconds(store.mean('iteration_us', iteration, row)),
-    milliseconds(store.mean('exposed_us', iteration, row))
+    '%1 took %2 ms, of which %3 ms were exposed communication',
+    title,
+    milliseconds(reading('iteration_us', row)),
+    milliseconds(reading('exposed_us', row))
   );
 }
 
@@ -187,8 +207,18 @@ export function describe(
 export class ReadoutTitle {
   readonly node = element('h4', 'gw-live-title');
 
-  update(trans: ITranslate, iteration: number, latest: boolean): void {
-    const name = trans.__('iteration %1', count(iteration));
+  /** Name one iteration, or a stretch, and return that. */
+  update(
+    trans: ITranslate,
+    first: number,
+    last: number,
+    latest: boolean
+  ): string {
+    const name =
+      first === last
+        ? trans.__('iteration %1', count(last))
+        : trans.__('mean of iterations %1 to %2', count(first), count(last));
     setText(this.node, latest ? `${name} · ${trans.__('latest')}` : name);
+    return name;
   }
 }

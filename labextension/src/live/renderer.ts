@@ -10,7 +10,7 @@ import { ISignal } from '@lumino/signaling';
 import { Widget } from '@lumino/widgets';
 
 import { TimingFeed } from './feed';
-import { listen } from './kernelcomms';
+import { IStream, listen } from './kernelcomms';
 import { MIME_TYPE } from './protocol';
 import { ITranslate } from './text';
 import { LiveView } from './view';
@@ -75,13 +75,15 @@ export class TimingsRenderer extends Widget implements IRenderMime.IRenderer {
       this._session?.statusChanged.connect(this._onStatus, this);
     }
     const kernel = this._session?.session?.kernel ?? null;
-    if (kernel === null || this._stop !== null) {
+    if (kernel === null || this._stream !== null) {
       return;
     }
     try {
-      this._stop = listen(kernel, this._viewId, (content, buffers) =>
+      const stream = listen(kernel, this._viewId, (content, buffers) =>
         this._onMessage(content, buffers)
       );
+      this._stream = stream;
+      this._feed.connect(request => stream.send(request));
     } catch {
       // JupyterLab gives a kernel's comms to one notebook of a page only.
       const text =
@@ -91,8 +93,9 @@ export class TimingsRenderer extends Widget implements IRenderMime.IRenderer {
   }
 
   private _disconnect(): void {
-    this._stop?.();
-    this._stop = null;
+    this._stream?.stop();
+    this._stream = null;
+    this._feed.connect(null);
   }
 
   private _onMessage(
@@ -148,7 +151,7 @@ export class TimingsRenderer extends Widget implements IRenderMime.IRenderer {
   private _viewId = '';
   private _model: IRenderMime.IMimeModel | null = null;
   private _session: ISession | null = null;
-  private _stop: (() => void) | null = null;
+  private _stream: IStream | null = null;
 }
 
 export namespace TimingsRenderer {

@@ -4,18 +4,22 @@
 
 import { FIGURES, Figure, IRankPlace, IRows } from './protocol';
 
-/** Rows (iterations times ranks) that a store keeps at most. */
-const MAX_ROWS = 65536;
+/** Rows (iterations times ranks) that a store keeps at most: 37 MB. */
+const MAX_ROWS = 655360;
 
 /** Iterations that a store keeps at most, however few ranks there are. */
-const MAX_ITERATIONS = 10000;
+const MAX_ITERATIONS = 100000;
+
+/** Iterations that there is room for at first. */
+const FIRST_ROOM = 1024;
 
 /** Iterations that one rank may have reported before another, at the most. */
 const BATCH = 512;
 
 /**
  * Iterations by ranks in typed arrays, NaN where nothing is known. Adding a row
- * a second time overwrites it, so that windows and deltas may overlap.
+ * a second time overwrites it, so that windows and deltas may overlap. A ring
+ * that grows with what comes, up to `capacity`.
  */
 export class TimingStore {
   /** The ranks, in the order of their rows on the screen. */
@@ -55,9 +59,6 @@ export class TimingStore {
     this._rows = new Map(ranks.map((place, row) => [place.rank, row]));
     const each = Math.floor(MAX_ROWS / Math.max(1, ranks.length));
     this._capacity = Math.min(MAX_ITERATIONS, Math.max(64, each));
-    for (const name of FIGURES) {
-      this._figures[name] = new Float32Array(this._capacity * ranks.length);
-    }
     this.clear();
   }
 
@@ -65,9 +66,12 @@ export class TimingStore {
   clear(): void {
     this._first = 0;
     this._last = -1;
-    for (const name of FIGURES) {
-      this._figures[name].fill(NaN);
-    }
+    this._make(Math.min(FIRST_ROOM, this._capacity));
+  }
+
+  /** Grows with each change of an iteration's figures: what was derived is stale then. */
+  version(iteration: number): number {
+    return this._versions[iteration % this._room];
   }
 
   /** Add rows, ordered by iteration; rows of ranks not set are left out. */
@@ -78,15 +82,22 @@ export class TimingStore {
       return;
     }
     const sources = FIGURES.map(name => rows.columns.get(name));
-    const targets = FIGURES.map(name => this._figures[name]);
+    this._version += 1;
     for (let i = 0; i < rows.rows; i++) {
       const row = this._rows.get(ranks[i]);
       if (row === undefined || !this._open(iterations[i])) {
         continue;
       }
       const at = this._at(iterations[i], row);
-      for (let c = 0; c < targets.length; c++) {
-        targets[c][at] = sources[c]?.[i] ?? NaN;
+      let changed = false;
+      for (let c = 0; c < FIGURES.length; c++) {
+        const target = this._figures[FIGURES[c]];
+        const value = sources[c]?.[i] ?? NaN;
+        changed ||= !Object.is(target[at], value);
+        target[at] = value;
+      }
+      if (changed) {
+        this._versions[iterations[i] % this._room] = this._version;
       }
     }
   }
@@ -97,6 +108,12 @@ export class TimingStore {
       return NaN;
     }
     return this._figures[name][this._at(iteration, row)];
+  }
+
+  /** One figure of all ranks of an iteration that is held, in row order; not a copy. */
+  ranksOf(name: Figure, iteration: number): Float32Array {
+    const at = this._at(iteration, 0);
+    return this._figures[name].subarray(at, at + this._ranks.length);
   }
 
   /**
@@ -150,6 +167,9 @@ export class TimingStore {
       this._first = this._last = iteration;
       return true;
     }
+    this._grow(
+      Math.max(this._last, iteration) - Math.min(this._first, iteration) + 1
+    );
     if (iteration > this._last) {
       this._blank(
         Math.max(this._last + 1, iteration - this._capacity + 1),
@@ -169,11 +189,46 @@ export class TimingStore {
     return true;
   }
 
+  /** Make room for so many iterations, as far as the capacity goes. */
+  private _grow(length: number): void {
+    if (length <= this._room || this._room >= this._capacity) {
+      return;
+    }
+    const figures = { ...this._figures };
+    const [versions, room] = [this._versions, this._room];
+    let larger = room;
+    while (larger < length && larger < this._capacity) {
+      larger *= 2;
+    }
+    this._make(Math.min(larger, this._capacity));
+    const width = this._ranks.length;
+    const oldest = Math.max(this._first, this._last - room + 1);
+    for (let iteration = oldest; iteration <= this._last; iteration++) {
+      const from = (iteration % room) * width;
+      const to = this._at(iteration, 0);
+      for (const name of FIGURES) {
+        const row = figures[name].subarray(from, from + width);
+        this._figures[name].set(row, to);
+      }
+      this._versions[iteration % this._room] = versions[iteration % room];
+    }
+  }
+
+  private _make(room: number): void {
+    this._room = room;
+    this._versions = new Uint32Array(room);
+    for (const name of FIGURES) {
+      const figures = new Float32Array(room * this._ranks.length);
+      this._figures[name] = figures.fill(NaN);
+    }
+  }
+
   /** Forget what the slots of these iterations held before. */
   private _blank(from: number, to: number): void {
     const width = this._ranks.length;
     for (let iteration = from; iteration <= to; iteration++) {
       const at = this._at(iteration, 0);
+      this._versions[iteration % this._room] = this._version;
       for (const name of FIGURES) {
         this._figures[name].fill(NaN, at, at + width);
       }
@@ -181,12 +236,15 @@ export class TimingStore {
   }
 
   private _at(iteration: number, row: number): number {
-    return (iteration % this._capacity) * this._ranks.length + row;
+    return (iteration % this._room) * this._ranks.length + row;
   }
 
   private _ranks: IRankPlace[] = [];
   private _rows = new Map<number, number>();
   private _capacity = 64;
+  private _room = 64;
+  private _version = 0;
+  private _versions = new Uint32Array(64);
   private _first = 0;
   private _last = -1;
   private _figures = Object.fromEntries(

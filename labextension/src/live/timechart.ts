@@ -38,7 +38,7 @@ export abstract class TimeChart {
   draw(scene: IScene): void {
     [this._from, this._to] = [scene.from, scene.to];
     this.plot.setData([
-      middles(scene.spans),
+      middles(scene.columns),
       ...this._values(scene)
     ] as uPlot.AlignedData);
   }

@@ -4,19 +4,21 @@
  */
 
 import { Charts } from './charts';
+import { CollectiveTable } from './collectivetable';
 import { Controls } from './controls';
+import { Cursor } from './cursor';
 import { element, setText } from './dom';
 import { TimingFeed } from './feed';
+import { Focus } from './focus';
 import { KeyLine } from './keyline';
-import { readKey } from './keys';
 import { ILayout, layout } from './layout';
+import { Notice } from './notice';
+import { OneColumn } from './one';
 import { numberOf } from './protocol';
-import { RankBars } from './rankbars';
-import { ViewRange } from './range';
-import { describe, Readout, ReadoutTitle } from './readout';
+import { IRange, ViewRange } from './range';
 import { ENGLISH, ITranslate } from './text';
 import { readTheme, watchTheme } from './theme';
-import { watchSize, watchVisibility } from './watch';
+import { contentWidth, watchSize, watchVisibility } from './watch';
 
 export class LiveView {
   constructor(options: LiveView.IOptions) {
@@ -76,11 +78,16 @@ export class LiveView {
   private _build(): void {
     const theme = readTheme(this.node);
     this._keys = new KeyLine(this._trans);
-    this._bars = new RankBars(theme);
-    this._readout = new Readout(this._trans);
+    this._focus = new Focus(this._feed, this._trans);
+    this._table = new CollectiveTable(this._trans);
+    this._notice = new Notice(this._trans, {
+      leave: () => this._follow(),
+      mark: (from, to) => this._mark(from, to)
+    });
+    this._one = new OneColumn(this._trans, theme);
     this._charts = new Charts(this._trans, theme, {
-      hover: iteration => this._onHover(iteration),
-      select: (from, to) => this._zoom(from, to),
+      hover: iteration => this._cursor.hover(iteration),
+      select: (from, to) => this._mark(from, to),
       reset: () => this._follow()
     });
     this._controls = new Controls(this._trans, {
@@ -92,16 +99,26 @@ export class LiveView {
         this._follow();
       }
     });
-    this._charts.node.addEventListener('keydown', event => this._onKey(event));
-    const one = element(
-      'div',
-      'gw-live-one',
-      this._title.node,
-      this._bars.node,
-      this._readout.node
+    const { node } = this._charts;
+    this._cursor = new Cursor(node, this._feed.store, () => {
+      if (!this._drawing) {
+        this.requestDraw();
+      }
+    });
+    node.addEventListener('keydown', event => this._onKey(event));
+    this.node.addEventListener('keydown', ({ key }) => {
+      if (key === 'Escape' && this._range.mode === 'mark') {
+        this._follow();
+      }
+    });
+    this._main.append(this._charts.node, this._one.node);
+    this._body.append(
+      this._keys.node,
+      this._notice.node,
+      this._main,
+      this._table.node,
+      this._controls.node
     );
-    this._main.append(this._charts.node, one);
-    this._body.append(this._keys.node, this._main, this._controls.node);
     this._waiting.setAttribute('role', 'status');
     this.node.append(this._waiting, this._body);
   }
@@ -132,7 +149,7 @@ export class LiveView {
   private _onTheme(): void {
     const theme = readTheme(this.node);
     this._charts.setTheme(theme);
-    this._bars.setTheme(theme);
+    this._one.setTheme(theme);
     this.requestDraw();
   }
 
@@ -145,75 +162,59 @@ export class LiveView {
       return;
     }
     this._drawing = true;
-    const following = this._range.following;
-    if (!this._paused) {
-      this._keys.update(status.summary);
-    }
     if (this._row !== null && this._row >= store.ranks.length) {
       this._row = null;
     }
     const range = this._range.current(store.first, store.last);
-    this._charts.draw(
-      store,
-      range,
-      this._row,
-      numberOf(status.summary.nominal_gbps)
-    );
+    this._feed.fill(this._range.span ?? store.capacity);
+    this._charts.draw(store, range, this._row, {
+      nominal: numberOf(status.summary.nominal_gbps),
+      calibrated: numberOf(status.summary.calibrated_gbps)
+    });
+    this._drawFigures(range);
     this._controls.setRanks(store.ranks);
-    this._controls.update(status, this._paused, following, this._note);
+    this._controls.update(status, this._range.mode, this._note);
     this._drawing = false;
-    this._drawOne();
-  }
-
-  private _drawOne(): void {
-    const { store } = this._feed;
-    const range = this._range.current(store.first, store.last);
     const latest = Math.min(range.to - 1, store.lastWhole);
-    const iteration = this._hovered ?? latest;
-    this._title.update(this._trans, iteration, iteration >= store.lastWhole);
-    this._bars.draw(store, iteration, this._row);
-    this._bars.node.setAttribute(
-      'aria-label',
-      describe(this._trans, store, iteration, this._row)
-    );
-    this._readout.update(store, iteration, this._row);
+    const { iteration } = this._cursor;
+    this._one.draw(store, this._focus, iteration, latest, this._row);
   }
 
-  private _onHover(iteration: number | null): void {
-    const { store } = this._feed;
-    const held =
-      iteration !== null && iteration >= store.first && iteration <= store.last;
-    const hovered = held ? iteration : null;
-    if (hovered !== this._hovered) {
-      this._hovered = hovered;
-      if (!this._drawing) {
-        this.requestDraw();
-      }
+  /** The figures of the marked stretch, or of the newest iterations. */
+  private _drawFigures(range: IRange): void {
+    const { mode } = this._range;
+    this._focus.set(mode === 'mark' ? range : null);
+    if (mode === 'pause') {
+      return;
     }
+    const { marked, summary, stragglers, collectives, scope } = this._focus;
+    this._keys.update(summary, marked?.first ?? null);
+    this._notice.update(marked, stragglers[0] ?? null, this._feed.store.last);
+    this._table.update(collectives, scope);
   }
 
-  private _zoom(from: number, to: number): void {
-    this._change(() => this._range.fix({ from, to }));
-  }
-
-  private _follow(): void {
+  /** Show a stretch, `to` exclusive, and answer for it. */
+  private _mark(from: number, to: number): void {
     this._change(() => {
-      this._paused = false;
-      this._range.follow();
+      this._cursor.rest();
+      this._range.fix({ from, to }, 'mark');
     });
   }
 
+  private _follow(): void {
+    this._change(() => this._range.follow());
+  }
+
   private _togglePause(): void {
-    if (this._paused) {
+    if (this._range.mode !== 'follow') {
       this._follow();
       return;
     }
     // What is not whole yet would still change.
     const { first, lastWhole } = this._feed.store;
-    this._change(() => {
-      this._range.fix(this._range.current(first, lastWhole));
-      this._paused = true;
-    });
+    this._change(() =>
+      this._range.fix(this._range.current(first, lastWhole), 'pause')
+    );
   }
 
   private _change(change: () => void): void {
@@ -224,30 +225,26 @@ export class LiveView {
   private _onKey(event: KeyboardEvent): void {
     const { first, last } = this._feed.store;
     const range = this._range.current(first, last);
-    const at = this._hovered ?? last;
-    const action = readKey(event.key, at, range, { first, last });
+    const action = this._cursor.press(event.key, range);
     if (action === null) {
       return;
     }
     if (action.zoom) {
-      this._zoom(action.zoom.from, action.zoom.to);
-    } else if (action.cursor === null) {
-      this._follow();
+      this._mark(action.zoom.from, action.zoom.to);
+    } else {
+      if (action.cursor === null) {
+        this._follow();
+      }
+      // After the drawing: an iteration may be elsewhere then.
+      requestAnimationFrame(() => this._charts.setCursor(action.cursor));
     }
-    // After the drawing: an iteration may be elsewhere then.
-    const { cursor } = action;
-    requestAnimationFrame(() => this._charts.setCursor(cursor));
     event.preventDefault();
     event.stopPropagation();
   }
 
   private _relayout(): void {
     this._ranks = this._feed.store.ranks.length;
-    const style = getComputedStyle(this.node);
-    const padding =
-      (parseFloat(style.paddingLeft) || 0) +
-      (parseFloat(style.paddingRight) || 0);
-    this._width = Math.max(0, this.node.clientWidth - padding);
+    this._width = contentWidth(this.node);
     if (this._width === 0) {
       return;
     }
@@ -256,7 +253,7 @@ export class LiveView {
     this._main.classList.toggle('gw-live-narrow', sizes.narrow);
     this._main.style.setProperty('--gw-live-right', `${sizes.right}px`);
     this._charts.setLayout(sizes);
-    this._bars.setSize(sizes.right, sizes.bars);
+    this._one.setSize(sizes.right, sizes.bars);
     this.requestDraw();
   }
 
@@ -265,17 +262,17 @@ export class LiveView {
   private _range = new ViewRange();
   private _keys!: KeyLine;
   private _charts!: Charts;
-  private _bars!: RankBars;
-  private _readout!: Readout;
+  private _one!: OneColumn;
+  private _cursor!: Cursor;
+  private _focus!: Focus;
+  private _notice!: Notice;
+  private _table!: CollectiveTable;
   private _controls!: Controls;
-  private _title = new ReadoutTitle();
   private _waiting = element('div', 'gw-live-waiting');
   private _body = element('div', 'gw-live-body');
   private _main = element('div', 'gw-live-main');
   private _row: number | null = null;
-  private _hovered: number | null = null;
   private _note = '';
-  private _paused = false;
   private _drawing = false;
   private _visible = true;
   private _stale = false;

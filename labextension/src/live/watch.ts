@@ -8,6 +8,14 @@ export function watchSize(node: Element, changed: () => void): () => void {
   return () => observer.disconnect();
 }
 
+/** The width in CSS pixels that an element's padding leaves. */
+export function contentWidth(node: Element): number {
+  const { paddingLeft, paddingRight } = getComputedStyle(node);
+  const padding =
+    (parseFloat(paddingLeft) || 0) + (parseFloat(paddingRight) || 0);
+  return Math.max(0, node.clientWidth - padding);
+}
+
 export function watchVisibility(
   node: Element,
   changed: (visible: boolean) => void

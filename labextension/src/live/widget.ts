@@ -3,6 +3,7 @@
  */
 
 import { TimingFeed } from './feed';
+import { Request } from './protocol';
 import { LiveView } from './view';
 
 /** Of a change without arguments, of a message with content and buffers. */
@@ -11,6 +12,7 @@ type Callback = (content: unknown, buffers: DataView[]) => void;
 /** The part of anywidget's model that is used here. */
 export interface IWidgetModel {
   get(name: 'snapshot'): unknown;
+  send(content: Request): void;
   on(event: string, callback: Callback): void;
   off(event: string, callback: Callback): void;
 }
@@ -44,6 +46,7 @@ function render({ model, el }: IRenderContext): () => void {
     feed.handleMessage(content, buffers ?? []);
   };
   loadSnapshot();
+  feed.connect(request => model.send(request));
   model.on('change:snapshot', loadSnapshot);
   model.on('msg:custom', onMessage);
   const view = new LiveView({ host: el, feed });

@@ -8,7 +8,7 @@ import { ISession, TimingsRenderer } from '../../src/live/renderer';
 import { ENGLISH } from '../../src/live/text';
 import factory from '../../src/live/widget';
 import { installBrowser } from './browser';
-import { bundle, message, rows, snapshot } from './rows';
+import { bundle, details, message, row, rows, snapshot } from './rows';
 
 const browser = installBrowser();
 
@@ -19,6 +19,10 @@ class Kernel {
   isDisposed = false;
   status = 'busy';
   handleComms = true;
+  supportsSubshells = true;
+  readonly info = Promise.resolve({});
+  /** What pages have asked for. */
+  readonly asked: any[] = [];
 
   createComm(_: string, id: string): any {
     if (!this.handleComms || this.comms.has(id)) {
@@ -26,6 +30,8 @@ class Kernel {
     }
     const comm = {
       isDisposed: false,
+      subshellStarted: Promise.resolve(),
+      send: (request: unknown): void => void this.asked.push(request),
       onMsg: (_: unknown): void => undefined,
       dispose: (): void => {
         comm.isDisposed = true;
@@ -165,7 +171,8 @@ describe('the door for JupyterLab', () => {
 
   it('stands still while paused, and collects', () => {
     const { output } = open(snapshot(4, rows(0, 10)));
-    const [pause] = output.node.querySelectorAll<HTMLButtonElement>('button');
+    const pause =
+      output.node.querySelector<HTMLButtonElement>('.gw-live-button')!;
     pause.click();
     kernel.send(...message('delta', 5, rows(10, 12)));
     browser.frame();
@@ -299,6 +306,148 @@ describe('the door for JupyterLab', () => {
     output.dispose();
   });
 
+  describe('a marked stretch', () => {
+    let output: TimingsRenderer;
+    const press = (key: string): void => {
+      const charts = output.node.querySelector<HTMLElement>('.gw-live-charts')!;
+      charts.dispatchEvent(
+        new KeyboardEvent('keydown', { key, cancelable: true, bubbles: true })
+      );
+      browser.frame();
+    };
+    const marked = (): string => text(output.node, '.gw-live-notice');
+    const names = (): string[] =>
+      [...output.node.querySelectorAll('.gw-live-collectives tbody th')].map(
+        name => name.textContent!
+      );
+
+    beforeEach(() => {
+      const slow = { iteration_us: 50000, exposed_us: 36000 };
+      const late = [row(39, 0, slow), row(39, 1, slow)];
+      ({ output } = open(snapshot(4, [...rows(0, 39), ...late])));
+    });
+    afterEach(() => output.dispose());
+
+    it('is answered for at once from what the page holds', () => {
+      press('+');
+      expect(text(output.node, '.gw-live-iteration')).toMatch(/^\d+–39/);
+      expect(text(output.node, '.gw-live-one .gw-live-title')).toMatch(
+        /^mean of iterations \d+ to 39$/
+      );
+      expect(text(output.node, '.gw-live-key')).toContain('20.0 ms');
+      expect(marked()).toContain('until the kernel answers');
+    });
+
+    it('is asked of the kernel, whose answer then stands', async () => {
+      press('+');
+      await new Promise(done => setTimeout(done));
+      const [asked] = kernel.asked;
+      expect(asked).toMatchObject({ type: 'details', last: 39 });
+      const found = details(asked.first, asked.last);
+      found.summary.iteration_us = 77000;
+      kernel.send({ type: 'answer', run: 0, asked, details: found });
+      browser.frame();
+      expect(text(output.node, '.gw-live-key')).toContain('77.0 ms');
+      expect(marked()).not.toContain('page');
+      expect(marked()).toContain('Rank 1 is late since');
+    });
+
+    it('is not mistaken for another that was asked for before', async () => {
+      press('+');
+      await new Promise(done => setTimeout(done));
+      const asked = { type: 'details', first: 1, last: 2 };
+      kernel.send({ type: 'answer', run: 0, asked, details: details(1, 2) });
+      browser.frame();
+      expect(marked()).toContain('until the kernel answers');
+    });
+
+    it('says what is not known where the kernel is gone', () => {
+      session.session = null;
+      session.kernelChanged.emit(undefined);
+      press('+');
+      expect(marked()).toContain('no kernel answers');
+      expect(text(output.node, '.gw-live-none')).toContain('Not known');
+      const table = output.node.querySelector<HTMLElement>(
+        'table[aria-label="Collectives"]'
+      );
+      expect(table!.hidden).toBe(true);
+    });
+
+    it('is left by escape, by its button, and by follow', () => {
+      for (const leave of [
+        () => press('Escape'),
+        () =>
+          [...output.node.querySelectorAll('button')]
+            .find(one => one.textContent === 'leave (Esc)')!
+            .click(),
+        () =>
+          [...output.node.querySelectorAll('button')]
+            .find(one => one.textContent === 'follow')!
+            .click()
+      ]) {
+        press('+');
+        expect(marked()).toContain('Iterations');
+        leave();
+        browser.frame();
+        expect(marked()).not.toContain('Iterations');
+        expect(names()).toEqual(['head.weight', 'body.weight']);
+      }
+    });
+
+    it('is that of a late rank, by a click', () => {
+      expect(marked()).toContain(
+        'Rank 1 is late since iteration 0, by its data'
+      );
+      [...output.node.querySelectorAll('button')]
+        .find(one => one.textContent === 'show')!
+        .click();
+      browser.frame();
+      expect(marked()).toContain('Iterations 0 to 39');
+    });
+  });
+
+  it('sorts the collectives by a click on a name, both ways', () => {
+    const { output } = open(snapshot(4, rows(0, 10)));
+    const table = output.node.querySelector('table[aria-label="Collectives"]')!;
+    const names = (): string[] =>
+      [...table.querySelectorAll('tbody th')].map(one => one.textContent!);
+    const heads = [...table.querySelectorAll('thead th')];
+    const sorted = (): (string | undefined)[] =>
+      heads
+        .filter(one => one.getAttribute('aria-sort') !== 'none')
+        .map(one => `${one.textContent} ${one.getAttribute('aria-sort')}`);
+    expect(names()).toEqual(['head.weight', 'body.weight']);
+    expect(sorted()).toEqual(['of exposed descending']);
+    const size = heads[2].querySelector('button')!;
+    size.click();
+    expect(names()).toEqual(['body.weight', 'head.weight']);
+    expect(sorted()).toEqual(['size descending']);
+    size.click();
+    expect(names()).toEqual(['head.weight', 'body.weight']);
+    expect(sorted()).toEqual(['size ascending']);
+    heads[0].querySelector('button')!.click();
+    expect(names()).toEqual(['body.weight', 'head.weight']);
+    output.dispose();
+  });
+
+  it('asks for the older iterations that a reloaded page lacks', async () => {
+    const { output } = open(snapshot(4, rows(300, 310)));
+    await new Promise(done => setTimeout(done));
+    expect(kernel.asked).toEqual([{ type: 'rows', before: 300 }]);
+    const [more, buffers] = message('answer', 0, rows(100, 300), {
+      asked: kernel.asked[0]
+    });
+    kernel.send(more, buffers);
+    browser.frame();
+    const [, span] = output.node.querySelectorAll('select');
+    span.value = '2000';
+    span.dispatchEvent(new Event('change'));
+    browser.frame();
+    expect(text(output.node, '.gw-live-iteration')).toContain('9');
+    expect(kernel.asked).toHaveLength(1); // no more than one a second
+    output.dispose();
+  });
+
   it('stacks its columns in a narrow cell', () => {
     const { output } = open(snapshot(1, rows(0, 2)));
     const main = output.node.querySelector('.gw-live-main')!;
@@ -315,6 +464,7 @@ describe('the door for other front ends', () => {
   /** Anywidget's model, as far as the widget uses it. */
   class Model {
     constructor(private _snapshot: unknown) {}
+    send(): void {}
     get(): unknown {
       return this._snapshot;
     }

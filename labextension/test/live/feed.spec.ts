@@ -78,12 +78,12 @@ describe('TimingFeed', () => {
     const [content] = message('window', 1, rows(0, 10));
     expect(() =>
       feed.handleMessage(content, [new DataView(new ArrayBuffer(8))])
-    ).toThrow(/15 columns of 20 rows need 1200 bytes, 8 came/);
+    ).toThrow(/16 columns of 20 rows need 1280 bytes, 8 came/);
   });
 
   it('says what to do about a snapshot of another version', () => {
-    expect(() => feed.loadSnapshot({ version: 2 })).toThrow(
-      /version 2.*version 1/
+    expect(() => feed.loadSnapshot({ version: 1 })).toThrow(
+      /version 1.*version 2/
     );
   });
 });

@@ -1,4 +1,6 @@
 import {
+  bandwidth,
+  bytes,
   count,
   digits,
   milliseconds,
@@ -39,6 +41,19 @@ describe('figures', () => {
     ]);
     expect(milliseconds(1234567)).toBe('1,234.57');
     expect(percent(0.248)).toBe('25 %');
+  });
+
+  it('a slow link is read in Mbit/s', () => {
+    expect([bandwidth(8.7), bandwidth(0.0123)]).toEqual([
+      { value: '8.70', unit: 'Gbit/s' },
+      { value: '12.3', unit: 'Mbit/s' }
+    ]);
+  });
+
+  it('sizes are in decimal units', () => {
+    const sizes = [0, 999, 1000, 25_557_032].map(bytes);
+    const texts = sizes.map(({ value, unit }) => `${value} ${unit}`);
+    expect(texts).toEqual(['0 B', '999 B', '1.00 kB', '25.6 MB']);
   });
 
   it('shortens the ticks of an axis, and never a whole number', () => {
@@ -96,6 +111,13 @@ describe('layout', () => {
     expect(labelledRows(2, 40, 12)).toEqual([0, 1]);
     expect(labelledRows(64, 48, 12)).toEqual([0, 16, 32, 48]);
   });
+
+  it('gives many ranks more room, within bounds', () => {
+    const heights = [2, 64, 512].map(ranks => layout(1000, ranks).waiting);
+    expect(heights[1]).toBeGreaterThanOrEqual(3 * 64);
+    expect(heights[2]).toBeLessThanOrEqual(216);
+    expect(heights[0]).toBeLessThan(heights[1]);
+  });
 });
 
 describe('phases', () => {
@@ -121,16 +143,16 @@ describe('ViewRange', () => {
 
   it('stands still when zoomed, until it follows again', () => {
     const range = new ViewRange();
-    range.fix({ from: 10.4, to: 20.2 });
+    range.fix({ from: 10.4, to: 20.2 }, 'pause');
     expect(range.current(0, 999)).toEqual({ from: 10, to: 21 });
-    expect(range.following).toBe(false);
+    expect(range.mode).toBe('pause');
     range.follow();
     expect(range.current(0, 9)).toEqual({ from: 0, to: 10 });
   });
 
   it('never zooms in to nothing', () => {
     const range = new ViewRange();
-    range.fix({ from: 5, to: 5 });
+    range.fix({ from: 5, to: 5 }, 'mark');
     expect(range.current(0, 99)).toEqual({ from: 5, to: 9 });
   });
 });
@@ -157,6 +179,11 @@ describe('keys', () => {
   it('zoom around the iteration under the cursor', () => {
     expect(read('+')).toEqual({ cursor: 150, zoom: { from: 125, to: 175 } });
     expect(read('-')).toEqual({ cursor: 150, zoom: { from: 50, to: 200 } });
+  });
+
+  it('begin and end a mark at the iteration under the cursor', () => {
+    expect(read('[')).toEqual({ cursor: 150, zoom: { from: 150, to: 200 } });
+    expect(read(']')).toEqual({ cursor: 150, zoom: { from: 100, to: 151 } });
   });
 
   it('follow again at escape, and leave other keys alone', () => {

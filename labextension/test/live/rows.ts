@@ -3,7 +3,12 @@
  * Messages as a kernel sends them, made small.
  */
 
-import { COLUMNS, MIME_TYPE } from '../../src/live/protocol';
+import {
+  COLUMNS,
+  ICollective,
+  IDetails,
+  MIME_TYPE
+} from '../../src/live/protocol';
 
 const UNKNOWN = { unknown: 'nothing was timed yet' };
 
@@ -15,10 +20,49 @@ export const SUMMARY = {
   exposed_share: 0.25,
   busbw_gbps: 8.7,
   nominal_gbps: UNKNOWN,
+  calibrated_gbps: UNKNOWN,
   slowest_rank: 1,
   slowest_excess_us: 4100,
   dropped: 0
 };
+
+/** What the kernel says of a stretch; two collectives, one late rank. */
+export function details(first: number, last: number): IDetails {
+  const collective = (
+    name: string,
+    bytes: number,
+    share: number
+  ): ICollective => ({
+    name,
+    kind: 'allreduce',
+    process_set: 0,
+    by: 'optimizer',
+    bytes,
+    median_us: bytes / 1000,
+    busbw_gbps: 8,
+    exposed_share: share
+  });
+  return {
+    first_iteration: first,
+    last_iteration: last,
+    summary: { ...SUMMARY, iteration: last },
+    collectives: [
+      collective('head.weight', 2_000_000, 0.5),
+      collective('body.weight', 4_000_000, 0.25)
+    ],
+    names: 2,
+    collectives_since: first,
+    stragglers: [
+      {
+        rank: 1,
+        phase: 'data',
+        excess_us: 4100,
+        first_iteration: first,
+        last_iteration: last
+      }
+    ]
+  };
+}
 
 /** One row; figures not given are what `defaults` says. */
 export function row(
@@ -29,6 +73,7 @@ export function row(
   const defaults: Record<string, number> = {
     iteration_us: 20000,
     data_us: 500,
+    copy_us: 0,
     forward_us: 4000,
     backward_us: 8000,
     exposed_us: 6000,
@@ -76,7 +121,7 @@ export function message(
   all: number[][],
   more: Record<string, unknown> = {}
 ): [Record<string, unknown>, DataView[]] {
-  const content = {
+  const content: Record<string, unknown> = {
     type,
     seq,
     run: 0,
@@ -89,8 +134,12 @@ export function message(
     summary: SUMMARY,
     columns: [...COLUMNS],
     rows: all.length,
+    ...(type === 'window' ? { details: details(0, all.length / 2 - 1) } : {}),
     ...more
   };
+  if (type === 'state') {
+    delete content.columns;
+  }
   return [content, type === 'state' ? [] : [new DataView(pack(all))]];
 }
 
@@ -105,7 +154,7 @@ export function snapshot(
   const data = btoa(String.fromCharCode(...bytes));
   return {
     ...content,
-    version: 1,
+    version: 2,
     view_id: 'abc',
     window: { columns: [...COLUMNS], rows: all.length, data }
   };

@@ -1,4 +1,4 @@
-import { spans, spanMean } from '../../src/live/decimate';
+import { Columns, spans, spanMean } from '../../src/live/decimate';
 import { COLUMNS, readRows } from '../../src/live/protocol';
 import { TimingStore } from '../../src/live/store';
 import { pack, row, rows } from './rows';
@@ -74,11 +74,21 @@ describe('TimingStore', () => {
     expect(held.first).toBe(10);
   });
 
-  it('keeps 10,000 iterations of 2 ranks and 1,000 of 64', () => {
+  it('keeps an hour of 2 ranks at 20 iterations a second, and 10,000 iterations of 64', () => {
     const held = store([]);
-    expect(held.capacity).toBe(10000);
+    expect(held.capacity).toBeGreaterThanOrEqual(3600 * 20);
     held.setRanks(Array.from({ length: 64 }, (_, rank) => ({ rank, vm: '' })));
-    expect(held.capacity).toBeGreaterThanOrEqual(1000);
+    expect(held.capacity).toBeGreaterThanOrEqual(10000);
+  });
+
+  it('keeps what it holds while it grows', () => {
+    const held = store(rows(0, 3));
+    add(held, rows(3, 5000));
+    expect([held.first, held.last]).toEqual([0, 4999]);
+    const steady = [0, 2, 1500, 4999];
+    expect(steady.map(at => held.get('exposed_us', at, 1))).toEqual(
+      steady.map(() => 6000)
+    );
   });
 
   it('begins anew with other ranks', () => {
@@ -124,6 +134,28 @@ describe('decimation', () => {
     expect(spanMean(held, 'exposed_us', span, null)).toBe(3000);
     expect(spanMean(held, 'exposed_us', span, 1)).toBe(2000);
     expect(spanMean(held, 'exposed_us', { from: 1, to: 2 }, 0)).toBeNaN();
+  });
+
+  it('keeps the peaks that a mean hides', () => {
+    const held = store(rows(0, 100));
+    const peak = { iteration_us: 90000, wait_us: 8000, busbw_gbps: 0.5 };
+    add(held, [row(42, 0, peak), row(42, 1, peak)]);
+    const [one] = new Columns().of(held, [{ from: 0, to: 100 }], null);
+    expect([one.longest, one.least, one.most]).toEqual([90000, 0.5, 5]);
+    expect(Array.from(one.waits)).toEqual([8000, 8000]);
+  });
+
+  it('makes a column again only where its iterations have changed', () => {
+    const held = store(rows(0, 20));
+    const columns = new Columns();
+    const cut = (): ReturnType<typeof spans> => spans(0, held.last + 1, 2);
+    const [first, second] = columns.of(held, cut(), null);
+    add(held, rows(0, 20)); // the same once more, as windows do
+    add(held, [row(19, 1, { exposed_us: 7000 })]);
+    const [same, other] = columns.of(held, cut(), null);
+    expect(same).toBe(first);
+    expect(other).not.toBe(second);
+    expect(columns.of(held, cut(), 1)[0]).not.toBe(first);
   });
 
   it('has no columns where there is nothing', () => {

@@ -1,8 +1,9 @@
-"""The panel's comm: one that the page joins by its id, and that no cell is disturbed by."""
+"""A comm that the page joins by its id, and that no cell is disturbed by."""
 
 from __future__ import annotations
 
 import contextvars
+import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -11,14 +12,11 @@ from comm.base_comm import BaseComm
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
-TARGET = "workbench.cluster"
-COMM_ID = "workbench-cluster"
 
-
-class PanelComm(BaseComm):
+class JoinedComm(BaseComm):
     """Sends from any thread; hears requests on any shell of the kernel.
 
-    Made by the kernel with a fixed id and never opened: whoever looks joins it.
+    Made by the kernel with a known id and never opened: whoever looks joins it.
     Differs from ipykernel's own comm in what it leaves out. Its messages have
     no parent, so none of them counts as a cell's output, and ipykernel 7.4,
     which sends requests to the shell that the comm last published from, has
@@ -29,14 +27,23 @@ class PanelComm(BaseComm):
     ----------
     kernel
         The ipykernel that this process is.
+    target, comm_id
+        How the page names it.
     on_request
         Called with the content of each request.
     """
 
-    def __init__(self, kernel: Any, on_request: Callable[[dict[str, Any]], None]) -> None:
+    def __init__(
+        self,
+        kernel: Any,
+        target: str,
+        comm_id: str,
+        on_request: Callable[[dict[str, Any]], None],
+    ) -> None:
         self._kernel = kernel
         self._on_request = on_request
-        super().__init__(target_name=TARGET, comm_id=COMM_ID, primary=False)
+        super().__init__(target_name=target, comm_id=comm_id, primary=False)
+        kernel.comm_manager.register_comm(self)
 
     def publish_msg(
         self,
@@ -61,11 +68,17 @@ class PanelComm(BaseComm):
         self._on_request(msg["content"]["data"])
 
 
+@functools.cache
+def cell_parent(shell: InteractiveShell, kernel: Any) -> CellParent:
+    """Return the one of this kernel."""
+    return CellParent(shell, kernel)
+
+
 class CellParent:
     """Keeps the output of a cell's own threads where it belongs.
 
     Output of a thread goes to the request that a shell of the kernel took up
-    last. A request of the panel in the middle of a cell would take that place,
+    last. A request of a page in the middle of a cell would take that place,
     and what the cell's threads print from then on would be shown nowhere.
     """
 

@@ -1,0 +1,227 @@
+/**
+ * The worst collectives, as a table that is sorted by a click or a key on a
+ * column's name.
+ */
+
+import { element, FigureSpan, keepKeys, setText } from './dom';
+import { bandwidth, bytes, IFigureText, percent, time } from './format';
+import { ICollective, isUnknown, IUnknown, numberOf } from './protocol';
+import { ITranslate } from './text';
+
+interface ITableColumn {
+  label: string;
+  title: string;
+  /** What it is sorted by. */
+  key: (one: ICollective) => number | string;
+  /** A name, or a figure with its unit. */
+  text: (one: ICollective) => string | IFigureText | IUnknown;
+}
+
+interface ICell {
+  node: HTMLTableCellElement;
+  figure: FigureSpan;
+}
+
+export class CollectiveTable {
+  constructor(trans: ITranslate) {
+    this._columns = columns(trans);
+    const head = element(
+      'tr',
+      '',
+      ...this._columns.map((_, at) => this._head(at))
+    );
+    const table = element(
+      'table',
+      'gw-live-table gw-live-collectives',
+      element('thead', '', head),
+      this._body
+    );
+    table.setAttribute('aria-label', trans.__('Collectives'));
+    const scroll = element('div', 'gw-live-scroll', table);
+    scroll.tabIndex = 0;
+    scroll.setAttribute('role', 'group');
+    scroll.setAttribute('aria-label', trans.__('Collectives, scrollable'));
+    keepKeys(this.node);
+    this.node.append(
+      element(
+        'div',
+        'gw-live-head',
+        element('h4', 'gw-live-title', trans.__('worst collectives')),
+        this._scope
+      ),
+      scroll,
+      this._none
+    );
+    this._mark();
+  }
+
+  readonly node = element('section', 'gw-live-section gw-live-worst');
+
+  /**
+   * Show these, or why there are none.
+   *
+   * @param scope - what they are of, in words.
+   */
+  update(all: readonly ICollective[] | IUnknown, scope: string): void {
+    setText(this._scope, scope);
+    const none = isUnknown(all);
+    this._none.hidden = !none;
+    this._body.parentElement!.hidden = none;
+    if (none) {
+      setText(this._none, all.unknown);
+    } else if (all !== this._shown) {
+      this._shown = all;
+      this._fill();
+    }
+  }
+
+  private _head(at: number): HTMLTableCellElement {
+    const { label, title } = this._columns[at];
+    const button = element('button', 'gw-live-sort', label);
+    button.type = 'button';
+    button.title = title;
+    button.addEventListener('click', () => this._sortBy(at));
+    const cell = element('th', '', button);
+    cell.scope = 'col';
+    this._heads.push(cell);
+    return cell;
+  }
+
+  private _sortBy(at: number): void {
+    // Names begin with A, figures with the largest.
+    const upward = typeof this._columns[at].key(EMPTY) === 'string';
+    this._upward = at === this._by ? !this._upward : upward;
+    this._by = at;
+    this._mark();
+    this._fill();
+  }
+
+  private _mark(): void {
+    this._heads.forEach((cell, at) => {
+      const way = this._upward ? 'ascending' : 'descending';
+      cell.setAttribute('aria-sort', at === this._by ? way : 'none');
+    });
+  }
+
+  private _fill(): void {
+    const { key } = this._columns[this._by];
+    const way = this._upward ? 1 : -1;
+    const sorted = [...this._shown].sort((a, b) => way * order(key(a), key(b)));
+    while (this._rows.length < sorted.length) {
+      this._rows.push(this._row());
+    }
+    this._rows.splice(sorted.length).forEach(([cell]) => {
+      cell.node.parentElement?.remove();
+    });
+    sorted.forEach((one, i) => this._show(this._rows[i], one));
+  }
+
+  private _row(): ICell[] {
+    const cells = this._columns.map((_, at) => {
+      const figure = new FigureSpan();
+      const node = element(at === 0 ? 'th' : 'td', '', figure.node);
+      if (at === 0) {
+        node.scope = 'row';
+      }
+      return { node, figure };
+    });
+    this._body.append(element('tr', '', ...cells.map(cell => cell.node)));
+    return cells;
+  }
+
+  private _show(cells: ICell[], one: ICollective): void {
+    cells[0].node.title = one.name;
+    cells.forEach(({ figure }, at) => {
+      const text = this._columns[at].text(one);
+      if (typeof text === 'string') {
+        figure.show(text);
+      } else if (isUnknown(text)) {
+        figure.unknown(text.unknown);
+      } else {
+        figure.show(text.value, text.unit);
+      }
+    });
+  }
+
+  private _columns: readonly ITableColumn[];
+  private _heads: HTMLTableCellElement[] = [];
+  private _body = element('tbody', '');
+  private _scope = element('span', 'gw-live-key-row');
+  private _none = element('div', 'gw-live-none');
+  private _rows: ICell[][] = [];
+  private _shown: readonly ICollective[] = [];
+  private _by = 5;
+  private _upward = false;
+}
+
+const EMPTY: ICollective = {
+  name: '',
+  kind: '',
+  process_set: 0,
+  by: '',
+  bytes: 0,
+  median_us: 0,
+  busbw_gbps: 0,
+  exposed_share: 0
+};
+
+function columns(trans: ITranslate): readonly ITableColumn[] {
+  return [
+    {
+      label: trans.__('name'),
+      title: trans.__('As the library negotiates it'),
+      key: one => one.name,
+      text: one => one.name
+    },
+    {
+      label: trans.__('kind'),
+      title: trans.__('What it does, and who called it'),
+      key: kind,
+      text: kind
+    },
+    {
+      label: trans.__('size'),
+      title: trans.__('Bytes on the wire, each time'),
+      key: one => one.bytes,
+      text: one => bytes(one.bytes)
+    },
+    {
+      label: trans.__('time'),
+      title: trans.__('Median, from submitted to finished, queueing included'),
+      key: one => one.median_us,
+      text: one => time(one.median_us)
+    },
+    {
+      label: trans.__('busbw'),
+      title: trans.__('Bus bandwidth over that time'),
+      key: one => numberOf(one.busbw_gbps),
+      text: one =>
+        isUnknown(one.busbw_gbps) ? one.busbw_gbps : bandwidth(one.busbw_gbps)
+    },
+    {
+      label: trans.__('of exposed'),
+      title: trans.__('Its part of the exposed communication'),
+      key: one => one.exposed_share,
+      text: one => percent(one.exposed_share)
+    }
+  ];
+
+  function kind(one: ICollective): string {
+    const parts = [one.kind];
+    if (one.process_set) {
+      parts.push(trans.__('process set %1', one.process_set));
+    }
+    if (one.by === 'cell') {
+      parts.push(trans.__('by the cell'));
+    }
+    return parts.join(' · ');
+  }
+}
+
+/** Figures by size, one that is not known as the least; names by their letters. */
+function order(a: number | string, b: number | string): number {
+  if (typeof a === 'string' || typeof b === 'string') {
+    return String(a).localeCompare(String(b), undefined, { numeric: true });
+  }
+  return (Number.isNaN(a) ? -1 : a) - (Number.isNaN(b) ? -1 : b);
+}

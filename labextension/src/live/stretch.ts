@@ -1,0 +1,138 @@
+/**
+ * What a stretch of iterations cost, from the timings that the page holds.
+ */
+
+import { newest } from './decimate';
+import { Figure, ISummary, IUnknown, Known } from './protocol';
+import { IRange } from './range';
+import { TimingStore } from './store';
+import { ITranslate } from './text';
+
+/** A rank is named when it arrives last in this share of the iterations... */
+const OFTEN = 0.7;
+
+/** ...and the others wait for it for this share of the iteration: as in Python. */
+const EXCESS = 0.05;
+
+/** The iterations of a range that are held, read when it is asked of them. */
+export class Stretch {
+  constructor(
+    private _store: TimingStore,
+    range: IRange
+  ) {
+    this.first = Math.max(range.from, _store.first);
+    this.last = Math.min(range.to - 1, _store.last);
+    this._stamp = this._newest();
+  }
+
+  /** The first and the last iteration, both included. */
+  readonly first: number;
+  readonly last: number;
+
+  /** Whether it is still what the store holds of that range. */
+  isOf(range: IRange): boolean {
+    return (
+      this.first === Math.max(range.from, this._store.first) &&
+      this.last === Math.min(range.to - 1, this._store.last) &&
+      this._stamp === this._newest()
+    );
+  }
+
+  /** The mean of a figure, of one rank (by row) or of all (null). */
+  mean(name: Figure, row: number | null): number {
+    const key = `${name} ${row}`;
+    let mean = this._means.get(key);
+    if (mean === undefined) {
+      mean = average(this._each(name, row));
+      this._means.set(key, mean);
+    }
+    return mean;
+  }
+
+  /** Its key figures; what no row says is taken from those of the run. */
+  summary(of: ISummary, trans: ITranslate): ISummary {
+    this._summary ??= this._summarize(of, trans);
+    return this._summary;
+  }
+
+  private _summarize(of: ISummary, trans: ITranslate): ISummary {
+    const none = { unknown: trans.__('no iteration of these is held') };
+    const known = (value: number, why: IUnknown = none): Known =>
+      Number.isFinite(value) ? value : why;
+    const iteration = this._each('iteration_us', null);
+    const exposed = this._each('exposed_us', null);
+    return {
+      ...of,
+      iteration: known(this.last),
+      iterations_per_s: known(this._rate()),
+      iteration_us: known(median(iteration)),
+      exposed_us: known(median(exposed)),
+      exposed_share: known(average(exposed) / average(iteration)),
+      busbw_gbps: known(median(this._each('busbw_gbps', null)), {
+        unknown: trans.__('no gradients were reduced between ranks')
+      }),
+      ...this._slowest(median(iteration), trans)
+    };
+  }
+
+  private _rate(): number {
+    const ends = this._each('end_s', 0);
+    return (ends.length - 1) / (ends[ends.length - 1] - ends[0]);
+  }
+
+  private _slowest(
+    typical: number,
+    trans: ITranslate
+  ): Pick<ISummary, 'slowest_rank' | 'slowest_excess_us'> {
+    const excess = this._store.ranks.map((): number[] => []);
+    let whole = 0;
+    for (let iteration = this.first; iteration <= this.last; iteration++) {
+      const waits = this._store.ranksOf('wait_us', iteration);
+      if (waits.length > 1 && waits.every(wait => wait === wait)) {
+        whole++;
+        excess[waits.indexOf(Math.min(...waits))].push(Math.max(...waits));
+      }
+    }
+    const row = excess.reduce(
+      (best, one, at) => (one.length > excess[best].length ? at : best),
+      0
+    );
+    const us = median(excess[row] ?? []);
+    if ((excess[row]?.length ?? 0) >= OFTEN * whole && us >= EXCESS * typical) {
+      const slowest_rank = this._store.ranks[row].rank;
+      return { slowest_rank, slowest_excess_us: us };
+    }
+    const why = { unknown: trans.__('no rank arrives last throughout') };
+    return { slowest_rank: why, slowest_excess_us: why };
+  }
+
+  /** A figure of each iteration that has it. */
+  private _each(name: Figure, row: number | null): number[] {
+    const values: number[] = [];
+    for (let iteration = this.first; iteration <= this.last; iteration++) {
+      const value = this._store.mean(name, iteration, row);
+      if (value === value) {
+        values.push(value);
+      }
+    }
+    return values;
+  }
+
+  private _newest(): number {
+    return newest(this._store, { from: this.first, to: this.last + 1 });
+  }
+
+  private _stamp: number;
+  private _means = new Map<string, number>();
+  private _summary: ISummary | null = null;
+}
+
+function average(values: readonly number[]): number {
+  return values.reduce((sum, value) => sum + value, 0) / values.length;
+}
+
+function median(values: readonly number[]): number {
+  const sorted = Float64Array.from(values).sort();
+  const half = sorted.length / 2;
+  return (sorted[Math.ceil(half) - 1] + sorted[Math.floor(half)]) / 2;
+}
