@@ -9,6 +9,7 @@ from contextlib import contextmanager
 
 import psutil
 import pytest
+from clusters import quiet
 from timers import later
 
 import workbench as wb
@@ -27,10 +28,6 @@ from workbench.widgets.survey import SurveyView
 
 pytestmark = pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
 HANG_S = 2.0
-
-
-def quiet(cluster, source, **options):
-    return cluster.run(source, sink=TextSink(), **options)
 
 
 @pytest.fixture(scope="module")
@@ -427,6 +424,28 @@ def test_a_survey_tells_what_differs(machines):
     shown = repr(SurveyView(found))
     assert "vm3: MTU differs" in shown
     assert "cure: check the name" in shown
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        {"name": "nowhere.invalid"},
+        {"name": "vm2", "python": "/opt/none/bin/python"},
+        {"name": "vm2", "directory": "/no/such/place"},
+        {"name": "vm2", "interface": "ib7"},
+    ],
+    ids=lambda host: list(host)[-1],
+)
+def test_a_survey_and_a_start_say_the_same(machines, host):
+    """What stops a start is told with the same VM, cause and cure without one."""
+    hosts = ["vm1", host]
+    (problem,) = survey(hosts, machines.ssh_config).preflight.fatal
+    with pytest.raises(StartFailed) as caught:
+        wb.Cluster(hosts=hosts, ssh_config=machines.ssh_config).start()
+    error = caught.value
+    assert (problem.vm, problem.what, problem.cure) == (error.vm, error.cause, error.cure)
+    assert (error.vm, bool(error.cure)) == (host["name"], True)
+    assert str(error) == f"{error.vm}: {error.cause}: {error.cure}"
 
 
 def test_a_cluster_has_a_snapshot_of_each_vm(cluster):

@@ -1,43 +1,30 @@
-"""Building Horovod: what is built, what is kept, what is said when it fails."""
+"""Building Horovod: what is built, how, and what is kept."""
 
 import dataclasses
-import io
-import json
-import os
-import shutil
 import subprocess
-import sys
 import threading
-import venv
-import zipfile
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from horovod_environments import (
+    CPU_TORCH,
+    MACHINE,
+    check_folder,
+    command_line,
+    environment_python,
+    needs_horovod,
+    tiny_wheel,
+)
 
-import workbench
 from workbench.errors import BuildFailed, UsageError
-from workbench.horovod_build import Request, build, check
+from workbench.horovod_build import check
 from workbench.horovod_build.cache import WheelCache, cache_folder
-from workbench.horovod_build.causes import diagnose_log
-from workbench.horovod_build.command import run_logged
-from workbench.horovod_build.cures import CURES, record
-from workbench.horovod_build.key import RECORD_NAME, facts, key
-from workbench.horovod_build.machine import Machine, jobs, this_machine
+from workbench.horovod_build.cures import record
+from workbench.horovod_build.key import facts, key
+from workbench.horovod_build.machine import jobs, this_machine
 from workbench.horovod_build.operations import choose, find_nccl
-from workbench.horovod_build.progress import Progress
-from workbench.horovod_build.proof import prove
 from workbench.horovod_build.recipe import environment, write_toolchain
 from workbench.horovod_build.torchinfo import TorchInfo, installed_torch
-from workbench.horovod_build.wheelrecord import add_record
-
-ROOT = Path(workbench.__file__).parents[1]
-CPU_TORCH = TorchInfo("2.13.0+cpu", None, True, Path("/nowhere/torch"), None)
-MACHINE = Machine("/usr/bin/c++", "c++ 12.2.0", ("-mavx",), "Linux-x86_64", "glibc-2.36")
-
-needs_horovod = pytest.mark.skipif(
-    find_spec("horovod") is None, reason="no Horovod is installed here: `workbench build-horovod`"
-)
 
 
 @pytest.fixture
@@ -52,42 +39,6 @@ def tools(tmp_path, monkeypatch):
         (folder / name).chmod(0o755)
 
     return add
-
-
-def environment_python(folder, *, shared=True):
-    """An environment with the packages of this one (or none), and its interpreter."""
-    venv.create(folder, with_pip=False)
-    site = folder / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
-    paths = [str(ROOT)]
-    if shared:
-        paths += [path for path in sys.path if path.endswith("site-packages")]
-    (site / "these.pth").write_text("\n".join(paths))
-    return folder / "bin/python", site
-
-
-def command_line(python, *arguments, **env):
-    """`workbench build-horovod` in an environment, with `env` over this one's variables."""
-    return subprocess.run(
-        [python, "-m", "workbench", "build-horovod", *arguments],
-        capture_output=True, text=True, env=os.environ | env, cwd="/", timeout=120,
-        check=False,
-    )  # fmt: skip
-
-
-def tiny_wheel(folder, name="horovod-0.28.1-py3-none-any.whl"):
-    """A real, installable wheel of one line."""
-    path = folder / name
-    info = "horovod-0.28.1.dist-info"
-    content = {
-        "horovod/__init__.py": "",
-        f"{info}/METADATA": "Metadata-Version: 2.1\nName: horovod\nVersion: 0.28.1\n",
-        f"{info}/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-    }
-    rows = "".join(f"{entry},,\n" for entry in (*content, f"{info}/RECORD"))
-    with zipfile.ZipFile(path, "w") as wheel:
-        for entry, text in (*content.items(), (f"{info}/RECORD", rows)):
-            wheel.writestr(entry, text)
-    return path
 
 
 # The key
@@ -313,229 +264,3 @@ def test_a_next_environment_takes_the_kept_wheel(tmp_path):
         assert (site / "horovod/torch").is_dir()
         again = command_line(python, "--check")
         assert (again.returncode, "It fits." in again.stdout) == (0, True)
-
-
-# Whether it fits
-
-
-def another_horovod(site, *, library=None, **changed):
-    """A copy of the installed Horovod with a changed record, or another library."""
-    package = Path(check_folder("horovod"))
-    shutil.copytree(package, site / "horovod")
-    info = next(package.parent.glob("horovod-*.dist-info"))
-    shutil.copytree(info, site / info.name)
-    record = site / info.name / RECORD_NAME
-    known = json.loads(record.read_text()) if record.exists() else {}
-    record.write_text(json.dumps(known | changed))
-    if library is not None:
-        next((site / "horovod/torch").glob("mpi_lib_v2*.so")).write_bytes(library)
-
-
-def check_folder(name):
-    """The folder of an installed package, without importing it."""
-    return next(iter(find_spec(name).submodule_search_locations))
-
-
-def test_no_horovod_does_not_fit(tmp_path):
-    """--check in an environment without Horovod says so, and its status is 1."""
-    python, _ = environment_python(tmp_path / "env", shared=False)
-    done = command_line(python, "--check")
-    assert done.returncode == 1
-    assert "Horovod is not installed" in done.stdout
-
-
-@needs_horovod
-def test_a_horovod_for_another_pytorch_does_not_fit(tmp_path):
-    """After an upgrade of PyTorch --check names both, though the import still works."""
-    python, site = environment_python(tmp_path / "env")
-    another_horovod(site, torch="2.4.0+cpu")
-    done = command_line(python, "--check")
-    assert done.returncode == 1
-    assert "built against PyTorch 2.4.0+cpu" in done.stdout
-    assert "Operations: gloo" in done.stdout
-
-
-@needs_horovod
-def test_a_horovod_without_the_cures_is_to_be_rebuilt(tmp_path):
-    """One from before a defect was cured is named as such, with what to do."""
-    python, site = environment_python(tmp_path / "env")
-    one, other = CURES
-    another_horovod(site, torch=installed_torch().version, cures={one.name: one.digest()})
-    done = command_line(python, "--check")
-    assert done.returncode == 1
-    assert f"Cures: {one.name}; without {other.name}." in done.stdout
-    assert f"not recorded as cured of: {other.defect}. What to do:" in done.stdout
-
-
-@needs_horovod
-def test_a_horovod_that_does_not_import_does_not_fit(tmp_path):
-    """--check really imports: a library that the loader refuses does not fit."""
-    python, site = environment_python(tmp_path / "env")
-    another_horovod(site, library=b"\x7fELF and nothing more")
-    done = command_line(python, "--check")
-    assert done.returncode == 1
-    assert "does not import (ImportError" in done.stdout
-
-
-def test_what_it_was_built_against_travels_with_the_wheel(tmp_path):
-    """The facts are installed with the package, and removed with it."""
-    wheel, target = tiny_wheel(tmp_path), tmp_path / "site"
-    add_record(wheel, {"torch": "2.13.0+cpu"})
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet", "install"]
-    subprocess.run([*pip, "--no-index", "--no-deps", "--target", target, wheel], check=True)
-    info = target / "horovod-0.28.1.dist-info"
-    assert json.loads((info / RECORD_NAME).read_text()) == {"torch": "2.13.0+cpu"}
-    assert f"{RECORD_NAME},sha256=" in (info / "RECORD").read_text()
-
-
-# The proof
-
-
-@needs_horovod
-def test_two_ranks_agree():
-    """The installed Horovod sums over two real ranks."""
-    assert prove() > 0
-
-
-@needs_horovod
-def test_a_proof_that_takes_too_long_is_ended():
-    """No rank is left behind when the time is up, and the error says what was awaited."""
-    before = rank_processes()
-    with pytest.raises(BuildFailed, match="did not agree on a sum within 1 s"):
-        prove(limit_s=1)
-    assert rank_processes() <= before
-
-
-def rank_processes():
-    """The pids of proofs that run on this machine."""
-    listed = subprocess.run(["pgrep", "-f", "proof_ranks.py"], capture_output=True, check=False)
-    return set(listed.stdout.split())
-
-
-# Failures, each really provoked
-
-OLD_STANDARD = """echo '#include <ATen/ATen.h>' |
-g++ -std=c++14 -Wfatal-errors -fsyntax-only -I{torch}/include -x c++ -"""
-
-# As the kernel does it when memory is short: from outside, without a word to the compiler.
-KILLED = """echo '#include <ATen/ATen.h>' |
-g++ -std=c++17 -fsyntax-only -I{torch}/include -x c++ - &
-until kill -9 $(pgrep -P $!) 2>/dev/null; do sleep 0.05; done; wait $!"""
-
-
-def test_without_a_compiler_the_package_is_named(tmp_path):
-    """No g++ on the PATH: the error says so and names the package."""
-    python, _ = environment_python(tmp_path / "env")
-    done = command_line(python, "--rebuild", PATH=str(tmp_path), CXX="")
-    assert done.returncode == 1
-    assert "no C++ compiler" in done.stderr
-    assert "apt-get install g++ make" in done.stderr
-    assert "Traceback" not in done.stderr
-
-
-def test_without_pytorch_it_says_how_to_install_it(tmp_path):
-    """An environment without PyTorch: one message, no traceback."""
-    python, _ = environment_python(tmp_path / "env", shared=False)
-    done = command_line(python)
-    assert done.returncode == 1
-    assert "has no PyTorch" in done.stderr
-    assert f"{python} -m pip install torch" in done.stderr
-    assert "Traceback" not in done.stderr
-
-
-def test_without_a_network_it_says_so(monkeypatch, tmp_path):
-    """No index answers: the cause is the network, and the log is named."""
-    for name, value in {
-        "PIP_CONFIG_FILE": "/dev/null", "PIP_INDEX_URL": "http://127.0.0.1:9/simple",
-        "PIP_EXTRA_INDEX_URL": "", "PIP_FIND_LINKS": "", "PIP_RETRIES": "1",
-        "PIP_NO_CACHE_DIR": "1",
-    }.items():  # fmt: skip
-        monkeypatch.setenv(name, value)
-    with pytest.raises(BuildFailed) as caught:
-        build(Request(rebuild=True), Progress(io.StringIO()), WheelCache(tmp_path))
-    assert "could not be downloaded" in caught.value.cause
-    log = next((tmp_path / "logs").glob("*.log"))
-    assert str(log) in str(caught.value)
-    assert len(str(caught.value).splitlines()) < 15
-
-
-@pytest.mark.skipif(shutil.which("g++") is None, reason="the failures are a compiler's")
-@pytest.mark.parametrize(
-    ("command", "cause", "cure"),
-    [
-        (
-            OLD_STANDARD,
-            "too old for the C++ standard",
-            "GCC 9",
-        ),
-        ("echo '#include <Python.h>' | g++ -fsyntax-only -x c++ -", "Python's headers", "-dev"),
-        (
-            KILLED,
-            "memory",
-            "--jobs 1",
-        ),
-        ("echo 'int main(){{}}' | g++ -S -o /dev/stdout -x c++ - > /dev/full", "disk", "TMPDIR"),
-        ("{python} -m nonsuch; {python} -S -m pip", "has no pip", "ensurepip"),
-        ("{python} -m pip install --no-index no-such", "index has not got", "PIP_INDEX_URL"),
-        ("touch /proc/nothing/here; g++ /proc/1/nothing.cc", "not known here", "whole log"),
-    ],
-)  # fmt: skip
-def test_a_real_log_tells_its_cause(tmp_path, command, cause, cure):
-    """What the tools print when they fail is read as one cause with its cure."""
-    log = tmp_path / "log"
-    log.touch()
-    ready = command.format(torch=check_folder("torch"), python=sys.executable)
-    run_logged(["bash", "-o", "pipefail", "-c", ready], log, env=os.environ | {"LC_ALL": "C"})
-    found = diagnose_log(log.read_text())
-    assert cause in found.cause, log.read_text()
-    assert cure in found.cure
-    assert 0 < len(found.lines) <= 8
-
-
-def test_no_process_outlives_its_command(tmp_path):
-    """What a command leaves in the background ends with it."""
-    log, lines = tmp_path / "log", []
-    log.touch()
-    script = "sleep 300 >/dev/null 2>&1 & echo $!"
-    assert run_logged(["bash", "-c", script], log, watch=lines.append) == 0
-    assert not Path(f"/proc/{lines[0]}").exists()
-    assert log.read_text().startswith("$ bash -c")
-
-
-# Progress
-
-
-class Terminal(io.StringIO):
-    def isatty(self):
-        return True
-
-
-def cmake_output(progress):
-    """What CMake's Makefiles print: percents that step back between targets."""
-    for percent in [0, 1, 4, 9, 11, 3, 24, 24, 57, 100]:
-        progress.log_line(f"[{percent:3}%] Building CXX object gloo/CMakeFiles/gloo.dir/types.cc.o")
-    progress.log_line("/usr/bin/c++ -O3 [100%] is no percent here")
-
-
-def test_a_log_gets_a_line_each_ten_percent():
-    """Where output is no terminal, progress is a handful of lines with the time gone."""
-    stream = io.StringIO()
-    with Progress(stream) as progress:
-        progress.step("compiling")
-        cmake_output(progress)
-    lines = stream.getvalue().splitlines()
-    assert [line.split(" (")[0].strip() for line in lines] == [
-        "compiling", "compiling 11 %", "compiling 24 %", "compiling 57 %", "compiling 100 %",
-    ]  # fmt: skip
-    assert all(line.endswith(" s)") for line in lines)
-
-
-def test_a_terminal_gets_one_line_that_moves():
-    """On a terminal the line is rewritten in place, and gone at the end."""
-    stream = Terminal()
-    with Progress(stream) as progress:
-        progress.step("compiling")
-        cmake_output(progress)
-    assert "\n" not in stream.getvalue()
-    assert "compiling 57 %" in stream.getvalue()
-    assert stream.getvalue().endswith("\r\x1b[K")

@@ -5,7 +5,8 @@ import pickle
 
 import pytest
 
-from workbench.cluster.hosts import Host, parse_hosts, text, total_slots
+from workbench.cluster.host import Host
+from workbench.cluster.hosts import parse_hosts, text, total_slots
 from workbench.errors import UsageError
 
 INJECTIONS = [

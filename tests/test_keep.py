@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -11,10 +12,10 @@ from pathlib import Path
 
 import psutil
 import pytest
+from clusters import gone, quiet
 
 import workbench as wb
-from workbench.cluster import TextSink
-from workbench.errors import NoCluster, UsageError
+from workbench.errors import ClusterStopped, NoCluster, StartFailed, UsageError
 from workbench.vms import vms, why_not
 
 KERNEL = """
@@ -78,17 +79,6 @@ def kernel(then, arguments="n=2, keep='60s'"):
     assert done.stdout, done.stderr
     name, *pids = done.stdout.split()
     return name, [int(pid) for pid in pids]
-
-
-def quiet(cluster, source, **options):
-    return cluster.run(source, sink=TextSink(), **options)
-
-
-def gone(pids, seconds=5.0):
-    deadline = time.monotonic() + seconds
-    while any(map(psutil.pid_exists, pids)) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return not any(map(psutil.pid_exists, pids))
 
 
 @pytest.mark.parametrize("then", ["", KILLED], ids=["ended", "killed"])
@@ -155,6 +145,22 @@ def test_it_is_given_up_when_nobody_comes(runtime):
         wb.Cluster.attach()
 
 
+def test_it_rests_while_nobody_is_there(runtime, attach):
+    """Between two kernels nothing of a kept cluster is busy."""
+    _, pids = kernel(KILLED)
+    kept = [p for p in psutil.process_iter(["cmdline"]) if str(runtime) in str(p.info["cmdline"])]
+    every = [*kept, *map(psutil.Process, pids), psutil.Process(pids[0]).parent()]
+    assert len(kept) >= 3  # two holders and the controller
+
+    def used_s():
+        return sum(sum(process.cpu_times()[:2]) for process in every)
+
+    before, waited_s = used_s(), 2.0
+    time.sleep(waited_s)
+    assert used_s() - before < waited_s / 2
+    attach()
+
+
 def test_there_is_none_or_there_are_several(attach):
     """Which cluster is meant must be said where it is not clear; a wrong name tells the others."""
     with pytest.raises(NoCluster, match=r"a cluster was asked for; .* there runs none"):
@@ -187,3 +193,114 @@ def test_ranks_on_vms_are_met_again(attach):
         assert cluster["kept"] == [0, 10]
         cluster.stop()
         assert gone(pids)
+
+
+# starts that fail
+
+
+DIES = """
+import os, sys
+if "workbench.rank.agent" in sys.orig_argv:
+    os.register_at_fork(after_in_child={how})
+"""
+
+
+def told(**options):
+    """What a start that fails says, which is the same with `keep`; no process is left."""
+    texts = []
+    for keep in (None, 60):
+        cluster = wb.Cluster(keep=keep, **options)
+        with pytest.raises(StartFailed) as caught:
+            cluster.start()
+        assert cluster.state == "stopped"
+        texts.append(str(caught.value))
+    plain, kept = (re.sub(r"process \d+", "process", text) for text in texts)
+    assert kept == plain
+    return kept
+
+
+def waited_for_loss(cluster):
+    """Ask for a cell once the rank is known to be lost."""
+    deadline = time.monotonic() + 10
+    while cluster.ranks[0].state != "dead" and time.monotonic() < deadline:
+        time.sleep(0.02)
+    quiet(cluster, "1")
+
+
+def nothing_is_left(runtime):
+    assert not list(runtime.glob("workbench-*"))
+    with pytest.raises(NoCluster):
+        wb.Cluster.attach()
+
+
+def test_a_kept_start_names_an_unknown_host(runtime):
+    """An ssh that ends at once is heard: an unknown host is told as without `keep`."""
+    assert "no-such-host.invalid: its name is not known here" in told(hosts="no-such-host.invalid")
+    nothing_is_left(runtime)
+
+
+def test_a_kept_start_without_ssh(runtime, monkeypatch):
+    """A machine without ssh is told as without `keep`."""
+    monkeypatch.setenv("PATH", "/no/such/folder")
+    assert told(hosts="vm1").startswith("there is no ssh on this machine: install")
+    nothing_is_left(runtime)
+
+
+@pytest.mark.parametrize(
+    ("how", "says"),
+    [("lambda: os.kill(os.getpid(), 11)", "SIGSEGV"), ("lambda: os._exit(7)", "exit status 7")],
+    ids=["killed", "left"],
+)
+def test_a_kept_start_names_a_rank_that_dies(runtime, tmp_path, monkeypatch, how, says):
+    """A rank that ends before it has said hello is named with its end."""
+    folder = tmp_path / "code"
+    folder.mkdir()
+    (folder / "sitecustomize.py").write_text(DIES.format(how=how))
+    path = [str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path))
+    assert says in told(n=1)
+    nothing_is_left(runtime)
+
+
+def test_a_kept_agent_that_is_killed(runtime):
+    """A kept agent that is killed is told with its signal, one whose holder is killed as gone."""
+    cluster = wb.Cluster(n=1, keep=60).start()
+    pid = cluster.ranks[0].pid
+    agent = psutil.Process(pid).parent()
+    agent.kill()
+    with pytest.raises(ClusterStopped, match="agent of this machine was killed by SIGKILL"):
+        waited_for_loss(cluster)
+    cluster.stop()
+    cluster = wb.Cluster(n=1, keep=60).start()
+    pid = cluster.ranks[0].pid
+    psutil.Process(pid).parent().parent().kill()
+    with pytest.raises(ClusterStopped, match="is gone, and so is the process that kept it"):
+        waited_for_loss(cluster)
+    cluster.stop()
+    assert gone([pid])
+    nothing_is_left(runtime)
+
+
+def test_a_folder_whose_name_is_too_long(runtime, monkeypatch):
+    """A socket's name has a most length: a runtime folder that passes it is told, at once."""
+    monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(runtime / ("long" * 25)))
+    with pytest.raises(StartFailed, match=r"too long for a socket .* JUPYTER_RUNTIME_DIR"):
+        wb.Cluster(n=1, keep=60).start()
+
+
+@pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
+def test_a_kept_start_on_vms_names_its_cause(runtime, tmp_path):
+    """A refused key, and a Python that is not there, are told as without `keep`."""
+    with vms(1) as machines:
+        other = tmp_path / "other"
+        subprocess.run(
+            ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(other)], check=True
+        )
+        config = tmp_path / "config"
+        config.write_text(
+            re.sub(r"IdentityFile .*", f"IdentityFile {other}", machines.ssh_config.read_text())
+        )
+        assert "vm1: it refused the key" in told(hosts="vm1", ssh_config=config)
+        hosts = [{"name": "vm1", "python": "/opt/none/bin/python"}]
+        assert "no such Python" in told(hosts=hosts, ssh_config=machines.ssh_config)
+    nothing_is_left(runtime)

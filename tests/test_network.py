@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from workbench.cluster.hosts import Host
+from workbench.cluster.host import Host
 from workbench.cluster.network import choose, kernel_address
 from workbench.errors import StartFailed
 from workbench.resources import Nic, Unknown, take_snapshot

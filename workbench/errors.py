@@ -7,13 +7,13 @@ Each message names what was asked, what was found, and what to do.
     - `ClusterError`
         - `NoCluster`: no cluster was started
         - `ClusterStopped`: the cluster was stopped, or is gone
-        - `StartFailed`: the ranks did not come up
+        - `StartFailed`: the ranks did not come up (`.vm`, `.cause`, `.cure`)
     - `CellError`
         - `RanksFailed`: the cell raised on some ranks (`.errors`)
         - `CellTimeout`: the cell ran past its `--timeout` (`.unfinished`)
         - `CellInterrupted`: the user stopped the cell
     - `HorovodError`
-        - `HorovodMissing`: no Horovod that fits this PyTorch
+        - `HorovodMissing`: no Horovod that fits this PyTorch (`.vm`, `.cause`, `.cure`)
         - `BuildFailed`: Horovod did not build (`.cause`, `.cure`)
     - `WireError`: a message of another version, or one that is cut short
     - `RunError`: a run that is not there, or that cannot be read
@@ -51,7 +51,24 @@ class ClusterStopped(ClusterError):
 
 
 class StartFailed(ClusterError):
-    """The ranks did not come up; what had started was taken down again."""
+    """The ranks did not come up; what had started was taken down again.
+
+    Attributes
+    ----------
+    vm, cause, cure : str
+        Where, why, and what to do; the first and the last may be empty.
+    """
+
+    def __init__(self, cause: str, *, vm: str = "", cure: str = "") -> None:
+        super().__init__(_told(vm, cause, cure))
+        self.vm = vm
+        self.cause = cause
+        self.cure = cure
+
+    @classmethod
+    def together(cls, failed: list[StartFailed]) -> StartFailed:
+        """Return the one failure of several VMs, or one that tells of all."""
+        return failed[0] if len(failed) == 1 else cls("\n".join(map(str, failed)))
 
 
 class CellError(WorkbenchError):
@@ -119,7 +136,19 @@ class HorovodError(WorkbenchError):
 
 
 class HorovodMissing(HorovodError):
-    """No Horovod that fits the installed PyTorch."""
+    """No Horovod that fits the installed PyTorch.
+
+    Attributes
+    ----------
+    vm, cause, cure : str
+        Where, why, and what to do.
+    """
+
+    def __init__(self, cause: str, *, vm: str, cure: str) -> None:
+        super().__init__(_told(vm, cause, cure))
+        self.vm = vm
+        self.cause = cause
+        self.cure = cure
 
 
 class BuildFailed(HorovodError):
@@ -151,3 +180,7 @@ class SnapshotError(WorkbenchError):
 
 class VmsUnavailable(WorkbenchError):
     """Test VMs cannot be made on this machine; nothing is left of those that were begun."""
+
+
+def _told(vm: str, cause: str, cure: str) -> str:
+    return ": ".join(filter(None, (vm, cause, cure)))

@@ -1,347 +1,314 @@
-"""The agents of a cluster's VMs, as the kernel sees them: one process each, here or over ssh."""
+"""The agents of all VMs of a cluster: brought up, looked at, asked, met again, taken down."""
 
 from __future__ import annotations
 
-import contextlib
-import itertools
-import os
-import signal
-import sys
-import threading
 import time
-from collections import deque
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-import workbench
-from workbench.cluster import ssh
-from workbench.cluster.child import Child, Held, Piped
-from workbench.cluster.controller_process import exit_text
-from workbench.cluster.hosts import Host
-from workbench.errors import HorovodMissing, StartFailed, WireError
-from workbench.wire.lines import PROTOCOL, LineReader, encode_line
+from workbench.cluster import network, placement, preflight
+from workbench.cluster.agent import Agent
+from workbench.cluster.background import at_once
+from workbench.cluster.child import Keep, exit_text
+from workbench.cluster.options import Options
+from workbench.errors import StartFailed
+from workbench.resources import Snapshot
 
-Result = TypeVar("Result")
+_PLACE = "WORKBENCH_PLACE"
+"""Tells a rank's process its VM and slot, by which its engine is known."""
+_THREADS = "WORKBENCH_THREADS"
+_MEMORY_S = 1.0
 
-_PROGRAM = ("-m", "workbench.rank.agent")
-_PING_S = 2.0
-_SILENCE_S = 60.0
-"""An agent over ssh that hears nothing for this long ends its ranks: its kernel is unreachable."""
-_SAID_LINES = 60
-_LOCAL = "the agent of this machine"
-_ANSWER_S = 15.0
-_END_S = 3.0
-
-
-@dataclass(frozen=True)
-class Keep:
-    """How a process outlives its kernel: the socket of its holder, and seconds without a kernel."""
-
-    path: Path
-    grace_s: float
+Place = tuple[int, int]
+"""A VM's number among the cluster's hosts, and a slot there."""
+Process = tuple[int, int]
+"""A VM's number, and a process id there."""
 
 
-@dataclass(frozen=True)
-class End:
-    """How a rank's process ended.
-
-    Attributes
-    ----------
-    code
-        As ``subprocess`` counts: negative for a signal.
-    oom
-        What is known about memory having run out, or an empty string.
-    log
-        The last lines that it wrote.
-    """
-
-    code: int
-    oom: str
-    log: str
-
-
-class Agent:
-    """Brings up the ranks of one VM.
-
-    Its process is started at once, and told what to load, so that all VMs of a
-    cluster come up together.
+class Agents:
+    """One agent per VM; VMs are numbered in the order of the hosts.
 
     Parameters
     ----------
-    host
-        The VM; None for this machine, without ssh.
-    slots
-        Ranks that it will run, which share its cores.
-    ssh_config
-        An ssh client configuration to use instead of the user's own.
-    keep
-        How it outlives this kernel; None: it does not.
-    found
-        It runs already, kept from an earlier kernel.
-    on_change
-        Called, in a thread, when it has come a step further.
+    options
+        Which VMs, and how they are reached.
+    folder
+        Where the sockets of kept ones are.
+    progress
+        Called, in threads, with how far each VM is on its way up.
 
     Attributes
     ----------
-    name
-        The VM's name for people.
-    hello, facts, loaded
-        What the agent has told of itself, of its VM, and of what it could load.
+    preflight
+        What was found on the VMs before their ranks were started; None on this machine.
     """
 
-    def __init__(
-        self,
-        host: Host | None,
-        slots: int,
-        ssh_config: Path | None = None,
-        *,
-        keep: Keep | None = None,
-        found: bool = False,
-        on_change: Callable[[], None] = lambda: None,
-    ) -> None:
-        self.host = host
-        self._slots = slots
-        self._on_change = on_change
-        self._keep = keep
-        self.hello: dict[str, Any] = {}
-        self.facts: dict[str, Any] = {}
-        self.loaded: dict[str, Any] = {}
-        self._python = (host.python if host else None) or sys.executable
-        self._pids: dict[int, int] = {}
-        self._refused: dict[int, str] = {}
-        self._ends: dict[int, End] = {}
-        self._answers: dict[int, Any] = {}
-        self._questions = itertools.count()
-        self._gone = ""
-        self._closing = False
-        self._said: deque[str] = deque(maxlen=_SAID_LINES)
-        self._changed = threading.Condition()
-        self._child = Held(keep.path) if keep and found else self._start(ssh_config)
-        self._thread = threading.Thread(
-            target=self._listen, name=f"workbench-agent-{slots}", daemon=True
-        )
-        self._thread.start()
-        if not found:
-            self.order(
-                "load",
-                slots=slots,
-                environment=dict(host.environment) if host else {},
-                directory=host.directory if host else None,
-                silence_s=_SILENCE_S if host else None,
-            )
-        if host is not None:
-            threading.Thread(target=self._keep_alive, daemon=True).start()
+    def __init__(self, options: Options, folder: Path, progress: Callable[[str], None]) -> None:
+        self._hosts = options.hosts
+        self._slots = [host.slots for host in options.hosts] if options.hosts else [options.n]
+        self._ssh_config = options.ssh_config
+        self._timeout_s = options.start_timeout_s
+        self._keep_s = options.keep_s
+        self._folder = folder
+        self._progress = progress
+        self._agents: list[Agent] = []
+        self._links: dict[int, network.Link] = {}
+        self.preflight: preflight.Preflight | None = None
 
-    def _start(self, ssh_config: Path | None) -> Child:
-        program = [self._python, *_PROGRAM]
-        if self.host is not None:
-            command = ssh.command(self.host, program, ssh_config)
-        else:
-            command = [*program, str(os.getpid()) if self._keep is None else "{pid}"]
-        if self._keep is None:
-            return Piped(command, self._said.append)
-        return Held.start(self._keep.path, self._keep.grace_s, command)
+    # up and down
 
-    @property
-    def name(self) -> str:
-        """The host as the user named it, or this machine's name."""
-        return self.host.name if self.host else str(self.hello.get("host", "this machine"))
+    def spawn(self) -> None:
+        """Start one on each VM."""
+        for vm in range(len(self._slots)):
+            self._agents.append(self._agent(vm))
 
-    @property
-    def progress(self) -> str:
-        """How far the VM is on its way up."""
-        if self._gone:
-            return "gone"
-        if self._pids:
-            return f"{len(self._pids)} of {self._slots} ranks started"
-        if self.loaded:
-            return "PyTorch and Horovod loaded"
-        return "loading PyTorch and Horovod" if self.hello else "connecting"
-
-    @property
-    def lost(self) -> str:
-        """Why the agent can no longer be reached; empty while it can."""
-        return self._gone
-
-    # the start
-
-    def wait_until_greeted(self, deadline: float) -> None:
-        """Wait for the agent's greeting and facts.
+    def find(self, state: dict[str, Any]) -> None:
+        """Meet those that an earlier kernel has left.
 
         Raises
         ------
         StartFailed
-            It did not answer, or has another version: the VM, the cause and the cure.
+            They are gone.
         """
-        if not self._wait(lambda: bool(self.facts), deadline):
-            code = self._child.poll()
-            if self.host is None:
-                raise StartFailed(f"{_LOCAL} {_ended(code)}:\n{self._tail()}")
-            raise StartFailed(ssh.explain(self.host, code, self._tail(), self._python))
-        theirs = self.hello.get("protocol"), self.hello.get("version")
-        if theirs != (PROTOCOL, workbench.__version__):
-            raise StartFailed(
-                f"{self.name}: gradient-workbench {theirs[1]} is installed for {self._python} "
-                f"there, {workbench.__version__} runs here: install the same version there"
-            )
+        self._links = {int(vm): network.Link(**link) for vm, link in state["links"].items()}
+        for vm in range(len(self._slots)):
+            self._agents.append(self._agent(vm, found=True))
+        self.wait_until_greeted()
+        self.wait_until_loaded()
 
-    def wait_until_loaded(self, deadline: float) -> None:
-        """Wait until PyTorch and Horovod are imported there.
+    def to_state(self) -> dict[str, Any]:
+        """Return what `find` needs in another kernel."""
+        return {"links": {str(vm): asdict(link) for vm, link in self._links.items()}}
+
+    def wait_until_greeted(self) -> None:
+        """Wait until every VM answers.
+
+        Raises
+        ------
+        StartFailed
+            Those that do not: which, why, and what to do.
+        """
+        self._wait_until_greeted(self._agents)
+
+    def wait_until_loaded(self) -> None:
+        """Wait until every VM has loaded what ranks need.
 
         Raises
         ------
         StartFailed, HorovodMissing
-            They cannot be: the VM, the cause and the cure.
+            One cannot.
         """
-        if not self._wait(lambda: bool(self.loaded), deadline):
-            raise StartFailed(
-                f"{self.name}: {self._gone or 'PyTorch and Horovod were not loaded in time'}\n"
-                f"{self._tail()}".rstrip()
-            )
-        if "error" not in self.loaded:
-            return
-        text = str(self.loaded["error"])
-        if self.loaded.get("step") == "directory":
-            raise StartFailed(f"{self.name}: the working directory cannot be entered: {text}")
-        if "horovod" in text:
-            raise HorovodMissing(
-                f"{self.name}: the ranks cannot load Horovod ({text.splitlines()[-1]}): "
-                "build it there for its PyTorch with `workbench build-horovod`"
-            )
-        raise StartFailed(f"{self.name}: the ranks cannot load what they need: {text}")
+        deadline = self._deadline()
+        for agent in self._agents:
+            agent.wait_until_loaded(deadline)
 
-    def wait_until_started(self, slot: int, deadline: float) -> int:
-        """Wait until the rank of a slot has a process, and return its id."""
-        if not self._wait(lambda: slot in self._pids or slot in self._refused, deadline):
-            raise StartFailed(f"{self.name}: rank process {slot} did not start: {self._gone}")
-        if slot in self._refused:
-            raise StartFailed(
-                f"{self.name}: rank process {slot} cannot be started ({self._refused.pop(slot)}): "
-                "end what else runs there, or ask for fewer ranks"
-            )
-        return self._pids[slot]
-
-    # while it runs
-
-    def order(self, kind: str, **content: Any) -> None:
-        """Send an order; where the agent is gone, `lost` tells."""
-        try:
-            self._child.write(encode_line(kind, content))
-        except (OSError, ValueError):
-            return
-
-    def start(self, slot: int, **content: Any) -> None:
-        """Start the rank of a slot."""
-        with self._changed:
-            self._pids.pop(slot, None)
-        self.order("start", slot=slot, **content)
-
-    def ask(self, kind: str, timeout_s: float = _ANSWER_S, **of: Any) -> Any:
-        """Ask about the VM's network or memory, and return the answer.
+    def look(self) -> None:
+        """Choose the VMs' links, and look at what would abort their ranks.
 
         Raises
         ------
         StartFailed
-            No answer came.
+            They would fail.
         """
-        number = next(self._questions)
-        self.order(kind, id=number, of=of)
-        if not self._wait(lambda: number in self._answers, time.monotonic() + timeout_s):
-            why = self._gone or f"it did not answer {kind!r} within {timeout_s:g} s"
-            raise StartFailed(f"{self.name}: {why}")
-        answer = self._answers.pop(number)
-        if "error" in answer:
-            raise StartFailed(f"{self.name}: {kind!r} could not be answered: {answer['error']}")
-        return answer["answer"]
+        self._look(self._agents)
 
-    def end_of(self, pid: int) -> End | None:
-        """Return how a rank's process ended, or None while it runs."""
-        return self._ends.get(pid)
+    def revive(self, vms: Iterable[int]) -> None:
+        """Take lost VMs in again: a new agent each, in the place of one that is lost.
 
-    def wait_until_gone(self) -> None:
-        """Wait until the agent has ended, for whatever reason."""
-        self._thread.join()
-
-    def close(self) -> None:
-        """End the agent, which ends its ranks; returns when it is gone, or cannot be reached."""
-        self._closing = True
-        self._child.end(_END_S)
-        self._thread.join(timeout=1)
-        if self.host is None:
-            for pid in set(self._pids.values()) - set(self._ends):  # a stopped one cannot follow
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.killpg(pid, signal.SIGKILL)
+        Raises
+        ------
+        StartFailed, HorovodMissing
+            One does not answer, or its ranks would fail; then all is as before.
+        """
+        lost = {vm: self._agents[vm] for vm in vms if self._agents[vm].lost}
+        if not lost:
+            return
+        new: dict[int, Agent] = {}
+        try:
+            for vm in lost:
+                new[vm] = self._agent(vm)
+            self._wait_until_greeted(list(new.values()))
+            for vm, agent in new.items():
+                agent.ask("retire", **lost[vm].identity)
+            deadline = self._deadline()
+            for agent in new.values():
+                agent.wait_until_loaded(deadline)
+            agents = [new.get(vm, agent) for vm, agent in enumerate(self._agents)]
+            self._look(agents)
+        except BaseException:
+            at_once(list(new.values()), Agent.close)
+            raise
+        at_once(list(lost.values()), Agent.close)
+        self._agents = agents
 
     def leave(self) -> None:
-        """Let it run where it is kept; else end it."""
-        self._closing = True
-        self._child.leave()
+        """Let them run where they are kept, for the next kernel."""
+        for agent in self._agents:
+            agent.leave()
 
-    # threads
+    def close(self) -> None:
+        """End them, and with them all ranks."""
+        at_once(self._agents, Agent.close)
 
-    def _listen(self) -> None:
-        reader = LineReader(self._said.append)
-        while data := self._child.read():
-            try:
-                messages = reader.feed(data)
-            except WireError as error:
-                self._said.append(str(error))
+    # ranks
+
+    def start(self, place: Place, connection: dict[str, Any]) -> placement.Placement:
+        """Start a rank's process in a place, and return what it uses of its VM.
+
+        Parameters
+        ----------
+        connection
+            How its engine finds the controller.
+        """
+        vm, slot = place
+        agent = self._agents[vm]
+        slots = max(self._slots[vm], slot + 1)  # on this machine there may come to be more
+        plan = placement.place(agent.facts, self.interface(vm), slots)[slot]
+        agent.start(
+            slot,
+            connection=connection,
+            environment={
+                **plan.environment,
+                _PLACE: f"{vm}:{slot}",
+                _THREADS: str(agent.loaded["threads"] or ""),
+            },
+            cores=plan.cores,
+        )
+        return plan
+
+    def wait_until_started(self, places: Iterable[Place]) -> dict[Place, Process]:
+        """Wait until the ranks of these places have a process each.
+
+        Raises
+        ------
+        StartFailed
+            One has none.
+        """
+        deadline = self._deadline()
+        return {
+            (vm, slot): (vm, self._agents[vm].wait_until_started(slot, deadline))
+            for vm, slot in places
+        }
+
+    def stop(self, places: Iterable[Place]) -> None:
+        """End the ranks of these places."""
+        for vm, slot in places:
+            self._agents[vm].order("stop", slots=[slot])
+
+    def check(self, processes: Iterable[Process]) -> None:
+        """Raise `StartFailed` where a rank's process, or its VM's agent, has ended."""
+        for vm, pid in processes:
+            agent = self._agents[vm]
+            end = agent.end_of(pid)
+            if end is not None:
+                raise StartFailed(
+                    f"the rank process {pid} on {agent.name} {exit_text(end.code)} while it "
+                    f"started; {end.oom or 'its log ends'}:\n{end.log}"
+                )
+            if agent.lost:
+                raise StartFailed(agent.lost)
+
+    def why_lost(self, process: Process) -> str:
+        """Return why a rank's process can no longer answer; empty while it can."""
+        vm, pid = process
+        agent = self._agents[vm]
+        end = agent.end_of(pid)
+        if end is None:
+            return agent.lost or ("" if agent.started(pid) else f"{agent.name} was lost with it")
+        text = f"its process {pid} on {agent.name} {exit_text(end.code)}"
+        return f"{text} ({end.oom})" if end.oom else text
+
+    # what the VMs are, and have
+
+    @property
+    def slots(self) -> list[int]:
+        """Slots of each VM, whether it answers or not."""
+        return list(self._slots)
+
+    def lost(self) -> dict[int, str]:
+        """Return why agents cannot be reached, by VM."""
+        return {vm: agent.lost for vm, agent in enumerate(self._agents) if agent.lost}
+
+    def name(self, vm: int) -> str:
+        """Return a VM's name for people."""
+        return self._agents[vm].name
+
+    def interface(self, vm: int) -> str:
+        """Return the interface of a VM's collectives."""
+        return self._links[vm].interface
+
+    def kernel_address(self) -> str:
+        """Return this machine's address as the VMs see it."""
+        return network.kernel_address(self._agents)
+
+    def memory_bytes(self) -> dict[Process, int]:
+        """Return the resident memory of each rank's process on the VMs that answer."""
+        found: dict[Process, int] = {}
+        for vm, agent in enumerate(self._agents):
+            if agent.lost:
                 continue
-            with self._changed:
-                for kind, content in messages:
-                    self._take(kind, content)
-                self._changed.notify_all()
-            self._on_change()
-        with self._changed:
-            stopped = f"the agent of {self.name} was stopped"
-            self._gone = stopped if self._closing else self._why_gone(self._child.poll())
-            self._changed.notify_all()
+            try:
+                sizes = agent.ask("memory", _MEMORY_S)
+            except StartFailed:
+                continue
+            found |= {(vm, int(pid)): size for pid, size in sizes.items()}
+        return found
 
-    def _take(self, kind: str, content: dict[str, Any]) -> None:
-        if kind in {"hello", "facts", "loaded"}:
-            setattr(self, kind, content)
-        elif kind == "started":
-            self._pids[content["slot"]] = content["pid"]
-        elif kind == "refused":
-            self._refused[content["slot"]] = content["why"]
-        elif kind == "exited":
-            self._ends[content["pid"]] = End(content["code"], content["oom"], content["log"])
-        elif "id" in content:
-            self._answers[content["id"]] = content
+    def snapshots(self) -> dict[str, Snapshot]:
+        """Return what each VM that answers has now."""
+        found = at_once(self._agents, _snapshot)
+        return {
+            agent.name: Snapshot.from_plain(plain)
+            for agent, plain in zip(self._agents, found, strict=True)
+            if plain is not None
+        }
 
-    def _why_gone(self, code: int | None) -> str:
-        if self.host is None:
-            return f"{_LOCAL} {_ended(code)}"
-        said = [line for line in self._said if line.strip()]
-        last = f" ({said[-1].strip()})" if said else ""
-        if code == 255:
-            return f"{self.name} does not answer any more{last}"
-        return f"the agent of {self.name} {_ended(code)}{last}"
+    # helpers
 
-    def _keep_alive(self) -> None:
-        while not self._closing and not self._gone:
-            self.order("ping")
-            time.sleep(_PING_S)
+    def _agent(self, vm: int, *, found: bool = False) -> Agent:
+        path = self._folder / f"agent-{vm}.sock"
+        return Agent(
+            None if self._hosts is None else self._hosts[vm],
+            self._slots[vm],
+            self._ssh_config,
+            keep=None if self._keep_s is None else Keep(path, self._keep_s),
+            found=found,
+            on_change=self._tell_progress,
+        )
 
-    def _wait(self, reached: Callable[[], bool], deadline: float) -> bool:
-        with self._changed:
-            while not reached():
-                if self._gone or not self._changed.wait(max(0.0, deadline - time.monotonic())):
-                    return reached()
-        return True
+    def _tell_progress(self) -> None:
+        if self._hosts is not None:
+            self._progress(", ".join(f"{agent.name}: {agent.progress}" for agent in self._agents))
 
-    def _tail(self) -> str:
-        return "\n".join(self._said)
+    def _deadline(self) -> float:
+        return time.monotonic() + self._timeout_s
+
+    def _wait_until_greeted(self, agents: list[Agent]) -> None:
+        deadline, failed = self._deadline(), []
+        for agent in agents:
+            try:
+                agent.wait_until_greeted(deadline)
+            except StartFailed as error:
+                failed.append(error)
+        if failed:
+            raise StartFailed.together(failed)
+
+    def _look(self, agents: list[Agent]) -> None:
+        there = [vm for vm, agent in enumerate(agents) if not agent.lost]
+        up = [agents[vm] for vm in there]
+        links = network.choose(up)
+        if self._hosts is not None:
+            self.preflight = preflight.look(up, links, [self._slots[vm] for vm in there])
+            if self.preflight.fatal:
+                raise StartFailed.together([fatal.failure() for fatal in self.preflight.fatal])
+        self._links = dict(zip(there, links, strict=True))
 
 
-def at_once(agents: list[Agent], ask: Callable[[Agent], Result]) -> list[Result]:
-    """Ask every agent at the same time, and return the answers in order."""
-    with ThreadPoolExecutor(max(1, len(agents))) as pool:
-        return list(pool.map(ask, agents))
-
-
-def _ended(code: int | None) -> str:
-    return "did not greet in time" if code is None else exit_text(code)
+def _snapshot(agent: Agent) -> dict[str, Any] | None:
+    try:
+        plain: dict[str, Any] = agent.ask("snapshot")
+    except StartFailed:
+        return None
+    return plain

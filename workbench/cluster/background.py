@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from concurrent.futures import Future
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import copy_context
 from typing import TypeVar
 
+Asked = TypeVar("Asked")
 Result = TypeVar("Result")
 
 
@@ -39,3 +40,9 @@ def uninterrupted(task: Callable[[], Result]) -> Result:
         if interrupted:
             raise KeyboardInterrupt
         return result
+
+
+def at_once(asked: Sequence[Asked], ask: Callable[[Asked], Result]) -> list[Result]:
+    """Call `ask` with each of `asked` at the same time, and return the results in order."""
+    with ThreadPoolExecutor(max(1, len(asked))) as pool:
+        return list(pool.map(ask, asked))

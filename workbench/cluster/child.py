@@ -8,9 +8,11 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -19,6 +21,18 @@ from workbench.wire.lines import END, LineReader
 
 _CONNECT_S = 10.0
 _POLL_S = 0.01
+_PATH_BYTES = 107
+"""Longest name of a Unix socket (unix(7))."""
+UNSEEN = -1000
+"""Stands for the exit status of a process whose holder is gone: nobody saw how it ended."""
+
+
+@dataclass(frozen=True)
+class Keep:
+    """How a process outlives its kernel: the socket of its holder, and seconds without a kernel."""
+
+    path: Path
+    grace_s: float
 
 
 class Child(Protocol):
@@ -129,30 +143,63 @@ class Held:
         self._reader = LineReader()
         self._writing = threading.Lock()
         self._socket = socket.socket(socket.AF_UNIX)
-        deadline = time.monotonic() + _CONNECT_S
-        while True:
-            try:
-                self._socket.connect(str(path))
-                return
-            except OSError as error:
-                if time.monotonic() > deadline:
-                    raise StartFailed(f"the process behind {path} is gone: {error}") from error
-                time.sleep(_POLL_S)
+        try:
+            self._socket.connect(str(path))
+        except OSError:
+            self._socket.close()
+            raise
+
+    @classmethod
+    def find(cls, path: Path) -> Held:
+        """Connect to the holder of an earlier kernel.
+
+        Raises
+        ------
+        StartFailed
+            It is gone.
+        """
+        try:
+            return cls(path)
+        except OSError as error:
+            raise StartFailed(f"the process behind {path} is gone: {error}") from error
 
     @classmethod
     def start(cls, path: Path, grace_s: float, command: list[str]) -> Held:
-        """Start a command under a holder of its own, and connect to it."""
+        """Start a command under a holder of its own, and connect to it.
+
+        Raises
+        ------
+        StartFailed
+            There is no holder.
+        """
+        length = len(os.fsencode(path))
+        if length > _PATH_BYTES:
+            raise StartFailed(
+                f"the cluster was to be kept: {path} is too long for a socket ({length} bytes, "
+                f"{_PATH_BYTES} at most): name a shorter folder in JUPYTER_RUNTIME_DIR"
+            )
         holder = [sys.executable, "-m", "workbench.cluster.holder", str(path), str(grace_s)]
-        process = subprocess.Popen(
-            [*holder, *command],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        # it is this process's child for now, and must not stay behind as a zombie
-        threading.Thread(target=process.wait, daemon=True).start()
-        return cls(path)
+        with tempfile.TemporaryFile() as said:
+            process = subprocess.Popen(
+                [*holder, *command],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=said,
+                start_new_session=True,
+            )
+            # it is this process's child for now, and must not stay behind as a zombie
+            threading.Thread(target=process.wait, daemon=True).start()
+            deadline = time.monotonic() + _CONNECT_S
+            while True:
+                try:
+                    return cls(path)
+                except OSError:
+                    if process.poll() is not None or time.monotonic() > deadline:
+                        break
+                    time.sleep(_POLL_S)
+            said.seek(0)
+            log = said.read().decode("utf-8", "replace").strip()
+        raise StartFailed(f"the process that is to keep {path.stem} does not answer:\n{log}")
 
     def write(self, data: bytes) -> None:
         """See `Child`."""
@@ -173,10 +220,10 @@ class Held:
         return data
 
     def poll(self) -> int | None:
-        """See `Child`; -1 where only the end is known."""
+        """See `Child`; `UNSEEN` where only the end is known."""
         if self._code is not None:
             return self._code
-        return -1 if self._ended else None
+        return UNSEEN if self._ended else None
 
     def end(self, timeout_s: float) -> None:
         """See `Child`."""
@@ -195,3 +242,15 @@ class Held:
             self._socket.shutdown(socket.SHUT_RDWR)
         except OSError:
             return
+
+
+def exit_text(code: int) -> str:
+    """Return an exit code in words, such as ``"was killed by SIGKILL"``."""
+    if code == UNSEEN:
+        return "is gone, and so is the process that kept it"
+    if code >= 0:
+        return f"ended with exit status {code}"
+    try:
+        return f"was killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was killed by signal {-code}"

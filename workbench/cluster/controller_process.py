@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
 import sys
 import tempfile
 import threading
@@ -15,7 +14,7 @@ from typing import Any
 
 from jupyter_core.paths import jupyter_runtime_dir
 
-from workbench.cluster.child import Child, Held, Piped
+from workbench.cluster.child import Child, Held, Piped, exit_text
 from workbench.errors import StartFailed
 from workbench.wire.connection_file import wait_until_whole
 from workbench.wire.lines import LineReader
@@ -57,7 +56,7 @@ class ControllerProcess:
 
     def find(self) -> None:
         """Meet the one that an earlier kernel has started."""
-        self._follow(Held(self._socket))
+        self._follow(Held.find(self._socket))
 
     def _follow(self, child: Child) -> None:
         self._child = child
@@ -146,13 +145,3 @@ def new_folder() -> Path:
     runtime = runtime_folder()
     runtime.mkdir(parents=True, exist_ok=True, mode=0o700)
     return Path(tempfile.mkdtemp(prefix="workbench-", dir=runtime))
-
-
-def exit_text(code: int) -> str:
-    """Return an exit code in words, such as ``"was killed by SIGKILL"``."""
-    if code >= 0:
-        return f"ended with exit status {code}"
-    try:
-        return f"was killed by {signal.Signals(-code).name}"
-    except ValueError:
-        return f"was killed by signal {-code}"

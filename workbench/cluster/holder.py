@@ -3,10 +3,11 @@
 ``python -m workbench.cluster.holder SOCKET GRACE_S COMMAND...``
 
 It runs the command, and passes bytes between it and one client at a time on a
-Unix socket: the kernel. A client that comes later is told again what the
-command has reported so far. Without a client for the grace the command ends:
-its input is closed, then it is killed. In the command, ``{pid}`` stands for
-this process's id.
+Unix socket: the kernel. The command starts when the first client is there, which
+so hears all that it says, however soon it ends; one that comes later is told
+again what the command has reported so far. Without a client for the grace the
+command ends: its input is closed, then it is killed. In the command, ``{pid}``
+stands for this process's id.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from workbench.wire.lines import END, decode_line, encode_line
 
 REPEATED = frozenset({"hello", "facts", "loaded", "started", "exited"})
 """Reports that a later client must hear; answers to questions are none of its."""
+_FIRST_S = 10.0
 _PERIOD_S = 1.0
 _END_S = 3.0
 
@@ -42,39 +44,68 @@ class Holder:
         How long the command goes on without a client.
     command
         Program and arguments.
+
+    Raises
+    ------
+    TimeoutError
+        No client came.
+    OSError
+        The command cannot be started; the client was told.
     """
 
     def __init__(self, path: Path, grace_s: float, command: list[str]) -> None:
         self._grace_s = grace_s
         self._path = path
+        self._selector = selectors.DefaultSelector()
         self._server = socket.socket(socket.AF_UNIX)
         self._server.bind(str(path))
         self._server.listen(4)
-        self._client: socket.socket | None = None
+        self._client: socket.socket | None = self._first()
         self._alone_since = time.monotonic()
         self._pinged = 0.0
         self._history = b""
         self._partial = b""
-        self._process = subprocess.Popen(
-            [part.replace("{pid}", str(os.getpid())) for part in command],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+        self._process = self._start(command)
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._input = self._process.stdin.fileno()
         self._output = self._process.stdout.fileno()
 
+    def _first(self) -> socket.socket:
+        self._server.settimeout(_FIRST_S)
+        try:
+            client, _ = self._server.accept()
+        except TimeoutError:
+            self._path.unlink(missing_ok=True)
+            raise
+        self._server.settimeout(None)
+        self._selector.register(client, selectors.EVENT_READ)
+        return client
+
+    def _start(self, command: list[str]) -> subprocess.Popen[bytes]:
+        try:
+            return subprocess.Popen(
+                [part.replace("{pid}", str(os.getpid())) for part in command],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        except OSError as error:
+            assert self._client is not None
+            self._path.unlink(missing_ok=True)
+            told = f"{command[0]} cannot be started: {error}\n".encode()
+            self._client.sendall(told + encode_line("gone", {"code": 1}))
+            raise
+
     def run(self) -> None:
         """Serve until the command has ended, or nobody has come for the grace."""
-        with selectors.DefaultSelector() as selector:
+        with self._selector as selector:
             selector.register(self._server, selectors.EVENT_READ)
             selector.register(self._output, selectors.EVENT_READ)
             given_up = False
             try:
-                while not given_up and self._step(selector):
+                while not given_up and self._step():
                     if self._client is None:
                         self._keep_alive()
                         given_up = time.monotonic() - self._alone_since > self._grace_s
@@ -83,51 +114,51 @@ class Holder:
             if given_up:  # no kernel is there to remove the cluster's folder, and its keys
                 shutil.rmtree(self._path.parent, ignore_errors=True)
 
-    def _step(self, selector: selectors.BaseSelector) -> bool:
-        for key, _ in selector.select(_PERIOD_S):
+    def _step(self) -> bool:
+        for key, _ in self._selector.select(_PERIOD_S):
             if key.fileobj is self._server:
-                self._welcome(selector)
+                self._welcome()
             elif key.fd == self._output:
                 data = os.read(self._output, 1 << 16)
                 if not data:
                     return False
                 self._remember(data)
-                self._tell(selector, data)
+                self._tell(data)
             # a client may have left since this was ready
-            elif key.fileobj is self._client and not self._hear(selector):
+            elif key.fileobj is self._client and not self._hear():
                 return False
         return True
 
-    def _welcome(self, selector: selectors.BaseSelector) -> None:
+    def _welcome(self) -> None:
         peer, _ = self._server.accept()
-        self._leave(selector)  # one kernel at a time: the last to come
+        self._leave()  # one kernel at a time: the last to come
         self._client = peer
-        selector.register(peer, selectors.EVENT_READ)
-        self._tell(selector, self._history + self._partial)
+        self._selector.register(peer, selectors.EVENT_READ)
+        self._tell(self._history + self._partial)
 
-    def _hear(self, selector: selectors.BaseSelector) -> bool:
+    def _hear(self) -> bool:
         assert self._client is not None
         try:
             data = self._client.recv(1 << 16)
         except OSError:
             data = b""
         if not data:
-            self._leave(selector)
+            self._leave()
             return True
         with contextlib.suppress(OSError):
             os.write(self._input, data)
         return END not in data
 
-    def _tell(self, selector: selectors.BaseSelector, data: bytes) -> None:
+    def _tell(self, data: bytes) -> None:
         if self._client is not None and data:
             try:
                 self._client.sendall(data)
             except OSError:
-                self._leave(selector)
+                self._leave()
 
-    def _leave(self, selector: selectors.BaseSelector) -> None:
+    def _leave(self) -> None:
         if self._client is not None:
-            selector.unregister(self._client)
+            self._selector.unregister(self._client)
             self._client.close()
             self._client = None
             self._alone_since = time.monotonic()

@@ -33,13 +33,13 @@ class IdleWatch:
     Parameters
     ----------
     after
-        As `seconds` reads it.
+        As `seconds` reads it; None for never.
     release
         Called, in a thread, with the time in words.
     """
 
-    def __init__(self, after: str | float, release: Callable[[str], None]) -> None:
-        self._after_s = seconds(after)
+    def __init__(self, after: str | float | None, release: Callable[[str], None]) -> None:
+        self._after_s = float("inf") if after is None else seconds(after)
         self._text = f"{self._after_s:g} s" if isinstance(after, int | float) else str(after)
         self._release = release
         self._stopped = threading.Event()
@@ -47,6 +47,8 @@ class IdleWatch:
 
     def start(self) -> None:
         """Begin to watch."""
+        if self._after_s == float("inf"):
+            return
         self._stopped = threading.Event()
         self.used()
         threading.Thread(

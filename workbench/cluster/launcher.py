@@ -18,7 +18,8 @@ from typing import Any
 from ipyparallel.cluster.launcher import EngineLauncher
 from traitlets import Float, Unicode
 
-from workbench.cluster.agents import Agent, at_once
+from workbench.cluster.agent import Agent
+from workbench.cluster.background import at_once
 from workbench.cluster.hosts import parse_hosts, total_slots
 from workbench.errors import StartFailed, UsageError
 from workbench.wire.connection_file import wait_until_whole

@@ -11,7 +11,7 @@ import ipaddress
 import socket
 from dataclasses import dataclass
 
-from workbench.cluster.agents import Agent
+from workbench.cluster.agent import Agent
 from workbench.errors import StartFailed
 from workbench.resources import Snapshot
 from workbench.resources.snapshot import Nic
@@ -56,15 +56,15 @@ def kernel_address(agents: list[Agent]) -> str:
     if len(set(seen.values())) > 1:
         told = ", ".join(f"{name} sees {address}" for name, address in seen.items())
         raise StartFailed(
-            f"the VMs see this machine at different addresses ({told}): its ports can be on one "
-            "only; reach all VMs through one network (HostName in the ssh config)"
+            f"the VMs see this machine at different addresses ({told}), its ports can be on one",
+            cure="reach all VMs through one network (HostName in the ssh config)",
         )
     address = next(iter(seen.values()))
     if ":" in address or not _is_own(address):
         raise StartFailed(
             f"the VMs see this machine at {address}, where it cannot listen for them (a jump host, "
-            "an address translation or IPv6 in between): reach them over a network in which both "
-            "have IPv4 addresses of their own"
+            "an address translation or IPv6 in between)",
+            cure="reach them over a network in which both have IPv4 addresses of their own",
         )
     return address
 
@@ -170,9 +170,13 @@ def _named(agent: Agent, interface: str) -> Link:
         plain = sorted(nic.addresses, key=lambda text: ":" in text)  # IPv4 first
         if plain:
             return Link(nic.name, plain[0], "as asked")
-        raise StartFailed(f"{agent.name}: interface {interface} has no address: give it one")
+        raise StartFailed(
+            f"interface {interface} has no address", vm=agent.name, cure="give it one"
+        )
     raise StartFailed(
-        f"{agent.name}: interface {interface!r} was asked for; there are {', '.join(names)}"
+        f"interface {interface!r} was asked for; there are {', '.join(names)}",
+        vm=agent.name,
+        cure="name one of these",
     )
 
 
@@ -185,8 +189,9 @@ def _routed(agent: Agent, agents: list[Agent]) -> Link:
         if answer["source"] and answer["interface"] not in {"", LOOPBACK}:
             return Link(answer["interface"], answer["source"], f"its route to {target}")
     raise StartFailed(
-        f"{agent.name}: no route to the other VMs ({', '.join(others)}) was found: name its "
-        "interface (interface=... in the host file)"
+        f"no route to the other VMs ({', '.join(others)}) was found",
+        vm=agent.name,
+        cure="name its interface (interface=... in the host file)",
     )
 
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from workbench.cluster.hosts import Host, HostsLike, parse_hosts, total_slots
+from workbench.cluster.host import Host
+from workbench.cluster.hosts import HostsLike, parse_hosts, total_slots
 from workbench.cluster.idle import seconds
 from workbench.errors import UsageError
 

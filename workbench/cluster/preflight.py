@@ -7,8 +7,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from workbench.cluster.agents import Agent, at_once
+from workbench.cluster.agent import Agent
+from workbench.cluster.background import at_once
 from workbench.cluster.network import Link
+from workbench.errors import HorovodMissing, StartFailed
 from workbench.resources import Snapshot
 
 _SHM_BYTES = 64 << 20
@@ -35,8 +37,14 @@ class Problem:
     what: str
     cure: str
 
-    def __str__(self) -> str:
-        return f"{self.vm}: {self.what}: {self.cure}"
+    @classmethod
+    def of(cls, vm: str, error: StartFailed | HorovodMissing) -> Problem:
+        """Return what keeps a VM from its ranks, as a start would tell it."""
+        return cls(error.vm or vm, True, error.cause, error.cure)
+
+    def failure(self) -> StartFailed:
+        """Return what a start raises."""
+        return StartFailed(self.what, vm=self.vm, cure=self.cure)
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
-from workbench.cluster.hosts import Host
+from workbench.cluster.host import Host
+from workbench.errors import StartFailed
 
 _CONNECT_S = 10
 _ALIVE_S = 2
@@ -26,7 +28,16 @@ def command(host: Host, program: Iterable[str], config: Path | None) -> list[str
         Program and arguments, quoted here for the login shell there.
     config
         An ssh client configuration to use instead of the user's own.
+
+    Raises
+    ------
+    StartFailed
+        There is no ssh here.
     """
+    if shutil.which("ssh") is None:
+        raise StartFailed(
+            "there is no ssh on this machine", cure="install the package openssh-client"
+        )
     options = {
         "BatchMode": "yes",  # a question would never be answered
         "ConnectTimeout": _CONNECT_S,
@@ -89,8 +100,8 @@ _CAUSES = (
 )
 
 
-def explain(host: Host, code: int | None, said: str, python: str) -> str:
-    """Return why the agent of a VM ended before it greeted: cause, cure, and what was said.
+def failure(host: Host, code: int | None, said: str, python: str) -> StartFailed:
+    """Return why the agent of a VM ended before it greeted: cause, what was said, and cure.
 
     Parameters
     ----------
@@ -104,7 +115,7 @@ def explain(host: Host, code: int | None, said: str, python: str) -> str:
     cause, cure = _cause(code, said, python)
     last = _last_line(said)
     told = f" ({last})" if last else ""
-    return f"{host.name}: {cause}{told}: {cure.format(host=host.name, python=python)}"
+    return StartFailed(cause + told, vm=host.name, cure=cure.format(host=host.name, python=python))
 
 
 def _cause(code: int | None, said: str, python: str) -> tuple[str, str]:

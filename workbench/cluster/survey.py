@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from workbench.cluster import network, preflight
-from workbench.cluster.agents import Agent, at_once
+from workbench.cluster.agent import Agent
+from workbench.cluster.background import at_once
 from workbench.cluster.hosts import HostsLike, parse_hosts
 from workbench.cluster.preflight import Preflight, Problem
 from workbench.errors import HorovodMissing, StartFailed
@@ -58,16 +59,13 @@ def _look(agents: list[Agent], deadline: float) -> Survey:
             there.append(agent)
             agent.wait_until_loaded(deadline)
         except (StartFailed, HorovodMissing) as error:
-            cause, _, cure = str(error).removeprefix(f"{agent.name}: ").rpartition(": ")
-            problems.append(Problem(agent.name, True, cause, cure))
+            problems.append(Problem.of(agent.name, error))
     found = Preflight([], [])
     if there:
         slots = [agent.host.slots if agent.host else 1 for agent in there]
         try:
             found = preflight.look(there, network.choose(there), slots)
         except StartFailed as error:
-            vm, _, cause = str(error).partition(": ")
-            what, _, cure = cause.rpartition(": ")
-            problems.append(Problem(vm, True, what, cure))
+            problems.append(Problem.of(there[0].name, error))
     snapshots = {agent.name: Snapshot.from_plain(agent.facts["snapshot"]) for agent in there}
     return Survey(Preflight(found.rows, problems + found.problems), snapshots)

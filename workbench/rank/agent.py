@@ -24,12 +24,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 import workbench
 from workbench.rank.children import Children
 from workbench.rank.reach import Reach, networks
 from workbench.wire.lines import PROTOCOL, LineReader, encode_line
 
 _PERIOD_S = 0.25
+_RETIRE_S = 3.0
+_SAME_S = 1.0
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
@@ -65,6 +69,7 @@ class Agent:
             "memory": self._children.memory_bytes,
             "clock": time.time,
             "snapshot": _snapshot,
+            "retire": _retire,
         }
         self._loader: threading.Thread | None = None
         self._loaded: dict[str, Any] | None = None
@@ -215,6 +220,7 @@ def _hello() -> dict[str, Any]:
         "python": ".".join(map(str, sys.version_info[:3])),
         "host": socket.gethostname(),
         "pid": os.getpid(),
+        "began": psutil.Process().create_time(),
         "connection": os.environ.get("SSH_CONNECTION", ""),
     }
 
@@ -241,6 +247,21 @@ def _snapshot() -> dict[str, Any]:
     from workbench.resources import take_snapshot
 
     return take_snapshot().to_plain()
+
+
+def _retire(pid: int, began: float) -> None:
+    """End an agent whose kernel has lost it, and with it its ranks; it may be gone already."""
+    try:
+        other = psutil.Process(pid)
+        if abs(other.create_time() - began) > _SAME_S:
+            return  # the number is another process's by now
+        other.terminate()
+        try:
+            other.wait(_RETIRE_S)
+        except psutil.TimeoutExpired:
+            other.kill()
+    except psutil.NoSuchProcess:
+        return
 
 
 def main() -> None:

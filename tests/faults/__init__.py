@@ -1,0 +1,1 @@
+"""Faults at each stage of a cluster; a file for each stage lists its own."""

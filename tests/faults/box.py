@@ -1,0 +1,271 @@
+"""What the tests of faults share: a fault as data, a cluster of their own, and ways to wait."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import threading
+import time
+from dataclasses import dataclass
+
+import psutil
+import pytest
+
+import workbench as wb
+from workbench.cluster import TextSink
+from workbench.errors import ClusterStopped
+
+HANG_S = 2.0
+SETUP = """
+import ctypes, os, psutil, resource, signal, sys, threading, time
+import torch
+import horovod.torch as hvd
+kept = rank * 10
+"""
+ASK = """
+import torch, horovod.torch as hvd
+(globals().get('kept'), float(hvd.allreduce(torch.ones(1), op=hvd.Sum)))
+"""
+MEET = "hvd.allreduce(torch.ones(1), name='met')"
+SMALL = """
+limit = psutil.Process().memory_info().vms + (256 << 20)
+resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
+bytearray(1 << 33)
+"""
+HOOK = '''
+"""Lets a test put code before a step of a rank's start: a file named STEP-VM-SLOT."""
+import importlib.util, os, sys
+
+FOLDER = os.path.dirname(__file__)
+
+def before(name, function):
+    def wrapped(*args, **options):
+        place = os.environ["WORKBENCH_PLACE"].replace(":", "-")
+        path = os.path.join(FOLDER, f"{name}-{place}")
+        if os.path.exists(path):
+            with open(path) as file:
+                source = file.read()
+            os.unlink(path)
+            exec("import ctypes, os, psutil, resource, signal, sys, time\\n" + source, {})
+        return function(*args, **options)
+    return wrapped
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name != "workbench.rank.session":
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        run = spec.loader.exec_module
+        def exec_module(module):
+            run(module)
+            for step in ("hello", "join", "meet", "part"):
+                setattr(module, step, before(step, getattr(module, step)))
+        spec.loader.exec_module = exec_module
+        return spec
+
+sys.meta_path.insert(0, Finder())
+'''
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One fault: when, what, how rank 1 comes to it, and what the user must be told.
+
+    Without code it is played by the function that `by` names.
+    """
+
+    stage: str
+    what: str
+    code: str = ""
+    says: str = ""
+    dead: tuple[int, ...] = ()
+    by: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.stage} {self.what}".replace(" ", "-")
+
+
+def play(fault, function, request):
+    """Play a fault: the function takes the fault, and fixtures, by the names of its arguments."""
+    names = function.__code__.co_varnames[: function.__code__.co_argcount]
+    fixtures = {name: request.getfixturevalue(name) for name in names if name != "fault"}
+    function(**fixtures, **({"fault": fault} if "fault" in names else {}))
+    request.getfixturevalue("box").settled()
+
+
+def quiet(cluster, source, timeout=20.0, **options):
+    return cluster.run(source, sink=TextSink(), timeout=timeout, **options)
+
+
+def ours():
+    """The agents, ranks and controllers of this process, orphans included."""
+    me, found = str(os.getpid()), set()
+    for process in psutil.process_iter(["cmdline", "status"]):
+        words = process.info["cmdline"] or []
+        mine = {"workbench.rank.agent", "workbench.cluster.controller"} & set(words)
+        if mine and me in words and process.info["status"] != psutil.STATUS_ZOMBIE:
+            found.add(process.pid)
+    return found
+
+
+def leader(module):
+    """The one process of this one that runs a module; ranks and helpers are its children."""
+    (pid,) = [
+        process.pid
+        for process in psutil.Process().children()
+        if module in process.cmdline() and process.status() != psutil.STATUS_ZOMBIE
+    ]
+    return pid
+
+
+def within(seconds, reached):
+    """Whether something comes true within some seconds."""
+    deadline = time.monotonic() + seconds
+    while not (done := reached()) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return done
+
+
+def status(pid):
+    """What a process is doing, or None where it is gone."""
+    try:
+        return psutil.Process(pid).status()
+    except psutil.NoSuchProcess:
+        return None
+
+
+def alive(pid):
+    """Whether a process runs: one that has ended may not have been reaped yet."""
+    return status(pid) not in {None, psutil.STATUS_ZOMBIE}
+
+
+def interrupt():
+    """Do as Ctrl-C in the kernel does."""
+    signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+
+
+def when(reached, action):
+    """Do something as soon as something has come true."""
+
+    def follow():
+        if within(20, reached):
+            action()
+
+    thread = threading.Thread(target=follow, daemon=True)
+    thread.start()
+    return thread
+
+
+@contextlib.contextmanager
+def bounded(seconds):
+    """The body takes no longer."""
+    began = time.monotonic()
+    yield
+    assert time.monotonic() - began < seconds
+
+
+class Box:
+    """One cluster of three ranks for all tests, made when it is wanted."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self._cluster = None
+        self._processes = 0
+
+    @property
+    def cluster(self):
+        """The cluster, which is ready; ranks hold `kept`."""
+        if self._cluster is None:
+            self._cluster = wb.Cluster(n=3, hang_after_s=HANG_S, start_timeout_s=20).start()
+            quiet(self._cluster, SETUP)
+            self._processes = len(ours())
+        return self._cluster
+
+    def pid_of(self, module):
+        """The agent or the controller."""
+        assert self.cluster.state == "ready"
+        return leader(module)
+
+    @property
+    def agent(self):
+        return self.pid_of("workbench.rank.agent")
+
+    @property
+    def controller(self):
+        return self.pid_of("workbench.cluster.controller")
+
+    def put(self, step, source, slot=1):
+        """Have the rank of a slot run `source` before a step, once; return the file of it."""
+        path = self.folder / f"{step}-0-{slot}"
+        partial = path.with_suffix(".new")
+        partial.write_text(source)
+        partial.rename(path)
+        return path
+
+    def close(self):
+        """Stop what runs; the next who wants a cluster gets a new one."""
+        cluster, self._cluster = self._cluster, None
+        if cluster is not None:
+            cluster.stop()
+
+    def lives(self, dead=()):
+        """Those that are lost are told; `restart` helps; the rest is as before."""
+        cluster = self.cluster
+        if dead:
+            assert cluster.state == "failed"
+            assert tuple(r.rank for r in cluster.ranks if r.state == "dead") == tuple(dead)
+            with pytest.raises(ClusterStopped, match="%cluster restart --ranks"):
+                quiet(cluster, "1")
+            cluster.restart()
+        assert cluster.state == "ready", cluster.message
+        found = quiet(cluster, ASK).values
+        assert found == {r: (None if r in dead else r * 10, 3.0) for r in range(3)}
+        quiet(cluster, SETUP)
+
+    def lost(self):
+        """All ranks are lost: that is told, and what to do."""
+        assert self.cluster.state == "failed"
+        with pytest.raises(ClusterStopped, match="%cluster stop, %cluster start"):
+            quiet(self.cluster, "1")
+        with bounded(10):
+            self.close()
+
+    def settled(self):
+        """Nothing runs but the cluster, where there is one."""
+        for path in self.folder.glob("*-0-*"):
+            path.unlink()
+        up = 0 if self._cluster is None else self._processes
+        assert within(5, lambda: len(ours()) == up), [
+            (pid, status(pid), psutil.Process(pid).ppid()) for pid in ours()
+        ]
+
+
+@contextlib.contextmanager
+def small_disk(folder):
+    """A file system of 64 KB."""
+    if os.getuid() != 0:
+        pytest.skip("only root can mount a file system")
+    folder.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "small", str(folder)], check=True)
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+@contextlib.contextmanager
+def across(machines):
+    """A rank on each of two VMs; nothing of it is left here."""
+    cluster = wb.Cluster(hosts=machines.hosts(1), ssh_config=machines.ssh_config)
+    children = {process.pid for process in psutil.Process().children()}
+    try:
+        cluster.start()
+        quiet(cluster, SETUP)
+        yield cluster
+    finally:
+        machines.mend("vm2")
+        cluster.stop()
+    assert within(
+        5, lambda: {process.pid for process in psutil.Process().children()} <= children
+    ), psutil.Process().children()

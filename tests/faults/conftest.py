@@ -1,0 +1,53 @@
+"""The cluster of the tests of faults, and two VMs."""
+
+import contextlib
+import os
+import signal
+
+import pytest
+
+from workbench.vms import vms, why_not
+
+from .box import HOOK, Box, ours, within
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("hook")
+    (folder / "sitecustomize.py").write_text(HOOK)
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(folder), before]))
+    found = Box(folder)
+    try:
+        yield found
+    finally:
+        found.close()
+        if before is None:
+            del os.environ["PYTHONPATH"]
+        else:
+            os.environ["PYTHONPATH"] = before
+    assert within(5, lambda: not ours())
+
+
+@pytest.fixture
+def box(shared):
+    """What the tests share; what a failed test leaves is ended here."""
+    try:
+        yield shared
+    finally:
+        cluster = shared._cluster
+        if cluster is not None and (cluster.state != "ready" or len(ours()) != shared._processes):
+            shared.close()
+        if shared._cluster is None:
+            for pid in ours():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+
+
+@pytest.fixture(scope="module")
+def machines():
+    """Two VMs."""
+    if why_not() is not None:
+        pytest.skip(str(why_not()))
+    with vms(2, gbps=1.0) as found:
+        yield found

@@ -1,0 +1,198 @@
+"""What goes wrong while no cell runs: it is named, and what can live on does."""
+
+import contextlib
+import os
+import resource
+import signal
+
+import psutil
+import pytest
+from timers import later
+
+from workbench.cluster import Kept
+from workbench.errors import (
+    ClusterStopped,
+    RanksFailed,
+)
+
+from .box import (
+    ASK,
+    HANG_S,
+    MEET,
+    SETUP,
+    Fault,
+    across,
+    bounded,
+    play,
+    quiet,
+    within,
+)
+
+STAGE = "between cells"
+FAULTS = (
+    Fault(STAGE, "a rank is SIGKILLed", by="killed_while_idle"),
+    Fault(STAGE, "a rank segfaults", by="segfaults_while_idle"),
+    Fault(STAGE, "a rank is SIGSTOPped for a while", by="stopped_while_idle"),
+    Fault(STAGE, "the agent is killed", by="agent_killed_while_idle"),
+    Fault(STAGE, "the controller is killed", by="controller_killed_while_idle"),
+    Fault(STAGE, "a rank is replaced in a directory that is gone", by="directory_gone"),
+    Fault(STAGE, "Horovod was shut down", by="shut_down"),
+    Fault(STAGE, "descriptor 1 was closed", by="descriptor_1_closed"),
+    Fault(STAGE, "hvd was deleted", by="hvd_deleted"),
+    Fault(STAGE, "sys.stdout was replaced", by="stdout_replaced"),
+    Fault(STAGE, "a value cannot be pickled", by="value_not_pickled"),
+    Fault(STAGE, "a value cannot be unpickled", by="value_not_unpickled"),
+    Fault(STAGE, "a value exits when unpickled", by="value_exits_when_unpickled"),
+    Fault(STAGE, "a rank prints 20 MB", by="much_printed"),
+    Fault(STAGE, "a VM is cut off for good", by="vm_cut_while_idle"),
+)
+
+
+@pytest.mark.timeout(60, method="signal")
+@pytest.mark.parametrize("fault", FAULTS, ids=str)
+def test_fault(fault, request):
+    """The fault is named; survivors keep their variables; the way on works; nothing is left."""
+    play(fault, globals()[fault.by], request)
+
+
+def replaced(box, name):
+    """Rank 1 dies of a signal and is named; it can be replaced, and the others stand."""
+    assert within(3, lambda: box.cluster.ranks[1].state == "dead")
+    with pytest.raises(ClusterStopped, match=rf"killed by {name}.*restart --ranks 1"):
+        quiet(box.cluster, "1")
+    box.cluster.restart()
+    assert box.cluster.pull(["kept"], ranks=[0, 2]) == {0: {"kept": 0}, 2: {"kept": 20}}
+    quiet(box.cluster, SETUP)
+    box.lives()
+
+
+def killed_while_idle(box):
+    os.kill(box.cluster.ranks[1].pid, signal.SIGKILL)
+    replaced(box, "SIGKILL")
+
+
+def segfaults_while_idle(box):
+    source = "if rank == 1: threading.Timer(0.3, ctypes.string_at, (0,)).start()"
+    quiet(box.cluster, source)
+    replaced(box, "SIGSEGV")
+
+
+def stopped_while_idle(box):
+    pid = box.cluster.ranks[1].pid
+    os.kill(pid, signal.SIGSTOP)
+    with later(HANG_S + 3, lambda: os.kill(pid, signal.SIGCONT)):
+        result = quiet(box.cluster, f"{MEET}; rank")
+    assert "Missing is rank 1, which does not answer: its process is stopped" in result.output
+    box.lives()
+
+
+def agent_killed_while_idle(box):
+    os.kill(box.agent, signal.SIGKILL)
+    assert within(3, lambda: box.cluster.ranks[0].state == "dead")
+    with pytest.raises(ClusterStopped, match=r"agent of this machine .*SIGKILL"):
+        quiet(box.cluster, "1")
+    box.close()
+
+
+def controller_killed_while_idle(box):
+    os.kill(box.controller, signal.SIGKILL)
+    assert within(3, lambda: box.cluster.ranks[0].state == "dead")
+    with pytest.raises(ClusterStopped, match="controller was killed by SIGKILL"):
+        quiet(box.cluster, "1")
+    box.close()
+
+
+def directory_gone(box, tmp_path):
+    folder = tmp_path / "away"
+    folder.mkdir()
+    quiet(box.cluster, f"before = os.getcwd(); os.chdir({str(folder)!r})")
+    assert set(quiet(box.cluster, "os.getcwd()").values.values()) == {str(folder)}
+    folder.rmdir()
+    with pytest.raises(RanksFailed, match="FileNotFoundError"):
+        quiet(box.cluster, "os.getcwd()")
+    box.cluster.restart([1])
+    quiet(box.cluster, "os.chdir(before)", ranks=[0, 2])
+    quiet(box.cluster, "kept = 10", ranks=[1])
+    box.lives()
+
+
+def shut_down(box):
+    quiet(box.cluster, "hvd.shutdown()")
+    box.lives()
+
+
+def descriptor_1_closed(box):
+    quiet(box.cluster, "os.close(1)")
+    source = "import subprocess; print('printed'); subprocess.run(['echo', 'echoed'], check=True);"
+    output = quiet(box.cluster, source).output
+    assert "[ranks 0-2] printed" in output
+    assert "[ranks 0-2] echoed" in output
+    box.lives()
+
+
+def hvd_deleted(box):
+    quiet(box.cluster, "del hvd")
+    with pytest.raises(RanksFailed, match="name 'hvd' is not defined"):
+        quiet(box.cluster, "hvd.size()")
+    quiet(box.cluster, "import horovod.torch as hvd")
+    box.lives()
+
+
+def stdout_replaced(box):
+    quiet(box.cluster, "sys.stdout = sys.stderr = open(os.devnull, 'w')\nprint('unheard')")
+    assert "[ranks 0-2] heard" in quiet(box.cluster, "print('heard')").output
+    box.lives()
+
+
+def value_not_pickled(box):
+    value = quiet(box.cluster, "threading.Lock()").values[1]
+    assert isinstance(value, Kept)
+    assert "cannot pickle" in value.reason
+    quitting = "class Bad:\n    def __reduce__(self): sys.exit(3)\nBad()"
+    with contextlib.suppress(RanksFailed):
+        value = quiet(box.cluster, quitting).values[1]
+        assert isinstance(value, Kept)
+    box.lives()
+
+
+UNREADABLE = "class Bad:\n    def __reduce__(self): return exec, ({!r},)\nBad()"
+
+
+def value_not_unpickled(box):
+    value = quiet(box.cluster, UNREADABLE.format("raise ValueError('no such thing')")).values[1]
+    assert isinstance(value, Kept)
+    assert "ValueError: no such thing" in value.reason
+    box.lives()
+
+
+def value_exits_when_unpickled(box):
+    try:
+        value = quiet(box.cluster, UNREADABLE.format("raise SystemExit(3)")).values[1]
+    except SystemExit:
+        pytest.fail("reading a value ended the kernel")
+    assert isinstance(value, Kept)
+    assert "SystemExit" in value.reason
+    box.lives()
+
+
+def much_printed(box):
+    """100 MB arrive as well, in eleven seconds."""
+    before = psutil.Process().memory_info().rss
+    source = "if rank == 1:\n    for _ in range(20): print(('x' * 99 + '\\n') * 10_000, end='')"
+    with bounded(30):
+        result = quiet(box.cluster, source, timeout=50)
+    assert result.output.count("x" * 99) == 200_000
+    assert psutil.Process().memory_info().rss - before < 1 << 30
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < 3 << 20
+    box.lives()
+
+
+def vm_cut_while_idle(box, machines):
+    box.close()
+    with across(machines) as cluster:
+        machines.cut("vm2")
+        with bounded(25), pytest.raises((RanksFailed, ClusterStopped), match="vm2 does not answer"):
+            quiet(cluster, MEET, timeout=24)
+        with bounded(15):
+            cluster.resize()
+        assert quiet(cluster, ASK).values == {0: (0, 1.0)}

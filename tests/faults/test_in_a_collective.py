@@ -1,0 +1,244 @@
+"""What goes wrong in a cell while other ranks wait in a collective: they are freed."""
+
+import os
+import re
+import signal
+import textwrap
+import time
+
+import pytest
+from timers import later
+
+from workbench.cluster import TextSink
+from workbench.errors import (
+    CellInterrupted,
+    CellTimeout,
+    RanksFailed,
+)
+
+from .box import (
+    HANG_S,
+    MEET,
+    SMALL,
+    Fault,
+    across,
+    bounded,
+    interrupt,
+    play,
+    quiet,
+    small_disk,
+)
+
+TAKEN = """
+opened, limit = [], resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (512, limit[1]))
+try:
+    while True: opened.append(os.open(os.devnull, os.O_RDONLY))
+finally:
+    resource.setrlimit(resource.RLIMIT_NOFILE, limit)
+    for descriptor in opened: os.close(descriptor)
+"""
+MUTE = """
+class Mute(Exception):
+    def __str__(self): raise OSError('mute')
+raise Mute
+"""
+STAGE = "in a collective"
+FAULTS = (
+    Fault(STAGE, "a rank raises", "raise ValueError('boom')", "ValueError: boom"),
+    Fault(STAGE, "a rank is SIGKILLed", "os.kill(os.getpid(), 9)", "killed by SIGKILL", (1,)),
+    Fault(STAGE, "a rank segfaults", "ctypes.string_at(0)", "killed by SIGSEGV", (1,)),
+    Fault(STAGE, "a rank calls os._exit", "os._exit(7)", "exit status 7", (1,)),
+    Fault(STAGE, "a rank calls sys.exit", "sys.exit(8)", "SystemExit"),
+    Fault(STAGE, "a rank raises KeyboardInterrupt", "raise KeyboardInterrupt", "KeyboardInterrupt"),
+    Fault(STAGE, "a rank has no memory left", SMALL, "MemoryError"),
+    Fault(STAGE, "a rank has no descriptor left", TAKEN, "Too many open files"),
+    Fault(STAGE, "a rank raises what has no text", MUTE, "Mute"),
+    Fault(STAGE, "a rank leaves the ring", "hvd.shutdown(); 1/0", "ZeroDivisionError"),
+    Fault(STAGE, "a full disk", by="full_disk_in_a_cell"),
+    Fault(STAGE, "a rank is SIGSTOPped for a while", by="stopped_in_a_collective"),
+    Fault(STAGE, "a thread of a waiting rank segfaults", by="thread_segfaults_in_a_collective"),
+    Fault(STAGE, "a thread of a waiting rank raises", by="thread_raises_in_a_collective"),
+    Fault(STAGE, "the agent is killed", by="agent_killed_in_a_collective"),
+    Fault(STAGE, "the controller is killed", by="controller_killed_in_a_collective"),
+    Fault(STAGE, "the kernel is interrupted", by="interrupted_in_a_collective"),
+    Fault(STAGE, "names differ", by="names_differ"),
+    Fault(STAGE, "shapes differ", by="shapes_differ"),
+    Fault(STAGE, "dtypes differ", by="dtypes_differ"),
+    Fault(STAGE, "batch counts differ", by="batch_counts_differ"),
+    Fault(STAGE, "a rank holds the GIL", by="gil_held"),
+    Fault(STAGE, "a link is cut for two seconds", by="link_cut_and_mended"),
+)
+
+
+@pytest.mark.timeout(60, method="signal")
+@pytest.mark.parametrize("fault", FAULTS, ids=str)
+def test_fault(fault, request):
+    """The fault is named; survivors keep their variables; the way on works; nothing is left."""
+    play(fault, globals()[fault.by or "cell_fails"], request)
+
+
+# two ranks wait in it when the third fails
+
+
+def cell_fails(box, fault):
+    source = f"if rank == 1:\n    time.sleep(0.3)\n{textwrap.indent(fault.code, '    ')}\n{MEET}"
+    with bounded(15), pytest.raises(RanksFailed, match=rf"(?s){fault.says}") as caught:
+        quiet(box.cluster, source)
+    assert list(caught.value.errors) == [1]
+    assert "[ranks 0,2] freed" in str(caught.value)
+    box.lives(fault.dead)
+    quiet(box.cluster, "resource.setrlimit(resource.RLIMIT_AS, (-1, -1))")
+
+
+def full_disk_in_a_cell(box, tmp_path):
+    with small_disk(tmp_path / "disk") as folder:
+        source = f"""
+before = os.getcwd()
+try:
+    if rank == 1:
+        os.chdir({str(folder)!r})
+        with open("checkpoint.pt", "wb") as file:
+            torch.save(torch.ones(1 << 20), file)
+    {MEET}
+finally:
+    os.chdir(before)
+"""
+        with pytest.raises(RanksFailed, match=r"No space left|PytorchStreamWriter|write") as caught:
+            quiet(box.cluster, source)
+        assert list(caught.value.errors) == [1]
+        with pytest.raises(RanksFailed, match="No space left on device"):
+            quiet(box.cluster, f"open({str(folder / 'x')!r}, 'w').write('x' * (1 << 20))")
+    box.lives()
+
+
+def stopped_in_a_collective(box):
+    pid = box.cluster.ranks[1].pid
+    with later(HANG_S + 3, lambda: os.kill(pid, signal.SIGCONT)):
+        result = quiet(
+            box.cluster,
+            f"if rank == 1: os.kill(os.getpid(), signal.SIGSTOP)\n{MEET}; rank",
+        )
+    assert "Missing is rank 1, which does not answer: its process is stopped" in result.output
+    assert result.values == {0: 0, 1: 1, 2: 2}
+    box.lives()
+
+
+def in_a_thread(code):
+    """A cell in which rank 1 waits in a collective when one of its threads does something."""
+    return (
+        "def soon():\n    time.sleep(0.3)\n"
+        f"{textwrap.indent(code, '    ')}\n"
+        "if rank == 1: threading.Thread(target=soon).start()\n"
+        f"if rank == 2: time.sleep(1.5)\n{MEET}; rank"
+    )
+
+
+def thread_segfaults_in_a_collective(box):
+    with bounded(15), pytest.raises(RanksFailed, match="killed by SIGSEGV") as caught:
+        quiet(box.cluster, in_a_thread("ctypes.string_at(0)"))
+    assert list(caught.value.errors) == [1]
+    box.lives(dead=(1,))
+
+
+def thread_raises_in_a_collective(box):
+    result = quiet(box.cluster, in_a_thread("raise ValueError('boom')"))
+    assert "[rank 1] ValueError: boom" in result.output
+    assert result.values == {0: 0, 1: 1, 2: 2}
+    box.lives()
+
+
+WAIT = f"if rank == 1: time.sleep(30)\n{MEET}"
+
+
+def agent_killed_in_a_collective(box):
+    agent = box.agent
+    with (
+        bounded(15),
+        later(0.5, lambda: os.kill(agent, signal.SIGKILL)),
+        pytest.raises(RanksFailed, match=r"agent of this machine .*SIGKILL"),
+    ):
+        quiet(box.cluster, WAIT)
+    box.lost()
+
+
+def controller_killed_in_a_collective(box):
+    controller = box.controller
+    with (
+        bounded(15),
+        later(0.5, lambda: os.kill(controller, signal.SIGKILL)),
+        pytest.raises(RanksFailed, match="controller was killed by SIGKILL"),
+    ):
+        quiet(box.cluster, WAIT)
+    box.lost()
+
+
+def interrupted_in_a_collective(box):
+    cluster = box.cluster
+    with bounded(15), later(0.5, interrupt), pytest.raises(CellInterrupted):
+        quiet(cluster, WAIT)
+    box.lives()
+
+
+def names_differ(box):
+    sink = TextSink()
+    source = "hvd.allreduce(torch.ones(1), name='a' if rank else 'b')"
+    with bounded(20), pytest.raises(CellTimeout):
+        box.cluster.run(source, sink=sink, timeout=HANG_S + 3)
+    assert "[rank 0] in 'b'; [ranks 1-2] in 'a'" in sink.text
+    box.lives()
+
+
+def shapes_differ(box):
+    with bounded(15), pytest.raises(RanksFailed, match=r"(?i)mismatched.*shape"):
+        quiet(box.cluster, "hvd.allreduce(torch.ones(1 + rank), name='met')")
+    box.lives()
+
+
+def dtypes_differ(box):
+    source = "x = torch.ones(2, dtype=(torch.float32, torch.int32)[rank == 1])\n"
+    with bounded(15), pytest.raises(RanksFailed, match=r"(?i)mismatched data types"):
+        quiet(box.cluster, source + "hvd.allreduce(x, name='met')")
+    box.lives()
+
+
+def batch_counts_differ(box):
+    sink = TextSink()
+    source = "for batch in range(4 + rank):\n    hvd.allreduce(torch.ones(1), name='batch')"
+    with bounded(20), pytest.raises(RanksFailed):
+        box.cluster.run(source, sink=sink, timeout=30)
+    assert "Rank 0 has ended the cell already" in sink.text
+    box.lives()
+
+
+def gil_held(box):
+    """`PyDLL` keeps the GIL, as a slow regular expression does, for a time that is known."""
+    source = f"if rank == 1: ctypes.PyDLL(None).sleep({int(HANG_S) + 3})\n{MEET}; rank"
+    result = quiet(box.cluster, source)
+    assert "Missing is rank 1, which does not answer" in result.output
+    assert "Python's lock" in result.output
+    assert result.values == {0: 0, 1: 1, 2: 2}
+    box.lives()
+
+
+def link_cut_and_mended(box, machines):
+    box.close()
+    with across(machines) as cluster:
+        source = """
+for i in range(60):
+    time.sleep(0.03)
+    print("said", i)
+    assert float(hvd.allreduce(torch.ones(1), name=f"{i}", op=hvd.Sum)) == 2.0
+"""
+        with (
+            later(0.7, lambda: machines.cut("vm2")),
+            later(2.7, lambda: machines.mend("vm2")),
+        ):
+            began = time.monotonic()
+            result = quiet(cluster, source, timeout=40)
+            assert time.monotonic() - began > 2
+        for rank in range(2):
+            ranks = rf"\[rank(s 0-1| {rank})\]"
+            assert len(re.findall(rf"(?m)^{ranks} said \d+$", result.output)) == 60
+        assert cluster["kept"] == [0, 10]
+        assert cluster.state == "ready"

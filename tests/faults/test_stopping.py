@@ -1,0 +1,153 @@
+"""What goes wrong while a cluster stops: it stops, in time, and nothing stays."""
+
+import contextlib
+import os
+import signal
+import threading
+import time
+
+import psutil
+import pytest
+from timers import later
+
+import workbench as wb
+
+from .box import (
+    SETUP,
+    Fault,
+    across,
+    alive,
+    bounded,
+    interrupt,
+    leader,
+    ours,
+    play,
+    quiet,
+    status,
+    within,
+)
+
+STAGE = "while stopping"
+FAULTS = (
+    Fault(STAGE, "a child lives on", by="child_lives_on"),
+    Fault(STAGE, "a rank raises", by="raises_while_stopping"),
+    Fault(STAGE, "a rank is SIGSTOPped", by="stopped_while_stopping"),
+    Fault(STAGE, "a rank ignores it", by="ignores_the_stop"),
+    Fault(STAGE, "the agent is killed", by="agent_killed_while_stopping"),
+    Fault(STAGE, "the agent is killed and a rank SIGSTOPped", by="agent_killed_rank_stopped"),
+    Fault(STAGE, "the agent is SIGSTOPped", by="agent_stopped_while_stopping"),
+    Fault(STAGE, "the controller is SIGSTOPped", by="controller_stopped_while_stopping"),
+    Fault(STAGE, "the kernel is interrupted", by="interrupted_while_stopping"),
+    Fault(STAGE, "it is stopped twice at once", by="stopped_twice_at_once"),
+    Fault(STAGE, "a VM is cut off", by="vm_cut_while_stopping"),
+)
+
+
+@pytest.mark.timeout(60, method="signal")
+@pytest.mark.parametrize("fault", FAULTS, ids=str)
+def test_fault(fault, request):
+    """The fault is named; survivors keep their variables; the way on works; nothing is left."""
+    play(fault, globals()[fault.by], request)
+
+
+@contextlib.contextmanager
+def stopping(box, source=""):
+    """A cluster whose stop, in the body, takes a bounded time and leaves nothing."""
+    box.close()
+    cluster = wb.Cluster(n=2).start()
+    try:
+        quiet(cluster, SETUP + source)
+        pids = {info.pid for info in cluster.ranks}
+        with bounded(8):
+            yield cluster
+        assert cluster.state == "stopped"
+        assert within(4, lambda: not ours()), [(p, status(p)) for p in ours()]
+        assert not any(map(alive, pids))
+    finally:
+        cluster.stop()
+
+
+def agent_of(cluster):
+    return psutil.Process(cluster.ranks[0].pid).ppid()
+
+
+def child_lives_on(box):
+    source = """
+child = os.fork()
+if not child:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    while True: time.sleep(1)
+"""
+    with stopping(box, source) as cluster:
+        children = cluster["child"]
+        assert all(map(psutil.pid_exists, children))
+        cluster.stop()
+    assert within(2, lambda: not any(map(alive, children)))
+
+
+def raises_while_stopping(box):
+    with stopping(box, "signal.signal(signal.SIGTERM, lambda *_: 1 / 0)") as cluster:
+        cluster.stop()
+
+
+def stopped_while_stopping(box):
+    with stopping(box) as cluster:
+        os.kill(cluster.ranks[1].pid, signal.SIGSTOP)
+        cluster.stop()
+
+
+def ignores_the_stop(box):
+    with stopping(box, "signal.signal(signal.SIGTERM, signal.SIG_IGN)") as cluster:
+        cluster.stop()
+
+
+def agent_killed_while_stopping(box):
+    with stopping(box, "signal.signal(signal.SIGTERM, signal.SIG_IGN)") as cluster:
+        agent = agent_of(cluster)
+        with later(0.2, lambda: os.kill(agent, signal.SIGKILL)):
+            cluster.stop()
+            time.sleep(0.3)
+
+
+def agent_killed_rank_stopped(box):
+    with stopping(box) as cluster:
+        os.kill(cluster.ranks[1].pid, signal.SIGSTOP)
+        os.kill(agent_of(cluster), signal.SIGKILL)
+        cluster.stop()
+
+
+def agent_stopped_while_stopping(box):
+    with stopping(box) as cluster:
+        os.kill(agent_of(cluster), signal.SIGSTOP)
+        cluster.stop()
+
+
+def controller_stopped_while_stopping(box):
+    with stopping(box) as cluster:
+        os.kill(leader("workbench.cluster.controller"), signal.SIGSTOP)
+        cluster.stop()
+
+
+def interrupted_while_stopping(box):
+    deaf = "signal.signal(signal.SIGTERM, signal.SIG_IGN)"
+    with stopping(box, deaf) as cluster, later(0.1, interrupt), pytest.raises(KeyboardInterrupt):
+        cluster.stop()
+
+
+def stopped_twice_at_once(box):
+    with stopping(box) as cluster:
+        threads = [threading.Thread(target=cluster.stop) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(timeout=8)
+        assert not any(thread.is_alive() for thread in threads)
+
+
+def vm_cut_while_stopping(box, machines):
+    box.close()
+    with across(machines) as cluster:
+        machines.cut("vm2")
+        with bounded(10):
+            cluster.stop()
+        assert cluster.state == "stopped"

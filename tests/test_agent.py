@@ -1,0 +1,79 @@
+"""The agent of a VM as a process: what it answers, and when it ends."""
+
+import contextlib
+import subprocess
+import sys
+
+import pytest
+
+from workbench.wire.lines import LineReader, encode_line
+
+
+class Agent:
+    """An agent as a kernel has it: orders to it, and what it reports."""
+
+    def __init__(self):
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "workbench.rank.agent"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
+        self._reader = LineReader()
+
+    def order(self, kind, **content):
+        self.process.stdin.write(encode_line(kind, content))
+        self.process.stdin.flush()
+
+    def report(self, kind):
+        """Wait for a report of a kind, and return what it says."""
+        while line := self.process.stdout.readline():
+            for found, content in self._reader.feed(line):
+                if found == kind:
+                    return content
+        pytest.fail(f"the agent ended without a report of {kind}")
+
+
+@pytest.fixture
+def start():
+    """Start agents, which end with the test."""
+    with contextlib.ExitStack() as stack:
+
+        def one():
+            agent = Agent()
+            stack.enter_context(agent.process)
+            stack.callback(agent.process.kill)
+            return agent
+
+        yield one
+
+
+def test_an_agent_that_hears_nothing_ends(start):
+    """An agent whose link is dead, though still open, ends by itself."""
+    agent = start()
+    agent.order("load", slots=1, environment={}, silence_s=0.5)
+    assert agent.process.wait(30) == 0
+
+
+def test_a_question_that_cannot_be_answered(start):
+    """It is answered with what went wrong, and the agent goes on."""
+    agent = start()
+    agent.order("route", id=7, of={"nonsense": 1})
+    told = agent.report("route")
+    assert told["id"] == 7
+    assert "nonsense" in told["error"]
+    agent.order("ping")
+    assert agent.report("pong") == {}
+
+
+def test_one_agent_ends_another(start):
+    """An agent ends the lost one before it; not a process that has got its number since."""
+    old, new = start(), start()
+    hello = old.report("hello")
+    pid, began = hello["pid"], hello["began"]
+    new.order("retire", id=1, of={"pid": pid, "began": began - 100})
+    assert "error" not in new.report("retire")
+    assert old.process.poll() is None
+    new.order("retire", id=2, of={"pid": pid, "began": began})
+    assert "error" not in new.report("retire")
+    assert old.process.wait(5) == 0

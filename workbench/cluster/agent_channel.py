@@ -1,0 +1,103 @@
+"""Orders to the agent of a VM, and what it reports and answers."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from workbench.cluster.child import Child
+from workbench.errors import WireError
+from workbench.wire.lines import LineReader, encode_line
+
+
+class AgentChannel:
+    """Both directions of what an agent's process writes and reads.
+
+    Parameters
+    ----------
+    child
+        The process.
+    said
+        Called with each line that is no report.
+    take
+        Called, in a thread, with each report: kind and content.
+    on_change
+        Called, in a thread, after reports were taken.
+    on_end
+        Called, in a thread, when nothing more will come.
+    """
+
+    def __init__(
+        self,
+        child: Child,
+        *,
+        said: Callable[[str], None],
+        take: Callable[[str, dict[str, Any]], None],
+        on_change: Callable[[], None],
+        on_end: Callable[[], None],
+    ) -> None:
+        self._child = child
+        self._said = said
+        self._take = take
+        self._on_change = on_change
+        self._on_end = on_end
+        self._questions = itertools.count()
+        self._answers: dict[int, dict[str, Any]] = {}
+        self._ended = False
+        self._changed = threading.Condition()
+        self._thread = threading.Thread(target=self._listen, name="workbench-agent", daemon=True)
+
+    def start(self) -> None:
+        """Begin to listen."""
+        self._thread.start()
+
+    def order(self, kind: str, **content: Any) -> None:
+        """Send an order; where nobody reads it, the end tells."""
+        try:
+            self._child.write(encode_line(kind, content))
+        except (OSError, ValueError):
+            return
+
+    def ask(self, kind: str, of: dict[str, Any], timeout_s: float) -> dict[str, Any] | None:
+        """Ask, and return the answer or the error told; None where neither came."""
+        number = next(self._questions)
+        self.order(kind, id=number, of=of)
+        self.wait(lambda: number in self._answers, time.monotonic() + timeout_s)
+        return self._answers.pop(number, None)
+
+    def wait(self, reached: Callable[[], bool], deadline: float) -> bool:
+        """Wait until reports have brought something about; whether they have."""
+        with self._changed:
+            while not reached():
+                left = max(0.0, deadline - time.monotonic())
+                if self._ended or not self._changed.wait(left):
+                    return reached()
+        return True
+
+    def join(self, timeout_s: float | None = None) -> None:
+        """Wait until nothing more will come."""
+        self._thread.join(timeout_s)
+
+    def _listen(self) -> None:
+        reader = LineReader(self._said)
+        while data := self._child.read():
+            try:
+                messages = reader.feed(data)
+            except WireError as error:
+                self._said(str(error))
+                continue
+            with self._changed:
+                for kind, content in messages:
+                    if "id" in content:
+                        self._answers[content["id"]] = content
+                    else:
+                        self._take(kind, content)
+                self._changed.notify_all()
+            self._on_change()
+        with self._changed:
+            self._ended = True
+            self._on_end()
+            self._changed.notify_all()

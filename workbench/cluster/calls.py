@@ -1,0 +1,157 @@
+"""Calling functions of `workbench.rank.session` in engines, and waiting for their answers."""
+
+from __future__ import annotations
+
+import importlib
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from workbench.cluster.agents import Process
+from workbench.cluster.ranks import ranks_text
+from workbench.errors import StartFailed
+
+_POLL_S = 0.02
+_ANSWER_S = 0.1
+
+
+class Calls:
+    """Engines as ipyparallel's client reaches them, by number.
+
+    Parameters
+    ----------
+    client_file
+        How the client connects.
+    check
+        Called while answers are awaited; raises `StartFailed` where one of these
+        processes has ended.
+    timeout_s
+        How long an answer may take.
+    """
+
+    def __init__(
+        self,
+        client_file: Path,
+        check: Callable[[Iterable[Process]], None],
+        timeout_s: float,
+    ) -> None:
+        # imported while the processes start, which takes as long
+        import ipyparallel
+
+        self._client = ipyparallel.Client(str(client_file))
+        self._check = check
+        self._timeout_s = timeout_s
+
+    def close(self) -> None:
+        """Leave the controller; the engines stay."""
+        self._client.close()
+
+    @property
+    def engines(self) -> set[int]:
+        """All that have registered."""
+        return set(self._client.ids)
+
+    def view(self, engines: list[int]) -> Any:
+        """Return ipyparallel's view of some engines."""
+        return self._client[engines]
+
+    def begin(self, engine: int, name: str, *given: Any, **options: Any) -> Any:
+        """Call a function in one engine; returns ipyparallel's result, without waiting."""
+        return self._client[engine].apply_async(_Remote(name), *given, **options)
+
+    def wait_for_new(self, known: set[int], processes: list[Process]) -> list[int]:
+        """Wait until as many new engines are there as processes were started.
+
+        Raises
+        ------
+        StartFailed
+            A process has ended, or the time is over.
+        """
+        deadline = time.monotonic() + self._timeout_s
+        while True:
+            engines = sorted(self.engines - known)
+            if len(engines) >= len(processes):
+                return engines
+            self._check(processes)
+            if time.monotonic() > deadline:
+                raise StartFailed(
+                    f"{len(processes)} ranks were started, {len(engines)} were ready after "
+                    f"{self._timeout_s:g} s; is the machine overloaded?"
+                )
+            time.sleep(_POLL_S)
+
+    def call(
+        self,
+        name: str,
+        engines: list[int],
+        arguments: Iterable[tuple[Any, ...]],
+        *,
+        processes: list[Process],
+        ranks: list[int] | None = None,
+        patience_s: float | None = None,
+        **options: Any,
+    ) -> list[Any]:
+        """Call a function in engines at once, and return what each gave.
+
+        Parameters
+        ----------
+        arguments
+            Of each call.
+        processes
+            Those of the engines: where one ends, nobody waits any longer.
+        ranks
+            Who they are, in the words of an error; None where they are new.
+        patience_s
+            How long, instead of the usual time.
+
+        Raises
+        ------
+        StartFailed
+            It raised in an engine, a process has ended, or the time is over.
+        """
+        pending = [
+            self.begin(engine, name, *given, **options)
+            for engine, given in zip(engines, arguments, strict=True)
+        ]
+        try:
+            self._wait(name, pending, processes, ranks, patience_s or self._timeout_s)
+            return [answer.get() for answer in pending]
+        except StartFailed:
+            raise
+        except Exception as error:
+            raise StartFailed(f"the ranks failed at {name!r}: {error}") from error
+
+    def _wait(
+        self,
+        name: str,
+        pending: list[Any],
+        processes: list[Process],
+        ranks: list[int] | None,
+        timeout_s: float,
+    ) -> None:
+        deadline = time.monotonic() + timeout_s
+        for answer in pending:
+            while not answer.wait(_ANSWER_S):
+                self._check(processes)
+                for one in pending:
+                    if one.ready() and not one.successful():
+                        one.get()  # raises what it raised there; the others may wait for it
+                if time.monotonic() > deadline:
+                    silent = [place for place, a in enumerate(pending) if not a.ready()]
+                    named = f"rank {ranks_text(ranks[p] for p in silent)}" if ranks else ""
+                    who = named or f"{len(silent)} of {len(pending)} new ranks"
+                    raise StartFailed(f"{who} did not answer {name!r} within {timeout_s:g} s")
+
+
+class _Remote:
+    """Calls a function of the rank's session there, without importing it here."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self.__name__ = name
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        """Called in the rank."""
+        session = importlib.import_module("workbench.rank.session")
+        return getattr(session, self._name)(*args, **options)

@@ -1,0 +1,132 @@
+"""The life of cells: queued, followed to their end, and the cluster settled after each."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING
+
+from workbench.cluster.background import uninterrupted
+from workbench.cluster.condition import Condition
+from workbench.cluster.idle import IdleWatch
+from workbench.cluster.options import Options
+from workbench.cluster.run import CellRun, RunResult
+from workbench.cluster.sink import Sink
+from workbench.cluster.turns import Turns
+from workbench.errors import WorkbenchError
+
+if TYPE_CHECKING:
+    from workbench.cluster.running import Running
+    from workbench.timings import Timings
+    from workbench.wire import Message
+
+
+class Cells:
+    """The cells of one cluster, one after the other in the order in which they were asked for.
+
+    Parameters
+    ----------
+    options
+        What was asked of the cluster.
+    condition
+        Its state, which each cell changes.
+    timings
+        Gives where the ranks' records are.
+    idle
+        To be told when the cluster is used.
+    """
+
+    def __init__(
+        self,
+        options: Options,
+        condition: Condition,
+        timings: Callable[[], Timings],
+        idle: IdleWatch,
+    ) -> None:
+        self._options = options
+        self._condition = condition
+        self._timings = timings
+        self._idle = idle
+        self._numbers = itertools.count(1)
+        self._turns = Turns()
+        self._run: CellRun | None = None
+
+    @property
+    def busy(self) -> tuple[int, ...]:
+        """The ranks of the cell that runs."""
+        return self._run.ranks if self._run else ()
+
+    def follow_earlier(self) -> None:
+        """Count on from numbers above those that an earlier kernel has given."""
+        self._numbers = itertools.count(int(time.time()))
+
+    def between(self) -> AbstractContextManager[None]:
+        """Wait until the cells that were asked for before have ended; others wait meanwhile."""
+        return self._turns.held(self._turns.ticket())
+
+    def queue(
+        self, source: str, ranks: tuple[int, ...], timeout_s: float | None, sink: Sink
+    ) -> Callable[[], RunResult]:
+        """Return what runs a cell when its turn has come."""
+        run = CellRun(
+            next(self._numbers),
+            ranks,
+            sink,
+            send=self._condition.whole().send,
+            lost=self._condition.lost,
+            timeout_s=timeout_s,
+            hang_after_s=self._options.hang_after_s,
+        )
+        ticket = self._turns.ticket()
+
+        def follow() -> RunResult:
+            with self._turns.held(ticket):
+                return self._follow(run, source)
+
+        return follow
+
+    def receive(self, rank: int, message: Message) -> None:
+        """Take a message of a rank, in any thread."""
+        run = self._run
+        # where a rank is, is told of the rank and not of a cell
+        if run is not None and message.content.get("cell", run.number) in {run.number, None}:
+            run.deliver(rank, message)
+
+    def _follow(self, run: CellRun, source: str) -> RunResult:
+        running = self._condition.whole()
+        self._run = run
+        vms = {info.rank: info.vm for info in running.engines.ranks}
+        self._timings().describe(running.name, vms)
+        self._timings().begin_cell(run.number)
+        self._condition.set("running")
+        self._idle.used()
+        try:
+            for rank in run.ranks:
+                run.calls[rank] = running.engines.run(rank, run.number, source)
+            return run.wait()
+        finally:
+            uninterrupted(lambda: self._settle(run, running))
+
+    def _settle(self, run: CellRun, running: Running) -> None:
+        """Make the cluster ready again after a cell, or say why it is not."""
+        condition, engines = self._condition, running.engines
+        self._idle.used()
+        self._timings().end_cell(run.number, run.records)
+        self._run = None
+        torn = condition.lost() or run.unfinished
+        if condition.state == "running" and run.broken and not torn:
+            condition.set("running", "forming the ring anew")
+            try:
+                engines.reform()
+            except WorkbenchError as error:
+                condition.set("failed", f"the ring could not be formed anew: {error}")
+        with condition.lock:
+            if condition.state != "running":
+                return
+            engines.give_up(run.unfinished)
+            if condition.lost():
+                condition.set("failed", condition.trouble())
+            else:
+                condition.set("ready")

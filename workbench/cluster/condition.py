@@ -1,0 +1,89 @@
+"""Whether a cluster can run a cell, and what to do where it cannot."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from workbench.cluster import registry
+from workbench.cluster.ranks import ranks_text
+from workbench.errors import ClusterStopped
+
+if TYPE_CHECKING:
+    from workbench.cluster.running import Running
+
+_UP = frozenset({"ready", "running"})
+_GOING = frozenset({"stopping", "stopped"})
+
+
+class Condition:
+    """The state of one cluster.
+
+    Parameters
+    ----------
+    name
+        The cluster's.
+
+    Attributes
+    ----------
+    state, message
+        As `Cluster` tells them.
+    running
+        Its processes, from the start on; None before.
+    lock
+        To be held where one state is to follow another.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self.state = "stopped"
+        self.message = ""
+        self.running: Running | None = None
+        self.lock = threading.RLock()
+
+    def set(self, state: str, message: str = "") -> None:
+        """Go into a state, and tell who listens."""
+        self.state, self.message = state, message
+        registry.changed()
+
+    def lost(self) -> dict[int, str]:
+        """Return why ranks can no longer answer, by rank."""
+        if self.running is None:
+            return {}
+        engines = self.running.engines
+        if self.state in _GOING:
+            return {info.rank: "the cluster was stopped" for info in engines.ranks}
+        return engines.lost()
+
+    def whole(self) -> Running:
+        """Return the processes, or raise `ClusterStopped` where they cannot run a cell."""
+        if self.state in _UP and self.running is not None and not self.lost():
+            return self.running
+        if self.state == "starting":
+            raise ClusterStopped(f"cluster {self._name} is still starting: wait until it is ready")
+        if self.state in {*_UP, "failed"}:
+            raise ClusterStopped(f"cluster {self._name} cannot run a cell: {self.trouble()}")
+        why = f" ({self.message})" if self.message else ""
+        raise ClusterStopped(
+            f"cluster {self._name} is {self.state}{why}: start one with %cluster start"
+        )
+
+    def trouble(self) -> str:
+        """Return what is wrong, and what to do."""
+        lost = self.lost()
+        told = "; ".join(f"rank {rank}: {why}" for rank, why in lost.items())
+        return f"{told or self.message}; {self._cure(tuple(lost))}"
+
+    def _cure(self, lost: tuple[int, ...]) -> str:
+        if not lost:
+            return (
+                "form the ring anew with %cluster resize, replace ranks with %cluster restart "
+                "--ranks N, or stop it with %cluster stop"
+            )
+        assert self.running is not None
+        if len(lost) == len(self.running.engines.ranks):
+            return "stop it and start another: %cluster stop, %cluster start"
+        return (
+            f"replace what is lost with %cluster restart --ranks {ranks_text(lost)}, or go on "
+            "without it with %cluster resize"
+        )

@@ -1,0 +1,74 @@
+"""Ranks as processes in their places: who they are, and starting new ones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from workbench.cluster.agents import Agents, Place, Process
+from workbench.cluster.calls import Calls
+from workbench.cluster.ranks import RankInfo
+
+
+@dataclass(frozen=True)
+class Member:
+    """One rank: its VM's number, its slot there, its engine, and who it is."""
+
+    vm: int
+    slot: int
+    engine: int
+    info: RankInfo
+
+    @property
+    def place(self) -> Place:
+        """Where it is."""
+        return self.vm, self.slot
+
+    @property
+    def process(self) -> Process:
+        """What it runs in."""
+        return self.vm, self.info.pid
+
+
+def launch(
+    agents: Agents, calls: Calls, connection: dict[str, Any], places: list[Place]
+) -> list[Member]:
+    """Start a process in each place, and return them, without a number yet, when all are there.
+
+    Parameters
+    ----------
+    connection
+        How an engine finds the controller.
+
+    Raises
+    ------
+    StartFailed
+        One did not come up; the others were ended.
+    """
+    try:
+        return _launched(agents, calls, connection, places)
+    except BaseException:
+        agents.stop(places)  # what has started is in no ring, and must not stay
+        raise
+
+
+def _launched(
+    agents: Agents, calls: Calls, connection: dict[str, Any], places: list[Place]
+) -> list[Member]:
+    known = calls.engines
+    plans = {place: agents.start(place, connection) for place in places}
+    processes = agents.wait_until_started(places)
+    started = list(processes.values())
+    engines = calls.wait_for_new(known, started)
+    greetings = calls.call("hello", engines, [()] * len(engines), processes=started)
+    members = []
+    for engine, found in zip(engines, greetings, strict=True):
+        vm, slot = map(int, found["place"].split(":"))
+        if processes.get((vm, slot)) != (vm, found["pid"]):
+            continue  # left over from a start that failed
+        plan, name = plans[vm, slot], agents.name(vm)
+        info = RankInfo(
+            0, name, found["pid"], plan.gpu, plan.numa, plan.nic, "ready", found["threads"]
+        )
+        members.append(Member(vm, slot, engine, info))
+    return members

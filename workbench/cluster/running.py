@@ -1,0 +1,171 @@
+"""The processes of a cluster with the channels to its ranks: brought up, met again, left, ended."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from workbench.cluster import keeping
+from workbench.cluster.background import uninterrupted
+from workbench.cluster.engines import Engines
+from workbench.cluster.guard import Guard
+from workbench.cluster.options import Options
+from workbench.rank.control import ANY_CELL
+
+if TYPE_CHECKING:
+    from workbench.cluster.clock_pings import ClockPings
+    from workbench.timings import Timings
+    from workbench.wire import Inbox, Message
+
+_FREE_S = 1.0
+
+
+class Running:
+    """What runs between a cluster's start and its end.
+
+    Parameters
+    ----------
+    name
+        The cluster's.
+    options
+        What was asked for.
+    timings
+        Gives where the ranks' records go; called once processes load, for what
+        it imports takes a while as well.
+    receive
+        Called, in a thread, with each message of a rank that is about a cell.
+    folder
+        Of a cluster that runs already, to be met again by `find`.
+    progress
+        Called, in threads, with how far each VM is on its way up.
+
+    Attributes
+    ----------
+    name
+        The cluster's.
+    engines
+        The ranks.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        options: Options,
+        timings: Callable[[], Timings],
+        receive: Callable[[int, Message], None],
+        *,
+        folder: Path | None = None,
+        progress: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self.name = name
+        self._options = options
+        self._timings = timings
+        self._receive = receive
+        self._inbox: Inbox | None = None
+        self._pings: ClockPings | None = None
+        self.engines = Engines(options, folder, progress)
+
+    def start(self) -> None:
+        """Bring the ranks up; `stop` takes down what a failure has left."""
+        self.engines.spawn()
+        # loaded only now, while the processes load what takes them longer
+        from workbench.wire import Inbox
+
+        address = self.engines.greet()
+        self._timings().listen(address)
+        self._inbox = Inbox(self._take, interface=address, name="control")
+        self.engines.start(self._inbox, self._timings())
+        self._align_clocks(self._inbox)
+
+    def find(self, state: dict[str, Any]) -> None:
+        """Meet the ranks that an earlier kernel has left."""
+        from workbench.wire import Inbox
+
+        self._timings().listen(state["address"], state["timings"])
+        self._inbox = Inbox(
+            self._take, interface=state["address"], name="control", state=state["control"]
+        )
+        self.engines.find(state["engines"], self._inbox, self._timings())
+        self._align_clocks(self._inbox)
+        self._keep_timings()
+
+    def write_down(self) -> bool:
+        """Say in the run who trains, and let the next kernel find a cluster that is kept.
+
+        Returns whether it can be found.
+        """
+        self._keep_timings()
+        if self._options.keep_s is None or self._inbox is None:
+            return False
+        state = {
+            "name": self.name,
+            "address": self.engines.address,
+            "options": self._options.to_plain(),
+            "engines": self.engines.to_state(),
+            "control": self._inbox.to_state(),
+            "timings": self._timings().to_state(),
+        }
+        keeping.save(self.engines.folder, state)
+        return True
+
+    def send(self, rank: int, message: Message) -> None:
+        """Send a message to a rank."""
+        assert self._inbox is not None
+        self._inbox.send(rank, message)
+
+    def wait_until_idle(self) -> None:
+        """Wait for a cell that still runs; an interrupt meanwhile ends it."""
+        ranks = range(len(self.engines.ranks))
+        guard = Guard(ANY_CELL, self.send)
+        try:
+            self.engines.wait_until_idle()
+            return
+        except KeyboardInterrupt:
+            guard.interrupt(ranks)
+        time.sleep(_FREE_S)
+        guard.release(ranks)
+        uninterrupted(self.engines.wait_until_idle)
+        uninterrupted(self.engines.reform)
+
+    def leave(self) -> None:
+        """Let everything run where it is kept, for the next kernel."""
+        self._stop_pings()
+        self.engines.leave()
+        self._close()
+
+    def stop(self) -> None:
+        """End every process; timings stand."""
+        self._stop_pings()
+        try:
+            self.engines.stop()
+        finally:
+            self._close()
+
+    def _stop_pings(self) -> None:
+        if self._pings is not None:
+            self._pings.stop()
+
+    def _take(self, rank: int, message: Message) -> None:
+        received_ns = time.perf_counter_ns()
+        if message.kind == "pong":
+            self._timings().clocks.pong(rank, message.content, received_ns)
+        else:
+            self._receive(rank, message)
+
+    def _align_clocks(self, inbox: Inbox) -> None:
+        from workbench.cluster.clock_pings import ClockPings
+
+        clocks = self._timings().clocks
+        self._pings = ClockPings(inbox.send_later, clocks, lambda: len(self.engines.ranks))
+
+    def _keep_timings(self) -> None:
+        ranks, options = [asdict(info) for info in self.engines.ranks], self._options
+        self._timings().keep(self.name, ranks, folder=options.runs, kept_s=options.keep_s)
+
+    def _close(self) -> None:
+        if self._inbox is not None:
+            self._inbox.close()
+        self._timings().close()
