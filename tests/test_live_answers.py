@@ -33,7 +33,7 @@ def layout(sizes, names=None):
     return Layout.from_content(content | more)
 
 
-def iteration(index, finished, exposed=6, late=0, **more):
+def iteration(index, finished, exposed=6, late=0, *, together=False, **more):
     """20 ms, with collectives submitted at 8 ms, or `late`, that finish at `finished` ms."""
     phases = dict.fromkeys(
         (f"{name}_ns" for name in ("data", "forward", "backward", "optimizer", "other")), 0
@@ -41,13 +41,15 @@ def iteration(index, finished, exposed=6, late=0, **more):
     phases["data_ns"] = (1 + late) * MS
     phases["exposed_ns"] = exposed * MS
     phases["copy_ns"] = 0
-    submitted = array("I", [(8 + late) * TICKS_A_MS] * len(finished))
     done = array("I", [at * TICKS_A_MS for at in finished])
+    submitted = array("I", [(8 + late) * TICKS_A_MS] * len(finished))
+    # each is seen unfinished when the one before it has just finished, or not again
+    looks = submitted if together else [submitted[0], *done[:-1]]
     return IterationRecord(
         1, index, index * 20 * MS, 20 * MS, **phases,
         communication_ns=(max(finished) - 8 - late) * MS, overlapped_ns=0,
         size_bytes=3_000_000, tensors=len(finished), world_size=2, layout=0,
-        submitted=submitted, unfinished=submitted, finished=done, **more,
+        submitted=submitted, unfinished=array("I", looks), finished=done, **more,
     )  # fmt: skip
 
 
@@ -83,6 +85,16 @@ def test_each_collective_is_charged_what_it_was_waited_for(cluster):
     assert (first.median_us, second.median_us) == (4000, 6000)
     assert first.busbw_gbps == pytest.approx(2e6 * 8 / 4e6)  # 2(n-1)/n is 1 for two ranks
     assert (totals.first_iteration, totals.last_iteration) == (0, 9)
+
+
+def test_collectives_of_one_buffer_share_by_their_bytes(cluster):
+    """What was never seen apart travelled together: the small one is not charged for the large."""
+    store = cluster.timings._store
+    store.add_layout(0, layout([3_000_000, 1_000_000]))
+    for index in range(5):
+        store.add(0, iteration(index, [14, 14], together=True))
+    large, small = cluster.timings.collective_totals(0, 4).collectives
+    assert (large.exposed_share, small.exposed_share) == pytest.approx((0.75, 0.25))
 
 
 def test_only_the_stretch_that_is_asked_for(cluster):

@@ -252,9 +252,7 @@ def test_what_is_missing_at_a_cells_end_is_told(timings):
 def cluster_of(rows, fabric=None):
     """All that `explain` asks of a cluster."""
     filled = store(*rows)
-    return SimpleNamespace(
-        timings=SimpleNamespace(summary=lambda: summarize(filled.rows())), fabric=fabric
-    )
+    return SimpleNamespace(timings=SimpleNamespace(rows=filled.rows), fabric=fabric)
 
 
 def test_causes_are_ranked_by_saving():
@@ -266,6 +264,14 @@ def test_causes_are_ranked_by_saving():
     )
     assert causes[0].name == "waiting for rank 1"
     assert causes[0].saving_us == 20_000
+    assert "slow data, throughout: its data takes 20.00 ms longer" in causes[0].evidence
+
+
+def test_the_latest_iterations_can_be_explained_alone():
+    """A rank that was late only before is a cause of all iterations, and none of the latest."""
+    cluster = cluster_of([*both(range(20), late=20), *both(range(20, 60))])
+    assert "waiting for rank 1" in {cause.name for cause in explain(cluster)}
+    assert "waiting for rank 1" not in {cause.name for cause in explain(cluster, latest=30)}
 
 
 def test_a_known_fabric_tells_what_compression_saves():

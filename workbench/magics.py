@@ -169,15 +169,16 @@ class WorkbenchMagics(Magics):
         return doctor_view()
 
     @magic_arguments()
+    @argument("--latest", type=int, metavar="N", help="look at the newest N iterations")
     @line_magic
     def explain(self, line: str) -> Any:
         """Say what slows the training, and what each cure would save."""
-        _parse(self.explain, line)
+        args = _parse(self.explain, line)
         from workbench.advisor import explain
         from workbench.cluster import registry
         from workbench.widgets.views import Causes
 
-        return Causes(explain(registry.required()))
+        return Causes(explain(registry.required(), args.latest))
 
     @property
     def _namespace(self) -> dict[str, Any]:

@@ -6,8 +6,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from workbench.errors import UsageError
-from workbench.timings import Summary
+from workbench.timings import Summary, stragglers
+from workbench.timings.lateness import waiting_us
+from workbench.timings.store import Rows
+from workbench.timings.summary import summarize
 
 if TYPE_CHECKING:
     from workbench.cluster import Cluster
@@ -45,21 +50,41 @@ class Cause:
     bound: bool
 
 
-def explain(cluster: Cluster) -> list[Cause]:
+_CURES = {
+    "slow data": "its loader is slower than the others': look at its disk, its workers, its share",
+    "slow compute": "it computes more, or on a slower or busier VM: look at its batches and load",
+}
+
+
+def explain(cluster: Cluster, latest: int | None = None) -> list[Cause]:
     """Return what slows the cluster's training, the largest saving first.
+
+    Parameters
+    ----------
+    latest
+        Look at so many iterations, the newest; None: at all.
 
     Raises
     ------
     UsageError
-        No iteration was recorded yet.
+        No iteration was recorded yet, or `latest` is no number of iterations.
     """
-    summary = cluster.timings.summary()
+    if latest is not None and latest < 1:
+        raise UsageError(f"the latest {latest} iterations were asked for: write a number from 1")
+    rows = cluster.timings.rows()
+    if latest is not None and len(rows):
+        rows = rows[rows["iteration"] > rows["iteration"].max() - latest]
+    summary = summarize(rows)
     if not summary.iterations:
         raise UsageError(
             "an explanation was asked for and no iteration was recorded: "
             "train in a %%distributed cell first"
         )
-    causes = [*_waiting(summary), *_communication(summary, cluster.fabric), *_data(summary)]
+    causes = [
+        *_late(summary, rows),
+        *_communication(summary, cluster.fabric, rows),
+        *_data(summary),
+    ]
     worth = [cause for cause in causes if cause.saving_share >= WORTH_SHARE]
     return sorted(worth, key=lambda cause: -cause.saving_us)
 
@@ -70,20 +95,29 @@ def _cause(
     return Cause(name, evidence, cure, saving, saving / summary.iteration_us, bound)
 
 
-def _waiting(summary: Summary) -> Iterator[Cause]:
-    if summary.slowest_rank is None or summary.slowest_excess_us is None:
-        return
-    yield _cause(
-        summary,
-        f"waiting for rank {summary.slowest_rank}",
-        f"it arrives last throughout; the others wait {summary.slowest_excess_us / 1e3:.2f} ms",
-        "timings.stragglers() names the phase in which it differs",
-        summary.slowest_excess_us,
-        bound=True,
-    )
+def _late(summary: Summary, rows: Rows) -> Iterator[Cause]:
+    """Ranks that the others wait for, and links, each for its share of the iterations."""
+    for found in stragglers.find(rows):
+        length = found["last_iteration"] - found["first_iteration"] + 1
+        share = length / max(summary.iterations, length)
+        excess = found["excess_us"] if found["rank"] < 0 else found["late_us"]
+        if found["rank"] < 0:
+            name, cure = "a slow link", "look at the NICs' counters, and who else uses the network"
+            evidence = f"collectives take {excess / 1e3:.2f} ms longer"
+        else:
+            name = f"waiting for rank {found['rank']}"
+            evidence = (
+                f"its {found['phase']} takes {found['excess_us'] / 1e3:.2f} ms longer, for which "
+                f"the others wait {excess / 1e3:.2f} ms"
+            )
+            cure = _CURES.get(found["kind"], "timings.stragglers() and timings.arrivals() say more")
+        when = "throughout" if found["how_often"] == "always" else found["how_often"]
+        yield _cause(
+            summary, name, f"{found['kind']}, {when}: {evidence}", cure, excess * share, bound=True
+        )
 
 
-def _communication(summary: Summary, fabric: FittedFabric | None) -> Iterator[Cause]:
+def _communication(summary: Summary, fabric: FittedFabric | None, rows: Rows) -> Iterator[Cause]:
     exposed = summary.exposed_us
     if not summary.bytes or not exposed > 0:
         return
@@ -102,8 +136,9 @@ def _communication(summary: Summary, fabric: FittedFabric | None) -> Iterator[Ca
     saved = min(exposed, should - fabric.predict_us(summary.bytes / 2))
     cure = "halve the bytes: hvd.DistributedOptimizer(compression=hvd.Compression.fp16)"
     yield _cause(summary, "bytes on the wire", evidence, cure, saved, bound=False)
-    over = min(exposed, summary.communication_us - should)
-    cure = "fewer, larger collectives, and ranks that arrive together"
+    waited = np.nan_to_num(waiting_us(rows))
+    over = min(exposed, summary.communication_us - float(waited.mean()) - should)
+    cure = "see who else uses the network, and the NICs' counters; fewer, larger collectives"
     yield _cause(summary, "communication slower than the fabric", evidence, cure, over, bound=True)
 
 

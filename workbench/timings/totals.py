@@ -13,15 +13,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from workbench.timings.derive import bus_factor
 from workbench.timings.store import CollectiveRecord
 from workbench.wire import Layout
 from workbench.wire.record import TICK_NS
 
+Times = npt.NDArray[np.int64]
+
 MOST_RECORDS = 512
 """Records that are read for one answer."""
-
-_TO_ALL = ("allgather", "reducescatter", "alltoall")
-"""Kinds whose bus bandwidth is (n-1)/n of their algorithm bandwidth."""
 
 
 @dataclass(frozen=True)
@@ -40,9 +40,10 @@ class CollectiveTotal:
         `bytes` over `median_us`, times the factor of its kind (10^9 bits/s).
     exposed_share
         Its part of the time that training stood still for communication, 0 to
-        1; 0 where it never did. Collectives finish one after another: each is
+        1; 0 where it never did. Buffers finish one after another: each is
         taken to be served since the one before it had finished, and what of
-        that lies in the iteration's last `exposed` stretch is its part.
+        that lies in the iteration's last `exposed` stretch is its part, which
+        its collectives share by their bytes.
     """
 
     name: str
@@ -98,55 +99,51 @@ def _by_layout(records: Iterable[CollectiveRecord]) -> list[list[CollectiveRecor
 
 
 def _operations(layout: Layout) -> Iterable[tuple[str, int, str, int, str]]:
-    count = len(layout.names)
-    columns = (
-        layout.names,
-        layout.sizes_bytes,
-        getattr(layout, "kinds", ("allreduce",) * count),
-        getattr(layout, "process_sets", (0,) * count),
-        getattr(layout, "by", ("optimizer",) * count),
-    )
-    return zip(*columns, strict=True)
+    one = layout
+    return zip(one.names, one.sizes_bytes, one.kinds, one.process_sets, one.by, strict=True)
 
 
 def _group(records: list[CollectiveRecord], exposed_ns: int) -> Iterable[CollectiveTotal]:
     layout = records[0].layout
-    submitted, finished = (
+    submitted, unfinished, finished = (
         np.array([getattr(one.record, name) for one in records], np.int64) * TICK_NS
-        for name in ("submitted", "finished")
+        for name in ("submitted", "unfinished", "finished")
     )
     median_us = np.median(finished - submitted, axis=0) / 1e3
     exposed = np.array([one.record.exposed_ns for one in records], np.int64)
-    shares = _exposed(submitted, finished, exposed).sum(axis=0) / max(1, exposed_ns)
-    ranks = getattr(layout, "ranks", None) or (records[0].record.world_size,) * len(layout.names)
+    parts = _exposed(submitted, unfinished, finished, exposed, layout)
+    shares = parts.sum(axis=0) / max(1, exposed_ns)
     for place, (name, size, kind, process_set, by) in enumerate(_operations(layout)):
-        us, n = float(median_us[place]), max(1, ranks[place])
-        busbw = size * 8 / (us * 1e3) * _bus_factor(kind, n) if us > 0 else float("nan")
+        us, n = float(median_us[place]), layout.ranks[place]
+        busbw = size * 8 / (us * 1e3) * bus_factor(kind, n) if us > 0 else float("nan")
         share = float(shares[place])
         yield CollectiveTotal(name, kind, process_set, by, size, us, busbw, share)
 
 
-def _bus_factor(kind: str, n: int) -> float:
-    """Return bus bandwidth over algorithm bandwidth (nccl-tests, PERFORMANCE.md)."""
-    if kind == "broadcast":
-        return 1.0
-    return (n - 1) / n if kind in _TO_ALL else 2 * (n - 1) / n
-
-
 def _exposed(
-    submitted: npt.NDArray[np.int64],
-    finished: npt.NDArray[np.int64],
-    exposed: npt.NDArray[np.int64],
-) -> npt.NDArray[np.int64]:
+    submitted: Times,
+    unfinished: Times,
+    finished: Times,
+    exposed: Times,
+    layout: Layout,
+) -> npt.NDArray[np.float64]:
     """Return each collective's part of the exposed time, all in ns, of shape (records, n)."""
     order = np.argsort(finished, axis=1, kind="stable")
-    ends = np.take_along_axis(finished, order, axis=1)
-    begins = np.take_along_axis(submitted, order, axis=1)
+    begins, looks, ends = (
+        np.take_along_axis(column, order, axis=1) for column in (submitted, unfinished, finished)
+    )
     before = np.concatenate([np.zeros((len(ends), 1), np.int64), ends[:, :-1]], axis=1)
     since = ends[:, -1] - exposed
-    parts: npt.NDArray[np.int64] = np.maximum(
-        0, ends - np.maximum(np.maximum(begins, before), since[:, None])
-    )
-    shares: npt.NDArray[np.int64] = np.empty_like(parts)
-    np.put_along_axis(shares, order, parts, axis=1)
-    return shares
+    served = np.maximum(0, ends - np.maximum(np.maximum(begins, before), since[:, None]))
+    # what may have ended with the one before it travelled with it: see `service`
+    kind = np.array([hash(key) for key in zip(layout.kinds, layout.process_sets, strict=True)])
+    alike = kind[order[:, 1:]] == kind[order[:, :-1]]
+    apart = ~(alike & (looks[:, 1:] < ends[:, :-1]))
+    buffer = np.cumsum(np.pad(apart, ((0, 0), (1, 0)), constant_values=True), axis=1)
+    place = (buffer + np.arange(len(ends))[:, None] * (ends.shape[1] + 1)).ravel()
+    sizes = np.maximum(1, np.array(layout.sizes_bytes))[order]
+    together = np.bincount(place, served.ravel())[place]
+    share = sizes.ravel() / np.bincount(place, sizes.ravel())[place]
+    parts = np.empty(served.shape)
+    np.put_along_axis(parts, order, (together * share).reshape(served.shape), axis=1)
+    return parts
