@@ -1,10 +1,19 @@
 """What several test files share."""
 
 import contextlib
+import os
 
 import pytest
 
 import workbench as wb
+
+
+@pytest.fixture(scope="session", autouse=True)
+def runs_folder(tmp_path_factory):
+    """The tests' runs, and those of their kernels, lie in a folder of their own."""
+    folder = tmp_path_factory.mktemp("runs")
+    os.environ["GRADIENT_WORKBENCH_RUNS"] = str(folder)
+    return folder
 
 
 @pytest.fixture(scope="module")

@@ -4,12 +4,12 @@ import dataclasses
 import json
 import os
 import subprocess
-import sys
 import threading
 import time
 from importlib.util import find_spec
 
 import pytest
+from two_ranks import start_ranks
 
 from workbench.errors import BuildFailed
 from workbench.horovod_build.command import end_group
@@ -19,67 +19,41 @@ needs_horovod = pytest.mark.skipif(
     find_spec("horovod") is None, reason="no Horovod is installed here: `workbench build-horovod`"
 )
 
-# Two ranks on one host, each running the code that the third argument is.
-LAUNCH = """
-import os, subprocess, sys
-from workbench.cluster.ring import Rendezvous, assign
-
-address, interface, code = sys.argv[1:]
-with Rendezvous(assign(["here", "here"]), address) as ring:
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-c", code],
-            env=os.environ | ring.environment(rank, interface) | {"OMP_NUM_THREADS": "1"},
-        )
-        for rank in range(2)
-    ]
-    statuses = [rank.wait() for rank in ranks]
-sys.exit(max(map(abs, statuses)))
-"""
-
-
-def start_ranks(code, *, address="127.0.0.1", interface="lo", inside=(), **env):
-    """Start two ranks, in the namespaces that the command `inside` makes."""
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("HOROVOD_")}
-    return subprocess.Popen(
-        [*inside, sys.executable, "-c", LAUNCH, address, interface, code],
-        env=clean | env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        text=True, start_new_session=True,
-    )  # fmt: skip
-
-
 # The cures
 
 
-def source_tree(folder):
-    """A source that has, of each file, only what a cure replaces and a line around it."""
+def source_tree(folder, *, changed=None, times=1):
+    """A source that has, of each file, only what cures replace and lines around it."""
     for cure in CURES:
         path = folder / cure.file
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(f"// before\n{cure.old * cure.times}// after\n")
+        count = times if cure is changed else cure.times
+        with path.open("a") as file:
+            file.write(f"// before\n{cure.old * count}// after\n")
     return folder
 
 
 def test_a_cure_changes_its_text_and_nothing_else(tmp_path):
     """What is replaced is replaced exactly; the lines around it stay."""
     apply_cures(source_tree(tmp_path))
-    for cure in CURES:
-        text = (tmp_path / cure.file).read_text()
-        assert text == f"// before\n{cure.new * cure.times}// after\n"
+    for file in {cure.file for cure in CURES}:
+        expected = [
+            f"// before\n{cure.new * cure.times}// after\n" for cure in CURES if cure.file == file
+        ]
+        assert (tmp_path / file).read_text() == "".join(expected)
 
 
 @pytest.mark.parametrize("cure", CURES, ids=lambda cure: cure.name)
 @pytest.mark.parametrize("times", [0, 2])
 def test_a_source_that_a_cure_does_not_match_stops_the_build(tmp_path, cure, times):
     """Text that is missing, or there once too often: what is wrong where, and what to do."""
-    path = source_tree(tmp_path) / cure.file
-    path.write_text(cure.old * times)
+    path = source_tree(tmp_path, changed=cure, times=times) / cure.file
     with pytest.raises(BuildFailed) as caught:
         apply_cures(tmp_path)
     assert cure.name in caught.value.cause
     assert f"{cure.file} has the text that is to be replaced {times} times" in caught.value.cause
     assert cure.upstream in caught.value.cure
-    assert path.read_text() == cure.old * times
+    assert path.read_text().count(cure.old) == times
 
 
 def test_a_source_without_the_file_stops_the_build(tmp_path):

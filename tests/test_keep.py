@@ -100,6 +100,7 @@ def test_the_next_kernel_finds_it(runtime, attach, then):
     assert [info.pid for info in cluster.ranks] == pids
     assert cluster["kept"] == [0, 10]
     assert len(cluster.timings) == 10
+    assert len(cluster.timings.collectives()) == 20
     quiet(cluster, "train(3)")
     frame = cluster.timings.to_frame()
     assert sorted(frame["iteration"].unique()) == list(range(8))

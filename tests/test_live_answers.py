@@ -33,22 +33,22 @@ def layout(sizes, names=None):
     return Layout.from_content(content | more)
 
 
-def iteration(index, finished, exposed=6, late=0, **more):
-    """20 ms, with collectives submitted at 8 ms that finish at `finished` ms."""
+def iteration(index, finished, begin=8, **more):
+    """20 ms: data until `begin`, then collectives that finish at `finished`, in ms."""
     phases = dict.fromkeys(
         (f"{name}_ns" for name in ("data", "forward", "backward", "optimizer", "other")), 0
     )
-    phases["data_ns"] = (1 + late) * MS
-    phases["exposed_ns"] = exposed * MS
+    phases["data_ns"] = begin * MS
+    phases["exposed_ns"] = (max(finished) - begin) * MS
     if "copy_ns" in IterationRecord.__dataclass_fields__:
         phases["copy_ns"] = 0
     done = array("I", [at * TICKS_A_MS for at in finished])
     return IterationRecord(
         1, index, index * 20 * MS, 20 * MS, **phases,
-        communication_ns=(max(finished) - 8 - late) * MS, overlapped_ns=0,
+        communication_ns=(max(finished) - begin) * MS, overlapped_ns=0,
         size_bytes=3_000_000, tensors=len(finished), world_size=2, layout=0,
-        submitted=array("I", [8 * TICKS_A_MS] * len(finished)),
-        unfinished=array("I", [8 * TICKS_A_MS] * len(finished)), finished=done, **more,
+        submitted=array("I", [begin * TICKS_A_MS] * len(finished)),
+        unfinished=array("I", [begin * TICKS_A_MS] * len(finished)), finished=done, **more,
     )  # fmt: skip
 
 
@@ -68,8 +68,8 @@ def train(cluster, iterations, late=0, start=0):
     for rank in range(2):
         store.add_layout(rank, layout([2_000_000, 1_000_000]))
     for index in range(start, start + iterations):
-        store.add(0, iteration(index, [12, 14]))
-        store.add(1, iteration(index, [12, 14], late=late))
+        store.add(0, iteration(index, [12 + late, 14 + late]))
+        store.add(1, iteration(index, [12 + late, 14 + late], begin=8 + late))
 
 
 def test_each_collective_is_charged_what_it_was_waited_for(cluster):

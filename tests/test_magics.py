@@ -149,6 +149,12 @@ def test_ranks_out_and_timeout(started):
         ("%push nothing_here", "nothing_here"),
         ("%pull nothing_there", "nothing_there"),
         ("%timings sideways", "sideways"),
+        ("%timings open", "%timings open NAME"),
+        ("%timings open nothing-there", "no such run"),
+        ("%timings live x", "takes no more"),
+        ("%timings waterfall soon", "soon"),
+        ("%timings ranks 3", "takes no more"),
+        ("%timings summary 3", "takes no more"),
     ],
 )
 def test_bad_input_is_refused_in_a_line(started, source, says):
@@ -171,6 +177,27 @@ def test_noblock(started):
     assert "late" in bundles[0]["text/plain"]
 
 
+TRAINING = """%%distributed
+import torch
+model = torch.nn.Linear(4, 2)
+optimizer = hvd.DistributedOptimizer(
+    torch.optim.SGD(model.parameters(), lr=0.1), named_parameters=model.named_parameters())
+for _ in range(5):
+    optimizer.zero_grad()
+    model(torch.ones(3, 4)).sum().backward()
+    optimizer.step()
+"""
+
+
+def test_figures_for_study(started):
+    """Each verb of `%timings` shows a figure that JupyterLab draws without a network."""
+    started.run(TRAINING)
+    for source in ("%timings waterfall 3", "%timings ranks", "%timings collectives"):
+        _, bundles, error = started.run(source)
+        assert error is None
+        assert bundles[-1]["application/vnd.plotly.v1+json"]["data"]
+
+
 def test_push_and_pull(started):
     """Names go to the ranks and come back by rank."""
     started.run("numbers = [1, 2]\n%push numbers")
@@ -178,6 +205,37 @@ def test_push_and_pull(started):
     started.run("%pull numbers")
     _, bundles, _ = started.run("numbers")
     assert bundles[0]["text/plain"] == "[[1, 2, 0], [1, 2, 1]]"
+
+
+TRAINING = """%%distributed
+import torch
+model = torch.nn.Linear(8, 8)
+optimizer = hvd.DistributedOptimizer(
+    torch.optim.SGD(model.parameters(), lr=0.1), named_parameters=model.named_parameters())
+for _ in range(5):
+    optimizer.zero_grad()
+    model(torch.ones(4, 8)).sum().backward()
+    optimizer.step()
+"""
+
+
+def test_runs_are_listed_opened_and_compared(started):
+    """Earlier runs, and the one that runs, are tables with what they were and took."""
+    _, _, error = started.run(TRAINING)
+    assert error is None
+    _, bundles, _ = started.run("%timings list")
+    (line,) = [line for line in bundles[0]["text/plain"].splitlines() if "running" in line]
+    name = line.split()[0]
+    assert name in bundles[0]["text/html"]
+    _, bundles, error = started.run(f"run = %timings open {name}\nrun")
+    assert error is None
+    assert "running, 5 iterations on 2 ranks" in bundles[0]["text/plain"]
+    assert "optimizer" in bundles[0]["text/html"]
+    _, bundles, error = started.run(f"%timings compare {name}")
+    assert error is None
+    assert "within the spread" in bundles[0]["text/html"]
+    _, bundles, _ = started.run("run.to_frame().shape[0]")
+    assert bundles[0]["text/plain"] == "10"
 
 
 def test_interrupting_the_kernel_frees_the_ranks(started):

@@ -3,9 +3,11 @@
 import time
 
 import numpy as np
+import pytest
 
-from workbench.rank.collectives import Gradient
+from workbench.rank.collectives import Operation
 from workbench.rank.cycle import Cycle
+from workbench.rank.device_clock import DeviceClock
 from workbench.rank.pack import Packer, merge, overlap
 from workbench.rank.recorder import Recorder
 from workbench.wire import Flag, IterationRecord, Layout
@@ -14,13 +16,14 @@ from workbench.wire import Flag, IterationRecord, Layout
 class Ring:
     """A ring of one's own: handles finish when the test says so."""
 
-    def __init__(self, poll=None):
+    def __init__(self, poll=None, device=None):
         self.done = set()
         self.records = []
         self.layouts = {}
         self.dropped = 0
         packer = Packer(2, lambda: self.dropped)
-        self.recorder = Recorder(poll or self.done.__contains__, self._deliver(packer))
+        deliver = self._deliver(packer)
+        self.recorder = Recorder(poll or self.done.__contains__, deliver, device)
 
     def _deliver(self, packer):
         def deliver(iteration):
@@ -32,8 +35,9 @@ class Ring:
 
         return deliver
 
-    def submit(self, handle, name, size=100):
-        self.recorder.submitted(Gradient(name, size, 1), handle, time.perf_counter_ns())
+    def submit(self, handle, name, size=100, by="optimizer"):
+        operation = Operation(name, size, 1, by=by)
+        self.recorder.submitted(operation, handle, time.perf_counter_ns())
 
     def wait(self, handle):
         self.recorder.wait_begins(handle)
@@ -53,7 +57,7 @@ class Ring:
 
 
 def sums(record):
-    phases = ("data", "forward", "backward", "exposed", "optimizer", "other")
+    phases = ("data", "copy", "forward", "backward", "exposed", "optimizer", "other")
     return sum(getattr(record, f"{phase}_ns") for phase in phases)
 
 
@@ -140,6 +144,132 @@ def test_a_step_without_gradients_is_no_iteration():
     assert ring.recorder.end_cell() == 2
     assert bool(ring.records[0].flags & Flag.FIRST_OF_CELL)
     assert all(sums(record) == record.duration_ns for record in ring.records)
+
+
+def test_collectives_outside_the_iterations_have_a_record_of_their_own():
+    """The parameters' broadcast before the first iteration, and a metric's sum after the last."""
+    ring = Ring()
+
+    def call(handle, name):
+        ring.submit(handle, name, by="cell")
+        ring.wait(handle)
+
+    call(1, "parameters")
+    iterate(ring, [2])
+    call(3, "within")
+    iterate(ring, [4])
+    call(5, "metric")
+    assert ring.recorder.end_cell() == 4
+    found = [
+        (bool(record.flags & Flag.OUTSIDE), ring.layouts[record.layout].names)
+        for record in ring.records
+    ]
+    assert found == [
+        (True, ("parameters",)),
+        (False, ("p2",)),
+        (False, ("p4", "within")),
+        (True, ("metric",)),
+    ]
+    assert all(
+        record.duration_ns >= record.communication_ns > 0 and sums(record) == 0
+        for record in ring.records
+        if record.flags & Flag.OUTSIDE
+    )
+
+
+def test_a_cell_that_never_steps_is_bounded():
+    """A loop of collectives without an optimizer is delivered in pieces, and nothing is lost."""
+    ring = Ring()
+    count = (1 << 16) + 10
+    for handle in range(count):
+        ring.submit(handle, "metric", by="cell")
+        ring.wait(handle)
+    assert ring.recorder.end_cell() == len(ring.records) > 2
+    assert sum(len(record.submitted) for record in ring.records) == count
+
+
+class Stream:
+    """A GPU's stream: work queues up in it, and an event happens when all before it is done.
+
+    Its time in ms is `now`, at which the host stands; work of `work(ms)` begins when
+    the work before it has ended, or at once.
+    """
+
+    def __init__(self):
+        self.now = 0.0
+        self.free_at = 0.0
+
+    def work(self, duration):
+        self.free_at = max(self.free_at, self.now) + duration
+
+    def event(self):
+        return Event(self)
+
+
+class Event:
+    def __init__(self, stream):
+        self._stream = stream
+        self.at = None
+
+    def record(self):
+        self.at = max(self._stream.free_at, self._stream.now)
+
+    def query(self):
+        return self._stream.now >= self.at
+
+    def elapsed_time(self, end_event):
+        assert self.query()
+        assert end_event.query()
+        return end_event.at - self.at
+
+
+def test_phases_on_a_gpu_are_those_of_its_stream():
+    """The host is far ahead; the GPU's work, and its standing still for data, is what counts."""
+    stream = Stream()
+    ring = Ring(device=DeviceClock(stream.event))
+    held, deliver = [], ring.recorder._deliver
+    ring.recorder._deliver = held.append
+    for _ in range(4):
+        stream.now += 30  # the loader; the GPU has 14 ms of work left of the step before
+        ring.recorder.copy_begins()
+        stream.work(2)
+        ring.recorder.copy_ends()
+        ring.recorder.forward_begins(training=True, grad=True)
+        stream.work(5)
+        ring.recorder.backward_begins()
+        stream.work(8)
+        ring.recorder.backward_ends()
+        ring.recorder.step_begins(1)
+        stream.work(1)
+        ring.recorder.step_ends(1)
+    ring.recorder.end_cell()
+    assert [iteration.ready for iteration in held] == [True, True, True, False]
+    stream.now += 16
+    for iteration in held:
+        deliver(iteration)
+    for record in ring.records[1:]:
+        assert record.flags & Flag.DEVICE_TIMES
+        found = [record.data_ns, record.copy_ns, record.forward_ns, record.backward_ns]
+        assert found == [14e6, 2e6, 5e6, 8e6]
+        assert record.optimizer_ns == 1e6
+        assert sums(record) == record.duration_ns == 30e6
+
+
+@pytest.mark.parametrize("steps", [3, 40])
+def test_a_gpus_events_are_used_again(steps):
+    """However long it trains, few events are made: each costs a call to the driver."""
+    stream, made = Stream(), []
+
+    def new_event():
+        made.append(stream.event())
+        return made[-1]
+
+    ring = Ring(device=DeviceClock(new_event))
+    for _ in range(steps):
+        iterate(ring, [])
+        stream.now += 1
+    ring.recorder.end_cell()
+    assert len(made) <= 3 * 8
 
 
 def test_a_step_that_raised_does_not_spoil_the_next():

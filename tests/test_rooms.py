@@ -15,7 +15,7 @@ ONLY = {
     "server": {"resources", "doctor", "errors"},
     "rank": {"wire", "resources", "errors"},
 }
-HEAVY = ["torch", "horovod", "plotly", "pandas", "pynvml", "numpy", "ipyparallel", "zmq"]
+HEAVY = ["torch", "horovod", "plotly", "pandas", "pyarrow", "pynvml", "numpy", "ipyparallel", "zmq"]
 
 
 def floors():

@@ -23,13 +23,14 @@ MS = 1_000_000
 def record(index, *, cell=1, communication=10, exposed=4, data=1, world=2, size=1_000_000, **more):
     """An iteration whose phases add up; times in milliseconds."""
     phases = {
-        "data_ns": data * MS, "forward_ns": 5 * MS, "backward_ns": 8 * MS,
-        "exposed_ns": exposed * MS, "optimizer_ns": 2 * MS, "other_ns": 0,
+        "data_ns": round(data * MS), "copy_ns": 0, "forward_ns": 5 * MS, "backward_ns": 8 * MS,
+        "exposed_ns": round(exposed * MS), "optimizer_ns": 2 * MS, "other_ns": 0,
     }  # fmt: skip
     duration = sum(phases.values())
     return IterationRecord(
         cell, index, index * duration, duration, **phases,
-        communication_ns=communication * MS, overlapped_ns=(communication - exposed) * MS,
+        communication_ns=round(communication * MS),
+        overlapped_ns=round((communication - exposed) * MS),
         size_bytes=size, tensors=6, world_size=world, **more,
     )  # fmt: skip
 
@@ -45,7 +46,9 @@ def store(*rows):
 def both(indices, late=0, **options):
     """Rows of two ranks; rank 1 arrives `late` ms after rank 0."""
     for index in indices:
-        yield 0, record(index, communication=10 + late, exposed=4 + late, **options)
+        communication, exposed = options.get("communication", 10), options.get("exposed", 4)
+        waited = {"communication": communication + late, "exposed": exposed + late}
+        yield 0, record(index, **options | waited)
         yield 1, record(index, data=1 + late, **options)
 
 
@@ -108,10 +111,71 @@ def test_stragglers_are_named_by_stretch():
     rows += [(0, record(20, data=31)), (1, record(20, communication=40, exposed=34))]
     rows += [*both(range(21, 30), late=20), *both(range(30, 40))]
     (found,) = find(store(*rows).rows())
+    assert math.isnan(found.pop("uncertainty_us"))  # no clock was asked
     assert found == {
         "rank": 1, "phase": "data", "excess_us": 20_000,
         "first_iteration": 10, "last_iteration": 29,
+        "kind": "slow data", "how_often": "from 10 to 29", "late_us": 20_000,
     }  # fmt: skip
+
+
+def test_a_straggler_from_first_to_last_is_always_one():
+    """What holds for the whole run is said so, in the phase in which the rank differs."""
+    (found,) = find(store(*both(range(20), late=20)).rows())
+    assert (found["how_often"], found["kind"]) == ("always", "slow data")
+
+
+def test_one_late_iteration_is_named_as_one():
+    """A pause of one iteration is told once, and noise as large beside it is not."""
+    rows = [*both(range(30)), *both([30], late=500), *both(range(31, 60))]
+    (found,) = find(store(*rows).rows())
+    assert (found["rank"], found["first_iteration"], found["last_iteration"]) == (1, 30, 30)
+    assert (found["how_often"], found["excess_us"]) == ("one iteration", 500_000)
+    restless = [row for i in range(60) for row in both([i], late=400 if i % 7 == 3 else 0)]
+    assert find(store(*restless).rows()) == []
+
+
+def test_noise_names_nobody():
+    """Ranks whose phases vary by a third, and each by itself, are not named."""
+    random = np.random.default_rng(1)
+    rows = []
+    for index in range(2_000):
+        late = random.gamma(1.0, 3.0, 2)
+        for rank in (0, 1):
+            waited = max(0.0, late[1 - rank] - late[rank])
+            rows.append((rank, record(index, data=1 + late[rank], exposed=4 + waited,
+                                      communication=10 + waited)))  # fmt: skip
+    assert find(store(*rows).rows()) == []
+    assert summarize(store(*rows).rows(), 100).slowest_rank is None
+
+
+def test_a_loader_that_is_slow_by_fits_is_named():
+    """A rank whose loading takes long, but never equally long, is named over a long stretch."""
+    random = np.random.default_rng(2)
+    rows = [row for i in range(200) for row in both([i], late=random.gamma(4.0, 5.0))]
+    (found,) = find(store(*rows).rows())
+    assert (found["rank"], found["phase"], found["how_often"]) == (1, "data", "always")
+
+
+def test_work_beside_communication_costs_nobody():
+    """A rank that is longer in a phase while the others do not wait for it is not named."""
+    rows = [(rank, record(i, data=1 + 20 * rank)) for i in range(20) for rank in (0, 1)]
+    assert find(store(*rows).rows()) == []
+
+
+def test_nobody_waits_longer_than_training_stands_still():
+    """A rank that sees the end late, because it was busy, has not waited for that long."""
+    rows = [(0, record(0, communication=40, exposed=3)), (1, record(0))]
+    assert columns(store(*rows).rows())["wait_us"].tolist() == [3_000, 0]
+
+
+def test_a_link_that_becomes_slow_is_no_rank():
+    """Collectives that take longer on all ranks alike: a link, told where it was slow."""
+    rows = [*both(range(40)), *both(range(40, 70), communication=60, exposed=54)]
+    (found,) = find(store(*rows).rows())
+    assert (found["kind"], found["rank"], found["phase"]) == ("slow link", -1, "communication")
+    assert (found["first_iteration"], found["last_iteration"]) == (40, 69)
+    assert found["excess_us"] == 50_000
 
 
 def test_a_store_forgets_the_oldest_half_and_counts_it():
@@ -145,7 +209,9 @@ def timings():
 def test_records_come_in_over_the_channel(timings):
     """What a rank sends is in the table; collectives have their names and intervals."""
     outbox = Outbox(timings.address_for(0))
-    layout = Layout(0, ("a", "b"), (400, 800), (1, 2))
+    layout = Layout(
+        0, ("a", "b"), (400, 800), (1, 2), ("allreduce",) * 2, (0, 0), (2, 2), ("optimizer", "cell")
+    )
     intervals = {
         "submitted": array("I", [10, 20]),
         "unfinished": array("I", [15, 25]),
@@ -161,6 +227,7 @@ def test_records_come_in_over_the_channel(timings):
     assert found[found["iteration"] == 0]["name"].tolist() == ["a", "b"]
     assert found["duration_us"].tolist() == [2.0, 2.0] * 3
     assert found["tensors"].tolist() == [1, 2] * 3
+    assert found["by"].tolist() == ["optimizer", "cell"] * 3
     outbox.close()
 
 

@@ -14,9 +14,10 @@ from workbench.wire import Flag, Inbox, IterationRecord, Layout, Message, Outbox
 def record(**changes):
     values = {
         "cell": 3, "index": 7, "start_ns": 10**15, "duration_ns": 25_000_000,
-        "data_ns": 1, "forward_ns": 2, "backward_ns": 3, "exposed_ns": 4, "optimizer_ns": 5,
-        "other_ns": 6, "communication_ns": 7, "overlapped_ns": 3, "size_bytes": 1 << 33,
-        "tensors": 161, "world_size": 512, "dropped": 2, "flags": Flag.FIRST_OF_CELL, "layout": 9,
+        "data_ns": 1, "copy_ns": 9, "forward_ns": 2, "backward_ns": 3, "exposed_ns": 4,
+        "optimizer_ns": 5, "other_ns": 6, "communication_ns": 7, "overlapped_ns": 3,
+        "size_bytes": 1 << 33, "tensors": 161, "world_size": 512, "dropped": 2,
+        "flags": Flag.FIRST_OF_CELL, "layout": 9,
         "submitted": array("I", range(161)), "unfinished": array("I", range(1, 162)),
         "finished": array("I", range(2, 163)),
     }  # fmt: skip
@@ -60,8 +61,11 @@ def test_a_record_of_another_version_is_refused():
 
 
 def test_a_layout_comes_back_as_it_was():
-    """Names, sizes and group sizes survive."""
-    layout = Layout(4, ("a.weight", "b"), (400, 8), (1, 3))
+    """Names, sizes, group sizes, kinds, process sets and callers survive."""
+    layout = Layout(
+        4, ("a.weight", "b"), (400, 8), (1, 3),
+        ("allreduce", "allgather"), (0, 1), (4, 2), ("optimizer", "cell"),
+    )  # fmt: skip
     message = Message.decode(Message("layout", layout.to_content()).encode())
     assert Layout.from_content(message.content) == layout
 

@@ -46,10 +46,21 @@ _HOMES = {
     "Snapshot": "workbench.resources",
     "diagnose": "workbench.doctor",
     "explain": "workbench.advisor",
+    "list_runs": "workbench.timings.run",
+    "open_run": "workbench.timings.run",
     "take_snapshot": "workbench.resources",
 }
 
-__all__ = ["Cluster", "Snapshot", "__version__", "diagnose", "explain", "take_snapshot"]
+__all__ = [
+    "Cluster",
+    "Snapshot",
+    "__version__",
+    "diagnose",
+    "explain",
+    "list_runs",
+    "open_run",
+    "take_snapshot",
+]
 
 
 def __getattr__(name: str) -> Any:

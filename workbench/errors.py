@@ -16,6 +16,7 @@ Each message names what was asked, what was found, and what to do.
         - `HorovodMissing`: no Horovod that fits this PyTorch
         - `BuildFailed`: Horovod did not build (`.cause`, `.cure`)
     - `WireError`: a message of another version, or one that is cut short
+    - `RunError`: a run that is not there, or that cannot be read
     - `SnapshotError`: a snapshot file that cannot be read
     - `VmsUnavailable`: test VMs cannot be made on this machine
 """
@@ -138,6 +139,10 @@ class BuildFailed(HorovodError):
 
 class WireError(WorkbenchError):
     """A message from a rank that cannot be read: another version, or cut short."""
+
+
+class RunError(WorkbenchError):
+    """A run of timings on disk that is not there, or that cannot be read."""
 
 
 class SnapshotError(WorkbenchError):

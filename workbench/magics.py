@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 
     from IPython.core.interactiveshell import InteractiveShell
 
+_VIEWS = (
+    *("live", "summary", "table", "waterfall", "ranks", "collectives"),
+    *("list", "open", "compare"),
+)
 _VERBS = ("start", "status", "stop", "restart", "resize", "attach")
 
 
@@ -115,12 +119,26 @@ class WorkbenchMagics(Magics):
             self._namespace[name] = found[0] if len(found) == 1 else found
 
     @magic_arguments()
-    @argument("view", nargs="?", choices=["live", "summary", "table"], default="live")
+    @argument("view", nargs="?", choices=_VIEWS, default="live")
+    @argument("names", nargs="*", help="an iteration's number, or runs' names")
     @line_magic
     def timings(self, line: str) -> Any:
-        """Show the timings: live (default), their summary, or the table."""
+        """Show the timings: live (default), their summary, the table; a figure; or earlier runs.
+
+        ``%timings waterfall 120``; ``%timings ranks``; ``%timings collectives``.
+        ``%timings list``; ``%timings open NAME``; ``%timings compare NAME NAME``, or with one
+        name that run against the cluster's.
+        """
         args = _parse(self.timings, line)
         from workbench.cluster import registry
+        from workbench.widgets import runs, study
+
+        if args.view in runs.VERBS:
+            return runs.runs_view(args.view, args.names)
+        if args.view in study.VERBS:
+            return study.study_view(registry.required(), args.view, args.names)
+        if args.names:
+            raise UsageError(f"%timings {line} was asked for: {args.view} takes no more")
         from workbench.widgets.views import timings_view
 
         return timings_view(registry.required(), args.view)
@@ -209,11 +227,12 @@ def _parse(magic: Any, line: str) -> Any:
 
 def register(shell: InteractiveShell) -> None:
     """Register the magics, and the panel's link where the front end has one."""
-    from workbench.widgets import clusters, panel
+    from workbench.widgets import clusters, panel, runs
 
     shell.register_magics(WorkbenchMagics)
     # by name, so that nothing of the cluster is loaded before one is wanted
     for mime, show in (("text/html", clusters.to_html), ("text/plain", clusters.to_text)):
         formatter = shell.display_formatter.formatters[mime]
         formatter.for_type_by_name("workbench.cluster.cluster", "Cluster", show)
+    runs.register(shell.display_formatter)
     panel.register(shell)

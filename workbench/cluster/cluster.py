@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import contextlib
 import itertools
 import os
 import secrets
@@ -11,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -36,6 +35,7 @@ from workbench.errors import (
 from workbench.rank.control import ANY_CELL
 
 if TYPE_CHECKING:
+    from workbench.cluster.clock_pings import ClockPings
     from workbench.cluster.preflight import Preflight
     from workbench.fabric import FittedFabric
     from workbench.resources import Snapshot
@@ -73,6 +73,9 @@ class Cluster:
     keep
         How long (``"30m"``, or seconds) it outlives its kernel, to be met again
         by `attach`; None: not at all.
+    runs
+        The folder for the timings of its runs, instead of the usual one; see
+        `timings.runs.runs_folder`.
 
     Attributes
     ----------
@@ -102,6 +105,7 @@ class Cluster:
         hang_after_s: float | None = 10.0,
         release_after: str | float | None = None,
         keep: str | float | None = None,
+        runs: str | os.PathLike[str] | None = None,
     ) -> None:
         options = Options.checked(
             n,
@@ -112,6 +116,7 @@ class Cluster:
             start_timeout_s=start_timeout_s,
             hang_after_s=hang_after_s,
             release_after=release_after,
+            runs=None if runs is None else os.fspath(runs),
         )
         self._set_up(options, f"{'ssh' if options.hosts else 'local'}-{secrets.token_hex(2)}")
 
@@ -131,6 +136,7 @@ class Cluster:
         self._turns = Turns()
         self._engines: Engines | None = None
         self._inbox: Inbox | None = None
+        self._pings: ClockPings | None = None
         self._lock = threading.RLock()
 
     def snapshot(self) -> dict[str, Snapshot]:
@@ -180,6 +186,7 @@ class Cluster:
             self.timings.listen(address)
             self._inbox = Inbox(self._receive, interface=address, name="control")
             self._engines.start(self._inbox, self.timings)
+            self._align_clocks(self._inbox)
         except BaseException as error:
             self._give_up(error)
             raise
@@ -225,7 +232,6 @@ class Cluster:
         self._set("starting", "meeting the ranks again")
         engines = self._engines = Engines(self.options, folder)
         try:
-            self.timings.restore(folder)
             self.timings.listen(state["address"], state["timings"])
             self._inbox = Inbox(
                 self._receive,
@@ -235,6 +241,8 @@ class Cluster:
             )
             engines.find(state["engines"], self._inbox, self.timings)
             self.n = len(engines.ranks)
+            self._align_clocks(self._inbox)
+            self._keep_timings()
             self._wait_until_idle(engines, self._inbox)
         except BaseException as error:
             self._let_go()
@@ -260,7 +268,8 @@ class Cluster:
         uninterrupted(engines.reform)
 
     def _write_down(self) -> None:
-        """Let the next kernel find this cluster, where it is kept."""
+        """Say in the run who trains, and let the next kernel find this cluster where it is kept."""
+        self._keep_timings()
         if self.options.keep_s is None or self._engines is None or self._inbox is None:
             return
         state = {
@@ -274,8 +283,19 @@ class Cluster:
         keeping.save(self._engines.folder, state)
         self._kept = True
 
+    def _align_clocks(self, inbox: Inbox) -> None:
+        from workbench.cluster.clock_pings import ClockPings
+
+        self._pings = ClockPings(inbox.send_later, self.timings.clocks, lambda: self.n)
+
+    def _keep_timings(self) -> None:
+        ranks, options = [asdict(info) for info in self.ranks], self.options
+        self.timings.keep(self.name, ranks, folder=options.runs, kept_s=options.keep_s)
+
     def _let_go(self) -> None:
         """Leave a kept cluster to the next kernel."""
+        if self._pings is not None:
+            self._pings.stop()
         if self._engines is not None:
             self._engines.leave()
         if self._inbox is not None:
@@ -545,6 +565,7 @@ class Cluster:
     def _follow(self, run: CellRun, source: str) -> RunResult:
         engines = self._require()
         self._run = run
+        self.timings.describe(self.name, {info.rank: info.vm for info in engines.ranks})
         self.timings.begin_cell(run.number)
         self._set("running")
         if self._idle is not None:
@@ -560,11 +581,8 @@ class Cluster:
         """Make the cluster ready again after a cell, or say why it is not."""
         if self._idle is not None:
             self._idle.used()
-        self.timings.end_cell(run.number, run.iterations)
+        self.timings.end_cell(run.number, run.records)
         self._run = None
-        if self.options.keep_s is not None:
-            with contextlib.suppress(OSError):  # a stop from elsewhere removes the folder
-                self.timings.save(engines.folder)
         if self.state == "running" and run.broken and not self._lost() and not run.unfinished:
             self._set("running", "forming the ring anew")
             try:
@@ -614,6 +632,8 @@ class Cluster:
         return self._require().view(parse_ranks(ranks, self.n))
 
     def _take_down(self) -> None:
+        if self._pings is not None:
+            self._pings.stop()
         try:
             if self._engines is not None:
                 self._engines.stop()
@@ -638,6 +658,10 @@ class Cluster:
         return "; ".join(f"rank {rank}: {why}" for rank, why in self._lost().items())
 
     def _receive(self, rank: int, message: Message) -> None:
+        received_ns = time.perf_counter_ns()
+        if message.kind == "pong":
+            self.timings.clocks.pong(rank, message.content, received_ns)
+            return
         run = self._run
         # where a rank is, is told of the rank and not of a cell
         if run is not None and message.content.get("cell", run.number) in {run.number, None}:

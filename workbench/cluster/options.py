@@ -22,6 +22,8 @@ class Options:
         Ranks, on whatever VMs.
     hosts
         None on this machine.
+    runs
+        Where runs are kept; None for the usual folder.
     """
 
     n: int
@@ -31,6 +33,7 @@ class Options:
     hang_after_s: float | None
     release_after: str | float | None
     keep_s: float | None
+    runs: str | None = None
 
     @classmethod
     def checked(

@@ -110,7 +110,7 @@ class CellRun:
             raise UsageError(f"a timeout of {timeout_s:g} s was asked for: it must be above 0")
         self.number = number
         self.ranks = ranks
-        self.iterations: dict[int, int] = {}
+        self.records: dict[int, int] = {}
         self.outstanding = 0
         self._initialized = True
         self.errors: dict[int, RankError] = {}
@@ -246,7 +246,7 @@ class CellRun:
         content = message.content
         self._unfinished.discard(rank)
         self._folder.end(rank, now)
-        self.iterations[rank] = content["iterations"]
+        self.records[rank] = content["records"]
         self._initialized &= content["initialized"]
         self.outstanding += content["outstanding"] if content["error"] else 0
         if content["error"]:

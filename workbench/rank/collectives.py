@@ -1,4 +1,4 @@
-"""The gradient collectives of one step: submitted, and finished between when and when.
+"""The collectives of one step: submitted, and finished between when and when.
 
 Horovod tells only whether a handle is done. Each submission polls the oldest
 outstanding handles, so every completion is bracketed between the last moment
@@ -10,25 +10,24 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 from time import perf_counter_ns
-from typing import NamedTuple, TypeGuard
+from typing import Any, NamedTuple
+
+WAIT_LOOKS_NS = 2_000_000
+"""Horovod's wait looks without a pause; for so long another thread may have had the core."""
+LIMIT = 1 << 15
+"""Collectives without a step, such as of a cell that never steps, that are kept (10 MB)."""
 
 
-class Gradient(NamedTuple):
-    """What one collective carries.
-
-    Attributes
-    ----------
-    name
-        As Horovod knows it.
-    size
-        Bytes on the wire.
-    tensors
-        Gradient tensors in it.
-    """
+class Operation(NamedTuple):
+    """What one collective is; the fields of `wire.Layout`, one by one."""
 
     name: str
     size: int
     tensors: int
+    kind: str = "allreduce"
+    process_set: int = 0
+    ranks: int = 0
+    by: str = "optimizer"
 
 
 @dataclass
@@ -39,23 +38,31 @@ class Collected:
 
     Attributes
     ----------
-    gradients
-        What each carries.
+    operations
+        What each is.
     submitted, unfinished, finished
         When it was handed over, last seen unfinished, and first seen finished
         (0 until then).
     """
 
-    gradients: list[Gradient] = field(default_factory=list)
+    operations: list[Operation] = field(default_factory=list)
     submitted: list[int] = field(default_factory=list)
     unfinished: list[int] = field(default_factory=list)
     finished: list[int] = field(default_factory=list)
+
+    def split(self, moment: int) -> tuple[Collected, Collected]:
+        """Return those that had finished by a moment, and the others."""
+        places = range(len(self.finished))
+        return (
+            self.pick(place for place in places if self.finished[place] <= moment),
+            self.pick(place for place in places if self.finished[place] > moment),
+        )
 
     def pick(self, places: Iterable[int]) -> Collected:
         """Return those at `places`."""
         rows = list(places)
         return Collected(
-            [self.gradients[place] for place in rows],
+            [self.operations[place] for place in rows],
             [self.submitted[place] for place in rows],
             [self.unfinished[place] for place in rows],
             [self.finished[place] for place in rows],
@@ -63,9 +70,9 @@ class Collected:
 
 
 class Collectives:
-    """What a rank's optimizers have submitted for one step, in order.
+    """What a rank has submitted for one step, in order.
 
-    `submit`, `find`, `see` and `waited` run for every gradient, between kernels
+    `submit`, `find`, `see` and `waited` run for every tensor, between kernels
     that have emptied the caches: they call as little as they can, and make no
     object that the garbage collector would have to follow.
 
@@ -73,6 +80,8 @@ class Collectives:
     ----------
     poll
         Tells whether a handle is done; ValueError where it was cleared.
+    full
+        Gets what was waited for, once there are `LIMIT` without a step.
 
     Attributes
     ----------
@@ -80,8 +89,11 @@ class Collectives:
         Returns the place of a handle that was submitted and not waited for, or None.
     """
 
-    def __init__(self, poll: Callable[[int], bool | int]) -> None:
+    def __init__(
+        self, poll: Callable[[Any], bool | int], full: Callable[[Collected], None]
+    ) -> None:
         self._poll = poll
+        self._full = full
         self._open: dict[Hashable, int] = {}
         self.find = self._open.get
         self.clear()
@@ -98,13 +110,18 @@ class Collectives:
         return len(self._handles)
 
     @property
+    def of_optimizers(self) -> bool:
+        """Whether an optimizer has submitted any."""
+        return any(operation.by != "cell" for operation in self._all.operations)
+
+    @property
     def outstanding(self) -> int:
         """Collectives submitted and not waited for."""
         return len(self._open)
 
-    def gradient(self, place: int) -> Gradient:
-        """Return what the collective at `place` carries."""
-        return self._all.gradients[place]
+    def operation(self, place: int) -> Operation:
+        """Return what the collective at `place` is."""
+        return self._all.operations[place]
 
     def take(self) -> Collected:
         """Return what was waited for; the rest stays, as collectives of the next step."""
@@ -118,7 +135,7 @@ class Collectives:
             taken = taken.pick(place for place in range(len(taken.finished)) if place not in gone)
         return taken
 
-    def submit(self, gradient: Gradient, handle: Hashable, began: int) -> None:
+    def submit(self, operation: Operation, handle: Hashable, began: int) -> None:
         """Note a submission that began at `began`."""
         place = len(self._handles)
         if self._oldest < place:
@@ -126,10 +143,12 @@ class Collectives:
         self._open[handle] = place
         self._handles.append(handle)
         every = self._all
-        every.gradients.append(gradient)
+        every.operations.append(operation)
         every.submitted.append(began)
         every.unfinished.append(began)
         every.finished.append(0)
+        if place == LIMIT:
+            self._full(self.take())
 
     def done(self, handle: Hashable) -> bool:
         """Tell whether it was seen to be done; the wait for it then needs no note."""
@@ -145,7 +164,7 @@ class Collectives:
             return True
         handle = self._handles[place]
         try:
-            if not _can_be_asked(handle) or not self._poll(handle):
+            if not self._poll(handle):
                 self._all.unfinished[place] = now
                 return False
         except ValueError:
@@ -153,25 +172,28 @@ class Collectives:
         self._all.finished[place] = perf_counter_ns()
         return True
 
-    def waited(self, handle: Hashable) -> None:
-        """Note that the wait for it has returned, and that the handle is cleared."""
+    def waited(self, handle: Hashable, finished: int = 0) -> None:
+        """Note that the wait for it has returned, and that the handle is cleared.
+
+        Parameters
+        ----------
+        finished
+            When it did, where that is known.
+        """
         place = self._open.pop(handle, None)
         if place is None:
             return
         now = perf_counter_ns()
         if not self._all.finished[place]:
-            self._all.finished[place] = now
+            self._all.finished[place] = finished or now
+            began = self._all.unfinished[place]
+            self._all.unfinished[place] = max(began, finished or now - WAIT_LOOKS_NS)
         # others may have travelled in the same buffer
         self._look(now)
 
     def _look(self, now: int) -> None:
         """Poll from the oldest that may be under way to the first that is."""
         while self._oldest < len(self._handles):
-            if not self.see(self._oldest, now) and _can_be_asked(self._handles[self._oldest]):
+            if not self.see(self._oldest, now):
                 return
             self._oldest += 1
-
-
-def _can_be_asked(handle: Hashable) -> TypeGuard[int]:
-    """A sparse allreduce is a closure over two handles."""
-    return isinstance(handle, int)

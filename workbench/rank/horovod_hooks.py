@@ -1,13 +1,14 @@
-"""Where Horovod tells which gradients it reduces and when it waits for them.
+"""Where Horovod tells which collectives it runs and when it waits for them.
 
-`DistributedOptimizer` calls names that were imported into
-``horovod.torch.optimizer``; they are wrapped there, where tensors are already
-compressed. Its classes copy their methods when an optimizer is made, so the
-hooks must be in place before that.
+Every public function of ``horovod.torch`` that starts a collective, those that
+its optimizers call included, goes through one of the few private functions of
+``mpi_ops`` that are wrapped here; tensors are compressed by then.
 """
 
 from __future__ import annotations
 
+import inspect
+import sys
 from collections.abc import Callable
 from time import perf_counter_ns
 from typing import Any
@@ -18,22 +19,46 @@ import horovod.torch.mpi_ops as mpi_ops
 import horovod.torch.optimizer as distributed
 import horovod.torch.sync_batch_norm
 
-from workbench.rank.collectives import Gradient
+from workbench.rank.collectives import Operation
 from workbench.rank.patches import Patches
 from workbench.rank.recorder import Recorder
 
 Function = Callable[..., Any]
 
-_OWNERS = (mpi_ops, horovod.torch, horovod.torch.functions, horovod.torch.sync_batch_norm)
+_STARTERS = {
+    "_allreduce_async": "allreduce",
+    "_grouped_allreduce_async": "allreduce",
+    "_allgather_async": "allgather",
+    "_grouped_allgather_async": "allgather",
+    "_broadcast_async": "broadcast",
+    "_alltoall_async": "alltoall",
+    "_reducescatter_async": "reducescatter",
+    "_grouped_reducescatter_async": "reducescatter",
+}
+"""Functions of `mpi_ops` that start a collective, and its kind."""
+_OWNERS = (
+    mpi_ops,
+    distributed,
+    horovod.torch,
+    horovod.torch.functions,
+    horovod.torch.sync_batch_norm,
+)
 """Modules that hold `synchronize` under a name of their own."""
+_SPARSE = "sparse_allreduce_async"
+_KNOWN_LIMIT = 1 << 14
+"""A cell may give each of its collectives another name."""
 
 
-poll: Callable[[int], int] = mpi_ops.mpi_lib.horovod_torch_poll
-"""Tells whether the collective behind a handle is done; ValueError where it was cleared."""
+_poll: Callable[[int], int] = mpi_ops.mpi_lib.horovod_torch_poll
+
+
+def poll(handle: Any) -> int:
+    """Tell whether a collective is done; ValueError where Horovod has cleared its handle."""
+    return _poll(handle) if handle.__class__ is int else handle.done()
 
 
 class HorovodHooks:
-    """Feeds a `Recorder` with what Horovod's optimizers do in this process.
+    """Feeds a `Recorder` with what Horovod does in this process.
 
     Parameters
     ----------
@@ -44,74 +69,60 @@ class HorovodHooks:
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self._patches = Patches()
-        self._gradients: dict[str | None, Gradient] = {}
+        self._known: dict[str, dict[Any, Operation]] = {name: {} for name in _STARTERS}
 
     def install(self) -> None:
         """Start to listen; optimizers made before are heard only in part."""
         replace = self._patches.replace
-        replace(distributed, "allreduce_async_", self._submit_one)
-        replace(distributed, "grouped_allreduce_async_", self._submit_group)
-        replace(distributed, "sparse_allreduce_async", self._submit_sparse)
-        replace(distributed, "synchronize", self._wait)
-        replace(distributed._DistributedOptimizer, "synchronize", self._expose)
+        for name, kind in _STARTERS.items():
+            start = self._starter(kind, self._known[name], grouped="grouped" in name)
+            replace(mpi_ops, name, start)
         for owner in _OWNERS:
-            replace(owner, "synchronize", self._wait_foreign)
+            replace(owner, "synchronize", self._wait)
+        # its classes copy their methods when an optimizer is made
+        replace(distributed._DistributedOptimizer, "synchronize", self._expose)
 
     def remove(self) -> None:
         """Stop to listen and put everything back."""
         self._patches.undo()
 
-    def _submit_one(self, original: Function) -> Function:
-        submitted, gradient = self._recorder.submitted, self._gradient
-        known = self._gradients.get
+    def begin_cell(self) -> None:
+        """Look at every collective anew: the ring may be another."""
+        for known in self._known.values():
+            known.clear()
 
-        def allreduce_async_(tensor: Any, *args: Any, **kwargs: Any) -> int:
-            began = perf_counter_ns()
-            handle: int = original(tensor, *args, **kwargs)
-            name, size = kwargs.get("name"), tensor.nbytes
-            one = known(name)
-            if one is None or one.size != size:
-                one = gradient(name, size, 1)
-            submitted(one, handle, began)
-            return handle
+    def _starter(
+        self, kind: str, known: dict[Any, Operation], *, grouped: bool
+    ) -> Callable[[Function], Function]:
+        submitted, find = self._recorder.submitted, known.get
 
-        return allreduce_async_
+        def make(original: Function) -> Function:
+            places = list(inspect.signature(original).parameters)
+            at, among = places.index("name"), places.index("process_set")
 
-    def _submit_group(self, original: Function) -> Function:
-        submitted, gradient = self._recorder.submitted, self._gradient
+            def start(*args: Any) -> int:
+                began = perf_counter_ns()
+                handle: int = original(*args)
+                size = sum(tensor.nbytes for tensor in args[0]) if grouped else args[0].nbytes
+                operation = find(args[at])
+                if (
+                    operation is None
+                    or operation.size != size
+                    or operation.process_set != args[among].process_set_id
+                ):
+                    tensors = len(args[0]) if grouped else 1
+                    adasum = kind == "allreduce" and args[3] == mpi_ops.Adasum
+                    if len(known) >= _KNOWN_LIMIT:
+                        known.clear()
+                    operation = known[args[at]] = _meet(
+                        args[at], size, tensors, "adasum" if adasum else kind, args[among]
+                    )
+                submitted(operation, handle, began)
+                return handle
 
-        def grouped_allreduce_async_(tensors: Any, *args: Any, **kwargs: Any) -> int:
-            began = perf_counter_ns()
-            handle: int = original(tensors, *args, **kwargs)
-            size = sum(tensor.nbytes for tensor in tensors)
-            submitted(gradient(kwargs.get("name"), size, len(tensors)), handle, began)
-            return handle
+            return start
 
-        return grouped_allreduce_async_
-
-    def _submit_sparse(self, original: Function) -> Function:
-        submitted, gradient = self._recorder.submitted, self._gradient
-
-        def sparse_allreduce_async(tensor: Any, *args: Any, **kwargs: Any) -> Function:
-            began = perf_counter_ns()
-            finish = original(tensor, *args, **kwargs)
-            size = tensor._indices().nbytes + tensor._values().nbytes
-            watched = self._wait(lambda _: finish())
-
-            def wait() -> Any:
-                return watched(wait)
-
-            submitted(gradient(kwargs.get("name"), size, 1), wait, began)
-            return wait
-
-        return sparse_allreduce_async
-
-    def _gradient(self, name: str | None, size: int, tensors: int) -> Gradient:
-        """Return the same object for the same gradient: the packer compares them by identity."""
-        known = self._gradients.get(name)
-        if known is None or known.size != size or known.tensors != tensors:
-            known = self._gradients[name] = Gradient(name or "unnamed", size, tensors)
-        return known
+        return make
 
     def _wait(self, original: Function) -> Function:
         """Return `original`, a wait for the handle that it is given, as a wait that is told."""
@@ -140,13 +151,20 @@ class HorovodHooks:
 
         return synchronize
 
-    def _wait_foreign(self, original: Function) -> Function:
-        """Collectives that the cell calls itself: only known as where the rank is blocked."""
-        recorder, watched = self._recorder, self._wait(original)
 
-        def synchronize(handle: int) -> Any:
-            if recorder.blocked is not None:  # within a sparse gradient's wait
-                return original(handle)
-            return watched(handle)
+def _meet(name: str | None, size: int, tensors: int, kind: str, process_set: Any) -> Operation:
+    by, sparse = _origin()
+    if sparse:  # two allgathers, of which the values are the tensor
+        kind, tensors = "sparse allreduce", int(str(name).endswith(".values"))
+    label = name or f"{kind} without a name"
+    number, ranks = process_set.process_set_id, process_set.size()
+    return Operation(label, size, tensors, kind, number, ranks, by)
 
-        return synchronize
+
+def _origin() -> tuple[str, bool]:
+    """Return who asked for the collective that is met, and whether for a sparse tensor."""
+    frame, sparse = sys._getframe(3), False
+    while frame.f_back is not None and frame.f_code.co_filename == mpi_ops.__file__:
+        sparse = sparse or frame.f_code.co_name == _SPARSE
+        frame = frame.f_back
+    return "optimizer" if frame.f_code.co_filename == distributed.__file__ else "cell", sparse

@@ -14,9 +14,9 @@ from itertools import chain
 import numpy as np
 import numpy.typing as npt
 
-from workbench.rank.collectives import Collected, Gradient
-from workbench.rank.phases import Phase
-from workbench.rank.recorder import Iteration
+from workbench.rank.collectives import Collected, Operation
+from workbench.rank.phase import Phase
+from workbench.rank.recorder import Iteration, Outside, Part
 from workbench.wire import Flag, IterationRecord, Layout, Message
 from workbench.wire.record import TICK_NS
 
@@ -26,7 +26,7 @@ _LAYOUTS = 256
 
 
 class Packer:
-    """Makes records of iterations, and names each new set of tensors once.
+    """Makes records of iterations, and names each new set of collectives once.
 
     Parameters
     ----------
@@ -39,34 +39,41 @@ class Packer:
     def __init__(self, world_size: int, dropped: Callable[[], int]) -> None:
         self._world_size = world_size
         self._dropped = dropped
-        self._layouts: dict[tuple[Gradient, ...], int] = {}
-        self._orders: dict[tuple[Gradient, ...], tuple[npt.NDArray[np.intp], int]] = {}
+        self._layouts: dict[tuple[Operation, ...], int] = {}
+        self._orders: dict[tuple[Operation, ...], tuple[npt.NDArray[np.intp], int]] = {}
 
-    def __call__(self, iteration: Iteration) -> tuple[Message | None, bytes]:
-        """Return the layout's message where that is new, and the iteration's record."""
-        done = _joined([part.collectives for part in iteration.parts])
-        gradients = tuple(done.gradients)
-        layout = None if gradients in self._orders else self._lay_out(gradients)
-        order, number = self._orders[gradients]
-        return layout, self._record(iteration, done, order, number).pack()
+    def __call__(self, item: Iteration | Outside) -> tuple[Message | None, bytes]:
+        """Return the layout's message where that is new, and the record."""
+        if isinstance(item, Outside):
+            done = item.collectives
+        else:
+            done = _joined([part.collectives for part in item.parts])
+        operations = tuple(done.operations)
+        layout = None if operations in self._orders else self._lay_out(operations)
+        order, number = self._orders[operations]
+        return layout, self._record(item, done, order, number).pack()
 
-    def _lay_out(self, gradients: tuple[Gradient, ...]) -> Message | None:
+    def _lay_out(self, operations: tuple[Operation, ...]) -> Message | None:
         """Number a layout by name, so that equal sets have one; return it where it is new."""
-        places = sorted(range(len(gradients)), key=gradients.__getitem__)
-        key = tuple(gradients[place] for place in places)
+        places = sorted(range(len(operations)), key=operations.__getitem__)
+        key = tuple(operations[place] for place in places)
         if len(self._orders) == _LAYOUTS:
             self._orders.clear()
-            self._layouts.clear()  # sparse gradients: a new size each time
+            self._layouts.clear()  # sparse operations: a new size each time
         new = key not in self._layouts
         number = self._layouts.setdefault(key, len(self._layouts))
-        self._orders[gradients] = np.array(places, np.intp), number
+        self._orders[operations] = np.array(places, np.intp), number
         return Message("layout", _layout(number, key).to_content()) if new else None
 
     def _record(
-        self, iteration: Iteration, done: Collected, order: npt.NDArray[np.intp], layout: int
+        self,
+        item: Iteration | Outside,
+        done: Collected,
+        order: npt.NDArray[np.intp],
+        layout: int,
     ) -> IterationRecord:
-        parts = iteration.parts
-        start, end = parts[0].start, parts[-1].end
+        parts = item.parts if isinstance(item, Iteration) else []
+        start, duration, spent, flags = _window(parts, done)
         submitted = np.array(done.submitted, np.int64)[order]
         unfinished = np.array(done.unfinished, np.int64)[order]
         finished = np.array(done.finished, np.int64)[order]
@@ -74,16 +81,13 @@ class Packer:
         busy = merge(np.maximum(submitted, start), finished)
         waits = list(chain.from_iterable(part.waits for part in parts))
         communication = sum(stop - begin for begin, stop in busy)
-        flags = Flag.NONE
-        for part in parts:
-            flags |= part.flags
-        spent = [sum(times) for times in zip(*(part.spent for part in parts), strict=True)]
         return IterationRecord(
-            iteration.cell,
-            iteration.index,
+            item.cell,
+            item.index if isinstance(item, Iteration) else 0,
             start_ns=start,
-            duration_ns=end - start,
+            duration_ns=duration,
             data_ns=spent[Phase.DATA],
+            copy_ns=spent[Phase.COPY],
             forward_ns=spent[Phase.FORWARD],
             backward_ns=spent[Phase.BACKWARD],
             exposed_ns=spent[Phase.EXPOSED],
@@ -91,8 +95,8 @@ class Packer:
             other_ns=spent[Phase.OTHER],
             communication_ns=communication,
             overlapped_ns=communication - overlap(busy, waits),
-            size_bytes=sum(gradient.size for gradient in done.gradients),
-            tensors=sum(gradient.tensors for gradient in done.gradients),
+            size_bytes=sum(operation.size for operation in done.operations),
+            tensors=sum(operation.tensors for operation in done.operations),
             world_size=self._world_size,
             dropped=self._dropped(),
             flags=flags,
@@ -101,6 +105,23 @@ class Packer:
             unfinished=_ticks(start, unfinished),
             finished=_ticks(start, finished),
         )
+
+
+def _window(parts: list[Part], done: Collected) -> tuple[int, int, list[int], Flag]:
+    """Return start and duration of a window, nanoseconds for each of its phases, and flags."""
+    if not parts:
+        start = min(done.submitted)
+        return start, max(done.finished) - start, [0] * Phase.GAP, Flag.OUTSIDE
+    flags = Flag.NONE
+    for part in parts:
+        flags |= part.flags
+    start, duration = parts[0].start, parts[-1].end - parts[0].start
+    spans = [part.spans for part in parts if part.spans is not None]
+    columns = [part.spent for part in parts]
+    if len(spans) == len(parts):
+        columns, flags = [one.take() for one in spans], flags | Flag.DEVICE_TIMES
+    spent = [sum(times) for times in zip(*columns, strict=True)]
+    return start, sum(spent) if flags & Flag.DEVICE_TIMES else duration, spent, flags
 
 
 def _joined(parts: list[Collected]) -> Collected:
@@ -115,9 +136,9 @@ def _joined(parts: list[Collected]) -> Collected:
     )
 
 
-def _layout(number: int, key: tuple[Gradient, ...]) -> Layout:
-    names, sizes, counts = zip(*key, strict=True) if key else ((), (), ())
-    return Layout(number, names, sizes, counts)
+def _layout(number: int, key: tuple[Operation, ...]) -> Layout:
+    columns = zip(*key, strict=True) if key else [()] * len(Operation._fields)
+    return Layout(number, *columns)
 
 
 def _ticks(start: int, times: npt.NDArray[np.int64]) -> array[int]:

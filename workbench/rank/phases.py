@@ -7,19 +7,8 @@ something else if a step or an evaluation does. It is kept as a gap until then.
 
 from __future__ import annotations
 
-import enum
-
-
-class Phase(enum.IntEnum):
-    """The phases of an iteration; all but `GAP` end up in its record."""
-
-    DATA = 0
-    FORWARD = 1
-    BACKWARD = 2
-    EXPOSED = 3
-    OPTIMIZER = 4
-    OTHER = 5
-    GAP = 6
+from workbench.rank.device_clock import DeviceClock, Spans
+from workbench.rank.phase import Phase
 
 
 class PhaseClock:
@@ -28,6 +17,11 @@ class PhaseClock:
     The first window of a cell begins with the batch that was loaded for it, or
     with its first forward, backward or step: what a cell does before it trains
     is no iteration. Each further window begins where the one before ended.
+
+    Parameters
+    ----------
+    device
+        Times the same phases on the GPU's stream; None where there is no GPU.
 
     Attributes
     ----------
@@ -39,8 +33,10 @@ class PhaseClock:
         The window is the first of its cell.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, device: DeviceClock | None = None) -> None:
         self.first = True
+        self._device = device
+        self._spans: Spans | None = None
         self._restart(0)
 
     def _restart(self, start: int) -> None:
@@ -58,6 +54,7 @@ class PhaseClock:
         self._loader_ns = 0
         self._loader_began = 0
         self._unsure_forward = 0
+        self._unsure_span = 0
 
     def loaded(self, began: int, now: int) -> None:
         """A DataLoader has given the batch that it was asked for at `began`."""
@@ -81,14 +78,16 @@ class PhaseClock:
         """
         if self._phase is self._home:
             self._unsure_forward = now
+            if self._spans is not None and self._device is not None:
+                self._device.mark(self._spans, self._phase)
+                self._unsure_span = len(self._spans)
 
     def evaluated(self, now: int) -> None:
         """A forward without gradients has ended: the gap so far was none of training's."""
         if not self._begun:
             self._forget_gap()
         elif self._phase is Phase.GAP:
-            self._spent[Phase.GAP] += now - self._since
-            self._since = now
+            self._mark(now)
             self._settle(as_data=False)
 
     def backward(self, now: int) -> None:
@@ -110,19 +109,22 @@ class PhaseClock:
         self._phase = self._home = Phase.OPTIMIZER
         self._outer.clear()
 
-    def step_ended(self, now: int) -> tuple[int, list[int]]:
-        """End the window; return its start and nanoseconds for each of `DATA` to `OTHER`."""
+    def step_ended(self, now: int) -> tuple[int, list[int], Spans | None]:
+        """End the window; return its start, nanoseconds for `DATA` to `OTHER`, the GPU's spans."""
         self._mark(now)
         self._settle(as_data=False)
-        start, spent = self.start_ns, self._spent[: Phase.GAP]
+        start, spent, spans = self.start_ns, self._spent[: Phase.GAP], self._spans
         self.first = False
         self._restart(now)
-        return start, spent
+        if spans is not None and self._device is not None:
+            self._spans = self._device.follow(spans)
+        return start, spent, spans
 
     def no_step(self, now: int) -> None:
         """The step that has begun had no gradients: it ends no window."""
         if self.first:
             self._restart(0)
+            self._spans = None
             return
         self._mark(now)
         self._phase = self._home = Phase.GAP
@@ -145,6 +147,9 @@ class PhaseClock:
         if not self._begun:
             self._begun = True
             self.start_ns = self._since = self._loader_began or self._unsure_forward or now
+            self._spans = None if self._device is None else self._device.start()
+        elif self._spans is not None and self._device is not None:
+            self._device.mark(self._spans, self._phase)
         self._spent[self._phase] += now - self._since
         self._since = now
 
@@ -159,6 +164,9 @@ class PhaseClock:
         self._spent[Phase.DATA] += data
         self._spent[Phase.OTHER] += gap - data
         self._spent[Phase.GAP] = 0
+        if self._spans is not None:
+            # the GPU stood still for all of it
+            self._spans.settle(Phase.DATA if as_data else Phase.OTHER)
         self._forget_gap()
 
     def _settle_before_backward(self, now: int) -> None:
@@ -170,4 +178,6 @@ class PhaseClock:
         forward = min(now - self._unsure_forward, self._spent[self._phase])
         self._spent[self._phase] -= forward
         self._spent[Phase.FORWARD] += forward
+        if self._spans is not None:
+            self._spans.settle(Phase.FORWARD, self._unsure_span)
         self._settle(as_data=True)

@@ -9,11 +9,20 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from time import perf_counter_ns
+from typing import Any, Protocol
 
-from workbench.rank.collectives import Collected, Collectives
+from workbench.rank.collectives import Collected, Collectives, Operation
 from workbench.rank.cycle import Cycle
-from workbench.rank.phases import Phase, PhaseClock
+from workbench.rank.device_clock import DeviceClock, Spans
+from workbench.rank.phase import Phase
+from workbench.rank.phases import PhaseClock
 from workbench.wire import Flag
+
+
+class Finishing(Hashable, Protocol):
+    """A bucket under way; `finished` is 0 until it is known when it was."""
+
+    finished: int
 
 
 @dataclass
@@ -26,6 +35,7 @@ class Part:
     flags: Flag
     collectives: Collected
     waits: list[tuple[int, int]]
+    spans: Spans | None = None
 
 
 @dataclass(frozen=True)
@@ -36,6 +46,21 @@ class Iteration:
     index: int
     parts: list[Part] = field(repr=False)
 
+    @property
+    def ready(self) -> bool:
+        """Whether all of its times can be read: a GPU has come to its end."""
+        spans = self.parts[-1].spans
+        return spans is None or spans.ready
+
+
+@dataclass(frozen=True)
+class Outside:
+    """Collectives that a cell ran outside its iterations."""
+
+    cell: int
+    collectives: Collected
+    ready = True
+
 
 class Recorder:
     """Turns the events of one rank into iterations.
@@ -45,21 +70,27 @@ class Recorder:
     poll
         Tells whether a Horovod handle is done.
     deliver
-        Called with each finished `Iteration`; must not block.
+        Called with each finished `Iteration`, and with what is `Outside`; must not block.
+    device
+        Times the phases on the GPU's stream; None where there is no GPU.
 
     Attributes
     ----------
     submitted
-        An optimizer handed gradients to Horovod: ``Collectives.submit``.
+        A collective was handed to Horovod: ``Collectives.submit``.
     done
         Tells whether a wait for a handle needs no note: ``Collectives.done``.
     """
 
     def __init__(
-        self, poll: Callable[[int], bool | int], deliver: Callable[[Iteration], None]
+        self,
+        poll: Callable[[Any], bool | int],
+        deliver: Callable[[Iteration | Outside], None],
+        device: DeviceClock | None = None,
     ) -> None:
         self._deliver = deliver
-        self._collectives = Collectives(poll)
+        self._device = device
+        self._collectives = Collectives(poll, self._deliver_outside)
         self.submitted = self._collectives.submit
         self.done = self._collectives.done
         self.begin_cell(0)
@@ -71,11 +102,14 @@ class Recorder:
         self._cell = cell
         self._index = 0
         self._cycle: Cycle[Part] = Cycle()
-        self._clock = PhaseClock()
+        self._clock = PhaseClock(self._device)
+        self._delivered = 0
         self._collectives.clear()
         self._steps: list[int] = []
         self._backwards = 0
         self._trained = False
+        self._buckets: list[Finishing] = []
+        self._waits_for_buckets = False
         self._exposed = 0
         self._exposed_since = 0
         self._waits: list[tuple[int, int]] = []
@@ -83,9 +117,10 @@ class Recorder:
         self._blocked: tuple[str, int] | None = None
 
     def end_cell(self) -> int:
-        """Deliver the last iteration, and return how many there were."""
+        """Deliver what is left, and return how many records the cell has."""
         self._finish(self._cycle.end())
-        return self._index
+        self._deliver_outside(self._collectives.take())
+        return self._delivered
 
     @property
     def outstanding(self) -> int:
@@ -96,7 +131,7 @@ class Recorder:
     def blocked(self) -> tuple[str, int] | None:
         """The collective that the rank waits for and since when, or None.
 
-        The name is empty where the cell called the collective itself.
+        The name is empty where it is a barrier, or was submitted unheard.
         """
         return self._blocked
 
@@ -129,6 +164,10 @@ class Recorder:
         """``torch.autograd.backward`` returned or raised."""
         self._backwards -= 1
         if self._backwards == 0:
+            self._end_of_buckets()
+            for bucket in self._buckets:
+                self._collectives.waited(bucket, bucket.finished)
+            self._buckets.clear()
             self._clock.backward_ended(perf_counter_ns())
 
     def step_begins(self, optimizer: int) -> None:
@@ -150,7 +189,7 @@ class Recorder:
         if self._steps:
             return
         now = perf_counter_ns()
-        if self._trained or len(self._collectives):
+        if self._trained or self._collectives.of_optimizers:
             self._finish(self._cycle.step(optimizer, self._take_part(now)))
         else:
             # hvd.broadcast_optimizer_state steps once, with zeros, to have a state at all
@@ -165,6 +204,14 @@ class Recorder:
         self._clock.pop(perf_counter_ns())
 
     # the communication
+
+    def copy_begins(self) -> None:
+        """A tensor is copied from the host to a device."""
+        self._clock.push(Phase.COPY, perf_counter_ns())
+
+    def copy_ends(self) -> None:
+        """The copy has returned; a GPU may still be at it."""
+        self._clock.pop(perf_counter_ns())
 
     def exposed_begins(self) -> None:
         """Training stands still for gradients from here on; may nest."""
@@ -181,15 +228,30 @@ class Recorder:
             self._waits.append((self._exposed_since, now))
             self._clock.pop(now)
 
+    def bucket_submitted(
+        self, operation: Operation, bucket: Finishing, began: int, *, last: bool
+    ) -> None:
+        """DDP has handed over a bucket; the backward waits for all of them behind the last."""
+        self._end_of_buckets()  # it was not the last: another model's follow
+        self.submitted(operation, bucket, began)
+        self._buckets.append(bucket)
+        if last and self._backwards:
+            self._waits_for_buckets = True
+            self.exposed_begins()
+
+    def _end_of_buckets(self) -> None:
+        if self._waits_for_buckets:
+            self._waits_for_buckets = False
+            self.exposed_ends()
+
     def wait_begins(self, handle: Hashable) -> None:
-        """A wait for a handle begins; an optimizer submitted it, or the cell did itself."""
+        """A wait for a handle begins."""
         place = self._collectives.find(handle)
         now = perf_counter_ns()
         if place is None:
             self._blocked = ("", now)
-            return
-        if not self._collectives.see(place, now):
-            self._blocked = (self._collectives.gradient(place).name, now)
+        elif not self._collectives.see(place, now):
+            self._blocked = (self._collectives.operation(place).name, now)
         if not self._exposed:
             self._wait_exposes = True
             self.exposed_begins()
@@ -203,17 +265,27 @@ class Recorder:
             self.exposed_ends()
 
     def _take_part(self, now: int) -> Part:
-        flags = Flag.FIRST_OF_CELL if self._clock.first else Flag.NONE
+        first = self._clock.first
+        flags = Flag.FIRST_OF_CELL if first else Flag.NONE
         if self._clock.forward_unseen:
             flags |= Flag.FORWARD_UNSEEN
-        start, spent = self._clock.step_ended(now)
+        start, spent, spans = self._clock.step_ended(now)
         # one backward may feed several optimizers, of which this one waited for its own
         done = self._collectives.take()
+        if first:  # the parameters' broadcast is none of the iteration
+            before, done = done.split(start)
+            self._deliver_outside(before)
         waits, self._waits = self._waits, []
         self._trained = False
-        return Part(start, now, spent, flags, done, waits)
+        return Part(start, now, spent, flags, done, waits, spans)
 
     def _finish(self, iterations: list[list[Part]]) -> None:
         for parts in iterations:
             self._deliver(Iteration(self._cell, self._index, parts))
             self._index += 1
+            self._delivered += 1
+
+    def _deliver_outside(self, collectives: Collected) -> None:
+        if collectives.submitted:
+            self._deliver(Outside(self._cell, collectives))
+            self._delivered += 1

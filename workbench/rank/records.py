@@ -6,16 +6,19 @@ wake-up of theirs takes more from it than a further record in the same message.
 
 from __future__ import annotations
 
+import time
 from collections import deque
 
 from workbench.rank.pack import Packer
-from workbench.rank.recorder import Iteration
+from workbench.rank.recorder import Iteration, Outside
 from workbench.wire import Address, Message, Outbox
 
 DELAY_S = 0.1
 """Records of this long leave together: a live view is drawn as often."""
 LIMIT = 10_000
 """Iterations kept while the kernel does not take them."""
+_FLUSH_S = 2.0
+_POLL_S = 0.01
 
 
 class RecordChannel:
@@ -30,7 +33,8 @@ class RecordChannel:
     """
 
     def __init__(self, address: Address, world_size: int) -> None:
-        self._waiting: deque[Iteration] = deque()
+        self._waiting: deque[Iteration | Outside] = deque()
+        self._asked = False
         self._lost = 0
         self._outbox = Outbox(address, delay_s=DELAY_S, name="timings")
         self._packer = Packer(world_size, lambda: self.dropped)
@@ -40,28 +44,41 @@ class RecordChannel:
         """Records that never left."""
         return self._lost + self._outbox.dropped
 
-    def put(self, iteration: Iteration) -> None:
-        """Send an iteration; never blocks. Beyond `LIMIT` the oldest is dropped."""
+    def put(self, iteration: Iteration | Outside) -> None:
+        """Send an iteration; never blocks. Beyond `LIMIT` the oldest is dropped.
+
+        One that a GPU is still at leaves with those that follow.
+        """
         if len(self._waiting) >= LIMIT:
             self._waiting.popleft()
             self._lost += 1
         self._waiting.append(iteration)
-        if len(self._waiting) == 1:
-            self._outbox.send_later(self._take)
+        self._ask()
 
     def flush(self) -> None:
         """Wait until what was put is handed to ZeroMQ."""
+        deadline = time.monotonic() + _FLUSH_S
         self._outbox.flush()
+        while self._waiting and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
+            self._ask()
+            self._outbox.flush()
 
     def close(self) -> None:
         """Send what is left, and stop."""
         self._outbox.close()
 
+    def _ask(self) -> None:
+        if not self._asked:
+            self._asked = True
+            self._outbox.send_later(self._take)
+
     def _take(self) -> list[Message]:
-        """Called by the outbox's thread, until nothing waits: a later `put` asks for it again."""
+        """Called by the outbox's thread: what can be packed by now."""
+        self._asked = False
         messages: list[Message] = []
         records: list[bytes] = []
-        while self._waiting:
+        while self._waiting and self._waiting[0].ready:
             iteration = self._waiting.popleft()
             try:
                 layout, record = self._packer(iteration)

@@ -14,15 +14,19 @@ import re
 import socket
 import threading
 import time
+from functools import partial
 from typing import Any
 
+import torch
 from horovod.torch import mpi_ops
 
 from workbench.rank import cell as cells
 from workbench.rank.control import Control
+from workbench.rank.ddp_hooks import DDPHooks
+from workbench.rank.device_clock import DeviceClock
 from workbench.rank.horovod_hooks import HorovodHooks, poll
 from workbench.rank.output import Capture, OutputChannel
-from workbench.rank.recorder import Iteration, Recorder
+from workbench.rank.recorder import Iteration, Outside, Recorder
 from workbench.rank.records import RecordChannel
 from workbench.rank.sockets import RingSockets
 from workbench.rank.torch_hooks import TorchHooks
@@ -51,8 +55,11 @@ class Session:
     def __init__(self, shell: Any, control: Address, timings: Address, world_size: int) -> None:
         self._shell = shell
         self._cell: int | None = None
-        self.recorder = Recorder(poll, self._deliver)
-        self.hooks = (HorovodHooks(self.recorder), TorchHooks(self.recorder))
+        gpu = torch.cuda.is_available()
+        device = DeviceClock(partial(torch.cuda.Event, enable_timing=True)) if gpu else None
+        self.recorder = Recorder(poll, self._deliver, device)
+        torch_hooks = TorchHooks(self.recorder, copies=gpu)
+        self.hooks = (torch_hooks, HorovodHooks(self.recorder), DDPHooks(self.recorder))
         self._answer = Control(
             self._send,
             blocked=lambda: self.recorder.blocked,
@@ -73,7 +80,7 @@ class Session:
         self._control = self._connect(control, timings, world_size)
         self._capture.channel.move(self._control)
 
-    def _deliver(self, iteration: Iteration) -> None:
+    def _deliver(self, iteration: Iteration | Outside) -> None:
         self._records.put(iteration)
 
     def _send(self, message: Message) -> None:
@@ -86,9 +93,9 @@ class Session:
 
     def run_cell(self, number: int, source: str) -> None:
         """Run a cell, and tell the kernel how it ended."""
-        torch_hooks = self.hooks[1]
         self.recorder.begin_cell(number)
-        torch_hooks.begin_cell()
+        for hooks in self.hooks:
+            hooks.begin_cell()
         self._cell = number
         try:
             result = cells.run(self._shell, number, source, self._capture)
@@ -96,14 +103,14 @@ class Session:
             result = cells.failed(error)
         finally:
             self._cell = None
-            torch_hooks.end_cell()
-            iterations = self.recorder.end_cell()
+            self.hooks[0].end_cell()
+            records = self.recorder.end_cell()
         self._records.flush()
         ended = {
             "cell": number,
             "error": result.error,
             "kept": result.kept,
-            "iterations": iterations,
+            "records": records,
             "outstanding": self.recorder.outstanding,
             "initialized": bool(mpi_ops.is_initialized()),
         }
@@ -117,8 +124,6 @@ _ring = RingSockets()
 
 def hello() -> dict[str, Any]:
     """Load all that the ring needs, and tell who is here."""
-    import torch
-
     threads = os.environ.pop("WORKBENCH_THREADS", "")
     if threads:  # else the user has chosen
         torch.set_num_threads(int(threads))
@@ -153,7 +158,6 @@ def meet(environment: dict[str, str]) -> float:
     """
     global _ring
     import horovod.torch as hvd
-    import torch
 
     os.environ.update(environment)
     with RingSockets() as _ring:
@@ -262,7 +266,6 @@ def _forget_handles(optimizer: Any) -> None:
 
 def _fill_namespace(hvd: Any) -> None:
     """Give the cells the names that they expect."""
-    import torch
     from IPython import get_ipython
 
     gpu = torch.cuda.is_available()

@@ -33,10 +33,13 @@ class TorchHooks:
     ----------
     recorder
         Gets the events.
+    copies
+        Whether to look for copies from the host to a device.
     """
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: Recorder, *, copies: bool = False) -> None:
         self._recorder = recorder
+        self._copies = copies
         self._patches = Patches()
         self._handles: list[Any] = []
         self._modules = ModuleHooks(recorder)
@@ -56,6 +59,9 @@ class TorchHooks:
         self._patches.replace(torch.autograd, "backward", self._backward)
         self._patches.replace(Optimizer, "zero_grad", self._zero_grad)
         self._patches.replace(dataloader._BaseDataLoaderIter, "__next__", self._next)
+        if self._copies:
+            for name in _FROM_HOST:
+                self._patches.replace(torch.Tensor, name, self._copy)
 
     def remove(self) -> None:
         """Stop to listen and put everything back."""
@@ -118,6 +124,20 @@ class TorchHooks:
 
         return zero_grad
 
+    def _copy(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        recorder, from_host = self._recorder, _FROM_HOST[original.__name__]
+
+        def copy(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+            if torch.compiler.is_compiling() or not from_host(tensor, *args, **kwargs):
+                return original(tensor, *args, **kwargs)
+            recorder.copy_begins()
+            try:
+                return original(tensor, *args, **kwargs)
+            finally:
+                recorder.copy_ends()
+
+        return copy
+
     def _next(self, original: Callable[..., Any]) -> Callable[..., Any]:
         recorder = self._recorder
 
@@ -128,3 +148,36 @@ class TorchHooks:
             return batch
 
         return __next__
+
+
+def _on_host(tensor: torch.Tensor) -> bool:
+    return bool(tensor.device.type == "cpu")
+
+
+def _to_leaves_host(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> bool:
+    if not _on_host(tensor):
+        return False
+    for value in (*args, *kwargs.values()):
+        if isinstance(value, torch.Tensor):
+            return not _on_host(value)
+        if isinstance(value, (torch.device, str)):
+            return bool(torch.device(value).type != "cpu")
+        if isinstance(value, int) and not isinstance(value, bool):  # a GPU's number
+            return True
+    return False
+
+
+def _cuda_leaves_host(tensor: torch.Tensor, *_: Any, **__: Any) -> bool:
+    return _on_host(tensor)
+
+
+def _copy_leaves_host(tensor: torch.Tensor, source: Any, *_: Any, **__: Any) -> bool:
+    return not _on_host(tensor) and _on_host(source)
+
+
+_FROM_HOST: dict[str, Callable[..., bool]] = {
+    "to": _to_leaves_host,
+    "cuda": _cuda_leaves_host,
+    "copy_": _copy_leaves_host,
+}
+"""Methods of a tensor that copy it, and whether a call does so from the host to a device."""

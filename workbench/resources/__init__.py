@@ -2,7 +2,8 @@
 
 `take_snapshot` runs the probes (`host.py`, `gpus.py`, `nics.py`) and gives one
 frozen `Snapshot`; `counters.Sampler` reads what moves. Nothing here knows of
-Jupyter, and nothing is opened when this is imported.
+Jupyter, and nothing is opened when this is imported. `noticeboard` is how
+processes of one user tell each other what they use.
 
 A value that cannot be read is an `Unknown` with its reason.
 """

@@ -4,6 +4,8 @@
 - `GET  <base_url>workbench/api/findings`
 - `WS   <base_url>workbench/api/live`
 
+- on the server's own ``GET <base_url>metrics``, what the kernels' clusters spend
+
 ``rest-api.yml`` beside this file describes them. Every route asks for the
 server's own authentication and authorisation (resource ``workbench``).
 Hardware is read in threads, never on the server's event loop.

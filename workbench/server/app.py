@@ -9,6 +9,7 @@ from workbench.resources import take_snapshot
 from workbench.resources.counters import Sampler
 from workbench.server.feed import LiveFeed
 from workbench.server.handlers import FindingsHandler, SnapshotHandler
+from workbench.server.metrics import register
 from workbench.server.snapshots import SnapshotCache
 from workbench.server.sockets import LiveHandler
 
@@ -19,7 +20,7 @@ def attach(
     snapshots: SnapshotCache | None = None,
     feed: LiveFeed | None = None,
 ) -> None:
-    """Add the routes to the server's web application.
+    """Add the routes to the server's web application, and metrics to its ``/metrics``.
 
     Opens no hardware: the first request and the first client do.
 
@@ -32,6 +33,7 @@ def attach(
     """
     snapshots = snapshots or SnapshotCache(take_snapshot)
     feed = feed or LiveFeed(Sampler)
+    register()
     base = url_path_join(web_app.settings["base_url"], "workbench/api")
     web_app.add_handlers(
         ".*$",

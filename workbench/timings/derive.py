@@ -7,13 +7,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from workbench.timings.lateness import waiting_us
 from workbench.timings.store import PHASES, Rows, forward_unseen
 
 Column = npt.NDArray[Any]
 
 
 def columns(rows: Rows) -> dict[str, Column]:
-    """Return the columns of ``to_frame()`` for `rows`, in DESIGN's order, and ``other_us``.
+    """Return the columns of ``to_frame()`` for `rows`.
 
     ``algbw`` is bytes over communication time, ``busbw`` that times
     2(n-1)/n for n ranks (nccl-tests, PERFORMANCE.md); Gbit/s are 10^9 bits/s.
@@ -41,29 +42,28 @@ def columns(rows: Rows) -> dict[str, Column]:
         "bytes": rows["bytes"],
         "tensors": rows["tensors"],
         "algbw_gbps": algbw,
-        "busbw_gbps": algbw * 2 * (n - 1) / n,
+        "busbw_gbps": algbw * 2 * (n - 1) / n,  # as if all were allreduces
         "overlap": _divide(rows["overlapped_ns"], communication, some),
         "other_us": micro["other_us"],
+        "copy_us": micro["copy_us"],
     }
 
 
-def waiting_us(rows: Rows) -> Column:
-    """Return how long each row's communication waited for the last rank to arrive.
+def bus_factor(kind: str, ranks: int) -> float:
+    """Return what a collective's algorithm bandwidth is multiplied by for its bus bandwidth.
 
-    All ranks finish a collective together, so the one that arrived last had
-    the shortest communication, and what another's took longer was waiting: no
-    clocks are compared. NaN where not every rank of the ring has reported.
+    After nccl-tests' PERFORMANCE.md, for the bytes that one rank hands over: an
+    allgather's total is `ranks` times that, a sparse allreduce is allgathers.
     """
-    waits = np.full(len(rows), np.nan)
-    if not len(rows):
-        return waits
-    numbers, place, counts = np.unique(rows["iteration"], return_inverse=True, return_counts=True)
-    least = np.full(len(numbers), np.iinfo(np.int64).max)
-    np.minimum.at(least, place, rows["communication_ns"])
-    whole = counts[place] == rows["world_size"]
-    excess = (rows["communication_ns"] - least[place]) / 1e3
-    waits[whole] = excess[whole]
-    return waits
+    others = max(ranks, 1) - 1
+    return {
+        "allreduce": 2 * others / max(ranks, 1),
+        "adasum": 2 * others / max(ranks, 1),
+        "allgather": float(others),
+        "sparse allreduce": float(others),
+        "alltoall": others / max(ranks, 1),
+        "reducescatter": others / max(ranks, 1),
+    }.get(kind, 1.0)
 
 
 def _divide(above: Column, below: Column, where: Column) -> Column:

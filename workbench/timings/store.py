@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
+import itertools
 import threading
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from workbench.wire import Flag, IterationRecord, Layout
 
-PHASES = ("data", "forward", "backward", "exposed", "optimizer", "other")
+PHASES = ("data", "copy", "forward", "backward", "exposed", "optimizer", "other")
 """In the order in which they stack; they add up to the iteration."""
 
 ROW = np.dtype(
@@ -46,7 +46,7 @@ COLLECTIVES_LIMIT = 1 << 15
 
 @dataclass(frozen=True)
 class CollectiveRecord:
-    """The collectives of one iteration and rank, as they came."""
+    """The collectives of one iteration and rank, as they came; iteration -1 for those in none."""
 
     iteration: int
     record: IterationRecord
@@ -70,6 +70,7 @@ class Store:
         self._next_iteration = 0
         self._layouts: dict[tuple[int, int], Layout] = {}
         self._collectives: deque[CollectiveRecord] = deque(maxlen=COLLECTIVES_LIMIT)
+        self._collectives_total = 0
         self._dropped: dict[int, int] = {}
         self._arrived: dict[tuple[int, int], int] = {}
         self.forgotten = 0
@@ -79,6 +80,11 @@ class Store:
     def dropped(self) -> int:
         """Records that ranks dropped before they were sent."""
         return sum(self._dropped.values())
+
+    @property
+    def dropped_by_rank(self) -> dict[int, int]:
+        """The same, by rank."""
+        return dict(self._dropped)
 
     def arrived(self, cell: int, rank: int) -> int:
         """Return how many records of a cell have come from a rank."""
@@ -97,13 +103,16 @@ class Store:
     def add(self, rank: int, record: IterationRecord) -> None:
         """Append a record."""
         with self._lock:
-            first = self._first_of_cell.setdefault(record.cell, self._next_iteration)
-            iteration = first + record.index
-            self._next_iteration = max(self._next_iteration, iteration + 1)
-            self._append(_row(iteration, rank, record))
+            iteration = -1
+            if not record.flags & Flag.OUTSIDE:
+                first = self._first_of_cell.setdefault(record.cell, self._next_iteration)
+                iteration = first + record.index
+                self._next_iteration = max(self._next_iteration, iteration + 1)
+                self._append(_row(iteration, rank, record))
             layout = self._layouts.get((rank, record.layout))
             if layout is not None and record.submitted:
                 self._collectives.append(CollectiveRecord(iteration, record, rank, layout))
+                self._collectives_total += 1
             self._dropped[rank] = record.dropped
             key = (record.cell, rank)
             self._arrived[key] = self._arrived.get(key, 0) + 1
@@ -119,11 +128,17 @@ class Store:
             first = max(start, self.forgotten)
             return first, self._rows[first - self.forgotten : self._count].copy()
 
-    def between(self, first: int, last: int) -> Rows:
-        """Return a copy of the rows held of the iterations `first` to `last`, both included."""
+    def between(self, first: int, last: int) -> tuple[int, Rows]:
+        """Return the stretch of rows that has all of the iterations `first` to `last`.
+
+        And the number of its first row, as `read` does; rows of other
+        iterations may stand among them.
+        """
         with self._lock:
-            held = self._rows[: self._count]
-            return held[(held["iteration"] >= first) & (held["iteration"] <= last)]
+            numbers = self._rows["iteration"][: self._count]
+            places = np.flatnonzero((numbers >= first) & (numbers <= last))
+            begin, end = (places[0], places[-1] + 1) if len(places) else (0, 0)
+            return self.forgotten + int(begin), self._rows[begin:end].copy()
 
     @property
     def total(self) -> int:
@@ -132,42 +147,39 @@ class Store:
 
     def collectives(self) -> list[CollectiveRecord]:
         """Return the records whose single collectives are kept."""
-        with self._lock:
-            return list(self._collectives)
+        return self.read_collectives(0)[1]
 
-    def save(self, folder: Path) -> None:
-        """Write rows and layouts into `folder`."""
+    def read_collectives(self, start: int) -> tuple[int, list[CollectiveRecord]]:
+        """Return those from the `start`-th on, and the number of the first, as `read` does."""
         with self._lock:
-            rows = self._rows[: self._count].copy()
-            state = {
-                "first_of_cell": list(self._first_of_cell.items()),
-                "next_iteration": self._next_iteration,
-                "forgotten": self.forgotten,
-                "layouts": [[rank, one.to_content()] for (rank, _), one in self._layouts.items()],
-            }
-        for name, write in (
-            ("timings.npy", lambda path: np.save(path.open("wb"), rows)),
-            ("timings.json", lambda path: path.write_text(json.dumps(state))),
-        ):
-            part = folder / f"{name}.part"
-            write(part)
-            part.replace(folder / name)
+            first = max(start, self._collectives_total - len(self._collectives))
+            newest = itertools.islice(reversed(self._collectives), self._collectives_total - first)
+            return first, list(newest)[::-1]
 
-    def restore(self, folder: Path) -> None:
-        """Read what `save` wrote; nothing where it wrote nothing."""
-        try:
-            rows = np.load(folder / "timings.npy")
-            state = json.loads((folder / "timings.json").read_text())
-        except (OSError, ValueError):
-            return
+    def layouts(self) -> dict[tuple[int, int], Layout]:
+        """Return the layouts that the ranks use, by rank and number."""
         with self._lock:
-            self._rows, self._count = rows, len(rows)
-            self._first_of_cell = dict(map(tuple, state["first_of_cell"]))
-            self._next_iteration = state["next_iteration"]
-            self.forgotten = state["forgotten"]
-            for rank, content in state["layouts"]:
-                layout = Layout.from_content(content)
-                self._layouts[rank, layout.number] = layout
+            return dict(self._layouts)
+
+    def restore(
+        self,
+        rows: Rows,
+        records: Iterable[CollectiveRecord],
+        layouts: dict[tuple[int, int], Layout],
+    ) -> None:
+        """Take the place of a store that held these; iterations go on behind them."""
+        with self._lock:
+            self.forgotten = max(0, len(rows) - self._limit // 2)
+            self._rows = rows[self.forgotten :]
+            self._count = len(self._rows)
+            self._layouts = dict(layouts)
+            self._collectives.extend(records)
+            self._collectives_total = len(self._collectives)
+            self._next_iteration = int(rows["iteration"].max()) + 1 if len(rows) else 0
+            cells, place = np.unique(rows["cell"], return_inverse=True)
+            first = np.full(len(cells), self._next_iteration)
+            np.minimum.at(first, place, rows["iteration"])
+            self._first_of_cell = dict(zip(cells.tolist(), first.tolist(), strict=True))
             self.version += 1
 
     def _append(self, row: tuple[Any, ...]) -> None:
@@ -197,6 +209,11 @@ def _row(iteration: int, rank: int, record: IterationRecord) -> tuple[Any, ...]:
         record.world_size,
         int(record.flags),
     )
+
+
+def between(iteration: int, first: int | None, last: int | None) -> bool:
+    """Whether an iteration is one of `first` to `last`, None being open."""
+    return (first is None or iteration >= first) and (last is None or iteration <= last)
 
 
 def forward_unseen(rows: Rows) -> npt.NDArray[np.bool_]:

@@ -7,17 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from workbench.timings.derive import columns, waiting_us
+from workbench.timings.derive import columns
 from workbench.timings.store import PHASES, Rows
+from workbench.timings.stragglers import throughout
 from workbench.wire import Flag
 
 LATEST = 100
 """Iterations that the live figures look back on."""
-
-STRAGGLER_SHARE = 0.7
-"""A rank is named when it arrives last in this share of the iterations..."""
-STRAGGLER_EXCESS = 0.05
-"""...and the others wait for it for this share of the iteration."""
 
 
 @dataclass(frozen=True)
@@ -50,8 +46,8 @@ class Summary:
     bytes, tensors
         Gradients of one rank and iteration.
     slowest_rank, slowest_excess_us
-        The rank that arrives last throughout and how long the others wait
-        for it, or None.
+        The rank that is late throughout, as `stragglers.throughout` tells, and
+        by how much, or None.
     """
 
     iteration: int
@@ -84,7 +80,7 @@ def summarize(rows: Rows, latest: int | None = None) -> Summary:
     warm = rows[(rows["flags"] & int(Flag.FIRST_OF_CELL)) == 0]
     rows = warm if len(warm) else rows
     table = columns(rows)
-    rank, excess = slowest(rows)
+    rank, excess = throughout(rows)
     total = table["iteration_us"].sum()
     return Summary(
         iteration=last,
@@ -104,25 +100,6 @@ def summarize(rows: Rows, latest: int | None = None) -> Summary:
         slowest_rank=rank,
         slowest_excess_us=excess,
     )
-
-
-def slowest(rows: Rows) -> tuple[int | None, float | None]:
-    """Return the rank that the others wait for throughout, and the median wait, or Nones."""
-    waits = waiting_us(rows)
-    whole = ~np.isnan(waits)
-    rows, waits = rows[whole], waits[whole]
-    if len(np.unique(rows["rank"])) < 2:
-        return None, None
-    order = np.lexsort((waits, rows["iteration"]))
-    numbers, first = np.unique(rows["iteration"][order], return_index=True)
-    arrived_last = rows["rank"][order][first]
-    longest = np.maximum.reduceat(waits[order], first)
-    ranks, counts = np.unique(arrived_last, return_counts=True)
-    rank = int(ranks[counts.argmax()])
-    excess = float(np.median(longest[arrived_last == rank]))
-    typical = float(np.median(rows["iteration_ns"])) / 1e3
-    often = counts.max() >= STRAGGLER_SHARE * len(numbers)
-    return (rank, excess) if often and excess >= STRAGGLER_EXCESS * typical else (None, None)
 
 
 def _typical(rows: Rows, values: Any) -> float:

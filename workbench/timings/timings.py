@@ -4,100 +4,111 @@ from __future__ import annotations
 
 import threading
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from workbench.errors import WireError
-from workbench.timings import frame, stragglers, totals
-from workbench.timings.store import Rows, Store
-from workbench.timings.summary import Summary, summarize
-from workbench.timings.totals import CollectiveTotals
+from workbench.timings import arrivals, totals
+from workbench.timings.answers import Answers
+from workbench.timings.cell_clocks import CellClocks
+from workbench.timings.keeper import Keeper
+from workbench.timings.runs import FolderLike, new_path
+from workbench.timings.store import COLUMNS, ROW, CollectiveRecord, Rows, Store, between
 from workbench.wire import Address, Inbox, IterationRecord, Layout, Message
 
 if TYPE_CHECKING:
-    import pandas as pd
+    from workbench.timings.export.publish import Publisher
+    from workbench.timings.writer import RunWriter
+
+_FLUSH_S = 5.0
+"""A cell's end waits for the disk no longer than this."""
 
 
-class Timings:
+class Timings(Answers):
     """Receives the ranks' records in a thread of its own, and answers for them.
 
     Attributes
     ----------
+    vms
+        Host name of each rank's VM, where known.
     errors
         What could not be read, newest last; nothing is lost silently.
     closed
         Nothing more will arrive.
+    clocks
+        The ranks' clocks on the kernel's.
+    path
+        Of the run on disk, which `workbench.open_run` reads; None where none was begun.
+    storage_errors
+        Why the run could not be written to disk, newest last; in memory all goes on.
     """
 
     def __init__(self) -> None:
         self.errors: list[str] = []
         self.closed = False
+        self.clocks = CellClocks()
+        self.path: Path | None = None
+        self.storage_errors: list[str] = []
+        self.vms: dict[int, str] = {}
         self._store = Store()
+        self._marks = arrivals.Marks()
         self._came = threading.Condition()
         self._running: set[int] = set()
         self._listeners: list[Callable[[], None]] = []
         self._inbox: Inbox | None = None
+        self._facts: dict[str, Any] = {}
+        self._written = (0, 0)
+        self._keeper: Keeper | None = None
+        self._warned = 0
+        self._publisher: Publisher | None = None
 
-    # what users ask
-
-    def to_frame(self) -> pd.DataFrame:
-        """Return one row per iteration and rank.
-
-        Columns: iteration, rank, iteration_us, data_us, forward_us,
-        backward_us, communication_us, exposed_us, optimizer_us, wait_us,
-        bytes, tensors, algbw_gbps, busbw_gbps, overlap, other_us. The phases
-        data + forward + backward + exposed + optimizer + other add up to the
-        iteration. Times are of the rank's host clock: work that a GPU does
-        meanwhile is not in them. Communication is of gradients, queueing
-        included. NaN where a figure is not known.
-        """
-        return frame.iterations(self.rows())
-
-    def collectives(self) -> pd.DataFrame:
-        """Return one row per iteration, rank and gradient collective; see `frame.collectives`."""
-        return frame.collectives(self._store.collectives())
-
-    def stragglers(self) -> pd.DataFrame:
-        """Return the stretches in which the others waited for one rank.
-
-        Columns: rank, phase, excess_us, first_iteration, last_iteration.
-        """
-        import pandas as pd
-
-        names = ["rank", "phase", "excess_us", "first_iteration", "last_iteration"]
-        return pd.DataFrame(stragglers.find(self.rows()), columns=names)
-
-    def summary(self, latest: int | None = None) -> Summary:
-        """Return the key figures of all iterations, or of the `latest`."""
-        return summarize(self.rows(), latest)
-
-    def collective_totals(self, first: int, last: int) -> CollectiveTotals:
+    def collective_totals(self, first: int, last: int) -> totals.CollectiveTotals:
         """Return what each collective cost in the iterations `first` to `last`, both included.
 
         Read from a sample of at most `totals.MOST_RECORDS` records; single
         collectives of long ago are no longer held.
         """
-        kept = [one for one in self._store.collectives() if first <= one.iteration <= last]
-        return totals.total(kept)
+        return totals.total(self.records(first, last))
 
     def __len__(self) -> int:
         """Return the number of rows that ever arrived."""
         return self._store.total
 
+    def __str__(self) -> str:
+        return "these timings" if self.path is None else self.path.name
+
     # what the cluster and the views ask
 
     def rows(self, start: int = 0) -> Rows:
-        """Return a copy of the raw rows from the `start`-th on (see `store.ROW`)."""
-        return self._store.rows(start)
+        """Return a copy of the raw rows from the `start`-th on (see `arrivals.MARKED`)."""
+        return self.read(start)[1]
+
+    def places(self) -> dict[int, str]:
+        """Return the host name of each rank's VM, where known."""
+        return self.vms
+
+    def known_clocks(self) -> CellClocks:
+        """Return what the ranks' pings told of their clocks."""
+        return self.clocks
+
+    def records(self, first: int | None = None, last: int | None = None) -> list[CollectiveRecord]:
+        """Return the records of single collectives that memory holds, of some iterations."""
+        return [one for one in self._store.collectives() if between(one.iteration, first, last)]
 
     def read(self, start: int) -> tuple[int, Rows]:
         """Return the number of the first row still held from the `start`-th on, and the rows."""
-        return self._store.read(start)
+        first, rows = self._store.read(start)
+        return first, self._marks.join(first, rows, self.clocks)
 
     def between(self, first: int, last: int) -> Rows:
         """Return the raw rows still held of the iterations `first` to `last`, both included."""
-        return self._store.between(first, last)
+        start, rows = self._store.between(first, last)
+        rows = self._marks.join(start, rows, self.clocks)
+        return rows[(rows["iteration"] >= first) & (rows["iteration"] <= last)]
 
     @property
     def dropped(self) -> int:
@@ -105,12 +116,35 @@ class Timings:
         return self._store.dropped + len(self.errors)
 
     @property
+    def dropped_by_rank(self) -> dict[int, int]:
+        """Records that each rank dropped before they were sent."""
+        return self._store.dropped_by_rank
+
+    @property
     def running(self) -> bool:
         """Whether a cell runs that may send more."""
         return bool(self._running)
 
+    def describe(self, cluster: str, vms: dict[int, str]) -> None:
+        """Say whose timings these are; from then on the Jupyter server knows of them.
+
+        Parameters
+        ----------
+        cluster
+            Its name.
+        vms
+            Host name of each rank's VM.
+        """
+        self.vms = vms
+        if self._publisher is None:
+            from workbench.timings.export.publish import Publisher
+
+            self._publisher = Publisher(self, cluster)
+
     def listen(self, interface: str = "127.0.0.1", state: dict[str, Any] | None = None) -> None:
-        """Open a port for the ranks on `interface`, or the one of an earlier `state`."""
+        """Open a port for the ranks on `interface`, or go on from an earlier `state`."""
+        if state is not None and state.get("run") is not None:
+            self._restore(Path(state["run"]))
         self._inbox = Inbox(
             self._receive,
             interface=interface,
@@ -120,17 +154,40 @@ class Timings:
         )
 
     def to_state(self) -> dict[str, Any]:
-        """Return how the ranks find this port, for whoever takes this kernel's place."""
+        """Return how the ranks find this port, and the run, for whoever takes over from here."""
         assert self._inbox is not None
-        return self._inbox.to_state()
+        return self._inbox.to_state() | {"run": None if self.path is None else str(self.path)}
 
-    def save(self, folder: Path) -> None:
-        """Write the rows down, for the next kernel; single collectives are not in them."""
-        self._store.save(folder)
+    def keep(
+        self,
+        name: str,
+        ranks: list[dict[str, Any]],
+        *,
+        folder: FolderLike | None = None,
+        **facts: Any,
+    ) -> None:
+        """Write down on disk what arrives, as one run; called again where the ranks are others.
 
-    def restore(self, folder: Path) -> None:
-        """Read what `save` wrote, where it did."""
-        self._store.restore(folder)
+        Parameters
+        ----------
+        name
+            The cluster's.
+        ranks
+            Who they are: plain values, ``rank`` and ``vm`` among them.
+        folder
+            Where runs are kept; see `runs.runs_folder`.
+        facts
+            More about the run, plain values.
+        """
+        self._facts |= {"cluster": name, "world_size": len(ranks), "ranks": ranks, **facts}
+        if self._keeper is not None:
+            return
+        try:
+            self.path = self.path or new_path(name, folder)
+        except (OSError, RuntimeError) as error:  # no home, or one that cannot be read
+            self.storage_errors.append(f"this run is not being written down: {error}")
+            return
+        self._keeper = Keeper(self._make_writer, self.storage_errors.append)
 
     def address_for(self, rank: int) -> Address:
         """Let a rank in, and return how it connects."""
@@ -140,10 +197,13 @@ class Timings:
     def joined(self) -> None:
         """The ranks have joined anew."""
         self._store.forget_layouts()
+        self.clocks.joined()
 
     def begin_cell(self, cell: int) -> None:
         """A cell starts to run."""
         self._running.add(cell)
+        self.clocks.begin_cell(cell)
+        self._warn()
         self._tell()
 
     def end_cell(self, cell: int, counts: dict[int, int], timeout_s: float = 2.0) -> bool:
@@ -152,7 +212,7 @@ class Timings:
         Parameters
         ----------
         counts
-            Iterations by rank.
+            Records by rank.
 
         Returns
         -------
@@ -167,6 +227,9 @@ class Timings:
         with self._came:
             self._came.wait_for(complete, max(0.0, deadline - time.monotonic()))
         self._running.discard(cell)
+        if self._keeper is not None and any(counts.values()):
+            self._keeper.flush(_FLUSH_S)
+        self._warn()
         self._tell()
         return complete()
 
@@ -179,12 +242,46 @@ class Timings:
         return lambda: self._listeners.remove(listener) if listener in self._listeners else None
 
     def close(self) -> None:
-        """Stop to listen; what has arrived stays."""
+        """Stop to listen, and end the run's files; what has arrived stays."""
         self.closed = True
         if self._inbox is not None:
             self._inbox.close()
+        if self._keeper is not None:
+            self._keeper.close()
         self._running.clear()
         self._tell()
+
+    def _make_writer(self) -> RunWriter | None:
+        # loaded at once, so that the first cell's end does not wait for it
+        from workbench.timings.writer import RunWriter
+
+        if self._store.total == self._written[0]:
+            return None
+        assert self.path is not None
+        return RunWriter(self._store, self.read, self.path, self._facts, self._written)
+
+    def _restore(self, path: Path) -> None:
+        """Go on with the run that an earlier kernel has begun."""
+        from workbench.timings.folder import RunFolder
+        from workbench.timings.run import Run
+
+        self.path = path
+        if not RunFolder(path).is_run():
+            return  # nothing was trained yet
+        run = Run(RunFolder(path))
+        records = run.records()
+        marked = run.rows()
+        rows = np.empty(len(marked), dtype=ROW)
+        for name in COLUMNS:
+            rows[name] = marked[name]
+        self._store.restore(rows, records, run.layouts())
+        self._written = self._store.total, len(records)
+
+    def _warn(self) -> None:
+        """Say in the cell's output what the thread that writes has met since."""
+        while self._warned < len(self.storage_errors):
+            warnings.warn(self.storage_errors[self._warned], RuntimeWarning, stacklevel=3)
+            self._warned += 1
 
     def _receive(self, rank: int, message: Message) -> None:
         if message.kind == "layout":
@@ -192,7 +289,9 @@ class Timings:
             return
         for data in message.payload:
             try:
-                self._store.add(rank, IterationRecord.unpack(data))
+                record = IterationRecord.unpack(data)
+                self._marks.add(self._store.total, record)
+                self._store.add(rank, record)
             except WireError as error:
                 self._unreadable(error)
         with self._came:

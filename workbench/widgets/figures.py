@@ -1,14 +1,17 @@
-"""Figures for study, made with plotly where it is asked for."""
+"""The mean iteration of each rank as a figure; `study` has those of ``%timings``."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from workbench.errors import UsageError
+from workbench.widgets.figure_style import dress
 from workbench.widgets.phases import IN_TIME
 
 if TYPE_CHECKING:
     import pandas as pd
+
+_RANK_PX, _LEAST_PX = 34, 160
 
 
 def iteration_figure(frame: pd.DataFrame) -> Any:
@@ -51,8 +54,8 @@ def iteration_figure(frame: pd.DataFrame) -> Any:
         if phase.column in means
     ]
     figure = go.Figure(bars)
-    figure.update_layout(
-        barmode="stack", xaxis_title="ms per iteration", legend_traceorder="normal"
-    )
-    figure.update_yaxes(autorange="reversed")
+    figure.update_layout(barmode="stack")
+    dress(figure, height=_LEAST_PX + _RANK_PX * len(means))
+    figure.update_xaxes(title_text="mean iteration (ms)")
+    figure.update_yaxes(autorange="reversed", showgrid=False)
     return figure

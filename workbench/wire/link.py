@@ -182,7 +182,7 @@ class Inbox(_Link):
         self._socket.router_handover = True
         self._socket.rcvhwm = 0
         self._endpoint = self._bind(f"tcp://{interface}", state)
-        self._outgoing: deque[tuple[int, Message]] = deque()
+        self._outgoing: deque[tuple[int, Callable[[], Message]]] = deque()
         self._start(name)
 
     def _bind(self, address: str, state: dict[str, Any] | None) -> str:
@@ -215,7 +215,11 @@ class Inbox(_Link):
 
     def send(self, rank: int, message: Message) -> None:
         """Send to one rank, from any thread; without a connection it is dropped."""
-        self._outgoing.append((rank, message))
+        self.send_later(rank, lambda: message)
+
+    def send_later(self, rank: int, make: Callable[[], Message]) -> None:
+        """Send what the inbox's thread makes when it sends it: a stamp in it is of that moment."""
+        self._outgoing.append((rank, make))
         self._wakeup.set()
 
     def _after_close(self) -> None:
@@ -224,8 +228,8 @@ class Inbox(_Link):
     def _woken(self) -> None:
         self._wakeup.clear()
         while self._outgoing:
-            rank, message = self._outgoing.popleft()
-            self._socket.send_multipart([str(rank).encode(), *message.encode()])
+            rank, make = self._outgoing.popleft()
+            self._socket.send_multipart([str(rank).encode(), *make().encode()])
 
     def _readable(self) -> None:
         """Take what has arrived, at most 100 messages, so that replies are not starved."""

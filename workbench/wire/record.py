@@ -1,4 +1,4 @@
-"""One iteration of one rank, as it travels.
+"""One iteration of one rank, as it travels; or collectives that are in none.
 
 The fixed part holds the phases; behind it stand three 32-bit numbers for each
 collective: submitted, last seen unfinished, first seen finished. ResNet-50's
@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 
 from workbench.errors import WireError
 
-VERSION = 1
+VERSION = 2
 TICK_NS = 100
 """Unit of the intervals: 32 bits of it reach 429 s into an iteration."""
 
-_FIXED = struct.Struct("<BBHIIQQ 8Q QIIB3x HI")
+_FIXED = struct.Struct("<BBHIIQQ 9Q QIIB3x HI")
 _LIMIT = 0xFFFFFFFF
-_PHASES = ("data", "forward", "backward", "exposed", "optimizer", "other")
+_PHASES = ("data", "copy", "forward", "backward", "exposed", "optimizer", "other")
 _TIMES = ("start", "duration", *_PHASES, "communication", "overlapped")
 _NUMBERS = ("cell", "index", *(f"{name}_ns" for name in _TIMES), "size_bytes", "tensors")
 
@@ -33,6 +33,10 @@ class Flag(enum.IntFlag):
     """No module's forward was seen: data and forward cannot be told apart, both are in other."""
     FIRST_OF_CELL = 2
     """The window begins at its first data or forward, not at the step before."""
+    OUTSIDE = 4
+    """No iteration: collectives that a cell ran before, after or without its steps."""
+    DEVICE_TIMES = 8
+    """Duration and phases are of the GPU's stream, not of the host's clock."""
 
 
 @dataclass
@@ -47,18 +51,18 @@ class IterationRecord:
         Number of the iteration within the cell, from 0.
     start_ns, duration_ns
         The window from the step before to the end of this one's last step.
-    data_ns, forward_ns, backward_ns, exposed_ns, optimizer_ns, other_ns
-        The phases; they add up to `duration_ns`.
+    data_ns, copy_ns, forward_ns, backward_ns, exposed_ns, optimizer_ns, other_ns
+        The phases; they add up to `duration_ns`. Copies are from host to device.
     communication_ns
         Length of the union of [submitted, finished] over the collectives, queueing included.
     overlapped_ns
         The part of it outside the waits of `exposed_ns`.
     size_bytes
-        Gradient bytes on the wire of this rank, after compression.
+        Bytes that this rank gave to collectives, after compression.
     tensors
-        Gradient tensors reduced.
+        Tensors in them.
     world_size
-        Ranks that took part in the reduction.
+        Ranks in the ring.
     dropped
         Records that this rank has dropped so far.
     layout
@@ -72,6 +76,7 @@ class IterationRecord:
     start_ns: int
     duration_ns: int
     data_ns: int
+    copy_ns: int
     forward_ns: int
     backward_ns: int
     exposed_ns: int

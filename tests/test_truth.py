@@ -1,0 +1,127 @@
+"""What the timings say, against what is not our code: Horovod's Timeline and the NIC's counters.
+
+Two ranks on two VMs train over links of known rates.
+"""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+import workbench as wb
+from workbench.cluster import TextSink
+from workbench.cluster.hosts import parse_hosts
+from workbench.vms import vms, why_not
+
+pytestmark = pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
+ITERATIONS = 6
+PARAMETERS = 8 << 20
+
+TRAIN = """
+import os, pathlib, torch
+from torch import nn
+torch.manual_seed(0)
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.parts = nn.ParameterList([nn.Parameter(torch.zeros(1 << 20)) for _ in range(8)])
+    def forward(self):
+        return sum(part[0] for part in self.parts)
+model = Model()
+optimizer = hvd.DistributedOptimizer(
+    torch.optim.SGD(model.parameters(), lr=1e-3), named_parameters=model.named_parameters())
+def train(iterations):
+    for _ in range(iterations):
+        optimizer.zero_grad()
+        model().backward()
+        optimizer.step()
+def counters():
+    nic = pathlib.Path("/sys/class/net") / os.environ["HOROVOD_GLOO_IFACE"] / "statistics"
+    return {name: int((nic / name).read_text()) for name in ("tx_bytes", "tx_packets")}
+train(2)
+"""
+MEASURE = """
+hvd.barrier()
+before = counters()
+hvd.start_timeline({path!r})
+train({iterations})
+hvd.stop_timeline()
+hvd.barrier()
+{{name: count - before[name] for name, count in counters().items()}}
+"""
+
+
+@pytest.fixture(scope="module")
+def machines():
+    """Two VMs."""
+    with vms(2, gbps=1.0) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def cluster(machines):
+    """A rank on each, which may be asked for Horovod's Timeline at any time."""
+    hosts = [
+        replace(host, environment={"HOROVOD_TIMELINE": "DYNAMIC"})
+        for host in parse_hosts(machines.hosts(1))
+    ]
+    with wb.Cluster(hosts=hosts, ssh_config=machines.ssh_config) as running:
+        running.run(TRAIN, sink=TextSink())
+        yield running
+
+
+@pytest.fixture(scope="module", params=[0.5, 1.0, 2.0], ids=lambda gbps: f"{gbps:g}-Gbit/s")
+def measured(request, machines, cluster, tmp_path_factory):
+    """Some iterations over links of one rate: NIC counters by rank, the Timeline, the timings."""
+    for vm in ("vm1", "vm2"):
+        machines.shape(vm, request.param)
+    path = tmp_path_factory.mktemp("timeline") / "timeline.json"
+    cell = MEASURE.format(path=str(path), iterations=ITERATIONS)
+    counts = cluster.run(cell, sink=TextSink(), timeout=60).values
+    rows = cluster.timings.to_frame()
+    rows = rows[rows["iteration"] > rows["iteration"].max() - ITERATIONS]
+    collectives = cluster.timings.collectives()
+    collectives = collectives[collectives["iteration"].isin(rows["iteration"])]
+    return counts, busy_us(path.read_text(), "ALLREDUCE"), rows, collectives
+
+
+def busy_us(text, operation):
+    """How long any tensor was in an operation, by a Timeline, which may lack its last bracket."""
+    text = text.rstrip().rstrip(",").rstrip("]")
+    begun, spans = {}, []
+    for event in json.loads(text + "]"):
+        if event.get("ph") == "B":
+            begun.setdefault(event["pid"], []).append((event["name"], event["ts"]))
+        elif event.get("ph") == "E" and begun.get(event["pid"]):
+            name, start = begun[event["pid"]].pop()
+            spans += [(start, event["ts"])] * (name == operation)
+    busy, last = 0, 0
+    for start, end in sorted(spans):
+        busy += max(0, end - max(start, last))
+        last = max(last, end)
+    return busy
+
+
+def test_service_times_are_those_of_horovods_timeline(measured):
+    """The time that collectives took by themselves is within 5 % of what Horovod itself logs."""
+    _, timeline_us, _, collectives = measured
+    buffers = collectives.drop_duplicates(["iteration", "buffer"])
+    assert buffers["service_us"].sum() == pytest.approx(timeline_us, rel=0.05)
+
+
+def test_bytes_are_those_of_the_nic(measured):
+    """What two ranks sum goes over each NIC once; its counter says the same, headers included."""
+    counts, _, rows, _ = measured
+    for rank, counted in counts.items():
+        own = rows.loc[rows["rank"] == rank, "bytes"].sum()
+        assert own >= 4 * PARAMETERS * ITERATIONS
+        assert own == pytest.approx(counted["tx_bytes"], rel=0.03)
+
+
+def test_phases_add_up(measured):
+    """All phases of every iteration are the iteration, within 1 %."""
+    _, _, rows, _ = measured
+    assert len(rows) == 2 * ITERATIONS
+    phases = ["data", "copy", "forward", "backward", "exposed", "optimizer", "other"]
+    total = rows[[f"{phase}_us" for phase in phases]].fillna(0).sum(axis=1)
+    assert total.to_numpy() == pytest.approx(rows["iteration_us"].to_numpy(), rel=0.01)

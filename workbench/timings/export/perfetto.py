@@ -1,0 +1,205 @@
+"""All ranks of a run as one trace for Perfetto."""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from workbench.timings.derive import columns
+from workbench.timings.export.alignment import Alignment, ClocksLike, align
+from workbench.timings.export.events import EventWriter, open_trace
+from workbench.timings.export.walk import Collective, Iteration, chosen, collectives, walk
+from workbench.timings.store import PHASES, CollectiveRecord, Rows
+
+if TYPE_CHECKING:
+    from workbench.timings.export.door import Exports
+
+PHASES_THREAD = 1
+FIRST_LANE = 10
+"""Thread of collectives; those under way at once lie on further ones."""
+FIRST_LANE_OUTSIDE = 100_000
+"""The same of those that a cell ran outside its iterations."""
+
+NOTE = (
+    "phases: only their sums within an iteration are known, they are stacked in their usual "
+    "order; collectives: at their true times, from submitted to first seen finished, queueing "
+    "included"
+)
+_SHOWN = ("bytes", "tensors", "communication_us", "wait_us", "algbw_gbps", "busbw_gbps", "overlap")
+
+
+def write(
+    run: Exports,
+    path: str | os.PathLike[str],
+    iterations: tuple[int, int] | None,
+    clocks: ClocksLike | None,
+) -> Path:
+    """Write the trace; see `Exports.to_trace`."""
+    path = Path(path)
+    rows = chosen(run, iterations)
+    aligned = align(run, rows, clocks)
+    head = {"displayTimeUnit": "ms", "otherData": about(rows, aligned)}
+    with open_trace(path, head) as events:
+        _Trace(events, aligned, rows).write(run)
+    return path
+
+
+def about(rows: Rows, aligned: Alignment) -> dict[str, Any]:
+    """Return what a reader must know of a trace's times; all plain values."""
+    unsure = {
+        str(rank): round(ns / 1e3, 3) if math.isfinite(ns) else "unknown"
+        for rank, ns in aligned.uncertainty_ns.items()
+    }
+    return {
+        "producer": "gradient-workbench",
+        "note": NOTE,
+        "clock_alignment": aligned.method,
+        "clock_uncertainty_us": unsure,
+        "first_iteration": int(rows["iteration"].min()),
+        "last_iteration": int(rows["iteration"].max()),
+    }
+
+
+class _Trace:
+    """Writes a trace's events, an iteration at a time."""
+
+    def __init__(self, events: EventWriter, aligned: Alignment, rows: Rows) -> None:
+        self._events = events
+        self._aligned = aligned
+        self._rows = rows
+        self._begins = aligned.begins(rows)
+        self._origin = int(self._begins.min())
+        self._ended: dict[int, int] = {}
+        self._lanes: dict[tuple[int, int], list[int]] = {}
+        self._arrows = 0
+
+    def write(self, run: Exports) -> None:
+        places = run.places()
+        for rank in np.unique(self._rows["rank"]).tolist():
+            vm = places.get(rank)
+            name = f"rank {rank} on {vm}" if vm else f"rank {rank}"
+            self._events.name("process", rank, name, 0, rank)
+            self._events.name("thread", rank, "phases", PHASES_THREAD, PHASES_THREAD)
+        for iteration in walk(run, self._rows):
+            self._iteration(iteration, self._begins[iteration.place].tolist())
+        self._outside(run.records(-1, -1))
+
+    def _iteration(self, iteration: Iteration, begins: list[int]) -> None:
+        table = columns(iteration.rows)
+        last: dict[int, tuple[int, int, Collective]] = {}
+        for at, row in enumerate(iteration.rows):
+            rank = int(row["rank"])
+            # windows of a rank follow each other; an alignment may put them some ns across
+            begin = max(begins[at], self._ended.get(rank, begins[at]))
+            self._ended[rank] = begin + int(row["iteration_ns"])
+            figures = {name: _plain(table[name][at]) for name in _SHOWN}
+            self._phases(rank, row, begin, figures)
+            self._counters(rank, begin, figures)
+            for one in iteration.collectives.get(rank, []):
+                tid = self._collective(rank, begin, one, FIRST_LANE)
+                if rank not in last or one.finished_ns >= last[rank][2].finished_ns:
+                    last[rank] = (tid, begin, one)
+        self._arrows_from_the_latest(last)
+
+    def _outside(self, records: list[CollectiveRecord]) -> None:
+        """Write what cells ran outside their iterations, within the time that is shown."""
+        known = set(self._ended)
+        records = [one for one in records if one.rank in known]
+        places = [(one.record.cell, one.rank, one.record.start_ns) for one in records]
+        table = np.array(places, dtype=np.int64).reshape(-1, 3)
+        begins = self._aligned.to_common(*table.T)[0].tolist()
+        for begin, record in sorted(zip(begins, records, strict=True), key=lambda pair: pair[0]):
+            for one in collectives(record):
+                if self._origin <= begin + one.submitted_ns <= self._ended[record.rank]:
+                    self._collective(record.rank, begin, one, FIRST_LANE_OUTSIDE)
+
+    def _phases(self, rank: int, row: Any, begin: int, figures: dict[str, Any]) -> None:
+        name = f"iteration {int(row['iteration'])}"
+        known = {key: value for key, value in figures.items() if value is not None}
+        args = {**known, "cell": int(row["cell"]), "world_size": int(row["world_size"])}
+        self._slice(name, "iteration", rank, PHASES_THREAD, begin, int(row["iteration_ns"]), args)
+        for phase in PHASES:
+            took = int(row[f"{phase}_ns"])
+            if took > 0:
+                args = {"place": "stacked: only the sum is known"}
+                self._slice(phase, "phase", rank, PHASES_THREAD, begin, took, args)
+                begin += took
+
+    def _counters(self, rank: int, begin: int, figures: dict[str, Any]) -> None:
+        for name in ("algbw", "busbw"):
+            value = figures[f"{name}_gbps"]
+            if value is not None:
+                self._events.add(
+                    ph="C", name=f"{name} (Gbit/s)", pid=rank, tid=0, ts=self._us(begin),
+                    args={"Gbit/s": value},
+                )  # fmt: skip
+
+    def _collective(self, rank: int, begin: int, one: Collective, first_lane: int) -> int:
+        submitted, finished = begin + one.submitted_ns, begin + one.finished_ns
+        tid = self._lane(rank, first_lane, submitted, max(submitted, finished))
+        speeds = {"algbw_gbps": one.algbw_gbps, "busbw_gbps": one.busbw_gbps}
+        args = {
+            "kind": one.kind,
+            "bytes": one.size_bytes,
+            "tensors": one.tensors,
+            "ranks": one.ranks,
+            **{name: round(gbps, 6) for name, gbps in speeds.items() if gbps is not None},
+            "last_unfinished_us": self._us(begin + one.unfinished_ns),
+            "first_finished_us": self._us(finished),
+        }
+        took = max(0, finished - submitted)
+        self._slice(one.label, "collective", rank, tid, submitted, took, args)
+        return tid
+
+    def _lane(self, rank: int, first: int, submitted: int, finished: int) -> int:
+        """Return the first thread that is free: slices of one thread must not cross."""
+        lanes = self._lanes.setdefault((rank, first), [])
+        for lane, free_at in enumerate(lanes):
+            if free_at <= submitted:
+                lanes[lane] = finished
+                return first + lane
+        lanes.append(finished)
+        tid = first + len(lanes) - 1
+        name = "collectives" if first == FIRST_LANE else "collectives outside iterations"
+        name = name if len(lanes) == 1 else f"{name} ({len(lanes)})"
+        self._events.name("thread", rank, name, tid, tid)
+        return tid
+
+    def _arrows_from_the_latest(self, places: dict[int, tuple[int, int, Collective]]) -> None:
+        """Lead from the rank that came to the last collective last to those that waited."""
+        if len({one.name for _, _, one in places.values()}) != 1 or len(places) < 2:
+            return
+        submitted = {rank: begin + one.submitted_ns for rank, (_, begin, one) in places.items()}
+        last = max(submitted, key=lambda rank: submitted[rank])
+        unsure = self._aligned.uncertainty_ns
+        for rank, (tid, begin, one) in places.items():
+            early = submitted[last] - submitted[rank]
+            arrives = submitted[last]
+            # none where clocks are too unsure to say who was late
+            if early <= unsure[rank] + unsure[last] or arrives > begin + one.finished_ns:
+                continue
+            self._arrows += 1
+            common = {"name": "waited for", "cat": "wait", "id": self._arrows}
+            ts = self._us(arrives)
+            self._events.add(ph="s", pid=last, tid=places[last][0], ts=ts, **common)
+            self._events.add(ph="f", bp="e", pid=rank, tid=tid, ts=ts, **common)
+
+    def _slice(
+        self, name: str, cat: str, rank: int, tid: int, begin: int, took: int, args: dict[str, Any]
+    ) -> None:
+        self._events.add(
+            ph="X", name=name, cat=cat, pid=rank, tid=tid, ts=self._us(begin), dur=took / 1e3,
+            args=args,
+        )  # fmt: skip
+
+    def _us(self, t_ns: int) -> float:
+        return (t_ns - self._origin) / 1e3
+
+
+def _plain(value: Any) -> float | int | None:
+    plain = value.item()
+    return None if plain != plain else plain

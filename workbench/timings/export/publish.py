@@ -1,0 +1,128 @@
+"""The figures of a running cluster, for whoever serves them to Prometheus.
+
+The Jupyter server answers ``/metrics``, and is another process than the kernel:
+a notice per cluster, renewed once a second while a cell runs, is how it knows.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from workbench.resources.noticeboard import FOLDER, Noticeboard
+from workbench.timings.derive import columns
+from workbench.timings.store import PHASES, Rows
+
+if TYPE_CHECKING:
+    from workbench.timings.timings import Timings
+
+log = logging.getLogger(__name__)
+
+VERSION = 1
+PERIOD_S = 1.0
+
+
+class Publisher:
+    """Posts what a cluster's ranks have spent so far, from a thread of its own.
+
+    Parameters
+    ----------
+    timings
+        Whose rows to add up; each is looked at once.
+    cluster
+        Its name.
+    board
+        Where to; the user's runtime folder by default.
+    """
+
+    def __init__(self, timings: Timings, cluster: str, board: Noticeboard | None = None) -> None:
+        self._timings = timings
+        self._cluster = cluster
+        self._board = board or Noticeboard(_runtime_folder() / FOLDER)
+        self._cursor = 0
+        self._ranks: dict[int, dict[str, Any]] = {}
+        self._wake = threading.Event()
+        self._unsubscribe = timings.subscribe(self._wake.set)
+        threading.Thread(target=self._run, name="workbench-publisher", daemon=True).start()
+
+    def _run(self) -> None:
+        try:
+            while not self._timings.closed:
+                self._wake.wait()
+                self._wake.clear()
+                self._post()
+                while self._timings.running and not self._timings.closed:
+                    time.sleep(PERIOD_S)
+                    self._post()
+        except OSError as error:
+            log.warning("cluster %s is not in the server's /metrics: %s", self._cluster, error)
+        finally:
+            self._unsubscribe()
+            self._withdraw()
+
+    def _withdraw(self) -> None:
+        try:
+            self._board.withdraw(self._cluster)
+        except OSError as error:
+            log.warning("cluster %s stays in the server's /metrics: %s", self._cluster, error)
+
+    def _post(self) -> None:
+        first, rows = self._timings.read(self._cursor)
+        self._cursor = first + len(rows)
+        for rank in np.unique(rows["rank"]).tolist():
+            self._add(rank, rows[rows["rank"] == rank])
+        dropped, vms = self._timings.dropped_by_rank, self._timings.places()
+        ranks = [
+            {
+                "rank": rank,
+                "vm": vms[rank],
+                "dropped": dropped.get(rank, 0),
+                **figures,
+            }
+            for rank, figures in sorted(self._ranks.items())
+            if rank in vms  # a ring that shrank has fewer than before
+        ]
+        content = {"version": VERSION, "cluster": self._cluster, "time_s": time.time()}
+        self._board.post(self._cluster, {**content, "ranks": ranks})
+
+    def _add(self, rank: int, rows: Rows) -> None:
+        """Add a rank's new rows to its sums; its latest figures are their means."""
+        table = columns(rows)
+        before = self._ranks.get(rank, {})
+        spent = {phase: float(rows[f"{phase}_ns"].sum() / 1e9) for phase in PHASES}
+        spent["communication"] = float(rows["communication_ns"].sum() / 1e9)
+        past = before.get("seconds", {})
+        duration = table["iteration_us"]
+        self._ranks[rank] = {
+            "iterations": before.get("iterations", 0) + len(rows),
+            "bytes": before.get("bytes", 0) + int(rows["bytes"].sum()),
+            "seconds": {name: past.get(name, 0.0) + value for name, value in spent.items()},
+            "latest": {
+                "iteration": int(rows["iteration"].max()),
+                "iteration_s": float(duration.mean() / 1e6),
+                "exposed_share": _known(table["exposed_us"].sum() / duration.sum()),
+                "algbw_gbps": _known(_mean(table["algbw_gbps"])),
+                "busbw_gbps": _known(_mean(table["busbw_gbps"])),
+            },
+        }
+
+
+def _mean(values: Any) -> float:
+    known = values[~np.isnan(values)]
+    return float(known.mean()) if len(known) else math.nan
+
+
+def _known(value: float) -> float | None:
+    return None if math.isnan(value) else float(value)
+
+
+def _runtime_folder() -> Path:
+    from jupyter_core.paths import jupyter_runtime_dir
+
+    return Path(jupyter_runtime_dir())

@@ -1,0 +1,118 @@
+"""Who waited for whom: when each rank of an iteration was ready for its last collective.
+
+The ranks of an iteration end it together, when the last of them has handed
+over its last gradients and these are reduced. What a rank's last collective
+took longer than that of the rank that came last was waiting: so lateness is
+known without comparing clocks, as far as all see the end at the same moment.
+One that was busy when its gradients were reduced sees the end later: nobody
+waited longer than its training stood still.
+Where the clocks are known and the ranks arrive further apart than these may be
+off, the clocks tell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from workbench.timings.store import Rows
+
+Matrix = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Lateness:
+    """The iterations that every rank of a ring has reported; one row each, one column a rank.
+
+    Attributes
+    ----------
+    rows
+        Their rows.
+    places
+        Where each stands in the rows that were asked about.
+    late_us
+        Behind the rank that came first: 0 or more.
+    uncertainty_us
+        How far the difference of two ranks may be off, per iteration; NaN
+        where it was told without clocks.
+    service_us
+        What the last collective took once all had come to it, per iteration.
+    """
+
+    rows: Rows
+    places: npt.NDArray[np.intp]
+    late_us: Matrix
+    uncertainty_us: npt.NDArray[np.float64]
+    service_us: npt.NDArray[np.float64]
+
+    @property
+    def iterations(self) -> npt.NDArray[np.int64]:
+        """Their numbers."""
+        return np.asarray(self.rows["iteration"][:, 0])
+
+    @property
+    def ranks(self) -> npt.NDArray[np.int64]:
+        """The ring's ranks."""
+        return np.asarray(self.rows["rank"][0])
+
+
+def behind(values: Matrix) -> Matrix:
+    """Return by how much each column is above the median of the others, row by row."""
+    n = values.shape[1]
+    order = np.argsort(values, axis=1)
+    place = np.argsort(order, axis=1)
+    ordered = np.take_along_axis(values, order, axis=1)
+    # the others in order: those behind a column's own place move up by one
+    low, high = (
+        np.take_along_axis(ordered, k + (place <= k).astype(np.intp), axis=1)
+        for k in ((n - 2) // 2, (n - 1) // 2)
+    )
+    return np.asarray(values - (low + high) / 2)
+
+
+def lateness(rows: Rows) -> Iterator[Lateness]:
+    """Return the complete iterations of `rows`, those of each number of ranks by themselves."""
+    order = np.lexsort((rows["rank"], rows["iteration"]))
+    _, start, counts = np.unique(rows["iteration"][order], return_index=True, return_counts=True)
+    sizes = rows["world_size"][order[start]] if len(order) else counts
+    for size in np.unique(sizes[counts == sizes]):
+        first = start[(counts == sizes) & (sizes == size)]
+        places = order[first[:, np.newaxis] + np.arange(size)]
+        yield _lateness(rows[places], places)
+
+
+def _lateness(rows: Rows, places: npt.NDArray[np.intp]) -> Lateness:
+    marked = "done_ns" in (rows.dtype.names or ())
+    if marked:
+        known = np.asarray((rows["done_ns"] > 0).all(axis=1, keepdims=True))
+        spent = np.where(known, rows["done_ns"] - rows["last_ns"], rows["communication_ns"])
+    else:
+        spent = rows["communication_ns"]
+    waited = np.minimum(spent - spent.min(axis=1, keepdims=True), rows["exposed_ns"])
+    late = (waited.max(axis=1, keepdims=True) - waited) / 1e3
+    uncertainty = np.full(len(rows), np.nan)
+    if marked:
+        arrived = rows["start_ns"] + rows["offset_ns"] + rows["last_ns"]
+        skew = (arrived - arrived.min(axis=1, keepdims=True)) / 1e3
+        # two ranks may both be off, in opposite directions
+        doubt = np.sort(rows["uncertainty_ns"], axis=1)[:, -2:].sum(axis=1) / 1e3
+        clear = known[:, 0] & (skew.max(axis=1) > doubt)
+        most = skew + np.where(known[:, 0], doubt, np.inf)[:, np.newaxis]
+        late = np.where(clear[:, np.newaxis], skew, np.minimum(late, most))
+        uncertainty = np.where(clear, doubt, np.nan)
+    return Lateness(rows, places, late, uncertainty, spent.min(axis=1) / 1e3)
+
+
+def waiting_us(rows: Rows) -> npt.NDArray[np.float64]:
+    """Return how long each row's rank waited for the one that came last to the last collective.
+
+    NaN where not every rank of the ring has reported.
+    """
+    waits = np.full(len(rows), np.nan)
+    for found in lateness(rows):
+        behind = found.late_us.max(axis=1, keepdims=True) - found.late_us
+        waits[found.places] = np.minimum(behind, found.rows["exposed_ns"] / 1e3)
+    return waits
