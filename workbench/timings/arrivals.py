@@ -44,8 +44,12 @@ class Marks:
         if not record.submitted or record.flags & Flag.OUTSIDE:
             return
         place = number % len(self._marks)
-        ticks = min(record.submitted), max(record.submitted), max(record.finished)
-        self._marks[place] = tuple(tick * TICK_NS for tick in ticks)
+        # by numpy: a kernel does this for thousands of records a second
+        submitted, finished = (
+            np.frombuffer(ticks, np.uint32) for ticks in (record.submitted, record.finished)
+        )
+        ticks = submitted.min(), submitted.max(), finished.max()
+        self._marks[place] = tuple(int(tick) * TICK_NS for tick in ticks)
         self._numbers[place] = number
 
     def join(self, first: int, rows: Rows, clocks: CellClocks) -> Rows:
