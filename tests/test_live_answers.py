@@ -33,21 +33,21 @@ def layout(sizes, names=None):
     return Layout.from_content(content | more)
 
 
-def iteration(index, finished, exposed=6, late=0, *, together=False, **more):
-    """20 ms, with collectives submitted at 8 ms, or `late`, that finish at `finished` ms."""
+def iteration(index, finished, begin=8, *, together=False, **more):
+    """20 ms: data until `begin`, then collectives that finish at `finished`, in ms."""
     phases = dict.fromkeys(
         (f"{name}_ns" for name in ("data", "forward", "backward", "optimizer", "other")), 0
     )
-    phases["data_ns"] = (1 + late) * MS
-    phases["exposed_ns"] = exposed * MS
+    phases["data_ns"] = begin * MS
+    phases["exposed_ns"] = (max(finished) - begin) * MS
     phases["copy_ns"] = 0
     done = array("I", [at * TICKS_A_MS for at in finished])
-    submitted = array("I", [(8 + late) * TICKS_A_MS] * len(finished))
+    submitted = array("I", [begin * TICKS_A_MS] * len(finished))
     # each is seen unfinished when the one before it has just finished, or not again
     looks = submitted if together else [submitted[0], *done[:-1]]
     return IterationRecord(
         1, index, index * 20 * MS, 20 * MS, **phases,
-        communication_ns=(max(finished) - 8 - late) * MS, overlapped_ns=0,
+        communication_ns=(max(finished) - begin) * MS, overlapped_ns=0,
         size_bytes=3_000_000, tensors=len(finished), world_size=2, layout=0,
         submitted=submitted, unfinished=array("I", looks), finished=done, **more,
     )  # fmt: skip
@@ -69,9 +69,8 @@ def train(cluster, iterations, late=0, start=0):
     for rank in range(2):
         store.add_layout(rank, layout([2_000_000, 1_000_000]))
     for index in range(start, start + iterations):
-        finished = [12 + late, 14 + late]
-        store.add(0, iteration(index, finished, exposed=6 + late))
-        store.add(1, iteration(index, finished, late=late))
+        store.add(0, iteration(index, [12 + late, 14 + late]))
+        store.add(1, iteration(index, [12 + late, 14 + late], begin=8 + late))
 
 
 def test_each_collective_is_charged_what_it_was_waited_for(cluster):

@@ -106,7 +106,7 @@ def _latency(browser):
             count = round((SECONDS + 20) / ITERATION_S)
             train = TRAINS.format(iterations=count, pause=ITERATION_S * 0.8)
             start = "%load_ext workbench\ncluster = %cluster start -n 2"
-            path = write_notebook(server, "bench.ipynb", start, "%timings", LISTEN, train, TIMES)
+            path = write_notebook(server, "bench.ipynb", start, LISTEN, "%timings", train, TIMES)
             page = browser.new_context(viewport={"width": 1280, "height": 1000}).new_page()
             notebook = Lab(page, server, "bench").open_notebook(path)
             notebook.run_all()

@@ -214,8 +214,13 @@ def _row(iteration: int, rank: int, record: IterationRecord) -> tuple[Any, ...]:
 def _marks(record: IterationRecord) -> tuple[int, int, int]:
     if not record.submitted:
         return 0, 0, 0
-    first, last, done = min(record.submitted), max(record.submitted), max(record.finished)
-    return first * TICK_NS, last * TICK_NS, done * TICK_NS
+    # by numpy: a kernel does this for thousands of records a second
+    submitted, finished = (
+        np.frombuffer(ticks, np.uint32) for ticks in (record.submitted, record.finished)
+    )
+    marks = submitted.min(), submitted.max(), finished.max()
+    first, last, done = (int(mark) * TICK_NS for mark in marks)
+    return first, last, done
 
 
 def between(iteration: int, first: int | None, last: int | None) -> bool:

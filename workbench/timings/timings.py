@@ -18,7 +18,6 @@ from workbench.timings.cell_clocks import CellClocks
 from workbench.timings.keeper import Keeper
 from workbench.timings.runs import FolderLike, new_path
 from workbench.timings.store import COLUMNS, ROW, CollectiveRecord, Rows, Store, between
-from workbench.timings.totals import CollectiveTotals
 from workbench.wire import Address, Inbox, IterationRecord, Layout, Message
 
 if TYPE_CHECKING:
@@ -66,7 +65,7 @@ class Timings(Answers):
         self._warned = 0
         self._publisher: Publisher | None = None
 
-    def collective_totals(self, first: int, last: int) -> CollectiveTotals:
+    def collective_totals(self, first: int, last: int) -> totals.CollectiveTotals:
         """Return what each collective cost in the iterations `first` to `last`, both included.
 
         Read from a sample of at most `totals.MOST_RECORDS` records; single

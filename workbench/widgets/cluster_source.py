@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Callable
 from dataclasses import fields, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,7 +39,8 @@ _LOOK_BACK = 8
 _MOST_NEWS = 1 << 15
 _STRAGGLER_ITERATIONS = 1000
 """Iterations that stragglers are looked for in, at most: the answer comes at once."""
-_STRAGGLER = ("rank", "phase", "excess_us", "first_iteration", "last_iteration")
+_ONCE = "one iteration"
+"""Single iterations come and go: the view tells of stretches."""
 _NO_ITERATION = Unknown("no iteration has ended yet")
 
 
@@ -180,7 +182,7 @@ class ClusterSource:
     ) -> tuple[Straggler, ...]:
         """Return who was late in a stretch; of the newest, with what was seen of them before."""
         rows = timings.between(max(first, last - _STRAGGLER_ITERATIONS), last)
-        found = [Straggler(**{x: row[x] for x in _STRAGGLER}) for row in stragglers.find(rows)]
+        found = [_straggler(row) for row in stragglers.find(rows) if row["how_often"] != _ONCE]
         if not asked:
             found = [self._since(one) for one in found]
             self._late = {(one.rank, one.phase): one for one in found}
@@ -224,6 +226,12 @@ class ClusterSource:
 
 def _known(value: float, why: str = "no iteration has ended yet") -> float | Unknown:
     return Unknown(why) if math.isnan(value) else value
+
+
+def _straggler(row: dict[str, Any]) -> Straggler:
+    """Return what the view tells; the others wait as long as the rank is late."""
+    late = row["late_us"] if row["late_us"] > 0 else row["excess_us"]
+    return Straggler(row["rank"], row["phase"], late, row["first_iteration"], row["last_iteration"])
 
 
 def _collectives(totals: CollectiveTotals) -> tuple[Collective, ...] | Unknown:

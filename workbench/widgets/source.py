@@ -137,7 +137,10 @@ class Collective:
 
 @dataclass(frozen=True)
 class Straggler:
-    """A rank that the others waited for: `phase` is where it differs from them."""
+    """A rank that the others waited for: `phase` is where it differs from them.
+
+    The rank is -1 where all wait for a link, the phase ``"unknown"`` where none tells.
+    """
 
     rank: int
     phase: str

@@ -5,7 +5,7 @@
 
 import { element, setText } from './dom';
 import { count, time } from './format';
-import { IPhase, IN_TIME, phaseName } from './phases';
+import { IN_TIME, phaseName } from './phases';
 import { IStraggler } from './protocol';
 import { ITranslate } from './text';
 
@@ -81,27 +81,34 @@ export class Notice {
   }
 
   private _straggler(late: IStraggler, latest: number): string {
-    const phase = IN_TIME.find(one => one.label === late.phase);
-    const name = phase ? phaseName(phase as IPhase, this._trans) : late.phase;
+    const trans = this._trans;
     const { value, unit } = time(late.excess_us);
-    const since = count(late.first_iteration);
     const now = latest - late.last_iteration <= RECENT;
-    return now
-      ? this._trans.__(
-          'Rank %1 is late since iteration %2, by its %3: the others wait %4 for it.',
-          late.rank,
-          since,
-          name,
-          `${value} ${unit}`
-        )
-      : this._trans.__(
-          'Rank %1 was late from iteration %2 to %3, by its %4: the others waited %5 for it.',
-          late.rank,
-          since,
-          count(late.last_iteration),
-          name,
-          `${value} ${unit}`
+    const when = now
+      ? trans.__('since iteration %1', count(late.first_iteration))
+      : trans.__(
+          'in iterations %1 to %2',
+          count(late.first_iteration),
+          count(late.last_iteration)
         );
+    if (late.rank < 0) {
+      return trans.__(
+        'A link is slow %1: communication takes %2 longer.',
+        when,
+        `${value} ${unit}`
+      );
+    }
+    const phase = IN_TIME.find(one => one.label === late.phase);
+    const why = phase
+      ? trans.__(', by its %1', phaseName(phase, trans))
+      : trans.__(', and no phase of its own says why');
+    return trans.__(
+      'Rank %1 is late %2%3: the others wait %4 for it.',
+      late.rank,
+      when,
+      why,
+      `${value} ${unit}`
+    );
   }
 
   private _late: IStraggler | null = null;

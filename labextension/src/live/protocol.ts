@@ -84,7 +84,10 @@ export interface ICollective {
   exposed_share: number;
 }
 
-/** A rank that the others waited for; `phase` is where it differs from them. */
+/**
+ * A rank that the others waited for; `phase` is where it differs from them. The
+ * rank is -1 where all wait for a link, the phase 'unknown' where none tells.
+ */
 export interface IStraggler {
   rank: number;
   phase: string;
