@@ -4,6 +4,7 @@ Two ranks on two VMs train over links of known rates.
 """
 
 import json
+import time
 from dataclasses import replace
 
 import pytest
@@ -44,7 +45,9 @@ MEASURE = """
 hvd.barrier()
 before = counters()
 hvd.start_timeline({path!r})
+hvd.barrier()
 train({iterations})
+hvd.barrier()
 hvd.stop_timeline()
 hvd.barrier()
 {{name: count - before[name] for name, count in counters().items()}}
@@ -60,11 +63,12 @@ def machines():
 
 @pytest.fixture(scope="module")
 def cluster(machines):
-    """A rank on each, which may be asked for Horovod's Timeline at any time."""
-    hosts = [
-        replace(host, environment={"HOROVOD_TIMELINE": "DYNAMIC"})
-        for host in parse_hosts(machines.hosts(1))
-    ]
+    """A rank on each, which may be asked for Horovod's Timeline at any time.
+
+    With a cache of its answers Horovod would not log its negotiations.
+    """
+    timeline = {"HOROVOD_TIMELINE": "DYNAMIC", "HOROVOD_CACHE_CAPACITY": "0"}
+    hosts = [replace(host, environment=timeline) for host in parse_hosts(machines.hosts(1))]
     with wb.Cluster(hosts=hosts, ssh_config=machines.ssh_config) as running:
         running.run(TRAIN, sink=TextSink())
         yield running
@@ -82,31 +86,54 @@ def measured(request, machines, cluster, tmp_path_factory):
     rows = rows[rows["iteration"] > rows["iteration"].max() - ITERATIONS]
     collectives = cluster.timings.collectives()
     collectives = collectives[collectives["iteration"].isin(rows["iteration"])]
-    return counts, busy_us(path.read_text(), "ALLREDUCE"), rows, collectives
+    return counts, reduced_us(whole(path)), rows, collectives
 
 
-def busy_us(text, operation):
-    """How long any tensor was in an operation, by a Timeline, which may lack its last bracket."""
-    text = text.rstrip().rstrip(",").rstrip("]")
-    begun, spans = {}, []
-    for event in json.loads(text + "]"):
+def whole(path):
+    """A Timeline's text, which a thread of Horovod's still writes after it was stopped."""
+    deadline = time.monotonic() + 10
+    while not (text := path.read_text().rstrip()).endswith("]") and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return text
+
+
+def reduced_us(text):
+    """How long each iteration reduced, by a Timeline.
+
+    All tensors are submitted before the first is reduced: from when all ranks
+    have announced the first one, to the end of the last one, Horovod reduces, or
+    negotiates what comes next.
+    """
+    begun, ready, reduced = {}, {}, {}
+    for event in json.loads(text):
+        tensor = event.get("pid")
         if event.get("ph") == "B":
-            begun.setdefault(event["pid"], []).append((event["name"], event["ts"]))
-        elif event.get("ph") == "E" and begun.get(event["pid"]):
-            name, start = begun[event["pid"]].pop()
-            spans += [(start, event["ts"])] * (name == operation)
-    busy, last = 0, 0
-    for start, end in sorted(spans):
-        busy += max(0, end - max(start, last))
-        last = max(last, end)
-    return busy
+            begun.setdefault(tensor, []).append(event["name"])
+        elif event.get("ph") == "E" and begun.get(tensor):
+            name = begun[tensor].pop()
+            if name == "NEGOTIATE_ALLREDUCE":
+                ready.setdefault(tensor, []).append(event["ts"])
+            if name == "ALLREDUCE":
+                reduced.setdefault(tensor, []).append(event["ts"])
+    assert {len(times) for times in (*ready.values(), *reduced.values())} == {ITERATIONS}
+    return [
+        max(ends) - min(begins)
+        for begins, ends in zip(
+            zip(*ready.values(), strict=True), zip(*reduced.values(), strict=True), strict=True
+        )
+    ]
 
 
 def test_service_times_are_those_of_horovods_timeline(measured):
-    """The time that collectives took by themselves is within 5 % of what Horovod itself logs."""
+    """What collectives take by themselves is within 5 % of what Horovod itself logs.
+
+    In the median iteration: in single ones, where ranks outnumber cores, a rank's
+    Horovod comes to what it was handed tens of milliseconds late, and logs none of that.
+    """
     _, timeline_us, _, collectives = measured
     buffers = collectives.drop_duplicates(["iteration", "buffer"])
-    assert buffers["service_us"].sum() == pytest.approx(timeline_us, rel=0.05)
+    ours_us = buffers.groupby("iteration")["service_us"].sum()
+    assert (ours_us / timeline_us).median() == pytest.approx(1, abs=0.05)
 
 
 def test_bytes_are_those_of_the_nic(measured):
