@@ -404,8 +404,30 @@ len(pickle.dumps(twin)) > 0
 def test_a_cell_without_training_gives_no_rows(fresh):
     """Collectives that a cell calls itself are no iterations."""
     cluster, frame = fresh
-    cluster.run("hvd.allreduce(torch.ones(3), name='own')")
+    cluster.run("import torch; hvd.allreduce(torch.ones(3), name='own')")
     assert len(frame()) == 0
+    assert "no iteration: one ends with an optimizer's step()" in cluster.timings.remark
+    cluster.run("1")
+    assert cluster.timings.remark == ""
+
+
+def test_different_numbers_of_iterations_are_told(fresh):
+    """Where ranks train apart, each may step as often as it likes; that is said."""
+    cluster, frame = fresh
+    cluster.run(
+        MODEL
+        + """
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for _ in range(3 + rank):
+    optimizer.zero_grad()
+    loss_of().backward()
+    optimizer.step()
+"""
+    )
+    assert frame().groupby("rank")["iteration"].nunique().tolist() == [3, 4]
+    assert cluster.timings.remark == (
+        "The ranks ran different numbers of iterations: 3 on rank 0, 4 on rank 1."
+    )
 
 
 def test_iterations_are_numbered_through_the_cells(fresh):

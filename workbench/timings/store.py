@@ -78,6 +78,7 @@ class Store:
         self._collectives_total = 0
         self._dropped: dict[int, int] = {}
         self._arrived: dict[tuple[int, int], int] = {}
+        self._iterations: dict[tuple[int, int], int] = {}
         self.forgotten = 0
         self.version = 0
 
@@ -94,6 +95,10 @@ class Store:
     def arrived(self, cell: int, rank: int) -> int:
         """Return how many records of a cell have come from a rank."""
         return self._arrived.get((cell, rank), 0)
+
+    def iterations(self, cell: int, rank: int) -> int:
+        """Return how many iterations of a cell a rank has reported."""
+        return self._iterations.get((cell, rank), 0)
 
     def add_layout(self, rank: int, layout: Layout) -> None:
         """Remember a rank's tensors by their number."""
@@ -121,6 +126,8 @@ class Store:
             self._dropped[rank] = record.dropped
             key = (record.cell, rank)
             self._arrived[key] = self._arrived.get(key, 0) + 1
+            if iteration >= 0:
+                self._iterations[key] = record.index + 1
             self.version += 1
 
     def rows(self, start: int = 0) -> Rows:

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 _FLUSH_S = 5.0
 """A cell's end waits for the disk no longer than this."""
+_NAMED = 8
+"""Ranks that a remark names."""
 
 
 class Timings(Answers):
@@ -45,6 +47,8 @@ class Timings(Answers):
         Of the run on disk, which `workbench.open_run` reads; None where none was begun.
     storage_errors
         Why the run could not be written to disk, newest last; in memory all goes on.
+    remark
+        What is odd about the last cell's iterations, in a sentence, or an empty string.
     """
 
     def __init__(self) -> None:
@@ -53,6 +57,7 @@ class Timings(Answers):
         self.clocks = CellClocks()
         self.path: Path | None = None
         self.storage_errors: list[str] = []
+        self.remark = ""
         self.vms: dict[int, str] = {}
         self._store = Store()
         self._came = threading.Condition()
@@ -224,11 +229,28 @@ class Timings(Answers):
         with self._came:
             self._came.wait_for(complete, max(0.0, deadline - time.monotonic()))
         self._running.discard(cell)
+        self.remark = self._remark(cell, counts)
         if self._keeper is not None and any(counts.values()):
             self._keeper.flush(_FLUSH_S)
         self._warn()
         self._tell()
         return complete()
+
+    def _remark(self, cell: int, counts: dict[int, int]) -> str:
+        by_count: dict[int, list[int]] = {}
+        for rank in counts:
+            by_count.setdefault(self._store.iterations(cell, rank), []).append(rank)
+        if len(by_count) > 1:
+            told = ", ".join(
+                f"{count} on {_named(ranks)}" for count, ranks in sorted(by_count.items())
+            )
+            return f"The ranks ran different numbers of iterations: {told}."
+        if 0 in by_count and any(counts.values()):
+            return (
+                "The cell had collectives, which timings.collectives() has, and no iteration: "
+                "one ends with an optimizer's step()."
+            )
+        return ""
 
     def subscribe(self, listener: Callable[[], None]) -> Callable[[], None]:
         """Call `listener`, from any thread, when a cell begins or ends or records have come.
@@ -300,3 +322,9 @@ class Timings(Answers):
     def _tell(self) -> None:
         for listener in tuple(self._listeners):
             listener()
+
+
+def _named(ranks: list[int]) -> str:
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    return f"ranks {', '.join(map(str, ranks))}" if len(ranks) <= _NAMED else f"{len(ranks)} ranks"

@@ -204,10 +204,13 @@ class ClusterSource:
         if state == "waiting":
             if timings.closed:
                 return "The cluster was stopped before a training cell ran."
+            if timings.remark:
+                return timings.remark
             return "Waiting for the first iteration of a %%distributed cell."
         if state == "running":
             return "Training."
-        return "The cluster was stopped." if timings.closed else "The cell has ended."
+        ended = "The cluster was stopped." if timings.closed else "The cell has ended."
+        return f"{ended} {timings.remark}".strip()
 
     def _data(self, rows: Rows) -> NDArray[np.float32]:
         rows = rows[np.lexsort((rows["rank"], rows["iteration"]))]
