@@ -133,6 +133,10 @@ export class LiveView {
       setText(this._waiting, this._note || status.message || wait);
     } else if (this._ranks !== store.ranks.length) {
       this._relayout();
+    } else if (this._range.mode === 'pause') {
+      // what is known better by now, such as the ranks' clocks, is drawn later
+      this._controls.update(status, 'pause', this._note);
+      return;
     }
     this.requestDraw();
   }
