@@ -16,11 +16,26 @@ _ONE_VM = Unknown("the ranks share one machine: no link between them has a nomin
 _BEING_READ = Unknown("the rate of the VMs' NICs is being read")
 
 
-class NominalRate:
-    """The rate of the slowest NIC that the ranks use, read once, in a thread.
+def nominal_gbps(cluster: Cluster) -> float | Unknown:
+    """Return the rate of the slowest NIC that the ranks use, in gigabits per second.
 
     Across VMs each NIC carries what a ring's bus bandwidth counts, once in
     each direction: its rate is the most that can be measured.
+    """
+    if not _across_vms(cluster):
+        return _ONE_VM
+    try:
+        snapshots = cluster.snapshot()
+    except WorkbenchError as error:
+        return Unknown(f"the NICs could not be read: {error}")
+    rates = [_rate(snapshots.get(one.vm), one.vm, one.nic) for one in cluster.ranks]
+    unknown = [rate for rate in rates if isinstance(rate, Unknown)]
+    known = [rate for rate in rates if not isinstance(rate, Unknown)]
+    return unknown[0] if unknown else min(known)
+
+
+class NominalRate:
+    """`nominal_gbps`, read once, in a thread.
 
     Parameters
     ----------
@@ -35,7 +50,7 @@ class NominalRate:
 
     def get(self) -> float | Unknown:
         """Give the rate in gigabits per second, or why it is not known; at once."""
-        if len({info.vm for info in self._cluster.ranks}) < 2:
+        if not _across_vms(self._cluster):
             return _ONE_VM
         if not self._asked:
             self._asked = True
@@ -43,15 +58,11 @@ class NominalRate:
         return self._rate
 
     def _read(self) -> None:
-        try:
-            snapshots = self._cluster.snapshot()
-        except WorkbenchError as error:
-            self._rate = Unknown(f"the NICs could not be read: {error}")
-            return
-        rates = [_rate(snapshots.get(one.vm), one.vm, one.nic) for one in self._cluster.ranks]
-        unknown = [rate for rate in rates if isinstance(rate, Unknown)]
-        known = [rate for rate in rates if not isinstance(rate, Unknown)]
-        self._rate = unknown[0] if unknown else min(known)
+        self._rate = nominal_gbps(self._cluster)
+
+
+def _across_vms(cluster: Cluster) -> bool:
+    return len({info.vm for info in cluster.ranks}) > 1
 
 
 def _rate(snapshot: Snapshot | None, vm: str, name: str) -> float | Unknown:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from workbench.errors import UsageError
+from workbench.resources import Unknown
 from workbench.widgets.distributions import ranks_figure
+from workbench.widgets.nominal import nominal_gbps
 from workbench.widgets.sizes import sizes_figure
 from workbench.widgets.waterfall import waterfall_figure
 
@@ -38,7 +40,10 @@ def study_view(cluster: Cluster, verb: str, words: list[str]) -> Any:
         raise UsageError(f"%timings {verb} {' '.join(words)} was asked for: {verb} takes no more")
     if verb == "ranks":
         return ranks_figure(cluster.timings)
-    return sizes_figure(cluster.timings, cluster.fabric)
+    nominal = nominal_gbps(cluster)
+    return sizes_figure(
+        cluster.timings, cluster.fabric, None if isinstance(nominal, Unknown) else nominal
+    )
 
 
 def _iteration(words: list[str]) -> int | None:

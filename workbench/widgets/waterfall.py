@@ -11,7 +11,7 @@ from workbench.timings.export.alignment import Alignment, align
 from workbench.timings.export.walk import Collective, Iteration, chosen, walk
 from workbench.timings.store import Rows
 from workbench.widgets.figure_style import dress
-from workbench.widgets.phases import COPY, DATA, IN_TIME, OVERLAPPED
+from workbench.widgets.phases import IN_TIME, OVERLAPPED
 
 if TYPE_CHECKING:
     from workbench.timings.export.alignment import ClocksLike
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 _PHASE_ROW, _COLLECTIVE_ROWS = (-0.42, -0.08), (-0.02, 0.42)
 """Where they lie between a rank's -0.5 and 0.5."""
 _RANK_PX, _LEAST_PX = 74, 240
-_IN_TIME = (DATA, COPY, *(phase for phase in IN_TIME if phase not in {DATA, COPY}))
 _STACKED = "stacked: only the sum is known"
 
 
@@ -105,7 +104,7 @@ def _phases(rows: Rows, since_ms: Any) -> dict[Any, list[_Bar]]:
     top, bottom = _PHASE_ROW
     bars: dict[Any, list[_Bar]] = {}
     at = since_ms.copy()
-    for phase in _IN_TIME:
+    for phase in IN_TIME:
         took = np.nan_to_num(table[phase.column]) / 1e3
         bars[phase] = [
             _Bar(

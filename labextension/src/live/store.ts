@@ -22,6 +22,12 @@ const BATCH = 512;
  * that grows with what comes, up to `capacity`.
  */
 export class TimingStore {
+  /**
+   * Whether waiting that was shown stays. It is told anew as the ranks' clocks
+   * are known better, which a view that stands still must not show.
+   */
+  still = false;
+
   /** The ranks, in the order of their rows on the screen. */
   get ranks(): readonly IRankPlace[] {
     return this._ranks;
@@ -93,6 +99,9 @@ export class TimingStore {
       for (let c = 0; c < FIGURES.length; c++) {
         const target = this._figures[FIGURES[c]];
         const value = sources[c]?.[i] ?? NaN;
+        if (this.still && FIGURES[c] === 'wait_us' && !Number.isNaN(target[at])) {
+          continue;
+        }
         changed ||= !Object.is(target[at], value);
         target[at] = value;
       }
