@@ -99,7 +99,11 @@ export class TimingStore {
       for (let c = 0; c < FIGURES.length; c++) {
         const target = this._figures[FIGURES[c]];
         const value = sources[c]?.[i] ?? NaN;
-        if (this.still && FIGURES[c] === 'wait_us' && !Number.isNaN(target[at])) {
+        if (
+          this.still &&
+          FIGURES[c] === 'wait_us' &&
+          !Number.isNaN(target[at])
+        ) {
           continue;
         }
         changed ||= !Object.is(target[at], value);
