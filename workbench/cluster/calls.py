@@ -142,6 +142,7 @@ class Calls:
                     named = f"rank {ranks_text(ranks[p] for p in silent)}" if ranks else ""
                     who = named or f"{len(silent)} of {len(pending)} new ranks"
                     raise StartFailed(f"{who} did not answer {name!r} within {timeout_s:g} s")
+        self._check(processes)  # one may have answered, and ended meanwhile
 
 
 class _Remote:
