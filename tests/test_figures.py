@@ -203,7 +203,7 @@ def test_every_axis_has_a_name_with_its_unit():
 
 def test_nothing_recorded():
     """Before a training ran each verb says so."""
-    cluster = SimpleNamespace(timings=Timings(), fabric=None)
+    cluster = SimpleNamespace(timings=Timings(), fabric=None, ranks=[])
     for verb in VERBS:
         with pytest.raises(UsageError, match="train"):
             study_view(cluster, verb, [])
@@ -211,7 +211,8 @@ def test_nothing_recorded():
 
 def test_verbs():
     """Each verb of `%timings` gives its figure, the waterfall of the iteration that is named."""
-    cluster = SimpleNamespace(timings=recorded(5), fabric=fit([1_000, 1_000_000], [100, 900], 2))
+    fabric = fit([1_000, 1_000_000], [100, 900], 2)
+    cluster = SimpleNamespace(timings=recorded(5), fabric=fabric, ranks=[])
     waterfall, ranks, sizes = (
         study_view(cluster, verb, words)
         for verb, words in (("waterfall", ["3"]), ("ranks", []), ("collectives", []))
@@ -226,7 +227,7 @@ def test_verbs():
 )
 def test_words_that_mean_nothing(verb, words):
     """They are named, with what the verb takes."""
-    cluster = SimpleNamespace(timings=recorded(1), fabric=None)
+    cluster = SimpleNamespace(timings=recorded(1), fabric=None, ranks=[])
     with pytest.raises(UsageError, match=" ".join(words)):
         study_view(cluster, verb, words)
 
