@@ -64,6 +64,20 @@ def test_another_rank_breaks_an_unfinished_line():
     assert text == "[rank 0] abc\n[rank 1] xyz\n[rank 0] def\n"
 
 
+def test_the_end_of_a_line_that_another_rank_broke_is_no_line_of_its_own():
+    """Both ranks write a line in two pieces; an empty line that follows one is kept."""
+    text = fold(
+        [
+            (0, 0, "stdout", "zero"),
+            (0, 1, "stdout", "one"),
+            (1, 0, "stdout", "\n"),
+            (1, 1, "stdout", "\n"),
+            (2, 1, "stdout", "\n"),
+        ]
+    )
+    assert text == "[rank 0] zero\n[rank 1] one\n[rank 1] \n"
+
+
 def test_a_progress_bar_overwrites_itself():
     """Carriage returns are kept, each with its mark."""
     text = fold([(0, 0, "stdout", "\r10%\r20%\n"), (0, 1, "stdout", "\r10%\r20%\n")])

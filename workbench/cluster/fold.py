@@ -173,10 +173,20 @@ class Writer:
 
     def __init__(self) -> None:
         self._open: tuple[tuple[int, ...], str] | None = None
+        self._cut: set[tuple[int, str]] = set()
+        """Ranks and streams whose unfinished line was ended for them."""
 
     def render(self, folded: Folded, mark: str) -> str:
-        """Return the text to write for a folded line, its mark included."""
+        """Return the text to write for a folded line, its mark included.
+
+        Empty where a rank ends a line that was ended already.
+        """
         ranks, (stream, text, _) = folded.ranks, folded.item
+        who = {(rank, stream) for rank in ranks}
+        ends_cut = text == "\n" and who <= self._cut
+        self._cut -= who
+        if ends_cut:
+            return ""
         goes_on = self._open == (ranks, stream)
         before = "" if goes_on else self.close() + mark + " "
         ended = text.endswith(("\n", "\r"))
@@ -184,6 +194,10 @@ class Writer:
         return before + text
 
     def close(self) -> str:
-        """Return what ends an unfinished line."""
-        unfinished, self._open = self._open is not None, None
-        return "\n" if unfinished else ""
+        """Return what ends an unfinished line, so that another can begin."""
+        if self._open is None:
+            return ""
+        ranks, stream = self._open
+        self._cut |= {(rank, stream) for rank in ranks}
+        self._open = None
+        return "\n"

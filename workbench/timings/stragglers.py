@@ -21,7 +21,7 @@ from workbench.timings.store import Rows
 from workbench.wire import Flag
 
 LEAST_SHARE = 0.05
-"""A phase is longer by at least this share of the median iteration..."""
+"""A phase is longer by at least this share of the median iteration, of its stretch too..."""
 CONFIRMED = 0.5
 """...the others wait for at least this share of that, and it is this share of their waiting..."""
 CLEAR = 1.5
@@ -109,7 +109,7 @@ class _Ring:
         self.warm = ((rows["flags"] & int(Flag.FIRST_OF_CELL)) == 0).all(axis=1)
         if not self.warm.any():
             self.warm[:] = True
-        self.iteration_us = float(np.median(rows["iteration_ns"][self.warm])) / 1e3
+        self.iteration_us = np.median(rows["iteration_ns"], axis=1) / 1e3
         self.late = behind(found.late_us)
         self.longer = {
             phase: behind(rows[f"{phase}_ns"] / 1e3)
@@ -118,8 +118,12 @@ class _Ring:
         }
 
     @property
+    def usual_us(self) -> float:
+        return float(np.median(self.iteration_us[self.warm]))
+
+    @property
     def least_us(self) -> float:
-        return LEAST_SHARE * self.iteration_us
+        return LEAST_SHARE * self.usual_us
 
     def late_for(self, phase: str, places: npt.NDArray[np.intp], column: int) -> float:
         """Return how late a rank is in the iterations that a phase of `places` delays."""
@@ -135,11 +139,16 @@ def find(rows: Rows) -> list[dict[str, Any]]:
     found: list[Straggler] = []
     for ring in _rings(rows):
         covered = np.zeros(len(ring.late), dtype=bool)
+        by_link = covered.copy()
+        for straggler, places in _slow_links(ring):
+            by_link[places[0] : places[-1] + 2] = True
+            found.append(straggler)
         for straggler, places in _stretches(ring):
+            if straggler.phase == UNKNOWN and by_link[places].mean() > CONFIRMED:
+                continue  # what a slow link brings ends later on one side, which then starts later
             covered[places[0] : places[-1] + 2] = True  # and what it delays
             found.append(straggler)
         found += _single(ring, covered)
-        found += _slow_links(ring)
     return [asdict(one) for one in sorted(found, key=lambda one: one.first_iteration)]
 
 
@@ -179,7 +188,13 @@ def _stretches(ring: _Ring) -> Iterator[tuple[Straggler, npt.NDArray[np.intp]]]:
         *sorted(unexplained, reverse=True),
     ):
         places = np.arange(first, last + 1)
-        if taken[places, column].any() or not _confirmed(ring, phase, places, column):
+        longer = ring.late if phase == UNKNOWN else ring.longer[phase]
+        least = LEAST_SHARE * float(np.median(ring.iteration_us[places]))
+        if (
+            taken[places, column].any()
+            or _median(longer, places, column) < least
+            or not _confirmed(ring, phase, places, column)
+        ):
             continue
         taken[places, column] = True
         yield _describe(ring, phase, places, column), places
@@ -202,7 +217,7 @@ def _single(ring: _Ring, covered: npt.NDArray[np.bool_]) -> Iterator[Straggler]:
     """Return single late iterations that nothing near them is like, where a phase explains them."""
     worst = np.where(covered | ~ring.warm, 0.0, ring.late.max(axis=1))
     usual = float(noise.noise(ring.late[ring.warm]).max())
-    least = max(ONCE_LEAST_US, ONCE_NOISE * usual, ONCE_SHARE * ring.iteration_us)
+    least = max(ONCE_LEAST_US, ONCE_NOISE * usual, ONCE_SHARE * ring.usual_us)
     for place in np.flatnonzero(worst >= least):
         begin = max(0, place - ONCE_NEIGHBOURS)
         near = np.sort(worst[begin : place + ONCE_NEIGHBOURS + 1])
@@ -219,7 +234,7 @@ def _single(ring: _Ring, covered: npt.NDArray[np.bool_]) -> Iterator[Straggler]:
             yield _describe(ring, phase, np.array([cause]), column)
 
 
-def _slow_links(ring: _Ring) -> Iterator[Straggler]:
+def _slow_links(ring: _Ring) -> Iterator[tuple[Straggler, npt.NDArray[np.intp]]]:
     """Return where collectives take much longer though every rank has come."""
     found = ring.found
     sizes = found.rows["bytes"][:, 0]
@@ -240,7 +255,7 @@ def _slow_links(ring: _Ring) -> Iterator[Straggler]:
             middle = float(np.median(excess))
             if (np.abs(excess - middle) <= LINK_ALIKE * middle).mean() < noise.OFTEN:
                 continue
-            yield Straggler(
+            link = Straggler(
                 rank=-1,
                 phase="communication",
                 excess_us=middle,
@@ -251,6 +266,7 @@ def _slow_links(ring: _Ring) -> Iterator[Straggler]:
                 late_us=0.0,
                 uncertainty_us=float("nan"),
             )
+            yield link, places
 
 
 def _describe(ring: _Ring, phase: str, places: npt.NDArray[np.intp], column: int) -> Straggler:

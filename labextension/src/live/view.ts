@@ -223,7 +223,7 @@ export class LiveView {
 
   private _change(change: () => void): void {
     change();
-    this._feed.store.still = this._range.mode === 'pause';
+    this._feed.store.still = this._range.mode !== 'follow';
     this.requestDraw();
   }
 
