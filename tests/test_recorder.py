@@ -1,5 +1,6 @@
 """The recorder by its events alone: shapes that need no ring, or that this build cannot run."""
 
+import threading
 import time
 
 import numpy as np
@@ -14,16 +15,23 @@ from workbench.wire import Flag, IterationRecord, Layout
 
 
 class Ring:
-    """A ring of one's own: handles finish when the test says so."""
+    """A ring of one's own: handles finish when the test says so, or once they are waited for."""
 
     def __init__(self, poll=None, device=None):
         self.done = set()
+        self.awaited = set()
         self.records = []
         self.layouts = {}
         self.dropped = 0
         packer = Packer(2, lambda: self.dropped)
         deliver = self._deliver(packer)
-        self.recorder = Recorder(poll or self.done.__contains__, deliver, device)
+        self.recorder = Recorder(poll or self._poll, deliver, device)
+
+    def _poll(self, handle):
+        done = handle in self.done
+        if handle in self.awaited:
+            self.done.add(handle)
+        return done
 
     def _deliver(self, packer):
         def deliver(iteration):
@@ -40,9 +48,9 @@ class Ring:
         self.recorder.submitted(operation, handle, time.perf_counter_ns())
 
     def wait(self, handle):
-        self.recorder.wait_begins(handle)
-        self.done.add(handle)
-        self.recorder.wait_ends(handle)
+        self.awaited.add(handle)
+        self.recorder.wait(handle)
+        self.recorder.waited(handle)
 
     def step(self, optimizer=1, handles=()):
         """As Horovod's optimizer does: two nested steps, a wait between their beginnings."""
@@ -307,14 +315,37 @@ def test_a_handle_that_was_cleared_unseen_is_done():
     assert len(ring.records[0].submitted) == 2
 
 
+def test_a_wait_that_is_interrupted_leaves_its_collective_outstanding():
+    """The other ranks may wait for it still: whoever interrupts must know."""
+    looks = iter([False, False])
+
+    def interrupted(handle):
+        for done in looks:
+            return done
+        raise KeyboardInterrupt
+
+    ring = Ring(poll=interrupted)
+    ring.submit(7, "layer.weight")
+    with pytest.raises(KeyboardInterrupt):
+        ring.recorder.wait(7)
+    assert ring.recorder.outstanding == 1
+    assert ring.recorder.blocked is None
+
+
 def test_the_rank_knows_where_it_is_blocked():
     """During a wait the tensor's name can be asked for from another thread."""
     ring = Ring()
     ring.submit(7, "layer.weight")
     assert ring.recorder.blocked is None
-    ring.recorder.wait_begins(7)
+    waiting = threading.Thread(target=ring.recorder.wait, args=(7,))
+    waiting.start()
+    deadline = time.monotonic() + 10
+    while ring.recorder.blocked is None and time.monotonic() < deadline:
+        time.sleep(0.001)
     assert ring.recorder.blocked[0] == "layer.weight"
-    ring.recorder.wait_ends(7)
+    ring.done.add(7)
+    waiting.join()
+    ring.recorder.waited(7)
     assert ring.recorder.blocked is None
 
 

@@ -15,7 +15,7 @@ from workbench.cluster.hosts import parse_hosts
 from workbench.vms import vms, why_not
 
 pytestmark = pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
-ITERATIONS = 6
+ITERATIONS = 12
 PARAMETERS = 8 << 20
 
 TRAIN = """

@@ -1,19 +1,21 @@
 """The collectives of one step: submitted, and finished between when and when.
 
 Horovod tells only whether a handle is done. Each submission polls the oldest
-outstanding handles, so every completion is bracketed between the last moment
-it was seen unfinished and the first it was seen finished.
+outstanding handles, and a wait polls its own, so every completion is bracketed
+between the last moment it was seen unfinished and the first it was seen finished.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
-from time import perf_counter_ns
+from time import perf_counter_ns, sleep
 from typing import Any, NamedTuple
 
-WAIT_LOOKS_NS = 2_000_000
-"""Horovod's wait looks without a pause; for so long another thread may have had the core."""
+WATCH_SHARE = 1 / 64
+"""A wait looks again after this share of what it has taken: it gets longer by half of that..."""
+WATCH_MOST_S = 0.0005
+"""...and by this at most."""
 LIMIT = 1 << 15
 """Collectives without a step, such as of a cell that never steps, that are kept (10 MB)."""
 
@@ -72,7 +74,7 @@ class Collected:
 class Collectives:
     """What a rank has submitted for one step, in order.
 
-    `submit`, `find`, `see` and `waited` run for every tensor, between kernels
+    `submit`, `find`, `see`, `watch` and `waited` run for every tensor, between kernels
     that have emptied the caches: they call as little as they can, and make no
     object that the garbage collector would have to follow.
 
@@ -172,6 +174,20 @@ class Collectives:
         self._all.finished[place] = perf_counter_ns()
         return True
 
+    def watch(self, handle: Hashable) -> None:
+        """Wait until it is done.
+
+        Horovod's own wait does not pause between its looks, and takes the core
+        that its threads, or those that load data, may need.
+        """
+        place = self._open.get(handle)
+        if place is None:
+            return
+        began = now = perf_counter_ns()
+        while not self.see(place, now):
+            sleep(min((now - began) * WATCH_SHARE * 1e-9, WATCH_MOST_S))
+            now = perf_counter_ns()
+
     def waited(self, handle: Hashable, finished: int = 0) -> None:
         """Note that the wait for it has returned, and that the handle is cleared.
 
@@ -186,8 +202,7 @@ class Collectives:
         now = perf_counter_ns()
         if not self._all.finished[place]:
             self._all.finished[place] = finished or now
-            began = self._all.unfinished[place]
-            self._all.unfinished[place] = max(began, finished or now - WAIT_LOOKS_NS)
+            self._all.unfinished[place] = max(self._all.unfinished[place], finished)
         # others may have travelled in the same buffer
         self._look(now)
 

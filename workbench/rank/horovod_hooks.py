@@ -131,11 +131,11 @@ class HorovodHooks:
         def synchronize(handle: int) -> Any:
             if done(handle):
                 return original(handle)
-            recorder.wait_begins(handle)
+            recorder.wait(handle)
             try:
                 return original(handle)
             finally:
-                recorder.wait_ends(handle)
+                recorder.waited(handle)
 
         return synchronize
 

@@ -244,8 +244,8 @@ class Recorder:
             self._waits_for_buckets = False
             self.exposed_ends()
 
-    def wait_begins(self, handle: Hashable) -> None:
-        """A wait for a handle begins."""
+    def wait(self, handle: Hashable) -> None:
+        """A wait for a handle begins; returns once it is done, where its submission was heard."""
         place = self._collectives.find(handle)
         now = perf_counter_ns()
         if place is None:
@@ -255,11 +255,19 @@ class Recorder:
         if not self._exposed:
             self._wait_exposes = True
             self.exposed_begins()
+        try:
+            self._collectives.watch(handle)
+        except BaseException:  # interrupted: the collective stays outstanding
+            self._wait_ended()
+            raise
 
-    def wait_ends(self, handle: Hashable) -> None:
-        """The wait returned or raised."""
-        self._blocked = None
+    def waited(self, handle: Hashable) -> None:
+        """The wait returned or raised, and the handle is cleared."""
         self._collectives.waited(handle)
+        self._wait_ended()
+
+    def _wait_ended(self) -> None:
+        self._blocked = None
         if self._wait_exposes:
             self._wait_exposes = False
             self.exposed_ends()
