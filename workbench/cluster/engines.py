@@ -178,7 +178,7 @@ class Engines:
             vm = self._members[rank].vm
             if vm in lost:
                 try:
-                    self._agents.revive([vm])
+                    self._agents.revive(vm)
                 except StartFailed as error:
                     raise StartFailed(
                         f"rank {rank} cannot be started anew: {lost[vm]}; asked again: "
@@ -212,7 +212,7 @@ class Engines:
         silent = []
         for vm in sorted(self._agents.lost()) if len(free) < count else ():
             try:
-                self._agents.revive([vm])
+                self._agents.revive(vm)
             except (StartFailed, HorovodMissing) as error:
                 silent.append(f"; {error}")
         free = self._places(len(kept) + count) - taken
