@@ -1,8 +1,7 @@
 """What tests of clusters share: quiet cells, and processes that end."""
 
-import time
-
 import psutil
+from timers import within
 
 from workbench.cluster import TextSink
 
@@ -14,9 +13,4 @@ def quiet(cluster, source, **options):
 
 def gone(pids, seconds=5.0):
     """Whether all processes end within some seconds."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if not any(psutil.pid_exists(pid) for pid in pids):
-            return True
-        time.sleep(0.05)
-    return False
+    return within(seconds, lambda: not any(map(psutil.pid_exists, pids)))

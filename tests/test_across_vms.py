@@ -7,10 +7,9 @@ import threading
 import time
 from contextlib import contextmanager
 
-import psutil
 import pytest
-from clusters import quiet
-from timers import later
+from clusters import gone, quiet
+from timers import later, within
 
 import workbench as wb
 from workbench.cluster import TextSink
@@ -396,10 +395,7 @@ def test_nothing_is_left(machines):
     with wb.Cluster(hosts="vm2", ssh_config=machines.ssh_config) as cluster:
         quiet(cluster, "import subprocess; child = subprocess.Popen(['sleep', '321'])")
         vm2 = {info.pid for info in cluster.ranks}
-    deadline = time.monotonic() + 5
-    while any(map(psutil.pid_exists, vm2)) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not any(map(psutil.pid_exists, vm2))
+    assert gone(vm2)
     listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True)
     assert "sleep 321" not in listed.stdout
 
@@ -473,9 +469,6 @@ def test_an_idle_cluster_gives_its_vms_back(machines):
     for _ in range(4):  # in use, it stays
         time.sleep(0.7)
         quiet(cluster, "1")
-    deadline = time.monotonic() + 15
-    while cluster.state != "stopped" and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert cluster.state == "stopped"
+    assert within(15, lambda: cluster.state == "stopped")
     with pytest.raises(ClusterStopped, match="released after 2s without a cell"):
         quiet(cluster, "1")

@@ -6,7 +6,6 @@ import gzip
 import itertools
 import json
 import math
-import time
 from collections import defaultdict
 
 import pytest
@@ -22,6 +21,7 @@ from recorded import (
     recorded,
     true_start,
 )
+from timers import within
 
 from workbench.errors import UsageError
 from workbench.resources.noticeboard import FOLDER, Noticeboard
@@ -479,10 +479,11 @@ def test_a_real_run(cluster, tmp_path, monkeypatch):
     for verb in VERBS:
         assert study_view(cluster, verb, []).data
     board = Noticeboard(tmp_path / FOLDER)
-    deadline = time.monotonic() + 10
-    while not (notices := board.read()) or len(notices[0]["ranks"]) < 2:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    (notice,) = notices
+
+    def posted():
+        notices = board.read()
+        return notices if notices and len(notices[0]["ranks"]) > 1 else None
+
+    (notice,) = within(10, posted)
     assert notice["cluster"] == cluster.name
     assert {rank["vm"] for rank in notice["ranks"]} == {info.vm for info in cluster.ranks}

@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 from clusters import gone, quiet
+from timers import within
 
 import workbench as wb
 from workbench.errors import ClusterStopped, NoCluster, StartFailed, UsageError
@@ -137,10 +138,7 @@ def test_it_is_given_up_when_nobody_comes(runtime):
     """After the time that it was to be kept, no process, no port and no key is left."""
     _, pids = kernel(KILLED, "n=2, keep='3s'")
     assert gone(pids, 20)
-    deadline = time.monotonic() + 10
-    while list(runtime.glob("workbench-*")) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert not list(runtime.glob("workbench-*"))
+    assert within(10, lambda: not list(runtime.glob("workbench-*")))
     with pytest.raises(NoCluster, match="--keep"):
         wb.Cluster.attach()
 
@@ -221,9 +219,7 @@ def told(**options):
 
 def waited_for_loss(cluster):
     """Ask for a cell once the rank is known to be lost."""
-    deadline = time.monotonic() + 10
-    while cluster.ranks[0].state != "dead" and time.monotonic() < deadline:
-        time.sleep(0.02)
+    within(10, lambda: cluster.ranks[0].state == "dead")
     quiet(cluster, "1")
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from timers import within
 
 import workbench as wb
 from workbench.errors import RunError, UsageError
@@ -255,9 +256,7 @@ def test_what_a_killed_kernel_has_flushed_is_there(kernel):
     """After kill -9 all is read up to the last flush, and it is said that the end is missing."""
     process, path = kernel()
     run = wb.open_run(path)
-    deadline = time.monotonic() + 20
-    while run.iterations < 100 and time.monotonic() < deadline:
-        time.sleep(0.05)
+    assert within(20, lambda: run.iterations >= 100)
     assert run.state == "running"
     before = len(run)
     process.send_signal(signal.SIGKILL)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import psutil
 import pytest
+from timers import within
 
 import workbench as wb
 from workbench.cluster import TextSink
@@ -117,14 +118,6 @@ def leader(module):
         if module in process.cmdline() and process.status() != psutil.STATUS_ZOMBIE
     ]
     return pid
-
-
-def within(seconds, reached):
-    """Whether something comes true within some seconds."""
-    deadline = time.monotonic() + seconds
-    while not (done := reached()) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    return done
 
 
 def status(pid):

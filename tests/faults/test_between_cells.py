@@ -7,7 +7,7 @@ import signal
 
 import psutil
 import pytest
-from timers import later
+from timers import later, within
 
 from workbench.cluster import Kept
 from workbench.errors import (
@@ -25,7 +25,6 @@ from .box import (
     bounded,
     play,
     quiet,
-    within,
 )
 
 STAGE = "between cells"

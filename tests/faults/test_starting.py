@@ -7,7 +7,7 @@ import time
 
 import psutil
 import pytest
-from timers import later
+from timers import later, within
 
 import workbench as wb
 from workbench.errors import (
@@ -27,7 +27,6 @@ from .box import (
     small_disk,
     status,
     when,
-    within,
 )
 
 STAGE = "while starting"

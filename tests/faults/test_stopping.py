@@ -8,7 +8,7 @@ import time
 
 import psutil
 import pytest
-from timers import later
+from timers import later, within
 
 import workbench as wb
 
@@ -24,7 +24,6 @@ from .box import (
     play,
     quiet,
     status,
-    within,
 )
 
 STAGE = "while stopping"
