@@ -8,7 +8,7 @@ import time
 from contextlib import contextmanager
 
 import pytest
-from clusters import gone, quiet
+from clusters import gone, quiet, training
 from timers import later, within
 
 import workbench as wb
@@ -74,18 +74,7 @@ def test_preflight_has_a_row_for_each_vm(cluster):
 def test_training_is_timed_on_every_vm(cluster):
     """A plain Horovod script gives a row per iteration and rank, its phases adding up."""
     before = len(cluster.timings)
-    quiet(
-        cluster,
-        """
-model = torch.nn.Linear(512, 512)
-optimizer = hvd.DistributedOptimizer(
-    torch.optim.SGD(model.parameters(), lr=0.1), named_parameters=model.named_parameters())
-for _ in range(10):
-    optimizer.zero_grad()
-    model(torch.ones(8, 512)).sum().backward()
-    optimizer.step()
-""",
-    )
+    quiet(cluster, training(10, width=512))
     frame = cluster.timings.to_frame().tail(40)
     assert len(cluster.timings) - before == 40
     assert sorted(frame["rank"].unique()) == [0, 1, 2, 3]
@@ -248,23 +237,10 @@ def test_more_ranks_than_slots(cluster):
 
 def test_an_optimizer_made_before_is_timed_after_a_resize(cluster):
     """Optimizers that survive a change of ranks train on, and are timed as before."""
-    quiet(
-        cluster,
-        """
-model = torch.nn.Linear(64, 64)
-optimizer = hvd.DistributedOptimizer(
-    torch.optim.SGD(model.parameters(), lr=0.1), named_parameters=model.named_parameters())
-def train():
-    for _ in range(5):
-        optimizer.zero_grad()
-        model(torch.ones(4, 64)).sum().backward()
-        optimizer.step()
-train()
-""",
-    )
+    quiet(cluster, training(5, width=64))
     cluster.resize(3)
     before = len(cluster.timings)
-    quiet(cluster, "train()")
+    quiet(cluster, "train(5)")
     frame = cluster.timings.to_frame().tail(15)
     assert len(cluster.timings) - before == 15
     assert (frame["exposed_us"] > 0).all()

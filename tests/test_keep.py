@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from clusters import gone, quiet
+from clusters import gone, quiet, training
 from timers import within
 
 import workbench as wb
@@ -25,17 +25,9 @@ import workbench as wb
 from workbench.cluster import TextSink
 cluster = wb.Cluster({arguments}).start()
 cluster.run('''
-import torch, time
+import time
 kept = rank * 10
-model = torch.nn.Linear(8, 8)
-optimizer = hvd.DistributedOptimizer(
-    torch.optim.SGD(model.parameters(), lr=0.1), named_parameters=model.named_parameters())
-def train(n):
-    for _ in range(n):
-        optimizer.zero_grad()
-        model(torch.ones(4, 8)).sum().backward()
-        optimizer.step()
-train(5)
+{training}
 ''', sink=TextSink())
 print(cluster.name, *[info.pid for info in cluster.ranks], flush=True)
 {then}
@@ -73,7 +65,7 @@ def attach(runtime):
 
 def kernel(then, arguments="n=2, keep='60s'"):
     """Run a kernel to its end; return the cluster's name and the ranks' processes."""
-    source = KERNEL.format(arguments=arguments, then=then)
+    source = KERNEL.format(arguments=arguments, then=then, training=training(5))
     done = subprocess.run(
         [sys.executable, "-c", source], capture_output=True, text=True, timeout=60, check=False
     )

@@ -3,6 +3,7 @@
 import time
 
 import pytest
+from clusters import quiet, training
 
 import workbench as wb
 
@@ -99,24 +100,11 @@ def test_by_default_runs_are_the_users_data(training, tmp_path, monkeypatch, var
 
 # a real cluster
 
-CELL = """
-import torch
-model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 1))
-optimizer = hvd.DistributedOptimizer(
-    torch.optim.SGD(model.parameters(), lr=0.1), named_parameters=model.named_parameters())
-for _ in range(6):
-    optimizer.zero_grad()
-    model(torch.ones(4, 8)).sum().backward()
-    optimizer.step()
-"""
-
 
 def test_a_cluster_leaves_its_run():
     """What a real training took is opened by the cluster's name after its end."""
-    from workbench.cluster import TextSink
-
     with wb.Cluster(n=2) as cluster:
-        cluster.run(CELL, sink=TextSink())
+        quiet(cluster, training(6))
         assert wb.open_run(cluster.name).state == "running"
         pids = [info.pid for info in cluster.ranks]
     run = wb.open_run(cluster.name)
@@ -126,4 +114,4 @@ def test_a_cluster_leaves_its_run():
     assert run.collectives().equals(cluster.timings.collectives())
     assert (run.state, run.iterations, run.problems) == ("ended", 6, [])
     assert [rank["pid"] for rank in run.ranks] == pids
-    assert len(run.collectives()) == 2 * 6 * 4
+    assert len(run.collectives()) == 2 * 6 * 2
