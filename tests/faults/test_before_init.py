@@ -7,10 +7,7 @@ import time
 import psutil
 import pytest
 
-from workbench.errors import (
-    ClusterStopped,
-    StartFailed,
-)
+from workbench.errors import ClusterStopped, StartFailed
 
 from .box import (
     AGENT,

@@ -10,10 +10,7 @@ import pytest
 from timers import later, within
 
 from workbench.cluster import Kept
-from workbench.errors import (
-    ClusterStopped,
-    RanksFailed,
-)
+from workbench.errors import ClusterStopped, RanksFailed
 
 from .box import (
     AGENT,

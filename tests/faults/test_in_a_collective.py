@@ -11,11 +11,7 @@ from disks import small_disk
 from timers import later
 
 from workbench.cluster import TextSink
-from workbench.errors import (
-    CellInterrupted,
-    CellTimeout,
-    RanksFailed,
-)
+from workbench.errors import CellInterrupted, CellTimeout, RanksFailed
 
 from .box import (
     AGENT,

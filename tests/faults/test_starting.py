@@ -11,9 +11,7 @@ from disks import fill, small_disk
 from timers import later, within
 
 import workbench as wb
-from workbench.errors import (
-    StartFailed,
-)
+from workbench.errors import StartFailed
 
 from .box import (
     ASK,
