@@ -226,6 +226,17 @@ class Agents:
         """Return why agents cannot be reached, by VM."""
         return {vm: agent.lost for vm, agent in enumerate(self._agents) if agent.lost}
 
+    def places(self, n: int) -> set[Place]:
+        """Return where `n` ranks can be: in the slots of VMs that answer, or on this machine."""
+        if self._hosts is None:
+            return {(0, slot) for slot in range(n)}
+        return {
+            (vm, slot)
+            for vm, agent in enumerate(self._agents)
+            if not agent.lost
+            for slot in range(self._slots[vm])
+        }
+
     def name(self, vm: int) -> str:
         """Return a VM's name for people."""
         return self._agents[vm].name
