@@ -1,6 +1,5 @@
 """What several test files share."""
 
-import contextlib
 import os
 
 import pytest
@@ -40,5 +39,4 @@ def fresh(cluster):
         table = cluster.timings.to_frame()
         return table[table["iteration"] > start]
 
-    with contextlib.suppress(AttributeError):
-        yield cluster, frame
+    return cluster, frame
