@@ -1,8 +1,7 @@
-"""What tests of clusters share: quiet cells, and processes that end."""
-
-import time
+"""What tests of clusters share: quiet cells, a training, and processes that end."""
 
 import psutil
+from timers import within
 
 from workbench.cluster import TextSink
 
@@ -14,9 +13,23 @@ def quiet(cluster, source, **options):
 
 def gone(pids, seconds=5.0):
     """Whether all processes end within some seconds."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if not any(psutil.pid_exists(pid) for pid in pids):
-            return True
-        time.sleep(0.05)
-    return False
+    return within(seconds, lambda: not any(map(psutil.pid_exists, pids)))
+
+
+TRAINING = """
+import torch
+model = torch.nn.Linear({width}, {width})
+optimizer = hvd.DistributedOptimizer(
+    torch.optim.SGD(model.parameters(), lr=0.1), named_parameters=model.named_parameters())
+def train(iterations):
+    for _ in range(iterations):
+        optimizer.zero_grad()
+        model(torch.ones(4, {width})).sum().backward()
+        optimizer.step()
+train({iterations})
+"""
+
+
+def training(iterations, width=8):
+    """A plain Horovod script, of two tensors; `train` is there afterwards."""
+    return TRAINING.format(width=width, iterations=iterations)

@@ -1,9 +1,9 @@
 """What several test files share."""
 
-import contextlib
 import os
 
 import pytest
+from fake_machine import Machine
 
 import workbench as wb
 
@@ -14,6 +14,12 @@ def runs_folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
     os.environ["GRADIENT_WORKBENCH_RUNS"] = str(folder)
     return folder
+
+
+@pytest.fixture
+def machine(tmp_path):
+    """A machine of folders, for each test its own."""
+    return Machine(tmp_path)
 
 
 @pytest.fixture(scope="module")
@@ -33,5 +39,4 @@ def fresh(cluster):
         table = cluster.timings.to_frame()
         return table[table["iteration"] > start]
 
-    with contextlib.suppress(AttributeError):
-        yield cluster, frame
+    return cluster, frame

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from fake_nvml import FakeNvml
+
+from workbench.resources import take_snapshot
+
 CPUINFO_VM = "processor\t: 0\nflags\t\t: fpu sse2 hypervisor avx2\n"
 CPUINFO_BARE = "processor\t: 0\nflags\t\t: fpu sse2 avx2\n"
 MEMINFO = "MemTotal:       65536000 kB\nMemFree: 1 kB\nMemAvailable:   49152000 kB\n"
@@ -141,3 +145,8 @@ def roce_gids(interface: str):
         1: (link_local, "RoCE v2", interface),
         3: (ipv4, "RoCE v2", interface),
     }
+
+
+def snap(machine, nvml=None, **options):
+    """A snapshot of a machine, with the GPUs of a fake NVML or none."""
+    return take_snapshot(**machine.roots, nvml=nvml or FakeNvml(), **options)

@@ -23,6 +23,8 @@ STEP_MS = 30
 """From one iteration's start to the next one's."""
 ENDS_MS = (12.5, 13, 18)
 """After an iteration's start on the common clock: when each collective ends on all ranks."""
+ONE_VM = {0: "vm1", 1: "vm1"}
+"""The place of each rank, where their clocks are one."""
 
 
 def true_start(iteration):

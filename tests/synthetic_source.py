@@ -9,9 +9,9 @@ from collections.abc import Callable
 import numpy as np
 
 from workbench.resources import Unknown
+from workbench.timings.totals import CollectiveTotal
 from workbench.widgets.source import (
     COLUMNS,
-    Collective,
     Details,
     RankPlace,
     State,
@@ -70,10 +70,10 @@ class SyntheticSource:
             end = iteration * self.ranks
             return self._pack(self._rows[max(0, end - max_rows) : end])
 
-    def _collectives(self) -> tuple[Collective, ...]:
+    def _collectives(self) -> tuple[CollectiveTotal, ...]:
         sizes = [int(4e6 / 2**at) for at in range(6)]
         return tuple(
-            Collective(
+            CollectiveTotal(
                 f"layer{at}.weight", "allreduce", 0, "optimizer", size,
                 900.0 + size / 1e3, 8.0 - at, 0.4 / 2**at,
             )

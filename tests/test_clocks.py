@@ -5,6 +5,7 @@ import time
 
 import numpy as np
 import pytest
+from timers import within
 
 from workbench.cluster.clock_pings import ClockPings
 from workbench.rank.control import Control
@@ -228,9 +229,7 @@ def test_a_rank_is_pinged_through_its_control_channel():
     outbox.send(Message("pong", {"ring": -1}))  # connected: what is sent before is dropped
     assert here.wait(5)
     pings = ClockPings(inbox.send_later, clocks, lambda: 1)
-    deadline = time.monotonic() + 10
-    while not clocks.now.ranks and time.monotonic() < deadline:
-        time.sleep(0.01)
+    within(10, lambda: clocks.now.ranks)
     pings.stop()
     outbox.close()
     inbox.close()

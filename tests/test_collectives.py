@@ -3,9 +3,7 @@
 import json
 
 import pytest
-from two_ranks import start_ranks
-
-from workbench.horovod_build.command import end_group
+from two_ranks import two_ranks
 
 MODEL = """
 import time, torch
@@ -149,11 +147,8 @@ hvd.shutdown()
 
 def test_process_sets():
     """A collective of some ranks has its set's number and size, and is told by those alone."""
-    process = start_ranks(PROCESS_SETS)
-    try:
+    with two_ranks(PROCESS_SETS) as process:
         said, _ = process.communicate(timeout=60)
-    finally:
-        end_group(process)
     told = [json.loads(line[5:]) for line in said.splitlines() if line.startswith("SEEN ")]
     assert sorted(row for rows in told for row in rows) == [
         [0, "some", 20, 1, "allreduce", 0, 2, "cell"],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from fake_machine import Machine, roce_gids
+from fake_machine import roce_gids
 from fake_nvml import DRIVER_NOT_LOADED, FakeNvml, h100, vgpu
 
 import workbench
@@ -14,11 +14,6 @@ from workbench.doctor import diagnose
 from workbench.doctor.rules import RULES
 from workbench.resources import UNLIMITED, Snapshot, Unknown, take_snapshot
 from workbench.resources.vgpu import decode_profile
-
-
-@pytest.fixture
-def machine(tmp_path):
-    return Machine(tmp_path)
 
 
 def well(snapshot, **host):

@@ -7,7 +7,6 @@ import queue
 import threading
 
 import pytest
-from fake_machine import Machine
 from fake_nvml import FakeNvml, h100
 
 from workbench.resources.counters import Sampler
@@ -35,11 +34,6 @@ class CountingNvml(FakeNvml):
     def nvmlInit(self):  # noqa: N802  # NVML's name
         super().nvmlInit()
         self.most = max(self.most, self.opened)
-
-
-@pytest.fixture
-def machine(tmp_path):
-    return Machine(tmp_path)
 
 
 @pytest.fixture

@@ -4,12 +4,12 @@ import dataclasses
 import json
 import os
 import subprocess
-import threading
 import time
 from importlib.util import find_spec
 
 import pytest
-from two_ranks import start_ranks
+from timers import later
+from two_ranks import two_ranks
 
 from workbench.errors import BuildFailed
 from workbench.horovod_build.command import end_group
@@ -136,11 +136,8 @@ def vm(tmp_path):
 @needs_horovod
 def test_ranks_meet_on_the_interface_that_was_named(vm):
     """Where the host's name resolves to 127.0.1.1, no connection of a rank is on loopback."""
-    process = start_ranks(SEES_CONNECTIONS, address=NIC, interface="nic", inside=vm)
-    try:
+    with two_ranks(SEES_CONNECTIONS, address=NIC, interface="nic", inside=vm) as process:
         said, _ = process.communicate(timeout=60)
-    finally:
-        end_group(process)
     told = [line.removeprefix("RANK ") for line in said.splitlines() if line.startswith("RANK ")]
     found = [json.loads(line) for line in told]
     assert [rank["sum"] for rank in found] == [2000, 2000], said
@@ -172,11 +169,12 @@ hvd.shutdown()
 @needs_horovod
 def test_the_stall_check_names_the_rank_and_the_tensor():
     """Horovod's log says, soon after its threshold, which rank has not submitted what."""
-    process = start_ranks(ONE_RANK_LATE, HOROVOD_STALL_CHECK_TIME_SECONDS=str(THRESHOLD_S))
-    guard = threading.Timer(60, end_group, [process])
-    guard.start()
     said, submitted, warned = [], None, None
-    try:
+    threshold = {"HOROVOD_STALL_CHECK_TIME_SECONDS": str(THRESHOLD_S)}
+    with (
+        two_ranks(ONE_RANK_LATE, **threshold) as process,
+        later(60, lambda: end_group(process)),
+    ):
         for line in process.stdout:
             said.append(line)
             if line.startswith("SUBMITTED"):
@@ -185,9 +183,6 @@ def test_the_stall_check_names_the_rank_and_the_tensor():
                 warned = time.monotonic()
                 process.stdin.close()
         assert process.wait(timeout=30) == 0, "".join(said)
-    finally:
-        guard.cancel()
-        end_group(process)
     assert warned is not None, "".join(said)
     # Horovod looks once in a threshold's time, so that it may take two.
     assert warned - submitted < 2 * THRESHOLD_S + 3
@@ -224,11 +219,8 @@ except hvd.HorovodInternalError:
 @pytest.mark.parametrize("root", [0, 1], ids=["sends", "receives"])
 def test_a_rank_is_freed_at_once_when_another_dies_within_a_tensor(root):
     """What was half sent or half received ends with the connection, not with Gloo's timeout."""
-    process = start_ranks(ONE_RANK_DIES, ROOT=str(root))  # whose timeout is half a minute
-    try:
+    with two_ranks(ONE_RANK_DIES, ROOT=str(root)) as process:  # whose timeout is half a minute
         said, _ = process.communicate(timeout=20)
-    finally:
-        end_group(process)
     assert "FREED" in said, said
 
 
@@ -257,11 +249,8 @@ hvd.shutdown()
 @needs_horovod
 def test_a_rank_outlives_a_ring_that_was_not_formed():
     """Where another rank does not come, hvd.init() raises, and works when it is called again."""
-    process = start_ranks(ONE_RANK_MISSING)
-    try:
+    with two_ranks(ONE_RANK_MISSING) as process:
         said, _ = process.communicate(timeout=30)
-    finally:
-        end_group(process)
     assert process.returncode == 0, said
     assert said.count("MISSED") == 1
     assert said.count("SUM 1.0") == 2

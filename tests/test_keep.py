@@ -12,7 +12,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-from clusters import gone, quiet
+from clusters import gone, quiet, training
+from timers import within
 
 import workbench as wb
 from workbench.errors import ClusterStopped, NoCluster, StartFailed, UsageError
@@ -24,17 +25,9 @@ import workbench as wb
 from workbench.cluster import TextSink
 cluster = wb.Cluster({arguments}).start()
 cluster.run('''
-import torch, time
+import time
 kept = rank * 10
-model = torch.nn.Linear(8, 8)
-optimizer = hvd.DistributedOptimizer(
-    torch.optim.SGD(model.parameters(), lr=0.1), named_parameters=model.named_parameters())
-def train(n):
-    for _ in range(n):
-        optimizer.zero_grad()
-        model(torch.ones(4, 8)).sum().backward()
-        optimizer.step()
-train(5)
+{training}
 ''', sink=TextSink())
 print(cluster.name, *[info.pid for info in cluster.ranks], flush=True)
 {then}
@@ -72,7 +65,7 @@ def attach(runtime):
 
 def kernel(then, arguments="n=2, keep='60s'"):
     """Run a kernel to its end; return the cluster's name and the ranks' processes."""
-    source = KERNEL.format(arguments=arguments, then=then)
+    source = KERNEL.format(arguments=arguments, then=then, training=training(5))
     done = subprocess.run(
         [sys.executable, "-c", source], capture_output=True, text=True, timeout=60, check=False
     )
@@ -137,10 +130,7 @@ def test_it_is_given_up_when_nobody_comes(runtime):
     """After the time that it was to be kept, no process, no port and no key is left."""
     _, pids = kernel(KILLED, "n=2, keep='3s'")
     assert gone(pids, 20)
-    deadline = time.monotonic() + 10
-    while list(runtime.glob("workbench-*")) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert not list(runtime.glob("workbench-*"))
+    assert within(10, lambda: not list(runtime.glob("workbench-*")))
     with pytest.raises(NoCluster, match="--keep"):
         wb.Cluster.attach()
 
@@ -221,9 +211,7 @@ def told(**options):
 
 def waited_for_loss(cluster):
     """Ask for a cell once the rank is known to be lost."""
-    deadline = time.monotonic() + 10
-    while cluster.ranks[0].state != "dead" and time.monotonic() < deadline:
-        time.sleep(0.02)
+    within(10, lambda: cluster.ranks[0].state == "dead")
     quiet(cluster, "1")
 
 

@@ -4,7 +4,10 @@ import time
 
 import psutil
 import pytest
+from clusters import training
 from jupyter_client.manager import start_new_kernel
+
+TRAINING = f"%%distributed\n{training(5)}"
 
 
 class Notebook:
@@ -177,18 +180,6 @@ def test_noblock(started):
     assert "late" in bundles[0]["text/plain"]
 
 
-TRAINING = """%%distributed
-import torch
-model = torch.nn.Linear(4, 2)
-optimizer = hvd.DistributedOptimizer(
-    torch.optim.SGD(model.parameters(), lr=0.1), named_parameters=model.named_parameters())
-for _ in range(5):
-    optimizer.zero_grad()
-    model(torch.ones(3, 4)).sum().backward()
-    optimizer.step()
-"""
-
-
 def test_figures_for_study(started):
     """Each verb of `%timings` shows a figure that JupyterLab draws without a network."""
     started.run(TRAINING)
@@ -205,18 +196,6 @@ def test_push_and_pull(started):
     started.run("%pull numbers")
     _, bundles, _ = started.run("numbers")
     assert bundles[0]["text/plain"] == "[[1, 2, 0], [1, 2, 1]]"
-
-
-TRAINING = """%%distributed
-import torch
-model = torch.nn.Linear(8, 8)
-optimizer = hvd.DistributedOptimizer(
-    torch.optim.SGD(model.parameters(), lr=0.1), named_parameters=model.named_parameters())
-for _ in range(5):
-    optimizer.zero_grad()
-    model(torch.ones(4, 8)).sum().backward()
-    optimizer.step()
-"""
 
 
 def test_runs_are_listed_opened_and_compared(started):

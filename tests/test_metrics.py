@@ -8,7 +8,6 @@ import os
 import stat
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -18,6 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 # As in test_server.py: its fixtures for the event loop belong to this file's tests only.
 from pytest_jupyter.jupyter_server import *  # noqa: F403
 from recorded import PHASES_MS, SIZES
+from timers import within
 from tornado.httpclient import HTTPClientError
 
 from workbench.resources.noticeboard import FOLDER, Noticeboard
@@ -100,15 +100,6 @@ def scrape(board):
     return values(generate_latest(registry).decode())
 
 
-def wait_for(found, seconds=10):
-    """Ask until the answer is true, and return it."""
-    deadline = time.monotonic() + seconds
-    while not (answer := found()):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    return answer
-
-
 # From a kernel to the server
 
 
@@ -136,7 +127,8 @@ def test_a_scrape_has_every_rank(metrics, start_kernel):
         now = values(metrics())
         return now if [now[key] for key in now if key[0] == "iterations_total"] == [20, 20] else {}
 
-    found = wait_for(whole)
+    found = within(10, whole)
+    assert found
 
     iteration_s = sum(PHASES_MS.values()) / 1e3
     bits = pytest.approx(sum(SIZES) * 8 / 0.011)
@@ -176,16 +168,16 @@ def test_the_metrics_of_others_stay(metrics):
 def test_a_stopped_cluster_vanishes(metrics, start_kernel):
     """When a cluster's timings close, its samples go, while its kernel lives on."""
     kernel = start_kernel("local-ab12")
-    wait_for(lambda: values(metrics()))
+    assert within(10, lambda: values(metrics()))
     kernel.close_timings()
-    wait_for(lambda: not values(metrics()))
+    assert within(10, lambda: not values(metrics()))
     assert kernel.process.poll() is None
 
 
 def test_a_killed_kernel_vanishes(metrics, start_kernel):
     """The figures of a kernel that was killed are gone at the next scrape, and so is the file."""
     kernel = start_kernel("local-ab12")
-    wait_for(lambda: values(metrics()))
+    assert within(10, lambda: values(metrics()))
     kernel.kill()
     assert values(metrics()) == {}
     assert list((Path(os.environ["JUPYTER_RUNTIME_DIR"]) / FOLDER).iterdir()) == []
@@ -195,8 +187,8 @@ def test_two_kernels_are_told_apart(metrics, start_kernel):
     """Each cluster has its own samples."""
     start_kernel("local-ab12")
     start_kernel("ssh-cd34")
-    found = wait_for(lambda: (f := values(metrics())) and len({key[1] for key in f}) == 2 and f)
-    assert {key[1] for key in found} == {"local-ab12", "ssh-cd34"}
+    both = {"local-ab12", "ssh-cd34"}
+    assert within(10, lambda: {key[1] for key in values(metrics())} == both)
 
 
 # The notices
@@ -299,6 +291,6 @@ def test_a_folder_that_cannot_be_written_stops_nothing(tmp_path, monkeypatch, ca
     timings.listen()
     timings.describe("local-ab12", {0: "vm1"})
     timings.begin_cell(1)
-    wait_for(lambda: "not in the server's /metrics" in caplog.text)
+    assert within(10, lambda: "not in the server's /metrics" in caplog.text)
     assert timings.end_cell(1, {}) is True
     timings.close()

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+from timers import within
 
 from workbench.errors import UsageError, VmsUnavailable
 from workbench.vms import clean_up, vms, why_not
@@ -85,14 +86,6 @@ def left(name):
         if name in words:
             found.append(words)
     return found
-
-
-def wait_for(condition, timeout_s=5.0):
-    """Wait until a condition holds."""
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def gbps(machines, source, target, megabytes):
@@ -237,7 +230,7 @@ def test_nothing_is_left():
         name = name_of(machines)
         loose = f"exec -a {name}-loose sleep 1234"
         ssh(machines, "vm1", f"nohup setsid bash -c '{loose}' >/dev/null 2>&1 &")
-        wait_for(lambda: any(line.startswith(f"{name}-loose") for line in left(name)))
+        assert within(5, lambda: any(line.startswith(f"{name}-loose") for line in left(name)))
         assert (machines.ssh_config.parent.stat().st_mode & 0o777) == 0o700
     assert left(name) == []
 

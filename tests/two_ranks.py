@@ -3,6 +3,9 @@
 import os
 import subprocess
 import sys
+from contextlib import contextmanager
+
+from workbench.horovod_build.command import end_group
 
 # Two ranks on one host, each running the code that the third argument is.
 LAUNCH = """
@@ -23,11 +26,16 @@ sys.exit(max(map(abs, statuses)))
 """
 
 
-def start_ranks(code, *, address="127.0.0.1", interface="lo", inside=(), **env):
-    """Start two ranks, in the namespaces that the command `inside` makes."""
+@contextmanager
+def two_ranks(code, *, address="127.0.0.1", interface="lo", inside=(), **env):
+    """Two ranks while the body runs, in the namespaces that the command `inside` makes."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("HOROVOD_")}
-    return subprocess.Popen(
+    process = subprocess.Popen(
         [*inside, sys.executable, "-c", LAUNCH, address, interface, code],
         env=clean | env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         text=True, start_new_session=True,
     )  # fmt: skip
+    try:
+        yield process
+    finally:
+        end_group(process)

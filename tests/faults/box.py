@@ -1,21 +1,28 @@
 """What the tests of faults share: a fault as data, a cluster of their own, and ways to wait."""
 
 import contextlib
+import inspect
 import os
 import signal
-import subprocess
 import threading
 import time
 from dataclasses import dataclass
 
 import psutil
 import pytest
+from timers import within
 
 import workbench as wb
 from workbench.cluster import TextSink
 from workbench.errors import ClusterStopped
 
 HANG_S = 2.0
+AGENT, CONTROLLER = "workbench.rank.agent", "workbench.cluster.controller"
+ENDED = {
+    AGENT: r"agent of this machine .*SIGKILL",
+    CONTROLLER: "controller was killed by SIGKILL",
+}
+"""What is said of either once it was killed."""
 SETUP = """
 import ctypes, os, psutil, resource, signal, sys, threading, time
 import torch
@@ -70,12 +77,11 @@ sys.meta_path.insert(0, Finder())
 
 @dataclass(frozen=True)
 class Fault:
-    """One fault: when, what, how rank 1 comes to it, and what the user must be told.
+    """One fault of a stage: what, how rank 1 comes to it, and what the user must be told.
 
     Without code it is played by the function that `by` names.
     """
 
-    stage: str
     what: str
     code: str = ""
     says: str = ""
@@ -83,15 +89,26 @@ class Fault:
     by: str = ""
 
     def __str__(self) -> str:
-        return f"{self.stage} {self.what}".replace(" ", "-")
+        return self.what.replace(" ", "-")
 
 
-def play(fault, function, request):
-    """Play a fault: the function takes the fault, and fixtures, by the names of its arguments."""
-    names = function.__code__.co_varnames[: function.__code__.co_argcount]
-    fixtures = {name: request.getfixturevalue(name) for name in names if name != "fault"}
-    function(**fixtures, **({"fault": fault} if "fault" in names else {}))
-    request.getfixturevalue("box").settled()
+def case_for_each(faults, usual=""):
+    """Return the test of a stage, a case for each of its faults.
+
+    A fault is played by the function of its file that it names, or by the `usual`
+    one; that takes the fault, and fixtures, by the names of its arguments.
+    """
+
+    @pytest.mark.timeout(60, method="signal")
+    @pytest.mark.parametrize("fault", faults, ids=str)
+    def test_fault(fault, request):
+        """The fault is named; survivors keep their variables; the way on works; nothing is left."""
+        function = getattr(request.module, fault.by or usual)
+        names = inspect.signature(function).parameters
+        function(**{name: request.getfixturevalue(name) for name in names})
+        request.getfixturevalue("box").settled()
+
+    return test_fault
 
 
 def quiet(cluster, source, timeout=20.0, **options):
@@ -103,7 +120,7 @@ def ours():
     me, found = str(os.getpid()), set()
     for process in psutil.process_iter(["cmdline", "status"]):
         words = process.info["cmdline"] or []
-        mine = {"workbench.rank.agent", "workbench.cluster.controller"} & set(words)
+        mine = {AGENT, CONTROLLER} & set(words)
         if mine and me in words and process.info["status"] != psutil.STATUS_ZOMBIE:
             found.add(process.pid)
     return found
@@ -117,14 +134,6 @@ def leader(module):
         if module in process.cmdline() and process.status() != psutil.STATUS_ZOMBIE
     ]
     return pid
-
-
-def within(seconds, reached):
-    """Whether something comes true within some seconds."""
-    deadline = time.monotonic() + seconds
-    while not (done := reached()) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    return done
 
 
 def status(pid):
@@ -182,26 +191,18 @@ class Box:
             self._processes = len(ours())
         return self._cluster
 
-    def pid_of(self, module):
-        """The agent or the controller."""
-        assert self.cluster.state == "ready"
-        return leader(module)
-
-    @property
-    def agent(self):
-        return self.pid_of("workbench.rank.agent")
-
-    @property
-    def controller(self):
-        return self.pid_of("workbench.cluster.controller")
-
-    def put(self, step, source, slot=1):
-        """Have the rank of a slot run `source` before a step, once; return the file of it."""
-        path = self.folder / f"{step}-0-{slot}"
+    def put(self, step, source):
+        """Have rank 1 run `source` before a step, once; return the file of it."""
+        path = self.folder / f"{step}-0-1"
         partial = path.with_suffix(".new")
         partial.write_text(source)
         partial.rename(path)
         return path
+
+    def while_in(self, step, source, action):
+        """Have rank 1 run `source` before a step, and do something as soon as it does."""
+        path = self.put(step, source)
+        return when(lambda: not path.exists(), action)
 
     def close(self):
         """Stop what runs; the next who wants a cluster gets a new one."""
@@ -239,19 +240,6 @@ class Box:
         assert within(5, lambda: len(ours()) == up), [
             (pid, status(pid), psutil.Process(pid).ppid()) for pid in ours()
         ]
-
-
-@contextlib.contextmanager
-def small_disk(folder):
-    """A file system of 64 KB."""
-    if os.getuid() != 0:
-        pytest.skip("only root can mount a file system")
-    folder.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "small", str(folder)], check=True)
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
 @contextlib.contextmanager

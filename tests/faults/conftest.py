@@ -5,10 +5,11 @@ import os
 import signal
 
 import pytest
+from timers import within
 
 from workbench.vms import vms, why_not
 
-from .box import HOOK, Box, ours, within
+from .box import HOOK, Box, ours
 
 
 @pytest.fixture(scope="module")

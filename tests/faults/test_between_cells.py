@@ -7,52 +7,46 @@ import signal
 
 import psutil
 import pytest
-from timers import later
+from timers import later, within
 
 from workbench.cluster import Kept
-from workbench.errors import (
-    ClusterStopped,
-    RanksFailed,
-)
+from workbench.errors import ClusterStopped, RanksFailed
 
 from .box import (
+    AGENT,
     ASK,
+    CONTROLLER,
+    ENDED,
     HANG_S,
     MEET,
     SETUP,
     Fault,
     across,
     bounded,
-    play,
+    case_for_each,
+    leader,
     quiet,
-    within,
 )
 
-STAGE = "between cells"
 FAULTS = (
-    Fault(STAGE, "a rank is SIGKILLed", by="killed_while_idle"),
-    Fault(STAGE, "a rank segfaults", by="segfaults_while_idle"),
-    Fault(STAGE, "a rank is SIGSTOPped for a while", by="stopped_while_idle"),
-    Fault(STAGE, "the agent is killed", by="agent_killed_while_idle"),
-    Fault(STAGE, "the controller is killed", by="controller_killed_while_idle"),
-    Fault(STAGE, "a rank is replaced in a directory that is gone", by="directory_gone"),
-    Fault(STAGE, "Horovod was shut down", by="shut_down"),
-    Fault(STAGE, "descriptor 1 was closed", by="descriptor_1_closed"),
-    Fault(STAGE, "hvd was deleted", by="hvd_deleted"),
-    Fault(STAGE, "sys.stdout was replaced", by="stdout_replaced"),
-    Fault(STAGE, "a value cannot be pickled", by="value_not_pickled"),
-    Fault(STAGE, "a value cannot be unpickled", by="value_not_unpickled"),
-    Fault(STAGE, "a value exits when unpickled", by="value_exits_when_unpickled"),
-    Fault(STAGE, "a rank prints 20 MB", by="much_printed"),
-    Fault(STAGE, "a VM is cut off for good", by="vm_cut_while_idle"),
+    Fault("a rank is SIGKILLed", by="killed_while_idle"),
+    Fault("a rank segfaults", by="segfaults_while_idle"),
+    Fault("a rank is SIGSTOPped for a while", by="stopped_while_idle"),
+    Fault("the agent is killed", by="agent_killed_while_idle"),
+    Fault("the controller is killed", by="controller_killed_while_idle"),
+    Fault("a rank is replaced in a directory that is gone", by="directory_gone"),
+    Fault("Horovod was shut down", by="shut_down"),
+    Fault("descriptor 1 was closed", by="descriptor_1_closed"),
+    Fault("hvd was deleted", by="hvd_deleted"),
+    Fault("sys.stdout was replaced", by="stdout_replaced"),
+    Fault("a value cannot be pickled", by="value_not_pickled"),
+    Fault("a value cannot be unpickled", by="value_not_unpickled"),
+    Fault("a value exits when unpickled", by="value_exits_when_unpickled"),
+    Fault("a rank prints 20 MB", by="much_printed"),
+    Fault("a VM is cut off for good", by="vm_cut_while_idle"),
 )
 
-
-@pytest.mark.timeout(60, method="signal")
-@pytest.mark.parametrize("fault", FAULTS, ids=str)
-def test_fault(fault, request):
-    """The fault is named; survivors keep their variables; the way on works; nothing is left."""
-    play(fault, globals()[fault.by], request)
+test_fault = case_for_each(FAULTS)
 
 
 def replaced(box, name):
@@ -86,20 +80,21 @@ def stopped_while_idle(box):
     box.lives()
 
 
-def agent_killed_while_idle(box):
-    os.kill(box.agent, signal.SIGKILL)
-    assert within(3, lambda: box.cluster.ranks[0].state == "dead")
-    with pytest.raises(ClusterStopped, match=r"agent of this machine .*SIGKILL"):
-        quiet(box.cluster, "1")
+def killed_leader_while_idle(box, module):
+    cluster = box.cluster
+    os.kill(leader(module), signal.SIGKILL)
+    assert within(3, lambda: cluster.ranks[0].state == "dead")
+    with pytest.raises(ClusterStopped, match=ENDED[module]):
+        quiet(cluster, "1")
     box.close()
+
+
+def agent_killed_while_idle(box):
+    killed_leader_while_idle(box, AGENT)
 
 
 def controller_killed_while_idle(box):
-    os.kill(box.controller, signal.SIGKILL)
-    assert within(3, lambda: box.cluster.ranks[0].state == "dead")
-    with pytest.raises(ClusterStopped, match="controller was killed by SIGKILL"):
-        quiet(box.cluster, "1")
-    box.close()
+    killed_leader_while_idle(box, CONTROLLER)
 
 
 def directory_gone(box, tmp_path):

@@ -7,26 +7,26 @@ import textwrap
 import time
 
 import pytest
+from disks import small_disk
 from timers import later
 
 from workbench.cluster import TextSink
-from workbench.errors import (
-    CellInterrupted,
-    CellTimeout,
-    RanksFailed,
-)
+from workbench.errors import CellInterrupted, CellTimeout, RanksFailed
 
 from .box import (
+    AGENT,
+    CONTROLLER,
+    ENDED,
     HANG_S,
     MEET,
     SMALL,
     Fault,
     across,
     bounded,
+    case_for_each,
     interrupt,
-    play,
+    leader,
     quiet,
-    small_disk,
 )
 
 TAKEN = """
@@ -43,39 +43,33 @@ class Mute(Exception):
     def __str__(self): raise OSError('mute')
 raise Mute
 """
-STAGE = "in a collective"
 FAULTS = (
-    Fault(STAGE, "a rank raises", "raise ValueError('boom')", "ValueError: boom"),
-    Fault(STAGE, "a rank is SIGKILLed", "os.kill(os.getpid(), 9)", "killed by SIGKILL", (1,)),
-    Fault(STAGE, "a rank segfaults", "ctypes.string_at(0)", "killed by SIGSEGV", (1,)),
-    Fault(STAGE, "a rank calls os._exit", "os._exit(7)", "exit status 7", (1,)),
-    Fault(STAGE, "a rank calls sys.exit", "sys.exit(8)", "SystemExit"),
-    Fault(STAGE, "a rank raises KeyboardInterrupt", "raise KeyboardInterrupt", "KeyboardInterrupt"),
-    Fault(STAGE, "a rank has no memory left", SMALL, "MemoryError"),
-    Fault(STAGE, "a rank has no descriptor left", TAKEN, "Too many open files"),
-    Fault(STAGE, "a rank raises what has no text", MUTE, "Mute"),
-    Fault(STAGE, "a rank leaves the ring", "hvd.shutdown(); 1/0", "ZeroDivisionError"),
-    Fault(STAGE, "a full disk", by="full_disk_in_a_cell"),
-    Fault(STAGE, "a rank is SIGSTOPped for a while", by="stopped_in_a_collective"),
-    Fault(STAGE, "a thread of a waiting rank segfaults", by="thread_segfaults_in_a_collective"),
-    Fault(STAGE, "a thread of a waiting rank raises", by="thread_raises_in_a_collective"),
-    Fault(STAGE, "the agent is killed", by="agent_killed_in_a_collective"),
-    Fault(STAGE, "the controller is killed", by="controller_killed_in_a_collective"),
-    Fault(STAGE, "the kernel is interrupted", by="interrupted_in_a_collective"),
-    Fault(STAGE, "names differ", by="names_differ"),
-    Fault(STAGE, "shapes differ", by="shapes_differ"),
-    Fault(STAGE, "dtypes differ", by="dtypes_differ"),
-    Fault(STAGE, "batch counts differ", by="batch_counts_differ"),
-    Fault(STAGE, "a rank holds the GIL", by="gil_held"),
-    Fault(STAGE, "a link is cut for two seconds", by="link_cut_and_mended"),
+    Fault("a rank raises", "raise ValueError('boom')", "ValueError: boom"),
+    Fault("a rank is SIGKILLed", "os.kill(os.getpid(), 9)", "killed by SIGKILL", (1,)),
+    Fault("a rank segfaults", "ctypes.string_at(0)", "killed by SIGSEGV", (1,)),
+    Fault("a rank calls os._exit", "os._exit(7)", "exit status 7", (1,)),
+    Fault("a rank calls sys.exit", "sys.exit(8)", "SystemExit"),
+    Fault("a rank raises KeyboardInterrupt", "raise KeyboardInterrupt", "KeyboardInterrupt"),
+    Fault("a rank has no memory left", SMALL, "MemoryError"),
+    Fault("a rank has no descriptor left", TAKEN, "Too many open files"),
+    Fault("a rank raises what has no text", MUTE, "Mute"),
+    Fault("a rank leaves the ring", "hvd.shutdown(); 1/0", "ZeroDivisionError"),
+    Fault("a full disk", by="full_disk_in_a_cell"),
+    Fault("a rank is SIGSTOPped for a while", by="stopped_in_a_collective"),
+    Fault("a thread of a waiting rank segfaults", by="thread_segfaults_in_a_collective"),
+    Fault("a thread of a waiting rank raises", by="thread_raises_in_a_collective"),
+    Fault("the agent is killed", by="agent_killed_in_a_collective"),
+    Fault("the controller is killed", by="controller_killed_in_a_collective"),
+    Fault("the kernel is interrupted", by="interrupted_in_a_collective"),
+    Fault("names differ", by="names_differ"),
+    Fault("shapes differ", by="shapes_differ"),
+    Fault("dtypes differ", by="dtypes_differ"),
+    Fault("batch counts differ", by="batch_counts_differ"),
+    Fault("a rank holds the GIL", by="gil_held"),
+    Fault("a link is cut for two seconds", by="link_cut_and_mended"),
 )
 
-
-@pytest.mark.timeout(60, method="signal")
-@pytest.mark.parametrize("fault", FAULTS, ids=str)
-def test_fault(fault, request):
-    """The fault is named; survivors keep their variables; the way on works; nothing is left."""
-    play(fault, globals()[fault.by or "cell_fails"], request)
+test_fault = case_for_each(FAULTS, usual="cell_fails")
 
 
 # two ranks wait in it when the third fails
@@ -151,26 +145,23 @@ def thread_raises_in_a_collective(box):
 WAIT = f"if rank == 1: time.sleep(30)\n{MEET}"
 
 
-def agent_killed_in_a_collective(box):
-    agent = box.agent
+def killed_in_a_collective(box, module):
+    cluster, pid = box.cluster, leader(module)
     with (
         bounded(15),
-        later(0.5, lambda: os.kill(agent, signal.SIGKILL)),
-        pytest.raises(RanksFailed, match=r"agent of this machine .*SIGKILL"),
+        later(0.5, lambda: os.kill(pid, signal.SIGKILL)),
+        pytest.raises(RanksFailed, match=ENDED[module]),
     ):
-        quiet(box.cluster, WAIT)
+        quiet(cluster, WAIT)
     box.lost()
+
+
+def agent_killed_in_a_collective(box):
+    killed_in_a_collective(box, AGENT)
 
 
 def controller_killed_in_a_collective(box):
-    controller = box.controller
-    with (
-        bounded(15),
-        later(0.5, lambda: os.kill(controller, signal.SIGKILL)),
-        pytest.raises(RanksFailed, match="controller was killed by SIGKILL"),
-    ):
-        quiet(box.cluster, WAIT)
-    box.lost()
+    killed_in_a_collective(box, CONTROLLER)
 
 
 def interrupted_in_a_collective(box):

@@ -7,48 +7,41 @@ import time
 
 import psutil
 import pytest
-from timers import later
+from disks import fill, small_disk
+from timers import later, within
 
 import workbench as wb
-from workbench.errors import (
-    StartFailed,
-)
+from workbench.errors import StartFailed
 
 from .box import (
     ASK,
+    CONTROLLER,
+    ENDED,
     SETUP,
     Fault,
     bounded,
+    case_for_each,
     interrupt,
     leader,
     ours,
-    play,
     quiet,
-    small_disk,
     status,
     when,
-    within,
 )
 
-STAGE = "while starting"
 FAULTS = (
-    Fault(STAGE, "a rank raises", "raise ValueError('boom')", "ValueError.*boom"),
-    Fault(STAGE, "a rank is SIGKILLed", "os.kill(os.getpid(), 9)", "killed by SIGKILL"),
-    Fault(STAGE, "a rank segfaults", "ctypes.string_at(0)", "killed by SIGSEGV"),
-    Fault(STAGE, "a rank calls os._exit", "os._exit(7)", "exit status 7"),
-    Fault(STAGE, "the agent is killed", "os.kill(os.getppid(), 9)", "agent of .*SIGKILL"),
-    Fault(STAGE, "a rank is SIGSTOPped for a while", by="stopped_while_starting"),
-    Fault(STAGE, "the controller is killed", by="controller_killed_while_starting"),
-    Fault(STAGE, "the kernel is interrupted", by="interrupted_while_starting"),
-    Fault(STAGE, "the disk is full", by="full_disk_while_starting"),
+    Fault("a rank raises", "raise ValueError('boom')", "ValueError.*boom"),
+    Fault("a rank is SIGKILLed", "os.kill(os.getpid(), 9)", "killed by SIGKILL"),
+    Fault("a rank segfaults", "ctypes.string_at(0)", "killed by SIGSEGV"),
+    Fault("a rank calls os._exit", "os._exit(7)", "exit status 7"),
+    Fault("the agent is killed", "os.kill(os.getppid(), 9)", "agent of .*SIGKILL"),
+    Fault("a rank is SIGSTOPped for a while", by="stopped_while_starting"),
+    Fault("the controller is killed", by="controller_killed_while_starting"),
+    Fault("the kernel is interrupted", by="interrupted_while_starting"),
+    Fault("the disk is full", by="full_disk_while_starting"),
 )
 
-
-@pytest.mark.timeout(60, method="signal")
-@pytest.mark.parametrize("fault", FAULTS, ids=str)
-def test_fault(fault, request):
-    """The fault is named; survivors keep their variables; the way on works; nothing is left."""
-    play(fault, globals()[fault.by or "start_fails"], request)
+test_fault = case_for_each(FAULTS, usual="start_fails")
 
 
 @contextlib.contextmanager
@@ -90,13 +83,12 @@ def stopped_while_starting(box):
 
 def controller_killed_while_starting(box):
     with starting(box) as cluster:
-        path = box.put("hello", "time.sleep(5)")
 
         def kill():
-            os.kill(leader("workbench.cluster.controller"), signal.SIGKILL)
+            os.kill(leader(CONTROLLER), signal.SIGKILL)
 
-        when(lambda: not path.exists(), kill)
-        with pytest.raises(StartFailed, match="controller was killed by SIGKILL"):
+        box.while_in("hello", "time.sleep(5)", kill)
+        with pytest.raises(StartFailed, match=ENDED[CONTROLLER]):
             cluster.start()
 
 
@@ -105,8 +97,7 @@ def interrupted_while_starting(box):
         with starting(box) as cluster, later(delay, interrupt), pytest.raises(KeyboardInterrupt):
             cluster.start()
     with starting(box) as cluster:
-        path = box.put("meet", "time.sleep(5)")
-        when(lambda: not path.exists(), interrupt)
+        box.while_in("meet", "time.sleep(5)", interrupt)
         with pytest.raises(KeyboardInterrupt):
             cluster.start()
 
@@ -119,10 +110,7 @@ def full_disk_while_starting(box, tmp_path, monkeypatch):
         with wb.Cluster(n=2) as cluster:
             quiet(cluster, SETUP)
             assert list(folder.glob("workbench-rank-*"))
-            full = folder / "full"
-            with contextlib.suppress(OSError), full.open("wb", buffering=0) as file:
-                while file.write(bytes(4096)):
-                    pass
+            full = fill(folder)
             told = "No space left on device"
             with bounded(25):
                 try:

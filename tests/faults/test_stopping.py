@@ -8,46 +8,41 @@ import time
 
 import psutil
 import pytest
-from timers import later
+from timers import later, within
 
 import workbench as wb
 
 from .box import (
+    AGENT,
+    CONTROLLER,
     SETUP,
     Fault,
     across,
     alive,
     bounded,
+    case_for_each,
     interrupt,
     leader,
     ours,
-    play,
     quiet,
     status,
-    within,
 )
 
-STAGE = "while stopping"
 FAULTS = (
-    Fault(STAGE, "a child lives on", by="child_lives_on"),
-    Fault(STAGE, "a rank raises", by="raises_while_stopping"),
-    Fault(STAGE, "a rank is SIGSTOPped", by="stopped_while_stopping"),
-    Fault(STAGE, "a rank ignores it", by="ignores_the_stop"),
-    Fault(STAGE, "the agent is killed", by="agent_killed_while_stopping"),
-    Fault(STAGE, "the agent is killed and a rank SIGSTOPped", by="agent_killed_rank_stopped"),
-    Fault(STAGE, "the agent is SIGSTOPped", by="agent_stopped_while_stopping"),
-    Fault(STAGE, "the controller is SIGSTOPped", by="controller_stopped_while_stopping"),
-    Fault(STAGE, "the kernel is interrupted", by="interrupted_while_stopping"),
-    Fault(STAGE, "it is stopped twice at once", by="stopped_twice_at_once"),
-    Fault(STAGE, "a VM is cut off", by="vm_cut_while_stopping"),
+    Fault("a child lives on", by="child_lives_on"),
+    Fault("a rank raises", by="raises_while_stopping"),
+    Fault("a rank is SIGSTOPped", by="stopped_while_stopping"),
+    Fault("a rank ignores it", by="ignores_the_stop"),
+    Fault("the agent is killed", by="agent_killed_while_stopping"),
+    Fault("the agent is killed and a rank SIGSTOPped", by="agent_killed_rank_stopped"),
+    Fault("the agent is SIGSTOPped", by="agent_stopped_while_stopping"),
+    Fault("the controller is SIGSTOPped", by="controller_stopped_while_stopping"),
+    Fault("the kernel is interrupted", by="interrupted_while_stopping"),
+    Fault("it is stopped twice at once", by="stopped_twice_at_once"),
+    Fault("a VM is cut off", by="vm_cut_while_stopping"),
 )
 
-
-@pytest.mark.timeout(60, method="signal")
-@pytest.mark.parametrize("fault", FAULTS, ids=str)
-def test_fault(fault, request):
-    """The fault is named; survivors keep their variables; the way on works; nothing is left."""
-    play(fault, globals()[fault.by], request)
+test_fault = case_for_each(FAULTS)
 
 
 @contextlib.contextmanager
@@ -65,10 +60,6 @@ def stopping(box, source=""):
         assert not any(map(alive, pids))
     finally:
         cluster.stop()
-
-
-def agent_of(cluster):
-    return psutil.Process(cluster.ranks[0].pid).ppid()
 
 
 def child_lives_on(box):
@@ -103,7 +94,7 @@ def ignores_the_stop(box):
 
 def agent_killed_while_stopping(box):
     with stopping(box, "signal.signal(signal.SIGTERM, signal.SIG_IGN)") as cluster:
-        agent = agent_of(cluster)
+        agent = leader(AGENT)
         with later(0.2, lambda: os.kill(agent, signal.SIGKILL)):
             cluster.stop()
             time.sleep(0.3)
@@ -112,19 +103,19 @@ def agent_killed_while_stopping(box):
 def agent_killed_rank_stopped(box):
     with stopping(box) as cluster:
         os.kill(cluster.ranks[1].pid, signal.SIGSTOP)
-        os.kill(agent_of(cluster), signal.SIGKILL)
+        os.kill(leader(AGENT), signal.SIGKILL)
         cluster.stop()
 
 
 def agent_stopped_while_stopping(box):
     with stopping(box) as cluster:
-        os.kill(agent_of(cluster), signal.SIGSTOP)
+        os.kill(leader(AGENT), signal.SIGSTOP)
         cluster.stop()
 
 
 def controller_stopped_while_stopping(box):
     with stopping(box) as cluster:
-        os.kill(leader("workbench.cluster.controller"), signal.SIGSTOP)
+        os.kill(leader(CONTROLLER), signal.SIGSTOP)
         cluster.stop()
 
 

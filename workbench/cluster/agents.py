@@ -114,33 +114,28 @@ class Agents:
         """
         self._look(self._agents)
 
-    def revive(self, vms: Iterable[int]) -> None:
-        """Take lost VMs in again: a new agent each, in the place of one that is lost.
+    def revive(self, vm: int) -> None:
+        """Take a VM in again where it is lost: a new agent, in the place of its old one.
 
         Raises
         ------
         StartFailed, HorovodMissing
-            One does not answer, or its ranks would fail; then all is as before.
+            It does not answer, or its ranks would fail; then all is as before.
         """
-        lost = {vm: self._agents[vm] for vm in vms if self._agents[vm].lost}
-        if not lost:
+        old = self._agents[vm]
+        if not old.lost:
             return
-        new: dict[int, Agent] = {}
+        new = self._agent(vm)
         try:
-            for vm in lost:
-                new[vm] = self._agent(vm)
-            self._wait_until_greeted(list(new.values()))
-            for vm, agent in new.items():
-                agent.ask("retire", **lost[vm].identity)
-            deadline = self._deadline()
-            for agent in new.values():
-                agent.wait_until_loaded(deadline)
-            agents = [new.get(vm, agent) for vm, agent in enumerate(self._agents)]
+            self._wait_until_greeted([new])
+            new.ask("retire", **old.identity)
+            new.wait_until_loaded(self._deadline())
+            agents = [*self._agents[:vm], new, *self._agents[vm + 1 :]]
             self._look(agents)
         except BaseException:
-            at_once(list(new.values()), Agent.close)
+            new.close()
             raise
-        at_once(list(lost.values()), Agent.close)
+        old.close()
         self._agents = agents
 
     def leave(self) -> None:
@@ -230,6 +225,17 @@ class Agents:
     def lost(self) -> dict[int, str]:
         """Return why agents cannot be reached, by VM."""
         return {vm: agent.lost for vm, agent in enumerate(self._agents) if agent.lost}
+
+    def places(self, n: int) -> set[Place]:
+        """Return where `n` ranks can be: in the slots of VMs that answer, or on this machine."""
+        if self._hosts is None:
+            return {(0, slot) for slot in range(n)}
+        return {
+            (vm, slot)
+            for vm, agent in enumerate(self._agents)
+            if not agent.lost
+            for slot in range(self._slots[vm])
+        }
 
     def name(self, vm: int) -> str:
         """Return a VM's name for people."""

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 from workbench.cluster.agents import Agents, Place, Process
 from workbench.cluster.calls import Calls
 from workbench.cluster.controller_process import ControllerProcess
-from workbench.cluster.members import Member, launch
+from workbench.cluster.members import Member, free_places, launch
 from workbench.cluster.options import Options
 from workbench.cluster.preflight import Preflight
 from workbench.cluster.ranks import RankInfo
-from workbench.errors import HorovodMissing, StartFailed, UsageError
+from workbench.errors import StartFailed, UsageError
 from workbench.resources import Snapshot
 
 if TYPE_CHECKING:
@@ -178,7 +178,7 @@ class Engines:
             vm = self._members[rank].vm
             if vm in lost:
                 try:
-                    self._agents.revive([vm])
+                    self._agents.revive(vm)
                 except StartFailed as error:
                     raise StartFailed(
                         f"rank {rank} cannot be started anew: {lost[vm]}; asked again: "
@@ -203,37 +203,7 @@ class Engines:
         if wanted < 1:
             raise UsageError("no rank is left: stop the cluster, and start another")
         kept = alive[:wanted]
-        self._regroup(kept, self._free_places(kept, wanted - len(kept)))
-
-    def _free_places(self, kept: list[Member], count: int) -> list[Place]:
-        """Return places for `count` more ranks: VMs in order, slots in order."""
-        taken = {member.place for member in kept}
-        free = self._places(len(kept) + count) - taken
-        silent = []
-        for vm in sorted(self._agents.lost()) if len(free) < count else ():
-            try:
-                self._agents.revive([vm])
-            except (StartFailed, HorovodMissing) as error:
-                silent.append(f"; {error}")
-        free = self._places(len(kept) + count) - taken
-        if len(free) < count:
-            raise UsageError(
-                f"{len(kept) + count} ranks were asked for: the VMs that answer have "
-                f"{len(free | taken)} slots; start a cluster with more{''.join(silent)}"
-            )
-        return sorted(free)[:count]
-
-    def _places(self, n: int) -> set[Place]:
-        """Return where `n` ranks can be: in the slots of VMs that answer, or on this machine."""
-        if self._options.hosts is None:
-            return {(0, slot) for slot in range(n)}
-        lost = self._agents.lost()
-        return {
-            (vm, slot)
-            for vm, count in enumerate(self._agents.slots)
-            if vm not in lost
-            for slot in range(count)
-        }
+        self._regroup(kept, free_places(self._agents, kept, wanted - len(kept)))
 
     def _regroup(self, kept: list[Member], places: list[Place]) -> None:
         """Form a ring of the ranks that stay and of new ones, in the order of VMs and slots."""

@@ -1,4 +1,4 @@
-"""Ranks as processes in their places: who they are, and starting new ones."""
+"""Ranks as processes in their places: who they are, room for more, and starting new ones."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 from workbench.cluster.agents import Agents, Place, Process
 from workbench.cluster.calls import Calls
 from workbench.cluster.ranks import RankInfo
+from workbench.errors import HorovodMissing, StartFailed, UsageError
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,33 @@ class Member:
     def process(self) -> Process:
         """What it runs in."""
         return self.vm, self.info.pid
+
+
+def free_places(agents: Agents, kept: list[Member], count: int) -> list[Place]:
+    """Return places for `count` more ranks: VMs in order, slots in order.
+
+    Where too few are free, VMs that were lost are taken in again.
+
+    Raises
+    ------
+    UsageError
+        There are still too few.
+    """
+    taken = {member.place for member in kept}
+    free = agents.places(len(kept) + count) - taken
+    silent = []
+    for vm in sorted(agents.lost()) if len(free) < count else ():
+        try:
+            agents.revive(vm)
+        except (StartFailed, HorovodMissing) as error:
+            silent.append(f"; {error}")
+    free = agents.places(len(kept) + count) - taken
+    if len(free) < count:
+        raise UsageError(
+            f"{len(kept) + count} ranks were asked for: the VMs that answer have "
+            f"{len(free | taken)} slots; start a cluster with more{''.join(silent)}"
+        )
+    return sorted(free)[:count]
 
 
 def launch(

@@ -2,33 +2,24 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from dataclasses import fields
 from typing import TYPE_CHECKING
 
 from workbench.timings import arrivals, frame, stragglers
 from workbench.timings.compare import Comparison, compare
 from workbench.timings.export import Exports
-from workbench.timings.store import CollectiveRecord, Rows
 from workbench.timings.summary import Summary, summarize
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
-class Answers(Exports, ABC):
+class Answers(Exports):
     """Answers from rows and records; what has them says where they come from.
 
     `Timings` has them from the ranks, `Run` from a run's files.
     """
-
-    @abstractmethod
-    def rows(self, start: int = 0) -> Rows:
-        """Return a copy of the raw rows from the `start`-th on (see `arrivals.ALIGNED`)."""
-
-    @abstractmethod
-    def records(self, first: int | None = None, last: int | None = None) -> list[CollectiveRecord]:
-        """Return the records of single collectives, of the iterations `first` to `last`."""
 
     @abstractmethod
     def __len__(self) -> int:

@@ -11,8 +11,7 @@ import numpy.typing as npt
 
 from workbench.errors import UsageError
 from workbench.timings.derive import columns
-from workbench.timings.store import Rows
-from workbench.wire import Flag
+from workbench.timings.store import Rows, warm
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -102,7 +101,7 @@ def compare(a: Rows, b: Rows, names: tuple[str, str]) -> Comparison:
             raise UsageError(
                 f"{names[0]} and {names[1]} were to be compared: {name} has no iteration"
             )
-    left, right = _warm(a), _warm(b)
+    left, right = warm(a), warm(b)
     figures, others = _figures(left), _figures(right)
     return Comparison(
         names,
@@ -114,11 +113,6 @@ def compare(a: Rows, b: Rows, names: tuple[str, str]) -> Comparison:
             if len(values) and len(others[figure])
         ),
     )
-
-
-def _warm(rows: Rows) -> Rows:
-    warm = rows[(rows["flags"] & int(Flag.FIRST_OF_CELL)) == 0]
-    return warm if len(warm) else rows
 
 
 def _count(rows: Rows, column: str) -> int:

@@ -235,6 +235,12 @@ def between(iteration: int, first: int | None, last: int | None) -> bool:
     return (first is None or iteration >= first) and (last is None or iteration <= last)
 
 
+def warm(rows: Rows) -> Rows:
+    """Return rows without each cell's first iteration, which warms up; all where it is alone."""
+    others = rows[(rows["flags"] & int(Flag.FIRST_OF_CELL)) == 0]
+    return others if len(others) else rows
+
+
 def forward_unseen(rows: Rows) -> npt.NDArray[np.bool_]:
     """Return where data and forward cannot be told apart."""
     return np.asarray((rows["flags"] & int(Flag.FORWARD_UNSEEN)) != 0)

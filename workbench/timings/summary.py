@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 
 from workbench.timings.derive import columns
-from workbench.timings.store import PHASES, Rows
+from workbench.timings.store import PHASES, Rows, warm
 from workbench.timings.stragglers import throughout
-from workbench.wire import Flag
 
 LATEST = 100
 """Iterations that the live figures look back on."""
@@ -77,8 +76,7 @@ def summarize(rows: Rows, latest: int | None = None) -> Summary:
     last = int(rows["iteration"].max()) if len(rows) else -1
     if latest is not None and len(rows):
         rows = rows[rows["iteration"] > last - latest]
-    warm = rows[(rows["flags"] & int(Flag.FIRST_OF_CELL)) == 0]
-    rows = warm if len(warm) else rows
+    rows = warm(rows)
     table = columns(rows)
     rank, excess = throughout(rows)
     total = table["iteration_us"].sum()

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from workbench.resources import Unknown
 from workbench.timings.derive import bus_factor
 from workbench.timings.store import CollectiveRecord
 from workbench.wire import Layout
@@ -22,6 +23,7 @@ Times = npt.NDArray[np.int64]
 
 MOST_RECORDS = 512
 """Records that are read for one answer."""
+_NO_TIME = Unknown("it took no time that could be measured")
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,8 @@ class CollectiveTotal:
     median_us
         From submitted to seen finished, queueing included.
     busbw_gbps
-        `bytes` over `median_us`, times the factor of its kind (10^9 bits/s).
+        `bytes` over `median_us`, times the factor of its kind (10^9 bits/s), or
+        why that is not known.
     exposed_share
         Its part of the time that training stood still for communication, 0 to
         1; 0 where it never did. Buffers finish one after another: each is
@@ -52,7 +55,7 @@ class CollectiveTotal:
     by: str
     bytes: int
     median_us: float
-    busbw_gbps: float
+    busbw_gbps: float | Unknown
     exposed_share: float
 
 
@@ -115,7 +118,7 @@ def _group(records: list[CollectiveRecord], exposed_ns: int) -> Iterable[Collect
     shares = parts.sum(axis=0) / max(1, exposed_ns)
     for place, (name, size, kind, process_set, by) in enumerate(_operations(layout)):
         us, n = float(median_us[place]), layout.ranks[place]
-        busbw = size * 8 / (us * 1e3) * bus_factor(kind, n) if us > 0 else float("nan")
+        busbw = size * 8 / (us * 1e3) * bus_factor(kind, n) if us > 0 else _NO_TIME
         share = float(shares[place])
         yield CollectiveTotal(name, kind, process_set, by, size, us, busbw, share)
 

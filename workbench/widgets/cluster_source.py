@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,13 +18,11 @@ from workbench.timings import Timings, stragglers
 from workbench.timings.derive import columns
 from workbench.timings.store import Rows
 from workbench.timings.summary import LATEST, summarize
-from workbench.timings.totals import CollectiveTotals
 from workbench.widgets.nominal import NominalRate
 from workbench.widgets.source import (
     COLUMNS,
     MOST_COLLECTIVES,
     MOST_STRAGGLERS,
-    Collective,
     Details,
     RankPlace,
     State,
@@ -42,6 +40,7 @@ _STRAGGLER_ITERATIONS = 1000
 _ONCE = "one iteration"
 """Single iterations come and go: the view tells of stretches."""
 _NO_ITERATION = Unknown("no iteration has ended yet")
+_NO_COLLECTIVE = Unknown("no single collective is held of these iterations")
 
 
 class ClusterSource:
@@ -89,7 +88,7 @@ class ClusterSource:
             begin if end >= 0 else -1,
             end,
             self._figures(timings, summarize(timings.between(begin, end))),
-            _collectives(totals),
+            totals.collectives[:MOST_COLLECTIVES] or _NO_COLLECTIVE,
             len(totals.collectives),
             totals.first_iteration,
             self._stragglers(timings, begin, end, asked=first is not None),
@@ -235,16 +234,3 @@ def _straggler(row: dict[str, Any]) -> Straggler:
     """Return what the view tells; the others wait as long as the rank is late."""
     late = row["late_us"] if row["late_us"] > 0 else row["excess_us"]
     return Straggler(row["rank"], row["phase"], late, row["first_iteration"], row["last_iteration"])
-
-
-def _collectives(totals: CollectiveTotals) -> tuple[Collective, ...] | Unknown:
-    if not totals.collectives:
-        return Unknown("no single collective is held of these iterations")
-    names = [field.name for field in fields(Collective)]
-    return tuple(
-        replace(
-            Collective(**{name: getattr(one, name) for name in names}),
-            busbw_gbps=_known(one.busbw_gbps, "it took no time that could be measured"),
-        )
-        for one in totals.collectives[:MOST_COLLECTIVES]
-    )

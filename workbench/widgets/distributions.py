@@ -8,9 +8,9 @@ import numpy as np
 
 from workbench.timings.derive import columns
 from workbench.timings.export.walk import chosen
+from workbench.timings.store import warm
 from workbench.widgets.figure_style import dress
 from workbench.widgets.phases import BACKWARD, EXPOSED
-from workbench.wire import Flag
 
 if TYPE_CHECKING:
     from workbench.timings.export.door import Exports
@@ -47,9 +47,7 @@ def ranks_figure(timings: Exports) -> Any:
     """
     from plotly.subplots import make_subplots
 
-    rows = chosen(timings, None)
-    warm = rows[(rows["flags"] & int(Flag.FIRST_OF_CELL)) == 0]
-    rows = warm if len(warm) else rows
+    rows = warm(chosen(timings, None))
     ranks = np.unique(rows["rank"]).tolist()
     table = columns(rows)
     places = timings.places()

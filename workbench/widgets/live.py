@@ -95,21 +95,23 @@ class LiveView:
         shell.events.register("post_run_cell", self._on_cell_end)
 
     def _send(self, message: Message) -> None:
-        # The envelope of a widget's custom message, on the raw comm as well:
-        # nbclient takes a top-level "state" for a widget's state.
-        envelope = {"method": "custom", "content": message.content}
-        if self._comm is not None:
-            self._comm.send(envelope, buffers=message.buffers)
+        self._send_to_page(message)
         if self._widget is not None:
             self._widget.send(message.content, buffers=message.buffers)
+
+    def _send_to_page(self, message: Message) -> None:
+        if self._comm is not None:
+            # The envelope of a widget's custom message, on the raw comm as well:
+            # nbclient takes a top-level "state" for a widget's state.
+            envelope = {"method": "custom", "content": message.content}
+            self._comm.send(envelope, buffers=message.buffers)
 
     def _on_request(self, request: dict[str, Any]) -> None:
         """A page that has joined the comm asks, on a subshell: in mid-cell as well."""
         self._cell.restore()
         message = answer(self._source, request)
-        if message is not None and self._comm is not None:
-            envelope = {"method": "custom", "content": message.content}
-            self._comm.send(envelope, buffers=message.buffers)
+        if message is not None:
+            self._send_to_page(message)
 
     def _on_widget(self, _: Any, request: dict[str, Any], __: Any) -> None:
         """A widget asks; its front end decides whether that waits for the cell's end."""
@@ -175,6 +177,4 @@ class LiveView:
 
     def _save_in_page(self, bundle: dict[str, Any]) -> None:
         # A page that was reloaded has lost the display's id; it takes this.
-        if self._comm is not None:
-            content = {"type": "saved", "data": bundle}
-            self._comm.send({"method": "custom", "content": content})
+        self._send_to_page(Message({"type": "saved", "data": bundle}))

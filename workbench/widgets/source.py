@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workbench.resources import Unknown
+from workbench.timings.totals import CollectiveTotal
 
 COLUMNS = (
     "iteration",
@@ -108,34 +109,6 @@ class Summary:
 
 
 @dataclass(frozen=True)
-class Collective:
-    """What one collective cost, over some iterations and all ranks.
-
-    Attributes
-    ----------
-    name, kind, process_set, by
-        What it is, on which ranks, and whether an optimizer or the cell called it.
-    bytes
-        On the wire, each time.
-    median_us
-        From submitted to finished, queueing included.
-    busbw_gbps
-        Gigabits per second.
-    exposed_share
-        Its part of the exposed communication, 0 to 1.
-    """
-
-    name: str
-    kind: str
-    process_set: int
-    by: str
-    bytes: int
-    median_us: float
-    busbw_gbps: float | Unknown
-    exposed_share: float
-
-
-@dataclass(frozen=True)
 class Straggler:
     """A rank that the others waited for: `phase` is where it differs from them.
 
@@ -172,7 +145,7 @@ class Details:
     first_iteration: int
     last_iteration: int
     summary: Summary
-    collectives: tuple[Collective, ...] | Unknown
+    collectives: tuple[CollectiveTotal, ...] | Unknown
     names: int
     collectives_since: int
     stragglers: tuple[Straggler, ...]

@@ -113,7 +113,7 @@ export class HeatStrip extends TimeChart {
 }
 
 /** Opacity of a wait: nothing where it is not known. */
-export function shade(wait: number, darkest: number): number {
+function shade(wait: number, darkest: number): number {
   if (wait !== wait) {
     return 0;
   }

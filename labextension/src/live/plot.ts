@@ -111,7 +111,7 @@ function cursor(options: IPlotOptions): uPlot.Cursor {
 }
 
 /** The iteration under a position in CSS pixels from the plot's left edge. */
-export function iterationAt(plot: uPlot, left: number): number {
+function iterationAt(plot: uPlot, left: number): number {
   return Math.round(plot.posToVal(left, 'x'));
 }
 

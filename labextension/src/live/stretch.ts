@@ -2,7 +2,7 @@
  * What a stretch of iterations cost, from the timings that the page holds.
  */
 
-import { newest } from './decimate';
+import { ISpan, newest, spanMean } from './decimate';
 import { Figure, ISummary, IUnknown, Known } from './protocol';
 import { IRange } from './range';
 import { TimingStore } from './store';
@@ -43,7 +43,7 @@ export class Stretch {
     const key = `${name} ${row}`;
     let mean = this._means.get(key);
     if (mean === undefined) {
-      mean = average(this._each(name, row));
+      mean = spanMean(this._store, name, this._span, row);
       this._means.set(key, mean);
     }
     return mean;
@@ -61,13 +61,15 @@ export class Stretch {
       Number.isFinite(value) ? value : why;
     const iteration = this._each('iteration_us', null);
     const exposed = this._each('exposed_us', null);
+    const share =
+      this.mean('exposed_us', null) / this.mean('iteration_us', null);
     return {
       ...of,
       iteration: known(this.last),
       iterations_per_s: known(this._rate()),
       iteration_us: known(median(iteration)),
       exposed_us: known(median(exposed)),
-      exposed_share: known(average(exposed) / average(iteration)),
+      exposed_share: known(share),
       busbw_gbps: known(median(this._each('busbw_gbps', null)), {
         unknown: trans.__('no gradients were reduced between ranks')
       }),
@@ -119,16 +121,16 @@ export class Stretch {
   }
 
   private _newest(): number {
-    return newest(this._store, { from: this.first, to: this.last + 1 });
+    return newest(this._store, this._span);
+  }
+
+  private get _span(): ISpan {
+    return { from: this.first, to: this.last + 1 };
   }
 
   private _stamp: number;
   private _means = new Map<string, number>();
   private _summary: ISummary | null = null;
-}
-
-function average(values: readonly number[]): number {
-  return values.reduce((sum, value) => sum + value, 0) / values.length;
 }
 
 function median(values: readonly number[]): number {

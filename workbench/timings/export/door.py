@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, Literal
 
 from workbench.timings.store import CollectiveRecord, Rows
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from workbench.timings.export.alignment import CellClocksLike, ClocksLike
 
 
-class Exports:
+class Exports(ABC):
     """Methods for other tools; what they need comes from who inherits."""
 
     def places(self) -> dict[int, str]:
@@ -26,13 +27,13 @@ class Exports:
         """Return what the ranks' pings told of their clocks, where there were any."""
         return None
 
+    @abstractmethod
     def rows(self, start: int = 0) -> Rows:
-        """Return the raw rows (see `store.ROW`)."""
-        raise NotImplementedError
+        """Return a copy of the raw rows from the `start`-th on (see `arrivals.ALIGNED`)."""
 
+    @abstractmethod
     def records(self, first: int | None = None, last: int | None = None) -> list[CollectiveRecord]:
         """Return the records of single collectives, of the iterations `first` to `last`."""
-        raise NotImplementedError
 
     def to_arrow(self, what: Literal["iterations", "collectives"] = "iterations") -> pa.Table:
         """Return the columns of ``to_frame()``, or of ``collectives()``, as an Arrow table.
@@ -100,7 +101,6 @@ class Exports:
 
         That tool reads GPU kernels; here forward, backward and optimizer stand
         for the kernels that compute, and collectives for NCCL's. What it says
-        of overlap, temporal breakdown, kernel breakdown and stragglers then
         of overlap, temporal breakdown, kernel breakdown and stragglers is of
         these; its analyses of CUDA launches, queues, idle times, memory and
         critical paths have nothing to go on. It leaves out the last iteration,

@@ -1,40 +1,27 @@
-"""Ranks across real test VMs: a network namespace, an sshd and a link each."""
+"""A cluster that runs: what is there, what its guard does, and how it ends."""
 
 import os
 import signal
 import subprocess
 import threading
 import time
-from contextlib import contextmanager
 
-import psutil
 import pytest
-from clusters import quiet
-from timers import later
+from clusters import gone, quiet, training
+from timers import later, within
 
 import workbench as wb
 from workbench.cluster import TextSink
-from workbench.cluster.survey import survey
 from workbench.errors import (
     CellInterrupted,
     CellTimeout,
     ClusterStopped,
     RanksFailed,
-    StartFailed,
     UsageError,
 )
-from workbench.vms import vms, why_not
-from workbench.widgets.survey import SurveyView
+from workbench.vms import vms
 
-pytestmark = pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
 HANG_S = 2.0
-
-
-@pytest.fixture(scope="module")
-def machines():
-    """Three VMs whose own names lead to their loopback, as Debian's do."""
-    with vms(3, gbps=1.0, interfaces=("eth0", "ens192", "eth0")) as found:
-        yield found
 
 
 @pytest.fixture(scope="module")
@@ -75,18 +62,7 @@ def test_preflight_has_a_row_for_each_vm(cluster):
 def test_training_is_timed_on_every_vm(cluster):
     """A plain Horovod script gives a row per iteration and rank, its phases adding up."""
     before = len(cluster.timings)
-    quiet(
-        cluster,
-        """
-model = torch.nn.Linear(512, 512)
-optimizer = hvd.DistributedOptimizer(
-    torch.optim.SGD(model.parameters(), lr=0.1), named_parameters=model.named_parameters())
-for _ in range(10):
-    optimizer.zero_grad()
-    model(torch.ones(8, 512)).sum().backward()
-    optimizer.step()
-""",
-    )
+    quiet(cluster, training(10, width=512))
     frame = cluster.timings.to_frame().tail(40)
     assert len(cluster.timings) - before == 40
     assert sorted(frame["rank"].unique()) == [0, 1, 2, 3]
@@ -249,29 +225,23 @@ def test_more_ranks_than_slots(cluster):
 
 def test_an_optimizer_made_before_is_timed_after_a_resize(cluster):
     """Optimizers that survive a change of ranks train on, and are timed as before."""
-    quiet(
-        cluster,
-        """
-model = torch.nn.Linear(64, 64)
-optimizer = hvd.DistributedOptimizer(
-    torch.optim.SGD(model.parameters(), lr=0.1), named_parameters=model.named_parameters())
-def train():
-    for _ in range(5):
-        optimizer.zero_grad()
-        model(torch.ones(4, 64)).sum().backward()
-        optimizer.step()
-train()
-""",
-    )
+    quiet(cluster, training(5, width=64))
     cluster.resize(3)
     before = len(cluster.timings)
-    quiet(cluster, "train()")
+    quiet(cluster, "train(5)")
     frame = cluster.timings.to_frame().tail(15)
     assert len(cluster.timings) - before == 15
     assert (frame["exposed_us"] > 0).all()
     assert (frame["tensors"] == 2).all()
     cluster.resize(4)
     quiet(cluster, "import torch, time, os, socket\nkept = rank * 10")
+
+
+def test_a_cluster_has_a_snapshot_of_each_vm(cluster):
+    """`snapshot` asks every VM for what it has now."""
+    found = cluster.snapshot()
+    assert list(found) == ["vm1", "vm2", "vm3"]
+    assert found["vm3"].host.hostname == "vm3"
 
 
 # a VM goes: a cluster of its own, which is not whole again
@@ -304,91 +274,7 @@ def test_a_lost_vm_is_named_and_the_rest_goes_on():
         assert total.values == {0: 2.0, 1: 2.0}
 
 
-# starts that fail
-
-
-@contextmanager
-def refused(match):
-    """The start fails as told, and leaves nothing behind."""
-    with pytest.raises(StartFailed, match=match):
-        yield
-
-
-def test_a_vm_that_is_not_known(machines):
-    """An unknown host is named with what to do."""
-    cluster = wb.Cluster(hosts="vm1:1,nowhere.invalid:1", ssh_config=machines.ssh_config)
-    with refused("nowhere.invalid: its name is not known here"):
-        cluster.start()
-    assert cluster.state == "stopped"
-
-
-def test_a_python_that_is_not_there(machines):
-    """A missing interpreter is named with its VM."""
-    hosts = ["vm1", {"name": "vm2", "python": "/opt/none/bin/python"}]
-    with refused(r"vm2: there is no such Python: /opt/none/bin/python"):
-        wb.Cluster(hosts=hosts, ssh_config=machines.ssh_config).start()
-
-
-def test_a_python_without_the_package(machines):
-    """An interpreter that lacks this package is told how to get it."""
-    bare = "/usr/bin/python3"
-    with refused("vm1: gradient-workbench is not installed for /usr/bin/python3"):
-        wb.Cluster(hosts=[{"name": "vm1", "python": bare}], ssh_config=machines.ssh_config).start()
-
-
-def test_a_key_that_is_refused(machines, tmp_path):
-    """A VM that does not take the key is named, and the cure."""
-    subprocess.run(
-        ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(tmp_path / "other")], check=True
-    )
-    text = machines.ssh_config.read_text()
-    lines = [
-        f"    IdentityFile {tmp_path / 'other'}" if "IdentityFile" in line else line
-        for line in text.splitlines()
-    ]
-    config = tmp_path / "config"
-    config.write_text("\n".join(lines) + "\n")
-    with refused("vm1: it refused the key"):
-        wb.Cluster(hosts="vm1", ssh_config=config).start()
-
-
-def test_a_host_key_that_is_not_known(machines, tmp_path):
-    """Host keys are checked as ssh would: an unknown one stops the start."""
-    known = tmp_path / "known"
-    known.touch()
-    lines = [
-        f"    UserKnownHostsFile {known}" if "UserKnownHostsFile" in line else line
-        for line in machines.ssh_config.read_text().splitlines()
-    ]
-    config = tmp_path / "config"
-    config.write_text("\n".join(lines) + "\n")
-    with refused("vm1: its host key is unknown here"):
-        wb.Cluster(hosts="vm1", ssh_config=config).start()
-
-
-def test_a_directory_that_is_not_there(machines):
-    """A working directory that cannot be entered is named with its VM."""
-    with refused("vm1: the working directory cannot be entered"):
-        wb.Cluster(
-            hosts=[{"name": "vm1", "directory": "/no/such/place"}], ssh_config=machines.ssh_config
-        ).start()
-
-
-def test_an_interface_that_is_not_there(machines):
-    """An interface that a VM does not have is named with those that it has."""
-    with refused("vm2: interface 'ib7' was asked for; there are .*ens192"):
-        wb.Cluster(
-            hosts=["vm1", {"name": "vm2", "interface": "ib7"}], ssh_config=machines.ssh_config
-        ).start()
-
-
-def test_a_working_directory_and_variables_of_a_host(machines, tmp_path):
-    """A host's directory and variables are those of its ranks, and modules beside are found."""
-    (tmp_path / "beside.py").write_text("answer = 42\n")
-    host = {"name": "vm1", "directory": str(tmp_path), "environment": {"MY_NAME": "my value"}}
-    with wb.Cluster(hosts=[host], ssh_config=machines.ssh_config) as cluster:
-        source = "import os, beside\n(os.getcwd(), os.environ['MY_NAME'], beside.answer)"
-        assert quiet(cluster, source).values == {0: (str(tmp_path), "my value", 42)}
+# the end
 
 
 def test_nothing_is_left(machines):
@@ -396,74 +282,9 @@ def test_nothing_is_left(machines):
     with wb.Cluster(hosts="vm2", ssh_config=machines.ssh_config) as cluster:
         quiet(cluster, "import subprocess; child = subprocess.Popen(['sleep', '321'])")
         vm2 = {info.pid for info in cluster.ranks}
-    deadline = time.monotonic() + 5
-    while any(map(psutil.pid_exists, vm2)) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not any(map(psutil.pid_exists, vm2))
+    assert gone(vm2)
     listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True)
     assert "sleep 321" not in listed.stdout
-
-
-# looking without starting
-
-
-def test_a_survey_tells_what_differs(machines):
-    """Every VM is looked at without a rank: what differs, and who does not answer, is named."""
-    machines.run("vm3", ["ip", "link", "set", "eth0", "mtu", "1400"])
-    try:
-        found = survey(machines.hosts(1) + ",nowhere.invalid", machines.ssh_config)
-    finally:
-        machines.run("vm3", ["ip", "link", "set", "eth0", "mtu", "1500"])
-    assert [row["VM"] for row in found.preflight.rows] == ["vm1", "vm2", "vm3"]
-    unknown, mtu = found.preflight.problems
-    assert (unknown.vm, unknown.fatal) == ("nowhere.invalid", True)
-    assert "name is not known" in unknown.what
-    assert (mtu.vm, mtu.fatal) == ("vm3", False)
-    assert "vm3 has 1400" in mtu.what
-    assert found.snapshots["vm2"].nics[0].name == "ens192"
-    shown = repr(SurveyView(found))
-    assert "vm3: MTU differs" in shown
-    assert "cure: check the name" in shown
-
-
-@pytest.mark.parametrize(
-    "host",
-    [
-        {"name": "nowhere.invalid"},
-        {"name": "vm2", "python": "/opt/none/bin/python"},
-        {"name": "vm2", "directory": "/no/such/place"},
-        {"name": "vm2", "interface": "ib7"},
-    ],
-    ids=lambda host: list(host)[-1],
-)
-def test_a_survey_and_a_start_say_the_same(machines, host):
-    """What stops a start is told with the same VM, cause and cure without one."""
-    hosts = ["vm1", host]
-    (problem,) = survey(hosts, machines.ssh_config).preflight.fatal
-    with pytest.raises(StartFailed) as caught:
-        wb.Cluster(hosts=hosts, ssh_config=machines.ssh_config).start()
-    error = caught.value
-    assert (problem.vm, problem.what, problem.cure) == (error.vm, error.cause, error.cure)
-    assert (error.vm, bool(error.cure)) == (host["name"], True)
-    assert str(error) == f"{error.vm}: {error.cause}: {error.cure}"
-
-
-def test_a_cluster_has_a_snapshot_of_each_vm(cluster):
-    """`snapshot` asks every VM for what it has now."""
-    found = cluster.snapshot()
-    assert list(found) == ["vm1", "vm2", "vm3"]
-    assert found["vm3"].host.hostname == "vm3"
-
-
-def test_a_host_file(machines, tmp_path):
-    """A host file in OpenMPI's format gives the same ranks as a string."""
-    path = tmp_path / "hosts"
-    path.write_text("# two VMs\nvm1 slots=1 max_slots=2\nvm2:1\n")
-    with wb.Cluster(hosts=path, ssh_config=machines.ssh_config) as cluster:
-        assert [info.vm for info in cluster.ranks] == ["vm1", "vm2"]
-
-
-# nobody uses it
 
 
 def test_an_idle_cluster_gives_its_vms_back(machines):
@@ -473,9 +294,6 @@ def test_an_idle_cluster_gives_its_vms_back(machines):
     for _ in range(4):  # in use, it stays
         time.sleep(0.7)
         quiet(cluster, "1")
-    deadline = time.monotonic() + 15
-    while cluster.state != "stopped" and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert cluster.state == "stopped"
+    assert within(15, lambda: cluster.state == "stopped")
     with pytest.raises(ClusterStopped, match="released after 2s without a cell"):
         quiet(cluster, "1")
