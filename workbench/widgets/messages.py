@@ -41,7 +41,7 @@ SAVED_ROWS = 2048
 
 
 SUMMARY_EVERY_S = 0.2
-SHARE = 0.05
+SHARE = 0.02
 """Key figures and details are taken so seldom that they cost at most this much of a core."""
 
 T = TypeVar("T")
