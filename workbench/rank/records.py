@@ -13,7 +13,7 @@ from workbench.rank.pack import Packer
 from workbench.rank.recorder import Iteration, Outside
 from workbench.wire import Address, Message, Outbox
 
-DELAY_S = 0.1
+DELAY_S = 0.09
 """Records of this long leave together: a live view is drawn as often."""
 LIMIT = 10_000
 """Iterations kept while the kernel does not take them."""

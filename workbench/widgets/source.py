@@ -1,7 +1,7 @@
 """What a live view needs of whatever holds the timings.
 
 `LiveView` knows nothing of how timings arrive; it reads a `TimingSource`. All of
-its methods are called from any thread, at most ten times a second, and answer at
+its methods are called from any thread, at most a dozen times a second, and answer at
 once from memory.
 """
 

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from workbench.widgets.messages import Composer, Message
 from workbench.widgets.source import TimingSource
 
-LEAST_S = 0.09
-"""Eleven messages a second at most; ranks send ten times a second."""
+LEAST_S = 0.08
+"""Twelve messages a second at most; ranks send eleven times a second."""
 GATHER_S = 0.005
 """The ranks' records come at the same time, nearly: this long after the first
 of them they leave together."""

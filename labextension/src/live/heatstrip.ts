@@ -83,14 +83,14 @@ export class HeatStrip extends TimeChart {
   private _image(most: number): HTMLCanvasElement | null {
     const ranks = this._labels.length;
     const [width, height] = [this._columns.length, Math.min(ranks, most)];
-    const canvas = document.createElement('canvas');
-    const pen = canvas.getContext('2d');
+    const pen = this._pen;
     if (!pen || width === 0 || height <= 0) {
       return null;
     }
+    const { canvas } = pen;
     [canvas.width, canvas.height] = [width, height];
     const image = pen.createImageData(width, height);
-    const [red, green, blue] = channels(pen, this._theme.text);
+    const [red, green, blue] = this._ink(pen);
     this._columns.forEach(({ waits }, x) => {
       for (let rank = 0; rank < ranks; rank++) {
         const at = (Math.floor((rank * height) / ranks) * width + x) * 4;
@@ -107,10 +107,25 @@ export class HeatStrip extends TimeChart {
     return canvas;
   }
 
+  /** The colour of waiting. Reading a canvas is dear: it is read once a theme. */
+  private _ink(pen: CanvasRenderingContext2D): Channels {
+    if (this._inkOf !== this._theme.text) {
+      this._inkOf = this._theme.text;
+      this._channels = channels(pen, this._inkOf);
+    }
+    return this._channels;
+  }
+
+  private _pen = document.createElement('canvas').getContext('2d');
+  private _inkOf = '';
+  private _channels: Channels = [0, 0, 0];
   private _darkest = 1;
   private _columns: readonly IColumn[] = [];
   private _labels: string[] = [];
 }
+
+/** Red, green and blue, 0 to 255. */
+type Channels = readonly [number, number, number];
 
 /** Opacity of a wait: nothing where it is not known. */
 function shade(wait: number, darkest: number): number {
@@ -125,7 +140,7 @@ function shade(wait: number, darkest: number): number {
 function channels(
   pen: CanvasRenderingContext2D,
   color: string
-): [number, number, number] {
+): Channels {
   pen.fillStyle = color;
   pen.fillRect(0, 0, 1, 1);
   const [red, green, blue] = pen.getImageData(0, 0, 1, 1).data;
