@@ -137,10 +137,7 @@ function shade(wait: number, darkest: number): number {
 }
 
 /** A CSS colour as red, green and blue, whatever way it is written. */
-function channels(
-  pen: CanvasRenderingContext2D,
-  color: string
-): Channels {
+function channels(pen: CanvasRenderingContext2D, color: string): Channels {
   pen.fillStyle = color;
   pen.fillRect(0, 0, 1, 1);
   const [red, green, blue] = pen.getImageData(0, 0, 1, 1).data;
