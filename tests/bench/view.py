@@ -58,18 +58,18 @@ LiveView._send = note
 """
 # When the animation frame in which an iteration was drawn has been painted.
 WATCH = """
-title => {
+node => {
   window.seen = [];
   const { port1, port2 } = new MessageChannel();
   port1.onmessage = ({ data }) => {
     window.seen.push([performance.timeOrigin + performance.now(), data]);
   };
   const look = () => {
-    const latest = title.textContent.replaceAll(',', '').match(/\\d+/)?.[0];
+    const latest = node.textContent.replaceAll(',', '').match(/\\d+/)?.[0];
     port2.postMessage(Number(latest));
   };
   const all = { childList: true, characterData: true, subtree: true };
-  new MutationObserver(look).observe(title, all);
+  new MutationObserver(look).observe(node, all);
 }
 """
 
@@ -113,7 +113,7 @@ def _latency(browser):
             notebook.expect_running(3)
             notebook.view.show()
             notebook.view.wait_for_iterations(100)
-            notebook.view.title.evaluate(WATCH)
+            notebook.view.node.locator(".gw-live-iteration").evaluate(WATCH)
             main = MainThread(page)
             time.sleep(SECONDS)
             main = main.share()
