@@ -64,7 +64,7 @@ export const virtualNic = { ...plainNic, name: 'docker0', kind: 'virtual' };
 
 export function snapshot(gpus: number): Json {
   return {
-    version: 1,
+    version: 2,
     taken_at: 1.7e9,
     host,
     gpus: Array.from({ length: gpus }, (_, index) => gpu(index)),
@@ -85,7 +85,7 @@ export function bareSnapshot(): Json {
 
 export function sample(gpus: number): Json {
   return {
-    version: 1,
+    version: 2,
     time: 1.7e9,
     interval_s: 1,
     cpu: { percent: 37.4 },

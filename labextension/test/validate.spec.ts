@@ -33,8 +33,8 @@ describe('validateSnapshot', () => {
   });
 
   it('says what to do about a server of another version', () => {
-    expect(() => validateSnapshot({ ...snapshot(0), version: 2 })).toThrow(
-      /version 2.*reload/
+    expect(() => validateSnapshot({ ...snapshot(0), version: 1 })).toThrow(
+      /version 1.*version 2.*reload/
     );
   });
 });

@@ -1,6 +1,6 @@
 """What hardware this VM was given, and how much of it is used.
 
-`take_snapshot` runs the probes (`host.py`, `gpus.py`, `nics.py`) and gives one
+`take_snapshot` runs the probes (`host.py`, `gpus.py`, `nics.py`, `pcie_probe.py`) and gives one
 frozen `Snapshot`; `counters.Sampler` reads what moves. Nothing here knows of
 Jupyter, and nothing is opened when this is imported. `noticeboard` is how
 processes of one user tell each other what they use.
@@ -10,16 +10,25 @@ A value that cannot be read is an `Unknown` with its reason.
 
 from __future__ import annotations
 
+from workbench.resources.nccl_settings import NcclSettings
+from workbench.resources.pcie import Distance, GpuDirect, PciDevice, Pcie, PciRoot, PciTree
 from workbench.resources.probes import take_snapshot
 from workbench.resources.snapshot import UNLIMITED, Gid, Gpu, Host, Nic, Probe, Snapshot
 from workbench.resources.unknown import Unknown
 
 __all__ = [
     "UNLIMITED",
+    "Distance",
     "Gid",
     "Gpu",
+    "GpuDirect",
     "Host",
+    "NcclSettings",
     "Nic",
+    "PciDevice",
+    "PciRoot",
+    "PciTree",
+    "Pcie",
     "Probe",
     "Snapshot",
     "Unknown",

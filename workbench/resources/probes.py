@@ -10,15 +10,22 @@ from typing import TypeVar
 from workbench.resources.gpus import probe_gpus
 from workbench.resources.host import probe_host, unknown_host
 from workbench.resources.lanes import Lane
+from workbench.resources.nccl_settings import NcclSettings
 from workbench.resources.nics import probe_nics
 from workbench.resources.nvml import Library, NvmlUnavailable
+from workbench.resources.pcie_probe import probe_pcie
 from workbench.resources.snapshot import Host, Probe, Snapshot
 from workbench.resources.unknown import Unknown
 
 T = TypeVar("T")
 
 # One lane per probe and process: a driver that hangs keeps one thread, not one per snapshot.
-_LANES = {"host": Lane("the kernel"), "gpus": Lane("NVML"), "nics": Lane("sysfs")}
+_LANES = {
+    "host": Lane("the kernel"),
+    "gpus": Lane("NVML"),
+    "nics": Lane("sysfs"),
+    "pcie": Lane("sysfs or the topology file"),
+}
 
 
 def take_snapshot(
@@ -26,9 +33,10 @@ def take_snapshot(
     sysfs: str | Path = "/sys",
     procfs: str | Path = "/proc",
     nvml: Library | None = None,
+    nccl: NcclSettings | None = None,
     time_limit_s: float = 10.0,
 ) -> Snapshot:
-    """Look at this VM: its host, GPUs and NICs.
+    """Look at this VM: its host, GPUs, NICs and PCIe.
 
     Never fails: a part that cannot be read is empty or `Unknown`, and
     ``snapshot.probes[part]`` says why.
@@ -39,6 +47,8 @@ def take_snapshot(
         Where the kernel's file systems are mounted.
     nvml
         An object that behaves like ``pynvml``; by default ``pynvml``.
+    nccl
+        NCCL's settings, which name its topology file; by default this process's.
     time_limit_s
         Seconds that each probe may take. NVML alone needs some where the
         driver's persistence mode is off.
@@ -47,16 +57,21 @@ def take_snapshot(
     host, host_probe = _run("host", lambda: probe_host(sysfs, procfs), time_limit_s)
     nics, nics_probe = _run("nics", lambda: probe_nics(sysfs), time_limit_s)
     gpus, gpus_probe = _run("gpus", lambda: probe_gpus(nvml), time_limit_s)
+    settings = NcclSettings() if nccl is None else nccl
+    pcie, pcie_probe = _run("pcie", lambda: probe_pcie(sysfs, settings), time_limit_s)
     if nics_probe.status == "ok" and not nics:
         nics_probe = Probe("absent", "this machine has no network interface", nics_probe.elapsed_ms)
     if gpus_probe.status == "ok" and not gpus:
         gpus_probe = Probe("absent", "the NVIDIA driver finds no GPU", gpus_probe.elapsed_ms)
+    if pcie is not None and not pcie.trees:
+        pcie_probe = Probe("absent", "this machine has no PCI", pcie_probe.elapsed_ms)
     return Snapshot(
         taken_at=time.time(),
         host=host if isinstance(host, Host) else unknown_host(host_probe.reason),
         gpus=gpus or (),
         nics=nics or (),
-        probes={"host": host_probe, "gpus": gpus_probe, "nics": nics_probe},
+        pcie=Unknown(pcie_probe.reason) if pcie is None else pcie,
+        probes={"host": host_probe, "gpus": gpus_probe, "nics": nics_probe, "pcie": pcie_probe},
     )
 
 

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 from workbench.errors import SnapshotError
 from workbench.resources.codec import decode, encode
+from workbench.resources.pcie import Pcie
 from workbench.resources.unknown import Unknown
 
 UNLIMITED = "unlimited"
@@ -195,18 +196,19 @@ class Snapshot:
     ----------
     taken_at
         Seconds since the epoch.
-    host, gpus, nics
+    host, gpus, nics, pcie
         The parts.
     probes
         For each part how it was come by: ``snapshot.probes["gpus"].reason``.
     """
 
-    VERSION: ClassVar[int] = 1
+    VERSION: ClassVar[int] = 2
 
     taken_at: float
     host: Host
     gpus: tuple[Gpu, ...]
     nics: tuple[Nic, ...]
+    pcie: Pcie | Unknown
     probes: Mapping[str, Probe]
 
     def to_plain(self) -> dict[str, Any]:
@@ -253,6 +255,39 @@ class Snapshot:
         except (OSError, UnicodeDecodeError) as error:
             raise SnapshotError(f"cannot read the snapshot {path}: {error}") from error
         return _from_json(text, str(path))
+
+    @classmethod
+    def from_nccl_topology(cls, path: str | Path) -> Snapshot:
+        """Give a VM as its topology file (``NCCL_TOPO_FILE``) describes it.
+
+        Raises
+        ------
+        SnapshotError
+            The file cannot be read, or is no topology file that NCCL would take.
+        """
+        from workbench.resources.topology_snapshot import snapshot_of_topology  # imports this
+
+        return snapshot_of_topology(path)
+
+    def to_nccl_topology(self) -> str:
+        """Give the text of a topology file: what NCCL is told here, else what sysfs shows.
+
+        Raises
+        ------
+        SnapshotError
+            The snapshot has no PCIe tree with a GPU or a NIC.
+        """
+        from workbench.resources.nccl_topology_text import topology_text
+
+        if isinstance(self.pcie, Unknown):
+            raise SnapshotError(f"no topology can be written: PCIe is {self.pcie}")
+        for tree in self.pcie.trees:
+            if any(device.kind in ("gpu", "nic") for device in tree.devices):
+                return topology_text(tree)
+        raise SnapshotError(
+            "no topology can be written: this VM shows neither a GPU nor a NIC on PCI; "
+            "take the snapshot where the GPUs are"
+        )
 
     def __str__(self) -> str:
         """Summarise the snapshot for a terminal."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from workbench.resources.distance_matrix import matrix, places
 from workbench.resources.snapshot import Gpu, Host, Nic, Snapshot
 from workbench.resources.unknown import Unknown
 
@@ -13,9 +14,16 @@ _TITLES = {"gpus": "GPUs", "nics": "NICs"}
 
 def lines(snapshot: Snapshot) -> Iterator[str]:
     """Give the summary of a snapshot, line by line."""
+    host = snapshot.probes.get("host")
+    if host is not None and host.status == "absent":  # of a topology file: places, and no more
+        yield f"Host: unknown ({host.reason})"
+        yield from places(snapshot)
+        yield from matrix(snapshot)
+        return
     yield from _host(snapshot.host)
     yield from _part(snapshot, "gpus", [line for gpu in snapshot.gpus for line in _gpu(gpu)])
     yield from _part(snapshot, "nics", [line for nic in snapshot.nics for line in _nic(nic)])
+    yield from matrix(snapshot)
 
 
 def show_bytes(value: int | str | Unknown) -> str:

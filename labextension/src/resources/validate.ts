@@ -20,8 +20,9 @@ import {
   ISnapshot
 } from './interfaces';
 
-/** Version of the messages that this page reads. */
-export const VERSION = 1;
+/** Versions of the messages that this page reads. */
+export const SNAPSHOT_VERSION = 2;
+export const SAMPLE_VERSION = 1;
 
 const host = record<IHost>({
   hostname: known(string),
@@ -101,7 +102,7 @@ const sample = record<ISample>({
 
 /** Throws an error that names the field and what was found in it. */
 export function validateSnapshot(data: unknown): ISnapshot {
-  Private.checkVersion(data, 'snapshot');
+  Private.checkVersion(data, 'snapshot', SNAPSHOT_VERSION);
   return snapshot(data, 'snapshot');
 }
 
@@ -113,19 +114,23 @@ export function validateFindings(data: unknown): IFinding[] {
 }
 
 export function validateSample(data: unknown): ISample {
-  Private.checkVersion(data, 'sample');
+  Private.checkVersion(data, 'sample', SAMPLE_VERSION);
   return sample(data, 'sample');
 }
 
 namespace Private {
-  export function checkVersion(data: unknown, where: string): void {
+  export function checkVersion(
+    data: unknown,
+    where: string,
+    expected: number
+  ): void {
     const { version } = record<{ version: number }>({ version: number })(
       data,
       where
     );
-    if (version !== VERSION) {
+    if (version !== expected) {
       throw new Error(
-        `${where}: version ${version}, but this page reads version ${VERSION}; reload the page`
+        `${where}: version ${version}, but this page reads version ${expected}; reload the page`
       );
     }
   }

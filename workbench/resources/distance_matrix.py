@@ -1,0 +1,140 @@
+"""The distances of GPUs and NICs as a matrix for terminals."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from workbench.resources.pcie import GpuDirect, PciDevice, Pcie
+from workbench.resources.snapshot import Gpu, Nic, Snapshot
+from workbench.resources.unknown import Unknown
+
+_LEGEND = (
+    "X itself, PIX one PCIe switch, PXB several, PHB the CPU's host bridge, "
+    "NODE two host bridges of a NUMA node, SYS two NUMA nodes, ? unknown"
+)
+
+
+def matrix(snapshot: Snapshot) -> Iterator[str]:
+    """Give the matrix with its legend, where there are GPUs or RDMA ports."""
+    if not snapshot.gpus and not any(nic.kind == "rdma" for nic in snapshot.nics):
+        return
+    pcie = snapshot.pcie
+    if isinstance(pcie, Unknown):
+        yield f"PCIe: unknown ({pcie.reason})"
+        return
+    labels = _labels(pcie, snapshot.gpus)
+    if not labels:
+        yield "PCIe: neither GPU nor NIC is on a PCI bus that this VM sees"
+        return
+    yield f"PCIe distances, by {' and '.join(tree.source for tree in pcie.trees)}:"
+    yield from _rows(pcie, labels)
+    yield f"  {_LEGEND}"
+    yield from _nics(labels, snapshot.nics)
+    yield from _topology_file(pcie)
+    yield from _differences(pcie, labels)
+    yield from _gpudirect(pcie, labels)
+
+
+def places(snapshot: Snapshot) -> Iterator[str]:
+    """Give the PCI address of each GPU and NIC, a NUMA node per line."""
+    named = (
+        *((f"GPU{gpu.index}", gpu.pci_address) for gpu in snapshot.gpus),
+        *((f"NIC{index}", nic.pci_address) for index, nic in enumerate(snapshot.nics)),
+    )
+    tree = None if isinstance(snapshot.pcie, Unknown) else next(iter(snapshot.pcie.trees), None)
+    nodes: dict[str, list[str]] = {}
+    for label, address in named:
+        device = None if tree is None else tree.find(str(address))
+        node = device.numa_node if device else Unknown("not in the tree")
+        nodes.setdefault(str(node), []).append(f"{label} {address}")
+    for name, entries in nodes.items():
+        yield f"  NUMA node {name}: {', '.join(entries)}"
+
+
+def _labels(pcie: Pcie, gpus: tuple[Gpu, ...]) -> dict[str, str]:
+    """Give each address that was measured its short name, GPUs first."""
+    indices: dict[str, int] = {}
+    for gpu in gpus:  # several MIG devices are cut from one GPU
+        if isinstance(gpu.pci_address, str):
+            indices.setdefault(gpu.pci_address, gpu.index)
+    devices = {one.address: one for tree in reversed(pcie.trees) for one in tree.devices}
+    measured = {one for pair in pcie.distances for one in (pair.a, pair.b)}
+    there = [one for one in devices.values() if one.address in measured]
+    named = {one.address: _gpu_name(one, indices) for one in there if one.kind == "gpu"}
+    nics = [one.address for one in there if one.kind == "nic"]
+    return {**named, **{address: f"NIC{index}" for index, address in enumerate(nics)}}
+
+
+def _gpu_name(device: PciDevice, indices: dict[str, int]) -> str:
+    index = indices.get(device.address)
+    return device.address if index is None else f"GPU{index}"
+
+
+def _rows(pcie: Pcie, labels: dict[str, str]) -> Iterator[str]:
+    width = max(map(len, labels.values())) + 1
+    yield f"  {'':<{width}}" + "".join(f"{label:<{width}}" for label in labels.values()).rstrip()
+    for a, label in labels.items():
+        cells = (_cell(pcie, a, b) for b in labels)
+        yield f"  {label:<{width}}" + "".join(f"{cell:<{width}}" for cell in cells).rstrip()
+
+
+def _cell(pcie: Pcie, a: str, b: str) -> str:
+    if a == b:
+        return "X"
+    found = pcie.distance(a, b)
+    return "?" if found is None or isinstance(found.distance, Unknown) else found.distance
+
+
+def _nics(labels: dict[str, str], nics: tuple[Nic, ...]) -> Iterator[str]:
+    names: dict[str, list[str]] = {}
+    for nic in nics:
+        name = nic.rdma_device if isinstance(nic.rdma_device, str) else nic.name
+        names.setdefault(str(nic.pci_address), []).append(name)
+    known = [
+        f"{label} {'/'.join(dict.fromkeys(names[address]))}"
+        for address, label in labels.items()
+        if label.startswith("NIC") and address in names
+    ]
+    if known:
+        yield f"  {', '.join(known)}"
+
+
+def _topology_file(pcie: Pcie) -> Iterator[str]:
+    known = isinstance(pcie.topology_file, str)
+    yield f"  topology file: {pcie.topology_file if known else f'none read ({_reason(pcie)})'}"
+
+
+def _reason(pcie: Pcie) -> str:
+    return pcie.topology_file.reason if isinstance(pcie.topology_file, Unknown) else ""
+
+
+def _differences(pcie: Pcie, labels: dict[str, str]) -> Iterator[str]:
+    """Fold the pairs on which sources differ: one line per way of differing."""
+    folded: dict[str, list[str]] = {}
+    for one in pcie.differences():
+        said = ", ".join(f"{d.source} says {d.distance}" for d in one.distances)
+        pair = f"{labels.get(one.a, one.a)}-{labels.get(one.b, one.b)}"
+        folded.setdefault(said, []).append(pair)
+    for said, pairs in folded.items():
+        yield f"  {said}: {_some(pairs)}"
+
+
+def _gpudirect(pcie: Pcie, labels: dict[str, str]) -> Iterator[str]:
+    folded: dict[tuple[str, str], list[str]] = {}
+    for one in pcie.gpudirect:
+        if one.gpu in labels and one.nic in labels:
+            pair = f"{labels[one.gpu]}-{labels[one.nic]}"
+            folded.setdefault((_answer(one), one.why), []).append(pair)
+    for (answer, why), pairs in folded.items():
+        yield f"  GPUDirect RDMA {answer}: {_some(pairs)} ({why})"
+
+
+def _answer(one: GpuDirect) -> str:
+    if isinstance(one.possible, Unknown):
+        return "unknown"
+    return "possible" if one.possible else "not used by NCCL"
+
+
+def _some(pairs: list[str], most: int = 8) -> str:
+    more = f" and {len(pairs) - most} more pairs" if len(pairs) > most else ""
+    return ", ".join(pairs[:most]) + more

@@ -1,0 +1,112 @@
+"""Whether NCCL uses GPUDirect RDMA between a GPU and a NIC: its rule for distance."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from workbench.resources.distances import endpoints, measure
+from workbench.resources.files import read_text
+from workbench.resources.nccl_settings import NcclSettings
+from workbench.resources.pcie import SYSFS, GpuDirect, PciDevice, PciTree, in_nccls_words
+from workbench.resources.unknown import Unknown
+
+_ORDER = ("LOC", "PIX", "PXB", "PHB", "SYS")
+# NCCL's other names for a level, each put where it stands among those above.
+_OTHER = {"NVL": "LOC", "NVB": "LOC", "C2C": "LOC", "P2C": "PXB", "PXN": "PXB"}
+_OLD_NUMBERS = ("LOC", "PIX", "PXB", "PHB", "SYS", "SYS")
+_DEFAULT = "PXB"
+_SETTING = "NCCL_NET_GDR_LEVEL"
+
+
+def judge(trees: Sequence[PciTree], settings: NcclSettings, nodes: int) -> Iterator[GpuDirect]:
+    """Judge every GPU with every NIC that matters to it.
+
+    Parameters
+    ----------
+    trees
+        The one that NCCL goes by first.
+    settings
+        NCCL's: ``NCCL_NET_GDR_LEVEL`` moves the limit.
+    nodes
+        NUMA nodes of the machine; 0 where that is not known.
+    """
+    level, set_by = _level(settings)
+    limit = f"{set_by}={level}" if set_by else f"{level}, NCCL's limit"
+    seen = set()
+    for tree in trees:
+        gpus, nics = endpoints(_of_the_machine(trees))
+        for gpu in gpus:
+            for nic in nics:
+                a, b = tree.find(gpu.address), tree.find(nic.address)
+                if (gpu.address, nic.address) in seen or (a is None and b is None):
+                    continue
+                seen.add((gpu.address, nic.address))
+                possible, why = _one(tree, a, b, nodes, level, limit)
+                if _no_rdma(nic):
+                    possible, why = False, "the NIC has no RDMA device in this VM"
+                yield GpuDirect(gpu.address, nic.address, possible, why, tree.source)
+
+
+def peer_memory(sysfs: Path) -> str | Unknown:
+    """Name the kernel module that lets NICs reach GPU memory, with its version."""
+    for path, name in (
+        ("module/nvidia_peermem/version", "nvidia_peermem"),
+        ("kernel/mm/memory_peers/nv_mem/version", "nv_peer_mem"),
+    ):
+        version = read_text(sysfs / path)
+        if isinstance(version, str):
+            return f"{name} {version}"
+    return Unknown(
+        "neither nvidia_peermem nor nv_peer_mem is loaded; NVIDIA's open driver does without "
+        "(dma-buf), which sysfs does not show"
+    )
+
+
+def _one(
+    tree: PciTree, a: PciDevice | None, b: PciDevice | None, nodes: int, level: str, limit: str
+) -> tuple[bool | Unknown, str]:
+    if a is None or b is None:
+        why = "the topology file has only one of the two: NCCL joins the other on by sysfs"
+        return Unknown(why), why
+    distance = measure(tree, a, b, nodes)
+    taken_for = in_nccls_words(distance)
+    # An address of a topology file is the word of whoever wrote it; ACS is seen in sysfs only.
+    if _ORDER.index(taken_for) <= _ORDER.index(level):
+        return True, f"{taken_for} is within {limit}{_redirected(tree, a, b)}"
+    why = f"{taken_for} is beyond {limit}"
+    if tree.source == SYSFS:
+        why += (
+            "; this is the guest's own view, which hides the host's switches: where GPU and NIC "
+            "share one, a topology file (NCCL_TOPO_FILE) tells NCCL"
+        )
+    return False, why
+
+
+def _of_the_machine(trees: Sequence[PciTree]) -> PciTree:
+    """Give the tree that lists what is really there: sysfs's, if there is one."""
+    return next((tree for tree in trees if tree.source == SYSFS), trees[0])
+
+
+def _no_rdma(nic: PciDevice) -> bool:
+    return nic.rdma_devices == ()
+
+
+def _redirected(tree: PciTree, a: PciDevice, b: PciDevice) -> str:
+    """Name the bridges on the way that send peer-to-peer traffic up to the root complex."""
+    above = set(tree.above(a.address)) ^ set(tree.above(b.address))
+    names = [one.address for one in tree.devices if one.address in above and one.acs == "redirect"]
+    if not names:
+        return ""
+    return f"; but ACS at {', '.join(names)} sends it through the root complex, which is slower"
+
+
+def _level(settings: NcclSettings) -> tuple[str, str | None]:
+    text = settings.get(_SETTING)
+    if text is None:
+        return _DEFAULT, None
+    if text[:1].isdigit():
+        return _OLD_NUMBERS[min(int(text[:1]), len(_OLD_NUMBERS) - 1)], _SETTING
+    level = _OTHER.get(text, text)
+    # NCCL passes over a word that it does not know.
+    return (level, _SETTING) if level in _ORDER else (_DEFAULT, None)

@@ -1,0 +1,53 @@
+"""NCCL's settings, from where NCCL reads them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from workbench.resources.files import read_text
+
+_DEFAULT_TOPOLOGY = "var/run/nvidia-topologyd/virtualTopology.xml"
+
+
+@dataclass(frozen=True)
+class NcclSettings:
+    """Settings: the environment's, then the user's file's, then the machine's.
+
+    Attributes
+    ----------
+    environ
+        The environment of the process that NCCL will run in.
+    root
+        Where the machine's file system is; ``etc/nccl.conf`` is looked for below.
+    """
+
+    environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
+    root: Path = Path("/")
+
+    def get(self, name: str) -> str | None:
+        """Give one setting; None where it is not set."""
+        if name in self.environ:
+            return self.environ[name]
+        for file in self._files():
+            text = read_text(file)
+            for line in text.splitlines() if isinstance(text, str) else ():
+                key, equals, value = line.partition("=")
+                if equals and not line.startswith("#") and key.strip() == name:
+                    return value.strip()
+        return None
+
+    def topology_file(self) -> tuple[Path, str | None]:
+        """Give the topology file that NCCL tries, and the setting that names it, if one does."""
+        named = self.get("NCCL_TOPO_FILE")
+        if named:
+            return Path(named), "NCCL_TOPO_FILE"
+        return self.root / _DEFAULT_TOPOLOGY, None
+
+    def _files(self) -> list[Path]:
+        own = self.environ.get("NCCL_CONF_FILE")
+        home = self.environ.get("HOME")
+        users = [Path(own)] if own else [Path(home) / ".nccl.conf"] if home else []
+        return [*users, self.root / "etc/nccl.conf"]

@@ -1,0 +1,40 @@
+"""Probe of PCIe: the trees, the distances, and what NCCL makes of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from workbench.errors import SnapshotError
+from workbench.resources.distances import all_distances
+from workbench.resources.gpudirect import judge, peer_memory
+from workbench.resources.nccl_settings import NcclSettings
+from workbench.resources.nccl_topology import read_topology
+from workbench.resources.pci_sysfs import numa_nodes, read_tree
+from workbench.resources.pcie import Pcie, PciTree
+from workbench.resources.unknown import Unknown
+
+
+def probe_pcie(sysfs: Path, settings: NcclSettings) -> Pcie:
+    """Read the trees that this VM has: its topology file's, and sysfs's."""
+    told, seen = _told(settings), read_tree(sysfs)
+    trees = [tree for tree in (told, seen) if isinstance(tree, PciTree)]
+    nodes = numa_nodes(sysfs)
+    return Pcie(
+        trees=tuple(trees),
+        distances=tuple(one for tree in trees for one in all_distances(tree, nodes)),
+        gpudirect=tuple(judge(trees, settings, nodes)),
+        topology_file=told.origin if isinstance(told, PciTree) else told,
+        peer_memory=peer_memory(sysfs),
+    )
+
+
+def _told(settings: NcclSettings) -> PciTree | Unknown:
+    path, setting = settings.topology_file()
+    if not path.exists():
+        if setting is None:
+            return Unknown(f"NCCL_TOPO_FILE is not set, and {path} does not exist")
+        return Unknown(f"{setting} names {path}, which does not exist: NCCL goes by sysfs")
+    try:
+        return read_topology(path)
+    except SnapshotError as error:
+        return Unknown(f"{error}. NCCL reads this file when it starts")

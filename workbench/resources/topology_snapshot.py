@@ -1,0 +1,96 @@
+"""A snapshot of a VM as its topology file describes it."""
+
+from __future__ import annotations
+
+import types
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from workbench.resources.distances import all_distances
+from workbench.resources.gpudirect import judge
+from workbench.resources.host import unknown_host
+from workbench.resources.nccl_settings import NcclSettings
+from workbench.resources.nccl_topology import read_topology
+from workbench.resources.pcie import PciDevice, Pcie, PciTree
+from workbench.resources.snapshot import Gpu, Nic, Probe, Snapshot
+from workbench.resources.unknown import Unknown
+
+R = TypeVar("R")
+
+_WHY = "a topology file does not tell"
+_INFINIBAND = "0x0207"
+
+
+def snapshot_of_topology(path: str | Path) -> Snapshot:
+    """Give what a topology file says; all else is `Unknown`.
+
+    NCCL's settings of this process do not count: the file may be another VM's.
+
+    Raises
+    ------
+    SnapshotError
+        The file cannot be read, or is no topology file that NCCL would take.
+    """
+    tree = read_topology(path)
+    gpus = [one for one in tree.devices if one.kind == "gpu"]
+    nics = [one for one in tree.devices if one.kind == "nic"]
+    told = Probe("absent", f"only the topology file {path} was read", 0.0)
+    return Snapshot(
+        taken_at=Path(path).stat().st_mtime,
+        host=unknown_host(_WHY),
+        gpus=tuple(_gpu(index, one) for index, one in enumerate(gpus)),
+        nics=tuple(map(_nic, nics)),
+        pcie=_pcie(tree),
+        probes={
+            "host": told,
+            "gpus": _probe(gpus, "GPU"),
+            "nics": _probe(nics, "NIC"),
+            "pcie": _probe(tree.devices, "PCI device"),
+        },
+    )
+
+
+def _pcie(tree: PciTree) -> Pcie:
+    return Pcie(
+        trees=(tree,),
+        distances=tuple(all_distances(tree)),
+        gpudirect=tuple(judge([tree], NcclSettings({}, Path("/nonexistent")), 0)),
+        topology_file=tree.origin,
+        peer_memory=Unknown(_WHY),
+    )
+
+
+def _gpu(index: int, device: PciDevice) -> Gpu:
+    return _partly(Gpu, index=index, pci_address=device.address)
+
+
+def _nic(device: PciDevice) -> Nic:
+    names = device.rdma_devices
+    told = isinstance(names, tuple) and len(names) > 0
+    rdma = told or str(device.pci_class).startswith(_INFINIBAND)
+    return _partly(
+        Nic,
+        name=names[0] if isinstance(names, tuple) and names else device.address,
+        kind="rdma" if rdma else "physical",
+        rdma_device=names[0] if isinstance(names, tuple) and names else Unknown(_WHY),
+        numa_node=device.numa_node,
+        pci_address=device.address,
+    )
+
+
+def _probe(found: Any, what: str) -> Probe:
+    return Probe("ok", "", 0.0) if found else Probe("absent", f"the file has no {what}", 0.0)
+
+
+def _partly(cls: type[R], **known: Any) -> R:
+    """Build a record of which only some is known: the rest is `Unknown`, or an empty tuple."""
+    hints = get_type_hints(cls)
+    for field in fields(cls):  # type: ignore[arg-type]  # callers give dataclasses
+        if field.name not in known:
+            known[field.name] = Unknown(_WHY) if _may_be_unknown(hints[field.name]) else ()
+    return cls(**known)
+
+
+def _may_be_unknown(hint: Any) -> bool:
+    return get_origin(hint) in (Union, types.UnionType) and Unknown in get_args(hint)
