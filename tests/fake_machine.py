@@ -6,7 +6,7 @@ from pathlib import Path
 
 from fake_nvml import FakeNvml
 
-from workbench.resources import take_snapshot
+from workbench.resources import NcclSettings, take_snapshot
 
 CPUINFO_VM = "processor\t: 0\nflags\t\t: fpu sse2 hypervisor avx2\n"
 CPUINFO_BARE = "processor\t: 0\nflags\t\t: fpu sse2 avx2\n"
@@ -51,8 +51,18 @@ class Machine:
         rows = "\n".join(f"cpu{n} {ticks} 0 0 1000 0 0 0 0 0 0" for n in range(cpus))
         self.write(self.procfs / "stat", STAT.format(ticks * cpus, rows))
 
-    def add_pci(self, address: str, *, vendor="0x15b3", pci_class="0x020000", numa=0, driver=""):
-        folder = self.sysfs / "devices/pci0000:00" / address
+    def add_pci(
+        self,
+        address: str,
+        *,
+        vendor="0x15b3",
+        pci_class="0x020000",
+        numa=0,
+        driver="",
+        above: Path | str = "pci0000:00",
+    ) -> Path:
+        """`above` is the bridge's folder, or a host bridge's name."""
+        folder = self.sysfs / "devices" / above / address
         self.write(folder / "vendor", f"{vendor}\n")
         self.write(folder / "class", f"{pci_class}\n")
         self.write(folder / "numa_node", f"{numa}\n")
@@ -149,4 +159,5 @@ def roce_gids(interface: str):
 
 def snap(machine, nvml=None, **options):
     """A snapshot of a machine, with the GPUs of a fake NVML or none."""
+    options.setdefault("nccl", NcclSettings({}, machine.sysfs.parent))
     return take_snapshot(**machine.roots, nvml=nvml or FakeNvml(), **options)

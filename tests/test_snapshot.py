@@ -27,7 +27,7 @@ def test_json_round_trip(full, tmp_path):
     file.write_text(full.to_json())
     assert Snapshot.load(file) == full
     plain = json.loads(full.to_json())
-    assert plain["version"] == 1
+    assert plain["version"] == 2
     assert plain["gpus"][0]["vgpu_profile"] == {"unknown": "not a vGPU"}
 
 
@@ -47,7 +47,7 @@ def test_snapshot_cut_in_half(full, tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"version": 2}, "version 2; this workbench reads version 1"),
+        ({"version": 1}, "version 1; this workbench reads version 2"),
         ({"gpus": {"0": 1}}, "gpus: expected"),
         ({"taken_at": True}, "taken_at: expected float, found True"),
         ({"host": {"hostname": "a"}}, r"host\.hypervisor is missing"),

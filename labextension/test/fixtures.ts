@@ -85,7 +85,7 @@ export function bareSnapshot(): Json {
 
 export function sample(gpus: number): Json {
   return {
-    version: 2,
+    version: 1,
     time: 1.7e9,
     interval_s: 1,
     cpu: { percent: 37.4 },

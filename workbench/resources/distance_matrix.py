@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from workbench.resources.pcie import GpuDirect, PciDevice, Pcie
+from workbench.resources.pcie import TOPOLOGY_FILE, GpuDirect, PciDevice, Pcie
 from workbench.resources.snapshot import Gpu, Nic, Snapshot
 from workbench.resources.unknown import Unknown
 
@@ -30,7 +30,7 @@ def matrix(snapshot: Snapshot) -> Iterator[str]:
     yield from _rows(pcie, labels)
     yield f"  {_LEGEND}"
     yield from _nics(labels, snapshot.nics)
-    yield from _topology_file(pcie)
+    yield from _topology_file(pcie, labels)
     yield from _differences(pcie, labels)
     yield from _gpudirect(pcie, labels)
 
@@ -57,9 +57,8 @@ def _labels(pcie: Pcie, gpus: tuple[Gpu, ...]) -> dict[str, str]:
     for gpu in gpus:  # several MIG devices are cut from one GPU
         if isinstance(gpu.pci_address, str):
             indices.setdefault(gpu.pci_address, gpu.index)
-    devices = {one.address: one for tree in reversed(pcie.trees) for one in tree.devices}
     measured = {one for pair in pcie.distances for one in (pair.a, pair.b)}
-    there = [one for one in devices.values() if one.address in measured]
+    there = [one for one in pcie.there() if one.address in measured]
     named = {one.address: _gpu_name(one, indices) for one in there if one.kind == "gpu"}
     nics = [one.address for one in there if one.kind == "nic"]
     return {**named, **{address: f"NIC{index}" for index, address in enumerate(nics)}}
@@ -99,13 +98,15 @@ def _nics(labels: dict[str, str], nics: tuple[Nic, ...]) -> Iterator[str]:
         yield f"  {', '.join(known)}"
 
 
-def _topology_file(pcie: Pcie) -> Iterator[str]:
-    known = isinstance(pcie.topology_file, str)
-    yield f"  topology file: {pcie.topology_file if known else f'none read ({_reason(pcie)})'}"
-
-
-def _reason(pcie: Pcie) -> str:
-    return pcie.topology_file.reason if isinstance(pcie.topology_file, Unknown) else ""
+def _topology_file(pcie: Pcie, labels: dict[str, str]) -> Iterator[str]:
+    file, told = pcie.topology_file, pcie.tree(TOPOLOGY_FILE)
+    if isinstance(file, Unknown):
+        yield f"  topology file: none ({file.reason})"
+        return
+    yield f"  topology file: {file}"
+    left_out = [label for address, label in labels.items() if told and not told.find(address)]
+    if left_out:
+        yield f"  not in that file, so that NCCL goes by sysfs: {', '.join(left_out)}"
 
 
 def _differences(pcie: Pcie, labels: dict[str, str]) -> Iterator[str]:

@@ -226,6 +226,14 @@ class Pcie:
         """Give the tree of one source, or None."""
         return next((tree for tree in self.trees if tree.source == source), None)
 
+    def there(self) -> tuple[PciDevice, ...]:
+        """Give what is in this VM: sysfs's devices, or a topology file's where there is no sysfs.
+
+        A topology file may name devices that are not there.
+        """
+        tree = self.tree(SYSFS) or next(iter(self.trees), None)
+        return () if tree is None else tree.devices
+
     def between(self, a: str, b: str) -> tuple[Distance, ...]:
         """Give what each source says of two PCI addresses, the one NCCL goes by first."""
         found = [one for one in self.distances if {one.a, one.b} == {a, b}]
