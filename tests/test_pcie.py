@@ -5,46 +5,16 @@ from __future__ import annotations
 import pytest
 from fake_machine import snap
 from fake_nvml import FakeNvml, h100
+from pci_host import GPU, NIC, A, B, C, D, M, N, add_bridge, add_gpu, add_port, build_host
 from topology_files import cpu, pci, switch, system
 
 from workbench.resources import NcclSettings, Snapshot, Unknown
-
-BRIDGE, GPU, NIC = "0x060400", "0x030200", "0x020700"
-A, B, C, D = "0000:53:00.0", "0000:54:00.0", "0000:63:00.0", "0000:93:00.0"
-N, M = "0000:55:00.0", "0000:95:00.0"
-
-
-def add_gpu(machine, address, above="pci0000:00", numa=0):
-    return machine.add_pci(address, vendor="0x10de", pci_class=GPU, numa=numa, above=above)
-
-
-def add_port(machine, address, name, above="pci0000:00", numa=0):
-    device = machine.add_pci(address, pci_class=NIC, numa=numa, above=above)
-    machine.add_rdma(name, device=device)
-    return device
-
-
-def add_bridge(machine, address, above="pci0000:00", numa=0):
-    return machine.add_pci(address, vendor="0x1000", pci_class=BRIDGE, numa=numa, above=above)
+from workbench.widgets.machine import resources_view
 
 
 @pytest.fixture
 def host(machine):
-    """A bare-metal host: a root port with two switches in a row, and a second socket.
-
-    The upper switch (ports 50 and 51) has C and, by the lower one (52), A, B and N.
-    """
-    root_port = add_bridge(machine, "0000:00:01.0")
-    upstream = add_bridge(machine, "0000:50:00.0", root_port)
-    ports = [add_bridge(machine, f"0000:51:0{n}.0", upstream) for n in (0, 1)]
-    lower = add_bridge(machine, "0000:52:00.0", ports[0])
-    for address, number in ((A, 1), (B, 2)):
-        add_gpu(machine, address, add_bridge(machine, f"0000:5a:0{number}.0", lower))
-    add_port(machine, N, "mlx5_0", add_bridge(machine, "0000:5a:03.0", lower))
-    add_gpu(machine, C, ports[1])
-    add_gpu(machine, D, add_bridge(machine, "0000:80:01.0", "pci0000:80", 1), 1)
-    add_port(machine, M, "mlx5_1", add_bridge(machine, "0000:80:02.0", "pci0000:80", 1), 1)
-    return machine
+    return build_host(machine)
 
 
 def with_file(machine, text, **environ):
@@ -352,6 +322,13 @@ def test_matrix(flat):
     assert "NIC0 mlx5_0" in text
     assert "nccl topology file says PIX, sysfs says PHB: GPU0-NIC0" in text
     assert "GPUDirect RDMA possible: GPU0-NIC0 (PIX is within PXB, NCCL's limit)" in text
+
+
+def test_matrix_in_a_notebook(flat):
+    """A notebook shows the same matrix below its tables."""
+    html = resources_view(with_file(flat, TOLD))._repr_html_()
+    assert "PIX one PCIe switch" in html
+    assert "NCCL&#x27;s limit" in html
 
 
 def test_no_matrix_without_gpus_and_rdma(machine):

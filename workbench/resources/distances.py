@@ -1,7 +1,8 @@
 """How far GPUs and NICs are apart in a PCIe tree, by NCCL's rules.
 
 The names and the rules are those of NCCL's ``src/graph`` (``topo``, ``paths`` and
-``xml``); NODE is ``nvidia-smi topo``'s.
+``xml``); NODE is ``nvidia-smi topo``'s. One rule is left out: NCCL takes some
+Broadcom switches of two levels for one, so that it says PIX where this says PXB.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Whether NCCL uses GPUDirect RDMA between a GPU and a NIC: its rule for distance."""
+"""Whether NCCL uses GPUDirect RDMA between a GPU and a NIC: its rule for distance.
+
+With C2C (Grace), NCCL goes as far as PHB where GPU and NIC are local to one
+CPU; neither sysfs nor most topology files show C2C, so that is not judged here.
+"""
 
 from __future__ import annotations
 

@@ -106,6 +106,7 @@ class _Reader:
         if above not in _PLACES.get(name, "").split():
             self._open.append(("", ""))
             return
+        self._holds.setdefault(key, set()).add(name)
         if name == "cpu":
             key = self._add_cpu(attributes)
         elif name == "pci":
@@ -114,7 +115,6 @@ class _Reader:
             self._add_nvlink(key, attributes)
         elif name == "net" and attributes.get("name"):
             self._nets[key] = (*self._nets.get(key, ()), attributes["name"])
-        self._holds.setdefault(key, set()).add(name)
         self._open.append((name, key))
 
     def _end(self, _name: str) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from workbench.doctor import Finding, describe, diagnose
 from workbench.resources import Snapshot, Unknown, take_snapshot
+from workbench.resources.distance_matrix import matrix
 from workbench.resources.summary import show_bytes
 
 _TABLE = (
@@ -65,7 +66,12 @@ class ResourcesView:
                 ["NIC", "RDMA device", "link layer", "rate Gbit/s", "state", "driver"],
                 nics,
             )
+            + self._matrix()
         )
+
+    def _matrix(self) -> str:
+        text = "\n".join(matrix(self.snapshot))
+        return f'<pre style="font-size:12px;margin:4px 0">{escape(text)}</pre>' if text else ""
 
     def _part(self, probe: str, what: str, head: list[str], rows: list[list[Any]]) -> str:
         if rows:

@@ -11,6 +11,8 @@ _CURES = {
     "gpus": "Run `nvidia-smi` in the VM: where it hangs or fails too, restart the VM, "
     "and look for NVRM lines in `dmesg`.",
     "nics": "Run `ip -s link` and `ls -R /sys/class/infiniband`, and look at `dmesg`.",
+    "pcie": "Run `lspci -tv`, look at `dmesg`, and check that the file that NCCL_TOPO_FILE names "
+    "can be read.",
     "host": "Look at `dmesg`.",
 }
 

@@ -1,0 +1,243 @@
+"""NCCL's topology files: read as NCCL reads them, written as NCCL takes them."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import threading
+
+import pytest
+from fake_machine import snap
+from pci_host import A, B, C, D, M, N, build_host
+from topology_files import GPU, INFINIBAND, aws_p4d, azure_ndv4, cpu, pci, switch, system
+
+from workbench.doctor import diagnose
+from workbench.errors import SnapshotError
+from workbench.resources import NcclSettings, Snapshot, Unknown
+
+NVSWITCH = "0x068000"
+
+
+@pytest.fixture
+def read(tmp_path):
+    """Read text as a topology file."""
+
+    def read(text):
+        file = tmp_path / "topology.xml"
+        file.write_text(text)
+        return Snapshot.from_nccl_topology(file)
+
+    return read
+
+
+def distance(snapshot, a, b):
+    (found,) = snapshot.pcie.between(a, b)
+    assert found.source == "nccl topology file"
+    return found.distance
+
+
+# Vendors' files
+
+
+def test_azure_ndv4(read):
+    """8 GPUs, 8 InfiniBand ports: within a CPU one switch, all else SYS; each GPU has two ports."""
+    snapshot = read(azure_ndv4())
+    assert (len(snapshot.gpus), len(snapshot.nics)) == (8, 8)
+    assert {nic.kind for nic in snapshot.nics} == {"rdma"}
+    assert distance(snapshot, "0003:00:00.0", "0104:00:00.0") == "PIX"
+    assert distance(snapshot, "0003:00:00.0", "0004:00:00.0") == "PIX"
+    assert distance(snapshot, "0003:00:00.0", "0101:00:00.0") == "SYS"
+    assert sum(one.possible is True for one in snapshot.pcie.gpudirect) == 16
+    assert snapshot.pcie.tree("nccl topology file").find("000d:00:00.0").numa_node == 2
+
+
+def test_aws_p4d(read):
+    """8 GPUs, 4 EFA ports: PIX in a group, PHB between the two of a CPU, SYS across."""
+    snapshot = read(aws_p4d())
+    assert (len(snapshot.gpus), len(snapshot.nics)) == (8, 4)
+    assert distance(snapshot, "0000:10:1c.0", "0000:10:1b.0") == "PIX"
+    assert distance(snapshot, "0000:10:1c.0", "0000:20:1b.0") == "PHB"
+    assert distance(snapshot, "0000:10:1c.0", "0000:90:1b.0") == "SYS"
+    assert sum(one.possible is True for one in snapshot.pcie.gpudirect) == 8
+
+
+@pytest.mark.parametrize("text", [azure_ndv4(), aws_p4d()], ids=["azure", "aws"])
+def test_what_a_file_makes_can_be_used(read, text):
+    """Its snapshot goes through JSON, reads well, and the doctor has nothing to say of unknowns."""
+    snapshot = read(text)
+    assert Snapshot.from_json(snapshot.to_json()) == snapshot
+    assert str(snapshot).startswith("Host: unknown (only the topology file")
+    assert "PCIe distances, by nccl topology file" in str(snapshot)
+    assert diagnose(snapshot) == []
+
+
+@pytest.mark.parametrize("text", [azure_ndv4(), aws_p4d()], ids=["azure", "aws"])
+def test_round_trip(read, text):
+    """Written and read again, a tree is the same to its last attribute."""
+    first = read(text)
+    again = read(first.to_nccl_topology())
+    assert again.pcie == first.pcie
+
+
+def test_nccl_takes_what_is_written(read):
+    """NCCL's own parser takes no XML declaration and no tabs, and wants the version first."""
+    text = read(azure_ndv4()).to_nccl_topology()
+    assert text.startswith('<system version="1">\n')
+    assert "\t" not in text
+    assert re.findall(r"<(\w+)", text).count("pci") == 20
+
+
+# What else such files hold
+
+
+def test_nested_switches(read):
+    """Any switch above another makes PXB, whichever side it is on."""
+    inner = switch(2, pci(A, GPU), pci(B, GPU))
+    snapshot = read(system(cpu(0, switch(1, inner, pci(C, GPU), switch(3, pci(N, INFINIBAND))))))
+    assert distance(snapshot, A, B) == "PIX"
+    assert distance(snapshot, A, C) == "PXB"
+    assert distance(snapshot, A, N) == "PXB"
+    assert distance(snapshot, C, N) == "PXB"
+    assert snapshot.pcie == read(snapshot.to_nccl_topology()).pcie
+
+
+def test_devices_below_the_cpu(read):
+    """Without any switch the CPU is between them; upper case and long domains are sysfs's."""
+    long = "00000000:" + A[5:].upper()
+    snapshot = read(system(cpu(0, pci(long, GPU), pci(N, INFINIBAND))))
+    assert distance(snapshot, A, N) == "PHB"
+
+
+def test_no_numa_node(read):
+    """Numaid -1 is no node; two CPU elements of one numaid are one CPU, as NCCL has it."""
+    snapshot = read(system(cpu(-1, pci(A, GPU)), cpu(-1, pci(N, INFINIBAND))))
+    assert "-1" in snapshot.nics[0].numa_node.reason
+    assert distance(snapshot, A, N) == "PHB"
+    assert 'numaid="-1"' in snapshot.to_nccl_topology()
+
+
+def test_missing_attributes(read):
+    """What a file leaves out is unknown with its reason; a device is told by what it holds."""
+    text = (
+        f'<system version="1"><cpu numaid="0"><pci busid="ffff:ff:01.0">'
+        f'<pci busid="{A}"><gpu dev="0" sm="80"/></pci>'
+        f'<pci busid="{N}" link_speed="" link_width=""><nic><net name="mlx5_0"/></nic></pci>'
+        f'<pci busid="{B}"/></pci></cpu></system>'
+    )
+    snapshot = read(text)
+    tree = snapshot.pcie.tree("nccl topology file")
+    kinds = {one.address: one.kind for one in tree.devices}
+    assert kinds == {"ffff:ff:01.0": "bridge", A: "gpu", N: "nic", B: "other"}
+    assert isinstance(tree.find(N).link_gtps, Unknown)
+    assert "no vendor" in tree.find(A).vendor.reason
+    assert (snapshot.nics[0].name, snapshot.nics[0].rdma_device) == ("mlx5_0", "mlx5_0")
+    assert distance(snapshot, A, N) == "PIX"
+
+
+def test_nvlinks(read):
+    """NVLink elements are kept, to GPUs and to switches, and written again."""
+    links = (
+        f'<gpu dev="0"><nvlink target="{B.upper()}" count="4" tclass="0x030200"/>'
+        f'<nvlink target="0000:c1:00.0" count="2" tclass="{NVSWITCH}"/></gpu>'
+    )
+    snapshot = read(system(cpu(0, pci(A, GPU, links), pci(B, GPU))))
+    tree = snapshot.pcie.tree("nccl topology file")
+    assert [(one.gpu, one.peer, one.count) for one in tree.nvlinks] == [
+        (A, B, 4),
+        (A, "0000:c1:00.0", 2),
+    ]
+    assert tree.nvlinks[1].peer_class == NVSWITCH
+    assert read(snapshot.to_nccl_topology()).pcie == snapshot.pcie
+
+
+def test_unknown_elements_are_passed_over(read):
+    """As NCCL does, with all that lies in them."""
+    extra = f'<vendor note="&lt;x&gt;">{cpu(7, pci(D, GPU))}</vendor>'
+    snapshot = read(system(extra, cpu(0, pci(A, GPU))))
+    assert [gpu.pci_address for gpu in snapshot.gpus] == [A]
+
+
+# From sysfs
+
+
+def test_topology_of_sysfs(machine, read):
+    """What sysfs shows, written as NCCL folds it, has the same distances when it is read."""
+    seen = snap(build_host(machine))
+    told = read(seen.to_nccl_topology())
+    for a, b in itertools.combinations((A, B, C, D, N, M), 2):
+        (by_sysfs,) = seen.pcie.between(a, b)
+        assert distance(told, a, b) == by_sysfs.distance
+    # A switch is one element, the root port none.
+    assert told.pcie.tree("nccl topology file").above(A) == ("0000:52:00.0", "0000:50:00.0", "cpu0")
+
+
+def test_nothing_to_write(machine):
+    """A VM without GPU and NIC on PCI has no topology, and the error says so."""
+    with pytest.raises(SnapshotError, match="neither a GPU nor a NIC"):
+        snap(machine).to_nccl_topology()
+
+
+# Bad files
+
+LAUGHS = '<!DOCTYPE s [<!ENTITY a "aa"><!ENTITY b "&a;&a;">]>' + system(cpu(0, pci(A, GPU)))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "no complete XML"),
+        ("<system", "cut short"),
+        (azure_ndv4()[:300], "cut short"),
+        ("{}", "no complete XML"),
+        (LAUGHS, "document type"),
+        ("<nvidia_smi_log/>", "<nvidia_smi_log> where a topology file has <system>"),
+        ('<graphs version="1"/>', "<graphs> where"),
+        (system(version="2"), "version '2' where NCCL reads '1'"),
+        ("<system/>", "version None"),
+        (system(), "no pci element is a GPU or a NIC"),
+        (system(cpu(0, switch(1))), "no pci element is a GPU or a NIC"),
+        (system(cpu(0, '<pci class="0x030200"/>')), "line 3: found a pci element with busid ''"),
+        (system(cpu(0, pci("53:00", GPU))), "busid '53:00'; write it as"),
+        (system(cpu(0, pci(A, GPU), pci(A, GPU))), f"busid {A} a second time"),
+        (system(cpu(0, pci(A, GPU, '<gpu><nvlink target="x"/></gpu>'))), "nvlink with target 'x'"),
+        ("<system version='1'>" + "<a>" * 100, "in one another"),
+        (system("<a/>" * 20000), "more than 16384 elements"),
+        (system("<!--" + " " * (1 << 20) + "-->"), "larger than 1024 KiB"),
+    ],
+)
+def test_bad_file(read, text, message):
+    """A file that is no topology is refused: what was found, where, and what to do."""
+    with pytest.raises(SnapshotError, match=re.escape(message)) as raised:
+        read(text)
+    assert "topology.xml" in str(raised.value)
+
+
+def test_files_that_cannot_be_read(tmp_path):
+    """No file, a folder, and a pipe that nobody writes to are errors of ours, at once."""
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("nothing", "", "pipe"):
+        with pytest.raises(SnapshotError):
+            Snapshot.from_nccl_topology(tmp_path / name)
+
+
+def test_a_file_that_hangs_costs_only_pcie(machine):
+    """A topology file on a dead mount leaves the rest of the snapshot whole."""
+    mounted = threading.Event()
+
+    class Dead(NcclSettings):
+        def topology_file(self):
+            mounted.wait(20)
+            return super().topology_file()
+
+    machine.add_interface("eth0")
+    try:
+        snapshot = snap(machine, nccl=Dead({}, machine.sysfs.parent), time_limit_s=0.3)
+    finally:
+        mounted.set()
+    assert snapshot.probes["pcie"].status == "failed"
+    assert "did not answer within 0.3 s" in snapshot.pcie.reason
+    assert [nic.name for nic in snapshot.nics] == ["eth0"]
+    assert Snapshot.from_json(snapshot.to_json()) == snapshot
+    with pytest.raises(SnapshotError, match="did not answer"):
+        snapshot.to_nccl_topology()
