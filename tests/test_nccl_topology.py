@@ -117,6 +117,16 @@ def test_no_numa_node(read):
     assert 'numaid="-1"' in snapshot.to_nccl_topology()
 
 
+def test_dump_of_several_hosts(read):
+    """In NCCL's dump of several hosts, node 0 of one is not node 0 of another."""
+    cpus = (
+        f'<cpu host_hash="0x{n}" numaid="0">{pci(one, GPU)}</cpu>' for n, one in ((1, A), (2, B))
+    )
+    snapshot = read(system(*cpus))
+    assert distance(snapshot, A, B) == "SYS"
+    assert read(snapshot.to_nccl_topology()).pcie == snapshot.pcie
+
+
 def test_missing_attributes(read):
     """What a file leaves out is unknown with its reason; a device is told by what it holds."""
     text = (

@@ -324,6 +324,30 @@ def test_matrix(flat):
     assert "GPUDirect RDMA possible: GPU0-NIC0 (PIX is within PXB, NCCL's limit)" in text
 
 
+def test_one_gpu_alone(machine):
+    """With nothing to measure it against, that is said instead of a matrix."""
+    add_gpu(machine, A)
+    assert "PCIe: no distances" in str(snap(machine, FakeNvml(h100())))
+
+
+def test_many_nics(machine):
+    """On a host with more than 32 RDMA functions, GPUs are still measured against each."""
+    add_gpu(machine, A)
+    for number in range(33):
+        add_port(machine, f"0000:{0x60 + number:02x}:00.0", f"mlx5_{number}")
+    distances = snap(machine).pcie.distances
+    assert len(distances) == 33
+    assert {one.a for one in distances} == {A}
+
+
+def test_an_edited_ring(machine):
+    """A snapshot whose bridges were edited into a ring is read, and asked, without end or harm."""
+    bridge = add_bridge(machine, "0000:50:00.0")
+    add_gpu(machine, A, bridge)
+    text = snap(machine).to_json().replace('"parent": "pci0000:00"', f'"parent": "{A}"')
+    assert Snapshot.from_json(text).pcie.tree("sysfs").above(A) == ("0000:50:00.0", A)
+
+
 def test_matrix_in_a_notebook(flat):
     """A notebook shows the same matrix below its tables."""
     html = resources_view(with_file(flat, TOLD))._repr_html_()

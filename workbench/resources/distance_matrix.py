@@ -24,9 +24,10 @@ def matrix(snapshot: Snapshot) -> Iterator[str]:
         return
     labels = _labels(pcie, snapshot.gpus)
     if not labels:
-        yield "PCIe: neither GPU nor NIC is on a PCI bus that this VM sees"
+        yield "PCIe: no distances, there is at most one GPU or NIC on a PCI bus that this VM sees"
         return
-    yield f"PCIe distances, by {' and '.join(tree.source for tree in pcie.trees)}:"
+    sources = dict.fromkeys(one.source for one in pcie.distances)
+    yield f"PCIe distances, by {' and '.join(sources)}:"
     yield from _rows(pcie, labels)
     yield f"  {_LEGEND}"
     yield from _nics(labels, snapshot.nics)
@@ -81,7 +82,9 @@ def _cell(pcie: Pcie, a: str, b: str) -> str:
     if a == b:
         return "X"
     found = pcie.distance(a, b)
-    return "?" if found is None or isinstance(found.distance, Unknown) else found.distance
+    if found is None:
+        return "-"  # of many NICs, not every pair is measured
+    return "?" if isinstance(found.distance, Unknown) else found.distance
 
 
 def _nics(labels: dict[str, str], nics: tuple[Nic, ...]) -> Iterator[str]:

@@ -40,7 +40,7 @@ def read_topology(path: str | Path) -> PciTree:
     Raises
     ------
     SnapshotError
-        The file cannot be read, or is no topology file that NCCL would take.
+        The file cannot be read, or is no topology file.
     """
     path = Path(path)
     try:
@@ -143,6 +143,8 @@ class _Reader:
         text = attributes.get("numaid", "")
         node = _int(text, "the topology file gives the CPU no numaid")
         name = f"cpu{text or '?'}"
+        if attributes.get("host_hash"):  # a dump of NVLinks across VMs holds the CPUs of each
+            name += f"@{attributes['host_hash']}"
         if isinstance(node, int) and node < 0:
             node = Unknown(f"the topology file says {node}: the guest was given no NUMA node")
         # NCCL knows CPUs by their node: a second one with the same is the same.

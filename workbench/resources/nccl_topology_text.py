@@ -49,8 +49,9 @@ def _cpu(tree: PciTree, device: PciDevice) -> tuple[str, dict[str, str]]:
     node = "-1" if isinstance(device.numa_node, Unknown) else str(device.numa_node)
     if tree.source == SYSFS:
         return f"cpu{node}", {"numaid": node}
-    root = next(one for one in tree.roots if one.name == tree.above(device.address)[-1])
-    return root.name, {"numaid": node, **root.cpu}
+    name = tree.above(device.address)[-1]
+    root = next((one for one in tree.roots if one.name == name), None)
+    return name, {"numaid": node, **(root.cpu if root else {})}
 
 
 def _pci(

@@ -17,7 +17,7 @@ TOPOLOGY_FILE = "nccl topology file"
 """Source: what NCCL is told about a VM, and believes over sysfs."""
 NVML = "nvml"
 """Source: what the NVIDIA driver says; distances only, there is no tree."""
-SOURCES = (TOPOLOGY_FILE, NVML, SYSFS)
+SOURCES = (TOPOLOGY_FILE, SYSFS, NVML)
 """The sources of a distance, the one that NCCL goes by first."""
 
 
@@ -136,9 +136,11 @@ class PciTree:
     def above(self, address: str) -> tuple[str, ...]:
         """Give what lies above a device: bridges from the nearest up, then the root."""
         parents = {device.address: device.parent for device in self.devices}
-        found = []
+        found: list[str] = []
         while address in parents:
             address = parents[address]
+            if address in found:  # an edited file may hold a ring
+                break
             found.append(address)
         return tuple(found)
 
@@ -237,7 +239,7 @@ class Pcie:
     def between(self, a: str, b: str) -> tuple[Distance, ...]:
         """Give what each source says of two PCI addresses, the one NCCL goes by first."""
         found = [one for one in self.distances if {one.a, one.b} == {a, b}]
-        return tuple(sorted(found, key=lambda one: SOURCES.index(one.source)))
+        return tuple(sorted(found, key=lambda one: _rank(one.source)))
 
     def distance(self, a: str, b: str) -> Distance | None:
         """Give the distance of two PCI addresses, of the best source that knows it."""
@@ -260,6 +262,10 @@ class Pcie:
             for (a, b), said in pairs.items()
             if len({in_nccls_words(one.distance) for one in said}) > 1
         )
+
+
+def _rank(source: str) -> int:
+    return SOURCES.index(source) if source in SOURCES else len(SOURCES)
 
 
 def in_nccls_words(distance: str | Unknown) -> str:

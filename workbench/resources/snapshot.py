@@ -263,7 +263,7 @@ class Snapshot:
         Raises
         ------
         SnapshotError
-            The file cannot be read, or is no topology file that NCCL would take.
+            The file cannot be read, or is no topology file.
         """
         from workbench.resources.topology_snapshot import snapshot_of_topology  # imports this
 

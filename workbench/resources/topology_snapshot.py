@@ -30,7 +30,7 @@ def snapshot_of_topology(path: str | Path) -> Snapshot:
     Raises
     ------
     SnapshotError
-        The file cannot be read, or is no topology file that NCCL would take.
+        The file cannot be read, or is no topology file.
     """
     tree = read_topology(path)
     gpus = [one for one in tree.devices if one.kind == "gpu"]
