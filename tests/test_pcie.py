@@ -82,11 +82,21 @@ def test_root_complexes_without_a_node(machine, nodes, distance):
     add_port(machine, N, "mlx5_0", "pci0001:00", numa=-1)
     if nodes == 1:
         (machine.sysfs / "devices/system/node/node1").rmdir()
-    (found,) = snap(machine).pcie.between(A, N)
+    snapshot = snap(machine, FakeNvml(h100()))
+    (found,) = snapshot.pcie.between(A, N)
     if distance is None:
         assert "NODE or SYS" in found.distance.reason
+        assert "? GPU0-NIC0: NODE or SYS" in str(snapshot)
     else:
         assert found.distance == distance
+
+
+def test_half_a_node(machine):
+    """NCCL takes -1 for a node like any other: a GPU on node 0 and a NIC on none are SYS for it."""
+    add_gpu(machine, A, numa=0)
+    add_port(machine, N, "mlx5_0", "pci0001:00", numa=-1)
+    assert isinstance(snap(machine).pcie.distance(A, N).distance, Unknown)
+    assert gpudirect(snap(machine), A, N).why.startswith("SYS is beyond PXB")
 
 
 def test_plain_nics_stay_out_where_there_is_rdma(host):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import combinations
 
 from workbench.resources.pcie import TOPOLOGY_FILE, GpuDirect, PciDevice, Pcie
 from workbench.resources.snapshot import Gpu, Nic, Snapshot
@@ -10,7 +11,7 @@ from workbench.resources.unknown import Unknown
 
 _LEGEND = (
     "X itself, PIX one PCIe switch, PXB several, PHB the CPU's host bridge, "
-    "NODE two host bridges of a NUMA node, SYS two NUMA nodes, ? unknown"
+    "NODE two host bridges of a NUMA node, SYS two NUMA nodes, ? not known, - not measured"
 )
 
 
@@ -31,6 +32,7 @@ def matrix(snapshot: Snapshot) -> Iterator[str]:
     yield from _rows(pcie, labels)
     yield f"  {_LEGEND}"
     yield from _nics(labels, snapshot.nics)
+    yield from _not_known(pcie, labels)
     yield from _topology_file(pcie, labels)
     yield from _differences(pcie, labels)
     yield from _gpudirect(pcie, labels)
@@ -101,6 +103,16 @@ def _nics(labels: dict[str, str], nics: tuple[Nic, ...]) -> Iterator[str]:
         yield f"  {', '.join(known)}"
 
 
+def _not_known(pcie: Pcie, labels: dict[str, str]) -> Iterator[str]:
+    folded: dict[str, list[str]] = {}
+    for a, b in combinations(labels, 2):
+        found = pcie.distance(a, b)
+        if found is not None and isinstance(found.distance, Unknown):
+            folded.setdefault(found.distance.reason, []).append(f"{labels[a]}-{labels[b]}")
+    for reason, pairs in folded.items():
+        yield f"  ? {_some(pairs)}: {reason}"
+
+
 def _topology_file(pcie: Pcie, labels: dict[str, str]) -> Iterator[str]:
     file, told = pcie.topology_file, pcie.tree(TOPOLOGY_FILE)
     if isinstance(file, Unknown):
@@ -131,6 +143,8 @@ def _gpudirect(pcie: Pcie, labels: dict[str, str]) -> Iterator[str]:
             folded.setdefault((_answer(one), one.why), []).append(pair)
     for (answer, why), pairs in folded.items():
         yield f"  GPUDirect RDMA {answer}: {_some(pairs)} ({why})"
+    if any(one.possible is True for one in pcie.gpudirect):
+        yield f"  GPU memory is opened to NICs by: {pcie.peer_memory}"
 
 
 def _answer(one: GpuDirect) -> str:

@@ -7,9 +7,10 @@ CPU; neither sysfs nor most topology files show C2C, so that is not judged here.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import product
 from pathlib import Path
 
-from workbench.resources.distances import endpoints, measure
+from workbench.resources.distances import endpoints, measure, switches_above
 from workbench.resources.files import read_text
 from workbench.resources.nccl_settings import NcclSettings
 from workbench.resources.pcie import SYSFS, GpuDirect, PciDevice, PciTree, in_nccls_words
@@ -37,19 +38,14 @@ def judge(trees: Sequence[PciTree], settings: NcclSettings, nodes: int) -> Itera
     """
     level, set_by = _level(settings)
     limit = f"{set_by}={level}" if set_by else f"{level}, NCCL's limit"
-    seen = set()
-    for tree in trees:
-        gpus, nics = endpoints(_of_the_machine(trees))
-        for gpu in gpus:
-            for nic in nics:
-                a, b = tree.find(gpu.address), tree.find(nic.address)
-                if (gpu.address, nic.address) in seen or (a is None and b is None):
-                    continue
-                seen.add((gpu.address, nic.address))
-                possible, why = _one(tree, a, b, nodes, level, limit)
-                if _no_rdma(nic):
-                    possible, why = False, "the NIC has no RDMA device in this VM"
-                yield GpuDirect(gpu.address, nic.address, possible, why, tree.source)
+    for gpu, nic in _pairs(trees):
+        # NCCL goes by the first tree that has either of the two.
+        tree = next(one for one in trees if one.find(gpu.address) or one.find(nic.address))
+        a, b = tree.find(gpu.address), tree.find(nic.address)
+        possible, why = _one(tree, a, b, nodes, level, limit)
+        if nic.rdma_devices == ():
+            possible, why = False, "the NIC has no RDMA device in this VM"
+        yield GpuDirect(gpu.address, nic.address, possible, why, tree.source)
 
 
 def peer_memory(sysfs: Path) -> str | Unknown:
@@ -75,25 +71,24 @@ def _one(
         return Unknown(why), why
     distance = measure(tree, a, b, nodes)
     taken_for = in_nccls_words(distance)
-    # An address of a topology file is the word of whoever wrote it; ACS is seen in sysfs only.
+    if isinstance(distance, Unknown) and type(a.numa_node) is not type(b.numa_node):
+        taken_for = "SYS"  # NCCL takes -1 for one more node
     if _ORDER.index(taken_for) <= _ORDER.index(level):
         return True, f"{taken_for} is within {limit}{_redirected(tree, a, b)}"
     why = f"{taken_for} is beyond {limit}"
-    if tree.source == SYSFS:
+    if tree.source == SYSFS and not switches_above(tree, a.address):
         why += (
-            "; this is the guest's own view, which hides the host's switches: where GPU and NIC "
-            "share one, a topology file (NCCL_TOPO_FILE) tells NCCL"
+            "; a guest may not see the host's switches: where GPU and NIC share one, a topology "
+            "file (NCCL_TOPO_FILE) tells NCCL so"
         )
     return False, why
 
 
-def _of_the_machine(trees: Sequence[PciTree]) -> PciTree:
-    """Give the tree that lists what is really there: sysfs's, if there is one."""
-    return next((tree for tree in trees if tree.source == SYSFS), trees[0])
-
-
-def _no_rdma(nic: PciDevice) -> bool:
-    return nic.rdma_devices == ()
+def _pairs(trees: Sequence[PciTree]) -> Iterator[tuple[PciDevice, PciDevice]]:
+    """Give each GPU with each NIC that is really there: by sysfs, if there is one."""
+    tree = next((one for one in trees if one.source == SYSFS), None) or next(iter(trees), None)
+    gpus, nics = endpoints(tree) if tree else ([], [])
+    return product(gpus, nics)
 
 
 def _redirected(tree: PciTree, a: PciDevice, b: PciDevice) -> str:

@@ -271,7 +271,7 @@ def _rank(source: str) -> int:
 def in_nccls_words(distance: str | Unknown) -> str:
     """Give what NCCL takes a distance for.
 
-    NCCL knows no NODE. Where it is told no NUMA node of either device, it
-    takes both for one CPU's: PHB.
+    NCCL knows no NODE. Where it is told the NUMA node of neither device, which
+    leaves the distance unknown to us, it takes both for one CPU's: PHB.
     """
     return "PHB" if isinstance(distance, Unknown) or distance == "NODE" else distance
