@@ -10,18 +10,38 @@ A value that cannot be read is an `Unknown` with its reason.
 
 from __future__ import annotations
 
+from workbench.resources.gpu_records import (
+    Clocks,
+    Ecc,
+    Fabric,
+    GpuPair,
+    Licence,
+    NvLink,
+    NvLinks,
+    PcieLink,
+)
 from workbench.resources.probes import take_snapshot
 from workbench.resources.snapshot import UNLIMITED, Gid, Gpu, Host, Nic, Probe, Snapshot
 from workbench.resources.unknown import Unknown
+from workbench.resources.vgpu import VgpuProfile
 
 __all__ = [
     "UNLIMITED",
+    "Clocks",
+    "Ecc",
+    "Fabric",
     "Gid",
     "Gpu",
+    "GpuPair",
     "Host",
+    "Licence",
     "Nic",
+    "NvLink",
+    "NvLinks",
+    "PcieLink",
     "Probe",
     "Snapshot",
     "Unknown",
+    "VgpuProfile",
     "take_snapshot",
 ]

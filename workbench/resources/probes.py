@@ -46,7 +46,8 @@ def take_snapshot(
     sysfs, procfs = Path(sysfs), Path(procfs)
     host, host_probe = _run("host", lambda: probe_host(sysfs, procfs), time_limit_s)
     nics, nics_probe = _run("nics", lambda: probe_nics(sysfs), time_limit_s)
-    gpus, gpus_probe = _run("gpus", lambda: probe_gpus(nvml), time_limit_s)
+    found, gpus_probe = _run("gpus", lambda: probe_gpus(nvml, time_limit_s), time_limit_s)
+    gpus, gpu_pairs = found or ((), Unknown(gpus_probe.reason))
     if nics_probe.status == "ok" and not nics:
         nics_probe = Probe("absent", "this machine has no network interface", nics_probe.elapsed_ms)
     if gpus_probe.status == "ok" and not gpus:
@@ -54,7 +55,8 @@ def take_snapshot(
     return Snapshot(
         taken_at=time.time(),
         host=host if isinstance(host, Host) else unknown_host(host_probe.reason),
-        gpus=gpus or (),
+        gpus=gpus,
+        gpu_pairs=gpu_pairs,
         nics=nics or (),
         probes={"host": host_probe, "gpus": gpus_probe, "nics": nics_probe},
     )

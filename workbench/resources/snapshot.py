@@ -10,7 +10,9 @@ from typing import Any, ClassVar
 
 from workbench.errors import SnapshotError
 from workbench.resources.codec import decode, encode
+from workbench.resources.gpu_records import Clocks, Ecc, GpuPair, Licence, NvLinks, PcieLink
 from workbench.resources.unknown import Unknown
+from workbench.resources.vgpu import VgpuProfile
 
 UNLIMITED = "unlimited"
 """What a limit says where the kernel sets none; it is known, so not `Unknown`."""
@@ -83,6 +85,18 @@ class Gpu:
         The guest driver's, and the newest CUDA that it serves.
     compute_capability
         Such as ``"9.0"``.
+    vgpu
+        What the profile's name says: board, frame buffer, what it permits.
+    licence
+        Of a vGPU.
+    ecc, clocks, pcie_link
+        Of the GPU itself; a MIG device has those of the GPU that it is cut from.
+    persistence_mode
+        Whether the driver stays loaded while nothing runs.
+    compute_mode
+        ``"default"``, ``"exclusive process"`` (one process at a time) or ``"prohibited"``.
+    nvlink
+        Its links to other GPUs or switches, one by one and together.
     """
 
     index: int
@@ -95,6 +109,14 @@ class Gpu:
     driver_version: str | Unknown
     cuda_version: str | Unknown
     compute_capability: str | Unknown
+    vgpu: VgpuProfile | Unknown
+    licence: Licence | Unknown
+    ecc: Ecc | Unknown
+    clocks: Clocks | Unknown
+    pcie_link: PcieLink | Unknown
+    persistence_mode: bool | Unknown
+    compute_mode: str | Unknown
+    nvlink: NvLinks | Unknown
 
 
 @dataclass(frozen=True)
@@ -197,6 +219,8 @@ class Snapshot:
         Seconds since the epoch.
     host, gpus, nics
         The parts.
+    gpu_pairs
+        What is between every two GPUs.
     probes
         For each part how it was come by: ``snapshot.probes["gpus"].reason``.
     """
@@ -206,6 +230,7 @@ class Snapshot:
     taken_at: float
     host: Host
     gpus: tuple[Gpu, ...]
+    gpu_pairs: tuple[GpuPair, ...] | Unknown
     nics: tuple[Nic, ...]
     probes: Mapping[str, Probe]
 
