@@ -24,7 +24,7 @@ def detail_lines(gpu: Gpu) -> Iterator[str]:
     """Give what a GPU's own fields say beyond its name: one line per subject."""
     if isinstance(gpu.vgpu, VgpuProfile):
         yield f"profile {gpu.vgpu_profile}: {_profile(gpu.vgpu)}, {_licence(gpu.licence)}"
-    yield f"{_clocks(gpu.clocks)}, {_pcie(gpu.pcie_link)}, {_ecc(gpu.ecc)}"
+    yield _state(gpu)
     yield f"NVLink: {_nvlink(gpu.nvlink)}"
 
 
@@ -39,6 +39,15 @@ def pair_lines(pairs: tuple[GpuPair, ...] | Unknown) -> Iterator[str]:
     for what, names in alike.items():
         some = ", ".join(names) if len(names) <= _PAIRS_NAMED else f"({len(names)} pairs)"
         yield f"between GPUs {some}: {what}"
+
+
+def _state(gpu: Gpu) -> str:
+    clock = gpu.clocks.sm_mhz if isinstance(gpu.clocks, Clocks) else gpu.clocks
+    link = gpu.pcie_link.generation if isinstance(gpu.pcie_link, PcieLink) else gpu.pcie_link
+    ecc = gpu.ecc.enabled if isinstance(gpu.ecc, Ecc) else gpu.ecc
+    if isinstance(clock, Unknown) and clock == link == ecc:
+        return f"clocks, PCIe and ECC {clock}"  # one reason, such as a lost GPU, once
+    return f"{_clocks(gpu.clocks)}, {_pcie(gpu.pcie_link)}, {_ecc(gpu.ecc)}"
 
 
 def _profile(profile: VgpuProfile) -> str:
@@ -60,7 +69,8 @@ def _permitted(profile: VgpuProfile) -> str:
         names = [name for name, may in each.items() if may is answer]
         if names:
             parts.append(words.format((" and " if answer else " or ").join(names)))
-    parts += [f"{name} {may}" for name, may in each.items() if isinstance(may, Unknown)]
+    for why in dict.fromkeys(may for may in each.values() if isinstance(may, Unknown)):
+        parts.append(f"{' and '.join(name for name, may in each.items() if may == why)} {why}")
     return ", ".join(parts)
 
 
@@ -76,8 +86,9 @@ def _clocks(clocks: Clocks | Unknown) -> str:
         return f"clocks {clocks}"
     if isinstance(clocks.sm_mhz, Unknown):
         return f"SM clock {clocks.sm_mhz}"
-    held = f" ({', '.join(clocks.held_by)})" if isinstance(clocks.held_by, tuple) else ""
-    return f"SM at {clocks.sm_mhz} of {clocks.sm_max_mhz} MHz{held if clocks.held_by else ''}"
+    most = f" of {clocks.sm_max_mhz}" if isinstance(clocks.sm_max_mhz, int) else ""
+    held = clocks.held_by if isinstance(clocks.held_by, tuple) else ()
+    return f"SM at {clocks.sm_mhz}{most} MHz" + (f" ({', '.join(held)})" if held else "")
 
 
 def _pcie(link: PcieLink | Unknown) -> str:
@@ -145,5 +156,7 @@ def _fabric(nvlink: NvLinks) -> str:
 
 def _between(pair: GpuPair) -> str:
     read, write = pair.p2p_read, pair.p2p_write
+    if isinstance(read, Unknown) and pair.topology == read == write == pair.p2p_nvlink:
+        return str(read)
     peer = f"{read}" if read == write else f"read {read}, write {write}"
     return f"{pair.topology} over PCIe; peer-to-peer {peer}; by NVLink {pair.p2p_nvlink}"

@@ -70,9 +70,7 @@ def _link(nvml: Nvml, handle: Any, number: int, state: int | Unknown) -> NvLink:
         state="up",
         version=version,
         peer=_peer(ask(nvml, handle, "nvmlDeviceGetNvLinkRemoteDeviceType", number)),
-        peer_pci_address=pci_address(
-            ask(nvml, handle, "nvmlDeviceGetNvLinkRemotePciInfo", number)
-        ),
+        peer_pci_address=pci_address(ask(nvml, handle, "nvmlDeviceGetNvLinkRemotePciInfo", number)),
         nominal_gb_per_s=_nominal(version),
     )
 
