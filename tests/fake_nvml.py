@@ -39,9 +39,9 @@ class Between:
     """Two GPUs: nvmlGpuTopologyLevel_t, and nvmlGpuP2PStatus_t by what is asked for."""
 
     level: int | None
-    read: int = 0
-    write: int = 0
-    nvlink: int = 0
+    read: int | None = 0
+    write: int | None = 0
+    nvlink: int | None = 0
 
 
 @dataclass
@@ -317,7 +317,7 @@ class FakeNvml:
     def _between(self, device, other):
         places = [i for i, one in enumerate(self.devices) if one is device or one is other]
         found = self.between.get(tuple(places))
-        return self._value(other, found)
+        return self._value(other, self._value(device, found or Between(None, None, None, None)))
 
     @staticmethod
     def _value(device, value):

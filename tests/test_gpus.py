@@ -29,6 +29,7 @@ from nvml_machines import (
 
 from workbench.resources import Snapshot, Unknown
 from workbench.resources.vgpu import decode_profile
+from workbench.widgets.machine import resources_view
 
 MACHINES = [
     hgx_a100,
@@ -77,7 +78,7 @@ def test_state_of_a_gpu(look):
     assert (gpu.clocks.memory_mhz, gpu.clocks.memory_max_mhz) == (2619, 2619)
     assert dataclasses.astuple(gpu.pcie_link) == (5, 5, 16, 16)
     assert (gpu.persistence_mode, gpu.compute_mode) == (True, "default")
-    assert gpu.licence == Unknown("not a vGPU: it needs no licence")
+    assert gpu.licence == Unknown("not a vGPU: it computes without a licence")
 
 
 def test_errors_and_what_holds_the_clocks(look):
@@ -391,3 +392,12 @@ def test_read_in_a_terminal(look, build, lines):
     text = str(look(build()))
     for line in lines:
         assert line in text
+
+
+def test_read_in_a_notebook(look):
+    """The table has a profile and the links in words; where there are none, the reason."""
+    html = resources_view(look(hgx_a100()))._repr_html_()
+    assert "12 links of generation 3, all up, 300 GB/s each way, to the switch" in html
+    assert 'title="not a vGPU"' in html
+    guest = resources_view(look(a100_guest("A100-4C", 4)))._repr_html_()
+    assert "4 GB of 40 GB, a fraction, GPUDirect possible, no P2P" in guest

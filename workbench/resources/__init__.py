@@ -14,6 +14,7 @@ from workbench.resources.gpu_records import (
     Clocks,
     Ecc,
     Fabric,
+    Gpu,
     GpuPair,
     Licence,
     NvLink,
@@ -21,7 +22,7 @@ from workbench.resources.gpu_records import (
     PcieLink,
 )
 from workbench.resources.probes import take_snapshot
-from workbench.resources.snapshot import UNLIMITED, Gid, Gpu, Host, Nic, Probe, Snapshot
+from workbench.resources.snapshot import UNLIMITED, Gid, Host, Nic, Probe, Snapshot
 from workbench.resources.unknown import Unknown
 from workbench.resources.vgpu import VgpuProfile
 

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from workbench.resources.gpu_records import (
     Clocks,
     Ecc,
+    Gpu,
     GpuPair,
     Licence,
     NvLink,
     NvLinks,
     PcieLink,
 )
-from workbench.resources.snapshot import Gpu
 from workbench.resources.unknown import Unknown
 from workbench.resources.vgpu import VgpuProfile
 
@@ -23,9 +23,21 @@ _PAIRS_NAMED = 4  # further pairs of one kind are counted, so that 64 GPUs stay 
 def detail_lines(gpu: Gpu) -> Iterator[str]:
     """Give what a GPU's own fields say beyond its name: one line per subject."""
     if isinstance(gpu.vgpu, VgpuProfile):
-        yield f"profile {gpu.vgpu_profile}: {_profile(gpu.vgpu)}, {_licence(gpu.licence)}"
+        yield f"profile {gpu.vgpu_profile}: {profile_words(gpu)}, {_licence(gpu.licence)}"
     yield _state(gpu)
-    yield f"NVLink: {_nvlink(gpu.nvlink)}"
+    yield f"NVLink: {nvlink_words(gpu)}"
+
+
+def profile_words(gpu: Gpu) -> str | Unknown:
+    """Say what a vGPU's profile stands for and what it permits."""
+    return gpu.vgpu if isinstance(gpu.vgpu, Unknown) else _profile(gpu.vgpu)
+
+
+def nvlink_words(gpu: Gpu) -> str | Unknown:
+    """Say how many links there are, how many are up, how fast and to whom."""
+    if isinstance(gpu.nvlink, Unknown):
+        return gpu.nvlink
+    return gpu.nvlink.links if isinstance(gpu.nvlink.links, Unknown) else _links(gpu.nvlink)
 
 
 def pair_lines(pairs: tuple[GpuPair, ...] | Unknown) -> Iterator[str]:
@@ -69,8 +81,10 @@ def _permitted(profile: VgpuProfile) -> str:
         names = [name for name, may in each.items() if may is answer]
         if names:
             parts.append(words.format((" and " if answer else " or ").join(names)))
-    for why in dict.fromkeys(may for may in each.values() if isinstance(may, Unknown)):
-        parts.append(f"{' and '.join(name for name, may in each.items() if may == why)} {why}")
+    reasons = dict.fromkeys(may for may in each.values() if isinstance(may, Unknown))
+    parts += [
+        f"{' and '.join(n for n, may in each.items() if may == why)} {why}" for why in reasons
+    ]
     return ", ".join(parts)
 
 
@@ -116,12 +130,9 @@ def _ecc(ecc: Ecc | Unknown) -> str:
     return text + (", A ROW COULD NOT BE REMAPPED" if ecc.remapping_failed is True else "")
 
 
-def _nvlink(nvlink: NvLinks | Unknown) -> str:
-    if isinstance(nvlink, Unknown):
-        return str(nvlink)
-    if isinstance(nvlink.links, Unknown):
-        return str(nvlink.links)
-    links, up = nvlink.links, [link for link in nvlink.links if link.state == "up"]
+def _links(nvlink: NvLinks) -> str:
+    links = nvlink.links if isinstance(nvlink.links, tuple) else ()
+    up = [link for link in links if link.state == "up"]
     state = "all up" if len(up) == len(links) else f"{len(up)} up" if up else "none up"
     words = f"{len(links)} links{_generation(links)}, {state}"
     if up:

@@ -14,13 +14,12 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from workbench.resources.gpu_pairs import gpu_pairs
-from workbench.resources.gpu_records import GpuPair, NvLinks
+from workbench.resources.gpu_records import Gpu, GpuPair, NvLinks
 from workbench.resources.gpu_state import GpuState, gpu_state, unknown_state
 from workbench.resources.lanes import Lane
 from workbench.resources.nvlinks import nvlinks
 from workbench.resources.nvml import Library, Nvml
 from workbench.resources.nvml_devices import ask, devices, pci_address
-from workbench.resources.snapshot import Gpu
 from workbench.resources.unknown import Unknown
 from workbench.resources.vgpu import VgpuProfile, decode_profile
 

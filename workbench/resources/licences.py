@@ -19,11 +19,11 @@ _NO_DATE = {
 
 
 def licence(nvml: Nvml, form: str | Unknown, handle: Any) -> Licence | Unknown:
-    """Ask for a vGPU's licence; GPUs of another form need none."""
+    """Ask for a vGPU's licence; GPUs of another form compute without one."""
     if isinstance(form, Unknown):
         return form
     if form != "vgpu":
-        return Unknown("not a vGPU: it needs no licence")
+        return Unknown("not a vGPU: it computes without a licence")
     found = ask(nvml, handle, "nvmlDeviceGetGridLicensableFeatures")
     if isinstance(found, Unknown):
         return found

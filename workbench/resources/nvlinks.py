@@ -116,9 +116,10 @@ def _fabric(nvml: Nvml, handle: Any) -> Fabric | Unknown:
         found = nvml.fill("nvmlDeviceGetGpuFabricInfo", handle, "c_nvmlGpuFabricInfo_t")
     if isinstance(found, Unknown):
         return found
-    if found.state == 0:
+    number = found.state & 0xFF  # a byte in nvml.h; pynvml reads the padding behind it too
+    if number == 0:
         return _FABRIC_UNSUPPORTED
-    state = _FABRIC_STATES.get(found.state, Unknown(f"the driver reports state {found.state}"))
+    state = _FABRIC_STATES.get(number, Unknown(f"the driver reports state {number}"))
     if state != "completed":
         return Fabric(state, Unknown("the registration has not ended"))
     return Fabric(state, "success" if found.status == 0 else nvml.reason(found.status))

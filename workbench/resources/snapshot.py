@@ -10,9 +10,8 @@ from typing import Any, ClassVar
 
 from workbench.errors import SnapshotError
 from workbench.resources.codec import decode, encode
-from workbench.resources.gpu_records import Clocks, Ecc, GpuPair, Licence, NvLinks, PcieLink
+from workbench.resources.gpu_records import Gpu, GpuPair
 from workbench.resources.unknown import Unknown
-from workbench.resources.vgpu import VgpuProfile
 
 UNLIMITED = "unlimited"
 """What a limit says where the kernel sets none; it is known, so not `Unknown`."""
@@ -61,62 +60,6 @@ class Host:
     nvidia_pci_addresses: tuple[str, ...] | Unknown
     kernel: str | Unknown
     os: str | Unknown
-
-
-@dataclass(frozen=True)
-class Gpu:
-    """One GPU, vGPU or MIG device, as the guest's driver reports it.
-
-    Attributes
-    ----------
-    index
-        NVML's index; MIG devices carry the index of the GPU they are cut from.
-    uuid, name
-        As NVML gives them.
-    pci_address
-        As sysfs writes it: ``"0000:53:00.0"``.
-    memory_bytes
-        Frame buffer that this device owns.
-    form
-        ``"whole"`` (bare metal), ``"passthrough"``, ``"vgpu"`` or ``"mig"``.
-    vgpu_profile
-        As the driver names it: ``"A100-40C"``.
-    driver_version, cuda_version
-        The guest driver's, and the newest CUDA that it serves.
-    compute_capability
-        Such as ``"9.0"``.
-    vgpu
-        What the profile's name says: board, frame buffer, what it permits.
-    licence
-        Of a vGPU.
-    ecc, clocks, pcie_link
-        Of the GPU itself; a MIG device has those of the GPU that it is cut from.
-    persistence_mode
-        Whether the driver stays loaded while nothing runs.
-    compute_mode
-        ``"default"``, ``"exclusive process"`` (one process at a time) or ``"prohibited"``.
-    nvlink
-        Its links to other GPUs or switches, one by one and together.
-    """
-
-    index: int
-    uuid: str | Unknown
-    name: str | Unknown
-    pci_address: str | Unknown
-    memory_bytes: int | Unknown
-    form: str | Unknown
-    vgpu_profile: str | Unknown
-    driver_version: str | Unknown
-    cuda_version: str | Unknown
-    compute_capability: str | Unknown
-    vgpu: VgpuProfile | Unknown
-    licence: Licence | Unknown
-    ecc: Ecc | Unknown
-    clocks: Clocks | Unknown
-    pcie_link: PcieLink | Unknown
-    persistence_mode: bool | Unknown
-    compute_mode: str | Unknown
-    nvlink: NvLinks | Unknown
 
 
 @dataclass(frozen=True)

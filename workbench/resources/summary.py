@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from workbench.resources.gpu_records import Gpu
 from workbench.resources.gpu_summary import detail_lines, pair_lines
-from workbench.resources.snapshot import Gpu, Host, Nic, Snapshot
+from workbench.resources.snapshot import Host, Nic, Snapshot
 from workbench.resources.unknown import Unknown
 
 _TITLES = {"gpus": "GPUs", "nics": "NICs"}
