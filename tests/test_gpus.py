@@ -271,6 +271,13 @@ def test_link_that_is_down(look):
     assert nvlink.nominal_gb_per_s == 50
 
 
+def test_peer_without_an_address(look):
+    """A peer whose address the driver leaves empty is unknown; the rest of the link is there."""
+    (link,) = look(FakeNvml(h100(links=(Link(peer=""),)))).gpus[0].nvlink.links
+    assert (link.state, link.peer) == ("up", "switch")
+    assert "''" in link.peer_pci_address.reason
+
+
 def test_version_without_a_rate(look):
     """Of a version whose rate is not published here, no rate is guessed."""
     nvlink = look(FakeNvml(h100(links=(Link(version=8),)))).gpus[0].nvlink
@@ -342,6 +349,15 @@ def test_call_that_hangs_costs_its_part(look, call, part):
     assert nvml.opened == 1  # a library that hangs is not asked to close
     assert snapshot.probes["gpus"].status == "ok"
     assert gpu.name == "NVIDIA A100-SXM4-40GB"
+
+
+def test_part_that_fails_costs_only_itself(look):
+    """An answer that nobody expected costs the part that asked, and says what it was."""
+    snapshot = look(FakeNvml(a100(0, "00000000:06:00.0", held="hot", links=(Link(),))))
+    (gpu,) = snapshot.gpus
+    assert "bit_length" in gpu.clocks.reason
+    assert gpu.nvlink.nominal_gb_per_s == 25
+    assert snapshot.probes["gpus"].status == "ok"
 
 
 # As text

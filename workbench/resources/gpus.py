@@ -80,7 +80,11 @@ def _detailed(
 
 def _part(lane: Lane, ask_all: Callable[[], T], ends: float) -> T | Unknown:
     # Half of what is left, so that three parts that hang still leave time to answer.
-    return lane.run(ask_all, max(0.0, ends - time.monotonic()) / 2)
+    limit_s = round(max(0.0, ends - time.monotonic()) / 2, 2)
+    try:
+        return lane.run(ask_all, limit_s)
+    except Exception as error:  # noqa: BLE001  # a part that fails costs its own values only
+        return Unknown(f"{type(error).__name__}: {error}")
 
 
 def _each(part: list[T] | Unknown, unknown: Callable[[Unknown], Any], count: int) -> list[Any]:

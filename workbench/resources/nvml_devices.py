@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -43,8 +44,10 @@ def pci_address(info: Any) -> str | Unknown:
     if isinstance(info, Unknown):
         return info
     text = info.busId.decode() if isinstance(info.busId, bytes) else str(info.busId)
-    domain, _, rest = text.lower().partition(":")
-    return f"{int(domain, 16):04x}:{rest}"
+    match = re.fullmatch(r"([0-9a-f]+):(.+)", text.lower())
+    if match is None:
+        return Unknown(f"the driver gives {text!r} for its PCI address")
+    return f"{int(match[1], 16):04x}:{match[2]}"
 
 
 def _form(nvml: Nvml, handle: Any) -> str | Unknown:
