@@ -4,15 +4,17 @@ It behaves like the module ``pynvml``: functions by NVML's names, an `NVMLError`
 with NVML's code as `value`, handles that mean nothing to the caller.
 """
 
-# ruff: noqa: N802  # the names are NVML's
+# ruff: noqa: N802, N815  # the names are NVML's
 
 from __future__ import annotations
 
+import ctypes
 import threading
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 
-NOT_SUPPORTED, NOT_FOUND, DRIVER_NOT_LOADED, GPU_IS_LOST = 3, 6, 9, 15
+INVALID_ARGUMENT, NOT_SUPPORTED, NO_PERMISSION, NOT_FOUND = 2, 3, 4, 6
+DRIVER_NOT_LOADED, FUNCTION_NOT_FOUND, GPU_IS_LOST, LIB_RM_VERSION_MISMATCH = 9, 13, 15, 18
 GIB = 1 << 30
 
 
@@ -23,8 +25,31 @@ class NVMLError(Exception):
 
 
 @dataclass
+class Link:
+    """One NVLink; the defaults are an A100's to a switch."""
+
+    peer: str = "00000000:CF:00.0"
+    kind: int = 2  # nvmlIntNvLinkDeviceType_t
+    version: int | None = 4  # NVML_NVLINK_VERSION_3_0
+    up: bool | None = True
+
+
+@dataclass
+class Between:
+    """Two GPUs: nvmlGpuTopologyLevel_t, and nvmlGpuP2PStatus_t by what is asked for."""
+
+    level: int | None
+    read: int | None = 0
+    write: int | None = 0
+    nvlink: int | None = 0
+
+
+@dataclass
 class Device:
-    """One device; a value of None is one that NVML refuses as not supported."""
+    """One device; a value of None is one that NVML refuses as not supported.
+
+    Pairs are now and at most, or volatile and aggregate, or current and pending.
+    """
 
     name: str
     uuid: str
@@ -38,6 +63,20 @@ class Device:
     mig_mode: int | None = 0
     mig: list[Device] = field(default_factory=list)
     lost: bool = False
+    ecc: tuple[int, int] | None = None
+    uncorrected: tuple[int, int] | None = None
+    remapped: tuple[int, int, int, int] | None = None
+    retired: tuple[int, int] | None = None
+    sm_mhz: tuple[int, int | None] | None = None
+    memory_mhz: tuple[int, int | None] | None = None
+    held: int | None = None
+    pcie: tuple[int, int] | None = None
+    pcie_max: tuple[int, int] | None = None
+    persistence: int | None = None
+    compute_mode: int | None = None
+    licence: SimpleNamespace | None = None
+    links: tuple[Link, ...] = ()
+    fabric: tuple[int, int] | None = None
 
 
 def h100(**changes):
@@ -92,17 +131,41 @@ def mig_a100():
     )
 
 
+class FabricInfo(ctypes.Structure):
+    _fields_ = (("state", ctypes.c_uint8), ("status", ctypes.c_uint))
+
+
 class FakeNvml:
     NVMLError = NVMLError
+    c_nvmlGpuFabricInfoV_t = c_nvmlGpuFabricInfo_t = FabricInfo
 
-    def __init__(self, *devices, init_error=None, driver="580.105.08"):
+    def __init__(self, *devices, init_error=None, driver="580.105.08", cuda=13_000, between=None):
         self.devices = list(devices)
         self.init_error = init_error
         self.driver = driver
+        self.cuda = cuda
+        self.between = between or {}  # by both indices, the lower one first
         self.opened = 0  # how many inits have no shutdown yet
         self.inits = 0
         self.answers = threading.Event()  # cleared: the driver hangs
         self.answers.set()
+        self.refused = {}  # NVML's code by the name of a call
+        self.hanging = set()  # calls that hang until `released` is set
+        self.released = threading.Event()
+
+    def __getattribute__(self, name):
+        if name.startswith("nvmlDevice") and name in self.refused:
+            return self._refusal(self.refused[name])
+        if name.startswith("nvmlDevice") and name in self.hanging:
+            self.released.wait()
+        return super().__getattribute__(name)
+
+    @staticmethod
+    def _refusal(code):
+        def refuse(*_):
+            raise NVMLError(code)
+
+        return refuse
 
     def nvmlInit(self):
         if self.init_error is not None:
@@ -117,7 +180,7 @@ class FakeNvml:
         return self.driver
 
     def nvmlSystemGetCudaDriverVersion(self):
-        return 13_000
+        return self.cuda
 
     def nvmlDeviceGetCount(self):
         self.answers.wait()
@@ -165,6 +228,96 @@ class FakeNvml:
 
     def nvmlDeviceGetTemperature(self, device, sensor):
         return self._value(device, device.temperature)
+
+    def nvmlDeviceGetEccMode(self, device):
+        return list(self._value(device, device.ecc))
+
+    def nvmlDeviceGetTotalEccErrors(self, device, kind, counter):
+        assert kind == 1  # uncorrected ones
+        return self._value(device, device.uncorrected)[counter]
+
+    def nvmlDeviceGetRemappedRows(self, device):
+        return self._value(device, device.remapped)
+
+    def nvmlDeviceGetRetiredPages(self, device, cause):
+        return list(range(self._value(device, device.retired)[cause]))
+
+    def nvmlDeviceGetClockInfo(self, device, clock):
+        return self._clock(device, clock, 0)
+
+    def nvmlDeviceGetMaxClockInfo(self, device, clock):
+        return self._clock(device, clock, 1)
+
+    def _clock(self, device, clock, which):
+        both = self._value(device, {1: device.sm_mhz, 2: device.memory_mhz}[clock])
+        return self._value(device, both[which])
+
+    def nvmlDeviceGetCurrentClocksEventReasons(self, device):
+        return self._value(device, device.held)
+
+    def nvmlDeviceGetCurrentClocksThrottleReasons(self, device):
+        return self._value(device, device.held)
+
+    def nvmlDeviceGetCurrPcieLinkGeneration(self, device):
+        return self._value(device, device.pcie)[0]
+
+    def nvmlDeviceGetCurrPcieLinkWidth(self, device):
+        return self._value(device, device.pcie)[1]
+
+    def nvmlDeviceGetMaxPcieLinkGeneration(self, device):
+        return self._value(device, device.pcie_max)[0]
+
+    def nvmlDeviceGetMaxPcieLinkWidth(self, device):
+        return self._value(device, device.pcie_max)[1]
+
+    def nvmlDeviceGetPersistenceMode(self, device):
+        return self._value(device, device.persistence)
+
+    def nvmlDeviceGetComputeMode(self, device):
+        return self._value(device, device.compute_mode)
+
+    def nvmlDeviceGetGridLicensableFeatures(self, device):
+        features = self._value(device, device.licence)
+        return SimpleNamespace(
+            isGridLicenseSupported=1, licensableFeaturesCount=1, gridLicensableFeatures=[features]
+        )
+
+    def nvmlDeviceGetNvLinkState(self, device, link):
+        return int(self._value(device, self._link(device, link).up))
+
+    def nvmlDeviceGetNvLinkVersion(self, device, link):
+        return self._value(device, self._link(device, link).version)
+
+    def nvmlDeviceGetNvLinkRemoteDeviceType(self, device, link):
+        return self._link(device, link).kind
+
+    def nvmlDeviceGetNvLinkRemotePciInfo(self, device, link):
+        return SimpleNamespace(busId=self._link(device, link).peer.encode())
+
+    def _link(self, device, link):
+        """As a driver does: no links is not supported, a number too high is no argument."""
+        links = self._value(device, device.links or None)
+        if link >= len(links):
+            raise NVMLError(INVALID_ARGUMENT)
+        return links[link]
+
+    def nvmlDeviceGetGpuFabricInfoV(self, device, pointer):
+        pointer.contents.state, pointer.contents.status = self._value(device, device.fabric)
+
+    def nvmlDeviceGetGpuFabricInfo(self, device, pointer):
+        self.__class__.nvmlDeviceGetGpuFabricInfoV(self, device, pointer)
+
+    def nvmlDeviceGetTopologyCommonAncestor(self, device, other):
+        return self._value(device, self._between(device, other).level)
+
+    def nvmlDeviceGetP2PStatus(self, device, other, what):
+        found = self._between(device, other)
+        return self._value(device, (found.read, found.write, found.nvlink)[what])
+
+    def _between(self, device, other):
+        places = [i for i, one in enumerate(self.devices) if one is device or one is other]
+        found = self.between.get(tuple(places))
+        return self._value(other, self._value(device, found or Between(None, None, None, None)))
 
     @staticmethod
     def _value(device, value):

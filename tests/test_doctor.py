@@ -187,7 +187,7 @@ def test_decoding_a_profile():
         20,
         "C",
     )
-    assert decode_profile("GRID A100X-40C").fractional is False
+    assert decode_profile("GRID A100X-40C").whole_frame_buffer is True
     assert decode_profile("A100-1-5CME").mig_backed
     assert decode_profile("NVIDIA H100 80GB HBM3") is None
 

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 import yaml
+from fake_nvml import FakeNvml
 from jsonschema import Draft7Validator
+from nvml_machines import bridged_a100, hgx_h100, v100d_8c_guest
 
 # By name into this module, not as a plugin: its fixtures for the event loop are
 # automatic, and belong to no other file's tests.
@@ -19,7 +21,31 @@ from tornado.httpclient import HTTPClientError
 
 import workbench.server
 from workbench.doctor import Finding
-from workbench.resources import Gid, Gpu, Host, Nic, Probe, Snapshot
+from workbench.resources import (
+    Clocks,
+    Distance,
+    Ecc,
+    Fabric,
+    Gid,
+    Gpu,
+    GpuDirect,
+    GpuPair,
+    Host,
+    Licence,
+    Nic,
+    NvLink,
+    NvLinks,
+    PciDevice,
+    Pcie,
+    PcieLink,
+    PciRoot,
+    PciTree,
+    Probe,
+    Snapshot,
+    VgpuProfile,
+    take_snapshot,
+)
+from workbench.resources.pcie import TopologyNvlink
 from workbench.resources.usage import GpuUse, NicUse
 
 API = ("workbench", "api")
@@ -150,13 +176,24 @@ def test_the_specification_names_every_route(client):
         assert client.get(path[1:]).code == 200
 
 
-@pytest.mark.parametrize("record", [Host, Gpu, Nic, Gid, Probe, Finding, GpuUse, NicUse])
+RECORDS = [Host, Gpu, Nic, Gid, Probe, Finding, GpuUse, NicUse]
+RECORDS += [VgpuProfile, Licence, Ecc, Clocks, PcieLink, NvLinks, NvLink, Fabric, GpuPair]
+RECORDS += [Pcie, PciTree, PciRoot, PciDevice, TopologyNvlink, Distance, GpuDirect]
+
+
+@pytest.mark.parametrize("record", RECORDS)
 def test_the_specification_names_every_value(record):
     """rest-api.yml lists the values of each record, all of them required."""
     schema = SPEC["components"]["schemas"][record.__name__]
     names = {field.name for field in fields(record)}
     assert set(schema["properties"]) == names
     assert set(schema["required"]) == names
+
+
+@pytest.mark.parametrize("build", [hgx_h100, bridged_a100, v100d_8c_guest, FakeNvml])
+def test_the_specification_fits_machines_with_gpus(build):
+    """What is known of GPUs and what is not are both as rest-api.yml has them."""
+    validate(take_snapshot(nvml=build()).to_plain(), "Snapshot")
 
 
 # To whom

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from workbench.resources import Snapshot
-from workbench.resources.snapshot import Gpu, Nic
+from workbench.resources import Gpu, Nic, Snapshot
 
 
 @dataclass(frozen=True)

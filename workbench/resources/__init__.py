@@ -10,27 +10,48 @@ A value that cannot be read is an `Unknown` with its reason.
 
 from __future__ import annotations
 
+from workbench.resources.gpu_records import (
+    Clocks,
+    Ecc,
+    Fabric,
+    Gpu,
+    GpuPair,
+    Licence,
+    NvLink,
+    NvLinks,
+    PcieLink,
+)
 from workbench.resources.nccl_settings import NcclSettings
 from workbench.resources.pcie import Distance, GpuDirect, PciDevice, Pcie, PciRoot, PciTree
 from workbench.resources.probes import take_snapshot
-from workbench.resources.snapshot import UNLIMITED, Gid, Gpu, Host, Nic, Probe, Snapshot
+from workbench.resources.snapshot import UNLIMITED, Gid, Host, Nic, Probe, Snapshot
 from workbench.resources.unknown import Unknown
+from workbench.resources.vgpu import VgpuProfile
 
 __all__ = [
     "UNLIMITED",
+    "Clocks",
     "Distance",
+    "Ecc",
+    "Fabric",
     "Gid",
     "Gpu",
     "GpuDirect",
+    "GpuPair",
     "Host",
+    "Licence",
     "NcclSettings",
     "Nic",
+    "NvLink",
+    "NvLinks",
     "PciDevice",
     "PciRoot",
     "PciTree",
     "Pcie",
+    "PcieLink",
     "Probe",
     "Snapshot",
     "Unknown",
+    "VgpuProfile",
     "take_snapshot",
 ]

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import combinations
 
+from workbench.resources.gpu_records import Gpu
 from workbench.resources.pcie import TOPOLOGY_FILE, GpuDirect, PciDevice, Pcie
-from workbench.resources.snapshot import Gpu, Nic, Snapshot
+from workbench.resources.snapshot import Nic, Snapshot
 from workbench.resources.unknown import Unknown
 
 _LEGEND = (

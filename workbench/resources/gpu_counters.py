@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from workbench.resources.gpus import ask, devices
 from workbench.resources.lanes import Lane
 from workbench.resources.nvml import Library, Nvml, NvmlUnavailable
+from workbench.resources.nvml_devices import ask, devices
 from workbench.resources.unknown import Unknown
 from workbench.resources.usage import GpuUse
 

@@ -1,105 +1,136 @@
-"""Probe of the GPUs, by NVML."""
+"""Probe of the GPUs, by NVML.
+
+First who is there; then their state, their NVLinks, and what is between them,
+each in a lane and a time of its own: where such a call hangs, its own values
+are `Unknown` and the rest is there.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import re
-from collections.abc import Iterator
-from typing import Any
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
 
+from workbench.resources.gpu_pairs import gpu_pairs
+from workbench.resources.gpu_records import Gpu, GpuPair, NvLinks
+from workbench.resources.gpu_state import GpuState, gpu_state, unknown_state
+from workbench.resources.lanes import Lane
+from workbench.resources.nvlinks import nvlinks
 from workbench.resources.nvml import Library, Nvml
-from workbench.resources.snapshot import Gpu
+from workbench.resources.nvml_devices import ask, devices, pci_address
 from workbench.resources.unknown import Unknown
+from workbench.resources.vgpu import VgpuProfile, decode_profile
 
-# nvmlGpuVirtualizationMode_t; 3 and 4 are the hypervisor's own view of a whole GPU.
-_FORMS = {0: "whole", 1: "passthrough", 2: "vgpu", 3: "whole", 4: "whole"}
-_MIG_ENABLED = 1
+T = TypeVar("T")
+Device = tuple[int, Any, "str | Unknown", Any]
+
+_STATE = Lane("NVML, asked for the GPUs' state,")
+_NVLINK = Lane("NVML, asked for NVLinks,")
+_PAIRS = Lane("NVML, asked for pairs of GPUs,")
+_NOT_ASKED = Unknown("not asked for yet")
 
 
-def probe_gpus(library: Library | None) -> tuple[Gpu, ...]:
-    """List GPUs and vGPUs; a GPU cut up by MIG gives its MIG devices instead.
+def probe_gpus(
+    library: Library | None, limit_s: float
+) -> tuple[tuple[Gpu, ...], tuple[GpuPair, ...] | Unknown]:
+    """List GPUs and vGPUs, and what is between every two of them.
+
+    A GPU cut up by MIG gives its MIG devices instead.
+
+    Parameters
+    ----------
+    library
+        ``pynvml`` or what behaves like it; None imports ``pynvml``.
+    limit_s
+        Seconds for all of it; the parts after the list share what the list leaves.
 
     Raises
     ------
     NvmlUnavailable
         There is no driver, or it does not work.
     """
+    ends = time.monotonic() + limit_s
     nvml = Nvml(library)
     try:
-        driver = nvml.ask("nvmlSystemGetDriverVersion")
-        cuda = _cuda_version(nvml.ask("nvmlSystemGetCudaDriverVersion"))
-        return tuple(
-            _gpu(nvml, index, handle, form, parent, driver, cuda)
-            for index, handle, form, parent in devices(nvml)
-        )
-    finally:
+        found = list(devices(nvml))
+        gpus = _listed(nvml, found)
+    except BaseException:
         nvml.close()
+        raise
+    return _detailed(nvml, found, gpus, ends)
 
 
-def devices(nvml: Nvml) -> Iterator[tuple[int, Any, str | Unknown, Any]]:
-    """Walk all devices that work can run on.
-
-    Yields
-    ------
-    tuple
-        NVML's index, the device's handle, its form, and the handle of the
-        GPU that it is cut from (itself unless it is a MIG device).
-    """
-    count = nvml.ask("nvmlDeviceGetCount")
-    for index in range(0 if isinstance(count, Unknown) else count):
-        handle = nvml.ask("nvmlDeviceGetHandleByIndex", index)
-        form = handle if isinstance(handle, Unknown) else _form(nvml, handle)
-        parts = [] if isinstance(form, Unknown) else _mig_devices(nvml, handle, form)
-        for part in parts:
-            yield index, part, "mig", handle
-        if not parts:
-            yield index, handle, form, handle
+def _detailed(
+    nvml: Nvml, found: list[Device], gpus: tuple[Gpu, ...], ends: float
+) -> tuple[tuple[Gpu, ...], tuple[GpuPair, ...] | Unknown]:
+    states = _part(_STATE, lambda: [gpu_state(nvml, form, gpu) for _, _, form, gpu in found], ends)
+    links = _part(_NVLINK, lambda: [nvlinks(nvml, form, gpu) for _, _, form, gpu in found], ends)
+    whole = {index: gpu for index, _, _, gpu in found}
+    pairs = _part(_PAIRS, lambda: gpu_pairs(nvml, whole.items()), ends)
+    # While a call hangs inside the library, closing it could hang as well.
+    if not any(isinstance(part, Unknown) for part in (states, links, pairs)):
+        nvml.close()
+    together = zip(
+        gpus, _each(states, unknown_state, len(gpus)), _each(links, _same, len(gpus)), strict=True
+    )
+    return tuple(_with(gpu, state, link) for gpu, state, link in together), pairs
 
 
-def ask(nvml: Nvml, handle: Any, call: str, *arguments: Any) -> Any:
-    """Ask NVML about one device; a handle that is `Unknown` answers for all."""
-    return handle if isinstance(handle, Unknown) else nvml.ask(call, handle, *arguments)
+def _part(lane: Lane, ask_all: Callable[[], T], ends: float) -> T | Unknown:
+    # Half of what is left, so that three parts that hang still leave time to answer.
+    limit_s = round(max(0.0, ends - time.monotonic()) / 2, 2)
+    try:
+        return lane.run(ask_all, limit_s)
+    except Exception as error:  # noqa: BLE001  # a part that fails costs its own values only
+        return Unknown(f"{type(error).__name__}: {error}")
 
 
-def _form(nvml: Nvml, handle: Any) -> str | Unknown:
-    mode = nvml.ask("nvmlDeviceGetVirtualizationMode", handle)
-    if isinstance(mode, Unknown):
-        return mode
-    return _FORMS.get(mode, Unknown(f"the driver reports virtualization mode {mode}"))
+def _each(part: list[T] | Unknown, unknown: Callable[[Unknown], Any], count: int) -> list[Any]:
+    return [unknown(part)] * count if isinstance(part, Unknown) else part
 
 
-def _mig_devices(nvml: Nvml, handle: Any, form: str | Unknown) -> list[Any]:
-    # A MIG-backed vGPU is one device to its VM, whatever its own MIG mode says.
-    mode = nvml.ask("nvmlDeviceGetMigMode", handle)
-    if form == "vgpu" or isinstance(mode, Unknown) or mode[0] != _MIG_ENABLED:
-        return []
-    most = nvml.ask("nvmlDeviceGetMaxMigDeviceCount", handle)
-    slots = range(0 if isinstance(most, Unknown) else most)
-    found = (nvml.ask("nvmlDeviceGetMigDeviceHandleByIndex", handle, slot) for slot in slots)
-    return [device for device in found if not isinstance(device, Unknown)]
+def _same(why: Unknown) -> Unknown:
+    return why
 
 
-def _gpu(
-    nvml: Nvml,
-    index: int,
-    handle: Any,
-    form: str | Unknown,
-    parent: Any,
-    driver: str | Unknown,
-    cuda: str | Unknown,
-) -> Gpu:
+def _with(gpu: Gpu, state: GpuState, links: NvLinks | Unknown) -> Gpu:
+    values = {field.name: getattr(state, field.name) for field in dataclasses.fields(state)}
+    return dataclasses.replace(gpu, nvlink=links, **values)
+
+
+def _listed(nvml: Nvml, found: list[Device]) -> tuple[Gpu, ...]:
+    driver = nvml.ask("nvmlSystemGetDriverVersion")
+    cuda = _cuda_version(nvml.ask("nvmlSystemGetCudaDriverVersion"))
+    return tuple(_gpu(nvml, device, driver, cuda) for device in found)
+
+
+def _gpu(nvml: Nvml, device: Device, driver: str | Unknown, cuda: str | Unknown) -> Gpu:
+    index, handle, form, parent = device
     name = ask(nvml, handle, "nvmlDeviceGetName")
     memory = ask(nvml, handle, "nvmlDeviceGetMemoryInfo")
+    profile = _profile(name, form)
+    state = unknown_state(_NOT_ASKED)
     return Gpu(
         index=index,
         uuid=ask(nvml, handle, "nvmlDeviceGetUUID"),
         name=name,
-        pci_address=_pci_address(ask(nvml, parent, "nvmlDeviceGetPciInfo")),
+        pci_address=pci_address(ask(nvml, parent, "nvmlDeviceGetPciInfo")),
         memory_bytes=memory if isinstance(memory, Unknown) else memory.total,
         form=form,
-        vgpu_profile=_profile(name, form),
+        vgpu_profile=profile,
         driver_version=driver,
         cuda_version=cuda,
         compute_capability=_capability(ask(nvml, parent, "nvmlDeviceGetCudaComputeCapability")),
+        vgpu=_decoded(profile),
+        licence=state.licence,
+        ecc=state.ecc,
+        clocks=state.clocks,
+        pcie_link=state.pcie_link,
+        persistence_mode=state.persistence_mode,
+        compute_mode=state.compute_mode,
+        nvlink=_NOT_ASKED,
     )
 
 
@@ -107,6 +138,12 @@ def _profile(name: str | Unknown, form: str | Unknown) -> str | Unknown:
     if form != "vgpu" or isinstance(name, Unknown):
         return form if isinstance(form, Unknown) else Unknown("not a vGPU")
     return re.sub(r"^(GRID|NVIDIA) ", "", name)
+
+
+def _decoded(profile: str | Unknown) -> VgpuProfile | Unknown:
+    if isinstance(profile, Unknown):
+        return profile
+    return decode_profile(profile) or Unknown(f"{profile} is no profile's name as NVIDIA builds it")
 
 
 def _cuda_version(number: int | Unknown) -> str | Unknown:
@@ -118,12 +155,3 @@ def _cuda_version(number: int | Unknown) -> str | Unknown:
 
 def _capability(pair: tuple[int, int] | Unknown) -> str | Unknown:
     return pair if isinstance(pair, Unknown) else f"{pair[0]}.{pair[1]}"
-
-
-def _pci_address(info: Any) -> str | Unknown:
-    """NVML writes the domain with 8 digits, sysfs with 4 unless it needs more."""
-    if isinstance(info, Unknown):
-        return info
-    text = info.busId.decode() if isinstance(info.busId, bytes) else str(info.busId)
-    domain, _, rest = text.lower().partition(":")
-    return f"{int(domain, 16):04x}:{rest}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 from typing import Any, Protocol
 
@@ -21,6 +22,7 @@ _REASONS = {
     25: "this driver speaks another version of the call",  # ARGUMENT_VERSION_MISMATCH
 }
 _ABSENT = {9, 12}
+_NOT_THERE = {_REASONS[2], _REASONS[3], _REASONS[6]}
 
 
 class Library(Protocol):
@@ -65,7 +67,7 @@ class Nvml:
             self._library.nvmlInit()
         except self._library.NVMLError as error:
             absent = getattr(error, "value", None) in _ABSENT
-            raise NvmlUnavailable(self._reason(error), absent=absent) from error
+            raise NvmlUnavailable(self._explain(error), absent=absent) from error
 
     def ask(self, call: str, *arguments: Any) -> Any:
         """Give what the NVML call returns, or `Unknown` where NVML refuses.
@@ -78,17 +80,40 @@ class Nvml:
         try:
             value = function(*arguments)
         except self._library.NVMLError as error:
-            return Unknown(self._reason(error))
+            return Unknown(self._explain(error))
         if isinstance(value, bytes):
             value = value.decode(errors="replace")
         return Unknown(_REASONS[3]) if value in ("N/A", "[N/A]", "") else value
+
+    def fill(self, call: str, handle: Any, structure: str) -> Any:
+        """Give the structure of that name, filled by the call, or `Unknown`.
+
+        For the calls of ``pynvml`` that return nothing and write where the
+        caller points them to.
+        """
+        kind = getattr(self._library, structure, None)
+        if kind is None:
+            return Unknown(f"the installed nvidia-ml-py has no {structure}")
+        filled = kind()
+        answer = self.ask(call, handle, ctypes.pointer(filled))
+        return answer if isinstance(answer, Unknown) else filled
+
+    @staticmethod
+    def reason(code: int) -> str:
+        """Give an NVML error's code (``nvmlReturn_t``) in words."""
+        return _REASONS.get(code, f"NVML's error {code}")
 
     def close(self) -> None:
         """Let NVML go; what other users in this process hold stays open."""
         self.ask("nvmlShutdown")
 
-    def _reason(self, error: Exception) -> str:
+    def _explain(self, error: Exception) -> str:
         return _REASONS.get(getattr(error, "value", -1), f"NVML says: {error}")
+
+
+def not_there(value: Any) -> bool:
+    """Tell whether NVML refused because the device has no such thing, not by a fault."""
+    return isinstance(value, Unknown) and value.reason in _NOT_THERE
 
 
 def _import() -> Library:

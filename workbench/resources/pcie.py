@@ -155,8 +155,8 @@ class Distance:
         PCI addresses.
     distance
         ``"PIX"`` (one PCIe switch), ``"PXB"`` (several), ``"PHB"`` (the CPU's host bridge),
-        ``"NODE"`` (two host bridges of a NUMA node; NCCL calls it PHB) or ``"SYS"``
-        (two NUMA nodes).
+        ``"NODE"`` (two host bridges of a NUMA node; NCCL calls it PHB), ``"SYS"``
+        (two NUMA nodes), or ``"INTERNAL"`` (two GPUs of one board, by NVML alone).
     source
         One of `SOURCES`.
     """
@@ -271,7 +271,10 @@ def _rank(source: str) -> int:
 def in_nccls_words(distance: str | Unknown) -> str:
     """Give what NCCL takes a distance for.
 
-    NCCL knows no NODE. Where it is told the NUMA node of neither device, which
-    leaves the distance unknown to us, it takes both for one CPU's: PHB.
+    NCCL knows no NODE, and no boards of several GPUs. Where it is told the NUMA
+    node of neither device, which leaves the distance unknown to us, it takes both
+    for one CPU's: PHB.
     """
-    return "PHB" if isinstance(distance, Unknown) or distance == "NODE" else distance
+    if isinstance(distance, Unknown):
+        return "PHB"
+    return {"NODE": "PHB", "INTERNAL": "PIX"}.get(distance, distance)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from workbench.errors import SnapshotError
 from workbench.resources.distances import all_distances
+from workbench.resources.gpu_records import Gpu, GpuPair
 from workbench.resources.gpudirect import judge, peer_memory
 from workbench.resources.nccl_settings import NcclSettings
 from workbench.resources.nccl_topology import read_topology
 from workbench.resources.pci_sysfs import numa_nodes, read_tree
-from workbench.resources.pcie import Pcie, PciTree
+from workbench.resources.pcie import NVML, Distance, Pcie, PciTree
 from workbench.resources.unknown import Unknown
 
 
@@ -26,6 +28,15 @@ def probe_pcie(sysfs: Path, settings: NcclSettings) -> Pcie:
         topology_file=told.origin if isinstance(told, PciTree) else told,
         peer_memory=peer_memory(sysfs),
     )
+
+
+def by_nvml(gpus: Iterable[Gpu], pairs: Iterable[GpuPair]) -> Iterator[Distance]:
+    """Give the distances of GPUs that the driver tells."""
+    addresses = {gpu.index: gpu.pci_address for gpu in gpus}
+    for pair in pairs:
+        a, b = (addresses.get(index) for index in (pair.first, pair.second))
+        if isinstance(a, str) and isinstance(b, str) and isinstance(pair.topology, str):
+            yield Distance(a, b, pair.topology, NVML)
 
 
 def _told(settings: NcclSettings) -> PciTree | Unknown:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -13,7 +14,7 @@ from workbench.resources.lanes import Lane
 from workbench.resources.nccl_settings import NcclSettings
 from workbench.resources.nics import probe_nics
 from workbench.resources.nvml import Library, NvmlUnavailable
-from workbench.resources.pcie_probe import probe_pcie
+from workbench.resources.pcie_probe import by_nvml, probe_pcie
 from workbench.resources.snapshot import Host, Probe, Snapshot
 from workbench.resources.unknown import Unknown
 
@@ -56,9 +57,12 @@ def take_snapshot(
     sysfs, procfs = Path(sysfs), Path(procfs)
     host, host_probe = _run("host", lambda: probe_host(sysfs, procfs), time_limit_s)
     nics, nics_probe = _run("nics", lambda: probe_nics(sysfs), time_limit_s)
-    gpus, gpus_probe = _run("gpus", lambda: probe_gpus(nvml), time_limit_s)
     settings = NcclSettings() if nccl is None else nccl
     pcie, pcie_probe = _run("pcie", lambda: probe_pcie(sysfs, settings), time_limit_s)
+    found, gpus_probe = _run("gpus", lambda: probe_gpus(nvml, time_limit_s), time_limit_s)
+    gpus, gpu_pairs = found or ((), Unknown(gpus_probe.reason))
+    if pcie is not None and not isinstance(gpu_pairs, Unknown):
+        pcie = replace(pcie, distances=(*pcie.distances, *by_nvml(gpus, gpu_pairs)))
     if nics_probe.status == "ok" and not nics:
         nics_probe = Probe("absent", "this machine has no network interface", nics_probe.elapsed_ms)
     if gpus_probe.status == "ok" and not gpus:
@@ -68,7 +72,8 @@ def take_snapshot(
     return Snapshot(
         taken_at=time.time(),
         host=host if isinstance(host, Host) else unknown_host(host_probe.reason),
-        gpus=gpus or (),
+        gpus=gpus,
+        gpu_pairs=gpu_pairs,
         nics=nics or (),
         pcie=Unknown(pcie_probe.reason) if pcie is None else pcie,
         probes={"host": host_probe, "gpus": gpus_probe, "nics": nics_probe, "pcie": pcie_probe},

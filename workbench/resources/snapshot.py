@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 from workbench.errors import SnapshotError
 from workbench.resources.codec import decode, encode
+from workbench.resources.gpu_records import Gpu, GpuPair
 from workbench.resources.pcie import Pcie
 from workbench.resources.unknown import Unknown
 
@@ -60,42 +61,6 @@ class Host:
     nvidia_pci_addresses: tuple[str, ...] | Unknown
     kernel: str | Unknown
     os: str | Unknown
-
-
-@dataclass(frozen=True)
-class Gpu:
-    """One GPU, vGPU or MIG device, as the guest's driver reports it.
-
-    Attributes
-    ----------
-    index
-        NVML's index; MIG devices carry the index of the GPU they are cut from.
-    uuid, name
-        As NVML gives them.
-    pci_address
-        As sysfs writes it: ``"0000:53:00.0"``.
-    memory_bytes
-        Frame buffer that this device owns.
-    form
-        ``"whole"`` (bare metal), ``"passthrough"``, ``"vgpu"`` or ``"mig"``.
-    vgpu_profile
-        As the driver names it: ``"A100-40C"``.
-    driver_version, cuda_version
-        The guest driver's, and the newest CUDA that it serves.
-    compute_capability
-        Such as ``"9.0"``.
-    """
-
-    index: int
-    uuid: str | Unknown
-    name: str | Unknown
-    pci_address: str | Unknown
-    memory_bytes: int | Unknown
-    form: str | Unknown
-    vgpu_profile: str | Unknown
-    driver_version: str | Unknown
-    cuda_version: str | Unknown
-    compute_capability: str | Unknown
 
 
 @dataclass(frozen=True)
@@ -198,6 +163,8 @@ class Snapshot:
         Seconds since the epoch.
     host, gpus, nics, pcie
         The parts.
+    gpu_pairs
+        What is between every two GPUs.
     probes
         For each part how it was come by: ``snapshot.probes["gpus"].reason``.
     """
@@ -207,6 +174,7 @@ class Snapshot:
     taken_at: float
     host: Host
     gpus: tuple[Gpu, ...]
+    gpu_pairs: tuple[GpuPair, ...] | Unknown
     nics: tuple[Nic, ...]
     pcie: Pcie | Unknown
     probes: Mapping[str, Probe]

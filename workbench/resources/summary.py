@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from workbench.resources.distance_matrix import matrix, places
-from workbench.resources.snapshot import Gpu, Host, Nic, Snapshot
+from workbench.resources.gpu_records import Gpu
+from workbench.resources.gpu_summary import detail_lines, pair_lines
+from workbench.resources.snapshot import Host, Nic, Snapshot
 from workbench.resources.unknown import Unknown
 
 _TITLES = {"gpus": "GPUs", "nics": "NICs"}
@@ -21,7 +23,7 @@ def lines(snapshot: Snapshot) -> Iterator[str]:
         yield from matrix(snapshot)
         return
     yield from _host(snapshot.host)
-    yield from _part(snapshot, "gpus", [line for gpu in snapshot.gpus for line in _gpu(gpu)])
+    yield from _part(snapshot, "gpus", list(_gpus(snapshot)))
     yield from _part(snapshot, "nics", [line for nic in snapshot.nics for line in _nic(nic)])
     yield from matrix(snapshot)
 
@@ -60,6 +62,13 @@ def _part(snapshot: Snapshot, name: str, entries: list[str]) -> Iterator[str]:
         return
     yield f"{_TITLES[name]}:"
     yield from entries
+
+
+def _gpus(snapshot: Snapshot) -> Iterator[str]:
+    for gpu in snapshot.gpus:
+        yield from _gpu(gpu)
+        yield from (f"     {line}" for line in detail_lines(gpu))
+    yield from (f"  {line}" for line in pair_lines(snapshot.gpu_pairs))
 
 
 def _gpu(gpu: Gpu) -> Iterator[str]:

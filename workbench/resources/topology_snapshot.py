@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from workbench.resources.distances import all_distances
+from workbench.resources.gpu_records import Gpu
 from workbench.resources.gpudirect import judge
 from workbench.resources.host import unknown_host
 from workbench.resources.nccl_settings import NcclSettings
 from workbench.resources.nccl_topology import read_topology
 from workbench.resources.pcie import PciDevice, Pcie, PciTree
-from workbench.resources.snapshot import Gpu, Nic, Probe, Snapshot
+from workbench.resources.snapshot import Nic, Probe, Snapshot
 from workbench.resources.unknown import Unknown
 
 R = TypeVar("R")
@@ -40,6 +41,7 @@ def snapshot_of_topology(path: str | Path) -> Snapshot:
         taken_at=Path(path).stat().st_mtime,
         host=unknown_host(_WHY),
         gpus=tuple(_gpu(index, one) for index, one in enumerate(gpus)),
+        gpu_pairs=Unknown(_WHY),
         nics=tuple(map(_nic, nics)),
         pcie=_pcie(tree),
         probes={

@@ -1,9 +1,11 @@
-"""What the name of a vGPU profile says."""
+"""What the name of a vGPU profile says, and what that permits."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+
+from workbench.resources.unknown import Unknown
 
 _PROFILE = re.compile(r"(?P<board>\w+)(?:-(?P<slices>\d+))?-(?P<gb>\d+)(?P<series>[ABCQ])(?:ME)?")
 
@@ -32,6 +34,14 @@ _BOARD_GB = {
 }
 
 
+# Boards of that list without NVLink (NVIDIA's data sheets), and without SR-IOV
+# (Turing: NVIDIA's vGPU documents ask for it, from Ampere on, for GPUDirect).
+_WITHOUT_NVLINK = {"A10", "L4", "L40", "L40S", "T4"}
+_WITHOUT_SRIOV = {"T4"}
+
+_NO_SUCH_BOARD = Unknown("the board is not in NVIDIA's list as it is known here")
+
+
 @dataclass(frozen=True)
 class VgpuProfile:
     """A decoded profile, such as ``A100-4-20C``.
@@ -41,30 +51,38 @@ class VgpuProfile:
     board
         ``"A100"``: NVIDIA's name for the physical board.
     slices
-        MIG slices behind it; None for a time-sliced profile.
+        MIG slices behind it; 0 for a time-sliced profile.
     memory_gb
         Frame buffer in GB, as the name gives it.
     series
         ``A`` applications, ``B`` desktop, ``C`` compute, ``Q`` workstation.
     board_memory_gb
-        Frame buffer of the whole board; None for a board not in NVIDIA's list.
+        Frame buffer of the whole board.
+    whole_frame_buffer
+        Whether it owns all of that.
+    p2p
+        Whether it may reach other GPUs of its VM over NVLink: a time-sliced
+        profile of the C series that owns the whole frame buffer (NVIDIA,
+        Virtual GPU Software User Guide, Peer-to-Peer CUDA transfers).
+    gpudirect
+        Whether GPUDirect RDMA may reach it: all of the C series, on boards with
+        SR-IOV (NVIDIA AI Enterprise, GPUDirect Technology Support). The VM must
+        be set up for it too.
     """
 
     board: str
-    slices: int | None
+    slices: int | Unknown
     memory_gb: int
     series: str
-    board_memory_gb: int | None
+    board_memory_gb: int | Unknown
+    whole_frame_buffer: bool | Unknown
+    p2p: bool | Unknown
+    gpudirect: bool | Unknown
 
     @property
     def mig_backed(self) -> bool:
         """Whether the name shows a MIG instance behind it."""
-        return self.slices is not None
-
-    @property
-    def fractional(self) -> bool | None:
-        """Whether it owns less than the board's frame buffer; None where unknown."""
-        return None if self.board_memory_gb is None else self.memory_gb < self.board_memory_gb
+        return isinstance(self.slices, int) and self.slices > 0
 
 
 def decode_profile(name: str) -> VgpuProfile | None:
@@ -78,10 +96,35 @@ def decode_profile(name: str) -> VgpuProfile | None:
     match = _PROFILE.fullmatch(re.sub(r"^(GRID|NVIDIA) ", "", name))
     if match is None:
         return None
+    board, memory, series = match["board"], int(match["gb"]), match["series"]
+    most = _BOARD_GB.get(board, _NO_SUCH_BOARD)
+    whole = most if isinstance(most, Unknown) else memory == most
     return VgpuProfile(
-        board=match["board"],
-        slices=int(match["slices"]) if match["slices"] else None,
-        memory_gb=int(match["gb"]),
-        series=match["series"],
-        board_memory_gb=_BOARD_GB.get(match["board"]),
+        board=board,
+        slices=int(match["slices"]) if match["slices"] else _unnamed_slices(board, whole),
+        memory_gb=memory,
+        series=series,
+        board_memory_gb=most,
+        whole_frame_buffer=whole,
+        p2p=_p2p(board, series, whole, mig_backed=match["slices"] is not None),
+        gpudirect=_gpudirect(board, series),
     )
+
+
+def _unnamed_slices(board: str, whole: bool | Unknown) -> int | Unknown:
+    # Blackwell (B200, ...) has MIG-backed profiles that are time-sliced, whose names hide it.
+    if re.match(r"B\d", board) and whole is not True:
+        return Unknown("on this board the name does not show whether MIG is behind it")
+    return 0
+
+
+def _p2p(board: str, series: str, whole: bool | Unknown, *, mig_backed: bool) -> bool | Unknown:
+    if mig_backed or series != "C" or board in _WITHOUT_NVLINK:
+        return False
+    return whole
+
+
+def _gpudirect(board: str, series: str) -> bool | Unknown:
+    if series != "C" or board in _WITHOUT_SRIOV:
+        return False
+    return True if board in _BOARD_GB else _NO_SUCH_BOARD

@@ -8,6 +8,7 @@ from typing import Any
 from workbench.doctor import Finding, describe, diagnose
 from workbench.resources import Snapshot, Unknown, take_snapshot
 from workbench.resources.distance_matrix import matrix
+from workbench.resources.gpu_summary import nvlink_words, profile_words
 from workbench.resources.summary import show_bytes
 
 _TABLE = (
@@ -50,7 +51,15 @@ class ResourcesView:
             "system": host.os,
         }
         gpus = [
-            [gpu.index, gpu.name, _size(gpu.memory_bytes), gpu.form, gpu.pci_address]
+            [
+                gpu.index,
+                gpu.name,
+                _size(gpu.memory_bytes),
+                gpu.form,
+                profile_words(gpu),
+                nvlink_words(gpu),
+                gpu.pci_address,
+            ]
             for gpu in self.snapshot.gpus
         ]
         nics = [
@@ -59,7 +68,12 @@ class ResourcesView:
         ]
         return (
             table(list(facts), [list(facts.values())])
-            + self._part("gpus", "GPU", ["GPU", "name", "memory", "form", "PCI address"], gpus)
+            + self._part(
+                "gpus",
+                "GPU",
+                ["GPU", "name", "memory", "form", "vGPU profile", "NVLink", "PCI address"],
+                gpus,
+            )
             + self._part(
                 "nics",
                 "NIC",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from workbench.doctor.finding import Finding
-from workbench.resources import Gpu, Snapshot
+from workbench.resources import Gpu, Snapshot, Unknown
 from workbench.resources.vgpu import VgpuProfile, decode_profile
 
 
@@ -41,7 +41,7 @@ def _cause(gpu: Gpu) -> str | None:
         return None
     if profile.mig_backed:
         return f"it is backed by a MIG instance of {profile.slices} slices"
-    if profile.fractional:
+    if profile.whole_frame_buffer is False:
         return f"{profile.memory_gb} GB of the board's {profile.board_memory_gb} GB"
     return None if profile.series == "C" else f"series {profile.series}, where C is for compute"
 
@@ -53,6 +53,6 @@ def _profile(gpu: Gpu) -> VgpuProfile | None:
 
 def _whole(gpu: Gpu) -> str:
     profile = _profile(gpu)
-    if profile is None or profile.board_memory_gb is None:
+    if profile is None or isinstance(profile.board_memory_gb, Unknown):
         return "A100-40C on a board of 40 GB"
     return f"{profile.board}-{profile.board_memory_gb}C"
