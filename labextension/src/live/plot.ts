@@ -11,6 +11,9 @@ import { IColumn, ISpan } from './decimate';
 import { IRankPlace } from './protocol';
 import { ITheme } from './theme';
 
+/** Half of what a number below the charts takes, in CSS pixels. */
+const EDGE = 18;
+
 /** The bandwidths that are drawn as lines, in Gbit/s; NaN where not known. */
 export interface ILines {
   /** What the link's rate allows. */
@@ -71,9 +74,14 @@ export function makePlot(options: IPlotOptions): uPlot {
           incrs: [
             1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 1e5, 1e6
           ],
-          // One too near to the left edge would run into the axis' name.
-          values: (plot, splits) =>
-            splits.map(at => (plot.valToPos(at, 'x') < 18 ? '' : count(at)))
+          // One too near to an edge would run into the axis' name, or be cut off.
+          values: (plot, splits) => {
+            const end = plot.bbox.width / uPlot.pxRatio - EDGE;
+            return splits.map(at => {
+              const left = plot.valToPos(at, 'x');
+              return left < EDGE || left > end ? '' : count(at);
+            });
+          }
         },
         {
           ...common,
