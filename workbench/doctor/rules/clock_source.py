@@ -23,11 +23,10 @@ def clock_source(snapshot: Snapshot) -> Iterator[Finding]:
         why="Each reading asks a device, which a hypervisor has to emulate, where the CPU's "
         "counter is a register: whatever asks for the time often, such as profilers and data "
         "loading, gets slower.",
-        cure="See what there is: `cat "
-        "/sys/devices/system/clocksource/clocksource0/available_clocksource`. Where it lists "
-        "kvm-clock, hyperv_clocksource_tsc_page or tsc: `echo tsc | sudo tee "
-        "/sys/devices/system/clocksource/clocksource0/current_clocksource`. Where it does not, "
-        "`sudo dmesg | grep -i -e clocksource -e tsc` says why the kernel gave it up.",
-        source="Red Hat, Optimizing RHEL 9 for Real Time, "
-        "Comparing the cost of reading hardware clock sources",
+        cure="`cat /sys/devices/system/clocksource/clocksource0/available_clocksource` lists what "
+        "there is. Of tsc, kvm-clock and hyperv_clocksource_tsc_page take the one it has: `echo "
+        "NAME | sudo tee /sys/devices/system/clocksource/clocksource0/current_clocksource`. Where "
+        "it has none, `sudo dmesg | grep -i -e clocksource -e tsc` says why the kernel gave it up.",
+        source="Red Hat, Optimizing RHEL 9 for Real Time, Comparing the cost of reading hardware "
+        "clock sources; PostgreSQL documentation, pg_test_timing (acpi_pm)",
     )

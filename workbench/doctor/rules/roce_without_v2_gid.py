@@ -10,6 +10,17 @@ from workbench.resources import Nic, Snapshot
 # Drivers whose Ethernet ports speak RoCE. Others, such as irdma, may speak iWARP.
 _ROCE = ("mlx4_core", "mlx5_core", "bnxt_en", "vmw_pvrdma")
 
+_CURE_V1 = (
+    "The adapter is set to RoCE v1. For VMware PVRDMA choose RoCE v2 as the adapter's device "
+    "protocol in the VM's settings; else ask the administrator for the adapter's RoCE mode. Until "
+    "then keep the VMs in one Ethernet network."
+)
+_CURE_EMPTY = (
+    "Entries are made from the interface's addresses: `sudo ip addr add ADDRESS/PREFIX dev "
+    "{interface}; sudo ip link set dev {interface} up`. In a container that does not have the "
+    "interface: `--network=host`."
+)
+
 
 def roce_without_v2_gid(snapshot: Snapshot) -> Iterator[Finding]:
     """Find active RoCE ports whose GID table has no entry of RoCE v2."""
@@ -35,11 +46,9 @@ def _finding(nic: Nic) -> Finding:
             if nic.gids
             else "no entry of its GID table is set"
         ),
-        why="The kernel makes a RoCE v2 address from each IP address of the interface. Without "
-        "one, RoCE does not get past the Ethernet broadcast domain, or not out of the VM at all.",
-        cure=f"Give {nic.name} an address and bring it up: `sudo ip addr add ADDRESS/PREFIX dev "
-        f"{nic.name}; sudo ip link set dev {nic.name} up`. In a container without the interface: "
-        "`--network=host`. For a VMware PVRDMA adapter ask for RoCE v2 in the VM's hardware.",
+        why="RoCE v1 does not get past the Ethernet broadcast domain; a port without any entry "
+        "reaches nobody.",
+        cure=_CURE_V1 if nic.gids else _CURE_EMPTY.format(interface=nic.name),
         source="NVIDIA, MLNX_OFED documentation, RDMA over Converged Ethernet, "
         "GID table population",
     )
