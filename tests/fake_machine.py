@@ -23,12 +23,15 @@ class Machine:
     def __init__(self, root: Path, cpus: int = 8) -> None:
         self.sysfs = root / "sys"
         self.procfs = root / "proc"
+        self.devfs = root / "dev"
         self.write(self.procfs / "sys/kernel/hostname", "vm-17\n")
         self.write(self.procfs / "sys/kernel/osrelease", "6.1.0-28-amd64\n")
         self.write(self.procfs / "cpuinfo", CPUINFO_VM)
         self.write(self.procfs / "meminfo", MEMINFO)
         self.write(self.procfs / "self/cgroup", "0::/\n")
         self.set_busy_ticks(0, cpus)
+        self.devfs.mkdir(parents=True)
+        self.set_clock_source("tsc")
         (self.sysfs / "fs/cgroup").mkdir(parents=True)
         (self.sysfs / "bus/pci/devices").mkdir(parents=True)
         for node in (0, 1):
@@ -45,6 +48,11 @@ class Machine:
     def set_dmi(self, vendor: str, product: str) -> None:
         self.write(self.sysfs / "class/dmi/id/sys_vendor", f"{vendor}\n")
         self.write(self.sysfs / "class/dmi/id/product_name", f"{product}\n")
+
+    def set_clock_source(self, name: str) -> None:
+        self.write(
+            self.sysfs / "devices/system/clocksource/clocksource0/current_clocksource", f"{name}\n"
+        )
 
     def set_busy_ticks(self, ticks: int, cpus: int = 8) -> None:
         """Every CPU was busy for so many ticks in user mode."""
@@ -112,6 +120,9 @@ class Machine:
     ) -> Path:
         """`gids` maps the index to (gid, type, interface); all others are not set."""
         folder = self.sysfs / "class/infiniband" / name
+        if not folder.exists():
+            number = len(list((self.devfs / "infiniband").glob("uverbs*")))
+            self.write(self.devfs / f"infiniband/uverbs{number}", "")
         # As in a capture of a real host: no newline at the end of these files.
         self.write(folder / "hca_type", hca_type)
         self.write(folder / "fw_ver", "28.41.1000")
@@ -160,4 +171,5 @@ def roce_gids(interface: str):
 def snap(machine, nvml=None, **options):
     """A snapshot of a machine, with the GPUs of a fake NVML or none."""
     options.setdefault("nccl", NcclSettings({}, machine.sysfs.parent))
-    return take_snapshot(**machine.roots, nvml=nvml or FakeNvml(), **options)
+    roots = {**machine.roots, "devfs": machine.devfs}
+    return take_snapshot(**roots, nvml=nvml or FakeNvml(), **options)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import fake_machine
 import pytest
 from fake_machine import roce_gids
 from fake_nvml import DRIVER_NOT_LOADED, FakeNvml, h100, vgpu
@@ -18,12 +19,18 @@ from workbench.resources.vgpu import decode_profile
 
 def well(snapshot, **host):
     """The same VM with limits as they should be, whatever this machine's are."""
-    values = {"shm_bytes": 8 << 30, "memlock_bytes": UNLIMITED, **host}
+    values = {
+        "shm_bytes": 8 << 30,
+        "memlock_bytes": UNLIMITED,
+        "open_files": 65536,
+        "usable_numa_nodes": (0, 1),
+        **host,
+    }
     return replace(snapshot, host=replace(snapshot.host, **values))
 
 
 def snap(machine, nvml=None, **host):
-    return well(take_snapshot(**machine.roots, nvml=nvml or FakeNvml(h100())), **host)
+    return well(fake_machine.snap(machine, nvml or FakeNvml(h100())), **host)
 
 
 def rules(snapshot):
@@ -53,8 +60,11 @@ def test_a_well_set_up_machine(machine):
 def test_unknown_is_never_wrong(tmp_path):
     """Where nothing can be read, nothing is taken for wrong."""
     nothing = tmp_path / "no"
-    snapshot = take_snapshot(sysfs=nothing, procfs=nothing, nvml=FakeNvml())
-    empty = well(snapshot, shm_bytes=Unknown("x"), memlock_bytes=Unknown("x"))
+    snapshot = take_snapshot(sysfs=nothing, procfs=nothing, devfs=nothing, nvml=FakeNvml())
+    unread = dict.fromkeys(
+        ("shm_bytes", "memlock_bytes", "open_files", "usable_numa_nodes"), Unknown("x")
+    )
+    empty = well(snapshot, **unread)
     assert diagnose(empty) == []
 
 

@@ -12,7 +12,7 @@ from fake_machine import CPUINFO_BARE, roce_gids, snap
 from fake_nvml import DRIVER_NOT_LOADED, FakeNvml, h100, mig_a100, vgpu
 
 import workbench
-from workbench.resources import Snapshot, Unknown, take_snapshot
+from workbench.resources import NcclSettings, Snapshot, Unknown, take_snapshot
 
 
 def only_nic(machine):
@@ -336,4 +336,58 @@ def test_empty_machine(tmp_path):
     snapshot = take_snapshot(sysfs=tmp_path / "no", procfs=tmp_path / "no", nvml=FakeNvml())
     assert "does not exist" in snapshot.host.hostname.reason
     assert "does not exist" in snapshot.host.memory_bytes.reason
+    assert Snapshot.from_json(snapshot.to_json()) == snapshot
+
+
+# What a container is, and what it was given
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "kind"),
+    [
+        ("self/root/.dockerenv", "", "docker"),
+        ("self/root/run/.containerenv", "", "podman"),
+        (
+            "self/cgroup",
+            "0::/kubepods.slice/kubepods-pod1.slice/cri-containerd-2.scope",
+            "kubernetes",
+        ),
+        ("self/cgroup", "12:memory:/docker/0a1b2c", "docker"),
+        ("self/cgroup", "0::/user.slice/user-1000.slice/session-1.scope", "none"),
+        ("self/environ", "HOME=/root\0KUBERNETES_SERVICE_HOST=10.0.0.1\0", "kubernetes"),
+        ("self/environ", "container=systemd-nspawn\0", "systemd-nspawn"),
+        ("self/environ", "container=\0A=container=x\0", "none"),
+    ],
+)
+def test_container(machine, file, text, kind):
+    """Files, cgroups and variables tell of a container, Kubernetes before what it starts."""
+    machine.write(machine.procfs / file, text)
+    assert snap(machine).host.container == kind
+
+
+def test_what_a_process_may_use(machine):
+    """The clock, the RDMA device nodes and the limit on open files are in the snapshot."""
+    host = snap(machine).host
+    assert (host.clock_source, host.rdma_device_nodes) == ("tsc", ())
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    assert host.open_files == ("unlimited" if limit == resource.RLIM_INFINITY else limit)
+    machine.add_rdma("mlx5_0", device=machine.add_pci("0000:1a:00.0"))
+    assert snap(machine).host.rdma_device_nodes == ("uverbs0",)
+
+
+def test_numa_nodes_that_may_be_used(machine):
+    """A node counts where this process may run on one of its CPUs."""
+    assert "lists its CPUs" in snap(machine).host.usable_numa_nodes.reason
+    nodes = machine.sysfs / "devices/system/node"
+    machine.write(nodes / "node0/cpulist", "0-4095\n")
+    machine.write(nodes / "node1/cpulist", "4096-4097\n")
+    assert snap(machine).host.usable_numa_nodes == (0,)
+
+
+def test_settings_of_nccl(machine, tmp_path):
+    """The environment's come before the file's; others' variables stay out."""
+    machine.write(tmp_path / "etc/nccl.conf", "NCCL_NET=Socket\n#NCCL_X=1\nNCCL_DEBUG = INFO\n")
+    settings = NcclSettings({"NCCL_NET": "IB", "TOKEN": "secret"}, tmp_path)
+    snapshot = snap(machine, nccl=settings)
+    assert snapshot.host.nccl_settings == {"NCCL_DEBUG": "INFO", "NCCL_NET": "IB"}
     assert Snapshot.from_json(snapshot.to_json()) == snapshot

@@ -21,10 +21,11 @@ from workbench.resources.gpu_records import (
     NvLinks,
     PcieLink,
 )
+from workbench.resources.host_record import UNLIMITED, Host
 from workbench.resources.nccl_settings import NcclSettings
 from workbench.resources.pcie import Distance, GpuDirect, PciDevice, Pcie, PciRoot, PciTree
 from workbench.resources.probes import take_snapshot
-from workbench.resources.snapshot import UNLIMITED, Gid, Host, Nic, Probe, Snapshot
+from workbench.resources.snapshot import Gid, Nic, Probe, Snapshot
 from workbench.resources.unknown import Unknown
 from workbench.resources.vgpu import VgpuProfile
 

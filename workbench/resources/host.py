@@ -9,18 +9,22 @@ from dataclasses import fields
 from pathlib import Path
 
 from workbench.resources.cgroup import Cgroups, find_cgroups
+from workbench.resources.container import find_container
 from workbench.resources.files import children, read_text
+from workbench.resources.host_record import UNLIMITED, Host
 from workbench.resources.hypervisor import find_hypervisor
-from workbench.resources.snapshot import UNLIMITED, Host
+from workbench.resources.nccl_settings import NcclSettings
+from workbench.resources.numa import cores_of_nodes
 from workbench.resources.unknown import Unknown
 
 _NVIDIA = "0x10de"
 _DISPLAY_CLASS = "0x03"
 _CAP_IPC_LOCK = 14  # linux/capability.h
+_CLOCK = "current_clocksource"
 _SHM = "/dev/shm"  # noqa: S108  # asked for its size, nothing is written
 
 
-def probe_host(sysfs: Path, procfs: Path) -> Host:
+def probe_host(sysfs: Path, procfs: Path, devfs: Path, nccl: NcclSettings) -> Host:
     """Read what the guest's kernel says about the VM and this process's limits."""
     cgroups = find_cgroups(sysfs, procfs)
     return Host(
@@ -36,6 +40,12 @@ def probe_host(sysfs: Path, procfs: Path) -> Host:
         nvidia_pci_addresses=_nvidia_pci_addresses(sysfs),
         kernel=read_text(procfs / "sys/kernel/osrelease"),
         os=_os_name(),
+        open_files=_soft_limit(resource.RLIMIT_NOFILE),
+        container=find_container(procfs),
+        rdma_device_nodes=_rdma_device_nodes(devfs),
+        clock_source=read_text(sysfs / "devices/system/clocksource/clocksource0" / _CLOCK),
+        usable_numa_nodes=_usable_numa_nodes(sysfs),
+        nccl_settings=nccl.all(),
     )
 
 
@@ -86,7 +96,11 @@ def _shm_bytes() -> int | Unknown:
 def _memlock_bytes(procfs: Path) -> int | str:
     if _may_lock_anything(procfs):
         return UNLIMITED
-    soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    return _soft_limit(resource.RLIMIT_MEMLOCK)
+
+
+def _soft_limit(which: int) -> int | str:
+    soft, _ = resource.getrlimit(which)
     return UNLIMITED if soft == resource.RLIM_INFINITY else soft
 
 
@@ -109,6 +123,24 @@ def _numa_nodes(sysfs: Path) -> int | Unknown:
     folder = sysfs / "devices/system/node"
     count = sum(x.name.startswith("node") and x.name[4:].isdigit() for x in children(folder))
     return count or Unknown(f"the kernel lists no NUMA nodes under {folder}")
+
+
+def _usable_numa_nodes(sysfs: Path) -> tuple[int, ...] | Unknown:
+    cores = cores_of_nodes(sysfs)
+    if not cores:
+        return Unknown(f"no NUMA node under {sysfs}/devices/system/node lists its CPUs")
+    return tuple(int(node) for node, usable in cores.items() if usable)
+
+
+def _rdma_device_nodes(devfs: Path) -> tuple[str, ...] | Unknown:
+    if not devfs.is_dir():
+        return Unknown(f"{devfs} does not exist")
+    folder = devfs / "infiniband"
+    if not folder.exists():
+        return ()
+    if not os.access(folder, os.R_OK | os.X_OK):
+        return Unknown(f"{folder} needs root")
+    return tuple(node.name for node in children(folder) if not node.is_dir())
 
 
 def _nvidia_pci_addresses(sysfs: Path) -> tuple[str, ...] | Unknown:

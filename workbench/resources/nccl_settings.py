@@ -9,6 +9,7 @@ from pathlib import Path
 
 from workbench.resources.files import read_text
 
+_PREFIX = "NCCL_"
 _DEFAULT_TOPOLOGY = "var/run/nvidia-topologyd/virtualTopology.xml"
 
 
@@ -38,6 +39,17 @@ class NcclSettings:
                 if equals and not line.startswith("#") and key.strip() == name:
                     return value.strip()
         return None
+
+    def all(self) -> dict[str, str]:
+        """Give all settings that are set anywhere, each as NCCL would read it."""
+        names = {name for name in self.environ if name.startswith(_PREFIX)}
+        for file in self._files():
+            text = read_text(file)
+            for line in text.splitlines() if isinstance(text, str) else ():
+                key, equals, _ = line.partition("=")
+                if equals and key.strip().startswith(_PREFIX):
+                    names.add(key.strip())
+        return {name: value for name in sorted(names) if (value := self.get(name)) is not None}
 
     def topology_file(self) -> tuple[Path, str | None]:
         """Give the topology file that NCCL tries, and the setting that names it, if one does."""

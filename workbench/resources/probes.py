@@ -10,12 +10,13 @@ from typing import TypeVar
 
 from workbench.resources.gpus import probe_gpus
 from workbench.resources.host import probe_host, unknown_host
+from workbench.resources.host_record import Host
 from workbench.resources.lanes import Lane
 from workbench.resources.nccl_settings import NcclSettings
 from workbench.resources.nics import probe_nics
 from workbench.resources.nvml import Library, NvmlUnavailable
 from workbench.resources.pcie_probe import by_nvml, probe_pcie
-from workbench.resources.snapshot import Host, Probe, Snapshot
+from workbench.resources.snapshot import Probe, Snapshot
 from workbench.resources.unknown import Unknown
 
 T = TypeVar("T")
@@ -33,6 +34,7 @@ def take_snapshot(
     *,
     sysfs: str | Path = "/sys",
     procfs: str | Path = "/proc",
+    devfs: str | Path = "/dev",
     nvml: Library | None = None,
     nccl: NcclSettings | None = None,
     time_limit_s: float = 10.0,
@@ -44,20 +46,22 @@ def take_snapshot(
 
     Parameters
     ----------
-    sysfs, procfs
+    sysfs, procfs, devfs
         Where the kernel's file systems are mounted.
     nvml
         An object that behaves like ``pynvml``; by default ``pynvml``.
     nccl
-        NCCL's settings, which name its topology file; by default this process's.
+        NCCL's settings, among them its topology file; by default this process's.
     time_limit_s
         Seconds that each probe may take. NVML alone needs some where the
         driver's persistence mode is off.
     """
     sysfs, procfs = Path(sysfs), Path(procfs)
-    host, host_probe = _run("host", lambda: probe_host(sysfs, procfs), time_limit_s)
-    nics, nics_probe = _run("nics", lambda: probe_nics(sysfs), time_limit_s)
     settings = NcclSettings() if nccl is None else nccl
+    host, host_probe = _run(
+        "host", lambda: probe_host(sysfs, procfs, Path(devfs), settings), time_limit_s
+    )
+    nics, nics_probe = _run("nics", lambda: probe_nics(sysfs), time_limit_s)
     pcie, pcie_probe = _run("pcie", lambda: probe_pcie(sysfs, settings), time_limit_s)
     found, gpus_probe = _run("gpus", lambda: probe_gpus(nvml, time_limit_s), time_limit_s)
     gpus, gpu_pairs = found or ((), Unknown(gpus_probe.reason))

@@ -11,56 +11,9 @@ from typing import Any, ClassVar
 from workbench.errors import SnapshotError
 from workbench.resources.codec import decode, encode
 from workbench.resources.gpu_records import Gpu, GpuPair
+from workbench.resources.host_record import Host
 from workbench.resources.pcie import Pcie
 from workbench.resources.unknown import Unknown
-
-UNLIMITED = "unlimited"
-"""What a limit says where the kernel sets none; it is known, so not `Unknown`."""
-
-
-@dataclass(frozen=True)
-class Host:
-    """The VM itself.
-
-    Attributes
-    ----------
-    hostname
-        As the kernel has it.
-    hypervisor
-        ``"KVM"``, ``"VMware"``, ``"Hyper-V"``, ``"Xen"``, ...; ``"none"`` on bare metal.
-    cpus
-        CPUs that this process may use at once: CPU affinity and cgroup quota.
-    cpus_total
-        CPUs of the VM.
-    memory_bytes
-        Memory of the VM.
-    memory_limit_bytes
-        The lowest cgroup limit above this process, or ``"unlimited"``.
-    shm_bytes
-        Size of ``/dev/shm``, which DataLoader workers and NCCL share memory through.
-    memlock_bytes
-        RLIMIT_MEMLOCK of this process, or ``"unlimited"`` (by that limit, or by the
-        capability CAP_IPC_LOCK); RDMA memory must be locked.
-    numa_nodes
-        NUMA nodes that the guest sees.
-    nvidia_pci_addresses
-        PCI addresses of NVIDIA display devices, whether a driver holds them or not.
-    kernel, os
-        Kernel release, and the distribution's name for itself.
-    """
-
-    hostname: str | Unknown
-    hypervisor: str | Unknown
-    cpus: int | Unknown
-    cpus_total: int | Unknown
-    memory_bytes: int | Unknown
-    memory_limit_bytes: int | str | Unknown
-    shm_bytes: int | Unknown
-    memlock_bytes: int | str | Unknown
-    numa_nodes: int | Unknown
-    nvidia_pci_addresses: tuple[str, ...] | Unknown
-    kernel: str | Unknown
-    os: str | Unknown
 
 
 @dataclass(frozen=True)

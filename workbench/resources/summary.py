@@ -8,7 +8,8 @@ from typing import Any
 from workbench.resources.distance_matrix import matrix, places
 from workbench.resources.gpu_records import Gpu
 from workbench.resources.gpu_summary import detail_lines, pair_lines
-from workbench.resources.snapshot import Host, Nic, Snapshot
+from workbench.resources.host_record import Host
+from workbench.resources.snapshot import Nic, Snapshot
 from workbench.resources.unknown import Unknown
 
 _TITLES = {"gpus": "GPUs", "nics": "NICs"}

@@ -5,12 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from workbench.doctor.finding import Finding
+from workbench.doctor.rules.clock_source import clock_source
 from workbench.doctor.rules.driver_not_loaded import driver_not_loaded
+from workbench.doctor.rules.gpu_on_other_numa_node import gpu_on_other_numa_node
 from workbench.doctor.rules.memlock_limit import memlock_limit
+from workbench.doctor.rules.memory_limit import memory_limit
+from workbench.doctor.rules.nccl_p2p_disabled import nccl_p2p_disabled
+from workbench.doctor.rules.nccl_shm_disabled import nccl_shm_disabled
+from workbench.doctor.rules.numa_unknown_in_vm import numa_unknown_in_vm
+from workbench.doctor.rules.open_files_limit import open_files_limit
 from workbench.doctor.rules.probe_failed import probe_failed
+from workbench.doctor.rules.pvrdma import pvrdma
 from workbench.doctor.rules.rdma_port_not_active import rdma_port_not_active
 from workbench.doctor.rules.rdma_port_slow import rdma_port_slow
+from workbench.doctor.rules.rdma_unused import rdma_unused
+from workbench.doctor.rules.rdma_without_device_nodes import rdma_without_device_nodes
 from workbench.doctor.rules.roce_mtu import roce_mtu
+from workbench.doctor.rules.roce_v1_gid import roce_v1_gid
+from workbench.doctor.rules.roce_without_v2_gid import roce_without_v2_gid
 from workbench.doctor.rules.shm_size import shm_size
 from workbench.doctor.rules.vgpu_without_p2p import vgpu_without_p2p
 from workbench.resources import Snapshot
@@ -24,5 +36,17 @@ RULES: tuple[Callable[[Snapshot], Iterable[Finding]], ...] = (
     roce_mtu,
     memlock_limit,
     shm_size,
+    open_files_limit,
+    memory_limit,
+    clock_source,
+    rdma_without_device_nodes,
+    roce_without_v2_gid,
+    roce_v1_gid,
+    pvrdma,
+    rdma_unused,
+    nccl_p2p_disabled,
+    nccl_shm_disabled,
+    gpu_on_other_numa_node,
+    numa_unknown_in_vm,
 )
 """All rules; a new one is a file here and a line in this list."""

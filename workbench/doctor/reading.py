@@ -1,0 +1,41 @@
+"""What several rules read from a snapshot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from workbench.resources import Gpu, PciDevice, Snapshot, Unknown
+from workbench.resources.pcie import SYSFS
+
+
+def nccl_setting(snapshot: Snapshot, name: str) -> str | None:
+    """Give one of NCCL's settings; None where it is not set, or not known."""
+    settings = snapshot.host.nccl_settings
+    return None if isinstance(settings, Unknown) else settings.get(name)
+
+
+def is_on(value: str | None) -> bool:
+    """Say whether NCCL takes the setting for true: a number other than 0."""
+    try:
+        return value is not None and int(value, 0) != 0
+    except ValueError:
+        return False
+
+
+def unset(name: str, value: str) -> str:
+    """Write how to take back one of NCCL's settings."""
+    return (
+        f"`unset {name}` before the kernel and the ranks start, and take `{name}={value}` out of "
+        "/etc/nccl.conf, of the file that NCCL_CONF_FILE names, or of ~/.nccl.conf"
+    )
+
+
+def gpus_in_sysfs(snapshot: Snapshot) -> Iterator[tuple[Gpu, PciDevice]]:
+    """Give each GPU that the driver knows with its place in the guest's own PCIe tree."""
+    if isinstance(snapshot.pcie, Unknown):
+        return
+    for tree in snapshot.pcie.trees:
+        for gpu in snapshot.gpus if tree.source == SYSFS else ():
+            device = tree.find(gpu.pci_address) if isinstance(gpu.pci_address, str) else None
+            if device is not None:
+                yield gpu, device
