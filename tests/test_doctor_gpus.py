@@ -261,6 +261,14 @@ def test_switched_gpus_without_peer_to_peer(machine):
     assert "fabricmanager" in finding.cure
 
 
+def test_bridged_cards_without_peer_to_peer(machine):
+    """A pair that a bridge joins should reach one another; pairs without one need not."""
+    nvml = bridged_a100()
+    nvml.between[2, 3].nvlink = NOT_SUPPORTED
+    (finding,) = found(machine, nvml, "p2p_refused")
+    assert finding.subject == "GPUs 2-3"
+
+
 # All together
 
 

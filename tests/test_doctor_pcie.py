@@ -76,7 +76,7 @@ def test_flat_vm(flat):
     """A flat VM has GPUs too far from their port and no file; both are said once for all."""
     snapshot = taken(flat)
     (far,) = found(snapshot, "gpu_nic_too_far")
-    assert (far.subject, far.severity) == ("GPU 0, GPU 1", "warning")
+    assert (far.subject, far.severity) == ("GPUs 0-1", "warning")
     assert "the nearest: mlx5_0, where PHB is beyond PXB" in far.evidence
     assert "NCCL_NET_GDR_LEVEL=PHB" in far.cure
     (missing,) = found(snapshot, "topology_file_missing")

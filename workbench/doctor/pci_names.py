@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from workbench.doctor.several import first_of, named
 from workbench.resources import Snapshot, Unknown
 from workbench.resources.pcie import PciDevice
 
@@ -16,6 +19,16 @@ def pci_name(snapshot: Snapshot, address: str) -> str:
             if device.address == address and isinstance(device.rdma_devices, tuple):
                 return "/".join(device.rdma_devices) or address
     return address
+
+
+def named_gpus(snapshot: Snapshot, addresses: Iterable[str]) -> str:
+    """Write ``"GPUs 0-3"``; addresses of GPUs that NVML does not list follow."""
+    known = {gpu.pci_address: gpu.index for gpu in snapshot.gpus}
+    every = list(addresses)
+    indices = {known[address] for address in every if address in known}
+    others = [address for address in every if address not in known]
+    parts = [named(indices)] if indices else []
+    return ", ".join([*parts, first_of(others)] if others else parts)
 
 
 def has_rdma(device: PciDevice) -> bool:

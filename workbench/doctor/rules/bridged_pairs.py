@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from workbench.doctor.finding import Finding
+from workbench.doctor.gpu_links import links_up
 from workbench.doctor.several import named
 from workbench.resources import Gpu, Snapshot
-from workbench.resources.gpu_records import NvLinks
 
 
 def bridged_pairs(snapshot: Snapshot) -> Iterator[Finding]:
@@ -37,8 +37,7 @@ def bridged_pairs(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def _partner(gpu: Gpu) -> str | None:
-    links = gpu.nvlink.links if isinstance(gpu.nvlink, NvLinks) else None
-    up = [link for link in links if link.state == "up"] if isinstance(links, tuple) else []
+    up = links_up(gpu)
     peers = {link.peer_pci_address for link in up if link.peer == "gpu"}
     if len(peers) != 1 or any(link.peer != "gpu" for link in up):
         return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from workbench.doctor.finding import Finding
-from workbench.doctor.pci_names import has_rdma, pci_name
+from workbench.doctor.pci_names import has_rdma, named_gpus, pci_name
 from workbench.doctor.several import first_of
 from workbench.resources import Snapshot, Unknown
 from workbench.resources.pcie import GpuDirect
@@ -31,9 +31,9 @@ def gpu_nic_too_far(snapshot: Snapshot) -> Iterator[Finding]:
         if all(one.possible is False for one in judged):
             nearest = min((one.why.split(";")[0] for one in judged), key=_how_far)
             to = tuple(pci_name(snapshot, one.nic) for one in judged if one.why.startswith(nearest))
-            found.setdefault((nearest, to), []).append(pci_name(snapshot, gpu))
+            found.setdefault((nearest, to), []).append(gpu)
     for (nearest, to), gpus in found.items():
-        yield _finding(nearest, first_of(to, 8), first_of(gpus, 8))
+        yield _finding(nearest, first_of(to), named_gpus(snapshot, gpus))
 
 
 def _how_far(why: str) -> int:

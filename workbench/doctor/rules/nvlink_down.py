@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from workbench.doctor.finding import Finding
+from workbench.doctor.gpu_links import links_of, links_up
 from workbench.doctor.several import alike
 from workbench.resources import Gpu, Snapshot
-from workbench.resources.gpu_records import NvLink, NvLinks
 
 
 def nvlink_down(snapshot: Snapshot) -> Iterator[Finding]:
@@ -15,7 +15,7 @@ def nvlink_down(snapshot: Snapshot) -> Iterator[Finding]:
 
     Where no link of any GPU is up, the links may be there for a bridge that nobody bought.
     """
-    if not any(link.state == "up" for gpu in snapshot.gpus for link in _links(gpu)):
+    if not any(links_up(gpu) for gpu in snapshot.gpus):
         return
     for subject, evidence in alike(snapshot, _down):
         yield Finding(
@@ -33,13 +33,8 @@ def nvlink_down(snapshot: Snapshot) -> Iterator[Finding]:
         )
 
 
-def _links(gpu: Gpu) -> tuple[NvLink, ...]:
-    known = isinstance(gpu.nvlink, NvLinks) and isinstance(gpu.nvlink.links, tuple)
-    return gpu.nvlink.links if known else ()  # type: ignore[union-attr,return-value]
-
-
 def _down(gpu: Gpu) -> str | None:
-    links = _links(gpu)
+    links = links_of(gpu)
     down = [link.number for link in links if link.state == "down"]
     if not down:
         return None

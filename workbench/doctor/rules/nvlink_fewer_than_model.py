@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from workbench.doctor.finding import Finding
+from workbench.doctor.gpu_links import links_of
 from workbench.doctor.several import alike
 from workbench.resources import Gpu, Snapshot
-from workbench.resources.gpu_records import NvLinks
 
 # Models of which every one has all links of its generation (NVIDIA's data sheets: V100 6,
 # A100 12, H100 18), by the beginning of the name that the driver gives.
 _LINKS = {
     "Tesla V100-SXM": 6,
-    "NVIDIA V100-SXM": 6,
     "NVIDIA A100-SXM": 12,
     "A100-SXM": 12,
     "NVIDIA H100 80GB HBM3": 18,
@@ -40,7 +39,7 @@ def _fewer(gpu: Gpu) -> str | None:
     if not isinstance(gpu.name, str) or gpu.form not in ("whole", "passthrough"):
         return None
     most = next((count for name, count in _LINKS.items() if gpu.name.startswith(name)), 0)
-    links = gpu.nvlink.links if isinstance(gpu.nvlink, NvLinks) else None
-    if not isinstance(links, tuple) or len(links) >= most:
+    count = len(links_of(gpu))  # 0 where they are not known
+    if count == 0 or count >= most:
         return None
-    return f"{len(links)} NVLinks, where {gpu.name} has {most}"
+    return f"{count} NVLinks, where {gpu.name} has {most}"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from workbench.doctor.finding import Finding
+from workbench.doctor.gpu_links import links_up
 from workbench.doctor.several import first_of
 from workbench.resources import Gpu, Snapshot, Unknown
-from workbench.resources.gpu_records import NvLinks
 from workbench.resources.vgpu import VgpuProfile
 
 _VGPU = (
@@ -55,10 +55,15 @@ def _finding(said: str, pairs: list[str], *, vgpu: bool) -> Finding:
 def _should(one: Gpu, other: Gpu) -> bool:
     if one.form == other.form == "vgpu":
         return all(isinstance(x.vgpu, VgpuProfile) and x.vgpu.p2p is True for x in (one, other))
-    forms = ("whole", "passthrough")
-    return one.form in forms and other.form in forms and all(map(_switched, (one, other)))
+    if {one.form, other.form} - {"whole", "passthrough"}:
+        return False
+    return (_to_switch(one) and _to_switch(other)) or _joined(one, other) or _joined(other, one)
 
 
-def _switched(gpu: Gpu) -> bool:
-    links = gpu.nvlink.links if isinstance(gpu.nvlink, NvLinks) else None
-    return isinstance(links, tuple) and any(x.state == "up" and x.peer == "switch" for x in links)
+def _to_switch(gpu: Gpu) -> bool:
+    return any(link.peer == "switch" for link in links_up(gpu))
+
+
+def _joined(one: Gpu, other: Gpu) -> bool:
+    ends = {link.peer_pci_address for link in links_up(one)}
+    return isinstance(other.pci_address, str) and other.pci_address in ends

@@ -10,8 +10,9 @@ from workbench.resources import Gpu, Snapshot
 from workbench.resources.gpu_records import Clocks
 
 _COOLING = (
-    "Ask the administrator for the fans, the air flow and the power supplies of the host; "
-    "`nvidia-smi -q -d TEMPERATURE,POWER,PERFORMANCE` shows what holds the clocks."
+    "See whether it lasts (`nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER`): clocks that change "
+    "may show it for a moment. If it does, ask the administrator for the fans, the air flow and "
+    "the power supplies of the host."
 )
 _POWER = (
     "`nvidia-smi -q -d POWER` shows the limit; where it is below the default limit, "

@@ -31,8 +31,8 @@ def topology_file_missing(snapshot: Snapshot) -> Iterator[Finding]:
         why="NCCL takes the tree that the VM shows for the true one: it may choose slow ways "
         "between GPUs, and leave GPUDirect RDMA off though GPU and port share a switch.",
         cure="Get the topology file of this kind of VM from the cloud's vendor or the host's "
-        "administrator, and set `NCCL_TOPO_FILE=FILE` (or put `NCCL_TOPO_FILE=FILE` into "
-        "/etc/nccl.conf) in every VM.",
+        "administrator, and name it in every VM: `NCCL_TOPO_FILE=FILE`, in the environment or in "
+        "/etc/nccl.conf.",
         source="NVIDIA, NCCL User Guide, Troubleshooting, Topology detection",
     )
 
