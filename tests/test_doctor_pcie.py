@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
+
 import pytest
 from fake_machine import CPUINFO_BARE, snap
-from fake_nvml import FakeNvml, h100
+from fake_nvml import Between, FakeNvml, h100
+from nvml_machines import SYS, hgx_h100
 from pci_host import GPU, NIC, A, B, C, D, M, N, add_bridge, add_gpu, add_port, build_host
 from test_pcie import capabilities
 from topology_files import cpu, pci, switch, system
 
 from workbench.doctor import diagnose
-from workbench.resources import NcclSettings, Snapshot
+from workbench.errors import SnapshotError
+from workbench.resources import UNLIMITED, NcclSettings, Snapshot
 
 TRUE = system(cpu(0, switch(1, pci(A, GPU), pci(B, GPU), pci(N, NIC))))
 ACS, ATS = 0x000D, 0x000F
@@ -217,3 +222,42 @@ def test_ats_on_bare_metal(switched):
     """Without a VM nobody asks for ATS."""
     configure(bare(switched), N, (ATS, 0))
     assert diagnose_pcie(switched) == []
+
+
+# All together
+
+
+def places(value, path=()):
+    """Every place in plain JSON."""
+    inner = value.items() if isinstance(value, dict) else enumerate(value)
+    for key, one in inner:
+        yield (*path, key)
+        if isinstance(one, dict | list):
+            yield from places(one, (*path, key))
+
+
+def without(plain, path):
+    """The same with an unknown value at a place."""
+    changed = copy.deepcopy(plain)
+    inner = changed
+    for key in path[:-1]:
+        inner = inner[key]
+    inner[path[-1]] = {"unknown": "not reported by the driver"}
+    return changed
+
+
+def test_no_unknown_value_is_taken_for_wrong(switched):
+    """Whichever value of a good machine is not known, no rule finds it wrong."""
+    vm(switched)
+    configure(switched, N, (ATS, 0x8000))
+    nvml = FakeNvml(*hgx_h100().devices[:2], between={(0, 1): Between(SYS)})
+    nothing_told = NcclSettings({}, switched.sysfs.parent)
+    plain = snap(switched, nvml, nccl=nothing_told).to_plain()
+    plain["host"].update(shm_bytes=8 << 30, memlock_bytes=UNLIMITED)
+    tried = 0
+    for path in places(plain):
+        with contextlib.suppress(SnapshotError):  # not every value may be unknown
+            snapshot = Snapshot.from_plain(without(plain, path))
+            tried += 1
+            assert diagnose(snapshot) == [], path
+    assert tried > 100
