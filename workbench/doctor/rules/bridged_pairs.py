@@ -32,7 +32,7 @@ def bridged_pairs(snapshot: Snapshot) -> Iterator[Finding]:
         cure="Train on one pair where that is enough, such as "
         f"`CUDA_VISIBLE_DEVICES={pairs[0][0]},{pairs[0][1]}`; for all GPUs at NVLink's speed ask "
         "for a board with NVSwitch (HGX).",
-        source="NVIDIA, NVLink bridges",
+        source="NVIDIA, NVLink (nvidia.com): A100 PCIe in two-GPU configurations",
     )
 
 

@@ -29,7 +29,7 @@ def nvlink_down(snapshot: Snapshot) -> Iterator[Finding]:
             cure="`nvidia-smi nvlink --status` and `nvidia-smi nvlink -e` (errors per link); look "
             "for Xid 74 in `dmesg`. For bridges: all of them seated? Ask the administrator to "
             "reset the GPU or restart the host.",
-            source="NVIDIA, XID Errors, Xid 74: NVLINK Error",
+            source="NVIDIA, XID Errors, Xid catalog",
         )
 
 

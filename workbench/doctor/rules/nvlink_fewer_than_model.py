@@ -31,7 +31,7 @@ def nvlink_fewer_than_model(snapshot: Snapshot) -> Iterator[Finding]:
             cure="`nvidia-smi nvlink --status`; look for Xid 74 in `dmesg`, and ask the "
             "administrator whether links were switched off for this VM (a part of a board) or "
             "have failed.",
-            source="NVIDIA, data sheets of V100, A100 and H100; XID Errors, Xid 74",
+            source="NVIDIA, data sheets of V100, A100 and H100; XID Errors, Xid catalog",
         )
 
 

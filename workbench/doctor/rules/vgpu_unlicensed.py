@@ -20,7 +20,7 @@ def vgpu_unlicensed(snapshot: Snapshot) -> Iterator[Finding]:
             evidence=evidence,
             why="A vGPU without a licence works at first; after a while the driver slows it down.",
             cure="Put the licence server's client configuration token into "
-            "/etc/nvidia/ClientConfigToken (mode 744), then `sudo systemctl restart "
+            "/etc/nvidia/ClientConfigToken, then `sudo systemctl restart "
             "nvidia-gridd`; `nvidia-smi -q | grep -i licen` shows how it went, "
             "`journalctl -u nvidia-gridd` why not.",
             source="NVIDIA, Virtual GPU Client Licensing User Guide",
