@@ -8,7 +8,7 @@ import fake_machine
 import pytest
 from fake_machine import roce_gids
 from fake_nvml import DRIVER_NOT_LOADED, FakeNvml, h100
-from pci_host import add_gpu
+from pci_host import add_bridge, add_gpu
 
 from workbench.doctor import diagnose
 from workbench.resources import UNLIMITED, NcclSettings, Snapshot, Unknown, take_snapshot
@@ -44,18 +44,19 @@ def only(snapshot):
     return finding
 
 
-def add_roce(machine, number=0, **port):
-    pci = machine.add_pci(f"0000:3b:00.{number}", driver="mlx5_core")
+def add_roce(machine, number=0, above="pci0000:00", **port):
+    pci = machine.add_pci(f"0000:3b:00.{number}", driver="mlx5_core", above=above)
     machine.add_interface(f"ens{number}", device=pci, mtu=9000)
     values = {"link_layer": "Ethernet", "gids": roce_gids(f"ens{number}")}
     machine.add_rdma(f"mlx5_{number}", device=pci, **{**values, **port})
 
 
 def test_nothing_is_wrong_with_a_good_machine(machine):
-    """Two GPUs, RoCE, a good clock and plain settings of NCCL: no finding."""
-    for address in GPUS:
-        add_gpu(machine, address)
-    add_roce(machine)
+    """Two GPUs under a switch, RoCE, a good clock and plain settings of NCCL: no finding."""
+    upstream = add_bridge(machine, "0000:50:00.0", add_bridge(machine, "0000:00:01.0"))
+    for number, address in enumerate(GPUS):
+        add_gpu(machine, address, add_bridge(machine, f"0000:51:0{number}.0", upstream))
+    add_roce(machine, above=add_bridge(machine, "0000:51:02.0", upstream))
     good = {"NCCL_IB_GID_INDEX": "3", "NCCL_NET": "IB", "NCCL_IB_DISABLE": "0"}
     assert diagnose(snap(machine, nccl=good, usable_numa_nodes=(0,))) == []
 
@@ -312,8 +313,8 @@ def test_no_numa_in_a_vm(machine):
     for address in GPUS:
         add_gpu(machine, address, numa=-1)
     machine.set_dmi("QEMU", "Standard PC (Q35 + ICH9, 2009)")
-    finding = only(snap(machine))
-    assert (finding.rule, finding.severity) == ("numa_unknown_in_vm", "info")
+    (finding,) = found(snap(machine), "numa_unknown_in_vm")
+    assert finding.severity == "info"
     assert "KVM gives no NUMA node for 2 GPUs (0, 1)" in finding.evidence
     assert "NCCL_TOPO_FILE" in finding.cure
 
@@ -322,9 +323,11 @@ def test_no_numa_elsewhere(machine):
     """One GPU, an unknown hypervisor, or a topology file that tells: no finding."""
     for address in GPUS:
         add_gpu(machine, address, numa=-1)
-    assert diagnose(snap(machine)) == []  # no hypervisor is known
+    rule = "numa_unknown_in_vm"
+    assert found(snap(machine), rule) == []  # no hypervisor is known
     machine.set_dmi("QEMU", "Standard PC (Q35 + ICH9, 2009)")
-    assert diagnose(snap(machine, FakeNvml(h100()))) == []
+    assert found(snap(machine, FakeNvml(h100())), rule) == []
     told = snap(machine)
-    assert "NCCL_TOPO_FILE is not set" in only(told).evidence
-    assert diagnose(replace(told, pcie=replace(told.pcie, topology_file="/etc/vm.xml"))) == []
+    assert "NCCL_TOPO_FILE is not set" in found(told, rule)[0].evidence
+    told = replace(told, pcie=replace(told.pcie, topology_file="/etc/vm.xml"))
+    assert found(told, rule) == []
