@@ -13,7 +13,7 @@ from workbench.cluster.background import uninterrupted
 from workbench.cluster.engines import Engines
 from workbench.cluster.guard import Guard
 from workbench.cluster.options import Options
-from workbench.rank.control import ANY_CELL
+from workbench.rank.interrupts import ANY_CELL
 
 if TYPE_CHECKING:
     from workbench.cluster.clock_pings import ClockPings

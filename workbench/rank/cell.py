@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import pickle
-import signal
 import traceback
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
@@ -13,6 +12,7 @@ from typing import Any
 
 from IPython.core.displayhook import DisplayHook
 
+from workbench.rank.interrupts import Interrupts
 from workbench.rank.output import Capture, OutputChannel
 
 VALUE_LIMIT_BYTES = 64 << 20
@@ -38,16 +38,15 @@ class CellResult:
     kept: str
 
 
-def run(shell: Any, number: int, source: str, capture: Capture) -> CellResult:
-    """Run `source` in the shell's namespace.
-
-    The main thread's SIGINT raises KeyboardInterrupt in the meantime.
-    """
+def run(
+    shell: Any, number: int, source: str, capture: Capture, interrupts: Interrupts
+) -> CellResult:
+    """Run `source` in the shell's namespace, which `interrupts` may end."""
     caught = _Caught(shell, source, capture.channel)
     try:
-        with capture(number), _interruptible(), caught.replaced():
+        with capture(number), caught.replaced(), interrupts.allowed():
             shell.run_cell(source, store_history=False)
-    except KeyboardInterrupt:  # it came between the cell's end and ours
+    except KeyboardInterrupt:  # it came before the cell's code, or after it
         caught.error = {"name": "KeyboardInterrupt", "message": "", "traceback": ""}
     return CellResult(caught.error, *_pickled(caught.value))
 
@@ -118,13 +117,3 @@ def _pickled(value: Any) -> tuple[bytes | None, str]:
     if len(data) > VALUE_LIMIT_BYTES:
         return None, f"{type(value).__name__} has {len(data):,} bytes, too many to send unasked"
     return data, ""
-
-
-@contextmanager
-def _interruptible() -> Iterator[None]:
-    """Let SIGINT raise KeyboardInterrupt; an engine ignores it otherwise."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)

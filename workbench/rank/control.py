@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 import threading
 import traceback
@@ -12,10 +11,9 @@ from time import perf_counter_ns
 from types import FrameType
 from typing import Any
 
+from workbench.rank.interrupts import ANY_CELL, Interrupts
 from workbench.wire import Message
 
-ANY_CELL = -1
-"""Stands for whatever cell runs: a kernel that came later does not know its number."""
 _HOROVOD_FILES = ("horovod/torch/mpi_ops.py", "horovod/torch/functions.py")
 _CELL_FILE = "ipykernel_"
 """ipykernel compiles each cell under a file name with this in it."""
@@ -31,8 +29,8 @@ class Control:
     blocked
         Tells the collective that the main thread waits for (an empty name for
         one that the cell called itself), and since when.
-    cell
-        Tells the number of the cell that runs, or None.
+    interrupts
+        Interrupts the cell that runs, and tells which.
     release
         Frees every rank from its collective; ``torn`` tells whether a rank is gone.
     do_not_meet
@@ -44,13 +42,13 @@ class Control:
         send: Callable[[Message], None],
         *,
         blocked: Callable[[], tuple[str, int] | None],
-        cell: Callable[[], int | None],
+        interrupts: Interrupts,
         release: Callable[..., None],
         do_not_meet: Callable[[], None],
     ) -> None:
         self._send = send
         self._blocked = blocked
-        self._cell = cell
+        self._interrupts = interrupts
         self._release = release
         self._do_not_meet = do_not_meet
 
@@ -76,7 +74,7 @@ class Control:
         blocked = self._blocked()
         frame = sys._current_frames().get(threading.main_thread().ident or 0)
         answer = {
-            "cell": self._cell(),
+            "cell": self._interrupts.cell,
             "tensor": (blocked[0] or _collective_of(frame)) if blocked else None,
             "blocked_s": (perf_counter_ns() - blocked[1]) / 1e9 if blocked else 0.0,
             "stack": _stack(frame) if content.get("stack") else "",
@@ -85,9 +83,8 @@ class Control:
         self._send(Message("where", answer))
 
     def _interrupt(self, content: dict[str, Any]) -> None:
-        """Raise KeyboardInterrupt in the cell, if it still is the one meant."""
-        if self._meant(content):
-            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        """Raise KeyboardInterrupt in the cell that is meant."""
+        self._interrupts.interrupt(content["cell"])
 
     def _release_ranks(self, content: dict[str, Any]) -> None:
         """Shut Horovod down; that may take seconds, and questions must still be answered."""
@@ -96,7 +93,7 @@ class Control:
 
     def _meant(self, content: dict[str, Any]) -> bool:
         """Whether the cell that runs is the one that is asked for, or any is."""
-        cell = self._cell()
+        cell = self._interrupts.cell
         return cell is not None and content.get("cell") in {cell, ANY_CELL}
 
 

@@ -25,6 +25,7 @@ from workbench.rank.control import Control
 from workbench.rank.ddp_hooks import DDPHooks
 from workbench.rank.device_clock import DeviceClock
 from workbench.rank.horovod_hooks import HorovodHooks, poll
+from workbench.rank.interrupts import Interrupts
 from workbench.rank.output import Capture, OutputChannel
 from workbench.rank.recorder import Iteration, Outside, Recorder
 from workbench.rank.records import RecordChannel
@@ -54,7 +55,7 @@ class Session:
 
     def __init__(self, shell: Any, control: Address, timings: Address, world_size: int) -> None:
         self._shell = shell
-        self._cell: int | None = None
+        self._interrupts = Interrupts()
         gpu = torch.cuda.is_available()
         device = DeviceClock(partial(torch.cuda.Event, enable_timing=True)) if gpu else None
         self.recorder = Recorder(poll, self._deliver, device)
@@ -63,7 +64,7 @@ class Session:
         self._answer = Control(
             self._send,
             blocked=lambda: self.recorder.blocked,
-            cell=lambda: self._cell,
+            interrupts=self._interrupts,
             release=_release,
             do_not_meet=_do_not_meet,
         )
@@ -93,16 +94,19 @@ class Session:
 
     def run_cell(self, number: int, source: str) -> None:
         """Run a cell, and tell the kernel how it ended."""
+        with self._interrupts.cell_runs(number):
+            self._run_cell(number, source)
+
+    def _run_cell(self, number: int, source: str) -> None:
         self.recorder.begin_cell(number)
         for hooks in self.hooks:
             hooks.begin_cell()
-        self._cell = number
         try:
-            result = cells.run(self._shell, number, source, self._capture)
+            result = cells.run(self._shell, number, source, self._capture, self._interrupts)
         except BaseException as error:  # noqa: BLE001 - whatever it is, the kernel must hear of the end
             result = cells.failed(error)
         finally:
-            self._cell = None
+            self._interrupts.end_cell()
             self.hooks[0].end_cell()
             records = self.recorder.end_cell()
         self._records.flush()
