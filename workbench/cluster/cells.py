@@ -102,10 +102,13 @@ class Cells:
         self._timings().begin_cell(run.number)
         self._condition.set("running")
         self._idle.used()
-        try:
+
+        def begin() -> None:
             for rank in run.ranks:
                 run.calls[rank] = running.engines.run(rank, run.number, source)
-            return run.wait()
+
+        try:
+            return run.wait(begin)
         finally:
             uninterrupted(lambda: self._settle(run, running))
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from workbench.cluster.background import uninterrupted
 from workbench.cluster.failures import failure
 from workbench.cluster.fold import HOLD_S, Folder
 from workbench.cluster.guard import Guard
@@ -141,8 +142,13 @@ class CellRun:
         """Take a message from a rank, in any thread."""
         self._events.put((rank, message))
 
-    def wait(self) -> RunResult:
+    def wait(self, begin: Callable[[], None]) -> RunResult:
         """Show the output until every rank has ended, and return what came of it.
+
+        Parameters
+        ----------
+        begin
+            Begins the cell on its ranks: on all of them, even where it is interrupted.
 
         Raises
         ------
@@ -150,6 +156,7 @@ class CellRun:
             After every rank is free again.
         """
         try:
+            uninterrupted(begin)
             self._follow(self._deadline())
         except KeyboardInterrupt:
             self._stop("interrupted")
