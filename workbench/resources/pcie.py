@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from workbench.resources.unknown import Unknown
 
@@ -135,14 +136,18 @@ class PciTree:
 
     def above(self, address: str) -> tuple[str, ...]:
         """Give what lies above a device: bridges from the nearest up, then the root."""
-        parents = {device.address: device.parent for device in self.devices}
         found: list[str] = []
-        while address in parents:
-            address = parents[address]
+        while address in self._parents:
+            address = self._parents[address]
             if address in found:  # an edited file may hold a ring
                 break
             found.append(address)
         return tuple(found)
+
+    @cached_property
+    def _parents(self) -> dict[str, str]:
+        # every pair of devices is measured by it
+        return {device.address: device.parent for device in self.devices}
 
 
 @dataclass(frozen=True)

@@ -110,6 +110,7 @@ class _Ring:
         if not self.warm.any():
             self.warm[:] = True
         self.iteration_us = np.median(rows["iteration_ns"], axis=1) / 1e3
+        self.usual_us = float(np.median(self.iteration_us[self.warm]))
         self.late = behind(found.late_us)
         self.longer = {
             phase: behind(rows[f"{phase}_ns"] / 1e3)
@@ -118,12 +119,12 @@ class _Ring:
         }
 
     @property
-    def usual_us(self) -> float:
-        return float(np.median(self.iteration_us[self.warm]))
-
-    @property
     def least_us(self) -> float:
         return LEAST_SHARE * self.usual_us
+
+    def excess(self, phase: str) -> Matrix:
+        """Return how much longer than the others a rank takes in a phase; being late, for none."""
+        return self.late if phase == UNKNOWN else self.longer[phase]
 
     def late_for(self, phase: str, places: npt.NDArray[np.intp], column: int) -> float:
         """Return how late a rank is in the iterations that a phase of `places` delays."""
@@ -188,11 +189,10 @@ def _stretches(ring: _Ring) -> Iterator[tuple[Straggler, npt.NDArray[np.intp]]]:
         *sorted(unexplained, reverse=True),
     ):
         places = np.arange(first, last + 1)
-        longer = ring.late if phase == UNKNOWN else ring.longer[phase]
         least = LEAST_SHARE * float(np.median(ring.iteration_us[places]))
         if (
             taken[places, column].any()
-            or _median(longer, places, column) < least
+            or _median(ring.excess(phase), places, column) < least
             or not _confirmed(ring, phase, places, column)
         ):
             continue
@@ -273,13 +273,12 @@ def _describe(ring: _Ring, phase: str, places: npt.NDArray[np.intp], column: int
     found = ring.found
     warm = places[ring.warm[places]]
     inner = warm if len(warm) else places
-    longer = ring.late if phase == UNKNOWN else ring.longer[phase]
     late = ring.late_for(phase, inner, column)
     bounds = found.uncertainty_us[inner]
     return Straggler(
         rank=int(found.ranks[column]),
         phase=phase,
-        excess_us=_median(longer, inner, column),
+        excess_us=_median(ring.excess(phase), inner, column),
         first_iteration=int(found.iterations[places[0]]),
         last_iteration=int(found.iterations[places[-1]]),
         kind=_KINDS.get(phase, UNKNOWN),
