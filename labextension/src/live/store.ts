@@ -16,6 +16,9 @@ const FIRST_ROOM = 1024;
 /** Iterations that one rank may have reported before another, at the most. */
 const BATCH = 512;
 
+/** Waiting by iteration and row. */
+type Waits = Map<number, Map<number, number>>;
+
 /**
  * Iterations by ranks in typed arrays, NaN where nothing is known. Adding a row
  * a second time overwrites it, so that windows and deltas may overlap. A ring
@@ -23,10 +26,31 @@ const BATCH = 512;
  */
 export class TimingStore {
   /**
-   * Whether waiting that was shown stays. It is told anew as the ranks' clocks
-   * are known better, which a view that stands still must not show.
+   * Whether the iterations held stay as they are. Waiting is told later than
+   * the rest, and anew as the ranks' clocks are known better: a view that stands
+   * still shows that when it goes on.
    */
-  still = false;
+  get still(): boolean {
+    return this._later !== null;
+  }
+
+  set still(value: boolean) {
+    if (value) {
+      this._later ??= new Map();
+      return;
+    }
+    const told = this._later ?? [];
+    this._later = null;
+    this._version += 1;
+    for (const [iteration, waits] of told) {
+      if (iteration >= this._first && iteration <= this._last) {
+        const figures = this._figures.wait_us;
+        const at = this._at(iteration, 0);
+        waits.forEach((us, row) => (figures[at + row] = us));
+        this._versions[iteration % this._room] = this._version;
+      }
+    }
+  }
 
   /** The ranks, in the order of their rows on the screen. */
   get ranks(): readonly IRankPlace[] {
@@ -72,6 +96,7 @@ export class TimingStore {
   clear(): void {
     this._first = 0;
     this._last = -1;
+    this._later?.clear();
     this._make(Math.min(FIRST_ROOM, this._capacity));
   }
 
@@ -95,15 +120,13 @@ export class TimingStore {
         continue;
       }
       const at = this._at(iterations[i], row);
+      const held = !Number.isNaN(this._figures.iteration_us[at]);
       let changed = false;
       for (let c = 0; c < FIGURES.length; c++) {
         const target = this._figures[FIGURES[c]];
         const value = sources[c]?.[i] ?? NaN;
-        if (
-          this.still &&
-          FIGURES[c] === 'wait_us' &&
-          !Number.isNaN(target[at])
-        ) {
+        if (this._later && held && FIGURES[c] === 'wait_us') {
+          waitsOf(this._later, iterations[i]).set(row, value);
           continue;
         }
         changed ||= !Object.is(target[at], value);
@@ -260,7 +283,18 @@ export class TimingStore {
   private _versions = new Uint32Array(64);
   private _first = 0;
   private _last = -1;
+  /** Waiting that was told while the view stands still; null where it goes on. */
+  private _later: Waits | null = null;
   private _figures = Object.fromEntries(
     FIGURES.map(name => [name, new Float32Array(0)])
   ) as Record<Figure, Float32Array>;
+}
+
+function waitsOf(all: Waits, iteration: number): Map<number, number> {
+  let waits = all.get(iteration);
+  if (!waits) {
+    waits = new Map();
+    all.set(iteration, waits);
+  }
+  return waits;
 }

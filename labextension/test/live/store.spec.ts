@@ -54,6 +54,21 @@ describe('TimingStore', () => {
     expect(held.get('wait_us', 4, 1)).toBe(42);
   });
 
+  it('stands still for what it holds, and tells the rest later', () => {
+    const held = store([row(0, 0), row(0, 1, { wait_us: NaN })]);
+    held.still = true;
+    add(held, [row(0, 0, { wait_us: 7 }), row(0, 1, { wait_us: 8 })]);
+    add(held, [row(1, 0, { wait_us: 9 })]);
+    expect(held.get('wait_us', 0, 0)).toBe(0);
+    expect(held.get('wait_us', 0, 1)).toBeNaN();
+    expect(held.get('wait_us', 1, 0)).toBe(9);
+    const before = held.version(0);
+    held.still = false;
+    expect(held.get('wait_us', 0, 0)).toBe(7);
+    expect(held.get('wait_us', 0, 1)).toBe(8);
+    expect(held.version(0)).toBeGreaterThan(before);
+  });
+
   it('takes older rows in, where there is room', () => {
     const held = store(rows(100, 105));
     add(held, rows(90, 105));
