@@ -12,6 +12,7 @@ import pytest
 from clusters import quiet
 
 import workbench as wb
+from workbench.cluster import TextSink
 from workbench.errors import (
     CellInterrupted,
     CellTimeout,
@@ -181,6 +182,28 @@ def test_a_rank_that_does_not_react_is_replaced():
             0: (0, 2),
             1: (None, 2),
         }
+
+
+class Interrupted(TextSink):
+    """Shows output to a person who presses Ctrl-C just as the first of it is about to be shown."""
+
+    pressed = False
+
+    def put(self, folded):
+        """Show folded output, and press Ctrl-C before the first."""
+        if not self.pressed:
+            self.pressed = True
+            signal.raise_signal(signal.SIGINT)
+        super().put(folded)
+
+
+def test_an_interrupt_while_a_message_is_taken_loses_none(cluster):
+    """Ctrl-C between a message's arrival and what is done with it: output and end are there."""
+    shown = Interrupted()
+    with pytest.raises(CellInterrupted):
+        cluster.run("print('first')\nimport time; time.sleep(0.5); print('last')", sink=shown)
+    assert shown.text.startswith("[ranks 0-1] first\n")
+    assert cluster.state == "ready", cluster.message
 
 
 def test_an_interrupt_while_the_ring_forms_anew_loses_nothing(cluster):

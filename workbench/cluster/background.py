@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import signal
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from contextvars import copy_context
+from types import FrameType
 from typing import TypeVar
 
 Asked = TypeVar("Asked")
@@ -40,6 +43,33 @@ def uninterrupted(task: Callable[[], Result]) -> Result:
         if interrupted:
             raise KeyboardInterrupt
         return result
+
+
+@contextmanager
+def interrupts_later() -> Iterator[None]:
+    """Run the body to its end where the user interrupts meanwhile, and raise that afterwards.
+
+    For what takes no time; a second interrupt is raised at once. In a thread that
+    is not the main one nothing is interrupted anyway.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    usual = signal.getsignal(signal.SIGINT)
+
+    def keep(number: int, frame: FrameType | None) -> None:
+        came.append(number)
+        if len(came) > 1 and callable(usual):
+            usual(number, frame)
+
+    signal.signal(signal.SIGINT, keep)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, usual)
+    if len(came) == 1 and callable(usual):
+        usual(came[0], None)
 
 
 def at_once(asked: Sequence[Asked], ask: Callable[[Asked], Result]) -> list[Result]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import pickle
-import queue
+import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from workbench.cluster.background import uninterrupted
+from workbench.cluster.background import interrupts_later, uninterrupted
 from workbench.cluster.failures import failure
 from workbench.cluster.fold import HOLD_S, Folder
 from workbench.cluster.guard import Guard
@@ -118,7 +119,8 @@ class CellRun:
         self.calls: dict[int, Any] = {}
         self.guard = Guard(number, send)
         self._watch = HangWatch(ranks, hang_after_s, send)
-        self._events: queue.SimpleQueue[tuple[int, Message]] = queue.SimpleQueue()
+        self._events: deque[tuple[int, Message]] = deque()
+        self._arrived = threading.Event()
         self._unfinished = set(ranks)
         self._values: dict[int, bytes | Kept | None] = {}
         self._folder = Folder(ranks)
@@ -140,7 +142,8 @@ class CellRun:
 
     def deliver(self, rank: int, message: Message) -> None:
         """Take a message from a rank, in any thread."""
-        self._events.put((rank, message))
+        self._events.append((rank, message))
+        self._arrived.set()
 
     def wait(self, begin: Callable[[], None]) -> RunResult:
         """Show the output until every rank has ended, and return what came of it.
@@ -226,13 +229,12 @@ class CellRun:
 
     def _step(self, timeout_s: float) -> None:
         """Take what has come, then write what is ready."""
-        try:
-            self._take(*self._events.get(timeout=timeout_s))
-            while True:
-                self._take(*self._events.get_nowait())
-        except queue.Empty:
-            pass
-        self._write(time.monotonic())
+        self._arrived.wait(timeout_s)
+        self._arrived.clear()
+        with interrupts_later():  # what has come must not get lost between here and there
+            for _ in range(len(self._events)):
+                self._take(*self._events.popleft())
+            self._write(time.monotonic())
 
     def _take(self, rank: int, message: Message) -> None:
         now = time.monotonic()
