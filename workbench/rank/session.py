@@ -124,6 +124,8 @@ class Session:
 
 _session: Session | None = None
 _ring = RingSockets()
+_shutdown = threading.Lock()
+"""Horovod's shutdown joins its thread; two that join the same one wait for ever."""
 
 
 def hello() -> dict[str, Any]:
@@ -160,11 +162,13 @@ def meet(environment: dict[str, str]) -> float:
     environment
         The HOROVOD_* variables of this rank; Horovod reads them at every init.
     """
-    global _ring
+    global _ring  # noqa: PLW0603 - one process is one rank
     import horovod.torch as hvd
 
     os.environ.update(environment)
-    with RingSockets() as _ring:
+    with _shutdown:  # one that is under way belongs to the ring before
+        _ring = RingSockets()
+    with _ring:
         _init(hvd)
         _fill_namespace(hvd)
         total = hvd.allreduce(torch.ones(1), op=hvd.Sum, name="workbench.ready")
@@ -209,9 +213,10 @@ def part(*, torn: bool = False) -> None:
 
     if torn:
         _ring.shut_down()
-    # resets the handles' numbers too: unnamed collectives are negotiated by them,
-    # and a rank that was freed has counted further than the one that failed
-    hvd.shutdown()
+    with _shutdown:
+        # resets the handles' numbers too: unnamed collectives are negotiated by them,
+        # and a rank that was freed has counted further than the one that failed
+        hvd.shutdown()
     for thing in gc.get_objects():
         if _is_distributed_optimizer(thing):
             _forget_handles(thing)
@@ -241,7 +246,7 @@ def _release(*, torn: bool) -> None:
         A rank is gone: Horovod would wait for it.
     """
     ring, waits = _ring, _session.recorder.blocked if _session else None
-    threading.Thread(target=mpi_ops._basics.shutdown, daemon=True).start()
+    threading.Thread(target=_shut_down, args=(ring,), daemon=True).start()
     time.sleep(0 if torn else _SHUTDOWN_S)
     deadline = time.monotonic() + _BREAK_S
     # the same wait of the same ring: a cell that came after this one is not meant
@@ -250,6 +255,13 @@ def _release(*, torn: bool) -> None:
         if time.monotonic() > deadline:
             return
         time.sleep(_BREAK_PERIOD_S)
+
+
+def _shut_down(ring: RingSockets) -> None:
+    """Shut Horovod down beneath who waits in it, unless another ring has been formed since."""
+    with _shutdown:
+        if _ring is ring:
+            mpi_ops._basics.shutdown()
 
 
 def _is_distributed_optimizer(thing: object) -> bool:
