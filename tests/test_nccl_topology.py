@@ -17,6 +17,7 @@ from workbench.errors import SnapshotError
 from workbench.resources import NcclSettings, Snapshot, Unknown
 
 NVSWITCH = "0x068000"
+NOT_TOLD = "a topology file does not tell"
 
 
 @pytest.fixture
@@ -158,6 +159,56 @@ def test_nvlinks(read):
         (A, "0000:c1:00.0", 2),
     ]
     assert tree.nvlinks[1].peer_class == NVSWITCH
+    assert read(snapshot.to_nccl_topology()).pcie == snapshot.pcie
+
+
+def test_what_gpus_say_of_nvlink(read):
+    """A GPU's links are those that the file counts, each with its peer; rates are not there."""
+    links = (
+        f'<gpu sm="103"><nvlink target="{B}" count="2" tclass="0x030200"/>'
+        f'<nvlink target="fffffff:ff:ff.0" count="1" tclass="{NVSWITCH}"/></gpu>'
+    )
+    first, second = read(system(cpu(0, pci(A, GPU, links), pci(B, GPU)))).gpus
+    assert [(one.number, one.state, one.peer) for one in first.nvlink.links] == [
+        (0, "up", "gpu"),
+        (1, "up", "gpu"),
+        (2, "up", "switch"),
+    ]
+    assert first.nvlink.links[0].peer_pci_address == B
+    assert isinstance(first.nvlink.links[2].peer_pci_address, Unknown)
+    assert isinstance(first.nvlink.nominal_gb_per_s, Unknown)
+    assert (first.compute_capability, second.nvlink) == ("10.3", Unknown(NOT_TOLD))
+
+
+def test_nic_at_the_cpu(read):
+    """NCCL takes a nic element that lies in the cpu itself, as clouds' virtual NICs do."""
+    net = '<nic><net name="eth0" speed="100000" gdr="0"/></nic>'
+    snapshot = read(system(cpu(0, pci(A, GPU), net), cpu(1, pci(B, GPU))))
+    (nic,) = snapshot.nics
+    assert (nic.name, nic.kind, nic.rate_gbps) == ("eth0", "virtual", 100.0)
+    assert [distance(snapshot, one, nic.pci_address) for one in (A, B)] == ["PHB", "SYS"]
+    assert {one.possible for one in snapshot.pcie.gpudirect} == {False}
+    assert Snapshot.from_json(snapshot.to_json()) == snapshot
+    assert "<nic" not in snapshot.to_nccl_topology()
+
+
+def test_gpudirect_that_the_file_rules_out(read):
+    """A gdr of 0 stands, however near the two are."""
+    nic = pci(N, INFINIBAND, '<nic><net name="mlx5_0" gdr="0"/></nic>')
+    snapshot = read(system(cpu(0, switch(1, pci(A, GPU, '<gpu gdr="1"/>'), nic))))
+    (verdict,) = snapshot.pcie.gpudirect
+    assert (distance(snapshot, A, N), verdict.possible) == ("PIX", False)
+    assert verdict.why == f"the topology file says of {N} that it cannot (gdr=0)"
+
+
+def test_gpus_joined_to_their_cpu_by_c2c(read):
+    """On Grace a NIC at the GPU's own CPU is near enough, one at another CPU is not."""
+    grace = pci(A, GPU, '<gpu sm="90"><c2c bw="44712" count="5"/></gpu>')
+    snapshot = read(
+        system(cpu(0, grace, pci(N, INFINIBAND)), cpu(1, pci(M, INFINIBAND), pci(B, GPU)))
+    )
+    verdicts = {(one.gpu, one.nic): one.possible for one in snapshot.pcie.gpudirect}
+    assert verdicts == {(A, N): True, (A, M): False, (B, N): False, (B, M): False}
     assert read(snapshot.to_nccl_topology()).pcie == snapshot.pcie
 
 

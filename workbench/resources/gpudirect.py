@@ -1,7 +1,7 @@
 """Whether NCCL uses GPUDirect RDMA between a GPU and a NIC: its rule for distance.
 
-With C2C (Grace), NCCL goes as far as PHB where GPU and NIC are local to one
-CPU; neither sysfs nor most topology files show C2C, so that is not judged here.
+Where a topology file shows that GPU and CPU are joined by C2C (Grace), NCCL calls a
+NIC at that CPU P2C rather than PHB, and uses it; sysfs does not show C2C.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ from workbench.resources.nccl_settings import NcclSettings
 from workbench.resources.pcie import SYSFS, GpuDirect, PciDevice, PciTree, in_nccls_words
 from workbench.resources.unknown import Unknown
 
-_ORDER = ("LOC", "PIX", "PXB", "PHB", "SYS")
+_ORDER = ("LOC", "PIX", "PXB", "P2C", "PHB", "SYS")
 # NCCL's other names for a level, each put where it stands among those above.
-_OTHER = {"NVL": "LOC", "NVB": "LOC", "C2C": "LOC", "P2C": "PXB", "PXN": "PXB"}
+_OTHER = {"NVL": "LOC", "NVB": "LOC", "C2C": "LOC", "PXN": "P2C"}
 _OLD_NUMBERS = ("LOC", "PIX", "PXB", "PHB", "SYS", "SYS")
 _DEFAULT = "PXB"
+_DEFAULT_C2C = "P2C"  # unless NCCL_NET_GDR_C2C=0; of NCCL 2.27, earlier releases stop at PXB
 _SETTING = "NCCL_NET_GDR_LEVEL"
 
 
@@ -36,7 +37,8 @@ def judge(trees: Sequence[PciTree], settings: NcclSettings, nodes: int) -> Itera
     nodes
         NUMA nodes of the machine; 0 where that is not known.
     """
-    level, set_by = _level(settings)
+    c2c = any("c2c" in told for tree in trees for told in tree.told.values())
+    level, set_by = _level(settings, c2c=c2c and settings.get("NCCL_NET_GDR_C2C") != "0")
     limit = f"{set_by}={level}" if set_by else f"{level}, NCCL's limit"
     for gpu, nic in _pairs(trees):
         # NCCL goes by the first tree that has either of the two.
@@ -69,10 +71,15 @@ def _one(
     if a is None or b is None:
         why = "the topology file has only one of the two: NCCL joins the other on by sysfs"
         return Unknown(why), why
+    refused = [one.address for one in (a, b) if tree.told.get(one.address, {}).get("gdr") == "0"]
+    if refused:
+        return False, f"the topology file says of {' and '.join(refused)} that it cannot (gdr=0)"
     distance = measure(tree, a, b, nodes)
     taken_for = in_nccls_words(distance)
     if isinstance(distance, Unknown) and type(a.numa_node) is not type(b.numa_node):
         taken_for = "SYS"  # NCCL takes -1 for one more node
+    if taken_for == "PHB" and "c2c" in tree.told.get(a.address, {}):
+        taken_for = "P2C"
     if _ORDER.index(taken_for) <= _ORDER.index(level):
         return True, f"{taken_for} is within {limit}{_redirected(tree, a, b)}"
     why = f"{taken_for} is beyond {limit}"
@@ -100,12 +107,13 @@ def _redirected(tree: PciTree, a: PciDevice, b: PciDevice) -> str:
     return f"; but ACS at {', '.join(names)} sends it through the root complex, which is slower"
 
 
-def _level(settings: NcclSettings) -> tuple[str, str | None]:
+def _level(settings: NcclSettings, *, c2c: bool) -> tuple[str, str | None]:
+    default = _DEFAULT_C2C if c2c else _DEFAULT
     text = settings.get(_SETTING)
     if text is None:
-        return _DEFAULT, None
+        return default, None
     if text[:1].isdigit():
         return _OLD_NUMBERS[min(int(text[:1]), len(_OLD_NUMBERS) - 1)], _SETTING
     level = _OTHER.get(text, text)
     # NCCL passes over a word that it does not know.
-    return (level, _SETTING) if level in _ORDER else (_DEFAULT, None)
+    return (level, _SETTING) if level in _ORDER else (default, None)

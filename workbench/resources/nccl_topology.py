@@ -1,8 +1,8 @@
 """Reading NCCL's topology files, such as cloud vendors ship for their VMs.
 
 The format is that of NCCL's ``src/graph/xml``: ``system``, ``cpu``, nested ``pci``,
-and in them ``gpu`` (with ``nvlink``) and ``nic`` (with ``net``). What NCCL passes
-over is passed over here.
+and in them ``gpu`` (with ``nvlink`` and ``c2c``) and ``nic`` (with ``net``), which may
+also lie in the ``cpu`` itself. What NCCL passes over is passed over here.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ _BUSID = re.compile(r"([0-9a-f]{4,8}):([0-9a-f]{2}):([0-9a-f]{2})\.([0-7])")
 _SPEED = re.compile(r"\s*([\d.]+)\s*GT/s")
 _CPU_ATTRIBUTES = ("host_hash", "affinity", "arch", "vendor", "familyid", "modelid")
 # What may lie in what; all else is passed over, as by NCCL.
-_PLACES = {"cpu": "system", "pci": "cpu pci", "gpu": "pci", "nvlink": "gpu", "nic": "pci",
-           "net": "nic"}  # fmt: skip
+_PLACES = {"cpu": "system", "pci": "cpu pci", "gpu": "pci", "nvlink": "gpu", "c2c": "gpu",
+           "nic": "cpu pci", "net": "nic"}  # fmt: skip
+_TOLD = ("name", "sm", "gdr", "speed")
 
 
 def read_topology(path: str | Path) -> PciTree:
@@ -75,6 +76,7 @@ class _Reader:
         self._holds: dict[str, set[str]] = {}
         self._nets: dict[str, tuple[str, ...]] = {}
         self._nvlinks: list[TopologyNvlink] = []
+        self._told: dict[str, dict[str, str]] = {}
 
     def read(self, data: bytes) -> PciTree:
         try:
@@ -89,7 +91,8 @@ class _Reader:
             raise self._bad("no pci element is a GPU or a NIC (class 0x03 or 0x02)", "name a "
                             "topology file that describes a VM with GPUs")  # fmt: skip
         roots = tuple(self._roots.values())
-        return PciTree(TOPOLOGY_FILE, self._origin, roots, devices, tuple(self._nvlinks))
+        nvlinks = tuple(self._nvlinks)
+        return PciTree(TOPOLOGY_FILE, self._origin, roots, devices, nvlinks, self._told)
 
     def _start(self, name: str, attributes: dict[str, str]) -> None:
         self._elements += 1
@@ -107,15 +110,23 @@ class _Reader:
             self._open.append(("", ""))
             return
         self._holds.setdefault(key, set()).add(name)
+        self._open.append((name, self._add(name, above, key, attributes)))
+
+    def _add(self, name: str, above: str, key: str, attributes: dict[str, str]) -> str:
+        """Take an element in, and give the key of the CPU or PCI device that it belongs to."""
         if name == "cpu":
-            key = self._add_cpu(attributes)
-        elif name == "pci":
-            key = self._add_pci(key, attributes)
-        elif name == "nvlink":
+            return self._add_cpu(attributes)
+        if name == "pci":
+            return self._add_pci(key, attributes)
+        if name == "nic" and above == "cpu":
+            return self._add_nic_of_cpu(key)
+        if name == "nvlink":
             self._add_nvlink(key, attributes)
-        elif name == "net" and attributes.get("name"):
-            self._nets[key] = (*self._nets.get(key, ()), attributes["name"])
-        self._open.append((name, key))
+        elif name == "c2c":
+            self._told.setdefault(key, {})["c2c"] = attributes.get("count") or "1"
+        elif name in {"gpu", "net"}:
+            self._tell(name, key, attributes)
+        return key
 
     def _end(self, _name: str) -> None:
         self._open.pop()
@@ -162,6 +173,23 @@ class _Reader:
             raise self._bad(f"busid {address} a second time", "give every device its own")
         self._pci[address] = (parent, attributes)
         return address
+
+    def _add_nic_of_cpu(self, cpu: str) -> str:
+        """Give the one device that NCCL makes of all NICs at a CPU itself: they have no PCI."""
+        address = f"{cpu}/nic"
+        self._pci.setdefault(address, (cpu, {}))
+        self._holds.setdefault(address, set()).add("nic")
+        self._nets[address] = ()
+        return address
+
+    def _tell(self, element: str, address: str, attributes: dict[str, str]) -> None:
+        """Keep what is said of a device; of several ports the first says it."""
+        if element == "net" and attributes.get("name") and "/" not in address:
+            self._nets[address] = (*self._nets.get(address, ()), attributes["name"])
+        told = self._told.setdefault(address, {})
+        for name in _TOLD:
+            if attributes.get(name):
+                told.setdefault(name, attributes[name])
 
     def _add_nvlink(self, gpu: str, attributes: dict[str, str]) -> None:
         target = attributes.get("target", "").lower()

@@ -39,7 +39,7 @@ def topology_text(tree: PciTree) -> str:
 def _standing(tree: PciTree) -> list[PciDevice]:
     """Give the devices that get an element: all but the ports that NCCL folds away."""
     if tree.source != SYSFS:
-        return list(tree.devices)
+        return [one for one in tree.devices if "/" not in one.address]
     ends = [one for one in tree.devices if one.kind in ("gpu", "nic")]
     switches = {name for one in ends for name in switches_above(tree, one.address)}
     return [one for one in tree.devices if one.address in switches or one in ends]
@@ -78,12 +78,16 @@ def _pci(
 
 def _gpu(tree: PciTree, device: PciDevice, indent: int) -> Iterator[str]:
     links = [one for one in tree.nvlinks if one.gpu == device.address]
-    if not links:
+    told = tree.told.get(device.address, {})
+    if device.kind != "gpu" or not (links or told):
         return
-    yield " " * indent + "<gpu>"
+    attributes = {name: told.get(name) for name in ("sm", "gdr")}
+    yield " " * indent + f"<gpu{_attributes(attributes)}>"
     for one in links:
         shown = {"target": one.peer, "count": one.count, "tclass": one.peer_class}
         yield " " * (indent + 2) + f"<nvlink{_attributes(shown)}/>"
+    if "c2c" in told:
+        yield " " * (indent + 2) + f"<c2c{_attributes({'count': told['c2c']})}/>"
     yield " " * indent + "</gpu>"
 
 

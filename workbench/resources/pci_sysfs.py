@@ -35,7 +35,7 @@ def read_tree(sysfs: Path) -> PciTree | Unknown:
                 devices[one.name] = _device(one, rdma)
         root = _from_the_top(place)[0].parent.name
         roots.setdefault(root, PciRoot(root, Unknown("sysfs has it for devices only"), {}))
-    return PciTree(SYSFS, str(folder), tuple(roots.values()), tuple(devices.values()), ())
+    return PciTree(SYSFS, str(folder), tuple(roots.values()), tuple(devices.values()), (), {})
 
 
 def numa_nodes(sysfs: Path) -> int:

@@ -29,7 +29,8 @@ class PciDevice:
     Attributes
     ----------
     address
-        As sysfs writes it: ``"0000:53:00.0"``.
+        As sysfs writes it: ``"0000:53:00.0"``; ``"cpu0/nic"`` for NICs that a topology
+        file puts at the CPU itself.
     parent
         Address of the bridge above, or the name of a `PciRoot`.
     kind
@@ -122,6 +123,10 @@ class PciTree:
         Every device comes after the bridges above it.
     nvlinks
         Of a topology file; empty where it has none, and for sysfs.
+    told
+        What a topology file says of the GPU or network device at an address, as
+        it stands there: ``name``, ``sm``, ``gdr``, ``speed`` (Mbit/s), and ``c2c`` (the links
+        to the CPU of a GPU that is joined to it by C2C).
     """
 
     source: str
@@ -129,6 +134,7 @@ class PciTree:
     roots: tuple[PciRoot, ...]
     devices: tuple[PciDevice, ...]
     nvlinks: tuple[TopologyNvlink, ...]
+    told: Mapping[str, Mapping[str, str]]
 
     def find(self, address: str) -> PciDevice | None:
         """Give the device at an address, or None."""

@@ -67,7 +67,7 @@ class Nic:
     gids
         The entries of the port's GID table that are set; empty for a plain NIC.
     numa_node, pci_address
-        Where it sits.
+        Where it sits; see `PciDevice.address`.
     """
 
     name: str

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from workbench.resources.distances import all_distances
-from workbench.resources.gpu_records import Gpu
+from workbench.resources.gpu_records import Gpu, NvLink, NvLinks
 from workbench.resources.gpudirect import judge
 from workbench.resources.host import unknown_host
 from workbench.resources.nccl_settings import NcclSettings
 from workbench.resources.nccl_topology import read_topology
-from workbench.resources.pcie import PciDevice, Pcie, PciTree
+from workbench.resources.pcie import PciDevice, Pcie, PciTree, TopologyNvlink
 from workbench.resources.snapshot import Nic, Probe, Snapshot
 from workbench.resources.unknown import Unknown
 
@@ -21,6 +21,9 @@ R = TypeVar("R")
 
 _WHY = "a topology file does not tell"
 _INFINIBAND = "0x0207"
+# Classes of NVLink's peers, as NCCL's src/graph/topo.cc knows them.
+_PEERS = (("0x068000", "switch"), ("0x068001", "npu"), ("0x03", "gpu"))
+_ANY_SWITCH = "fffffff:"
 
 
 def snapshot_of_topology(path: str | Path) -> Snapshot:
@@ -40,9 +43,9 @@ def snapshot_of_topology(path: str | Path) -> Snapshot:
     return Snapshot(
         taken_at=Path(path).stat().st_mtime,
         host=unknown_host(_WHY),
-        gpus=tuple(_gpu(index, one) for index, one in enumerate(gpus)),
+        gpus=tuple(_gpu(index, one, tree) for index, one in enumerate(gpus)),
         gpu_pairs=Unknown(_WHY),
-        nics=tuple(map(_nic, nics)),
+        nics=tuple(_nic(one, tree) for one in nics),
         pcie=_pcie(tree),
         probes={
             "host": told,
@@ -63,22 +66,60 @@ def _pcie(tree: PciTree) -> Pcie:
     )
 
 
-def _gpu(index: int, device: PciDevice) -> Gpu:
-    return _partly(Gpu, index=index, pci_address=device.address)
+def _gpu(index: int, device: PciDevice, tree: PciTree) -> Gpu:
+    sm = tree.told.get(device.address, {}).get("sm", "")
+    return _partly(
+        Gpu,
+        index=index,
+        pci_address=device.address,
+        compute_capability=f"{sm[:-1]}.{sm[-1]}" if sm[1:].isdigit() else Unknown(_WHY),
+        nvlink=_nvlink(device, tree),
+    )
 
 
-def _nic(device: PciDevice) -> Nic:
-    names = device.rdma_devices
-    told = isinstance(names, tuple) and len(names) > 0
-    rdma = told or str(device.pci_class).startswith(_INFINIBAND)
+def _nvlink(device: PciDevice, tree: PciTree) -> NvLinks | Unknown:
+    """Give the links that the file counts; one that it leaves out may still be there."""
+    told = [one for one in tree.nvlinks if one.gpu == device.address]
+    each = [one for one in told for _ in range(one.count if isinstance(one.count, int) else 1)]
+    links = tuple(_link(number, one) for number, one in enumerate(each))
+    why = Unknown(_WHY)
+    return NvLinks(links, why, why) if links else why
+
+
+def _link(number: int, told: TopologyNvlink) -> NvLink:
+    peer = next((peer for start, peer in _PEERS if str(told.peer_class).startswith(start)), None)
+    return NvLink(
+        number=number,
+        state="up",
+        version=Unknown(_WHY),
+        peer=peer or Unknown(f"the topology file gives class {told.peer_class}"),
+        peer_pci_address=Unknown("NCCL could not tell which switch")
+        if told.peer.startswith(_ANY_SWITCH)
+        else told.peer,
+        nominal_gb_per_s=Unknown(_WHY),
+    )
+
+
+def _nic(device: PciDevice, tree: PciTree) -> Nic:
+    told = tree.told.get(device.address, {})
+    name = told.get("name")
+    # RDMA devices and others are all "net" to NCCL: only a NIC without PCI has none for sure
+    at_cpu = device.rdma_devices == ()
+    rdma = not at_cpu and (name is not None or str(device.pci_class).startswith(_INFINIBAND))
     return _partly(
         Nic,
-        name=names[0] if isinstance(names, tuple) and names else device.address,
-        kind="rdma" if rdma else "physical",
-        rdma_device=names[0] if isinstance(names, tuple) and names else Unknown(_WHY),
+        name=name or device.address,
+        kind="virtual" if at_cpu else "rdma" if rdma else "physical",
+        rdma_device=name if name and rdma else Unknown(_WHY),
+        rate_gbps=_rate_gbps(told.get("speed", "")),
         numa_node=device.numa_node,
         pci_address=device.address,
     )
+
+
+def _rate_gbps(mbps: str) -> float | Unknown:
+    known = mbps.isdigit() and int(mbps) > 0
+    return int(mbps) / 1000 if known else Unknown(_WHY)
 
 
 def _probe(found: Any, what: str) -> Probe:
