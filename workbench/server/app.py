@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from jupyter_server.utils import url_path_join
 from tornado.web import Application
 
 from workbench.resources import take_snapshot
 from workbench.resources.counters import Sampler
 from workbench.server.feed import LiveFeed
-from workbench.server.handlers import FindingsHandler, SnapshotHandler
+from workbench.server.handlers import FindingsHandler, ReadHandler, SnapshotHandler
 from workbench.server.metrics import register
 from workbench.server.snapshots import SnapshotCache
 from workbench.server.sockets import LiveHandler
@@ -40,6 +42,7 @@ def attach(
         [
             (url_path_join(base, "snapshot"), SnapshotHandler, {"snapshots": snapshots}),
             (url_path_join(base, "findings"), FindingsHandler, {"snapshots": snapshots}),
+            (url_path_join(base, "read"), ReadHandler, {"turn": asyncio.Lock()}),
             (url_path_join(base, "live"), LiveHandler, {"feed": feed}),
         ],
     )
