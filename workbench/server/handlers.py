@@ -38,6 +38,8 @@ class Plain(JupyterHandler):
         why = error.log_message if isinstance(error, web.HTTPError) else None
         if status_code == HTTPStatus.FORBIDDEN and not self.current_user:
             why = "not logged in: the server's token or cookie is missing or wrong"
+        if status_code == HTTPStatus.NOT_FOUND:  # Jupyter's answer for these routes
+            why = why or "not for pages of another origin"
         self.refuse(status_code, why or HTTPStatus(status_code).phrase)
 
 
