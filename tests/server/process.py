@@ -18,6 +18,8 @@ import websocket
 
 TOKEN = "right-" + "0123456789abcdef" * 2
 BASE = "/user/alice/"
+OTHERS = ("workbench", "jupyterlab", "jupyter_lsp", "ipyparallel", "notebook_shim")
+"""Extensions that an installation may switch on; they are left out."""
 TESTS = Path(__file__).parent.parent
 
 
@@ -49,7 +51,7 @@ class Server:
             f"--ServerApp.base_url={BASE}",
             f"--IdentityProvider.token={TOKEN}",
             f"--ServerApp.root_dir={self.folder}",
-            f"--ServerApp.jpserver_extensions={{'{extension}': True}}",
+            f"--ServerApp.jpserver_extensions={dict.fromkeys(OTHERS, False) | {extension: True}}",
             *options,
         ]
         with self.log.open("w") as log:
