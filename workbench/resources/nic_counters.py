@@ -27,17 +27,22 @@ class NicMeter:
     ----------
     sysfs
         Where sysfs is mounted.
+    errors_s
+        Least time between two readings of an RDMA port's errors.
     """
 
-    def __init__(self, sysfs: Path) -> None:
+    def __init__(self, sysfs: Path, errors_s: float) -> None:
         self._sysfs = sysfs
+        self._errors_s = errors_s
         self._ports: list[tuple[RdmaPort, RdmaMeter]] | None = None
         self._interfaces: dict[str, _Interface] = {}
 
     def read(self) -> tuple[NicUse, ...]:
         """Give every NIC's rates since the reading before; loopback is left out."""
         if self._ports is None:
-            self._ports = [(port, RdmaMeter(port)) for port in rdma_ports(self._sysfs)]
+            self._ports = [
+                (port, RdmaMeter(port, self._errors_s)) for port in rdma_ports(self._sysfs)
+            ]
         taken = {port.interface for port, _ in self._ports}
         plain = [x.name for x in interfaces(self._sysfs) if x.name not in taken]
         return (*(self._rdma(*each) for each in self._ports), *map(self._plain, plain))
