@@ -20,7 +20,8 @@ CLIENTS = 20
 class Client:
     """A browser's socket that keeps what it hears, and when."""
 
-    def __init__(self, server, right):
+    def __init__(self, server, right, key=lambda message: (message["sampler"], message["taken"])):
+        self._key = key
         self.socket = server.open(right)
         self.heard = {}
         self._thread = threading.Thread(target=self._listen, daemon=True)
@@ -30,7 +31,7 @@ class Client:
         try:
             while text := self.socket.recv():
                 message = json.loads(text)
-                self.heard[message["sampler"], message["taken"]] = time.monotonic(), message
+                self.heard[self._key(message)] = time.monotonic(), message
         except (OSError, websocket.WebSocketException, AttributeError):
             return  # closed, here or there
 
@@ -152,6 +153,25 @@ def test_notebooks_are_for_those_who_may_list_sessions(join, open_session, allow
     assert within(10, lambda: len(stranger.heard) > heard + 1)
     assert set(kernels(stranger)) >= {study["kernel"]["id"]}
     assert "salaries" not in json.dumps([message for _, message in stranger.heard.values()])
+
+
+def test_the_sampler_of_this_machine_finds_the_notebook(start, right):
+    """From the kernel's process to its path, with nothing made up between."""
+    server = start()
+    about = {"path": "real.ipynb", "type": "notebook", "name": "", "kernel": {"name": "python3"}}
+    answer = server.ask("api/sessions", "POST", json.dumps(about), right)
+    assert answer.status == 201
+    kernel = answer.json()["kernel"]["id"]
+    client = Client(server, right, key=lambda message: message["time"])
+
+    def found():
+        here = client.last()["processes"] if client.heard else []
+        return [one for one in here if one["kernel_id"] == kernel and one["kind"] == "kernel"]
+
+    (one,) = within(20, found)
+    client.leave()
+    assert one["notebook"] == "real.ipynb"
+    assert one["memory_bytes"] > 10 << 20
 
 
 # A driver that hangs
