@@ -18,7 +18,15 @@ import websocket
 
 TOKEN = "right-" + "0123456789abcdef" * 2
 BASE = "/user/alice/"
-OTHERS = ("workbench", "jupyterlab", "jupyter_lsp", "ipyparallel", "notebook_shim")
+OTHERS = (
+    "workbench",
+    "jupyterlab",
+    "jupyter_lsp",
+    "ipyparallel",
+    "notebook_shim",
+    "jupyter_resource_usage",
+    "jupyterlab_nvdashboard",
+)
 """Extensions that an installation may switch on; they are left out."""
 TESTS = Path(__file__).parent.parent
 
@@ -36,7 +44,7 @@ class Answer(NamedTuple):
 class Server:
     """Starts on a free port with `options` of ``jupyter server``, and is killed by `stop`."""
 
-    def __init__(self, *options, extension="workbench", environment=None):
+    def __init__(self, *options, extension="workbench", environment=None, python=sys.executable):
         self.folder = Path(tempfile.mkdtemp(prefix="wb-server-"))
         self.log = self.folder / "log"
         homes = {
@@ -56,7 +64,7 @@ class Server:
         ]
         with self.log.open("w") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "jupyter_server", *arguments],
+                [str(python), "-m", "jupyter_server", *arguments],
                 env={**os.environ, **homes, "PYTHONPATH": os.pathsep.join(paths)}
                 | (environment or {}),
                 stdin=subprocess.DEVNULL,
