@@ -82,7 +82,7 @@ def _print(spent):
             asked = (
                 f", at most {LIMIT_PERCENT} is asked"
                 if name == "workbench"
-                else (f", {ratio:.2g} of ours")
+                else (f", {ratio:.2g} times ours")
             )
             print(f"{clients:2} clients  {name:32} {spread(one)} % of a core{asked}")
     for name in idle:
