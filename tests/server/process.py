@@ -119,6 +119,7 @@ class Server:
             f"ws://127.0.0.1:{self.port}{base}workbench/api/live{query}",
             header=[f"{name}: {value}" for name, value in (headers or {}).items()],
             suppress_origin=True,
+            skip_utf8_validation=True,  # in Python it takes longer than all the rest
             timeout=timeout,
         )
 

@@ -6,6 +6,7 @@ import json
 import socket
 import threading
 import time
+from pathlib import Path
 
 import pytest
 import websocket
@@ -91,15 +92,29 @@ def test_twenty_clients_and_one_sampler(join):
     assert min(late.heard) == (sampler + 1, 1)  # the earlier one had ended, so this one began anew
 
 
-def test_a_client_that_never_reads_holds_nobody_up(join, allowed):
-    """The others hear every sample, and the server keeps no pile for it."""
-    mute = [deaf(allowed) for _ in range(3)]
-    client = join()
-    assert within(20, lambda: len(client.heard) >= 6)
-    numbers = sorted(client.heard)
-    assert [key[1] for key in numbers] == list(range(numbers[0][1], numbers[-1][1] + 1))
+def test_clients_that_never_read_hold_nobody_up(start, right):
+    """The others hear every sample, and the server keeps no pile for those who do not."""
+    letters = 1 << 20
+    server = start(extension="server.counting_extension", environment={"PADDING": str(letters)})
+    client = Client(server, right)
+    assert within(20, lambda: len(client.heard) >= 2)
+    before = resident_bytes(server)
+    mute = [deaf(server) for _ in range(4)]
+    already = len(client.heard)
+    assert within(60, lambda: len(client.heard) >= already + 12)
+    grown = resident_bytes(server) - before
+    client.leave()
     for one in mute:
         one.close()
+    assert grown < 4 * 12 * letters / 2
+    numbers = sorted(client.heard)
+    assert [key[1] for key in numbers] == list(range(numbers[0][1], numbers[-1][1] + 1))
+
+
+def resident_bytes(server):
+    """Memory of the server's process."""
+    pages = int(Path(f"/proc/{server.process.pid}/statm").read_text().split()[1])
+    return pages * 4096
 
 
 def test_clients_that_vanish_are_let_go(join, allowed, right):
