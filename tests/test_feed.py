@@ -20,7 +20,7 @@ class Ear:
         self._heard = queue.Queue()
 
     def __call__(self, message):
-        self._heard.put(json.loads(message))
+        self._heard.put(json.loads(message.text(notebooks=True)))
 
     def next(self):
         return self._heard.get(timeout=10)
@@ -65,6 +65,22 @@ def test_a_sample_that_fails_does_not_end_the_feed(feed, machine, caplog):
     before = ear.next()["time"]
     while ear.next()["time"] <= before:
         pass
+    leave()
+
+
+def test_a_sampler_that_cannot_be_made_is_made_again(machine, nvml, caplog):
+    """What hinders it at first costs messages, not the feed."""
+    hindered = [OSError("no such machine yet"), OSError("nor now")]
+
+    def make():
+        if hindered:
+            raise hindered.pop()
+        return Sampler(**machine.roots, nvml=nvml)
+
+    ear = Ear()
+    leave = LiveFeed(make, interval_s=0.01).subscribe(ear)
+    assert ear.next()["gpus"][0]["utilization_percent"] == 37.0
+    assert caplog.text.count("the sampler did not start") == 2
     leave()
 
 

@@ -10,6 +10,7 @@ TITLES = {
     "vms": "four VMs ready",
     "faults": "freed, named, replaced",
     "cells": "a cell that does nothing",
+    "server": "the Jupyter server's live feed at 1 Hz, against other panels' servers",
     "imports": "import workbench",
     "view": "the live view: from an iteration's end to pixels, and frames of 64 ranks",
     "ranks512": "512 simulated ranks at 20 iterations/s into one kernel",
