@@ -148,6 +148,43 @@ def test_broken_file(flat):
     assert "topology.xml" in finding.evidence
 
 
+# topology_file_refused
+
+
+@pytest.mark.parametrize(
+    ("text", "evidence"),
+    [
+        (f'<?xml version="1.0"?>\n{TRUE}', "line 1 has an XML declaration"),
+        (TRUE.replace("\n<cpu", "\n\t<cpu"), "has a tab"),
+        (TRUE.replace(" busid", "\n busid", 1), "ends on another line"),
+        (f"\ufeff{TRUE}", "byte order mark"),
+    ],
+)
+def test_file_that_nccl_stops_at(flat, text, evidence):
+    """What other parsers take and NCCL's does not is an error: no rank would start."""
+    snapshot = taken(flat, text)
+    (finding,) = found(snapshot, "topology_file_refused")
+    assert finding.severity == "error"
+    assert evidence in finding.evidence
+    assert found(Snapshot.from_json(snapshot.to_json()), "topology_file_refused") == [finding]
+    rewritten = taken(flat, snapshot.to_nccl_topology())
+    assert found(rewritten, "topology_file_refused") == []
+
+
+def test_file_that_nccl_takes(flat):
+    """Comments may hold anything, values any blank."""
+    text = "<!-- <?xml?>\t\n<a\n> -->\n" + TRUE.replace("x86_64", "x86\t64")
+    assert found(taken(flat, text), "topology_file_refused") == []
+
+
+def test_a_file_of_another_machine_is_judged(tmp_path):
+    """A file that was sent is judged without the machine that it is for."""
+    file = tmp_path / "topology.xml"
+    file.write_text(f'<?xml version="1.0"?>\n{TRUE}')
+    (finding,) = diagnose(Snapshot.from_nccl_topology(file))
+    assert finding.rule == "topology_file_refused"
+
+
 # topology_sources_differ
 
 

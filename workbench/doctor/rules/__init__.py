@@ -38,6 +38,7 @@ from workbench.doctor.rules.roce_without_v2_gid import roce_without_v2_gid
 from workbench.doctor.rules.shm_size import shm_size
 from workbench.doctor.rules.throttled import throttled
 from workbench.doctor.rules.topology_file_missing import topology_file_missing
+from workbench.doctor.rules.topology_file_refused import topology_file_refused
 from workbench.doctor.rules.topology_file_unreadable import topology_file_unreadable
 from workbench.doctor.rules.topology_sources_differ import topology_sources_differ
 from workbench.doctor.rules.vgpu_unlicensed import vgpu_unlicensed
@@ -51,6 +52,7 @@ RULES: tuple[Callable[[Snapshot], Iterable[Finding]], ...] = (
     gpu_nic_too_far,
     topology_file_missing,
     topology_file_unreadable,
+    topology_file_refused,
     topology_sources_differ,
     acs_redirect,
     ats_off,
