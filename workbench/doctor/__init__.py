@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from workbench.doctor.diagnosis import describe, diagnose
+from workbench.doctor.diagnosis import describe, diagnose, diagnose_all
 from workbench.doctor.finding import Finding, Severity
 
-__all__ = ["Finding", "Severity", "describe", "diagnose"]
+__all__ = ["Finding", "Severity", "describe", "diagnose", "diagnose_all"]

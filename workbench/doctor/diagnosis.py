@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+
+from workbench.doctor.across import ACROSS
 from workbench.doctor.finding import SEVERITIES, Finding
 from workbench.doctor.rules import RULES
 from workbench.resources import Snapshot
@@ -21,7 +24,28 @@ def diagnose(snapshot: Snapshot) -> list[Finding]:
         Empty where nothing is wrong that a rule knows of. A value that is
         unknown is never taken for a wrong one.
     """
-    findings = [finding for rule in RULES for finding in rule(snapshot)]
+    return _worst_first(finding for rule in RULES for finding in rule(snapshot))
+
+
+def diagnose_all(snapshots: Mapping[str, Snapshot]) -> list[Finding]:
+    """Hold VMs that train together against each other; the worst first.
+
+    Parameters
+    ----------
+    snapshots
+        By the VMs' names, as findings are to tell of them.
+
+    Returns
+    -------
+    list of Finding
+        How they are unlike: each names the VMs that differ from most. What is wrong
+        within one of them, `diagnose` finds. A value that is unknown on a VM is
+        left out, so of VMs of which nothing is known nothing is found.
+    """
+    return _worst_first(finding for rule in ACROSS for finding in rule(snapshots))
+
+
+def _worst_first(findings: Iterable[Finding]) -> list[Finding]:
     return sorted(findings, key=lambda finding: SEVERITIES.index(finding.severity))
 
 
