@@ -156,7 +156,7 @@ def test_nvlinks(snap):
 
 
 def test_peers_of_vgpus(snap):
-    """vGPUs of one VM that may not use NVLink, though those of the others do."""
+    """VGPUs of one VM that may not use NVLink, though those of the others do."""
     finding = only(*(snap(a100_guest("A100-40C", 40, 2, p2p=p2p)) for p2p in (0, 0, 5)))
     assert finding.rule == "nvlinks_unlike"
     assert "vm3 has NVLink between no pairs of GPUs" in finding.evidence

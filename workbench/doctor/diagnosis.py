@@ -47,11 +47,3 @@ def diagnose_all(snapshots: Mapping[str, Snapshot]) -> list[Finding]:
 
 def _worst_first(findings: Iterable[Finding]) -> list[Finding]:
     return sorted(findings, key=lambda finding: SEVERITIES.index(finding.severity))
-
-
-def describe(snapshot: Snapshot, findings: list[Finding]) -> str:
-    """Write findings for a terminal, with what was looked at."""
-    where = f"{snapshot.host.hostname} (GPUs: {len(snapshot.gpus)}, NICs: {len(snapshot.nics)})"
-    if not findings:
-        return f"{where}. None of the {len(RULES)} rules found anything wrong."
-    return "\n\n".join([f"{where}.", *map(str, findings)])

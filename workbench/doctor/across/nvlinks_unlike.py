@@ -21,8 +21,8 @@ def nvlinks_unlike(snapshots: Mapping[str, Snapshot]) -> Iterator[Finding]:
                 evidence=found.evidence,
                 why="Within the VM that has less, gradients take the way over PCIe or host memory; "
                 "the ranks of all others wait for it.",
-                cure="`nvidia-smi nvlink --status` and `nvidia-smi topo -m` on those VMs; for vGPUs "
-                "ask whether all come from device groups of one size with NVLink.",
+                cure="`nvidia-smi nvlink --status` and `nvidia-smi topo -m` on those VMs; for "
+                "vGPUs ask whether all come from device groups of one size with NVLink.",
                 source="NVIDIA, NCCL User Guide, Troubleshooting, GPU-to-GPU communication",
             )
 

@@ -71,12 +71,12 @@ _LOOKS: tuple[tuple[Look, Severity, str, str], ...] = (
         _number,
         "warning",
         (
-            "Where one VM has no RDMA, or fewer ports, the others fall back to what it has: TCP, or "
-            "fewer links."
+            "Where one VM has no RDMA, or fewer ports, the others fall back to what it has: TCP, "
+            "or fewer links."
         ),
         (
-            "`ibv_devinfo` and `rdma link` on those VMs; ask the administrator for the missing port or "
-            "virtual function."
+            "`ibv_devinfo` and `rdma link` on those VMs; ask the administrator for the missing "
+            "port or virtual function."
         ),
     ),
     (
