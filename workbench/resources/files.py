@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import re
 from pathlib import Path
 
@@ -28,6 +29,24 @@ def read_int(path: Path) -> int | Unknown:
         return int(text, 0)
     except ValueError:
         return Unknown(f"{path} holds {text[:40]!r}, which is no number")
+
+
+def read_count(path: str) -> int | Unknown:
+    """Give a counter of sysfs, or why there is none.
+
+    As `read_int` of decimal numbers, at a third of its cost: the sampler reads
+    hundreds of these files each second.
+    """
+    try:
+        file = os.open(path, os.O_RDONLY)
+        try:
+            return int(os.read(file, 64))
+        finally:
+            os.close(file)
+    except OSError as error:
+        return Unknown(_reason(path, error))
+    except ValueError:
+        return Unknown(f"{path} holds no number")
 
 
 def link_name(path: Path) -> str | Unknown:
@@ -61,7 +80,7 @@ def _natural(name: str) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]
 
 
-def _reason(path: Path, error: OSError) -> str:
+def _reason(path: Path | str, error: OSError) -> str:
     if error.errno == errno.ENOENT:
         return f"{path} does not exist"
     if error.errno in (errno.EACCES, errno.EPERM):
