@@ -6,17 +6,22 @@ from collections.abc import Iterable, Mapping
 
 from workbench.doctor.across import ACROSS
 from workbench.doctor.finding import SEVERITIES, Finding
+from workbench.doctor.live import LIVE
 from workbench.doctor.rules import RULES
 from workbench.resources import Snapshot
+from workbench.resources.usage import Sample
 
 
-def diagnose(snapshot: Snapshot) -> list[Finding]:
+def diagnose(snapshot: Snapshot, sample: Sample | None = None) -> list[Finding]:
     """Give all findings, the worst first.
 
     Parameters
     ----------
     snapshot
         Of this VM or of another one (`Snapshot.load`).
+    sample
+        What that VM uses at this moment, by a sampler that has run for a while: then also
+        GPUs that are taken and idle, and for how long, and RDMA ports that lose packets.
 
     Returns
     -------
@@ -24,7 +29,10 @@ def diagnose(snapshot: Snapshot) -> list[Finding]:
         Empty where nothing is wrong that a rule knows of. A value that is
         unknown is never taken for a wrong one.
     """
-    return _worst_first(finding for rule in RULES for finding in rule(snapshot))
+    found = [finding for rule in RULES for finding in rule(snapshot)]
+    if sample is not None:
+        found += [finding for live in LIVE for finding in live(snapshot, sample)]
+    return _worst_first(found)
 
 
 def diagnose_all(snapshots: Mapping[str, Snapshot]) -> list[Finding]:
