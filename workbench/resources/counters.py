@@ -39,6 +39,8 @@ class Sampler:
         Seconds that NVML may take for one sample.
     ranks
         Folder in which ranks say who they are; this user's own by default.
+    errors_s
+        Least time between two readings of an RDMA port's error counters.
     """
 
     def __init__(
@@ -49,13 +51,14 @@ class Sampler:
         nvml: Library | None = None,
         time_limit_s: float = 0.5,
         ranks: Path | None = None,
+        errors_s: float = 5.0,
     ) -> None:
         self._procfs = Path(procfs)
         self._cgroups = find_cgroups(Path(sysfs), self._procfs)
         self._cpu_rate = Rate()
         proc = Proc(self._procfs)
         self._gpus = GpuMeter(nvml, time_limit_s, sees_all=proc.is_whole_machine())
-        self._nics = NicMeter(Path(sysfs))
+        self._nics = NicMeter(Path(sysfs), errors_s)
         self._processes = ProcessMeter(proc, ranks)
 
     def __enter__(self) -> Sampler:

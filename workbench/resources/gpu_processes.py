@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from workbench.resources.nvml import Nvml
+from workbench.resources.nvml import Nvml, too_old
 from workbench.resources.nvml_devices import ask
 from workbench.resources.unknown import Unknown
 
@@ -49,9 +49,6 @@ def gpu_processes(nvml: Nvml, index: int, handle: Any) -> tuple[GpuProcess, ...]
 
 
 def _list(nvml: Nvml, handle: Any, call: str) -> Any:
-    found: Any = None
-    for version in _VERSIONS:
-        found = ask(nvml, handle, call + version)
-        if not isinstance(found, Unknown):
-            return found
-    return found
+    newest, older = _VERSIONS
+    found = ask(nvml, handle, call + newest)
+    return ask(nvml, handle, call + older) if too_old(found) else found

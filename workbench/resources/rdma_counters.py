@@ -80,23 +80,66 @@ class Counters:
         return found
 
 
+class Sparing:
+    """Reads counters no more often than every so many seconds; their last rates stand until then.
+
+    Parameters
+    ----------
+    folders
+        What to read.
+    period_s
+        Least time from one reading to the next.
+    """
+
+    def __init__(self, folders: Iterable[Counters], period_s: float) -> None:
+        self._folders = tuple(folders)
+        self._period_s = period_s
+        self._due = 0.0
+        self._last: dict[str, float | Unknown] = {}
+        self._readings = 0
+
+    def read(self) -> dict[str, float | Unknown]:
+        """Give the rate per second of each counter between its last two readings."""
+        now = time.monotonic()
+        if now >= self._due:
+            # rates need two readings: the second need not wait
+            self._due = now + (self._period_s if self._readings else 0.0)
+            self._readings += 1
+            self._last = {k: v for folder in self._folders for k, v in folder.read().items()}
+        return self._last
+
+
 class RdmaMeter:
     """The counters of one port.
+
+    Parameters
+    ----------
+    port
+        Which.
+    errors_s
+        Least time between two readings of its errors: for most drivers each file is a
+        question to the NIC's firmware, and there are dozens.
 
     Attributes
     ----------
     missing
         Why the port has no counters at all; None where it has.
+    is_infiniband
+        Whether all that passes the port is in its counters.
     """
 
-    def __init__(self, port: RdmaPort) -> None:
+    def __init__(self, port: RdmaPort, errors_s: float) -> None:
         self._port = port
         self.missing = port.no_counters()
+        self.is_infiniband = port.link_layer() == "InfiniBand"
         own, device = port.port_folder / "counters", port.port_folder / "hw_counters"
         words = dict.fromkeys(_TRAFFIC, _MOST_WORDS)
         self._traffic = Counters(own, _TRAFFIC, words)
-        self._port_errors = Counters(own, _PORT_ERRORS, _PORT_ERRORS)
-        self._device_errors = Counters(device, _DEVICE_ERRORS, {})
+        on_device, on_port = (
+            Counters(device, _DEVICE_ERRORS, {}),
+            Counters(own, _PORT_ERRORS, _PORT_ERRORS),
+        )
+        self._errors = Sparing((on_device, on_port), errors_s)
         self._congestion = Counters(device, _CONGESTION, {})
 
     def traffic(self) -> tuple[float | Unknown, ...]:
@@ -112,7 +155,7 @@ class RdmaMeter:
 
     def errors(self) -> dict[str, float | Unknown]:
         """Give the errors per second by their counters' names; those that there are."""
-        return {**self._device_errors.read(), **self._port_errors.read()}
+        return self._errors.read()
 
     def _of(self, found: dict[str, float | Unknown], name: str) -> float | Unknown:
         if self.missing is not None:

@@ -99,7 +99,7 @@ class NicUse:
         RoCE packets that a switch marked as having met congestion.
     errors
         Errors per second, by the counter's own name in sysfs; those that the drivers
-        have.
+        have. Of an RDMA port over some seconds, since it was asked last.
     """
 
     name: str
