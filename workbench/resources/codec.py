@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import types
 from collections.abc import Mapping
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -11,6 +12,7 @@ from workbench.errors import SnapshotError
 from workbench.resources.unknown import Unknown
 
 C = TypeVar("C")
+_PLAIN = frozenset({str, int, float, bool, type(None)})
 
 
 def encode(value: Any) -> Any:
@@ -18,16 +20,27 @@ def encode(value: Any) -> Any:
 
     An `Unknown` becomes ``{"unknown": reason}``.
     """
-    if isinstance(value, Unknown):
+    kind = type(value)
+    if kind in _PLAIN:  # most of what there is
+        return value
+    if kind is Unknown:
         return {"unknown": value.reason}
-    if dataclasses.is_dataclass(value):
-        # Not asdict(): it would take an Unknown apart like any other record.
-        return {f.name: encode(getattr(value, f.name)) for f in dataclasses.fields(value)}
-    if isinstance(value, (list, tuple)):
+    if kind is tuple or kind is list:
         return [encode(item) for item in value]
+    names = _field_names(kind)  # type: ignore[arg-type]  # a class is hashable
+    if names is not None:
+        # Not asdict(): it would take an Unknown apart like any other record.
+        return {name: encode(getattr(value, name)) for name in names}
     if isinstance(value, Mapping):
         return {key: encode(item) for key, item in value.items()}
     return value
+
+
+@functools.cache
+def _field_names(kind: type) -> tuple[str, ...] | None:
+    if not dataclasses.is_dataclass(kind):
+        return None
+    return tuple(field.name for field in dataclasses.fields(kind))
 
 
 def decode(cls: type[C], data: Any, where: str) -> C:
@@ -46,7 +59,8 @@ def decode(cls: type[C], data: Any, where: str) -> C:
     Raises
     ------
     SnapshotError
-        A field is missing or holds something else than its type.
+        A field is missing that has no `Unknown` by default, or holds something else than
+        its type.
     """
     if not isinstance(data, dict):
         raise SnapshotError(f"{where}: expected an object, found {_describe(data)}")
@@ -55,6 +69,8 @@ def decode(cls: type[C], data: Any, where: str) -> C:
     for field in dataclasses.fields(cls):  # type: ignore[arg-type]  # callers give dataclasses
         place = f"{where}.{field.name}" if where else field.name
         if field.name not in data:
+            if isinstance(field.default, Unknown):  # a field that earlier snapshots lack
+                continue
             raise SnapshotError(f"{place} is missing: the file was cut or edited; take it again")
         values[field.name] = _decode_value(hints[field.name], data[field.name], place)
     return cls(**values)

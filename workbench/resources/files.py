@@ -70,9 +70,14 @@ def pci_folder(device: Path) -> Path | None:
         return None
     resolved = device.resolve()
     for folder in (resolved, *resolved.parents):
-        if _PCI_ADDRESS.fullmatch(folder.name):
+        if is_pci_address(folder.name):
             return folder
     return None
+
+
+def is_pci_address(name: str) -> bool:
+    """Whether a folder of sysfs with this name is a PCI device's."""
+    return _PCI_ADDRESS.fullmatch(name) is not None
 
 
 def _natural(name: str) -> list[tuple[int, str]]:
