@@ -14,12 +14,15 @@ from workbench.cluster.background import at_once
 from workbench.cluster.child import Keep, exit_text
 from workbench.cluster.options import Options
 from workbench.errors import StartFailed
-from workbench.resources import Snapshot
+from workbench.resources import Snapshot, Unknown
+from workbench.resources.usage import Sample
 
 _PLACE = "WORKBENCH_PLACE"
 """Tells a rank's process its VM and slot, by which its engine is known."""
 _THREADS = "WORKBENCH_THREADS"
 _MEMORY_S = 1.0
+_SAMPLE_S = 5.0
+"""NVML alone needs some of it for the first sample, where the driver is not kept loaded."""
 
 Place = tuple[int, int]
 """A VM's number among the cluster's hosts, and a slot there."""
@@ -271,6 +274,21 @@ class Agents:
             if plain is not None
         }
 
+    def samples(self) -> dict[str, Sample | Unknown]:
+        """Return what is used of each VM now, or why it is not known."""
+        agents = self._agents
+        asked = [agent.post("sample") for agent in agents]
+        deadline = time.monotonic() + _SAMPLE_S
+        return {
+            agent.name: _sample(agent.answer(question, deadline))
+            for agent, question in zip(agents, asked, strict=True)
+        }
+
+    @property
+    def all(self) -> tuple[Agent, ...]:
+        """The agents, in the order of the hosts."""
+        return tuple(self._agents)
+
     # helpers
 
     def _agent(self, vm: int, *, found: bool = False) -> Agent:
@@ -318,3 +336,7 @@ def _snapshot(agent: Agent) -> dict[str, Any] | None:
     except StartFailed:
         return None
     return plain
+
+
+def _sample(plain: dict[str, Any] | Unknown) -> Sample | Unknown:
+    return plain if isinstance(plain, Unknown) else Sample.from_plain(plain)

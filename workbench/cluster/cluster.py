@@ -22,11 +22,15 @@ from workbench.cluster.sink import NotebookSink, Sink
 from workbench.errors import UsageError
 
 if TYPE_CHECKING:
+    from workbench.cluster.agent import Agent
     from workbench.cluster.engines import Engines
     from workbench.cluster.preflight import Preflight
     from workbench.fabric import FittedFabric
-    from workbench.resources import Snapshot
+    from workbench.resources import Snapshot, Unknown
+    from workbench.resources.usage import Sample
     from workbench.timings import Timings
+
+_DOWN = frozenset({"stopping", "stopped"})
 
 
 class Cluster:
@@ -151,6 +155,22 @@ class Cluster:
         """Return what each VM has now, by its name; one that does not answer is left out."""
         engines = self._engines
         return {} if engines is None else engines.snapshots()
+
+    def samples(self) -> dict[str, Sample | Unknown]:
+        """Return what is used of each VM at this moment, by its name.
+
+        All VMs are asked at once, beside what their ranks do, and given five
+        seconds. `Unknown` says why a VM has no sample: it is lost, or slow.
+        Each VM has one sampler, which ends ten seconds after it was asked last.
+        Rates are over the time since the sample before, so the first call has
+        none; calls within half a second get the same sample.
+        """
+        return {} if self.state in _DOWN or self._engines is None else self._engines.samples()
+
+    @property
+    def agents(self) -> tuple[Agent, ...]:
+        """What answers for each VM, in the order of the hosts, for the panel; none when down."""
+        return () if self.state in _DOWN or self._engines is None else self._engines.agents
 
     @property
     def _engines(self) -> Engines | None:

@@ -15,9 +15,11 @@ from workbench.cluster.options import Options
 from workbench.cluster.preflight import Preflight
 from workbench.cluster.ranks import RankInfo
 from workbench.errors import StartFailed, UsageError
-from workbench.resources import Snapshot
+from workbench.resources import Snapshot, Unknown
+from workbench.resources.usage import Sample
 
 if TYPE_CHECKING:
+    from workbench.cluster.agent import Agent
     from workbench.timings import Timings
     from workbench.wire import Inbox
 
@@ -308,6 +310,15 @@ class Engines:
     def snapshots(self) -> dict[str, Snapshot]:
         """Return what each VM that answers has now."""
         return self._agents.snapshots()
+
+    def samples(self) -> dict[str, Sample | Unknown]:
+        """Return what is used of each VM now, or why it is not known."""
+        return self._agents.samples() if self._members else {}
+
+    @property
+    def agents(self) -> tuple[Agent, ...]:
+        """The agents of the VMs, in the order of the hosts; none before there are ranks."""
+        return self._agents.all if self._members else ()
 
     # helpers
 
