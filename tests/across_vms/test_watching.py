@@ -140,6 +140,21 @@ def test_a_watch_that_is_given_up_ends_at_once(page):
     assert len(heard(page, "vms")["vms"]) == 2
 
 
+def test_a_vm_that_is_slow(page):
+    """Nobody waits for it: the other is told each second, and it is, once it answers again."""
+    page.run("import os, signal\nslow = registry.current().agents[1].hello['pid']")
+    page.run("os.kill(slow, signal.SIGSTOP)")
+    try:
+        page.heard.clear()
+        heard(page, "samples", lambda told: "unknown" in told["samples"]["vm2"])
+        page.heard.clear()
+        heard(page, "samples", lambda _: count(page, "samples") == 3)
+        assert [known(told) for told in page.heard if told["type"] == "samples"] == [["vm1"]] * 3
+    finally:
+        page.run("os.kill(slow, signal.SIGCONT)")
+    heard(page, "samples", lambda told: known(told) == ["vm1", "vm2"])
+
+
 def test_a_cluster_that_is_stopped_and_another_one(page):
     """The VMs go with the one and come with the other; a rank here is on this machine."""
     page.heard.clear()

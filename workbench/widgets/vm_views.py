@@ -85,8 +85,12 @@ class VmView:
         }
 
     def _keep(self, plain: dict[str, Any]) -> None:
-        self._plain, self.snapshot = plain, Snapshot.from_plain(plain)
-        self._findings = diagnose(self.snapshot)
+        try:
+            self.snapshot = Snapshot.from_plain(plain)
+            self._plain, self._findings = plain, diagnose(self.snapshot)
+        except Exception as error:  # noqa: BLE001 - the other VMs must be told of all the same
+            self.snapshot, self._findings = None, []
+            self._plain = encode(Unknown(f"cannot be read: {type(error).__name__}: {error}"))
 
     # what it uses
 
