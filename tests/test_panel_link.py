@@ -28,6 +28,7 @@ class Rank:
     state: str = "ready"
 
 class StandIn:
+    agents = ()
     def __init__(self, n):
         self.n, self.name, self.state, self.message, self.ranks = n, "stand-in", "stopped", "", []
     def start(self):
@@ -112,6 +113,18 @@ def test_a_request_that_fails_says_why(page: Page, request_: dict[str, Any], say
     page.wait(lambda: any(one["type"] == "error" for one in page.heard), "an error")
     error = next(one for one in page.heard if one["type"] == "error")
     assert says in error["message"]
+
+
+def test_a_page_that_watches_is_told_that_there_are_no_vms(page: Page) -> None:
+    """Once, and again with each page that comes; samples there are none."""
+    page.ask("watch", on=True)
+    page.ask("watch", on=True)
+    page.wait(lambda: bool(page.heard), "the VMs")
+    assert page.heard == [{"type": "vms", "vms": [], "findings": []}]
+    page.ask("refresh")
+    page.wait(lambda: len(page.heard) == 3, "the state and the VMs")
+    assert sorted(one["type"] for one in page.heard) == ["state", "vms", "vms"]
+    page.ask("watch", on=False)
 
 
 def test_stop_reaches_a_kernel_that_a_cell_blocks(page: Page) -> None:

@@ -14,15 +14,11 @@ from workbench.cluster.background import at_once
 from workbench.cluster.child import Keep, exit_text
 from workbench.cluster.options import Options
 from workbench.errors import StartFailed
-from workbench.resources import Snapshot, Unknown
-from workbench.resources.usage import Sample
 
 _PLACE = "WORKBENCH_PLACE"
 """Tells a rank's process its VM and slot, by which its engine is known."""
 _THREADS = "WORKBENCH_THREADS"
 _MEMORY_S = 1.0
-_SAMPLE_S = 5.0
-"""NVML alone needs some of it for the first sample, where the driver is not kept loaded."""
 
 Place = tuple[int, int]
 """A VM's number among the cluster's hosts, and a slot there."""
@@ -265,25 +261,6 @@ class Agents:
             found |= {(vm, int(pid)): size for pid, size in sizes.items()}
         return found
 
-    def snapshots(self) -> dict[str, Snapshot]:
-        """Return what each VM that answers has now."""
-        found = at_once(self._agents, _snapshot)
-        return {
-            agent.name: Snapshot.from_plain(plain)
-            for agent, plain in zip(self._agents, found, strict=True)
-            if plain is not None
-        }
-
-    def samples(self) -> dict[str, Sample | Unknown]:
-        """Return what is used of each VM now, or why it is not known."""
-        agents = self._agents
-        asked = [agent.post("sample") for agent in agents]
-        deadline = time.monotonic() + _SAMPLE_S
-        return {
-            agent.name: _sample(agent.answer(question, deadline))
-            for agent, question in zip(agents, asked, strict=True)
-        }
-
     @property
     def all(self) -> tuple[Agent, ...]:
         """The agents, in the order of the hosts."""
@@ -328,15 +305,3 @@ class Agents:
             if self.preflight.fatal:
                 raise StartFailed.together([fatal.failure() for fatal in self.preflight.fatal])
         self._links = dict(zip(there, links, strict=True))
-
-
-def _snapshot(agent: Agent) -> dict[str, Any] | None:
-    try:
-        plain: dict[str, Any] = agent.ask("snapshot")
-    except StartFailed:
-        return None
-    return plain
-
-
-def _sample(plain: dict[str, Any] | Unknown) -> Sample | Unknown:
-    return plain if isinstance(plain, Unknown) else Sample.from_plain(plain)

@@ -153,8 +153,9 @@ class Cluster:
 
     def snapshot(self) -> dict[str, Snapshot]:
         """Return what each VM has now, by its name; one that does not answer is left out."""
-        engines = self._engines
-        return {} if engines is None else engines.snapshots()
+        from workbench.cluster import looks
+
+        return looks.snapshots(self.agents)
 
     def samples(self) -> dict[str, Sample | Unknown]:
         """Return what is used of each VM at this moment, by its name.
@@ -165,12 +166,15 @@ class Cluster:
         Rates are over the time since the sample before, so the first call has
         none; calls within half a second get the same sample.
         """
-        return {} if self.state in _DOWN or self._engines is None else self._engines.samples()
+        from workbench.cluster import looks
+
+        return looks.samples(self.agents)
 
     @property
     def agents(self) -> tuple[Agent, ...]:
         """What answers for each VM, in the order of the hosts, for the panel; none when down."""
-        return () if self.state in _DOWN or self._engines is None else self._engines.agents
+        engines = self._engines
+        return () if engines is None or self.state in _DOWN else engines.agents
 
     @property
     def _engines(self) -> Engines | None:

@@ -15,8 +15,6 @@ from workbench.cluster.options import Options
 from workbench.cluster.preflight import Preflight
 from workbench.cluster.ranks import RankInfo
 from workbench.errors import StartFailed, UsageError
-from workbench.resources import Snapshot, Unknown
-from workbench.resources.usage import Sample
 
 if TYPE_CHECKING:
     from workbench.cluster.agent import Agent
@@ -306,14 +304,6 @@ class Engines:
         """Return the resident memory of each rank that runs, by rank."""
         sizes = self._agents.memory_bytes()
         return {m.info.rank: sizes[m.process] for m in self._members if m.process in sizes}
-
-    def snapshots(self) -> dict[str, Snapshot]:
-        """Return what each VM that answers has now."""
-        return self._agents.snapshots()
-
-    def samples(self) -> dict[str, Sample | Unknown]:
-        """Return what is used of each VM now, or why it is not known."""
-        return self._agents.samples() if self._members else {}
 
     @property
     def agents(self) -> tuple[Agent, ...]:
