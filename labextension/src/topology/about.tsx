@@ -8,6 +8,7 @@ import { EdgeKind, ILoad } from './loads';
 import { Edge } from './edges';
 import { Verdicts } from './verdict';
 import {
+  branchTitle,
   kindName,
   loadWords,
   nameOf,
@@ -32,6 +33,7 @@ export function linesAbout(
   return [
     whatItIs(device, why, trans),
     whereItIs(device, trans),
+    Private.apart(device, graph, trans),
     nvlinkWords(device, graph, trans),
     ...Private.verdicts(device, graph, verdicts, trans)
   ].filter(Boolean);
@@ -42,47 +44,48 @@ export function linesAbout(
  *
  * All of it lies in one place, each as high as the highest, so that nothing moves.
  */
-export const About = React.memo(function About(props: {
-  graph: IGraph;
-  layout: ILayout;
-  verdicts: Verdicts;
-  why: string;
-  shown: string | null;
-  loads: readonly { kind: EdgeKind; load: ILoad }[];
-  live: boolean;
-  trans: TranslationBundle;
-}): JSX.Element {
-  const { graph, layout, shown, loads, trans } = props;
-  return (
-    <div className="jp-gw-About" aria-hidden="true">
-      <div className={Private.visible(shown === null)}>
-        <Legend layout={layout} live={props.live} trans={trans} />
-        <p>{Private.summary(graph, props.verdicts, trans)}</p>
-        <p>{sourceWords(graph, trans)}</p>
-      </div>
-      {graph.devices.map(device => (
-        <div key={device.id} className={Private.visible(shown === device.id)}>
-          <p>
-            <b>{nameOf(device, trans)}</b>{' '}
-            {linesAbout(device, graph, props.verdicts, props.why, trans).map(
-              (line, index) => (
-                <React.Fragment key={index}>
-                  {index > 0 && <br />}
-                  {line}
-                </React.Fragment>
-              )
-            )}
-          </p>
-          {shown === device.id &&
-            props.live &&
-            loads.map(({ kind, load }) => (
-              <p key={kind}>{loadWords(kind, load, trans)}</p>
-            ))}
+export const About = React.memo(
+  (props: {
+    graph: IGraph;
+    layout: ILayout;
+    verdicts: Verdicts;
+    why: string;
+    shown: string | null;
+    loads: readonly { kind: EdgeKind; load: ILoad }[];
+    live: boolean;
+    trans: TranslationBundle;
+  }): JSX.Element => {
+    const { graph, layout, shown, loads, trans } = props;
+    return (
+      <div className="jp-gw-About" aria-hidden="true">
+        <div className={Private.visible(shown === null)}>
+          <Legend layout={layout} live={props.live} trans={trans} />
+          <p>{Private.summary(graph, props.verdicts, props.why, trans)}</p>
+          <p>{sourceWords(graph, trans)}</p>
         </div>
-      ))}
-    </div>
-  );
-});
+        {graph.devices.map(device => (
+          <div key={device.id} className={Private.visible(shown === device.id)}>
+            <p>
+              <b>{nameOf(device, trans)}</b>{' '}
+              {linesAbout(device, graph, props.verdicts, props.why, trans).map(
+                (line, index) => (
+                  <React.Fragment key={index}>
+                    {index > 0 && <br />}
+                    {line}
+                  </React.Fragment>
+                )
+              )}
+            </p>
+            {shown === device.id &&
+              loads.map(({ kind, load }) => (
+                <p key={kind}>{loadWords(kind, load, trans)}</p>
+              ))}
+          </div>
+        ))}
+      </div>
+    );
+  }
+);
 
 /** The kinds of edges that are drawn, and how a load looks. */
 function Legend(props: {
@@ -143,6 +146,17 @@ function Key(props: {
 }
 
 namespace Private {
+  export function apart(
+    device: IDevice,
+    graph: IGraph,
+    trans: TranslationBundle
+  ): string {
+    const root = graph.roots.find(one => one.kind === 'apart');
+    return root?.children.includes(device)
+      ? branchTitle(root, graph, trans)
+      : '';
+  }
+
   export function visible(yes: boolean): string {
     return yes ? '' : 'jp-gw-mod-hidden';
   }
@@ -176,8 +190,12 @@ namespace Private {
   export function summary(
     graph: IGraph,
     verdicts: Verdicts,
+    why: string,
     trans: TranslationBundle
   ): string {
+    if (graph.devices.some(one => one.kind === 'no-gpu')) {
+      return trans.__('No GPU: %1.', why);
+    }
     const gpus = graph.devices.filter(one => one.kind === 'gpu');
     const judged = gpus.filter(one => verdicts.of(one).length > 0);
     const hidden = graph.hidden

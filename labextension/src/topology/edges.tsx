@@ -57,41 +57,43 @@ export function Edges(props: {
  * One edge. Where its load is measured it is a pipe, empty when idle and filled by
  * load; where it is not, a plain line.
  */
-export const Edge = React.memo(function Edge(props: {
-  edge: IEdge;
-  step: Step;
-  mod: string;
-}): JSX.Element {
-  const { edge, step, mod } = props;
-  const wide = Private.width(edge);
-  const [x, y] = edge.path.split('L').pop()!.split(',');
-  return (
-    <g className={`jp-gw-Edge jp-gw-mod-${edge.kind} ${mod}`}>
-      {step === null ? (
-        <path className="jp-gw-Edge-line" d={edge.path} />
-      ) : (
-        <>
-          <path className="jp-gw-Edge-pipe" d={edge.path} strokeWidth={wide} />
-          <path
-            className="jp-gw-Edge-empty"
-            d={edge.path}
-            strokeWidth={wide - 2}
-          />
-          {step > 0 && (
+export const Edge = React.memo(
+  (props: { edge: IEdge; step: Step; mod: string }): JSX.Element => {
+    const { edge, step, mod } = props;
+    const wide = Private.width(edge);
+    const [x, y] = edge.path.split('L').pop()!.split(',');
+    return (
+      <g className={`jp-gw-Edge jp-gw-mod-${edge.kind} ${mod}`}>
+        {step === null ? (
+          <path className="jp-gw-Edge-line" d={edge.path} />
+        ) : (
+          <>
             <path
-              className="jp-gw-Edge-load"
+              className="jp-gw-Edge-pipe"
               d={edge.path}
-              strokeWidth={Math.max(1.25, ((wide - 2) * step) / STEPS)}
+              strokeWidth={wide}
             />
-          )}
-        </>
-      )}
-      {edge.kind === 'network' && (
-        <circle className="jp-gw-Edge-port" cx={x} cy={y} r={3.5} />
-      )}
-    </g>
-  );
-});
+            <path
+              className="jp-gw-Edge-empty"
+              d={edge.path}
+              strokeWidth={wide - 2}
+            />
+            {step > 0 && (
+              <path
+                className="jp-gw-Edge-load"
+                d={edge.path}
+                strokeWidth={Math.max(1.25, ((wide - 2) * step) / STEPS)}
+              />
+            )}
+          </>
+        )}
+        {edge.kind === 'network' && (
+          <circle className="jp-gw-Edge-port" cx={x} cy={y} r={3.5} />
+        )}
+      </g>
+    );
+  }
+);
 
 namespace Private {
   export function mod(lit: Lit | null, id: string): string {

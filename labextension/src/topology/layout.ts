@@ -49,11 +49,16 @@ export interface ILayout {
 const MOST_ROWS_WIDTH = 520;
 /** Fewer devices than this look better in rows, however wide the page. */
 const LEAST_COLUMNS = 5;
+/** Names up to `mlx5_0` fit the narrowest column; longer ones take more. */
+const LONG_NAME = 6;
+const FOR_LONG_NAMES = 8;
 
 export function layOut(graph: IGraph, width: number): ILayout {
   const columns = Private.slotInColumns(graph, width);
+  const long = graph.devices.some(one => one.name.length > LONG_NAME);
   const wide =
-    graph.devices.length >= LEAST_COLUMNS && columns >= COLUMNS.leastSlot;
+    graph.devices.length >= LEAST_COLUMNS &&
+    columns >= COLUMNS.leastSlot + (long ? FOR_LONG_NAMES : 0);
   return wide
     ? new Drawing(graph, COLUMNS, width, columns).done()
     : new Drawing(

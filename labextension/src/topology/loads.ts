@@ -21,6 +21,22 @@ const GB_PER_LANE = [0, 0.25, 0.5, 0.985, 1.969, 3.938, 7.563];
 const NOT_SENT = { unknown: 'the machine sends no such counter' };
 const NO_SAMPLE = { unknown: 'there is no live feed of it' };
 
+/** The kinds of edges of which a device's counters may tell. */
+export function kindsOf(device: IDevice, graph: IGraph): EdgeKind[] {
+  switch (device.kind) {
+    case 'gpu': {
+      const joined =
+        graph.fabric?.members.some(one => one.id === device.id) ||
+        graph.pairs.some(one => one.a === device.id || one.b === device.id);
+      return joined ? ['nvlink', 'pcie'] : ['pcie'];
+    }
+    case 'nic':
+      return ['network'];
+    default:
+      return [];
+  }
+}
+
 export function loadOf(
   device: IDevice,
   kind: EdgeKind,

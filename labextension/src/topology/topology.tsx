@@ -11,8 +11,8 @@ import {
   ITopologySample,
   ITopologySnapshot
 } from './interfaces';
-import { layOut } from './layout';
-import { EdgeKind, ILoad, loadOf } from './loads';
+import { ILayout, layOut } from './layout';
+import { EdgeKind, ILoad, kindsOf, loadOf } from './loads';
 import { litBy, partners, Pointed } from './paths';
 import { IRankPlace, placeRanks } from './ranks';
 import { readGraph } from './read';
@@ -123,7 +123,7 @@ export function Topology(props: Topology.IProps): JSX.Element {
   const homeless = ranks.filter(one => one.gpu === null);
   return (
     <div
-      className="jp-gw-Topology"
+      className={`jp-gw-Topology ${Private.shape(layout, width)}`}
       ref={root}
       role="group"
       tabIndex={-1}
@@ -181,7 +181,7 @@ export function Topology(props: Topology.IProps): JSX.Element {
         why={why}
         shown={shown}
         loads={Private.listed(shownLoads)}
-        live={sample !== null}
+        live={[...steps.values()].some(step => step !== null)}
         trans={trans}
       />
       <Table graph={graph} verdicts={verdicts} trans={trans} />
@@ -218,6 +218,14 @@ export namespace Topology {
 namespace Private {
   export type Loads = Partial<Record<EdgeKind, ILoad>>;
 
+  /** Where rows leave room, what is said of a device stands beside them. */
+  export function shape(layout: ILayout, width: number): string {
+    const beside = layout.rows && width - layout.width >= LEAST_BESIDE;
+    return `${layout.rows ? '' : 'jp-gw-mod-columns'} ${beside ? 'jp-gw-mod-beside' : ''}`;
+  }
+
+  const LEAST_BESIDE = 240;
+
   export function selected(device: IDevice): Topology.ISelected | null {
     return device.kind === 'gpu' || device.kind === 'nic'
       ? { kind: device.kind, position: device.position }
@@ -250,28 +258,16 @@ namespace Private {
   ): Map<string, Loads> {
     return new Map(
       graph.devices.map(device => {
-        const kinds: EdgeKind[] =
-          device.kind === 'gpu'
-            ? joined(graph, device.id)
-              ? ['nvlink', 'pcie']
-              : ['pcie']
-            : device.kind === 'nic'
-              ? ['network']
-              : [];
         return [
           device.id,
           Object.fromEntries(
-            kinds.map(kind => [kind, loadOf(device, kind, sample, graph)])
+            kindsOf(device, graph).map(kind => [
+              kind,
+              loadOf(device, kind, sample, graph)
+            ])
           )
         ];
       })
-    );
-  }
-
-  function joined(graph: IGraph, id: string): boolean {
-    return (
-      graph.fabric?.members.some(one => one.id === id) ||
-      graph.pairs.some(one => one.a === id || one.b === id)
     );
   }
 

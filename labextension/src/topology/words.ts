@@ -21,6 +21,11 @@ export function nameOf(device: IDevice, trans: Trans): string {
   }
 }
 
+/** As `nameOf`, for a box: below its GPU's bar a MIG device needs no more than `0:1`. */
+export function boxName(device: IDevice, trans: Trans): string {
+  return nameOf(device, trans).replace(/^MIG /, '');
+}
+
 /** What stands behind the name in its box: a profile, a product, a rate. */
 export function shortDetail(
   device: IDevice,
@@ -98,11 +103,13 @@ export function nvlinkWords(
     ? [graph.fabric!.switches ? trans.__('NVSwitch') : trans.__('all others')]
     : peers;
   if (to.length === 0) {
-    return isUnknown(links) || links.up > 0
-      ? trans.__('NVLink: not known to lead to another GPU')
-      : links.all > 0
-        ? trans.__('NVLink: all %1 links are down', links.all)
-        : '';
+    return isUnknown(links)
+      ? trans.__('NVLink: %1', links.unknown)
+      : links.up > 0
+        ? trans.__('NVLink: leads to no GPU of this VM')
+        : links.all > 0
+          ? trans.__('NVLink: all %1 links are down', links.all)
+          : '';
   }
   const count = isUnknown(links)
     ? ''
@@ -193,11 +200,15 @@ export function branchName(branch: IBranch, trans: Trans): string {
     case 'board':
       return trans.__('GPU %1', orElse(branch.number, 0));
     case 'apart':
-      return trans.__('apart');
+      return trans.__('elsewhere');
   }
 }
 
-export function branchTitle(branch: IBranch, trans: Trans): string {
+export function branchTitle(
+  branch: IBranch,
+  graph: IGraph,
+  trans: Trans
+): string {
   switch (branch.kind) {
     case 'node':
       return isUnknown(branch.number)
@@ -210,7 +221,9 @@ export function branchTitle(branch: IBranch, trans: Trans): string {
     case 'board':
       return trans.__('cut into MIG devices');
     case 'apart':
-      return trans.__('not in the PCIe tree');
+      return graph.source === 'file'
+        ? trans.__('the topology file has it not: NCCL joins it on by sysfs')
+        : trans.__('its place in the PCIe tree is not known');
   }
 }
 
