@@ -4,7 +4,7 @@ import React from 'react';
 import { isUnknown } from '../common/known';
 import { IDevice, IGraph } from './graph';
 import { ILayout } from './layout';
-import { EdgeKind, ILoad } from './loads';
+import { EdgeKind, kindsOf, Loads } from './loads';
 import { Edge } from './edges';
 import { Verdicts } from './verdict';
 import {
@@ -51,7 +51,8 @@ export const About = React.memo(
     verdicts: Verdicts;
     why: string;
     shown: string | null;
-    loads: readonly { kind: EdgeKind; load: ILoad }[];
+    /** Of the device that is shown. */
+    loads: Loads;
     live: boolean;
     trans: TranslationBundle;
   }): JSX.Element => {
@@ -65,24 +66,49 @@ export const About = React.memo(
         </div>
         {graph.devices.map(device => (
           <div key={device.id} className={Private.visible(shown === device.id)}>
-            <p>
-              <b>{nameOf(device, trans)}</b>{' '}
-              {linesAbout(device, graph, props.verdicts, props.why, trans).map(
-                (line, index) => (
-                  <React.Fragment key={index}>
-                    {index > 0 && <br />}
-                    {line}
-                  </React.Fragment>
-                )
-              )}
-            </p>
-            {shown === device.id &&
-              loads.map(({ kind, load }) => (
-                <p key={kind}>{loadWords(kind, load, trans)}</p>
-              ))}
+            <Lines
+              device={device}
+              graph={graph}
+              verdicts={props.verdicts}
+              why={props.why}
+              trans={trans}
+            />
+            {kindsOf(device, graph).map(kind => (
+              // The place of a load is kept while another device is shown.
+              <p key={kind}>
+                {shown === device.id && loads[kind]
+                  ? loadWords(kind, loads[kind], trans)
+                  : '\u00a0'}
+              </p>
+            ))}
           </div>
         ))}
       </div>
+    );
+  }
+);
+
+/** What is said of one device, all but its loads. */
+const Lines = React.memo(
+  (props: {
+    device: IDevice;
+    graph: IGraph;
+    verdicts: Verdicts;
+    why: string;
+    trans: TranslationBundle;
+  }): JSX.Element => {
+    const { device, graph, verdicts, why, trans } = props;
+    const lines = linesAbout(device, graph, verdicts, why, trans);
+    return (
+      <p>
+        <b>{nameOf(device, trans)}</b> {lines[0]}
+        {lines.slice(1).map((line, index) => (
+          <React.Fragment key={index}>
+            <br />
+            {line}
+          </React.Fragment>
+        ))}
+      </p>
     );
   }
 );

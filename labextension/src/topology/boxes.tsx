@@ -142,7 +142,7 @@ export function Badge(props: {
       onMouseEnter={() => onPoint(rank)}
       onMouseLeave={() => onPoint(null)}
     >
-      r{rank}
+      {`r${rank}`}
     </span>
   );
 }

@@ -7,10 +7,11 @@
  * is straight.
  */
 import { Known } from '../common/known';
-import { devicesBelow, IBranch, IDevice, IGraph, isBranch } from './graph';
+import { IBranch, IDevice, IGraph, isBranch } from './graph';
 import { EdgeKind } from './loads';
 import { COLUMNS, IMetrics, ROWS } from './metrics';
 import { lanesOf } from './lanes';
+import { depths, gap, slotInColumns, spanOf } from './spans';
 
 export interface IBox {
   readonly x: number;
@@ -54,7 +55,7 @@ const LONG_NAME = 6;
 const FOR_LONG_NAMES = 8;
 
 export function layOut(graph: IGraph, width: number): ILayout {
-  const columns = Private.slotInColumns(graph, width);
+  const columns = slotInColumns(graph, width);
   const long = graph.devices.some(one => one.name.length > LONG_NAME);
   const wide =
     graph.devices.length >= LEAST_COLUMNS &&
@@ -86,7 +87,7 @@ class Drawing {
         : _graph.devices.some(one => one.kind === 'nic')
           ? _m.stub + 4
           : 0;
-    this._depths = Private.depths(_graph.roots, _m);
+    this._depths = depths(_graph.roots, _m);
     this._leaf = this._depths.reduce((sum, one) => sum + one + _m.levelGap, 0);
     this._leafEnd = _m.rows ? _width - far : this._leaf + _m.leafDepth;
     this._vEnd = this._leafEnd + far;
@@ -112,10 +113,7 @@ class Drawing {
 
   private _root(root: IBranch, index: number): void {
     const start = this._u + (index > 0 ? this._m.nodeGap : 0);
-    const span = Math.max(
-      Private.span(root, this._slot, this._m),
-      this._m.leastNode
-    );
+    const span = Math.max(spanOf(root, this._slot, this._m), this._m.leastNode);
     const before = this._branches.find(
       one => one.branch.id === this._graph.roots[index - 1]?.id
     );
@@ -140,7 +138,7 @@ class Drawing {
     const index = this._branches.length;
     this._branches.push({ branch, box: this._box(start, v, 0, thick) });
     branch.children.forEach((child, place) => {
-      this._u += place > 0 ? Private.gap(branch.children, place, this._m) : 0;
+      this._u += place > 0 ? gap(branch.children, place, this._m) : 0;
       const from = this._u;
       this._parents.set(child.id, branch.id);
       if (isBranch(child)) {
@@ -278,55 +276,4 @@ class Drawing {
   private _edges: IEdge[] = [];
   private _crossings: { id: string; path: string }[] = [];
   private _pairs: { id: string; box: IBox; links: Known<number> }[] = [];
-}
-
-namespace Private {
-  /** How thick the bars of each depth are, from the CPUs down. */
-  export function depths(roots: readonly IBranch[], m: IMetrics): number[] {
-    const found: number[] = [];
-    const look = (branch: IBranch, depth: number): void => {
-      found[depth] = Math.max(found[depth] ?? 0, m.thick[branch.kind]);
-      branch.children.filter(isBranch).forEach(one => look(one, depth + 1));
-    };
-    roots.forEach(root => look(root, 0));
-    return found;
-  }
-
-  /** Branches stand a little apart; devices of one branch close together. */
-  export function gap(
-    children: IBranch['children'],
-    place: number,
-    m: IMetrics
-  ): number {
-    const apart = [children[place - 1], children[place]].some(isBranch);
-    return apart ? m.branchGap : 0;
-  }
-
-  export function span(
-    node: IBranch | IDevice,
-    slot: number,
-    m: IMetrics
-  ): number {
-    if (!isBranch(node)) {
-      return slot;
-    }
-    return node.children.reduce(
-      (sum, child, place) =>
-        sum +
-        span(child, slot, m) +
-        (place > 0 ? gap(node.children, place, m) : 0),
-      0
-    );
-  }
-
-  /** The width that each device would have in columns. */
-  export function slotInColumns(graph: IGraph, width: number): number {
-    const count = graph.roots.flatMap(devicesBelow).length;
-    const gaps = graph.roots.reduce(
-      (sum, root, index) =>
-        sum + span(root, 0, COLUMNS) + (index > 0 ? COLUMNS.nodeGap : 0),
-      0
-    );
-    return Math.min(COLUMNS.mostSlot, (width - gaps) / Math.max(1, count));
-  }
 }

@@ -15,6 +15,9 @@ export interface ILoad {
 
 export type EdgeKind = 'pcie' | 'nvlink' | 'network';
 
+/** A device's loads, by the kind of edge. */
+export type Loads = Partial<Record<EdgeKind, ILoad>>;
+
 /** Gigabytes per second of one lane, each way, by PCIe's generation (PCI-SIG). */
 const GB_PER_LANE = [0, 0.25, 0.5, 0.985, 1.969, 3.938, 7.563];
 
@@ -35,6 +38,24 @@ export function kindsOf(device: IDevice, graph: IGraph): EdgeKind[] {
     default:
       return [];
   }
+}
+
+/** The loads of every device, by its id. */
+export function loadsOf(
+  graph: IGraph,
+  sample: ITopologySample | null
+): Map<string, Loads> {
+  return new Map(
+    graph.devices.map(device => [
+      device.id,
+      Object.fromEntries(
+        kindsOf(device, graph).map(kind => [
+          kind,
+          loadOf(device, kind, sample, graph)
+        ])
+      )
+    ])
+  );
 }
 
 export function loadOf(

@@ -21,7 +21,31 @@ export function placeRanks(
   }));
 }
 
+/** The ranks on a GPU: the same list while the ranks are the same. */
+export function ranksOf(
+  device: IDevice,
+  ranks: readonly IRankPlace[]
+): readonly number[] {
+  let byGpu = Private.byGpu.get(ranks);
+  if (!byGpu) {
+    byGpu = new Map();
+    for (const one of ranks) {
+      const id = one.gpu?.id ?? '';
+      byGpu.set(id, [...(byGpu.get(id) ?? []), one.rank]);
+    }
+    Private.byGpu.set(ranks, byGpu);
+  }
+  return byGpu.get(device.id) ?? Private.NONE;
+}
+
 namespace Private {
+  export const NONE: readonly number[] = [];
+
+  export const byGpu = new WeakMap<
+    readonly IRankPlace[],
+    Map<string, readonly number[]>
+  >();
+
   /** `"1 (A100-40C)"` counts the snapshot's list, in which a GPU cut by MIG is its parts. */
   export function gpuOf(rank: ITopologyRank, graph: IGraph): IDevice | null {
     const number = isUnknown(rank.gpu)

@@ -1,26 +1,25 @@
 import { TranslationBundle } from '@jupyterlab/translation';
 import React, { useCallback, useMemo, useRef, useState } from 'react';
 
-import { isUnknown, orElse } from '../common/known';
-import { About, linesAbout } from './about';
+import { About } from './about';
 import { Badge, Branches, Device } from './boxes';
 import { Edges, stepOf } from './edges';
-import { IDevice, IGraph } from './graph';
+import { IDevice } from './graph';
 import {
   ITopologyRank,
   ITopologySample,
   ITopologySnapshot
 } from './interfaces';
+import { drawingName, fixedLabels, labelNow } from './labels';
 import { ILayout, layOut } from './layout';
-import { EdgeKind, ILoad, kindsOf, loadOf } from './loads';
+import { Loads, loadsOf } from './loads';
 import { litBy, partners, Pointed } from './paths';
-import { IRankPlace, placeRanks } from './ranks';
+import { placeRanks, ranksOf } from './ranks';
 import { readGraph } from './read';
 import { stepTo } from './steps';
 import { Table } from './table';
 import { useWidth } from './usewidth';
 import { Verdicts } from './verdict';
-import { nameOf, roughLoad, sourceWords } from './words';
 
 const NO_RANKS: readonly ITopologyRank[] = [];
 
@@ -107,10 +106,10 @@ export function Topology(props: Topology.IProps): JSX.Element {
 
   const why = snapshot.probes.gpus.reason;
   const words = useMemo(
-    () => Private.labels(graph, verdicts, ranks, why, trans),
+    () => fixedLabels(graph, verdicts, ranks, why, trans),
     [graph, verdicts, ranks, why, trans]
   );
-  const loads = Private.loads(graph, sample);
+  const loads = loadsOf(graph, sample);
   const steps = new Map(
     layout.edges.map(edge => [
       edge.id,
@@ -119,15 +118,15 @@ export function Topology(props: Topology.IProps): JSX.Element {
         : stepOf(loads.get(edge.device)?.[edge.kind]?.share ?? { unknown: '' })
     ])
   );
-  const shownLoads = shown === null ? undefined : loads.get(shown);
+  const shownLoads = (shown && loads.get(shown)) || Private.NO_LOADS;
   const homeless = ranks.filter(one => one.gpu === null);
   return (
     <div
-      className={`jp-gw-Topology ${Private.shape(layout, width)}`}
+      className={Private.shape(layout, width)}
       ref={root}
       role="group"
       tabIndex={-1}
-      aria-label={Private.name(snapshot, graph, trans)}
+      aria-label={drawingName(snapshot, graph, trans)}
       onKeyDown={onKeyDown}
     >
       <div
@@ -141,14 +140,14 @@ export function Topology(props: Topology.IProps): JSX.Element {
             key={device.id}
             device={device}
             box={layout.devices.get(device.id)!}
-            label={Private.label(
+            label={labelNow(
               words.get(device.id)!,
-              loads.get(device.id),
+              loads.get(device.id)!,
               sample !== null,
               trans
             )}
             why={why}
-            ranks={Private.ranksOf(device, ranks)}
+            ranks={ranksOf(device, ranks)}
             mod={
               lit === null
                 ? ''
@@ -180,7 +179,7 @@ export function Topology(props: Topology.IProps): JSX.Element {
         verdicts={verdicts}
         why={why}
         shown={shown}
-        loads={Private.listed(shownLoads)}
+        loads={shownLoads}
         live={[...steps.values()].some(step => step !== null)}
         trans={trans}
       />
@@ -216,118 +215,20 @@ export namespace Topology {
 }
 
 namespace Private {
-  export type Loads = Partial<Record<EdgeKind, ILoad>>;
-
   /** Where rows leave room, what is said of a device stands beside them. */
   export function shape(layout: ILayout, width: number): string {
     const beside = layout.rows && width - layout.width >= LEAST_BESIDE;
-    return `${layout.rows ? '' : 'jp-gw-mod-columns'} ${beside ? 'jp-gw-mod-beside' : ''}`;
+    const columns = layout.rows ? '' : 'jp-gw-mod-columns';
+    return `jp-gw-Topology ${columns} ${beside ? 'jp-gw-mod-beside' : ''}`;
   }
 
   const LEAST_BESIDE = 240;
+
+  export const NO_LOADS: Loads = {};
 
   export function selected(device: IDevice): Topology.ISelected | null {
     return device.kind === 'gpu' || device.kind === 'nic'
       ? { kind: device.kind, position: device.position }
       : null;
-  }
-
-  const NONE: readonly number[] = [];
-  const seen = new WeakMap<readonly IRankPlace[], Map<string, number[]>>();
-
-  /** The same list while the ranks are the same, so that a box is not drawn anew. */
-  export function ranksOf(
-    device: IDevice,
-    ranks: readonly IRankPlace[]
-  ): readonly number[] {
-    let byGpu = seen.get(ranks);
-    if (!byGpu) {
-      byGpu = new Map();
-      for (const one of ranks) {
-        const id = one.gpu?.id ?? '';
-        byGpu.set(id, [...(byGpu.get(id) ?? []), one.rank]);
-      }
-      seen.set(ranks, byGpu);
-    }
-    return byGpu.get(device.id) ?? NONE;
-  }
-
-  export function loads(
-    graph: IGraph,
-    sample: ITopologySample | null
-  ): Map<string, Loads> {
-    return new Map(
-      graph.devices.map(device => {
-        return [
-          device.id,
-          Object.fromEntries(
-            kindsOf(device, graph).map(kind => [
-              kind,
-              loadOf(device, kind, sample, graph)
-            ])
-          )
-        ];
-      })
-    );
-  }
-
-  export function listed(loads: Loads = {}): { kind: EdgeKind; load: ILoad }[] {
-    return (Object.keys(loads) as EdgeKind[]).map(kind => ({
-      kind,
-      load: loads[kind]!
-    }));
-  }
-
-  /** What is read out of each device, all but its loads. */
-  export function labels(
-    graph: IGraph,
-    verdicts: Verdicts,
-    ranks: readonly IRankPlace[],
-    why: string,
-    trans: TranslationBundle
-  ): Map<string, string> {
-    return new Map(
-      graph.devices.map(device => {
-        const own = ranksOf(device, ranks).map(rank =>
-          trans.__('rank %1', rank)
-        );
-        const lines = linesAbout(device, graph, verdicts, why, trans);
-        return [
-          device.id,
-          [nameOf(device, trans), ...own, ...lines].join(', ')
-        ];
-      })
-    );
-  }
-
-  export function label(
-    words: string,
-    loads: Loads = {},
-    live: boolean,
-    trans: TranslationBundle
-  ): string {
-    const rough = live
-      ? listed(loads).map(({ kind, load }) => roughLoad(kind, load, trans))
-      : [];
-    return [words, ...rough].join(', ');
-  }
-
-  export function name(
-    snapshot: ITopologySnapshot,
-    graph: IGraph,
-    trans: TranslationBundle
-  ): string {
-    const count = (kind: IDevice['kind']): number =>
-      graph.devices.filter(one => one.kind === kind).length;
-    const { hostname } = snapshot.host;
-    const parts = [
-      isUnknown(hostname)
-        ? trans.__('Topology')
-        : trans.__('Topology of %1', orElse(hostname, '')),
-      trans._n('%1 GPU', '%1 GPUs', count('gpu')),
-      trans._n('%1 NIC', '%1 NICs', count('nic')),
-      sourceWords(graph, trans)
-    ];
-    return parts.join(', ');
   }
 }
