@@ -4,6 +4,7 @@ import React from 'react';
 const WIDTH = 600;
 const HEIGHT = 160;
 const EDGE = 10;
+const SPAN = HEIGHT - 2 * EDGE;
 
 /**
  * The last values as a line, the newest at the right edge; one path for each series.
@@ -58,9 +59,11 @@ export function topOf(
 }
 
 /**
- * A path from the floor over the values back to the floor, again for each unbroken
- * part: a gap stays a gap. At the edges of the drawing it goes on outside, so
- * that its ends are not seen.
+ * A line over the values, a part for each unbroken run: a gap stays a gap.
+ *
+ * The newest run goes on around the drawing, where it is not seen, back below its
+ * first value: so it is filled down to the floor. A run before a gap goes back on
+ * itself, which fills nothing; an edge down to the floor would look like a zero.
  */
 export function pathOf(
   values: readonly (number | null)[],
@@ -70,24 +73,22 @@ export function pathOf(
   const step = WIDTH / Math.max(1, length - 1);
   const offset = length - values.length;
   let path = '';
-  let x = 0;
-  let open = false;
+  let run: string[] = [];
   for (let index = 0; index < values.length; index++) {
     const value = values[index];
-    if (value === null) {
-      path += open ? `V${HEIGHT}` : '';
-      open = false;
-      continue;
+    if (value !== null) {
+      const x = Math.round((offset + index) * step);
+      const share = Math.min(1, Math.max(0, value / top));
+      run.push(`${x},${Math.round(HEIGHT - EDGE - share * SPAN)}`);
+    } else if (run.length > 0) {
+      path += `M${run.join('L')}L${run.reverse().join('L')}`;
+      run = [];
     }
-    x = Math.round((offset + index) * step);
-    const share = Math.min(1, Math.max(0, value / top));
-    const y = Math.round(HEIGHT - EDGE - share * (HEIGHT - 2 * EDGE));
-    if (!open) {
-      const start = x === 0 ? -EDGE : x;
-      path += `M${start},${HEIGHT}L${start},${y}`;
-      open = true;
-    }
-    path += `L${x},${y}`;
   }
-  return open ? `${path}H${WIDTH + EDGE}V${HEIGHT}` : path;
+  if (run.length === 0) {
+    return path;
+  }
+  const start = run[0].split(',')[0];
+  const around = `H${WIDTH + EDGE}V${HEIGHT + EDGE}H${start}`;
+  return `${path}M${run.join('L')}${around}`;
 }

@@ -21,7 +21,7 @@ import { useMachine, useShared } from './shared';
 import { topologySlot } from './topologyslot';
 
 /** One machine: a line where it is closed, all that is known of it where it is open. */
-export const Card = memo(function Card(props: Card.IProps): JSX.Element {
+export const Card = memo((props: Card.IProps): JSX.Element => {
   const { machine, onClose, onOpen, open, ranks } = props;
   const { trans } = useShared();
   const summary = useGreeting(machine);

@@ -67,8 +67,12 @@ export function profileLine(
       ? trans._n('on %1 MIG slice', 'on %1 MIG slices', orElse(vgpu.slices, 0))
       : '',
     series[vgpu.series] ?? '',
-    permits(vgpu.p2p, trans.__('P2P'), trans.__('no P2P')),
-    permits(vgpu.gpudirect, trans.__('GPUDirect'), trans.__('no GPUDirect'))
+    permits(vgpu.p2p, trans.__('P2P possible'), trans.__('no P2P')),
+    permits(
+      vgpu.gpudirect,
+      trans.__('GPUDirect possible'),
+      trans.__('no GPUDirect')
+    )
   ]
     .filter(Boolean)
     .join(' · ');
@@ -110,11 +114,12 @@ function permits(value: Known<boolean>, yes: string, no: string): string {
   return isUnknown(value) ? '' : value ? yes : no;
 }
 
+/** The profile of a vGPU or MIG device, else the product; the maker is no news. */
 function gpuName(gpu: IGpu, trans: TranslationBundle): string {
-  return orElse(
-    gpu.vgpu_profile,
-    orElse(gpu.name, trans.__('GPU of unknown name'))
-  );
+  const name = orElse(gpu.name, trans.__('GPU of unknown name'))
+    .replace(/^NVIDIA /, '')
+    .replace(/^(.*) MIG (\S+)$/, '$2 · $1');
+  return orElse(gpu.vgpu_profile, name);
 }
 
 function gpuPart(gpus: readonly IGpu[], trans: TranslationBundle): string {

@@ -43,7 +43,7 @@ export function Processes({ machine }: { machine: Machine }): JSX.Element {
             <tr>
               <th>{trans.__('process')}</th>
               <th>{trans.__('GPU')}</th>
-              <th className="jp-gw-mod-number">{trans.__('GiB there')}</th>
+              <th className="jp-gw-mod-number">{trans.__('its GiB')}</th>
               <th className="jp-gw-mod-number">{trans.__('GiB')}</th>
               <th className="jp-gw-mod-number">{trans.__('CPU %')}</th>
             </tr>
