@@ -155,7 +155,10 @@ describe('the cluster of the notebook in front', () => {
     ]);
     button('Stop').click();
     await shown();
-    expect(kernel.sent).toEqual([{ type: 'stop' }]);
+    expect(kernel.sent).toEqual([
+      { type: 'watch', on: true },
+      { type: 'stop' }
+    ]);
   });
 
   it('shows an error of the kernel as an alert', async () => {

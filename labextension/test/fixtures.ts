@@ -31,6 +31,23 @@ export function gpu(index: number): Record<string, unknown> {
     memory_bytes: 40 * 2 ** 30,
     form: 'vgpu',
     vgpu_profile: 'A100-40C',
+    vgpu: {
+      board: 'A100',
+      slices: 0,
+      memory_gb: 40,
+      series: 'C',
+      board_memory_gb: 40,
+      whole_frame_buffer: true,
+      p2p: true,
+      gpudirect: true
+    },
+    licence: {
+      state: 'licensed',
+      product: 'NVIDIA Virtual Compute Server',
+      expires: 'permanent'
+    },
+    clocks: { sm_max_mhz: 1410 },
+    nvlink: { nominal_gb_per_s: { unknown: 'no NVLink in this guest' } },
     driver_version: '550.90.07',
     cuda_version: '12.4',
     compute_capability: '8.0'
@@ -83,7 +100,10 @@ export function bareSnapshot(): Json {
   return { ...snapshot(0), nics: [], probes: { ...probes, gpus } };
 }
 
-export function sample(gpus: number): Json {
+const NO_COUNTER = { unknown: 'not counted in a vGPU guest' };
+
+/** `first`: of the first GPU, what is not as of the others. */
+export function sample(gpus: number, first = {}): Json {
   return {
     version: 1,
     time: 1.7e9,
@@ -97,7 +117,17 @@ export function sample(gpus: number): Json {
       memory_used_bytes: 31.2 * 2 ** 30,
       memory_total_bytes: 40 * 2 ** 30,
       power_w: { unknown: 'not reported in a vGPU guest' },
-      temperature_c: { unknown: 'not reported in a vGPU guest' }
+      power_limit_w: { unknown: 'not reported in a vGPU guest' },
+      temperature_c: { unknown: 'not reported in a vGPU guest' },
+      sm_clock_mhz: 1410,
+      memory_clock_mhz: 1215,
+      held_by: [],
+      nvlink_tx_bytes_per_s: NO_COUNTER,
+      nvlink_rx_bytes_per_s: NO_COUNTER,
+      pcie_tx_bytes_per_s: 1.5e9,
+      pcie_rx_bytes_per_s: 0.25e9,
+      idle_s: 0,
+      ...(index === 0 ? first : {})
     })),
     nics: [
       {
@@ -105,12 +135,46 @@ export function sample(gpus: number): Json {
         tx_bytes_per_s: 1.25e6,
         rx_bytes_per_s: 0,
         rdma_tx_bytes_per_s: 7.6625e9,
-        rdma_rx_bytes_per_s: 7.6375e9
+        rdma_rx_bytes_per_s: 7.6375e9,
+        tx_packets_per_s: 1200,
+        rx_packets_per_s: 0,
+        rdma_tx_packets_per_s: 1.87e6,
+        rdma_rx_packets_per_s: 1.86e6,
+        cnp_sent_per_s: 0,
+        cnp_handled_per_s: 0,
+        ecn_marked_per_s: 0,
+        errors: { rx_dropped: 0, out_of_sequence: 0 }
       },
       {
         name: 'eth0',
         tx_bytes_per_s: 1250,
         rx_bytes_per_s: { unknown: 'needs two samples' }
+      }
+    ],
+    processes: [
+      {
+        pid: 4711,
+        name: 'python3',
+        kind: 'rank',
+        kernel_id: null,
+        notebook: null,
+        cluster: 'local-c8d7',
+        rank: 0,
+        cpu_percent: 103.4,
+        memory_bytes: 4 * 2 ** 30,
+        gpus: gpus > 0 ? [{ index: 0, memory_used_bytes: 31 * 2 ** 30 }] : []
+      },
+      {
+        pid: 99,
+        name: 'python3',
+        kind: 'kernel',
+        kernel_id: 'k1',
+        notebook: 'work/train.ipynb',
+        cluster: null,
+        rank: null,
+        cpu_percent: { unknown: 'needs two samples' },
+        memory_bytes: 2 ** 30,
+        gpus: []
       }
     ]
   };

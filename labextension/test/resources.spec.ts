@@ -149,7 +149,7 @@ describe('the resources', () => {
     await shown();
     const reasons = [
       ...view.node.querySelectorAll(
-        '[role=group][aria-label="GPU 0"] [role=img]'
+        '[role=group][aria-label="GPU 0"] .jp-gw-Dash'
       )
     ];
     expect(reasons.map(one => one.getAttribute('aria-label'))).toEqual([
@@ -204,7 +204,8 @@ describe('the resources', () => {
     for (let i = 0; i < 70; i++) {
       say(sample(1));
     }
-    expect(model.history('gpu/0')).toHaveLength(60);
-    expect(model.history('nic/eth0/rx')).toEqual(new Array(60).fill(null));
+    const { machine } = model.server;
+    expect(machine.history('gpu/GPU-0')).toHaveLength(60);
+    expect(machine.history('nic/eth0/rx')).toEqual(new Array(60).fill(null));
   });
 });

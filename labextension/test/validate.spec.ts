@@ -1,9 +1,6 @@
 import { validateMessage } from '../src/cluster/validate';
-import {
-  validateFindings,
-  validateSample,
-  validateSnapshot
-} from '../src/resources/validate';
+import { validateFindings, validateSnapshot } from '../src/resources/validate';
+import { validateSample } from '../src/resources/validatesample';
 import { cluster, finding, sample, snapshot } from './fixtures';
 
 describe('validateSnapshot', () => {

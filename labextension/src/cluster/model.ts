@@ -46,7 +46,13 @@ export class ClusterModel extends VDomModel {
     if (awake !== this._awake && !this.isDisposed) {
       this._awake = awake;
       this._follow();
+      this._watchVms();
     }
+  }
+
+  /** Ask its kernel again. */
+  async refresh(): Promise<void> {
+    await this._link?.refresh();
   }
 
   dispose(): void {
@@ -83,10 +89,19 @@ export class ClusterModel extends VDomModel {
     const link = kernel ? this._linkFor(kernel) : null;
     if (link !== this._link) {
       this._link?.stateChanged.disconnect(this._emit, this);
+      this._watchVms(false);
       this._link = link;
       link?.stateChanged.connect(this._emit, this);
+      this._watchVms();
     }
     this._emit();
+  }
+
+  /** Only the VMs of the notebook in front are sampled, and only for eyes. */
+  private _watchVms(watched = this._awake): void {
+    if (this._link && !this._link.isDisposed) {
+      this._link.watched = watched;
+    }
   }
 
   private _linkFor(kernel: Kernel.IKernelConnection): KernelLink | null {

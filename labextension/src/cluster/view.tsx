@@ -2,6 +2,7 @@ import { TranslationBundle } from '@jupyterlab/translation';
 import { runIcon, stopIcon, VDomRenderer } from '@jupyterlab/ui-components';
 import React, { useId, useState } from 'react';
 
+import { orElse } from '../common/known';
 import { Text } from '../common/value';
 import { ClusterState, ICluster, IRank } from './interfaces';
 import { KernelLink } from './link';
@@ -9,6 +10,9 @@ import { ClusterModel } from './model';
 
 const DEFAULT_RANKS = 2;
 const MOST_RANKS = 1024;
+
+/** Of more ranks the table scrolls, which the keyboard must reach. */
+const FIT = 10;
 
 /** The cluster of the notebook in front: its state, its ranks, start and stop. */
 export class ClusterView extends VDomRenderer<ClusterModel> {
@@ -195,7 +199,7 @@ function Ranks(props: {
 }): JSX.Element {
   const { ranks, trans } = props;
   return (
-    <div className="jp-gw-Ranks">
+    <div className="jp-gw-Ranks" tabIndex={ranks.length > FIT ? 0 : -1}>
       <table aria-label={trans.__('Ranks')}>
         <thead>
           <tr>
@@ -217,7 +221,7 @@ function Ranks(props: {
               <td className="jp-gw-mod-number">
                 <Text value={rank.pid} />
               </td>
-              <td>
+              <td title={String(orElse(rank.gpu, ''))}>
                 <Text value={rank.gpu} />
               </td>
               <td>

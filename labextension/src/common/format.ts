@@ -1,3 +1,5 @@
+import { isUnknown, Known, mapKnown } from './known';
+
 /** A figure for people: the number, and its unit apart, so that each has its column. */
 export interface IFigure {
   readonly number: string;
@@ -24,16 +26,54 @@ export function memoryFigure(bytes: number): IFigure {
   return { number: compact(bytes / GIB), unit: 'GiB' };
 }
 
-/** Bits, as a link's nominal rate is given in. */
-export function rateFigure(bytesPerSecond: number): IFigure {
-  const bits = bytesPerSecond * 8;
+/** What rates are told in. */
+export type RateUnit = 'bits' | 'bytes';
+
+/** In bits where nothing else is asked for: a link's nominal rate is given so. */
+export function rateFigure(
+  bytesPerSecond: number,
+  unit: RateUnit = 'bits'
+): IFigure {
+  const value = unit === 'bits' ? bytesPerSecond * 8 : bytesPerSecond;
+  const [scale, prefix] =
+    value >= 999.5e6 ? [1e9, 'G'] : value >= 999.5e3 ? [1e6, 'M'] : [1e3, 'k'];
+  return {
+    number: compact(value / scale),
+    unit: unit === 'bits' ? `${prefix}bit/s` : `${prefix}B/s`
+  };
+}
+
+/** Rates in one unit, that of the largest, so that they can be compared at a glance. */
+export function rateTogether(
+  bytesPerSecond: readonly Known<number>[],
+  unit: RateUnit
+): { numbers: Known<string>[]; unit: string } {
+  const known = bytesPerSecond.filter(
+    (rate): rate is number => !isUnknown(rate)
+  );
+  if (known.length === 0) {
+    return { numbers: bytesPerSecond as Known<string>[], unit: '' };
+  }
+  const top = rateFigure(Math.max(...known), unit);
+  const scale = { G: 1e9, M: 1e6, k: 1e3 }[top.unit[0]]!;
+  const factor = (unit === 'bits' ? 8 : 1) / scale;
+  return {
+    numbers: bytesPerSecond.map(rate =>
+      mapKnown(rate, value => compact(value * factor))
+    ),
+    unit: top.unit
+  };
+}
+
+/** Events per second, such as packets: `k` and `M` for thousands and millions. */
+export function countFigure(perSecond: number): IFigure {
   const [scale, unit] =
-    bits >= 999.5e6
-      ? [1e9, 'Gbit/s']
-      : bits >= 999.5e3
-        ? [1e6, 'Mbit/s']
-        : [1e3, 'kbit/s'];
-  return { number: compact(bits / scale), unit };
+    perSecond >= 999.5e3
+      ? [1e6, 'M/s']
+      : perSecond >= 999.5
+        ? [1e3, 'k/s']
+        : [1, '/s'];
+  return { number: compact(perSecond / scale), unit };
 }
 
 export function powerFigure(watts: number): IFigure {

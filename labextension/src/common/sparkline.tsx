@@ -1,17 +1,18 @@
 import React from 'react';
 
-import { LENGTH } from './history';
-
-const WIDTH = 60;
-const HEIGHT = 16;
+/** Units of the drawing: whole numbers, which are short to write. */
+const WIDTH = 600;
+const HEIGHT = 160;
+const EDGE = 10;
+const SPAN = HEIGHT - 2 * EDGE;
 
 /**
- * The last minute as a line, the newest value at the right edge.
+ * The last values as a line, the newest at the right edge; one path for each series.
  *
  * Always of one size; a screen reader has the figure beside it instead.
  */
 export function Sparkline(props: Sparkline.IProps): JSX.Element {
-  const { series, top } = props;
+  const { length, series, top } = props;
   return (
     <svg
       className="jp-gw-Sparkline"
@@ -19,22 +20,12 @@ export function Sparkline(props: Sparkline.IProps): JSX.Element {
       preserveAspectRatio="none"
       aria-hidden="true"
     >
-      <line
-        className="jp-gw-Sparkline-floor"
-        x1={0}
-        x2={WIDTH}
-        y1={HEIGHT - 0.5}
-        y2={HEIGHT - 0.5}
-      />
       {series.map((values, index) => (
-        <g key={index} className={`jp-gw-Sparkline-series jp-gw-mod-${index}`}>
-          {Private.runs(values, top).map(run => (
-            <React.Fragment key={run.start}>
-              <path className="jp-gw-Sparkline-area" d={run.area} />
-              <path className="jp-gw-Sparkline-line" d={run.line} />
-            </React.Fragment>
-          ))}
-        </g>
+        <path
+          key={index}
+          className={`jp-gw-Sparkline-line jp-gw-mod-${index}`}
+          d={pathOf(values, top, length)}
+        />
       ))}
     </svg>
   );
@@ -47,6 +38,9 @@ export namespace Sparkline {
 
     /** The value at the upper edge. */
     top: number;
+
+    /** How many values fill the width. */
+    length: number;
   }
 }
 
@@ -55,56 +49,46 @@ export function topOf(
   series: readonly (readonly (number | null)[])[],
   least: number
 ): number {
-  return series
-    .flat()
-    .reduce<number>((top, value) => Math.max(top, value ?? 0), least);
+  let top = least;
+  for (const values of series) {
+    for (const value of values) {
+      top = Math.max(top, value ?? 0);
+    }
+  }
+  return top;
 }
 
-namespace Private {
-  interface IRun {
-    start: number;
-    line: string;
-    area: string;
-  }
-
-  /** The unbroken parts of a series: a gap stays a gap. */
-  export function runs(
-    values: readonly (number | null)[],
-    top: number
-  ): IRun[] {
-    const found: IRun[] = [];
-    for (let start = 0; start < values.length; start++) {
-      let end = start;
-      while (end < values.length && values[end] !== null) {
-        end++;
-      }
-      if (end > start) {
-        found.push(
-          run(values.slice(start, end) as number[], start, values.length, top)
-        );
-        start = end;
-      }
+/**
+ * A line over the values, a part for each unbroken run: a gap stays a gap.
+ *
+ * The newest run goes on around the drawing, where it is not seen, back below its
+ * first value: so it is filled down to the floor. A run before a gap goes back on
+ * itself, which fills nothing; an edge down to the floor would look like a zero.
+ */
+export function pathOf(
+  values: readonly (number | null)[],
+  top: number,
+  length: number
+): string {
+  const step = WIDTH / Math.max(1, length - 1);
+  const offset = length - values.length;
+  let path = '';
+  let run: string[] = [];
+  for (let index = 0; index < values.length; index++) {
+    const value = values[index];
+    if (value !== null) {
+      const x = Math.round((offset + index) * step);
+      const share = Math.min(1, Math.max(0, value / top));
+      run.push(`${x},${Math.round(HEIGHT - EDGE - share * SPAN)}`);
+    } else if (run.length > 0) {
+      path += `M${run.join('L')}L${run.reverse().join('L')}`;
+      run = [];
     }
-    return found;
   }
-
-  function run(
-    values: number[],
-    start: number,
-    count: number,
-    top: number
-  ): IRun {
-    const offset = LENGTH - count + start;
-    const x = (index: number): string =>
-      (((offset + index) / (LENGTH - 1)) * WIDTH).toFixed(2);
-    const points = values.map((value, index) => `${x(index)},${y(value, top)}`);
-    const line = `M${points.join('L')}`;
-    const area = `${line}L${x(values.length - 1)},${HEIGHT}L${x(0)},${HEIGHT}Z`;
-    return { start, line, area };
+  if (run.length === 0) {
+    return path;
   }
-
-  function y(value: number, top: number): string {
-    const share = Math.min(1, Math.max(0, value / top));
-    return (HEIGHT - 1 - share * (HEIGHT - 2)).toFixed(2);
-  }
+  const start = run[0].split(',')[0];
+  const around = `H${WIDTH + EDGE}V${HEIGHT + EDGE}H${start}`;
+  return `${path}M${run.join('L')}${around}`;
 }

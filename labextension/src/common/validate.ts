@@ -55,8 +55,36 @@ export function known<T>(reader: Reader<T>): Reader<Known<T>> {
 export function knownIfSent<T>(reader: Reader<T>): Reader<Known<T>> {
   return (value, where) =>
     value === undefined
-      ? { unknown: 'not sent by this version of the server' }
+      ? { unknown: 'not reported by this server' }
       : known(reader)(value, where);
+}
+
+/** Values of one kind by their names. */
+export function dictionary<T>(item: Reader<T>): Reader<Record<string, T>> {
+  return (value, where) =>
+    Object.fromEntries(
+      Object.entries(Private.object(value, where)).map(([name, one]) => [
+        name,
+        item(one, `${where}.${name}`)
+      ])
+    );
+}
+
+/** `reader`, or why not: what cannot be read costs itself only. */
+export function orWhyNot<T>(reader: Reader<T>): Reader<Known<T>> {
+  return (value, where) => {
+    try {
+      return known(reader)(value, where);
+    } catch (error) {
+      return { unknown: (error as Error).message };
+    }
+  };
+}
+
+export function boolean(value: unknown, where: string): boolean {
+  return typeof value === 'boolean'
+    ? value
+    : Private.fail('true or false', value, where);
 }
 
 export function nullable<T>(reader: Reader<T>): Reader<T | null> {

@@ -1,5 +1,11 @@
 import { TranslationBundle } from '@jupyterlab/translation';
-import { refreshIcon, Toolbar, ToolbarButton } from '@jupyterlab/ui-components';
+import {
+  fileUploadIcon,
+  refreshIcon,
+  settingsIcon,
+  Toolbar,
+  ToolbarButton
+} from '@jupyterlab/ui-components';
 import { Message } from '@lumino/messaging';
 import { Panel, Widget } from '@lumino/widgets';
 
@@ -7,6 +13,7 @@ import { ClusterModel } from '../cluster/model';
 import { ClusterView } from '../cluster/view';
 import { ResourcesModel } from '../resources/model';
 import { ResourcesView } from '../resources/view';
+import { FileDrop } from './filedrop';
 
 const SLEEP_AFTER_MS = 1000;
 
@@ -20,12 +27,15 @@ export class WorkbenchPanel extends Panel {
     this.addClass('jp-gw-Panel');
     this.node.setAttribute('role', 'region');
     this.node.setAttribute('aria-label', trans.__('Gradient Workbench'));
-    this.addWidget(Private.header(trans, () => void resources.refresh()));
+    this.addWidget(Private.header(options));
     const body = new Panel();
     body.addClass('jp-gw-Body');
     body.addWidget(new ClusterView(cluster, trans));
     body.addWidget(new ResourcesView(resources, trans));
     this.addWidget(body);
+    this._drop = new FileDrop(this.node, file => {
+      void resources.files.open(file);
+    });
     document.addEventListener('visibilitychange', this._wakeOrSleep);
   }
 
@@ -35,6 +45,7 @@ export class WorkbenchPanel extends Panel {
     }
     document.removeEventListener('visibilitychange', this._wakeOrSleep);
     clearTimeout(this._timer);
+    this._drop.dispose();
     this._models.forEach(model => model.dispose());
     super.dispose();
   }
@@ -75,6 +86,7 @@ export class WorkbenchPanel extends Panel {
     });
   }
 
+  private _drop: FileDrop;
   private _timer: ReturnType<typeof setTimeout> | undefined;
   private _models: [ClusterModel, ResourcesModel];
 }
@@ -84,15 +96,17 @@ export namespace WorkbenchPanel {
   export interface IOptions {
     cluster: ClusterModel;
     resources: ResourcesModel;
+    /** Ask the person for a file, and show what is in it. */
+    lookAtFile: () => void;
+    /** Open the settings; absent where the front end has none. */
+    openSettings?: () => void;
     trans: TranslationBundle;
   }
 }
 
 namespace Private {
-  export function header(
-    trans: TranslationBundle,
-    refresh: () => void
-  ): Widget {
+  export function header(options: WorkbenchPanel.IOptions): Widget {
+    const { lookAtFile, openSettings, resources, trans } = options;
     const toolbar = new Toolbar();
     toolbar.addClass('jp-gw-Header');
     const title = new Widget({ node: document.createElement('h2') });
@@ -100,13 +114,31 @@ namespace Private {
     toolbar.addItem('title', title);
     toolbar.addItem('spacer', Toolbar.createSpacerItem());
     toolbar.addItem(
+      'file',
+      new ToolbarButton({
+        icon: fileUploadIcon,
+        tooltip: trans.__('Look at a file…'),
+        onClick: lookAtFile
+      })
+    );
+    toolbar.addItem(
       'refresh',
       new ToolbarButton({
         icon: refreshIcon,
-        tooltip: trans.__('Look at this machine again'),
-        onClick: refresh
+        tooltip: trans.__('Look at the machines again'),
+        onClick: () => void resources.refresh()
       })
     );
+    if (openSettings) {
+      toolbar.addItem(
+        'settings',
+        new ToolbarButton({
+          icon: settingsIcon,
+          tooltip: trans.__('Settings of this panel'),
+          onClick: openSettings
+        })
+      );
+    }
     return toolbar;
   }
 }

@@ -6,47 +6,84 @@ import {
 } from '@jupyterlab/application';
 import { ICommandPalette } from '@jupyterlab/apputils';
 import { INotebookTracker } from '@jupyterlab/notebook';
+import { ISettingRegistry } from '@jupyterlab/settingregistry';
+import { IStateDB } from '@jupyterlab/statedb';
 import { ITranslator, nullTranslator } from '@jupyterlab/translation';
+import { fileUploadIcon } from '@jupyterlab/ui-components';
 
 import { ClusterModel } from '../cluster/model';
 import { liveUrl, ResourcesClient } from '../resources/client';
 import { LiveFeed } from '../resources/livefeed';
 import { ResourcesModel } from '../resources/model';
+import { chooseFiles } from './filedrop';
 import { workbenchIcon } from './icons';
 import { WorkbenchPanel } from './panel';
+import { followSettings } from './settings';
+
+/** The name of its schema too. */
+const ID = 'gradient-workbench:panel';
 
 namespace CommandIDs {
   export const openPanel = 'workbench:open-panel';
+  export const lookAtFile = 'workbench:look-at-file';
+  /** Lab's own. */
+  export const openSettings = 'settingeditor:open';
 }
 
 /** After Lab's own tabs: files, running, table of contents. */
 const RANK = 350;
 
 export const workbenchPanel: JupyterFrontEndPlugin<void> = {
-  id: 'gradient-workbench:panel',
+  id: ID,
   description:
     'Shows the resources of this machine and the cluster of the notebook in front.',
   autoStart: true,
-  optional: [INotebookTracker, ICommandPalette, ILayoutRestorer, ITranslator],
+  optional: [
+    INotebookTracker,
+    ICommandPalette,
+    ILayoutRestorer,
+    ITranslator,
+    ISettingRegistry,
+    IStateDB
+  ],
   activate: (
     app: JupyterFrontEnd,
     tracker: INotebookTracker | null,
     palette: ICommandPalette | null,
     restorer: ILayoutRestorer | null,
-    translator: ITranslator | null
+    translator: ITranslator | null,
+    settings: ISettingRegistry | null,
+    state: IStateDB | null
   ): void => {
     const trans = (translator ?? nullTranslator).load('gradient_workbench');
     const { serverSettings } = app.serviceManager;
-    const panel = new WorkbenchPanel({
-      cluster: new ClusterModel({ tracker }),
-      resources: new ResourcesModel({
-        client: new ResourcesClient({ serverSettings }),
-        feed: new LiveFeed({
-          connect: () => new serverSettings.WebSocket(liveUrl(serverSettings))
-        })
+    const cluster = new ClusterModel({ tracker });
+    const resources = new ResourcesModel({
+      client: new ResourcesClient({ serverSettings }),
+      feed: new LiveFeed({
+        connect: () => new serverSettings.WebSocket(liveUrl(serverSettings))
       }),
+      cluster,
+      state
+    });
+    const panel = new WorkbenchPanel({
+      cluster,
+      resources,
+      lookAtFile: () => void app.commands.execute(CommandIDs.lookAtFile),
+      openSettings: settings
+        ? () => {
+            void app.commands.execute(CommandIDs.openSettings, {
+              query: 'Gradient Workbench'
+            });
+          }
+        : undefined,
       trans
     });
+    if (settings) {
+      void followSettings(settings, ID, preferences => {
+        resources.preferences = preferences;
+      });
+    }
     panel.title.icon = workbenchIcon;
     panel.title.caption = trans.__('Gradient Workbench: resources and ranks');
     app.shell.add(panel, 'left', { rank: RANK, type: 'Gradient Workbench' });
@@ -60,9 +97,25 @@ export const workbenchPanel: JupyterFrontEndPlugin<void> = {
       describedBy: { args: { type: 'object', properties: {} } },
       execute: () => app.shell.activateById(panel.id)
     });
-    palette?.addItem({
-      command: CommandIDs.openPanel,
-      category: trans.__('Gradient Workbench')
+    app.commands.addCommand(CommandIDs.lookAtFile, {
+      label: trans.__('Look at a File of a Topology or Snapshot…'),
+      caption: trans.__(
+        'Show what NCCL’s topology file or a saved snapshot tells of a machine'
+      ),
+      icon: fileUploadIcon,
+      describedBy: { args: { type: 'object', properties: {} } },
+      execute: async () => {
+        app.shell.activateById(panel.id);
+        for (const file of await chooseFiles()) {
+          await resources.files.open(file);
+        }
+      }
     });
+    for (const command of [CommandIDs.openPanel, CommandIDs.lookAtFile]) {
+      palette?.addItem({
+        command,
+        category: trans.__('Gradient Workbench')
+      });
+    }
   }
 };

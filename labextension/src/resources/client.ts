@@ -1,8 +1,12 @@
 import { URLExt } from '@jupyterlab/coreutils';
 import { ServerConnection } from '@jupyterlab/services';
 
-import { IFinding, ISnapshot } from './interfaces';
-import { validateFindings, validateSnapshot } from './validate';
+import { IFinding, IReading, ISnapshot } from './interfaces';
+import {
+  validateFindings,
+  validateReading,
+  validateSnapshot
+} from './validate';
 
 const API = 'workbench/api';
 
@@ -20,11 +24,22 @@ export class ResourcesClient {
     return validateFindings(await this._get('findings'));
   }
 
-  private async _get(name: string): Promise<unknown> {
-    const url = URLExt.join(this._settings.baseUrl, API, name);
+  /** Have a file's text read: a topology as NCCL takes it, or a snapshot. */
+  async read(name: string, text: string): Promise<IReading> {
+    const route = `read?name=${encodeURIComponent(name)}`;
+    const answer = await this._ask(route, { method: 'POST', body: text });
+    return validateReading(answer);
+  }
+
+  private _get(name: string): Promise<unknown> {
+    return this._ask(name, {});
+  }
+
+  private async _ask(route: string, request: RequestInit): Promise<unknown> {
+    const url = URLExt.join(this._settings.baseUrl, API, route);
     const response = await ServerConnection.makeRequest(
       url,
-      {},
+      request,
       this._settings
     );
     if (!response.ok) {

@@ -2,8 +2,8 @@
 import { TranslationBundle } from '@jupyterlab/translation';
 
 import { linkRate, roundGib } from '../common/format';
-import { isUnknown, orElse } from '../common/known';
-import { IGpu, INic, ISnapshot } from './interfaces';
+import { isUnknown, Known, orElse } from '../common/known';
+import { IGpu, INic, ISnapshot, IVgpuProfile } from './interfaces';
 
 /** The line that a closed card shows: GPUs, the NIC that counts, CPUs, memory. */
 export function oneLine(snapshot: ISnapshot, trans: TranslationBundle): string {
@@ -50,6 +50,44 @@ export function gpuDetail(gpu: IGpu, trans: TranslationBundle): string {
   return [gpuName(gpu, trans), forms[form] ?? form].filter(Boolean).join(' · ');
 }
 
+/** What the name of a vGPU's profile says, in words. */
+export function profileLine(
+  vgpu: IVgpuProfile,
+  trans: TranslationBundle
+): string {
+  const series: Record<string, string> = {
+    A: trans.__('for applications'),
+    B: trans.__('for desktops'),
+    C: trans.__('for compute'),
+    Q: trans.__('for workstations')
+  };
+  return [
+    share(vgpu, trans),
+    orElse(vgpu.slices, 0) > 0
+      ? trans._n('on %1 MIG slice', 'on %1 MIG slices', orElse(vgpu.slices, 0))
+      : '',
+    series[vgpu.series] ?? '',
+    permits(vgpu.p2p, trans.__('P2P possible'), trans.__('no P2P')),
+    permits(
+      vgpu.gpudirect,
+      trans.__('GPUDirect possible'),
+      trans.__('no GPUDirect')
+    )
+  ]
+    .filter(Boolean)
+    .join(' · ');
+}
+
+/** How long, in the largest whole unit. */
+export function duration(seconds: number, trans: TranslationBundle): string {
+  if (seconds >= 2 * 3600) {
+    return trans.__('%1 h', Math.floor(seconds / 3600));
+  }
+  return seconds >= 120
+    ? trans.__('%1 min', Math.floor(seconds / 60))
+    : trans.__('%1 s', Math.floor(seconds));
+}
+
 /** What kind of NIC it is: its RDMA device and link layer, or that it has none. */
 export function nicDetail(nic: INic, trans: TranslationBundle): string {
   const device = isUnknown(nic.rdma_device)
@@ -62,11 +100,26 @@ export function nicDetail(nic: INic, trans: TranslationBundle): string {
     .join(' · ');
 }
 
+function share(vgpu: IVgpuProfile, trans: TranslationBundle): string {
+  const { board, board_memory_gb: all, memory_gb: own } = vgpu;
+  if (isUnknown(all)) {
+    return trans.__('%1 GB of an %2', own, board);
+  }
+  return orElse(vgpu.whole_frame_buffer, false)
+    ? trans.__('all %1 GB of an %2', all, board)
+    : trans.__('%1 of the %2 GB of an %3', own, all, board);
+}
+
+function permits(value: Known<boolean>, yes: string, no: string): string {
+  return isUnknown(value) ? '' : value ? yes : no;
+}
+
+/** The profile of a vGPU or MIG device, else the product; the maker is no news. */
 function gpuName(gpu: IGpu, trans: TranslationBundle): string {
-  return orElse(
-    gpu.vgpu_profile,
-    orElse(gpu.name, trans.__('GPU of unknown name'))
-  );
+  const name = orElse(gpu.name, trans.__('GPU of unknown name'))
+    .replace(/^NVIDIA /, '')
+    .replace(/^(.*) MIG (\S+)$/, '$2 · $1');
+  return orElse(gpu.vgpu_profile, name);
 }
 
 function gpuPart(gpus: readonly IGpu[], trans: TranslationBundle): string {

@@ -4,6 +4,7 @@ import { IFigure } from '../common/format';
 import { Known } from '../common/known';
 import { Sparkline } from '../common/sparkline';
 import { Figure } from '../common/value';
+import { useShared } from './shared';
 
 /** One CPU, memory, GPU or NIC: its name, its last minute, its figures now. */
 export function Device(props: Device.IProps): JSX.Element {
@@ -11,6 +12,11 @@ export function Device(props: Device.IProps): JSX.Element {
     <div className="jp-gw-Device" role="group" aria-label={props.name}>
       <div className="jp-gw-Device-head">
         <span className="jp-gw-Device-name">{props.name}</span>
+        {props.tags?.map(tag => (
+          <span key={tag} className="jp-gw-Tag">
+            {tag}
+          </span>
+        ))}
         <span className="jp-gw-Device-detail" title={props.detail}>
           {props.detail}
         </span>
@@ -26,19 +32,21 @@ export function Device(props: Device.IProps): JSX.Element {
           ))}
         </div>
       )}
+      {props.children}
     </div>
   );
 }
 
 /** A sparkline with its figures beside it. */
 function Lane({ series, top, figures }: Device.ILane): JSX.Element {
+  const { historySeconds } = useShared().preferences;
   return (
     <div className="jp-gw-Lane">
       <div
         className="jp-gw-Lane-spark"
         style={{ gridRow: `1 / span ${figures.length}` }}
       >
-        <Sparkline series={series} top={top} />
+        <Sparkline series={series} top={top} length={historySeconds} />
       </div>
       {figures.map((figure, index) => (
         <Figure key={index} {...figure} />
@@ -62,6 +70,8 @@ export namespace Device {
 
   export interface IProps {
     name: string;
+    /** Short words behind the name, such as the ranks on it. */
+    tags?: readonly string[];
     /** What it is, cut off where there is no room. */
     detail?: string;
     /** How much of it there is; never cut off. */
@@ -69,5 +79,7 @@ export namespace Device {
     lanes: readonly ILane[];
     /** Figures without a history, in one line. */
     further?: readonly IFigureNow[];
+    /** Rows and marks beneath. */
+    children?: React.ReactNode;
   }
 }

@@ -1,6 +1,7 @@
 import { TranslationBundle } from '@jupyterlab/translation';
 import React from 'react';
 
+import { CopyButton } from '../common/copy';
 import { IFinding, Severity } from './interfaces';
 
 const ORDER: Severity[] = ['error', 'warning', 'info'];
@@ -8,14 +9,16 @@ const ORDER: Severity[] = ['error', 'warning', 'info'];
 /** What the doctor found, the worst first, each with its cure a click away. */
 export function Findings(props: {
   findings: readonly IFinding[];
+  /** What they are about. */
+  label: string;
   trans: TranslationBundle;
 }): JSX.Element | null {
-  const { findings, trans } = props;
+  const { findings, label, trans } = props;
   const sorted = [...findings].sort(
     (a, b) => ORDER.indexOf(a.severity) - ORDER.indexOf(b.severity)
   );
   return sorted.length === 0 ? null : (
-    <ul className="jp-gw-Findings" aria-label={trans.__('Findings')}>
+    <ul className="jp-gw-Findings" aria-label={label}>
       {sorted.map(finding => (
         <li key={`${finding.rule}/${finding.subject}`}>
           <details className={`jp-gw-Finding jp-gw-mod-${finding.severity}`}>
@@ -30,7 +33,9 @@ export function Findings(props: {
               <dt>{trans.__('why')}</dt>
               <dd>{finding.why}</dd>
               <dt>{trans.__('cure')}</dt>
-              <dd className="jp-gw-Finding-cure">{finding.cure}</dd>
+              <dd className="jp-gw-Finding-cure">
+                <Cure text={finding.cure} trans={trans} />
+              </dd>
               <dt>{trans.__('source')}</dt>
               <dd>{finding.source}</dd>
             </dl>
@@ -39,6 +44,41 @@ export function Findings(props: {
       ))}
     </ul>
   );
+}
+
+/** A cure, its settings and commands each with a button that copies it. */
+function Cure(props: { text: string; trans: TranslationBundle }): JSX.Element {
+  const { text, trans } = props;
+  return (
+    <>
+      {parts(text).map(({ exact, words }, index) =>
+        exact ? (
+          <span key={index} className="jp-gw-Setting">
+            <code>{words}</code>
+            <CopyButton
+              text={words}
+              label={trans.__('Copy %1', words)}
+              done={trans.__('copied')}
+              failed={trans.__('could not be copied')}
+            />
+          </span>
+        ) : (
+          <React.Fragment key={index}>{words}</React.Fragment>
+        )
+      )}
+    </>
+  );
+}
+
+/** A text in parts: what is to be typed stands between backticks, or is one setting alone. */
+function parts(text: string): { words: string; exact: boolean }[] {
+  if (/^[A-Z][A-Z0-9_]*=\S+$/.test(text)) {
+    return [{ words: text, exact: true }];
+  }
+  return text
+    .split('`')
+    .map((words, index) => ({ words, exact: index % 2 === 1 }))
+    .filter(part => part.words);
 }
 
 /** For the head of a card: how many of the worst kind, or that there are none. */
@@ -64,7 +104,7 @@ export function Verdict(props: {
     );
   }
   const count = findings.filter(one => one.severity === worst).length;
-  const words = `${severityWord(worst, trans)}: ${count}`;
+  const words = trans.__('%1: %2', severityWord(worst, trans), count);
   return (
     <span
       className={`jp-gw-Verdict jp-gw-mod-${worst}`}
@@ -78,7 +118,11 @@ export function Verdict(props: {
   );
 }
 
-function SeverityIcon({ severity }: { severity: Severity }): JSX.Element {
+export function SeverityIcon({
+  severity
+}: {
+  severity: Severity;
+}): JSX.Element {
   const shapes: Record<Severity, JSX.Element> = {
     error: <path d="M5 1h6l4 4v6l-4 4H5l-4-4V5zM5.5 5.5l5 5m0-5l-5 5" />,
     warning: <path d="M8 1.5L15 14.5H1zM8 6v4m0 1.6v1.2" />,

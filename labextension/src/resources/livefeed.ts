@@ -2,7 +2,7 @@ import { IDisposable } from '@lumino/disposable';
 import { ISignal, Signal } from '@lumino/signaling';
 
 import { ISample } from './interfaces';
-import { validateSample } from './validate';
+import { validateSample } from './validatesample';
 
 /** Waits before the next try, in milliseconds; the last one stays. */
 const WAITS_MS = [1000, 2000, 4000, 8000, 16000, 30000];

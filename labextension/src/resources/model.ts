@@ -1,174 +1,153 @@
+import { IStateDB } from '@jupyterlab/statedb';
 import { VDomModel } from '@jupyterlab/ui-components';
-import { Poll } from '@lumino/polling';
 
-import { History } from '../common/history';
+import { IRank } from '../cluster/interfaces';
+import { ClusterModel } from '../cluster/model';
+import { VmList } from '../cluster/vms';
 import { ResourcesClient } from './client';
-import {
-  IFinding,
-  IGpuSample,
-  INicSample,
-  ISample,
-  ISnapshot
-} from './interfaces';
+import { FileShelf } from './files';
+import { IFinding } from './interfaces';
 import { LiveFeed } from './livefeed';
-
-/** Hardware and settings change rarely; the counters have a feed of their own. */
-const SNAPSHOT_INTERVAL_MS = 60_000;
+import { Machine } from './machine';
+import { Openings } from './openings';
+import { DEFAULTS, IPreferences } from './preferences';
+import { ServerSource } from './server';
 
 /**
- * What this machine has, what the doctor says to it, and how busy it is.
+ * The machines that the panel shows: that of the Jupyter server, the further
+ * ones of the cluster of the notebook in front, and those that files describe.
  *
- * Asleep (no request, no socket) until `awake` is set.
+ * Emits where machines come and go; what happens on one, the machine says itself.
  */
 export class ResourcesModel extends VDomModel {
   constructor(options: ResourcesModel.IOptions) {
     super();
-    this._client = options.client;
-    this._feed = options.feed;
-    this._feed.received.connect(this._onSample, this);
-    this._feed.stateChanged.connect(this._emit, this);
-    this._poll = new Poll({
-      auto: false,
-      factory: () => this._fetch(),
-      frequency: {
-        interval: SNAPSHOT_INTERVAL_MS,
-        backoff: true,
-        max: 300_000
-      },
-      name: 'gradient-workbench:snapshot',
-      standby: 'when-hidden'
-    });
+    this._cluster = options.cluster ?? null;
+    this.server = new ServerSource(options);
+    this.files = new FileShelf(options);
+    this.openings = new Openings(options.state ?? null);
+    this.server.stateChanged.connect(this._emit, this);
+    this.files.changed.connect(this._emit, this);
+    this.openings.changed.connect(this._emit, this);
+    this._cluster?.stateChanged.connect(this._followCluster, this);
+    this._followCluster();
   }
 
-  /** `null` before the first answer. */
-  get snapshot(): ISnapshot | null {
-    return this._snapshot;
+  readonly server: ServerSource;
+  readonly files: FileShelf;
+  readonly openings: Openings;
+
+  /** The server's machine and the cluster's, in the cluster's order. */
+  get machines(): readonly Machine[] {
+    const { machine } = this.server;
+    const entries = this._vms?.entries ?? [];
+    const all = entries.map(entry => entry.machine ?? machine);
+    return [...new Set(all.includes(machine) ? all : [machine, ...all])];
   }
 
+  /** What the doctor found across the machines of the cluster. */
   get findings(): readonly IFinding[] {
-    return this._findings;
+    return this._vms?.findings ?? [];
   }
 
-  /** Why the last request failed; empty where it went well. */
-  get error(): string {
-    return this._error;
+  get preferences(): IPreferences {
+    return this._preferences;
   }
 
-  /** The newest sample; `null` before the first one. */
-  get sample(): ISample | null {
-    return this._sample;
-  }
-
-  get feedState(): LiveFeed.State {
-    return this._feed.state;
+  set preferences(preferences: IPreferences) {
+    this._preferences = preferences;
+    this._setLengths();
+    this._emit();
   }
 
   get awake(): boolean {
-    return this._awake;
+    return this.server.awake;
   }
 
   set awake(awake: boolean) {
-    if (awake === this._awake || this.isDisposed) {
-      return;
-    }
-    this._awake = awake;
-    if (awake) {
-      this._feed.start();
-      void this._poll.refresh();
-    } else {
-      this._feed.stop();
-      void this._poll.stop();
-    }
+    this.server.awake = awake;
   }
 
-  /** The last minute of a series, by its name such as `cpu` or `nic/eth0/tx`. */
-  history(name: string): readonly (number | null)[] {
-    return this._histories.get(name)?.values ?? [];
+  /** The cluster's ranks on a machine. */
+  ranksOn(machine: Machine): readonly IRank[] {
+    const ranks = this._cluster?.link?.state.cluster?.ranks ?? [];
+    const name = this._nameInCluster(machine);
+    return machine.kind === 'file' ? [] : ranks.filter(one => one.vm === name);
   }
 
-  gpuSample(index: number): IGpuSample | null {
-    return this._sample?.gpus.find(one => one.index === index) ?? null;
-  }
-
-  nicSample(name: string): INicSample | null {
-    return this._sample?.nics.find(one => one.name === name) ?? null;
+  /** Whether a card is open: as the person left it, else by the number of cards. */
+  isOpen(machine: Machine): boolean {
+    return (
+      this.openings.get(machine.key) ??
+      (machine.kind === 'file' ||
+        this.machines.length <= this._preferences.openCards)
+    );
   }
 
   /** Ask again, now. */
   async refresh(): Promise<void> {
-    await this._poll.refresh();
-    await this._poll.tick;
+    await Promise.all([this.server.refresh(), this._cluster?.refresh()]);
   }
 
   dispose(): void {
     if (this.isDisposed) {
       return;
     }
-    this._poll.dispose();
-    this._feed.dispose();
+    this._cluster?.stateChanged.disconnect(this._followCluster, this);
+    this._vms?.changed.disconnect(this._onVms, this);
+    this.server.dispose();
     super.dispose();
   }
 
-  private async _fetch(): Promise<void> {
-    try {
-      [this._snapshot, this._findings] = await Promise.all([
-        this._client.snapshot(),
-        this._client.findings()
-      ]);
-      this._error = '';
-    } catch (error) {
-      this._error = (error as Error).message;
-      throw error; // the poll counts failures and slows down
-    } finally {
-      this._emit();
+  private _followCluster(): void {
+    const vms = this._cluster?.link?.vms ?? null;
+    if (vms !== this._vms) {
+      this._vms?.changed.disconnect(this._onVms, this);
+      this._vms = vms;
+      this._vms?.changed.connect(this._onVms, this);
     }
+    this._onVms();
   }
 
-  private _onSample(_: LiveFeed, sample: ISample): void {
-    this._sample = sample;
-    this._push('cpu', sample.cpu.percent);
-    this._push('memory', sample.memory.used_bytes);
-    for (const gpu of sample.gpus) {
-      this._push(`gpu/${gpu.index}`, gpu.utilization_percent);
-    }
-    for (const nic of sample.nics) {
-      this._push(`nic/${nic.name}/tx`, nic.tx_bytes_per_s);
-      this._push(`nic/${nic.name}/rx`, nic.rx_bytes_per_s);
-      this._push(`nic/${nic.name}/rdma_tx`, nic.rdma_tx_bytes_per_s);
-      this._push(`nic/${nic.name}/rdma_rx`, nic.rdma_rx_bytes_per_s);
-    }
+  private _onVms(): void {
+    this._setLengths();
     this._emit();
   }
 
-  private _push(name: string, value: Parameters<History['push']>[0]): void {
-    let history = this._histories.get(name);
-    if (!history) {
-      history = new History();
-      this._histories.set(name, history);
+  private _setLengths(): void {
+    for (const machine of this.machines) {
+      if (machine.length !== this._preferences.historySeconds) {
+        machine.length = this._preferences.historySeconds;
+      }
     }
-    history.push(value);
+  }
+
+  private _nameInCluster(machine: Machine): string {
+    const own = this._vms?.entries.find(entry => !entry.machine)?.name;
+    return machine.kind === 'server' ? (own ?? machine.name) : machine.name;
   }
 
   private _emit(): void {
     this.stateChanged.emit(undefined);
   }
 
-  private _client: ResourcesModel.IClient;
-  private _feed: LiveFeed;
-  private _poll: Poll;
-  private _awake = false;
-  private _snapshot: ISnapshot | null = null;
-  private _findings: readonly IFinding[] = [];
-  private _error = '';
-  private _sample: ISample | null = null;
-  private _histories = new Map<string, History>();
+  private _cluster: ResourcesModel.ICluster | null;
+  private _vms: VmList | null = null;
+  private _preferences = DEFAULTS;
 }
 
 export namespace ResourcesModel {
-  export type IClient = Pick<ResourcesClient, 'snapshot' | 'findings'>;
+  export type ICluster = Pick<
+    ClusterModel,
+    'link' | 'refresh' | 'stateChanged'
+  >;
 
   export interface IOptions {
-    client: IClient;
+    client: ResourcesClient;
     feed: LiveFeed;
+    /** `null` or absent: only the server's machine is shown. */
+    cluster?: ICluster | null;
+    /** `null` or absent: what was opened is forgotten with the page. */
+    state?: IStateDB | null;
   }
 }

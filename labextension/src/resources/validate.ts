@@ -1,4 +1,5 @@
 import {
+  boolean,
   known,
   knownIfSent,
   list,
@@ -9,20 +10,21 @@ import {
   string
 } from '../common/validate';
 import {
+  IClocks,
   IFinding,
   IGpu,
-  IGpuSample,
   IHost,
+  ILicence,
   INic,
-  INicSample,
+  INvLinks,
   IProbe,
-  ISample,
-  ISnapshot
+  IReading,
+  ISnapshot,
+  IVgpuProfile
 } from './interfaces';
 
-/** Versions of the messages that this page reads. */
+/** The version that this page reads. */
 export const SNAPSHOT_VERSION = 2;
-export const SAMPLE_VERSION = 1;
 
 const host = record<IHost>({
   hostname: known(string),
@@ -34,13 +36,28 @@ const host = record<IHost>({
   kernel: known(string)
 });
 
+const vgpu = record<IVgpuProfile>({
+  board: string,
+  slices: known(number),
+  memory_gb: number,
+  series: string,
+  board_memory_gb: known(number),
+  whole_frame_buffer: known(boolean),
+  p2p: known(boolean),
+  gpudirect: known(boolean)
+});
+
 const gpu = record<IGpu>({
   index: number,
   uuid: known(string),
   name: known(string),
   memory_bytes: known(number),
   form: known(string),
-  vgpu_profile: known(string)
+  vgpu_profile: known(string),
+  vgpu: knownIfSent(vgpu),
+  licence: knownIfSent(record<ILicence>({ state: known(string) })),
+  clocks: knownIfSent(record<IClocks>({ sm_max_mhz: known(number) })),
+  nvlink: knownIfSent(record<INvLinks>({ nominal_gb_per_s: known(number) }))
 });
 
 const nic = record<INic>({
@@ -50,7 +67,8 @@ const nic = record<INic>({
   driver: known(string),
   link_layer: known(string),
   rate_gbps: known(number),
-  state: known(string)
+  state: known(string),
+  numa_node: knownIfSent(number)
 });
 
 const probe = record<IProbe>({
@@ -58,7 +76,7 @@ const probe = record<IProbe>({
   reason: string
 });
 
-const snapshot = record<ISnapshot>({
+const snapshot = record<Omit<ISnapshot, 'raw'>>({
   host,
   gpus: list(gpu),
   nics: list(nic),
@@ -75,63 +93,44 @@ const finding = record<IFinding>({
   source: string
 });
 
-const gpuSample = record<IGpuSample>({
-  index: number,
-  utilization_percent: known(number),
-  memory_used_bytes: known(number),
-  memory_total_bytes: known(number),
-  power_w: known(number),
-  temperature_c: known(number)
-});
+/** Reads a snapshot of this page's version. */
+export const readSnapshot: Reader<ISnapshot> = (value, where) => {
+  checkVersion(value, where, SNAPSHOT_VERSION);
+  return { ...snapshot(value, where), raw: value };
+};
 
-const nicSample = record<INicSample>({
-  name: string,
-  tx_bytes_per_s: known(number),
-  rx_bytes_per_s: known(number),
-  rdma_tx_bytes_per_s: knownIfSent(number),
-  rdma_rx_bytes_per_s: knownIfSent(number)
-});
-
-const sample = record<ISample>({
-  time: number,
-  cpu: record({ percent: known(number) }),
-  memory: record({ used_bytes: known(number), total_bytes: known(number) }),
-  gpus: list(gpuSample),
-  nics: list(nicSample)
-});
+export const readFindings = list(finding);
 
 /** Throws an error that names the field and what was found in it. */
 export function validateSnapshot(data: unknown): ISnapshot {
-  Private.checkVersion(data, 'snapshot', SNAPSHOT_VERSION);
-  return snapshot(data, 'snapshot');
+  return readSnapshot(data, 'snapshot');
 }
 
 export function validateFindings(data: unknown): IFinding[] {
-  const readAll: Reader<{ findings: IFinding[] }> = record({
-    findings: list(finding)
-  });
-  return readAll(data, 'answer').findings;
+  return record({ findings: readFindings })(data, 'answer').findings;
 }
 
-export function validateSample(data: unknown): ISample {
-  Private.checkVersion(data, 'sample', SAMPLE_VERSION);
-  return sample(data, 'sample');
+export function validateReading(data: unknown): IReading {
+  return record<IReading>({
+    name: string,
+    snapshot: readSnapshot,
+    findings: readFindings
+  })(data, 'answer');
 }
 
-namespace Private {
-  export function checkVersion(
-    data: unknown,
-    where: string,
-    expected: number
-  ): void {
-    const { version } = record<{ version: number }>({ version: number })(
-      data,
-      where
+/** Throws where a message is not of the version that this page reads. */
+export function checkVersion(
+  data: unknown,
+  where: string,
+  expected: number
+): void {
+  const { version } = record<{ version: number }>({ version: number })(
+    data,
+    where
+  );
+  if (version !== expected) {
+    throw new Error(
+      `${where}: version ${version}, but this page reads version ${expected}; reload the page`
     );
-    if (version !== expected) {
-      throw new Error(
-        `${where}: version ${version}, but this page reads version ${expected}; reload the page`
-      );
-    }
   }
 }

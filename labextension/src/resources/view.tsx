@@ -1,41 +1,66 @@
 import { TranslationBundle } from '@jupyterlab/translation';
-import { VDomRenderer } from '@jupyterlab/ui-components';
-import React, { useState } from 'react';
+import { closeIcon, VDomRenderer } from '@jupyterlab/ui-components';
+import React from 'react';
 
-import { orElse } from '../common/known';
-import { machineLine, oneLine } from './describe';
-import { CpuAndMemory, Gpus, Nics } from './devices';
-import { Findings, Verdict } from './findings';
+import { Card } from './card';
+import { FileShelf, MOST_BYTES } from './files';
+import { Findings } from './findings';
+import { Machine } from './machine';
 import { ResourcesModel } from './model';
+import { IShared, Shared } from './shared';
 
-/** This machine: a card that is told in one line where it is closed. */
+/** The machines as cards: the server's and the cluster's, and those from files. */
 export class ResourcesView extends VDomRenderer<ResourcesModel> {
   constructor(model: ResourcesModel, trans: TranslationBundle) {
     super(model);
     this._trans = trans;
+    this._shared = this._share();
     this.addClass('jp-gw-Resources');
   }
 
   protected render(): JSX.Element {
     const { model } = this;
-    const trans = this._trans;
+    if (this._shared.preferences !== model.preferences) {
+      this._shared = this._share();
+    }
     return (
-      <section aria-label={trans.__('This machine')}>
+      <Shared.Provider value={this._shared}>
+        {this._machines()}
+        {(model.files.machines.length > 0 || model.files.failure) &&
+          this._files()}
+      </Shared.Provider>
+    );
+  }
+
+  private _machines(): JSX.Element {
+    const { findings, machines, server } = this.model;
+    const trans = this._trans;
+    const title =
+      machines.length === 1
+        ? trans.__('This machine')
+        : trans._n('%1 VM', '%1 VMs', machines.length);
+    return (
+      <section aria-label={title}>
         <h3 className="jp-gw-Heading">
-          <span>{trans.__('This machine')}</span>
+          <span>{title}</span>
           <span className="jp-gw-Heading-detail" role="status">
-            {Private.feedWord(model, trans)}
+            {Private.feedWord(this.model, trans)}
           </span>
         </h3>
-        {model.error && (
+        {server.error && (
           <p className="jp-gw-Note jp-gw-mod-error" role="alert">
-            {trans.__('The server did not answer: %1', model.error)}
+            {trans.__('The server did not answer: %1', server.error)}
           </p>
         )}
-        {model.snapshot ? (
-          <Card model={model} trans={trans} />
+        <Findings
+          findings={findings}
+          label={trans.__('Findings across the VMs')}
+          trans={trans}
+        />
+        {server.machine.snapshot || machines.length > 1 ? (
+          <ul className="jp-gw-Cards">{machines.map(this._card)}</ul>
         ) : (
-          !model.error && (
+          !server.error && (
             <p className="jp-gw-Note">{trans.__('Looking at this machine…')}</p>
           )
         )}
@@ -43,41 +68,64 @@ export class ResourcesView extends VDomRenderer<ResourcesModel> {
     );
   }
 
-  private _trans: TranslationBundle;
-}
+  private _files(): JSX.Element {
+    const { files } = this.model;
+    const trans = this._trans;
+    return (
+      <section className="jp-gw-Files" aria-label={trans.__('From files')}>
+        <h3 className="jp-gw-Heading">{trans.__('From files')}</h3>
+        {files.failure && (
+          <p className="jp-gw-Note jp-gw-mod-error" role="alert">
+            {Private.failureWords(files.failure, trans)}
+            <button
+              type="button"
+              className="jp-gw-Close"
+              title={trans.__('Dismiss')}
+              aria-label={trans.__('Dismiss')}
+              onClick={() => files.forgive()}
+            >
+              <closeIcon.react tag="span" aria-hidden="true" />
+            </button>
+          </p>
+        )}
+        <ul className="jp-gw-Cards">{files.machines.map(this._card)}</ul>
+      </section>
+    );
+  }
 
-function Card(props: {
-  model: ResourcesModel;
-  trans: TranslationBundle;
-}): JSX.Element {
-  const { model, trans } = props;
-  const [open, setOpen] = useState(true);
-  const { host } = model.snapshot!;
-  const line = (open ? machineLine : oneLine)(model.snapshot!, trans);
-  const stale = model.feedState.name !== 'live' ? 'jp-gw-mod-stale' : '';
-  return (
-    <details
-      className={`jp-gw-Card ${stale}`}
-      open={open}
-      onToggle={event => setOpen(event.currentTarget.open)}
-    >
-      <summary>
-        <span className="jp-gw-Card-name">
-          {orElse(host.hostname, trans.__('this machine'))}
-        </span>
-        <span className="jp-gw-Card-line" title={line}>
-          {line}
-        </span>
-        <Verdict findings={model.findings} trans={trans} />
-      </summary>
-      <div className="jp-gw-Card-body">
-        <CpuAndMemory model={model} trans={trans} />
-        <Gpus model={model} trans={trans} />
-        <Nics model={model} trans={trans} />
-        <Findings findings={model.findings} trans={trans} />
-      </div>
-    </details>
+  private _card = (machine: Machine): JSX.Element => (
+    <Card
+      key={machine.key}
+      machine={machine}
+      open={this.model.isOpen(machine)}
+      ranks={this.model.ranksOn(machine)}
+      onOpen={this._onOpen}
+      onClose={machine.kind === 'file' ? this._onClose : undefined}
+    />
   );
+
+  private _onOpen = (machine: Machine, open: boolean): void => {
+    this.model.openings.set(machine.key, open);
+  };
+
+  /** The card before takes over the focus, which would be lost with its button. */
+  private _onClose = (machine: Machine): void => {
+    const summaries = [
+      ...this.node.querySelectorAll<HTMLElement>('.jp-gw-Card > summary')
+    ];
+    const { files, machines } = this.model;
+    const place = machines.length + files.machines.indexOf(machine);
+    summaries[place - 1]?.focus();
+    files.close(machine);
+  };
+
+  private _share(): IShared {
+    const { openings, preferences } = this.model;
+    return { trans: this._trans, preferences, openings };
+  }
+
+  private _trans: TranslationBundle;
+  private _shared: IShared;
 }
 
 namespace Private {
@@ -85,7 +133,7 @@ namespace Private {
     model: ResourcesModel,
     trans: TranslationBundle
   ): string {
-    const state = model.feedState;
+    const state = model.server.feedState;
     switch (state.name) {
       case 'live':
         return trans.__('live');
@@ -96,5 +144,18 @@ namespace Private {
       case 'closed':
         return trans.__('asleep');
     }
+  }
+
+  export function failureWords(
+    { error, name }: FileShelf.IFailure,
+    trans: TranslationBundle
+  ): string {
+    return error instanceof FileShelf.TooLarge
+      ? trans.__(
+          '%1 is larger than %2 MiB: that is no topology and no snapshot.',
+          name,
+          MOST_BYTES / 2 ** 20
+        )
+      : trans.__('%1 cannot be shown: %2', name, error.message);
   }
 }

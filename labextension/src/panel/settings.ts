@@ -1,0 +1,29 @@
+import { ISettingRegistry } from '@jupyterlab/settingregistry';
+
+import { DEFAULTS, IPreferences } from '../resources/preferences';
+
+/**
+ * Hand over what the person set, now and with each change; where Lab's settings
+ * cannot be had, the defaults hold.
+ */
+export async function followSettings(
+  registry: ISettingRegistry,
+  plugin: string,
+  apply: (preferences: IPreferences) => void
+): Promise<void> {
+  try {
+    const settings = await registry.load(plugin);
+    const hand = (): void => apply(preferencesOf(settings.composite));
+    settings.changed.connect(hand);
+    hand();
+  } catch (error) {
+    console.warn('The panel goes by its defaults: no settings', error);
+  }
+}
+
+/** The registry has checked the values against the schema. */
+export function preferencesOf(
+  composite: ISettingRegistry.ISettings['composite']
+): IPreferences {
+  return { ...DEFAULTS, ...(composite as Partial<IPreferences>) };
+}

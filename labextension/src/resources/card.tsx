@@ -1,0 +1,221 @@
+import { TranslationBundle } from '@jupyterlab/translation';
+import { closeIcon } from '@jupyterlab/ui-components';
+import React, { memo, useEffect, useRef } from 'react';
+
+import { IRank } from '../cluster/interfaces';
+import { percentFigure } from '../common/format';
+import { isUnknown } from '../common/known';
+import { Sparkline } from '../common/sparkline';
+import { Dash } from '../common/value';
+import { machineLine, oneLine } from './describe';
+import { CpuAndMemory } from './devices';
+import { Findings, Verdict } from './findings';
+import { Gpus } from './gpus';
+import { ISnapshot } from './interfaces';
+import { Machine, meanGpuUse } from './machine';
+import { Nics } from './nics';
+import { Processes } from './processes';
+import { Ranks } from './ranks';
+import { Section } from './section';
+import { useMachine, useShared } from './shared';
+import { topologySlot } from './topologyslot';
+
+/** One machine: a line where it is closed, all that is known of it where it is open. */
+export const Card = memo((props: Card.IProps): JSX.Element => {
+  const { machine, onClose, onOpen, open, ranks } = props;
+  const { trans } = useShared();
+  const summary = useGreeting(machine);
+  useMachine(machine);
+  const old = machine.trouble ? 'jp-gw-mod-stale' : '';
+  const known = machine.snapshot && !isUnknown(machine.snapshot);
+  return (
+    <li className={`jp-gw-Cards-item jp-gw-mod-${machine.kind}`}>
+      <details
+        className={`jp-gw-Card ${old}`}
+        open={open}
+        onToggle={event => {
+          // A toggle inside the card comes by here too.
+          const { currentTarget, target } = event;
+          if (target === currentTarget && currentTarget.open !== open) {
+            onOpen(machine, currentTarget.open);
+          }
+        }}
+      >
+        <summary ref={summary}>
+          <h4 className="jp-gw-Card-name">{nameOf(machine, trans)}</h4>
+          <Line machine={machine} open={open} />
+          {!open && machine.kind !== 'file' && <Use machine={machine} />}
+          {known && <Verdict findings={machine.findings} trans={trans} />}
+        </summary>
+        {open && <Body machine={machine} ranks={ranks} />}
+      </details>
+      {onClose && (
+        <button
+          type="button"
+          className="jp-gw-Close"
+          title={trans.__('Close %1', machine.name)}
+          aria-label={trans.__('Close %1', machine.name)}
+          onClick={() => onClose(machine)}
+        >
+          <closeIcon.react tag="span" aria-hidden="true" />
+        </button>
+      )}
+    </li>
+  );
+}, sameCard);
+
+export namespace Card {
+  export interface IProps {
+    machine: Machine;
+    open: boolean;
+    /** The cluster's ranks on it. */
+    ranks: readonly IRank[];
+    onOpen: (machine: Machine, open: boolean) => void;
+    /** Absent where it cannot be put away. */
+    onClose?: (machine: Machine) => void;
+  }
+}
+
+function sameCard(one: Card.IProps, other: Card.IProps): boolean {
+  return (
+    one.machine === other.machine &&
+    one.open === other.open &&
+    one.onOpen === other.onOpen &&
+    one.onClose === other.onClose &&
+    one.ranks.length === other.ranks.length &&
+    one.ranks.every((rank, index) => rank === other.ranks[index])
+  );
+}
+
+/** The one line: of a closed card all that matters, of an open one what stands nowhere else. */
+function Line(props: { machine: Machine; open: boolean }): JSX.Element {
+  const { machine, open } = props;
+  const { trans } = useShared();
+  const { snapshot, trouble } = machine;
+  const words =
+    trouble && machine.kind === 'vm'
+      ? trouble
+      : snapshot === null
+        ? trans.__('not looked at yet')
+        : isUnknown(snapshot)
+          ? snapshot.unknown
+          : (open ? machineLine : oneLine)(snapshot, trans);
+  return (
+    <span className="jp-gw-Card-line" title={words}>
+      {words}
+    </span>
+  );
+}
+
+/** How busy it is: its GPUs on average, or its CPUs where it has none. */
+function Use({ machine }: { machine: Machine }): JSX.Element {
+  const { preferences, trans } = useShared();
+  const { sample } = machine;
+  const gpus = sample && meanGpuUse(sample);
+  const now = machine.trouble
+    ? { unknown: machine.trouble }
+    : (gpus ??
+      sample?.cpu.percent ?? {
+        unknown: trans.__('waiting for the first sample')
+      });
+  const what = gpus === null ? trans.__('CPUs') : trans.__('GPUs on average');
+  return (
+    <span className="jp-gw-Use" title={what}>
+      <span className="jp-gw-Use-spark">
+        <Sparkline
+          series={[machine.history(gpus === null ? 'cpu' : 'gpus')]}
+          top={100}
+          length={preferences.historySeconds}
+        />
+      </span>
+      <span className="jp-gw-Hidden">{what}</span>
+      <span className="jp-gw-Use-number">
+        {isUnknown(now) ? (
+          <Dash unknown={now} />
+        ) : (
+          trans.__('%1 %', percentFigure(now).number)
+        )}
+      </span>
+    </span>
+  );
+}
+
+function Body(props: {
+  machine: Machine;
+  ranks: readonly IRank[];
+}): JSX.Element {
+  const { machine, ranks } = props;
+  const { trans } = useShared();
+  const { snapshot, trouble } = machine;
+  return (
+    <div className="jp-gw-Card-body">
+      {trouble && machine.kind === 'vm' && (
+        <p className="jp-gw-Note jp-gw-mod-error">
+          {trans.__('The figures are not of now: %1.', trouble)}
+        </p>
+      )}
+      {snapshot && isUnknown(snapshot) && (
+        <p className="jp-gw-Note">
+          {trans.__('What it has is not known: %1.', snapshot.unknown)}
+        </p>
+      )}
+      {snapshot && !isUnknown(snapshot) && (
+        <Told machine={machine} snapshot={snapshot} ranks={ranks} />
+      )}
+      {(!snapshot || isUnknown(snapshot)) && (
+        <Ranks machine={machine} ranks={ranks} />
+      )}
+    </div>
+  );
+}
+
+function Told(props: {
+  machine: Machine;
+  snapshot: ISnapshot;
+  ranks: readonly IRank[];
+}): JSX.Element {
+  const { machine, ranks, snapshot } = props;
+  const { trans } = useShared();
+  const drawing = topologySlot({ snapshot, sample: machine.sample, ranks });
+  return (
+    <>
+      <CpuAndMemory machine={machine} host={snapshot.host} />
+      {drawing && (
+        <Section machine={machine} name="topology" title={trans.__('Topology')}>
+          {drawing}
+        </Section>
+      )}
+      <Gpus machine={machine} snapshot={snapshot} ranks={ranks} />
+      <Nics machine={machine} snapshot={snapshot} />
+      <Ranks machine={machine} ranks={ranks} />
+      {machine.kind !== 'file' && <Processes machine={machine} />}
+      <Findings
+        findings={machine.findings}
+        label={trans.__('Findings')}
+        trans={trans}
+      />
+    </>
+  );
+}
+
+/** A file's card takes the focus once, as it was just asked for. */
+function useGreeting(machine: Machine): React.RefObject<HTMLElement> {
+  const summary = useRef<HTMLElement>(null);
+  useEffect(() => {
+    if (machine.kind === 'file' && !greeted.has(machine)) {
+      greeted.add(machine);
+      summary.current?.focus();
+      summary.current?.scrollIntoView({ block: 'nearest' });
+    }
+  }, [machine]);
+  return summary;
+}
+
+const greeted = new WeakSet<Machine>();
+
+function nameOf(machine: Machine, trans: TranslationBundle): string {
+  if (machine.kind === 'file') {
+    return trans.__('file: %1', machine.name);
+  }
+  return machine.name || trans.__('this machine');
+}

@@ -1,0 +1,72 @@
+import { IStateDB } from '@jupyterlab/statedb';
+import { ISignal, Signal } from '@lumino/signaling';
+
+const KEY = 'gradient-workbench:open';
+
+/** Of the cards of files, which the page forgets. */
+const PASSING = 'file/';
+
+/** Of so many cards and sections it is kept whether they are open; the oldest go first. */
+const MOST = 500;
+
+/**
+ * What a person opened and closed, by name; kept in Lab's state, so that it
+ * survives a reload of the page.
+ */
+export class Openings {
+  /** `state`: `null` where the front end keeps none. */
+  constructor(state: IStateDB | null) {
+    this._state = state;
+    void this._load();
+  }
+
+  get changed(): ISignal<this, void> {
+    return this._changed;
+  }
+
+  /** `undefined` where the person has not chosen. */
+  get(name: string): boolean | undefined {
+    return this._open.get(name);
+  }
+
+  set(name: string, open: boolean): void {
+    this._open.delete(name);
+    this._open.set(name, open);
+    for (const oldest of this._open.keys()) {
+      if (this._open.size <= MOST) {
+        break;
+      }
+      this._open.delete(oldest);
+    }
+    this._changed.emit();
+    this._save();
+  }
+
+  private async _load(): Promise<void> {
+    try {
+      const saved = await this._state?.fetch(KEY);
+      for (const [name, open] of Object.entries(saved ?? {})) {
+        // What was chosen since the page was opened is newer.
+        if (typeof open === 'boolean' && !this._open.has(name)) {
+          this._open.set(name, open);
+        }
+      }
+      this._changed.emit();
+    } catch (error) {
+      console.warn('gradient-workbench: which cards were open', error);
+    }
+  }
+
+  private _save(): void {
+    const lasting = [...this._open].filter(
+      ([name]) => !name.startsWith(PASSING)
+    );
+    this._state
+      ?.save(KEY, Object.fromEntries(lasting))
+      .catch(error => console.warn('gradient-workbench: not saved', error));
+  }
+
+  private _state: IStateDB | null;
+  private _open = new Map<string, boolean>();
+  private _changed = new Signal<this, void>(this);
+}

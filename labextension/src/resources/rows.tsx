@@ -1,0 +1,51 @@
+/** Lines beneath a device: further figures, and what is not as it should be. */
+import React from 'react';
+
+import { Known } from '../common/known';
+import { Text } from '../common/value';
+import { SeverityIcon } from './findings';
+
+/** A name and what holds for it, in words or figures. */
+export function Row(props: {
+  label: string;
+  values: readonly Row.IValue[];
+  /** Of all values. */
+  unit?: string;
+}): JSX.Element {
+  return (
+    <div className="jp-gw-Row">
+      <span className="jp-gw-Row-label">{props.label}</span>
+      {props.values.map((value, index) => (
+        <span key={index} className="jp-gw-Row-value">
+          {value.label && (
+            <span className="jp-gw-Figure-label">{value.label}</span>
+          )}
+          <span className="jp-gw-Row-number">
+            <Text value={value.value} />
+          </span>
+        </span>
+      ))}
+      <span className="jp-gw-Figure-unit">{props.unit}</span>
+    </div>
+  );
+}
+
+export namespace Row {
+  export interface IValue {
+    label?: string;
+    value: Known<string>;
+  }
+}
+
+/** One thing to be seen at once: an icon and words. */
+export function Mark(props: {
+  severity: 'warning' | 'info';
+  children: React.ReactNode;
+}): JSX.Element {
+  return (
+    <p className={`jp-gw-Mark jp-gw-mod-${props.severity}`}>
+      <SeverityIcon severity={props.severity} />
+      <span>{props.children}</span>
+    </p>
+  );
+}

@@ -1,0 +1,62 @@
+import React, { useId } from 'react';
+
+import { Machine } from './machine';
+import { SectionName } from './preferences';
+import { useOpening, useShared } from './shared';
+
+/** A part of a card under a heading that opens and closes it. */
+export function Section(props: Section.IProps): JSX.Element {
+  const { detail, machine, more, name, title } = props;
+  const { preferences } = useShared();
+  const [open, setOpen] = useOpening(
+    `${machine.key}/${name}`,
+    preferences.openSections.includes(name)
+  );
+  const id = useId();
+  return (
+    <section className="jp-gw-Section">
+      <div className="jp-gw-Section-head">
+        <h5>
+          <button
+            type="button"
+            className="jp-gw-Section-button"
+            aria-expanded={open}
+            aria-controls={id}
+            onClick={() => setOpen(!open)}
+          >
+            {title}
+          </button>
+        </h5>
+        <span className="jp-gw-Section-detail" title={detail}>
+          {detail}
+        </span>
+        {open && more && (
+          <button
+            type="button"
+            className="jp-gw-Section-more"
+            aria-pressed={more.shown}
+            onClick={() => more.show(!more.shown)}
+          >
+            {more.label}
+          </button>
+        )}
+      </div>
+      <div id={id} className="jp-gw-Section-body" hidden={!open}>
+        {open && props.children}
+      </div>
+    </section>
+  );
+}
+
+export namespace Section {
+  export interface IProps {
+    machine: Machine;
+    name: SectionName;
+    title: string;
+    /** What a closed section still says. */
+    detail?: string;
+    /** A switch for figures that not everybody wants. */
+    more?: { label: string; shown: boolean; show: (shown: boolean) => void };
+    children: React.ReactNode;
+  }
+}

@@ -1,0 +1,56 @@
+/** What all parts of the view need, so that it is not handed down by hand. */
+import { nullTranslator, TranslationBundle } from '@jupyterlab/translation';
+import React, { createContext, useCallback, useSyncExternalStore } from 'react';
+
+import { Machine } from './machine';
+import { Openings } from './openings';
+import { DEFAULTS, IPreferences } from './preferences';
+
+export interface IShared {
+  readonly trans: TranslationBundle;
+  readonly preferences: IPreferences;
+  readonly openings: Openings;
+}
+
+export const Shared = createContext<IShared>({
+  trans: nullTranslator.load(''),
+  preferences: DEFAULTS,
+  openings: new Openings(null)
+});
+
+export function useShared(): IShared {
+  return React.useContext(Shared);
+}
+
+/** Draw a component again with each change of a machine, and only it. */
+export function useMachine(machine: Machine): void {
+  const subscribe = useCallback(
+    (changed: () => void) => {
+      machine.changed.connect(changed);
+      return () => {
+        machine.changed.disconnect(changed);
+      };
+    },
+    [machine]
+  );
+  useSyncExternalStore(subscribe, () => machine.version);
+}
+
+/** Whether something is open: as the person left it, else `byItself`; and how to change it. */
+export function useOpening(
+  name: string,
+  byItself: boolean
+): [boolean, (open: boolean) => void] {
+  const { openings } = useShared();
+  const subscribe = useCallback(
+    (changed: () => void) => {
+      openings.changed.connect(changed);
+      return () => {
+        openings.changed.disconnect(changed);
+      };
+    },
+    [openings]
+  );
+  const chosen = useSyncExternalStore(subscribe, () => openings.get(name));
+  return [chosen ?? byItself, open => openings.set(name, open)];
+}
