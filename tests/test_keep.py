@@ -186,6 +186,28 @@ def test_ranks_on_vms_are_met_again(attach):
         assert gone(pids)
 
 
+@pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
+@pytest.mark.parametrize("cell", ["", "import time; time.sleep(3)\nhvd.allreduce(torch.ones(1))"])
+def test_a_vm_that_went_meanwhile_is_lost(attach, runtime, cell):
+    """The cluster is met without it, what waits for its rank is freed, and the rest goes on."""
+    then = IN_A_CELL.format(source=cell) if cell else KILLED
+    with vms(2) as machines:
+        arguments = f"hosts={machines.hosts(1)!r}, ssh_config={str(machines.ssh_config)!r}, keep=60"
+        kernel(then, arguments)
+        machines.cut("vm2")
+        assert within(30, lambda: len(list(runtime.glob("workbench-*/agent-*.sock"))) == 1)
+        cluster = attach()
+        assert cluster.state == "failed"
+        assert "rank 1: vm2 was lost while no kernel was there" in cluster.message
+        with pytest.raises(ClusterStopped, match="vm2 was lost"):
+            quiet(cluster, "1")
+        cluster.resize()
+        assert [info.vm for info in cluster.ranks] == ["vm1"]
+        assert cluster["kept"] == [0]
+        assert quiet(cluster, "float(hvd.allreduce(torch.ones(1)))").values == {0: 1.0}
+        cluster.stop()
+
+
 # starts that fail
 
 

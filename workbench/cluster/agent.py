@@ -17,7 +17,7 @@ from typing import Any
 import workbench
 from workbench.cluster import ssh
 from workbench.cluster.agent_channel import AgentChannel, Question
-from workbench.cluster.child import Child, Held, Keep, Piped, exit_text
+from workbench.cluster.child import Child, Gone, Held, Keep, Piped, exit_text
 from workbench.cluster.host import Host
 from workbench.errors import HorovodMissing, StartFailed
 from workbench.resources import Unknown
@@ -105,7 +105,7 @@ class Agent:
         self._gone = ""
         self._closing = False
         self._said: deque[str] = deque(maxlen=_SAID_LINES)
-        self._child = Held.find(keep.path) if keep and found else self._start(ssh_config)
+        self._child = self._find(keep) if keep and found else self._start(ssh_config)
         self._channel = AgentChannel(
             self._child,
             said=self._said.append,
@@ -124,6 +124,15 @@ class Agent:
             )
         if host is not None:
             threading.Thread(target=self._keep_alive, daemon=True).start()
+
+    def _find(self, keep: Keep) -> Child:
+        try:
+            return Held.find(keep.path)
+        except StartFailed:
+            if self.host is None:
+                raise
+            self._gone = f"{self.name} was lost while no kernel was there"
+            return Gone()
 
     def _start(self, ssh_config: Path | None) -> Child:
         program = [self._python, *_PROGRAM]
@@ -321,7 +330,8 @@ class Agent:
 
     def _end(self) -> None:
         stopped = f"the agent of {self.name} was stopped"
-        self._gone = stopped if self._closing else self._why_gone(self._child.poll())
+        if not self._gone:
+            self._gone = stopped if self._closing else self._why_gone(self._child.poll())
 
     def _why_gone(self, code: int | None) -> str:
         if self.host is None:

@@ -64,22 +64,32 @@ class Agents:
             self._agents.append(self._agent(vm))
 
     def find(self, state: dict[str, Any]) -> None:
-        """Meet those that an earlier kernel has left.
+        """Meet those that an earlier kernel has left; VMs that went meanwhile are lost.
 
         Raises
         ------
         StartFailed
-            They are gone.
+            All are gone.
         """
         self._links = {int(vm): network.Link(**link) for vm, link in state["links"].items()}
-        for vm in range(len(self._slots)):
-            self._agents.append(self._agent(vm, found=True))
-        self.wait_until_greeted()
-        self.wait_until_loaded()
+        for vm, hello in enumerate(state["hellos"]):
+            agent = self._agent(vm, found=True)
+            agent.hello = agent.hello or hello
+            self._agents.append(agent)
+        there = [agent for agent in self._agents if not agent.lost]
+        if not there:
+            raise StartFailed("; ".join(agent.lost for agent in self._agents))
+        self._wait_until_greeted(there)
+        deadline = self._deadline()
+        for agent in there:
+            agent.wait_until_loaded(deadline)
 
     def to_state(self) -> dict[str, Any]:
         """Return what `find` needs in another kernel."""
-        return {"links": {str(vm): asdict(link) for vm, link in self._links.items()}}
+        return {
+            "links": {str(vm): asdict(link) for vm, link in self._links.items()},
+            "hellos": [agent.hello for agent in self._agents],
+        }
 
     def wait_until_greeted(self) -> None:
         """Wait until every VM answers.

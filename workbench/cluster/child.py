@@ -244,6 +244,28 @@ class Held:
             return
 
 
+class Gone:
+    """Stands for a kept process that ended, with its holder, while no kernel was there."""
+
+    def write(self, data: bytes) -> None:
+        """See `Child`."""
+        raise BrokenPipeError(f"{len(data)} bytes are for a process that is gone")
+
+    def read(self) -> bytes:
+        """See `Child`."""
+        return b""
+
+    def poll(self) -> int | None:
+        """See `Child`."""
+        return UNSEEN
+
+    def end(self, timeout_s: float) -> None:
+        """See `Child`."""
+
+    def leave(self) -> None:
+        """See `Child`."""
+
+
 def exit_text(code: int) -> str:
     """Return an exit code in words, such as ``"was killed by SIGKILL"``."""
     if code == UNSEEN:

@@ -202,7 +202,8 @@ class Cluster:
 
         Its ranks' variables stand, and so do its timings up to the last cell
         whose end that kernel saw. A cell that still runs is waited for; an
-        interrupt meanwhile ends it.
+        interrupt meanwhile ends it. Where a VM went meanwhile, the cluster is
+        ``"failed"`` until `restart` or `resize`.
 
         Parameters
         ----------

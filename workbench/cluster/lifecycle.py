@@ -104,7 +104,10 @@ class Lifecycle:
             raise
         atexit.register(self._stop_at_exit, os.getpid())
         self._kept = True
-        condition.set("ready")
+        if condition.lost():
+            condition.set("failed", condition.trouble())
+        else:
+            condition.set("ready")
         self._idle.start()
 
     def stop(self) -> None:

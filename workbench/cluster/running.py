@@ -118,17 +118,21 @@ class Running:
 
     def wait_until_idle(self) -> None:
         """Wait for a cell that still runs; an interrupt meanwhile ends it."""
-        ranks = range(len(self.engines.ranks))
+        lost = self.engines.lost()
+        ranks = [rank for rank in range(len(self.engines.ranks)) if rank not in lost]
         guard = Guard(ANY_CELL, self.send)
+        if lost:  # what waits for them would wait for ever
+            guard.release(ranks, torn=True)
         try:
             self.engines.wait_until_idle()
             return
         except KeyboardInterrupt:
             guard.interrupt(ranks)
         time.sleep(_FREE_S)
-        guard.release(ranks)
+        guard.release(ranks, torn=bool(lost))
         uninterrupted(self.engines.wait_until_idle)
-        uninterrupted(self.engines.reform)
+        if not lost:
+            uninterrupted(self.engines.reform)
 
     def leave(self) -> None:
         """Let everything run where it is kept, for the next kernel."""
