@@ -115,8 +115,9 @@ def _start(module, python, listen, options=()):
         {"path": "a.ipynb", "type": "notebook", "name": "", "kernel": {"name": "python3"}}
     )
     if server.ask("api/sessions", "POST", about, RIGHT).status != 201:
+        log = server.log.read_text()
         server.stop()
-        raise AssertionError(f"no kernel started: {server.log.read_text()[-500:]}")
+        raise AssertionError(f"no kernel started: {log}")
     return server, listen
 
 

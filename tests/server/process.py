@@ -6,6 +6,7 @@ import http.client
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -87,8 +88,9 @@ class Server:
             if self.process.poll() is not None:
                 break
             time.sleep(0.05)
+        log = self.log.read_text()
         self.stop()
-        raise AssertionError(f"the server did not start:\n{self.log.read_text()}")
+        raise AssertionError(f"the server did not start:\n{log}")
 
     @staticmethod
     def _answers(port):
@@ -100,8 +102,9 @@ class Server:
 
     def stop(self):
         if self.process.poll() is None:
-            os.killpg(self.process.pid, signal.SIGKILL)  # its own session, with its kernels
+            os.killpg(self.process.pid, signal.SIGKILL)  # its kernels notice, and end
         self.process.wait()
+        shutil.rmtree(self.folder, ignore_errors=True)
 
     def ask(self, path, method="GET", body=None, headers=None, base=BASE):
         """Ask for a path below the base URL; a redirect is not followed."""
