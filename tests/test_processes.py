@@ -7,6 +7,8 @@ import os
 
 import pytest
 from fake_nvml import DRIVER_NOT_LOADED, GIB, FakeNvml, Process, h100, mig_a100
+from hgx_host import KERNEL as KERNEL_PID
+from hgx_host import RANKS, build_hgx
 from jupyter_client import MultiKernelManager
 from timers import within
 
@@ -289,3 +291,16 @@ def test_real_ranks(cluster):
         cluster.restart(ranks=[0])
         assert told() != before
         assert within(10, lambda: found() == told())
+
+
+def test_a_whole_host(tmp_path, machine):
+    """Eight ranks on eight GPUs: each has its own, and the kernel that started them has none."""
+    nvml = build_hgx(machine, processes=50)
+    with Sampler(**machine.roots, nvml=nvml, ranks=tmp_path / "ranks") as live:
+        found = processes(live)
+    assert {pid: one.kind for pid, one in found.items()} == {
+        KERNEL_PID: "kernel",
+        **dict.fromkeys(RANKS, "rank"),
+    }
+    assert [share.index for pid in RANKS for share in found[pid].gpus] == list(range(8))
+    assert found[KERNEL_PID].gpus == ()

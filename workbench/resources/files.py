@@ -15,7 +15,7 @@ _PCI_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 
 def read_text(path: Path) -> str | Unknown:
     """Give the file's text without surrounding white space, or why there is none."""
-    # Not Path.read_text(), which takes twice as long: a snapshot of a large host reads a
+    # Not Path.read_text(), which takes nearly twice as long: a snapshot of a large host reads a
     # thousand of these files.
     try:
         file = os.open(path, os.O_RDONLY)
