@@ -57,6 +57,24 @@ def test_a_kernel(machine, live, arguments):
     assert kernel.gpus == ()
 
 
+def test_a_kernel_of_no_server(machine, live):
+    """Kernels that a script runs notebooks with have no id that a server would know."""
+    machine.add_process(4000, "python", "-m", "ipykernel_launcher", "-f", "/tmp/tmpq3k.json")
+    (kernel,) = processes(live).values()
+    assert (kernel.kind, kernel.kernel_id) == ("kernel", None)
+    machine.add_process(
+        4001, "python", "-m", "ipykernel_launcher", "-f", "/tmp/tmpz9a.json", parent=4000
+    )
+    assert set(processes(live)) == {4000, 4001}  # a notebook may run another
+
+
+def test_a_console_is_no_kernel(machine, live):
+    """It names the file of a kernel that is another process."""
+    machine.add_process(4000, "python", "jupyter-console", "--existing", FILE)
+    machine.add_process(4001, "python", "jupyter-qtconsole", f"--existing={FILE}")
+    assert processes(live) == {}
+
+
 def test_what_a_kernel_has_forked_is_no_kernel(machine, live):
     """A fork has its parent's arguments: it is not listed as a second kernel."""
     machine.add_process(4000, *IPYTHON)
