@@ -8,22 +8,15 @@ element. NCCL then fails to start (``ncclInternalError``).
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 _COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 _VALUE = re.compile(r"\"[^\"]*\"|'[^']*'")
 _BROKEN_TAG = re.compile(r"<[^>]*[\r\n]")
 
 
-def objection(path: str | Path) -> str | None:
-    """Say why NCCL stops at a file that is otherwise well; None where it does not.
-
-    Raises
-    ------
-    OSError
-        The file cannot be read.
-    """
-    text = Path(path).read_bytes().decode("latin-1")
+def objection(data: bytes) -> str | None:
+    """Say why NCCL stops at a file of this content that is otherwise well; None if it does not."""
+    text = data.decode("latin-1")
     if text.startswith("\xef\xbb\xbf"):
         return "it begins with a byte order mark"
     bare = _VALUE.sub("''", _COMMENT.sub(_line_ends, text))

@@ -36,13 +36,13 @@ _PLACES = {"cpu": "system", "pci": "cpu pci", "gpu": "pci", "nvlink": "gpu", "c2
 _TOLD = ("name", "sm", "gdr", "speed")
 
 
-def read_topology(path: str | Path) -> PciTree:
-    """Read one topology file.
+def load_topology(path: str | Path) -> bytes:
+    """Give the content of a file that may be a topology file.
 
     Raises
     ------
     SnapshotError
-        The file cannot be read, or is no topology file.
+        The file cannot be read, or is too large for one.
     """
     path = Path(path)
     try:
@@ -57,7 +57,7 @@ def read_topology(path: str | Path) -> PciTree:
             f"{path} is larger than {MOST_BYTES >> 10} KiB, which no topology file is: "
             "name the one that NCCL_TOPO_FILE names"
         )
-    return parse_topology(data, str(path))
+    return data
 
 
 def parse_topology(data: bytes, origin: str) -> PciTree:
