@@ -38,7 +38,8 @@ def files(tmp_path):
     snapshot = snap(Machine(tmp_path / "vm"), FakeNvml(h100()))
     for name, shm in (("good", 8 << 30), ("bad", 64 << 20)):
         host = replace(snapshot.host, shm_bytes=shm, hostname=name)
-        (tmp_path / f"{name}.json").write_text(replace(snapshot, host=host).to_json())
+        gpus = tuple(replace(gpu, uuid=f"GPU-{name}") for gpu in snapshot.gpus)
+        (tmp_path / f"{name}.json").write_text(replace(snapshot, host=host, gpus=gpus).to_json())
     (tmp_path / "azure.xml").write_text(azure_ndv4())
     return tmp_path
 
