@@ -197,6 +197,23 @@ def test_pvrdma_without_an_interface(machine):
     assert nic.errors == Unknown("no counters for PVRDMA: its driver has none")
 
 
+def test_a_driver_that_counts_elsewhere(machine):
+    """AWS's EFA counts bytes among its hardware counters, not words of a port."""
+    machine.add_rdma(
+        "efa_0", device=machine.add_pci("0000:10:1b.0", vendor="0x1d0f"), hca_type="EFA",
+        link_layer="Unspecified", counters=False,
+    )  # fmt: skip
+    folder = port(machine, "efa_0") / "hw_counters"
+    machine.set_counters(folder, tx_bytes=0, rx_bytes=0, tx_pkts=0, rx_pkts=0, rx_drops=0)
+    nic, elapsed = after(
+        machine, lambda: machine.set_counters(folder, tx_bytes=9000, rx_pkts=4, rx_drops=2)
+    )
+    assert rate(nic.rdma_tx_bytes_per_s, 9000, elapsed)
+    assert rate(nic.rdma_rx_packets_per_s, 4, elapsed)
+    assert nic.rx_bytes_per_s == 0.0
+    assert rate(nic.errors["rx_drops"], 2, elapsed)
+
+
 def test_errors_are_asked_for_less_often(machine):
     """Firmware answers for a port's errors: their rates stand until they are asked for again."""
     infiniband(machine)

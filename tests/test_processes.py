@@ -7,6 +7,8 @@ import os
 
 import pytest
 from fake_nvml import DRIVER_NOT_LOADED, GIB, FakeNvml, Process, h100, mig_a100
+from hgx_host import KERNEL as KERNEL_PID
+from hgx_host import RANKS, build_hgx
 from jupyter_client import MultiKernelManager
 from timers import within
 
@@ -53,6 +55,24 @@ def test_a_kernel(machine, live, arguments):
     assert (kernel.notebook, kernel.cluster, kernel.rank) == (None, None, None)
     assert kernel.memory_bytes == 1000 * os.sysconf("SC_PAGE_SIZE")
     assert kernel.gpus == ()
+
+
+def test_a_kernel_of_no_server(machine, live):
+    """Kernels that a script runs notebooks with have no id that a server would know."""
+    machine.add_process(4000, "python", "-m", "ipykernel_launcher", "-f", "/tmp/tmpq3k.json")
+    (kernel,) = processes(live).values()
+    assert (kernel.kind, kernel.kernel_id) == ("kernel", None)
+    machine.add_process(
+        4001, "python", "-m", "ipykernel_launcher", "-f", "/tmp/tmpz9a.json", parent=4000
+    )
+    assert set(processes(live)) == {4000, 4001}  # a notebook may run another
+
+
+def test_a_console_is_no_kernel(machine, live):
+    """It names the file of a kernel that is another process."""
+    machine.add_process(4000, "python", "jupyter-console", "--existing", FILE)
+    machine.add_process(4001, "python", "jupyter-qtconsole", f"--existing={FILE}")
+    assert processes(live) == {}
 
 
 def test_what_a_kernel_has_forked_is_no_kernel(machine, live):
@@ -274,10 +294,31 @@ def test_a_real_kernel():
 
 
 def test_real_ranks(cluster):
-    """The ranks of a cluster are found with their numbers, by the sampler of their VM."""
+    """The ranks of a cluster are found with their numbers, whoever they become."""
     with Sampler(nvml=FakeNvml()) as live:
-        found = [one for one in live.sample().processes if one.cluster == cluster.name]
-    assert {(one.rank, one.pid) for one in found} == {
-        (rank.rank, rank.pid) for rank in cluster.ranks
+
+        def found():
+            ours = [one for one in live.sample().processes if one.cluster == cluster.name]
+            return {(one.rank, one.pid, one.kind) for one in ours}
+
+        def told():
+            return {(rank.rank, rank.pid, "rank") for rank in cluster.ranks}
+
+        assert found() == told()
+        before = told()
+        cluster.restart(ranks=[0])
+        assert told() != before
+        assert within(10, lambda: found() == told())
+
+
+def test_a_whole_host(tmp_path, machine):
+    """Eight ranks on eight GPUs: each has its own, and the kernel that started them has none."""
+    nvml = build_hgx(machine, processes=50)
+    with Sampler(**machine.roots, nvml=nvml, ranks=tmp_path / "ranks") as live:
+        found = processes(live)
+    assert {pid: one.kind for pid, one in found.items()} == {
+        KERNEL_PID: "kernel",
+        **dict.fromkeys(RANKS, "rank"),
     }
-    assert {one.kind for one in found} == {"rank"}
+    assert [share.index for pid in RANKS for share in found[pid].gpus] == list(range(8))
+    assert found[KERNEL_PID].gpus == ()

@@ -9,13 +9,21 @@ from pathlib import Path
 
 from workbench.resources.unknown import Unknown
 
+_CHUNK_BYTES = 1 << 16
 _PCI_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 
 
 def read_text(path: Path) -> str | Unknown:
     """Give the file's text without surrounding white space, or why there is none."""
+    # Not Path.read_text(), which takes nearly twice as long: a snapshot of a large host reads a
+    # thousand of these files.
     try:
-        return path.read_text(encoding="utf-8", errors="replace").strip()
+        file = os.open(path, os.O_RDONLY)
+        try:
+            data = b"".join(iter(lambda: os.read(file, _CHUNK_BYTES), b""))
+        finally:
+            os.close(file)
+        return data.decode(errors="replace").strip()
     except OSError as error:
         return Unknown(_reason(path, error))
 

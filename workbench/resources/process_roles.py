@@ -11,6 +11,9 @@ from workbench.resources.rank_notices import RankName
 
 # jupyter_client's name for a kernel's connection file; kernels of all languages are given it.
 _CONNECTION = re.compile(r"kernel-([\w-]+)\.json$")
+_LAUNCHERS = frozenset({"ipykernel_launcher", "ipykernel"})
+_CLIENT = "--existing"
+"""Of consoles that join a kernel, whose file they name."""
 _AGENT = "workbench.rank.agent"
 _LOOKS = 2
 """Times that a new process is looked at: the first may come before its exec."""
@@ -68,7 +71,7 @@ class Roles:
                 self._looks.pop(pid, None)
         self._look(pids)
         self._began = {pid: stat.began for pid in self._commands if (stat := stat_of(pid))}
-        roles = {pid: Role("kernel", kernel_id=found) for pid, found in self._kernels(stat_of)}
+        roles = dict(self._kernels(stat_of))
         roles |= {pid: Role("rank") for pid in self._nameless_ranks(stat_of)}
         roles |= {pid: Role("rank", None, *name) for pid, name in notices.items()}
         return roles
@@ -98,25 +101,22 @@ class Roles:
             self._looks[pid] = looks + 1
             self._commands.pop(pid, None)
             arguments = self._proc.arguments(pid)
-            if _AGENT in arguments or _kernel_id(arguments):
+            if _AGENT in arguments or _kernel(arguments):
                 self._commands[pid] = arguments
 
-    def _kernels(self, stat_of: StatOf) -> Iterator[tuple[int, str]]:
+    def _kernels(self, stat_of: StatOf) -> Iterator[tuple[int, Role]]:
         """Walk the kernels: not what they have forked, nor what has only started them."""
-        found: dict[int, tuple[str, int]] = {}
+        found: dict[int, Role] = {}
+        parents: dict[int, int] = {}
         for pid, arguments in self._commands.items():
-            kernel_id = _kernel_id(arguments)
-            stat = stat_of(pid) if kernel_id else None
-            if kernel_id and stat and self._commands.get(stat.parent) != arguments:
-                found[pid] = kernel_id, stat.parent
-        starters = {
-            parent for pid, (one, parent) in found.items() if self._starts(found, parent, one)
-        }
-        return ((pid, one) for pid, (one, _) in found.items() if pid not in starters)
-
-    @staticmethod
-    def _starts(found: Mapping[int, tuple[str, int]], parent: int, kernel_id: str) -> bool:
-        return parent in found and found[parent][0] == kernel_id
+            role = _kernel(arguments)
+            stat = stat_of(pid) if role else None
+            if role and stat and self._commands.get(stat.parent) != arguments:
+                found[pid], parents[pid] = role, stat.parent
+        # a script that starts a kernel is given its file too
+        named = {pid: role for pid, role in found.items() if role.kernel_id}
+        starters = {parents[pid] for pid, role in named.items() if named.get(parents[pid]) == role}
+        return ((pid, role) for pid, role in found.items() if pid not in starters)
 
     def _nameless_ranks(self, stat_of: StatOf) -> Iterator[int]:
         """Walk what agents have forked: ranks, though of whom they are is not known."""
@@ -131,6 +131,12 @@ class Roles:
                     yield pid
 
 
-def _kernel_id(arguments: tuple[str, ...]) -> str | None:
+def _kernel(arguments: tuple[str, ...]) -> Role | None:
+    """Give the role of a kernel by its arguments; None where they are no kernel's."""
+    if any(each.startswith(_CLIENT) for each in arguments):
+        return None
     found = (_CONNECTION.search(each) for each in arguments)
-    return next((match[1] for match in found if match), None)
+    kernel_id = next((match[1] for match in found if match), None)
+    # nbclient and the like name connection files otherwise: a kernel of no server
+    is_kernel = kernel_id is not None or not _LAUNCHERS.isdisjoint(arguments)
+    return Role("kernel", kernel_id) if is_kernel else None

@@ -30,7 +30,7 @@ _PORT_ERRORS = {
 _FULL = Unknown("the counter stands at the most that InfiniBand's hold, and may count no further")
 _MOST_WORDS = 0xFFFFFFFF
 
-# In `hw_counters`: names in the kernel's mlx5 driver; each driver has its own.
+# In `hw_counters`: names in the kernel's mlx5 driver, then efa; each driver has its own.
 _DEVICE_ERRORS = (
     "out_of_sequence",
     "packet_seq_err",
@@ -47,9 +47,14 @@ _DEVICE_ERRORS = (
     "req_transport_retries_exceeded",
     "resp_cqe_error",
     "resp_local_length_error",
+    "rx_drops",
+    "retrans_pkts",
+    "retrans_timeout_events",
 )
 _CONGESTION = ("np_cnp_sent", "rp_cnp_handled", "np_ecn_marked_roce_packets")
 _TRAFFIC = ("port_xmit_data", "port_rcv_data", "port_xmit_packets", "port_rcv_packets")
+_DEVICE_TRAFFIC = ("tx_bytes", "rx_bytes", "tx_pkts", "rx_pkts")
+"""In `hw_counters` of drivers that have no `counters`, such as efa; in bytes."""
 
 
 class Counters:
@@ -134,7 +139,11 @@ class RdmaMeter:
         self.is_infiniband = port.link_layer() == "InfiniBand"
         own, device = port.port_folder / "counters", port.port_folder / "hw_counters"
         words = dict.fromkeys(_TRAFFIC, _MOST_WORDS)
+        self._names, self._unit_bytes = _TRAFFIC, WORD_BYTES
         self._traffic = Counters(own, _TRAFFIC, words)
+        if self.missing is not None and (device / _DEVICE_TRAFFIC[0]).exists():
+            self.missing, self._names, self._unit_bytes = None, _DEVICE_TRAFFIC, 1
+            self._traffic = Counters(device, _DEVICE_TRAFFIC, {})
         on_device, on_port = (
             Counters(device, _DEVICE_ERRORS, {}),
             Counters(own, _PORT_ERRORS, _PORT_ERRORS),
@@ -145,8 +154,8 @@ class RdmaMeter:
     def traffic(self) -> tuple[float | Unknown, ...]:
         """Give bytes per second sent and received, then packets per second."""
         found = self._traffic.read()
-        tx, rx, *packets = (self._of(found, name) for name in _TRAFFIC)
-        return (_bytes(tx), _bytes(rx), *packets)
+        tx, rx, *packets = (self._of(found, name) for name in self._names)
+        return (self._bytes(tx), self._bytes(rx), *packets)
 
     def congestion(self) -> tuple[float | Unknown, ...]:
         """Give notifications sent and obeyed, and packets that were marked, per second."""
@@ -162,6 +171,5 @@ class RdmaMeter:
             return self.missing
         return found.get(name, Unknown(f"the driver of {self._port.device} has no {name}"))
 
-
-def _bytes(words: float | Unknown) -> float | Unknown:
-    return words if isinstance(words, Unknown) else words * WORD_BYTES
+    def _bytes(self, count: float | Unknown) -> float | Unknown:
+        return count if isinstance(count, Unknown) else count * self._unit_bytes
