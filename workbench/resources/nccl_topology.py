@@ -12,6 +12,7 @@ from pathlib import Path
 from xml.parsers import expat  # document types are refused, so are entities
 
 from workbench.errors import SnapshotError
+from workbench.resources.nccl_parser import objection
 from workbench.resources.pcie import (
     TOPOLOGY_FILE,
     PciDevice,
@@ -112,7 +113,9 @@ class _Reader:
             raise self._bad("no pci element is a GPU or a NIC (class 0x03 or 0x02)", "name a "
                             "topology file that describes a VM with GPUs")  # fmt: skip
         roots = tuple(self._roots.values())
-        return PciTree(TOPOLOGY_FILE, self._origin, roots, devices, tuple(self._nvlinks))
+        return PciTree(
+            TOPOLOGY_FILE, self._origin, roots, devices, tuple(self._nvlinks), objection(data)
+        )
 
     def _start(self, name: str, attributes: dict[str, str]) -> None:
         self._elements += 1

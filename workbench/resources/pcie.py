@@ -122,6 +122,8 @@ class PciTree:
         Every device comes after the bridges above it.
     nvlinks
         Of a topology file; empty where it has none, and for sysfs.
+    refused
+        Of a topology file: why NCCL's own parser stops at it; empty where it does not.
     """
 
     source: str
@@ -129,6 +131,7 @@ class PciTree:
     roots: tuple[PciRoot, ...]
     devices: tuple[PciDevice, ...]
     nvlinks: tuple[TopologyNvlink, ...]
+    refused: str = ""
 
     def find(self, address: str) -> PciDevice | None:
         """Give the device at an address, or None."""
