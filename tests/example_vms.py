@@ -54,7 +54,8 @@ def _guest(name: str, *, licensed: bool = True, mtu: int = 9000, **host: object)
         fixed = replace(
             taken, host=replace(taken.host, **values), taken_at=1_735_000_000.0, probes=probes
         )
-        return fixed.to_json().replace(root, "") + "\n"
+        own_gpus = f"GPU-b1a11e1{name[-1]}"
+        return fixed.to_json().replace(root, "").replace("GPU-b1a11e11", own_gpus) + "\n"
 
 
 def _host() -> str:

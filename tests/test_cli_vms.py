@@ -44,8 +44,9 @@ def files(tmp_path, machine, small):
 
     vms = {"a": well(), "b": well(hostname="vm-18"), "c": well(hostname="vm-19", cpus=2)}
     for name, snapshot in vms.items():
-        (tmp_path / f"{name}.json").write_text(snapshot.to_json())
-    (tmp_path / "bad.json").write_text(replace(small, host=small.host).to_json())
+        gpus = tuple(replace(gpu, uuid=f"GPU-{name}") for gpu in snapshot.gpus)
+        (tmp_path / f"{name}.json").write_text(replace(snapshot, gpus=gpus).to_json())
+    (tmp_path / "bad.json").write_text(small.to_json())
     (tmp_path / "azure.xml").write_text(azure_ndv4())
     return tmp_path
 

@@ -28,8 +28,10 @@ def snap(tmp_path):
         if build:
             build(machine)
         settings = NcclSettings(nccl or {}, machine.sysfs.parent)
-        taken.append(fake_machine.snap(machine, nvml or FakeNvml(h100()), nccl=settings))
-        return replace(taken[-1], host=replace(taken[-1].host, **host))
+        one = fake_machine.snap(machine, nvml or FakeNvml(h100()), nccl=settings)
+        gpus = tuple(replace(gpu, uuid=f"{gpu.uuid}-of-{len(taken)}") for gpu in one.gpus)
+        taken.append(replace(one, gpus=gpus, host=replace(one.host, **host)))
+        return taken[-1]
 
     return snap
 
@@ -97,6 +99,21 @@ def test_many_that_differ(snap):
     """Of many VMs the first few are named, and the rest are counted."""
     found = only(*(snap(cpus=4) for _ in range(6)), *(snap(cpus=8) for _ in range(7)))
     assert found.subject == "vm1, vm2, vm3, vm4 and 2 more"
+
+
+# same_gpu_twice
+
+
+def test_the_same_gpu(snap):
+    """One VM by two names, or two containers with one GPU, is an error."""
+    one = snap()
+    finding = only(one, snap(), one)
+    assert (finding.rule, finding.severity, finding.subject) == (
+        "same_gpu_twice",
+        "error",
+        "vm1, vm3",
+    )
+    assert str(one.gpus[0].uuid) in finding.evidence
 
 
 # gpus_unlike

@@ -6,16 +6,20 @@ import re
 from dataclasses import replace
 from html.parser import HTMLParser
 
+import example_vms
 import pytest
 from fake_machine import Machine, snap
 from fake_nvml import FakeNvml, h100
 from IPython.core.interactiveshell import InteractiveShell
+from pci_host import A, B, C, D, build_host
 from topology_files import azure_ndv4
 
 from workbench.doctor import Finding
 from workbench.magics import WorkbenchMagics
 from workbench.resources import Snapshot
 from workbench.widgets.findings import FindingsView, cards
+from workbench.widgets.machine import resources_view
+from workbench.widgets.tree_picture import tree_picture
 
 FINDING = Finding(
     rule="shm_size",
@@ -34,7 +38,8 @@ def files(tmp_path):
     snapshot = snap(Machine(tmp_path / "vm"), FakeNvml(h100()))
     for name, shm in (("good", 8 << 30), ("bad", 64 << 20)):
         host = replace(snapshot.host, shm_bytes=shm, hostname=name)
-        (tmp_path / f"{name}.json").write_text(replace(snapshot, host=host).to_json())
+        gpus = tuple(replace(gpu, uuid=f"GPU-{name}") for gpu in snapshot.gpus)
+        (tmp_path / f"{name}.json").write_text(replace(snapshot, host=host, gpus=gpus).to_json())
     (tmp_path / "azure.xml").write_text(azure_ndv4())
     return tmp_path
 
@@ -123,6 +128,30 @@ def test_resources_of_a_topology_file(magics, files):
     assert "NUMA node 0" in text_of(html)
     assert "Host: unknown" in text_of(html)
     assert Snapshot.from_nccl_topology(new).pcie.distances == view.snapshot.pcie.distances
+
+
+def test_the_picture(tmp_path):
+    """A tree is drawn with its switches and names, in words for a screen reader too."""
+    picture = tree_picture(snap(build_host(Machine(tmp_path / "host"))))
+    text_of(picture)
+    words = re.search(r'aria-label="([^"]*)"', picture)[1]
+    assert words == (
+        f"NUMA node 0: PCIe switch with (PCIe switch with ({A}, {B}, mlx5_0), {C}); "
+        f"NUMA node 1: {D}, mlx5_1"
+    )
+    assert "NVLink" not in picture
+
+
+def test_nvlinks_in_the_picture(files):
+    """GPUs that reach each other over NVLink are joined below."""
+    given = Snapshot.load(example_vms.FOLDER / "vm1.json")
+    assert tree_picture(given).count(">NVLink<") == 1
+    assert "GPU 0, GPU 1, mlx5_0" in resources_view(given)._repr_html_()
+
+
+def test_no_picture(files):
+    """Without a tree, or without a second device in it, there is none."""
+    assert tree_picture(Snapshot.load(files / "good.json")) == ""
 
 
 def test_this_machine(magics):

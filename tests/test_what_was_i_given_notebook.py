@@ -44,7 +44,8 @@ def test_vms_beside_each_other(result):
 def test_the_examples_are_the_fixtures():
     """The files that the page reads are what `tests/example_vms.py` makes of its machines."""
     for name, text in example_vms.contents().items():
-        assert (example_vms.FOLDER / name).read_text() == text
+        hint = "write them again: python tests/example_vms.py"
+        assert (example_vms.FOLDER / name).read_text() == text, hint
     assert {file.name for file in example_vms.FOLDER.iterdir()} == set(example_vms.contents())
     Snapshot.load(example_vms.FOLDER / "vm2.json")
 

@@ -1,6 +1,7 @@
 """Starts that fail, what a host may say, and looking without a start."""
 
 import subprocess
+import sys
 
 import pytest
 from clusters import quiet
@@ -126,6 +127,18 @@ def test_a_survey_tells_what_differs(machines):
     shown = repr(SurveyView(found))
     assert "vm3: MTU differs" in shown
     assert "cure: check the name" in shown
+
+
+def test_a_survey_tells_of_vms_that_are_set_up_otherwise(machines, tmp_path):
+    """What the doctor finds between the VMs stands among what differs, with its cure."""
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nNCCL_PROTO=LL exec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    own = {"name": "vm2", "python": str(python)}
+    (problem,) = survey(["vm1", own, "vm3"], machines.ssh_config).preflight.problems
+    assert (problem.vm, problem.fatal) == ("vm2", False)
+    assert problem.what == "vm2 has NCCL_PROTO=LL; the other 2 have no NCCL_PROTO"
+    assert "the same on every VM" in problem.cure
 
 
 @pytest.mark.parametrize(

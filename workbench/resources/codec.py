@@ -59,7 +59,7 @@ def decode(cls: type[C], data: Any, where: str) -> C:
     Raises
     ------
     SnapshotError
-        A field is missing that has no `Unknown` by default, or holds something else than
+        A field is missing that has no default, or holds something else than
         its type.
     """
     if not isinstance(data, dict):
@@ -69,7 +69,7 @@ def decode(cls: type[C], data: Any, where: str) -> C:
     for field in dataclasses.fields(cls):  # type: ignore[arg-type]  # callers give dataclasses
         place = f"{where}.{field.name}" if where else field.name
         if field.name not in data:
-            if isinstance(field.default, Unknown):  # a field that earlier snapshots lack
+            if field.default is not dataclasses.MISSING:  # a field that earlier snapshots lack
                 continue
             raise SnapshotError(f"{place} is missing: the file was cut or edited; take it again")
         values[field.name] = _decode_value(hints[field.name], data[field.name], place)

@@ -14,11 +14,11 @@ _VALUE = re.compile(r"\"[^\"]*\"|'[^']*'")
 _BROKEN_TAG = re.compile(r"<[^>]*[\r\n]")
 
 
-def objection(data: bytes) -> str | None:
-    """Say why NCCL stops at a file of this content that is otherwise well; None if it does not."""
-    text = data.decode("latin-1")
-    if text.startswith("\xef\xbb\xbf"):
+def objection(data: bytes) -> str:
+    """Say why NCCL stops at a file that is otherwise well; empty where it does not."""
+    if data.startswith((b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")):
         return "it begins with a byte order mark"
+    text = data.decode("latin-1")
     bare = _VALUE.sub("''", _COMMENT.sub(_line_ends, text))
     if "<?" in bare:
         return f"line {_line(bare, '<?')} has an XML declaration (<?xml ...?>)"
@@ -27,7 +27,7 @@ def objection(data: bytes) -> str | None:
     broken = _BROKEN_TAG.search(bare)
     if broken:
         return f"line {_line(bare, broken[0])} begins an element that ends on another line"
-    return None
+    return ""
 
 
 def _line(text: str, what: str) -> int:

@@ -12,6 +12,7 @@ from pathlib import Path
 from xml.parsers import expat  # document types are refused, so are entities
 
 from workbench.errors import SnapshotError
+from workbench.resources.nccl_parser import objection
 from workbench.resources.pcie import (
     TOPOLOGY_FILE,
     PciDevice,
@@ -36,13 +37,13 @@ _PLACES = {"cpu": "system", "pci": "cpu pci", "gpu": "pci", "nvlink": "gpu", "c2
 _TOLD = ("name", "sm", "gdr", "speed")
 
 
-def load_topology(path: str | Path) -> bytes:
-    """Give the content of a file that may be a topology file.
+def read_topology(path: str | Path) -> PciTree:
+    """Read one topology file.
 
     Raises
     ------
     SnapshotError
-        The file cannot be read, or is too large for one.
+        The file cannot be read, or is no topology file.
     """
     path = Path(path)
     try:
@@ -57,7 +58,7 @@ def load_topology(path: str | Path) -> bytes:
             f"{path} is larger than {MOST_BYTES >> 10} KiB, which no topology file is: "
             "name the one that NCCL_TOPO_FILE names"
         )
-    return data
+    return parse_topology(data, str(path))
 
 
 def parse_topology(data: bytes, origin: str) -> PciTree:
@@ -114,8 +115,8 @@ class _Reader:
             raise self._bad("no pci element is a GPU or a NIC (class 0x03 or 0x02)", "name a "
                             "topology file that describes a VM with GPUs")  # fmt: skip
         roots = tuple(self._roots.values())
-        nvlinks = tuple(self._nvlinks)
-        return PciTree(TOPOLOGY_FILE, self._origin, roots, devices, nvlinks, self._told)
+        nvlinks, refused = tuple(self._nvlinks), objection(data)
+        return PciTree(TOPOLOGY_FILE, self._origin, roots, devices, nvlinks, self._told, refused)
 
     def _start(self, name: str, attributes: dict[str, str]) -> None:
         self._elements += 1

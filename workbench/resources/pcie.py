@@ -127,6 +127,8 @@ class PciTree:
         What a topology file says of the GPU or network device at an address, as
         it stands there: ``name``, ``sm``, ``gdr``, ``speed`` (Mbit/s), and ``c2c`` (the links
         to the CPU of a GPU that is joined to it by C2C).
+    refused
+        Of a topology file: why NCCL's own parser stops at it; empty where it does not.
     """
 
     source: str
@@ -135,6 +137,7 @@ class PciTree:
     devices: tuple[PciDevice, ...]
     nvlinks: tuple[TopologyNvlink, ...]
     told: Mapping[str, Mapping[str, str]]
+    refused: str = ""
 
     def find(self, address: str) -> PciDevice | None:
         """Give the device at an address, or None."""

@@ -9,9 +9,8 @@ from workbench.errors import SnapshotError
 from workbench.resources.distances import all_distances
 from workbench.resources.gpu_records import Gpu, GpuPair
 from workbench.resources.gpudirect import judge, peer_memory
-from workbench.resources.nccl_parser import objection
 from workbench.resources.nccl_settings import NcclSettings
-from workbench.resources.nccl_topology import load_topology, parse_topology
+from workbench.resources.nccl_topology import read_topology
 from workbench.resources.pci_sysfs import numa_nodes, read_tree
 from workbench.resources.pcie import NVML, Distance, Pcie, PciTree, TopologyFileState
 from workbench.resources.unknown import Unknown
@@ -41,10 +40,9 @@ def by_nvml(gpus: Iterable[Gpu], pairs: Iterable[GpuPair]) -> Iterator[Distance]
             yield Distance(a, b, pair.topology, NVML)
 
 
-def state_of_file(data: bytes) -> TopologyFileState:
-    """Say how NCCL fares with a topology file of a content that could be read here."""
-    why = objection(data)
-    return TopologyFileState("read", "") if why is None else TopologyFileState("refused", why)
+def state_of(told: PciTree) -> TopologyFileState:
+    """Say how NCCL fares with a topology file that could be read here."""
+    return TopologyFileState("refused" if told.refused else "read", told.refused)
 
 
 def _told(settings: NcclSettings) -> tuple[PciTree | Unknown, TopologyFileState]:
@@ -57,8 +55,8 @@ def _told(settings: NcclSettings) -> tuple[PciTree | Unknown, TopologyFileState]
             why = f"{setting} names {path}, which does not exist: NCCL goes by sysfs"
         return Unknown(why), TopologyFileState(status, why)
     try:
-        data = load_topology(path)
-        return parse_topology(data, str(path)), state_of_file(data)
+        told = read_topology(path)
     except SnapshotError as error:
         why = f"{error}. NCCL reads this file when it starts"
         return Unknown(why), TopologyFileState("broken", why)
+    return told, state_of(told)

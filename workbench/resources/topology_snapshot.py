@@ -13,9 +13,9 @@ from workbench.resources.gpu_records import Gpu, NvLink, NvLinks
 from workbench.resources.gpudirect import judge
 from workbench.resources.host import unknown_host
 from workbench.resources.nccl_settings import NcclSettings
-from workbench.resources.nccl_topology import load_topology, parse_topology
-from workbench.resources.pcie import PciDevice, Pcie, PciTree, TopologyFileState, TopologyNvlink
-from workbench.resources.pcie_probe import state_of_file
+from workbench.resources.nccl_topology import parse_topology, read_topology
+from workbench.resources.pcie import PciDevice, Pcie, PciTree, TopologyNvlink
+from workbench.resources.pcie_probe import state_of
 from workbench.resources.snapshot import Nic, Probe, Snapshot
 from workbench.resources.unknown import Unknown
 
@@ -38,7 +38,7 @@ def snapshot_of_topology(path: str | Path) -> Snapshot:
     SnapshotError
         The file cannot be read, or is no topology file.
     """
-    return _snapshot(load_topology(path), str(path), Path(path).stat().st_mtime)
+    return _snapshot(read_topology(path), Path(path).stat().st_mtime)
 
 
 def snapshot_of_topology_text(data: bytes, origin: str) -> Snapshot:
@@ -56,11 +56,10 @@ def snapshot_of_topology_text(data: bytes, origin: str) -> Snapshot:
     SnapshotError
         It is no topology file.
     """
-    return _snapshot(data, origin, time.time())
+    return _snapshot(parse_topology(data, origin), time.time())
 
 
-def _snapshot(data: bytes, origin: str, taken_at: float) -> Snapshot:
-    tree = parse_topology(data, origin)
+def _snapshot(tree: PciTree, taken_at: float) -> Snapshot:
     gpus = [one for one in tree.devices if one.kind == "gpu"]
     nics = [one for one in tree.devices if one.kind == "nic"]
     told = Probe("absent", f"only the topology file {tree.origin} was read", 0.0)
@@ -70,7 +69,7 @@ def _snapshot(data: bytes, origin: str, taken_at: float) -> Snapshot:
         gpus=tuple(_gpu(index, one, tree) for index, one in enumerate(gpus)),
         gpu_pairs=Unknown(_WHY),
         nics=tuple(_nic(one, tree) for one in nics),
-        pcie=_pcie(tree, state_of_file(data)),
+        pcie=_pcie(tree),
         probes={
             "host": told,
             "gpus": _probe(gpus, "GPU"),
@@ -80,14 +79,14 @@ def _snapshot(data: bytes, origin: str, taken_at: float) -> Snapshot:
     )
 
 
-def _pcie(tree: PciTree, state: TopologyFileState) -> Pcie:
+def _pcie(tree: PciTree) -> Pcie:
     return Pcie(
         trees=(tree,),
         distances=tuple(all_distances(tree)),
         gpudirect=tuple(judge([tree], NcclSettings({}, Path("/nonexistent")), 0)),
         topology_file=tree.origin,
         peer_memory=Unknown(_WHY),
-        topology_file_state=state,
+        topology_file_state=state_of(tree),
     )
 
 

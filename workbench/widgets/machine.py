@@ -11,6 +11,7 @@ from workbench.resources.distance_matrix import matrix
 from workbench.resources.gpu_summary import nvlink_words, profile_words
 from workbench.resources.summary import lines, show_bytes
 from workbench.widgets.findings import FindingsView
+from workbench.widgets.tree_picture import tree_picture
 
 _TABLE = (
     "color:inherit;border-collapse:collapse;font-size:12px;"
@@ -46,7 +47,7 @@ class ResourcesView:
     def _repr_html_(self) -> str:
         probe = self.snapshot.probes.get("host")
         if probe is not None and probe.status == "absent":  # of a topology file: places, no more
-            return _text("\n".join(lines(self.snapshot)))
+            return tree_picture(self.snapshot) + _text("\n".join(lines(self.snapshot)))
         host = self.snapshot.host
         cpus = f"{_plain(host.cpus)} usable of {_plain(host.cpus_total)}"
         facts = {
@@ -87,6 +88,7 @@ class ResourcesView:
                 ["NIC", "RDMA device", "link layer", "rate Gbit/s", "state", "driver"],
                 nics,
             )
+            + tree_picture(self.snapshot)
             + self._matrix()
         )
 

@@ -13,11 +13,13 @@ from workbench.doctor.across.machines_unlike import machines_unlike
 from workbench.doctor.across.nccl_settings_unlike import nccl_settings_unlike
 from workbench.doctor.across.nvlinks_unlike import nvlinks_unlike
 from workbench.doctor.across.rdma_unlike import rdma_unlike
+from workbench.doctor.across.same_gpu_twice import same_gpu_twice
 from workbench.doctor.across.topology_files_unlike import topology_files_unlike
 from workbench.doctor.finding import Finding
 from workbench.resources import Snapshot
 
 ACROSS: tuple[Callable[[Mapping[str, Snapshot]], Iterable[Finding]], ...] = (
+    same_gpu_twice,
     gpus_unlike,
     drivers_unlike,
     licences_unlike,

@@ -1,0 +1,172 @@
+"""A picture of a VM's PCIe tree: NUMA nodes above switches above GPUs and NICs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from workbench.resources import Nic, Snapshot, Unknown
+from workbench.resources.distances import endpoints, switches_above
+from workbench.resources.pcie import PciDevice, PciTree
+from workbench.widgets.svg import label, line, number, tag
+
+_MOST_LEAVES = 40
+"""Devices that fit in a picture; above that the matrix tells more."""
+_MOST_GPUS = 16
+_WIDE, _HIGH, _GAP, _LEVEL = 76, 30, 8, 54
+_EDGE = 2  # from the picture's border
+_STYLES = {  # fill and edge, that stand on white and on black; the words have the page's colour
+    "gpu": ("rgba(118, 185, 0, 0.22)", "#6da800"),
+    "nic": ("rgba(33, 150, 243, 0.20)", "#2196f3"),
+    "bridge": ("rgba(127, 127, 127, 0.12)", "#8a8a8a"),
+    "cpu": ("rgba(127, 127, 127, 0.20)", "#8a8a8a"),
+}
+_NVLINK = "#e07b00"
+
+
+@dataclass
+class _Node:
+    """A box, and what hangs below it."""
+
+    kind: str
+    text: str
+    below: dict[str, _Node] = field(default_factory=dict)
+    left: float = 0.0
+    right: float = 0.0
+
+    @property
+    def depth(self) -> int:
+        """Levels below this one."""
+        return 1 + max((node.depth for node in self.below.values()), default=-1)
+
+    @property
+    def middle(self) -> float:
+        return (self.left + self.right) / 2
+
+
+def tree_picture(snapshot: Snapshot) -> str:
+    """Draw the tree that NCCL goes by, as HTML; empty where no picture would help.
+
+    That is where no tree has a GPU and one device more, or has more than a picture holds.
+    """
+    trees = () if isinstance(snapshot.pcie, Unknown) else snapshot.pcie.trees
+    for tree in trees:
+        gpus, nics = endpoints(tree)
+        if gpus and 2 <= len(gpus) + len(nics) <= _MOST_LEAVES:
+            return _drawn(snapshot, tree, [*gpus, *nics])
+    return ""
+
+
+def _drawn(snapshot: Snapshot, tree: PciTree, leaves: list[PciDevice]) -> str:
+    roots: dict[str, _Node] = {}
+    placed: dict[str, _Node] = {}
+    for one in leaves:
+        key, text = _root(tree, one)
+        node = roots.setdefault(key, _Node("cpu", text))
+        for switch in reversed(switches_above(tree, one.address)):
+            node = node.below.setdefault(switch, _Node("bridge", "PCIe switch"))
+        placed[one.address] = _Node(one.kind, _name(snapshot, one))
+        node.below[one.address] = placed[one.address]
+    wide: float = _EDGE
+    for root in roots.values():
+        wide = _place(root, wide) + _GAP
+    levels = max(root.depth for root in roots.values())
+    bottom = _EDGE + levels * _LEVEL
+    parts = [_box(root, _EDGE, bottom) for root in roots.values()]
+    bars = _nvlinks(snapshot, placed, bottom + _HIGH)
+    high = bottom + _HIGH + _EDGE + (22 * len(bars) + 4 if bars else 0)
+    picture = {
+        "xmlns": "http://www.w3.org/2000/svg",
+        "viewBox": f"0 0 {number(wide)} {number(high)}",
+        "width": number(wide),
+        "role": "img",
+        "aria_label": _words(roots),
+        "height": number(high),
+        "style": "display:block;color:inherit;font:11px sans-serif",
+    }
+    svg = tag("svg", picture, *parts, *bars)
+    # shrunk to the page, the words of a large board could not be read
+    return f'<div style="overflow-x:auto;margin:8px 0" tabindex="0">{svg}</div>'
+
+
+def _root(tree: PciTree, device: PciDevice) -> tuple[str, str]:
+    if isinstance(device.numa_node, int):
+        return f"numa{device.numa_node}", f"NUMA node {device.numa_node}"
+    name = tree.above(device.address)[-1]
+    return name, "NUMA node not known"
+
+
+def _name(snapshot: Snapshot, device: PciDevice) -> str:
+    for gpu in snapshot.gpus:
+        if gpu.pci_address == device.address:
+            return f"GPU {gpu.index}"
+    for nic in snapshot.nics:
+        if nic.pci_address == device.address:
+            return _short(nic)
+    return device.address
+
+
+def _short(nic: Nic) -> str:
+    name = nic.name if isinstance(nic.rdma_device, Unknown) else nic.rdma_device
+    return name if len(name) <= 12 else f"{name[:11]}\u2026"
+
+
+def _place(node: _Node, left: float) -> float:
+    """Put a box and all below it from `left` on; return where it ends."""
+    node.left = left
+    if not node.below:
+        node.right = left + _WIDE
+        return node.right
+    for one in sorted(node.below.values(), key=lambda below: below.kind != "gpu"):
+        left = _place(one, left) + _GAP
+    node.right = left - _GAP
+    return node.right
+
+
+def _box(node: _Node, top: float, bottom: float) -> str:
+    fill, edge = _STYLES.get(node.kind, _STYLES["bridge"])
+    high = _HIGH if not node.below else _HIGH - 6
+    box = {"x": number(node.left), "y": number(top), "width": number(node.right - node.left),
+           "height": number(high), "rx": 4, "fill": fill, "stroke": edge}  # fmt: skip
+    parts = [
+        tag("rect", box),
+        label(node.middle, top + high / 2 + 4, node.text, text_anchor="middle"),
+    ]
+    for one in node.below.values():
+        at = top + _LEVEL if one.below else bottom
+        parts += [
+            line(one.middle, top + high, one.middle, at, stroke_opacity=0.6),
+            _box(one, at, bottom),
+        ]
+    return tag("g", {}, *parts)
+
+
+def _nvlinks(snapshot: Snapshot, placed: dict[str, _Node], top: float) -> list[str]:
+    """Draw a bar below GPUs that reach each other over NVLink, one per group."""
+    gpus = {gpu.index: placed.get(str(gpu.pci_address)) for gpu in snapshot.gpus}
+    there = [index for index, node in gpus.items() if node is not None][:_MOST_GPUS]
+    groups: list[list[int]] = []
+    for index in there:
+        near = [group for group in groups if snapshot.distance(group[0], index) == "NVLINK"]
+        near[0].append(index) if near else groups.append([index])
+    bars: list[str] = []
+    for group in (group for group in groups if len(group) > 1):
+        y = top + 14 + 22 * len(bars)
+        middles = [node.middle for index in group if (node := gpus[index]) is not None]
+        stroke = {"stroke": _NVLINK, "stroke_opacity": 1, "stroke_width": 2}
+        bars.append(
+            line(min(middles), y, max(middles), y, **stroke)
+            + "".join(line(x, top, x, y, **stroke) for x in middles)
+            + label(min(middles) + 6, y - 3, "NVLink")
+        )
+    return bars
+
+
+def _words(roots: dict[str, _Node]) -> str:
+    return "; ".join(f"{root.text}: {_inside(root)}" for root in roots.values())
+
+
+def _inside(node: _Node) -> str:
+    return ", ".join(
+        f"{one.text} with ({_inside(one)})" if one.below else one.text
+        for one in node.below.values()
+    )
