@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 from fake_nvml import FakeNvml
@@ -29,6 +30,7 @@ class Machine:
         self.write(self.procfs / "cpuinfo", CPUINFO_VM)
         self.write(self.procfs / "meminfo", MEMINFO)
         self.write(self.procfs / "self/cgroup", "0::/\n")
+        self.set_pid_namespace(4026531836)
         self.set_busy_ticks(0, cpus)
         self.devfs.mkdir(parents=True)
         self.set_clock_source("tsc")
@@ -100,8 +102,47 @@ class Machine:
         link.symlink_to(folder)
         return folder
 
+    def set_pid_namespace(self, number: int) -> None:
+        """The machine's own has a number of its own; a container's has another."""
+        link = self.procfs / "self/ns/pid"
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.unlink(missing_ok=True)
+        link.symlink_to(f"pid:[{number}]")
+
+    def add_process(
+        self,
+        pid: int,
+        *arguments: str,
+        parent=1,
+        name="python3",
+        ticks=0,
+        pages=0,
+        began=1000,
+        opened=(),
+    ) -> None:
+        """As /proc shows it; `opened` are the files that it holds open."""
+        folder = self.procfs / str(pid)
+        row = ["S", parent, *[0] * 9, ticks, 0, *[0] * 6, began, 0, pages, *[0] * 28]
+        self.write(folder / "stat", f"{pid} ({name}) {' '.join(map(str, row))}\n")
+        self.write(folder / "cmdline", "".join(f"{each}\0" for each in arguments))
+        (folder / "fd").mkdir(exist_ok=True)
+        for number, path in enumerate(opened):
+            (folder / f"fd/{number}").symlink_to(path)
+
+    def end_process(self, pid: int) -> None:
+        shutil.rmtree(self.procfs / str(pid))
+
+    def set_counters(self, folder: Path, **counts: int) -> None:
+        """Such as those of an RDMA port's `hw_counters`; no newline, as in a real capture."""
+        for name, count in counts.items():
+            self.write(folder / name, count)
+
     def set_bytes(self, name: str, tx: int, rx: int, folder: Path | None = None) -> None:
         folder = folder or self.sysfs / "class/net" / name
+        for name in ("packets", "dropped", "errors"):
+            for direction in ("tx", "rx"):
+                if not (folder / f"statistics/{direction}_{name}").exists():
+                    self.write(folder / f"statistics/{direction}_{name}", "0\n")
         self.write(folder / "statistics/tx_bytes", f"{tx}\n")
         self.write(folder / "statistics/rx_bytes", f"{rx}\n")
 

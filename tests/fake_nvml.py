@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
+import time
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 
@@ -32,6 +33,8 @@ class Link:
     kind: int = 2  # nvmlIntNvLinkDeviceType_t
     version: int | None = 4  # NVML_NVLINK_VERSION_3_0
     up: bool | None = True
+    sent: int | None = 0  # of fields 138 and 139, in KiB, or 202 and 204, in bytes
+    received: int | None = 0
 
 
 @dataclass
@@ -42,6 +45,14 @@ class Between:
     read: int | None = 0
     write: int | None = 0
     nvlink: int | None = 0
+
+
+@dataclass
+class Process:
+    """As nvmlProcessInfo_t; memory of None is what the driver does not tell."""
+
+    pid: int
+    usedGpuMemory: int | None = 0
 
 
 @dataclass
@@ -77,6 +88,12 @@ class Device:
     licence: SimpleNamespace | None = None
     links: tuple[Link, ...] = ()
     fabric: tuple[int, int] | None = None
+    limit_mw: int | None = None
+    link_fields: tuple[int, int] = (138, 139)  # those that this driver counts by
+    pcie_bytes: tuple[int, int] | None = None  # fields 197 and 198, sent and received
+    pcie_kb_per_s: tuple[int, int] | None = None
+    compute: list[Process] | None = field(default_factory=list)
+    graphics: list[Process] | None = field(default_factory=list)
 
 
 def h100(**changes):
@@ -152,6 +169,7 @@ class FakeNvml:
         self.refused = {}  # NVML's code by the name of a call
         self.hanging = set()  # calls that hang until `released` is set
         self.released = threading.Event()
+        self.field_us = 0  # the time of field values; 0: now
 
     def __getattribute__(self, name):
         if name.startswith("nvmlDevice") and name in self.refused:
@@ -228,6 +246,45 @@ class FakeNvml:
 
     def nvmlDeviceGetTemperature(self, device, sensor):
         return self._value(device, device.temperature)
+
+    def nvmlDeviceGetEnforcedPowerLimit(self, device):
+        return self._value(device, device.limit_mw)
+
+    def nvmlDeviceGetPcieThroughput(self, device, counter):
+        return self._value(device, device.pcie_kb_per_s)[counter]
+
+    def nvmlDeviceGetComputeRunningProcesses_v3(self, device):
+        return list(self._value(device, device.compute))
+
+    def nvmlDeviceGetGraphicsRunningProcesses_v3(self, device):
+        return list(self._value(device, device.graphics))
+
+    def nvmlDeviceGetComputeRunningProcesses_v2(self, device):
+        raise NVMLError(FUNCTION_NOT_FOUND)
+
+    nvmlDeviceGetGraphicsRunningProcesses_v2 = nvmlDeviceGetComputeRunningProcesses_v2
+
+    def nvmlDeviceGetFieldValues(self, device, wanted):
+        self._value(device, 0)
+        return [self._field(device, *each) for each in wanted]
+
+    def _field(self, device, number, scope):
+        """As a driver does: a field that it has not, or a link beyond the last, refuses alone."""
+        found, why = None, NOT_SUPPORTED
+        if number in device.link_fields and device.links:
+            link = device.links[scope] if scope < len(device.links) else None
+            found = link and (link.sent, link.received)[device.link_fields.index(number)]
+            why = NOT_SUPPORTED if link else INVALID_ARGUMENT
+        elif number in (197, 198) and device.pcie_bytes:
+            found = device.pcie_bytes[number - 197]
+        return SimpleNamespace(
+            fieldId=number,
+            scopeId=scope,
+            timestamp=self.field_us or time.time_ns() // 1000,
+            nvmlReturn=why if found is None else 0,
+            valueType=3,
+            value=SimpleNamespace(ullVal=found),
+        )
 
     def nvmlDeviceGetEccMode(self, device):
         return list(self._value(device, device.ecc))

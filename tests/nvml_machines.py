@@ -33,6 +33,8 @@ A100_STATE = {
     "pcie_max": (4, 16),
     "persistence": 1,
     "compute_mode": 0,
+    "limit_mw": 400_000,
+    "pcie_kb_per_s": (350, 300),
 }
 H100_STATE = {
     "ecc": (1, 1),
@@ -46,6 +48,8 @@ H100_STATE = {
     "persistence": 1,
     "compute_mode": 0,
     "fabric": (3, 0),
+    "limit_mw": 700_000,
+    "pcie_kb_per_s": (502, 578),
 }
 
 

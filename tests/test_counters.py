@@ -268,6 +268,6 @@ def test_sample_is_plain_json(machine):
     """A sample can be sent as it is; what is unknown carries its reason."""
     with sampler(machine, FakeNvml(vgpu())) as live:
         plain = json.loads(json.dumps(live.sample().to_plain()))
-    assert set(plain) == {"time", "cpu", "memory", "gpus", "nics"}
+    assert set(plain) == {"time", "cpu", "memory", "gpus", "nics", "processes"}
     assert plain["cpu"] == {"percent": {"unknown": "needs two samples"}}
     assert set(plain["gpus"][0]["power_w"]) == {"unknown"}

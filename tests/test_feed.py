@@ -20,7 +20,7 @@ class Ear:
         self._heard = queue.Queue()
 
     def __call__(self, message):
-        self._heard.put(json.loads(message))
+        self._heard.put(json.loads(message.text(notebooks=True)))
 
     def next(self):
         return self._heard.get(timeout=10)

@@ -21,6 +21,7 @@ from timers import within
 from tornado.httpclient import HTTPClientError
 
 from workbench.resources.noticeboard import FOLDER, Noticeboard
+from workbench.server import hardware_metrics
 from workbench.server.metrics import MOST_CLUSTERS, TimingsCollector
 from workbench.timings import Timings
 
@@ -90,7 +91,7 @@ def values(text):
         (sample.name.removeprefix(PREFIX), *map(sample.labels.get, LABELS)): sample.value
         for family in text_string_to_metric_families(text)
         for sample in family.samples
-        if sample.name.startswith(PREFIX)
+        if sample.name.startswith(PREFIX) and "cluster" in sample.labels
     }
 
 
@@ -111,7 +112,8 @@ def metrics(jp_serverapp, jp_asyncio_loop, jp_fetch, monkeypatch):
         asked = asyncio.wait_for(jp_fetch("metrics", **options), 30)
         return jp_asyncio_loop.run_until_complete(asked).body.decode()
 
-    return get
+    yield get
+    hardware_metrics.release()
 
 
 @pytest.fixture
@@ -159,7 +161,7 @@ def test_no_metrics_without_the_token(metrics, token):
 
 
 def test_the_metrics_of_others_stay(metrics):
-    """Without a cluster there is no sample of ours, and the server's own are all there."""
+    """Without a cluster there is no sample of one, and the server's own are all there."""
     text = metrics()
     assert values(text) == {}
     assert "http_request_duration_seconds" in text or "jupyter_server_info" in text

@@ -9,17 +9,15 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
-import yaml
 from fake_nvml import FakeNvml
-from jsonschema import Draft7Validator
 from nvml_machines import bridged_a100, hgx_h100, v100d_8c_guest
 
 # By name into this module, not as a plugin: its fixtures for the event loop are
 # automatic, and belong to no other file's tests.
 from pytest_jupyter.jupyter_server import *  # noqa: F403
+from server.specification import SPEC, validate
 from tornado.httpclient import HTTPClientError
 
-import workbench.server
 from workbench.doctor import Finding
 from workbench.resources import (
     Clocks,
@@ -46,10 +44,9 @@ from workbench.resources import (
     take_snapshot,
 )
 from workbench.resources.pcie import TopologyNvlink
-from workbench.resources.usage import GpuUse, NicUse
+from workbench.resources.usage import GpuShare, GpuUse, NicUse, ProcessUse
 
 API = ("workbench", "api")
-SPEC = yaml.safe_load(Path(workbench.server.__file__).with_name("rest-api.yml").read_text())
 
 
 class Client:
@@ -113,11 +110,6 @@ def wait_for_sleep(client):
     pytest.fail(f"the sampler still runs: {samplers()}")
 
 
-def validate(value, name):
-    schema = {"$ref": f"#/components/schemas/{name}", "components": SPEC["components"]}
-    Draft7Validator(schema).validate(value)
-
-
 # What is served
 
 
@@ -169,14 +161,8 @@ def test_what_a_client_says_is_ignored(client):
     wait_for_sleep(client)
 
 
-def test_the_specification_names_every_route(client):
-    """rest-api.yml lists the routes there are; each answers."""
-    assert set(SPEC["paths"]) == {"/snapshot", "/findings", "/live"}
-    for path in ("/snapshot", "/findings"):
-        assert client.get(path[1:]).code == 200
-
-
 RECORDS = [Host, Gpu, Nic, Gid, Probe, Finding, GpuUse, NicUse]
+RECORDS += [ProcessUse, GpuShare]
 RECORDS += [VgpuProfile, Licence, Ecc, Clocks, PcieLink, NvLinks, NvLink, Fabric, GpuPair]
 RECORDS += [Pcie, PciTree, PciRoot, PciDevice, TopologyNvlink, Distance, GpuDirect]
 

@@ -11,6 +11,8 @@ TITLES = {
     "faults": "freed, named, replaced",
     "cells": "a cell that does nothing",
     "imports": "import workbench",
+    "snapshot": "a snapshot of 8 GPUs, 9 RDMA devices and their PCIe tree",
+    "sampler": "the live sampler at 1 Hz",
     "view": "the live view: from an iteration's end to pixels, and frames of 64 ranks",
     "ranks512": "512 simulated ranks at 20 iterations/s into one kernel",
     "hooks": "what everything of ours adds to an iteration of 160 gradient tensors",

@@ -33,6 +33,8 @@ class Engines:
         Of a cluster that runs already, to be met again by `find`.
     progress
         Called, in threads, with how far each VM is on its way up.
+    name
+        The cluster's, which its ranks tell to whoever samples their VM.
     """
 
     def __init__(
@@ -40,8 +42,10 @@ class Engines:
         options: Options,
         folder: Path | None = None,
         progress: Callable[[str], None] = lambda _: None,
+        name: str = "",
     ) -> None:
         self._options = options
+        self._name = name
         self._controller = ControllerProcess(folder)
         self._agents = Agents(
             options, self.folder, lambda text: None if self._members else progress(text)
@@ -232,7 +236,7 @@ class Engines:
         n = len(ordered)
         self._timings.joined()
         addresses = [(self._control.address_for(r), self._timings.address_for(r)) for r in range(n)]
-        given = [(a.to_content(), b.to_content(), n) for a, b in addresses]
+        given = [(a.to_content(), b.to_content(), n, self._name) for a, b in addresses]
         self._call("join", self._members, given)
         self._meet()
 

@@ -66,7 +66,7 @@ class Running:
         self._receive = receive
         self._inbox: Inbox | None = None
         self._pings: ClockPings | None = None
-        self.engines = Engines(options, folder, progress)
+        self.engines = Engines(options, folder, progress, name)
 
     def start(self) -> None:
         """Bring the ranks up; `stop` takes down what a failure has left."""

@@ -8,6 +8,7 @@ together anew after a failure.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import re
@@ -31,6 +32,7 @@ from workbench.rank.recorder import Iteration, Outside, Recorder
 from workbench.rank.records import RecordChannel
 from workbench.rank.sockets import RingSockets
 from workbench.rank.torch_hooks import TorchHooks
+from workbench.resources import rank_notices
 from workbench.wire import Address, Message, Outbox
 
 _SHUTDOWN_S = 1.0
@@ -141,8 +143,10 @@ def hello() -> dict[str, Any]:
     }
 
 
-def join(control: dict[str, Any], timings: dict[str, Any], world_size: int) -> None:
-    """Connect to the kernel as the rank that the addresses name."""
+def join(
+    control: dict[str, Any], timings: dict[str, Any], world_size: int, cluster: str = ""
+) -> None:
+    """Connect to the kernel as the rank that the addresses name, of the cluster of that name."""
     global _session  # noqa: PLW0603 - one process is one rank
     from IPython import get_ipython
 
@@ -150,6 +154,8 @@ def join(control: dict[str, Any], timings: dict[str, Any], world_size: int) -> N
         _session = Session(get_ipython(), Address(**control), Address(**timings), world_size)
     else:
         _session.move(Address(**control), Address(**timings), world_size)
+    with contextlib.suppress(OSError):  # then samplers see a rank without its number
+        rank_notices.post(cluster, control["rank"])
 
 
 def meet(environment: dict[str, str]) -> float:

@@ -1,4 +1,4 @@
-"""The live sampler: CPU, memory, GPUs and NICs."""
+"""The live sampler: CPU, memory, GPUs, NICs and processes."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from workbench.resources.gpu_counters import GpuMeter
 from workbench.resources.host import cpu_capacity, meminfo_bytes
 from workbench.resources.nic_counters import NicMeter
 from workbench.resources.nvml import Library
+from workbench.resources.proc import Proc
+from workbench.resources.processes import ProcessMeter
 from workbench.resources.rates import Rate
 from workbench.resources.unknown import Unknown
 from workbench.resources.usage import CpuUse, MemoryUse, Sample
@@ -35,6 +37,10 @@ class Sampler:
         An object that behaves like ``pynvml``; by default ``pynvml``.
     time_limit_s
         Seconds that NVML may take for one sample.
+    ranks
+        Folder in which ranks say who they are; this user's own by default.
+    errors_s
+        Least time between two readings of an RDMA port's error counters.
     """
 
     def __init__(
@@ -44,12 +50,16 @@ class Sampler:
         procfs: str | Path = "/proc",
         nvml: Library | None = None,
         time_limit_s: float = 0.5,
+        ranks: Path | None = None,
+        errors_s: float = 5.0,
     ) -> None:
         self._procfs = Path(procfs)
         self._cgroups = find_cgroups(Path(sysfs), self._procfs)
         self._cpu_rate = Rate()
-        self._gpus = GpuMeter(nvml, time_limit_s)
-        self._nics = NicMeter(Path(sysfs))
+        proc = Proc(self._procfs)
+        self._gpus = GpuMeter(nvml, time_limit_s, sees_all=proc.is_whole_machine())
+        self._nics = NicMeter(Path(sysfs), errors_s)
+        self._processes = ProcessMeter(proc, ranks)
 
     def __enter__(self) -> Sampler:
         return self
@@ -64,12 +74,14 @@ class Sampler:
 
     def sample(self) -> Sample:
         """Read everything once; rates need a sample before."""
+        gpus = self._gpus.read()
         return Sample(
             time=time.time(),
             cpu=CpuUse(self._cpu_percent()),
             memory=self._memory(),
-            gpus=self._gpus.read(),
+            gpus=gpus.gpus,
             nics=self._nics.read(),
+            processes=self._processes.read(gpus.processes),
         )
 
     def close(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import re
 from pathlib import Path
 
@@ -30,6 +31,24 @@ def read_int(path: Path) -> int | Unknown:
         return Unknown(f"{path} holds {text[:40]!r}, which is no number")
 
 
+def read_count(path: str) -> int | Unknown:
+    """Give a counter of sysfs, or why there is none.
+
+    As `read_int` of decimal numbers, at a third of its cost: the sampler reads
+    hundreds of these files each second.
+    """
+    try:
+        file = os.open(path, os.O_RDONLY)
+        try:
+            return int(os.read(file, 64))
+        finally:
+            os.close(file)
+    except OSError as error:
+        return Unknown(_reason(path, error))
+    except ValueError:
+        return Unknown(f"{path} holds no number")
+
+
 def link_name(path: Path) -> str | Unknown:
     """Give the last part of what the symbolic link points at."""
     if not path.exists():
@@ -51,9 +70,14 @@ def pci_folder(device: Path) -> Path | None:
         return None
     resolved = device.resolve()
     for folder in (resolved, *resolved.parents):
-        if _PCI_ADDRESS.fullmatch(folder.name):
+        if is_pci_address(folder.name):
             return folder
     return None
+
+
+def is_pci_address(name: str) -> bool:
+    """Whether a folder of sysfs with this name is a PCI device's."""
+    return _PCI_ADDRESS.fullmatch(name) is not None
 
 
 def _natural(name: str) -> list[tuple[int, str]]:
@@ -61,7 +85,7 @@ def _natural(name: str) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]
 
 
-def _reason(path: Path, error: OSError) -> str:
+def _reason(path: Path | str, error: OSError) -> str:
     if error.errno == errno.ENOENT:
         return f"{path} does not exist"
     if error.errno in (errno.EACCES, errno.EPERM):

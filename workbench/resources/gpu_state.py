@@ -21,7 +21,7 @@ T = TypeVar("T")
 # nvmlMemoryErrorType_t, nvmlEccCounterType_t, nvmlClockType_t of nvml.h.
 _UNCORRECTED = 1
 _VOLATILE, _AGGREGATE = 0, 1
-_SM, _MEMORY = 1, 2
+SM_CLOCK, MEMORY_CLOCK = 1, 2
 
 # nvmlPageRetirementCause_t: after several single-bit errors, after a double-bit one.
 _RETIREMENT_CAUSES = (0, 1)
@@ -108,12 +108,17 @@ def _retired_pages(nvml: Nvml, whole: Any) -> int | Unknown:
 
 def _clocks(nvml: Nvml, whole: Any) -> Clocks:
     return Clocks(
-        sm_mhz=ask(nvml, whole, "nvmlDeviceGetClockInfo", _SM),
-        sm_max_mhz=ask(nvml, whole, "nvmlDeviceGetMaxClockInfo", _SM),
-        memory_mhz=ask(nvml, whole, "nvmlDeviceGetClockInfo", _MEMORY),
-        memory_max_mhz=ask(nvml, whole, "nvmlDeviceGetMaxClockInfo", _MEMORY),
-        held_by=_known(_event_reasons(nvml, whole), _names),
+        sm_mhz=ask(nvml, whole, "nvmlDeviceGetClockInfo", SM_CLOCK),
+        sm_max_mhz=ask(nvml, whole, "nvmlDeviceGetMaxClockInfo", SM_CLOCK),
+        memory_mhz=ask(nvml, whole, "nvmlDeviceGetClockInfo", MEMORY_CLOCK),
+        memory_max_mhz=ask(nvml, whole, "nvmlDeviceGetMaxClockInfo", MEMORY_CLOCK),
+        held_by=held_by(nvml, whole),
     )
+
+
+def held_by(nvml: Nvml, whole: Any) -> tuple[str, ...] | Unknown:
+    """Ask what holds the clocks of a GPU down now, in words."""
+    return _known(_event_reasons(nvml, whole), _names)
 
 
 def _event_reasons(nvml: Nvml, whole: Any) -> Any:

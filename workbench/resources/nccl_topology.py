@@ -24,10 +24,11 @@ from workbench.resources.unknown import Unknown
 MOST_BYTES = 1 << 20
 """The vendors' largest files are some tens of kB."""
 _MOST_ELEMENTS = 16384
+_MOST_ENDPOINTS = 256  # their pairs are measured; a rack of 72 GPUs has some 150
 _MOST_DEPTH = 64
 _VERSION = "1"  # NCCL_TOPO_XML_VERSION
 _BUSID = re.compile(r"([0-9a-f]{4,8}):([0-9a-f]{2}):([0-9a-f]{2})\.([0-7])")
-_SPEED = re.compile(r"\s*([\d.]+)\s*GT/s")
+_SPEED = re.compile(r"\s*(\d{1,6}(?:\.\d{1,6})?)\s*GT/s", re.ASCII)
 _CPU_ATTRIBUTES = ("host_hash", "affinity", "arch", "vendor", "familyid", "modelid")
 # What may lie in what; all else is passed over, as by NCCL.
 _PLACES = {"cpu": "system", "pci": "cpu pci", "gpu": "pci", "nvlink": "gpu", "nic": "pci",
@@ -55,7 +56,25 @@ def read_topology(path: str | Path) -> PciTree:
             f"{path} is larger than {MOST_BYTES >> 10} KiB, which no topology file is: "
             "name the one that NCCL_TOPO_FILE names"
         )
-    return _Reader(str(path)).read(data)
+    return parse_topology(data, str(path))
+
+
+def parse_topology(data: bytes, origin: str) -> PciTree:
+    """Read the content of a topology file.
+
+    Parameters
+    ----------
+    data
+        XML, in an encoding that it names itself, or UTF-8.
+    origin
+        Where it is from, for messages.
+
+    Raises
+    ------
+    SnapshotError
+        It is no topology file.
+    """
+    return _Reader(origin).read(data)
 
 
 class _Reader:
@@ -79,13 +98,17 @@ class _Reader:
     def read(self, data: bytes) -> PciTree:
         try:
             self._parser.Parse(data, True)
-        except expat.ExpatError as error:
+        except (expat.ExpatError, LookupError, ValueError) as error:  # also of its encoding
             raise SnapshotError(
                 f"{self._origin} is no complete XML ({error}): it was cut short or is another "
                 "kind of file; get it again from where it came"
             ) from error
         devices = tuple(self._device(address) for address in self._pci)
-        if not any(one.kind in ("gpu", "nic") for one in devices):
+        endpoints = sum(one.kind in ("gpu", "nic") for one in devices)
+        if endpoints > _MOST_ENDPOINTS:
+            raise self._bad(f"{endpoints} GPUs and NICs, more than {_MOST_ENDPOINTS}",
+                            "name the topology file of one VM")  # fmt: skip
+        if not endpoints:
             raise self._bad("no pci element is a GPU or a NIC (class 0x03 or 0x02)", "name a "
                             "topology file that describes a VM with GPUs")  # fmt: skip
         roots = tuple(self._roots.values())

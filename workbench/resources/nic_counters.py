@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections import defaultdict
 from pathlib import Path
 
-from workbench.resources.files import read_int
+from workbench.resources.files import read_count
 from workbench.resources.nics import interfaces, port_name
-from workbench.resources.rates import Rate
+from workbench.resources.rates import Rate, added
 from workbench.resources.rdma import RdmaPort, rdma_ports
+from workbench.resources.rdma_counters import RdmaMeter
 from workbench.resources.unknown import Unknown
 from workbench.resources.usage import NicUse
 
 _PLAIN = Unknown("plain NIC: no RDMA device")
+_TRAFFIC = ("tx_bytes", "rx_bytes", "tx_packets", "rx_packets")
+_ERRORS = ("rx_dropped", "tx_dropped", "rx_errors", "tx_errors")
+
+Values = tuple[float | Unknown, ...]
 
 
 class NicMeter:
@@ -23,46 +27,84 @@ class NicMeter:
     ----------
     sysfs
         Where sysfs is mounted.
+    errors_s
+        Least time between two readings of an RDMA port's errors.
     """
 
-    def __init__(self, sysfs: Path) -> None:
+    def __init__(self, sysfs: Path, errors_s: float) -> None:
         self._sysfs = sysfs
-        self._ports: list[RdmaPort] | None = None
-        self._rates: defaultdict[tuple[str, str, str], Rate] = defaultdict(Rate)
+        self._errors_s = errors_s
+        self._ports: list[tuple[RdmaPort, RdmaMeter]] | None = None
+        self._interfaces: dict[str, _Interface] = {}
 
     def read(self) -> tuple[NicUse, ...]:
         """Give every NIC's rates since the reading before; loopback is left out."""
         if self._ports is None:
-            self._ports = rdma_ports(self._sysfs)
-        taken = {port.interface for port in self._ports}
+            self._ports = [
+                (port, RdmaMeter(port, self._errors_s)) for port in rdma_ports(self._sysfs)
+            ]
+        taken = {port.interface for port, _ in self._ports}
         plain = [x.name for x in interfaces(self._sysfs) if x.name not in taken]
-        return (*map(self._rdma, self._ports), *map(self._plain, plain))
+        return (*(self._rdma(*each) for each in self._ports), *map(self._plain, plain))
 
-    def _rdma(self, port: RdmaPort) -> NicUse:
-        tx, rx = (self._rdma_rate(port, direction) for direction in ("tx", "rx"))
+    def _rdma(self, port: RdmaPort, meter: RdmaMeter) -> NicUse:
+        rdma, congestion = meter.traffic(), meter.congestion()
         name = port_name(port)
         if port.link_layer() == "InfiniBand" or port.interface is None:
-            return NicUse(name, tx, rx, tx, rx)
-        plain_tx, plain_rx = (self._kernel_rate(port.interface, x) for x in ("tx", "rx"))
-        return NicUse(name, _both(plain_tx, tx), _both(plain_rx, rx), tx, rx)
+            errors = meter.missing or meter.errors()
+            return _nic(name, rdma, rdma, congestion, errors)
+        kernel = self._interface(port.interface)
+        # RDMA that cannot be measured leaves the kernel's part, as its name says
+        plain = kernel.traffic()
+        together = plain if meter.missing else tuple(map(added, zip(plain, rdma, strict=True)))
+        return _nic(name, together, rdma, congestion, {**meter.errors(), **kernel.errors()})
 
     def _plain(self, name: str) -> NicUse:
-        tx, rx = (self._kernel_rate(name, direction) for direction in ("tx", "rx"))
-        return NicUse(name, tx, rx, _PLAIN, _PLAIN)
+        kernel = self._interface(name)
+        return _nic(name, kernel.traffic(), (_PLAIN,) * 4, (_PLAIN,) * 3, kernel.errors())
 
-    def _rdma_rate(self, port: RdmaPort, direction: str) -> float | Unknown:
-        count = port.bytes_counter(direction)
-        rate = self._rates["rdma", f"{port.device}/{port.number}", direction]
-        return rate.update(count, time.monotonic())
-
-    def _kernel_rate(self, interface: str, direction: str) -> float | Unknown:
-        folder = self._sysfs / "class/net" / interface / "statistics"
-        count = read_int(folder / f"{direction}_bytes")
-        return self._rates["kernel", interface, direction].update(count, time.monotonic())
+    def _interface(self, name: str) -> _Interface:
+        if name not in self._interfaces:
+            self._interfaces[name] = _Interface(self._sysfs / "class/net" / name / "statistics")
+        return self._interfaces[name]
 
 
-def _both(kernel: float | Unknown, rdma: float | Unknown) -> float | Unknown:
-    """Add what does not overlap; an RDMA device without counters leaves the kernel's part."""
-    if isinstance(kernel, Unknown) or isinstance(rdma, Unknown):
-        return kernel
-    return kernel + rdma
+class _Interface:
+    """The counters that the kernel keeps for every interface."""
+
+    def __init__(self, folder: Path) -> None:
+        self._rates = {name: (f"{folder}/{name}", Rate()) for name in (*_TRAFFIC, *_ERRORS)}
+
+    def traffic(self) -> Values:
+        return tuple(map(self._rate, _TRAFFIC))
+
+    def errors(self) -> dict[str, float | Unknown]:
+        return {name: self._rate(name) for name in _ERRORS}
+
+    def _rate(self, name: str) -> float | Unknown:
+        path, rate = self._rates[name]
+        return rate.update(read_count(path), time.monotonic())
+
+
+def _nic(
+    name: str,
+    traffic: Values,
+    rdma: Values,
+    congestion: Values,
+    errors: dict[str, float | Unknown] | Unknown,
+) -> NicUse:
+    return NicUse(
+        name=name,
+        tx_bytes_per_s=traffic[0],
+        rx_bytes_per_s=traffic[1],
+        rdma_tx_bytes_per_s=rdma[0],
+        rdma_rx_bytes_per_s=rdma[1],
+        tx_packets_per_s=traffic[2],
+        rx_packets_per_s=traffic[3],
+        rdma_tx_packets_per_s=rdma[2],
+        rdma_rx_packets_per_s=rdma[3],
+        cnp_sent_per_s=congestion[0],
+        cnp_handled_per_s=congestion[1],
+        ecn_marked_per_s=congestion[2],
+        errors=errors,
+    )

@@ -22,6 +22,7 @@ _REASONS = {
     25: "this driver speaks another version of the call",  # ARGUMENT_VERSION_MISMATCH
 }
 _ABSENT = {9, 12}
+_TOO_OLD = _REASONS[13]
 _NOT_THERE = {_REASONS[2], _REASONS[3], _REASONS[6]}
 
 
@@ -114,6 +115,11 @@ class Nvml:
 def not_there(value: Any) -> bool:
     """Tell whether NVML refused because the device has no such thing, not by a fault."""
     return isinstance(value, Unknown) and value.reason in _NOT_THERE
+
+
+def too_old(value: Any) -> bool:
+    """Tell whether NVML refused because the driver does not know the call at all."""
+    return isinstance(value, Unknown) and value.reason == _TOO_OLD
 
 
 def _import() -> Library:

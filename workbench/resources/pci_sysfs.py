@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TypeVar
 
-from workbench.resources.files import children, pci_folder, read_int, read_text
+from workbench.resources.files import children, is_pci_address, pci_folder, read_int, read_text
 from workbench.resources.pci_config import acs, ats, read_config
 from workbench.resources.pcie import SYSFS, PciDevice, PciRoot, PciTree
 from workbench.resources.unknown import Unknown
@@ -30,10 +30,11 @@ def read_tree(sysfs: Path) -> PciTree | Unknown:
         place = entry.resolve()
         if _kind(place, rdma) not in ("gpu", "nic"):
             continue
-        for one in _from_the_top(place):
+        path = _from_the_top(place)
+        for one in path:
             if one.name not in devices:
                 devices[one.name] = _device(one, rdma)
-        root = _from_the_top(place)[0].parent.name
+        root = path[0].parent.name
         roots.setdefault(root, PciRoot(root, Unknown("sysfs has it for devices only"), {}))
     return PciTree(SYSFS, str(folder), tuple(roots.values()), tuple(devices.values()), ())
 
@@ -54,9 +55,12 @@ def _rdma_devices(sysfs: Path) -> dict[str, tuple[str, ...]]:
 
 
 def _from_the_top(place: Path) -> list[Path]:
-    """Give the folders of the bridges above, from the host bridge down, and the device's own."""
+    """Give the folders of the bridges above, from the host bridge down, and the device's own.
+
+    `place` is resolved, so the names of its parents tell what they are.
+    """
     found = [place]
-    while pci_folder(found[0].parent) == found[0].parent:
+    while is_pci_address(found[0].parent.name):
         found.insert(0, found[0].parent)
     return found
 

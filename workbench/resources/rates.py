@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from workbench.resources.unknown import Unknown
 
 FIRST = Unknown("needs two samples")
@@ -13,6 +15,8 @@ class Rate:
     A counter that goes back (it wrapped, or its driver was loaded again) gives
     `Unknown` for that interval: the difference would be a spike that never was.
     """
+
+    __slots__ = ("_last",)
 
     def __init__(self) -> None:
         self._last: tuple[float, float] | None = None
@@ -43,3 +47,13 @@ class Rate:
         if time_s <= last[1]:
             return Unknown("no time passed between two readings of the counter")
         return (count - last[0]) / (time_s - last[1])
+
+
+def added(rates: Iterable[float | Unknown]) -> float | Unknown:
+    """Add rates up; one that is not known leaves the sum unknown: a part of it would mislead."""
+    total = 0.0
+    for rate in rates:
+        if isinstance(rate, Unknown):
+            return rate
+        total += rate
+    return total

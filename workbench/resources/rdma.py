@@ -61,13 +61,9 @@ class RdmaPort:
         text = read_text(self.port_folder / "state")
         return text if isinstance(text, Unknown) else text.partition(":")[2].strip().lower() or text
 
-    def bytes_counter(self, direction: str) -> int | Unknown:
-        """Give the bytes sent (``"tx"``) or received (``"rx"``) by RDMA so far."""
-        name = {"tx": "port_xmit_data", "rx": "port_rcv_data"}[direction]
-        if not (self.port_folder / "counters").is_dir():
-            return Unknown(self._no_counters())
-        words = read_int(self.port_folder / "counters" / name)
-        return words if isinstance(words, Unknown) else words * WORD_BYTES
+    def no_counters(self) -> Unknown | None:
+        """Give why this port cannot be measured; None where it can."""
+        return None if (self.port_folder / "counters").is_dir() else Unknown(self._no_counters())
 
     def _no_counters(self) -> str:
         hca_type = read_text(self.folder / "hca_type")

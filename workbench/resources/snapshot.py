@@ -15,6 +15,8 @@ from workbench.resources.host_record import Host
 from workbench.resources.pcie import Pcie
 from workbench.resources.unknown import Unknown
 
+_PARTS = ("host", "gpus", "nics", "pcie")
+
 
 @dataclass(frozen=True)
 class Gid:
@@ -141,15 +143,15 @@ class Snapshot:
         return json.dumps(self.to_plain(), indent=1)
 
     @classmethod
-    def from_json(cls, text: str) -> Snapshot:
-        """Read what `to_json` wrote.
+    def from_json(cls, text: str, source: str = "the text") -> Snapshot:
+        """Read what `to_json` wrote; `source` is where it is from, for messages.
 
         Raises
         ------
         SnapshotError
             The text is cut short, of another version, or no snapshot at all.
         """
-        return _from_json(text, "the text")
+        return _from_json(text, source)
 
     @classmethod
     def from_plain(cls, data: dict[str, Any]) -> Snapshot:
@@ -220,7 +222,7 @@ class Snapshot:
 def _from_json(text: str, source: str) -> Snapshot:
     try:
         data = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise SnapshotError(
             f"{source} is no complete JSON ({error}): it was cut short or is another kind of "
             "file; write it again with `workbench resources --json`"
@@ -240,6 +242,9 @@ def _from_plain(data: Any, source: str) -> Snapshot:
             f"{Snapshot.VERSION}: read it with the workbench that wrote it, or take it again"
         )
     try:
-        return decode(Snapshot, data, "")
+        snapshot = decode(Snapshot, data, "")
+        if missing := [part for part in _PARTS if part not in snapshot.probes]:
+            raise SnapshotError(f"probes.{missing[0]} is missing: the file was edited")
     except SnapshotError as error:
         raise SnapshotError(f"{source} is no snapshot that can be read: {error}") from error
+    return snapshot

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import types
 from dataclasses import fields
 from pathlib import Path
@@ -12,7 +13,7 @@ from workbench.resources.gpu_records import Gpu
 from workbench.resources.gpudirect import judge
 from workbench.resources.host import unknown_host
 from workbench.resources.nccl_settings import NcclSettings
-from workbench.resources.nccl_topology import read_topology
+from workbench.resources.nccl_topology import parse_topology, read_topology
 from workbench.resources.pcie import PciDevice, Pcie, PciTree
 from workbench.resources.snapshot import Nic, Probe, Snapshot
 from workbench.resources.unknown import Unknown
@@ -33,12 +34,33 @@ def snapshot_of_topology(path: str | Path) -> Snapshot:
     SnapshotError
         The file cannot be read, or is no topology file.
     """
-    tree = read_topology(path)
+    return _snapshot(read_topology(path), Path(path).stat().st_mtime)
+
+
+def snapshot_of_topology_text(data: bytes, origin: str) -> Snapshot:
+    """Give what the content of a topology file says, as `snapshot_of_topology` does.
+
+    Parameters
+    ----------
+    data
+        XML.
+    origin
+        Where it is from; stands for the file's path. The time is now, for the file's is not known.
+
+    Raises
+    ------
+    SnapshotError
+        It is no topology file.
+    """
+    return _snapshot(parse_topology(data, origin), time.time())
+
+
+def _snapshot(tree: PciTree, taken_at: float) -> Snapshot:
     gpus = [one for one in tree.devices if one.kind == "gpu"]
     nics = [one for one in tree.devices if one.kind == "nic"]
-    told = Probe("absent", f"only the topology file {path} was read", 0.0)
+    told = Probe("absent", f"only the topology file {tree.origin} was read", 0.0)
     return Snapshot(
-        taken_at=Path(path).stat().st_mtime,
+        taken_at=taken_at,
         host=unknown_host(_WHY),
         gpus=tuple(_gpu(index, one) for index, one in enumerate(gpus)),
         gpu_pairs=Unknown(_WHY),

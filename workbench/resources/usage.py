@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,6 +45,19 @@ class GpuUse:
         Frame buffer.
     power_w, temperature_c
         Watts, and degrees Celsius of the GPU's die.
+    power_limit_w
+        The limit that is enforced, in watts.
+    sm_clock_mhz, memory_clock_mhz
+        Of the whole GPU, as is `held_by`.
+    held_by
+        What holds the clocks down now: words as in `Clocks`; ``"idle"`` among them.
+    nvlink_tx_bytes_per_s, nvlink_rx_bytes_per_s
+        Data over all NVLinks of the GPU, sent and received, since the sample before.
+    pcie_tx_bytes_per_s, pcie_rx_bytes_per_s
+        Over PCIe: since the sample before, or in 20 ms of that time (`pcie_counters`).
+    idle_s
+        Seconds for which samples have seen it idle (utilization 0) while a process
+        holds memory on it; 0 where it is busy, or no process does.
     """
 
     index: int
@@ -53,11 +67,20 @@ class GpuUse:
     memory_total_bytes: int | Unknown
     power_w: float | Unknown
     temperature_c: float | Unknown
+    power_limit_w: float | Unknown
+    sm_clock_mhz: float | Unknown
+    memory_clock_mhz: float | Unknown
+    held_by: tuple[str, ...] | Unknown
+    nvlink_tx_bytes_per_s: float | Unknown
+    nvlink_rx_bytes_per_s: float | Unknown
+    pcie_tx_bytes_per_s: float | Unknown
+    pcie_rx_bytes_per_s: float | Unknown
+    idle_s: float | Unknown
 
 
 @dataclass(frozen=True)
 class NicUse:
-    """Bytes per second over one NIC since the sample before.
+    """What passed over one NIC since the sample before, per second.
 
     Attributes
     ----------
@@ -68,6 +91,15 @@ class NicUse:
         RDMA's, which the kernel's own counters leave out; on InfiniBand the port's.
     rdma_tx_bytes_per_s, rdma_rx_bytes_per_s
         RDMA's alone (on InfiniBand with IP over it).
+    tx_packets_per_s, rx_packets_per_s, rdma_tx_packets_per_s, rdma_rx_packets_per_s
+        Packets of the same.
+    cnp_sent_per_s, cnp_handled_per_s
+        Congestion notifications of RoCE: sent to who sends too fast, and obeyed.
+    ecn_marked_per_s
+        RoCE packets that a switch marked as having met congestion.
+    errors
+        Errors per second, by the counter's own name in sysfs; those that the drivers
+        have. Of an RDMA port over some seconds, since it was asked last.
     """
 
     name: str
@@ -75,6 +107,70 @@ class NicUse:
     rx_bytes_per_s: float | Unknown
     rdma_tx_bytes_per_s: float | Unknown
     rdma_rx_bytes_per_s: float | Unknown
+    tx_packets_per_s: float | Unknown
+    rx_packets_per_s: float | Unknown
+    rdma_tx_packets_per_s: float | Unknown
+    rdma_rx_packets_per_s: float | Unknown
+    cnp_sent_per_s: float | Unknown
+    cnp_handled_per_s: float | Unknown
+    ecn_marked_per_s: float | Unknown
+    errors: Mapping[str, float | Unknown] | Unknown
+
+
+@dataclass(frozen=True)
+class GpuShare:
+    """What a process holds of one GPU.
+
+    Attributes
+    ----------
+    index
+        As in `Gpu`; the MIG devices of a GPU share it, and are added up.
+    """
+
+    index: int
+    memory_used_bytes: int | Unknown
+
+
+@dataclass(frozen=True)
+class ProcessUse:
+    """One process of this VM: a kernel, a rank, or another that uses a GPU.
+
+    Attributes
+    ----------
+    pid
+        As this VM, or container, numbers it; the driver's number where it is `NOT_VISIBLE`.
+    name
+        Of its program, as the kernel of the VM has it (at most 15 letters).
+    kind
+        ``"kernel"`` (Jupyter's), ``"rank"`` (of a cluster) or ``"other"``.
+    kernel_id
+        The kernel that it is, or for ``"other"`` that it comes from.
+    notebook
+        Path of the kernel's notebook; a Jupyter server fills it in.
+    cluster, rank
+        What it is rank of, or for ``"other"`` comes from; None for ranks of other users.
+    cpu_percent
+        Since the sample before; 100 is one core.
+    memory_bytes
+        Resident.
+    gpus
+        The GPUs that it is known to use.
+    """
+
+    pid: int
+    name: str
+    kind: str
+    kernel_id: str | None
+    notebook: str | None
+    cluster: str | None
+    rank: int | None
+    cpu_percent: float | Unknown
+    memory_bytes: int | Unknown
+    gpus: tuple[GpuShare, ...]
+
+
+NOT_VISIBLE = "not visible here (of another container, or just ended)"
+"""Name of a process that the driver lists and ``/proc`` does not."""
 
 
 @dataclass(frozen=True)
@@ -92,6 +188,7 @@ class Sample:
     memory: MemoryUse
     gpus: tuple[GpuUse, ...]
     nics: tuple[NicUse, ...]
+    processes: tuple[ProcessUse, ...] | Unknown
 
     def to_plain(self) -> dict[str, Any]:
         """Give the sample as plain JSON values."""

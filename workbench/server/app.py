@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
+
 from jupyter_server.utils import url_path_join
 from tornado.web import Application
 
 from workbench.resources import take_snapshot
 from workbench.resources.counters import Sampler
+from workbench.server import hardware_metrics, metrics
 from workbench.server.feed import LiveFeed
-from workbench.server.handlers import FindingsHandler, SnapshotHandler
-from workbench.server.metrics import register
+from workbench.server.handlers import FindingsHandler, ReadHandler, SnapshotHandler
+from workbench.server.notebooks import Notebooks
 from workbench.server.snapshots import SnapshotCache
 from workbench.server.sockets import LiveHandler
 
@@ -18,7 +22,7 @@ def attach(
     web_app: Application,
     *,
     snapshots: SnapshotCache | None = None,
-    feed: LiveFeed | None = None,
+    make_sampler: Callable[[], Sampler] = Sampler,
 ) -> None:
     """Add the routes to the server's web application, and metrics to its ``/metrics``.
 
@@ -28,18 +32,23 @@ def attach(
     ----------
     web_app
         The server's.
-    snapshots, feed
-        What serves the routes; of this VM by default.
+    snapshots
+        What serves them; of this VM by default.
+    make_sampler
+        Makes the sampler of `LiveFeed`; of this VM by default.
     """
     snapshots = snapshots or SnapshotCache(take_snapshot)
-    feed = feed or LiveFeed(Sampler)
-    register()
+    notebooks = Notebooks(web_app.settings["session_manager"])
+    feed = LiveFeed(make_sampler, notebooks=notebooks.paths)
+    metrics.register()
+    hardware_metrics.register(feed)
     base = url_path_join(web_app.settings["base_url"], "workbench/api")
     web_app.add_handlers(
         ".*$",
         [
             (url_path_join(base, "snapshot"), SnapshotHandler, {"snapshots": snapshots}),
             (url_path_join(base, "findings"), FindingsHandler, {"snapshots": snapshots}),
-            (url_path_join(base, "live"), LiveHandler, {"feed": feed}),
+            (url_path_join(base, "read"), ReadHandler, {"turn": asyncio.Lock()}),
+            (url_path_join(base, "live"), LiveHandler, {"feed": feed, "notebooks": notebooks}),
         ],
     )

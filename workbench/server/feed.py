@@ -6,8 +6,8 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable
-from typing import TypeAlias
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
 
 from workbench.resources.counters import Sampler
 
@@ -16,7 +16,39 @@ log = logging.getLogger(__name__)
 VERSION = 1
 """Of the messages."""
 
-Listener: TypeAlias = Callable[[str], object]
+
+class Message:
+    """One sample, as all listeners get it.
+
+    Parameters
+    ----------
+    plain
+        JSON values, without the paths of notebooks.
+    notebooks
+        The path of each kernel's notebook, by the kernel's id.
+    """
+
+    def __init__(self, plain: dict[str, Any], notebooks: Mapping[str, str]) -> None:
+        self.plain = plain
+        self._notebooks = notebooks
+        self._texts: dict[bool, str] = {}
+
+    def text(self, *, notebooks: bool) -> str:
+        """Give the JSON text, with the paths of notebooks or without; made once for all."""
+        notebooks = notebooks and bool(self._notebooks)
+        if notebooks not in self._texts:
+            self._texts[notebooks] = json.dumps(self._named() if notebooks else self.plain)
+        return self._texts[notebooks]
+
+    def _named(self) -> dict[str, Any]:
+        named = [
+            {**one, "notebook": self._notebooks.get(one["kernel_id"])} if one["kernel_id"] else one
+            for one in self.plain["processes"]
+        ]
+        return {**self.plain, "processes": named}
+
+
+Listener: TypeAlias = Callable[[Message], object]
 
 
 class LiveFeed:
@@ -30,14 +62,23 @@ class LiveFeed:
         Makes a sampler; called in the thread, once per start.
     interval_s
         Seconds from one sample to the next.
+    notebooks
+        Gives the path of each kernel's notebook, by the kernel's id; called in the
+        thread, once for a sample with kernels.
     """
 
-    def __init__(self, make_sampler: Callable[[], Sampler], interval_s: float = 1.0) -> None:
+    def __init__(
+        self,
+        make_sampler: Callable[[], Sampler],
+        interval_s: float = 1.0,
+        notebooks: Callable[[], Mapping[str, str]] = dict,
+    ) -> None:
         self._make_sampler = make_sampler
         self._interval_s = interval_s
+        self._notebooks = notebooks
         self._lock = threading.Lock()
         self._listeners: list[Listener] = []
-        self._latest: str | None = None
+        self._latest: Message | None = None
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
 
@@ -47,7 +88,7 @@ class LiveFeed:
         Parameters
         ----------
         listener
-            Called from the sampler's thread with JSON text; must not block. One that
+            Called from the sampler's thread with a `Message`; must not block. One that
             raises RuntimeError (its event loop is closed) is called no more.
 
         Returns
@@ -94,11 +135,12 @@ class LiveFeed:
 
     def _publish(self, sampler: Sampler, stop: threading.Event) -> None:
         try:
-            sample = sampler.sample().to_plain()
+            plain = sampler.sample().to_plain()
         except Exception:  # one sample that fails must not end the feed for good
             log.exception("this VM could not be sampled; trying again in %g s", self._interval_s)
             return
-        message = json.dumps({"version": VERSION, "interval_s": self._interval_s, **sample})
+        plain = {"version": VERSION, "interval_s": self._interval_s, **plain}
+        message = Message(plain, self._notebooks() if _has_kernels(plain) else {})
         with self._lock:
             if stop.is_set():
                 return
@@ -107,8 +149,13 @@ class LiveFeed:
         for listener in listeners:
             self._tell(listener, message)
 
-    def _tell(self, listener: Listener, message: str) -> None:
+    def _tell(self, listener: Listener, message: Message) -> None:
         try:
             listener(message)
         except RuntimeError:  # its event loop is closed: the server is going down
             self._unsubscribe(listener)
+
+
+def _has_kernels(plain: dict[str, Any]) -> bool:
+    processes = plain.get("processes")
+    return isinstance(processes, list) and any(one["kernel_id"] for one in processes)

@@ -1,29 +1,61 @@
-"""REST: the snapshot, and what the doctor finds in it."""
+"""REST: the snapshot, what the doctor finds in it, and files that are sent to be looked at."""
 
 from __future__ import annotations
 
+import asyncio
+import json
+from http import HTTPStatus
+from typing import Any
+
 from jupyter_server.auth.decorator import authorized
-from jupyter_server.base.handlers import APIHandler
+from jupyter_server.base.handlers import APIHandler, JupyterHandler
 from tornado import web
 
 from workbench.doctor import diagnose
+from workbench.errors import SnapshotError
+from workbench.resources import Snapshot
 from workbench.resources.codec import encode
+from workbench.server.reading import MOST_BYTES, read
 from workbench.server.snapshots import SnapshotCache
 
 AUTH_RESOURCE = "workbench"
 
 
-class _Handler(APIHandler):
-    """Base: has the snapshots."""
+class Plain(JupyterHandler):
+    """Base: errors are JSON, ``{"message": ..., "reason": ...}``, and say why."""
 
     auth_resource = AUTH_RESOURCE
 
+    def refuse(self, status: int, why: str) -> None:
+        """Answer with an error."""
+        self.set_status(status)
+        self.set_header("Content-Type", "application/json")
+        self.finish(json.dumps({"message": why, "reason": why}))
+
+    def write_error(self, status_code: int, **kwargs: Any) -> None:
+        """Answer with an error that something below raised."""
+        error = (kwargs.get("exc_info") or (None, None))[1]
+        why = error.log_message if isinstance(error, web.HTTPError) else None
+        if status_code == HTTPStatus.FORBIDDEN and not self.current_user:
+            why = "not logged in: the server's token or cookie is missing or wrong"
+        if status_code == HTTPStatus.NOT_FOUND:  # Jupyter's answer for these routes
+            why = why or "not for pages of another origin"
+        self.refuse(status_code, why or HTTPStatus(status_code).phrase)
+
+
+class _Handler(Plain, APIHandler):
+    """Base of the routes; a panel that looks on by itself does not keep an idle server up."""
+
+    _track_activity = False
+
+
+class _SnapshotHandler(_Handler):
     def initialize(self, snapshots: SnapshotCache) -> None:
         """Take what `attach` gave."""
         self.snapshots = snapshots
 
 
-class SnapshotHandler(_Handler):
+class SnapshotHandler(_SnapshotHandler):
     """``GET snapshot``."""
 
     @web.authenticated
@@ -31,10 +63,10 @@ class SnapshotHandler(_Handler):
     async def get(self) -> None:
         """Answer with the snapshot of this VM."""
         snapshot = await self.snapshots.get()
-        self.finish(snapshot.to_plain())
+        self.finish(await asyncio.to_thread(lambda: json.dumps(snapshot.to_plain())))
 
 
-class FindingsHandler(_Handler):
+class FindingsHandler(_SnapshotHandler):
     """``GET findings``."""
 
     @web.authenticated
@@ -42,4 +74,44 @@ class FindingsHandler(_Handler):
     async def get(self) -> None:
         """Answer with the doctor's findings about this VM, the worst first."""
         snapshot = await self.snapshots.get()
-        self.finish({"findings": encode(diagnose(snapshot))})
+        self.finish(await asyncio.to_thread(_findings, snapshot))
+
+
+def _findings(snapshot: Snapshot) -> str:
+    return json.dumps({"findings": encode(diagnose(snapshot))})
+
+
+@web.stream_request_body
+class ReadHandler(_Handler):
+    """``POST read``: what is sent is kept up to `MOST_BYTES`, and nothing of a stranger's."""
+
+    def initialize(self, turn: asyncio.Lock) -> None:
+        """Take what `attach` gave: one file is read at a time."""
+        self.turn = turn
+        self.body = bytearray()
+        self.too_large = False
+
+    def data_received(self, chunk: bytes) -> None:
+        """Keep a part of the body; the rest of one that is too large is only waited for."""
+        self.too_large = self.too_large or len(self.body) + len(chunk) > MOST_BYTES
+        if self.too_large or not self.current_user:
+            self.body.clear()
+        else:
+            self.body += chunk
+
+    @web.authenticated
+    @authorized("read")
+    async def post(self) -> None:
+        """Answer with the snapshot that the file holds, and what the doctor finds in it."""
+        name = self.get_query_argument("name", "")
+        if self.too_large:
+            limit = f"at most {MOST_BYTES >> 20} MiB are read"
+            self.refuse(413, f"{name or 'the file'} is too large: {limit}")
+            return
+        try:
+            async with self.turn:
+                answer = await asyncio.to_thread(read, name, bytes(self.body))
+        except SnapshotError as error:
+            self.refuse(400, str(error))
+            return
+        self.finish(answer)

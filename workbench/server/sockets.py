@@ -7,23 +7,24 @@ import contextlib
 from collections.abc import Callable
 from typing import Any
 
+from jupyter_core.utils import ensure_async
 from jupyter_server.auth.decorator import authorized, ws_authenticated
-from jupyter_server.base.handlers import JupyterHandler
 from jupyter_server.base.websocket import WebSocketMixin
 from tornado.websocket import WebSocketClosedError, WebSocketHandler
 
-from workbench.server.feed import LiveFeed
-from workbench.server.handlers import AUTH_RESOURCE
+from workbench.server.feed import LiveFeed, Message
+from workbench.server.handlers import Plain
+from workbench.server.notebooks import Notebooks
 
 
-class LiveHandler(WebSocketMixin, WebSocketHandler, JupyterHandler):
+class LiveHandler(WebSocketMixin, WebSocketHandler, Plain):
     """``WS live``: a message at once, and then one every second."""
 
-    auth_resource = AUTH_RESOURCE
-
-    def initialize(self, feed: LiveFeed) -> None:
+    def initialize(self, feed: LiveFeed, notebooks: Notebooks) -> None:
         """Take what `attach` gave."""
         self.feed = feed
+        self.notebooks = notebooks
+        self._may_see_notebooks = False
         self._unsubscribe: Callable[[], None] | None = None
         self._writing: asyncio.Task[None] | None = None
 
@@ -31,15 +32,28 @@ class LiveHandler(WebSocketMixin, WebSocketHandler, JupyterHandler):
     @authorized
     async def get(self, *args: Any, **kwargs: Any) -> None:
         """Upgrade to a WebSocket."""
-        await super().get(*args, **kwargs)
+        if self.request.headers.get("Upgrade", "").lower() != "websocket":
+            self.refuse(400, "this route is a WebSocket: ask for an upgrade")
+        elif self.get_origin() is not None and not self.check_origin():
+            self.refuse(403, "a page of another origin may not open this WebSocket")
+        else:
+            # Who may not list sessions is not told by us which notebooks there are.
+            self._may_see_notebooks = await ensure_async(
+                self.authorizer.is_authorized(self, self.current_user, "read", "sessions")
+            )
+            await super().get(*args, **kwargs)
 
     def open(self, *args: Any, **kwargs: Any) -> None:
         """Subscribe to the feed."""
         super().open(*args, **kwargs)
         loop = asyncio.get_running_loop()
-        self._unsubscribe = self.feed.subscribe(
-            lambda message: loop.call_soon_threadsafe(self._send, message)
-        )
+        self.notebooks.use(loop)
+
+        def tell(message: Message) -> None:
+            text = message.text(notebooks=self._may_see_notebooks)
+            loop.call_soon_threadsafe(self._send, text)
+
+        self._unsubscribe = self.feed.subscribe(tell)
 
     def on_message(self, message: str | bytes) -> None:
         """Ignore what the client says: the socket only tells."""

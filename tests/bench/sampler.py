@@ -1,0 +1,50 @@
+"""The sampler, once a second: processor time per sample as a share of a core.
+
+On this machine as it is, and on an HGX host of folders: 8 GPUs, 9 RDMA devices,
+1000 processes. There the NVML is a fake: what its calls cost on hardware is not in
+it, while what the fake itself computes is.
+"""
+
+import json
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from tests.bench.stats import spread
+
+SAMPLES = 60
+TURNS = 3
+INTERVAL_S = 1.0
+LIMIT = 0.01
+
+
+def measure():
+    """Print the share of each third of the samples."""
+    sys.path.insert(0, str(Path(__file__).parents[1]))
+    from fake_machine import Machine
+    from hgx_host import build_hgx, cores
+
+    from workbench.resources.counters import Sampler
+
+    with Sampler() as sampler:
+        _print("this machine", sampler)
+    with tempfile.TemporaryDirectory() as folder:
+        machine = Machine(Path(folder), cpus=cores())
+        nvml = build_hgx(machine)
+        with Sampler(**machine.roots, nvml=nvml, ranks=Path(folder)) as sampler:
+            _print("8 GPUs, 9 RDMA devices", sampler)
+
+
+def _print(what, sampler):
+    json.dumps(sampler.sample().to_plain())
+    shares = []
+    for _ in range(TURNS):
+        used, due = time.process_time(), time.monotonic()
+        for _ in range(SAMPLES // TURNS):
+            json.dumps(sampler.sample().to_plain())
+            due += INTERVAL_S
+            time.sleep(max(0.0, due - time.monotonic()))
+        spent = time.process_time() - used
+        shares.append(100 * spent / (SAMPLES // TURNS) / INTERVAL_S)
+    print(f"{what}: {spread(shares)} % of a core at 1 Hz, at most {100 * LIMIT:g} % is asked")

@@ -1,0 +1,192 @@
+"""The live feed of a real server: many clients, slow ones, and whose notebook a kernel is."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+
+import pytest
+import websocket
+from timers import within
+
+from .counting_extension import HANGS_S, NO_KERNEL
+from .process import BASE, TOKEN
+
+CLIENTS = 20
+
+
+class Client:
+    """A browser's socket that keeps what it hears, and when."""
+
+    def __init__(self, server, right):
+        self.socket = server.open(right)
+        self.heard = {}
+        self._thread = threading.Thread(target=self._listen, daemon=True)
+        self._thread.start()
+
+    def _listen(self):
+        try:
+            while text := self.socket.recv():
+                message = json.loads(text)
+                self.heard[message["sampler"], message["taken"]] = time.monotonic(), message
+        except (OSError, websocket.WebSocketException, AttributeError):
+            return  # closed, here or there
+
+    def last(self):
+        return self.heard[max(self.heard)][1]
+
+    def leave(self):
+        self.socket.close()
+        self._thread.join(10)
+
+
+@pytest.fixture
+def join(allowed, right):
+    """Open clients; all have left after the test, and the sampler has ended."""
+    clients = []
+
+    def begin():
+        clients.append(Client(allowed, right))
+        return clients[-1]
+
+    yield begin
+    for one in clients:
+        one.leave()
+
+
+def deaf(server):
+    """A client whose socket takes a few kB and that never reads."""
+    one = socket.socket()
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+    one.connect(("127.0.0.1", server.port))
+    one.sendall(
+        f"GET {BASE}workbench/api/live?token={TOKEN} HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+        "Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
+        "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n".encode()
+    )
+    return one
+
+
+def test_twenty_clients_and_one_sampler(join):
+    """All hear the same samples of one sampler, together; it ends after the last has left."""
+    clients = [join() for _ in range(CLIENTS)]
+    assert within(20, lambda: all(len(one.heard) >= 4 for one in clients))
+    (sampler,) = {key[0] for one in clients for key in one.heard}
+    first = max(min(one.heard) for one in clients)
+    shared = set.intersection(*(set(one.heard) for one in clients)) - {first}
+    assert len(shared) >= 2
+    for key in shared:
+        assert len({json.dumps(one.heard[key][1]) for one in clients}) == 1
+        times = [one.heard[key][0] for one in clients]
+        assert max(times) - min(times) < 2
+    numbers = sorted(key[1] for key in clients[0].heard)
+    assert numbers == list(range(numbers[0], numbers[-1] + 1))  # nobody else took one between
+    for one in clients:
+        one.leave()
+    late = join()
+    assert within(10, lambda: late.heard)
+    assert min(late.heard) == (sampler + 1, 1)  # the earlier one had ended, so this one began anew
+
+
+def test_a_client_that_never_reads_holds_nobody_up(join, allowed):
+    """The others hear every sample, and the server keeps no pile for it."""
+    mute = [deaf(allowed) for _ in range(3)]
+    client = join()
+    assert within(20, lambda: len(client.heard) >= 6)
+    numbers = sorted(client.heard)
+    assert [key[1] for key in numbers] == list(range(numbers[0][1], numbers[-1][1] + 1))
+    for one in mute:
+        one.close()
+
+
+def test_clients_that_vanish_are_let_go(join, allowed, right):
+    """Without a word; the sampler ends with them."""
+    first = join()
+    assert within(10, lambda: first.heard)
+    mute = deaf(allowed)
+    first.leave()
+    mute.close()
+
+    def anew():
+        probe = join()
+        assert within(10, lambda: probe.heard)
+        probe.leave()
+        return min(probe.heard)[1] == 1
+
+    assert within(20, anew)
+
+
+# Notebooks
+
+
+def kernels(client):
+    """What the last message says of each kernel's notebook."""
+    return {one["kernel_id"]: one["notebook"] for one in client.last()["processes"][1:]}
+
+
+def test_a_kernel_has_its_notebook(join, open_session):
+    """By its session, also after the notebook was renamed; a console has none."""
+    study = open_session("work/study.ipynb")
+    console = open_session("console-1", "console")
+    client = join()
+    told = {study["kernel"]["id"]: "work/study.ipynb", console["kernel"]["id"]: None}
+    assert within(10, lambda: client.heard and kernels(client) == told)
+    assert client.last()["processes"][0] == NO_KERNEL
+    open_session.rename(study, "work/renamed.ipynb")
+    told[study["kernel"]["id"]] = "work/renamed.ipynb"
+    assert within(10, lambda: kernels(client) == told)
+
+
+def test_notebooks_are_for_those_who_may_list_sessions(join, open_session, allowed):
+    """Who may look at the hardware only gets the kernels without a path; others still get it."""
+    study = open_session("private/salaries.ipynb")
+    allowed.refuse("read sessions")
+    stranger = join()
+    assert within(10, lambda: stranger.heard and kernels(stranger))
+    allowed.refuse()
+    owner = join()
+    assert within(10, lambda: owner.heard and "private/salaries.ipynb" in kernels(owner).values())
+    heard = len(stranger.heard)
+    assert within(10, lambda: len(stranger.heard) > heard + 1)
+    assert set(kernels(stranger)) >= {study["kernel"]["id"]}
+    assert "salaries" not in json.dumps([message for _, message in stranger.heard.values()])
+
+
+# A driver that hangs
+
+
+def test_a_hanging_driver_is_a_reason_and_no_error(allowed, right):
+    """The snapshot comes with what hangs named; meanwhile the server answers others."""
+    answers = []
+
+    def ask():
+        answers.append(allowed.ask("workbench/api/snapshot", headers=right))
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    assert allowed.ask("api/status", headers=right).status == 200
+    assert not answers  # it came first
+    asking.join(30)
+    (answer,) = answers
+    assert answer.status == 200
+    probe = answer.json()["probes"]["gpus"]
+    assert probe["status"] == "failed"
+    assert f"did not answer within {HANGS_S:g} s" in probe["reason"]
+    answer = allowed.ask("workbench/api/findings", headers=right)
+    assert answer.status == 200
+    assert "has not come back" in json.dumps(answer.json())
+
+
+def test_metrics_come_from_the_sampler_that_the_clients_have(join, allowed, right):
+    """A scrape adds no sampler, and does not ask the driver that hangs."""
+    client = join()
+    assert within(10, lambda: client.heard)
+
+    def scraped():
+        text = allowed.ask("metrics", headers=right).body.decode()
+        return "gradient_workbench_gpu_utilization_ratio{" in text
+
+    assert within(10, scraped)
+    assert len({key[0] for key in client.heard}) == 1

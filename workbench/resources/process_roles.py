@@ -1,0 +1,124 @@
+"""What a process is to a notebook: by its arguments, and those of its parents."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from workbench.resources.proc import Proc, Stat
+from workbench.resources.rank_notices import RankName
+
+# jupyter_client's name for a kernel's connection file; kernels of all languages are given it.
+_CONNECTION = re.compile(r"kernel-([\w-]+)\.json$")
+_AGENT = "workbench.rank.agent"
+_LOOKS = 2
+"""Times that a new process is looked at: the first may come before its exec."""
+_TURNS = 30
+"""Samples in which every process is looked at again: a number may have gone to another."""
+_MOST_PARENTS = 32
+
+
+class Role(NamedTuple):
+    """What a process is: as `ProcessUse` has it."""
+
+    kind: str
+    kernel_id: str | None = None
+    cluster: str | None = None
+    rank: int | None = None
+
+
+OTHER = Role("other")
+
+
+class Roles:
+    """Finds kernels and ranks among all processes, at the cost of the new ones.
+
+    Parameters
+    ----------
+    proc
+        Where to look.
+    """
+
+    def __init__(self, proc: Proc) -> None:
+        self._proc = proc
+        self._looks: dict[int, int] = {}
+        self._commands: dict[int, tuple[str, ...]] = {}
+        self._turn = 0
+
+    def find(self, pids: set[int], notices: Mapping[int, RankName]) -> dict[int, Role]:
+        """Give the role of each kernel and rank.
+
+        Parameters
+        ----------
+        pids
+            All that run.
+        notices
+            What ranks that run say of themselves.
+        """
+        self._look(pids)
+        roles = {pid: Role("kernel", kernel_id=found) for pid, found in self._kernels()}
+        roles |= {pid: Role("rank") for pid in self._nameless_ranks()}
+        roles |= {pid: Role("rank", None, *name) for pid, name in notices.items()}
+        return roles
+
+    def origin(self, stat: Stat, roles: Mapping[int, Role]) -> Role:
+        """Give the role of a process that is neither: what it comes from is told with it."""
+        parent: int = stat.parent
+        for _ in range(_MOST_PARENTS):
+            if parent in roles:
+                return roles[parent]._replace(kind="other")
+            above = self._proc.stat(parent) if parent > 1 else None
+            if above is None:
+                break
+            parent = above.parent
+        return OTHER
+
+    def _look(self, pids: set[int]) -> None:
+        self._turn = (self._turn + 1) % _TURNS
+        for gone in self._looks.keys() - pids:
+            del self._looks[gone]
+            self._commands.pop(gone, None)
+        for pid in pids:
+            looks = self._looks.get(pid, 0)
+            if looks >= _LOOKS and pid % _TURNS != self._turn:
+                continue
+            self._looks[pid] = looks + 1
+            self._commands.pop(pid, None)
+            arguments = self._proc.arguments(pid)
+            if _AGENT in arguments or _kernel_id(arguments):
+                self._commands[pid] = arguments
+
+    def _kernels(self) -> Iterator[tuple[int, str]]:
+        """Walk the kernels: not what they have forked, nor what has only started them."""
+        found: dict[int, tuple[str, int]] = {}
+        for pid, arguments in self._commands.items():
+            kernel_id = _kernel_id(arguments)
+            stat = self._proc.stat(pid) if kernel_id else None
+            if kernel_id and stat and self._commands.get(stat.parent) != arguments:
+                found[pid] = kernel_id, stat.parent
+        starters = {
+            parent for pid, (one, parent) in found.items() if self._starts(found, parent, one)
+        }
+        return ((pid, one) for pid, (one, _) in found.items() if pid not in starters)
+
+    @staticmethod
+    def _starts(found: Mapping[int, tuple[str, int]], parent: int, kernel_id: str) -> bool:
+        return parent in found and found[parent][0] == kernel_id
+
+    def _nameless_ranks(self) -> Iterator[int]:
+        """Walk what agents have forked: ranks, though of whom they are is not known."""
+        for pid, arguments in self._commands.items():
+            if _AGENT in arguments:
+                stat = self._proc.stat(pid)
+                above = self._proc.stat(stat.parent) if stat else None
+                if stat is None or above is None or self._commands.get(stat.parent) != arguments:
+                    continue
+                # what a rank forks has the same arguments once more
+                if self._commands.get(above.parent) != arguments:
+                    yield pid
+
+
+def _kernel_id(arguments: tuple[str, ...]) -> str | None:
+    found = (_CONNECTION.search(each) for each in arguments)
+    return next((match[1] for match in found if match), None)
