@@ -108,10 +108,10 @@ def test_command_line_reads_a_file(machine, tmp_path, capsys):
     bad.write_text(snap(machine, shm_bytes=64 << 20).to_json())
     assert main(["doctor", "--file", str(good)]) == 0
     assert capsys.readouterr().out.startswith(
-        "vm-17 (GPUs: 1, NICs: 1).\n\nWARNING  ens0: MTU 1500"
+        "vm-17 (1 GPU, 1 NIC): 1 warning.\n\nWARNING  ens0\n  evidence  MTU 1500"
     )
     assert main(["doctor", "--file", str(bad)]) == 1
-    assert "ERROR  this VM: the shared memory" in capsys.readouterr().out
+    assert "ERROR  this VM\n  evidence  the shared memory" in capsys.readouterr().out
 
 
 def test_command_line_with_nothing_to_say(machine, tmp_path, capsys):
@@ -119,7 +119,7 @@ def test_command_line_with_nothing_to_say(machine, tmp_path, capsys):
     file = tmp_path / "vm.json"
     file.write_text(snap(machine).to_json())
     assert main(["doctor", "--file", str(file)]) == 0
-    assert f"None of the {len(RULES)} rules found anything" in capsys.readouterr().out
+    assert f"none of {len(RULES)} rules found anything" in capsys.readouterr().out
 
 
 # probe_failed
@@ -282,5 +282,7 @@ def test_small_shared_memory(machine, size, severity):
 def test_a_finding_reads_well(machine):
     """As text it has the evidence first, then why and the cure."""
     lines = str(only(snap(machine, shm_bytes=64 << 20))).splitlines()
-    assert lines[0] == "ERROR  this VM: the shared memory of /dev/shm holds 64 MiB"
-    assert [line.split()[0] for line in lines[1:]] == ["why", "cure", "rule"]
+    assert lines[0] == "ERROR  this VM"
+    assert lines[1] == "  evidence  the shared memory of /dev/shm holds 64 MiB"
+    labels = [line.split()[0] for line in lines if line[2] != " "]
+    assert labels == ["ERROR", "evidence", "why", "cure", "source"]

@@ -232,16 +232,27 @@ def test_compute_mode(machine, mode, severity, evidence):
     assert "-c DEFAULT" in finding.cure
 
 
-# p2p_refused
+# unified_memory_on, p2p_refused
+
+
+def test_vgpus_with_unified_memory(machine):
+    """Whole A100 vGPUs with PIX and no peer-to-peer look as with unified memory."""
+    nvml = a100_guest("A100-40C", 40, 2, p2p=NOT_SUPPORTED)
+    (finding,) = diagnose(seen(machine, nvml))
+    assert (finding.rule, finding.subject) == ("unified_memory_on", "GPUs 0-1")
+    assert "the guest cannot read that switch" in finding.evidence
+    assert "enable_uvm = 0" in finding.cure
+    assert found(machine, a100_guest("A100-40C", 40, 2), "unified_memory_on") == []
 
 
 def test_vgpus_without_peer_to_peer(machine):
-    """Whole vGPUs that NVML refuses peer-to-peer are told of unified memory."""
-    nvml = a100_guest("A100-40C", 40, 2, p2p=NOT_SUPPORTED)
+    """Whole vGPUs of a board that unified memory does not harm are told of device groups."""
+    nvml = a100_guest("H100XM-80C", 80, 2, p2p=NOT_SUPPORTED)
     (finding,) = found(machine, nvml, "p2p_refused")
     assert finding.subject == "GPUs 0-1"
     assert "not supported" in finding.evidence
-    assert "enable_uvm = 0" in finding.cure
+    assert "device group" in finding.cure
+    assert found(machine, nvml, "unified_memory_on") == []
 
 
 def test_fractional_vgpus_may_not(machine):
@@ -273,11 +284,12 @@ def test_bridged_cards_without_peer_to_peer(machine):
 
 
 def test_a_bad_machine_reads_well(machine):
-    """Each finding has its four lines, whatever is wrong, and the worst is first."""
+    """Each finding has its four parts, whatever is wrong, and the worst is first."""
     nvml = changed(hgx_h100(), 0, fabric=(1, 0), held=SLOWDOWN, persistence=0, pcie=(5, 4))
     snapshot = seen(machine, nvml)
     text = describe(snapshot, diagnose(snapshot))
     blocks = text.split("\n\n")[1:]
     assert [block.split()[0] for block in blocks] == ["ERROR", "WARNING", "WARNING", "INFO"]
     for block in blocks:
-        assert [line.split()[0] for line in block.splitlines()[1:]] == ["why", "cure", "rule"]
+        labels = [line.split()[0] for line in block.splitlines()[1:] if line[2] != " "]
+        assert labels == ["evidence", "why", "cure", "source"]

@@ -129,6 +129,48 @@ def test_a_file_alone_is_not_judged(tmp_path):
     assert diagnose(Snapshot.from_nccl_topology(file)) == []
 
 
+# peer_memory_missing
+
+OPEN = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.148.08  Release Build\n"
+CLOSED = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.148.08  Tue May 6 2025\n"
+
+
+def driver(machine, text):
+    machine.write(machine.procfs / "driver/nvidia/version", text)
+    (machine.sysfs / "module").mkdir(exist_ok=True)
+    port = machine.sysfs / "class/infiniband/mlx5_0/device"
+    if not (port / "driver").exists():
+        folder = machine.sysfs / "bus/pci/drivers/mlx5_core"
+        folder.mkdir(parents=True, exist_ok=True)
+        (port.resolve() / "driver").symlink_to(folder)
+    return machine
+
+
+def test_nothing_opens_gpu_memory(switched):
+    """The proprietary driver without nvidia_peermem leaves GPUDirect RDMA unused."""
+    (finding,) = found(taken(driver(switched, CLOSED)), "peer_memory_missing")
+    assert (finding.severity, finding.subject) == ("warning", "GPU 0")
+    assert "proprietary" in finding.evidence
+    assert "modprobe nvidia_peermem" in finding.cure
+    switched.write(switched.sysfs / "module/nvidia_peermem/version", "570.148.08\n")
+    assert found(taken(switched), "peer_memory_missing") == []
+
+
+def test_dma_buf(switched):
+    """The open driver does without the module, on a kernel that is new enough."""
+    assert found(taken(driver(switched, OPEN)), "peer_memory_missing") == []
+    switched.write(switched.procfs / "sys/kernel/osrelease", "5.4.0-150-generic\n")
+    (finding,) = found(taken(switched), "peer_memory_missing")
+    assert finding.severity == "info"
+    assert "5.4.0-150-generic may have no dma-buf" in finding.evidence
+
+
+def test_gpu_memory_that_is_not_wanted(flat):
+    """Where GPU and port are too far apart, that rule speaks and this one does not."""
+    assert found(taken(driver(flat, CLOSED)), "peer_memory_missing") == []
+    assert len(found(taken(flat, TRUE), "peer_memory_missing")) == 1
+
+
 # topology_file_unreadable
 
 
@@ -146,6 +188,43 @@ def test_broken_file(flat):
     (finding,) = found(taken(flat, TRUE[:150]), "topology_file_unreadable")
     assert finding.severity == "error"
     assert "topology.xml" in finding.evidence
+
+
+# topology_file_refused
+
+
+@pytest.mark.parametrize(
+    ("text", "evidence"),
+    [
+        (f'<?xml version="1.0"?>\n{TRUE}', "line 1 has an XML declaration"),
+        (TRUE.replace("\n<cpu", "\n\t<cpu"), "has a tab"),
+        (TRUE.replace(" busid", "\n busid", 1), "ends on another line"),
+        (f"\ufeff{TRUE}", "byte order mark"),
+    ],
+)
+def test_file_that_nccl_stops_at(flat, text, evidence):
+    """What other parsers take and NCCL's does not is an error: no rank would start."""
+    snapshot = taken(flat, text)
+    (finding,) = found(snapshot, "topology_file_refused")
+    assert finding.severity == "error"
+    assert evidence in finding.evidence
+    assert found(Snapshot.from_json(snapshot.to_json()), "topology_file_refused") == [finding]
+    rewritten = taken(flat, snapshot.to_nccl_topology())
+    assert found(rewritten, "topology_file_refused") == []
+
+
+def test_file_that_nccl_takes(flat):
+    """Comments may hold anything, values any blank."""
+    text = "<!-- <?xml?>\t\n<a\n> -->\n" + TRUE.replace("x86_64", "x86\t64")
+    assert found(taken(flat, text), "topology_file_refused") == []
+
+
+def test_a_file_of_another_machine_is_judged(tmp_path):
+    """A file that was sent is judged without the machine that it is for."""
+    file = tmp_path / "topology.xml"
+    file.write_text(f'<?xml version="1.0"?>\n{TRUE}')
+    (finding,) = diagnose(Snapshot.from_nccl_topology(file))
+    assert finding.rule == "topology_file_refused"
 
 
 # topology_sources_differ

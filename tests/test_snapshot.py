@@ -21,6 +21,14 @@ def full(machine):
     return snap(machine, FakeNvml(h100(), vgpu(), mig_a100()))
 
 
+def test_a_snapshot_of_an_earlier_workbench(full):
+    """A field that was added later is unknown, with that reason; all others must be there."""
+    plain = full.to_plain()
+    del plain["pcie"]["topology_file_state"]
+    state = Snapshot.from_plain(plain).pcie.topology_file_state
+    assert "did not look" in state.reason
+
+
 def test_json_round_trip(full, tmp_path):
     """A snapshot comes back from its file equal; what is unknown stays unknown."""
     file = tmp_path / "vm.json"

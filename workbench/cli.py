@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from workbench import __version__
-from workbench.errors import WorkbenchError
+from workbench.errors import UsageError, WorkbenchError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from workbench.doctor import Finding
     from workbench.resources import Snapshot
 
 
@@ -60,13 +61,32 @@ def _add_resources(commands: argparse._SubParsersAction[argparse.ArgumentParser]
         description="Show the GPUs, NICs and limits that this VM was given; what cannot be read "
         "is shown with its reason.",
     )
-    command.add_argument("--json", action="store_true", help="as JSON, to send and load elsewhere")
-    command.add_argument("--file", help="a snapshot written by --json, instead of this VM")
+    _add_sources(command)
+    shown = command.add_mutually_exclusive_group()
+    shown.add_argument("--json", action="store_true", help="as JSON, to send and load elsewhere")
+    shown.add_argument(
+        "--write-topology", metavar="FILE", type=Path,
+        help="write a topology file for NCCL_TOPO_FILE, of what this VM shows or was told",
+    )  # fmt: skip
     command.set_defaults(run=_resources)
 
 
+def _add_sources(command: argparse.ArgumentParser) -> None:
+    sources = command.add_mutually_exclusive_group()
+    sources.add_argument("--file", help="a snapshot written by `resources --json`, not this VM")
+    sources.add_argument(
+        "--topology", metavar="FILE", help="a VM as its topology file (NCCL_TOPO_FILE) tells of it"
+    )
+
+
 def _resources(arguments: argparse.Namespace) -> int:
-    snapshot = _snapshot(arguments.file)
+    snapshot = _snapshot(arguments)
+    if arguments.write_topology is not None:
+        from workbench.resources.nccl_topology_text import write_topology
+
+        write_topology(snapshot, arguments.write_topology)
+        print(f"Wrote {arguments.write_topology}: NCCL_TOPO_FILE={arguments.write_topology}")
+        return 0
     print(snapshot.to_json() if arguments.json else snapshot)
     return 0
 
@@ -76,25 +96,50 @@ def _add_doctor(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         "doctor",
         help="find what is set up wrong in this VM, and the cure",
         description="Find what is set up wrong in this VM, why it costs, and the setting that "
-        "cures it. The exit status is 1 where an error was found.",
+        "cures it. Of several VMs it also says how they are unlike. The exit status is 1 where an "
+        "error was found.",
     )
-    command.add_argument("--file", help="a snapshot written by `resources --json`")
+    command.add_argument(
+        "files", nargs="*", metavar="FILE",
+        help="snapshots of `resources --json`, or topology files, instead of this VM",
+    )  # fmt: skip
+    _add_sources(command)
     command.set_defaults(run=_doctor)
 
 
 def _doctor(arguments: argparse.Namespace) -> int:
-    from workbench.doctor import describe, diagnose
+    from workbench.doctor import describe, describe_all, diagnose, diagnose_all
+    from workbench.resources.sent import load_vms
 
-    snapshot = _snapshot(arguments.file)
+    if arguments.files and (arguments.file or arguments.topology):
+        raise UsageError(
+            f"{' '.join(arguments.files)} and --file or --topology were asked for: name all files "
+            "without an option"
+        )
+    if len(arguments.files) > 1:
+        vms = load_vms(arguments.files)
+        found = {vm: diagnose(snapshot) for vm, snapshot in vms.items()}
+        across = diagnose_all(vms)
+        print(describe_all(vms, found, across))
+        return _status([*across, *(one for each in found.values() for one in each)])
+    arguments.file = arguments.files[0] if arguments.files else arguments.file
+    snapshot = _snapshot(arguments)
     findings = diagnose(snapshot)
     print(describe(snapshot, findings))
+    return _status(findings)
+
+
+def _status(findings: Sequence[Finding]) -> int:
     return 1 if any(finding.severity == "error" for finding in findings) else 0
 
 
-def _snapshot(file: str | None) -> Snapshot:
+def _snapshot(arguments: argparse.Namespace) -> Snapshot:
     from workbench.resources import Snapshot, take_snapshot
+    from workbench.resources.sent import load
 
-    return take_snapshot() if file is None else Snapshot.load(file)
+    if arguments.topology is not None:
+        return Snapshot.from_nccl_topology(arguments.topology)
+    return take_snapshot() if arguments.file is None else load(arguments.file)
 
 
 def _add_build_horovod(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

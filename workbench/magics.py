@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     from IPython.core.interactiveshell import InteractiveShell
 
+    from workbench.resources import Snapshot
+
 _VIEWS = (
     *("live", "summary", "table", "waterfall", "ranks", "collectives"),
     *("list", "open", "compare"),
@@ -144,21 +146,36 @@ class WorkbenchMagics(Magics):
         return timings_view(registry.required(), args.view)
 
     @magic_arguments()
+    @argument("file", nargs="?", help="a snapshot or a topology file, instead of this machine")
+    @argument("--write-topology", metavar="FILE", default=None, help="write a topology file")
     @line_magic
     def resources(self, line: str) -> Any:
-        """Show what this machine has."""
-        _parse(self.resources, line)
+        """Show what this machine has, or the VM that a file tells of."""
+        args = _parse(self.resources, line)
         from workbench.widgets.machine import resources_view
 
-        return resources_view()
+        view = resources_view(_sent(args.file))
+        if args.write_topology:
+            from workbench.resources.nccl_topology_text import write_topology
+
+            write_topology(view.snapshot, args.write_topology)
+        return view
 
     @magic_arguments()
+    @argument("files", nargs="*", help="snapshots or topology files, instead of this machine")
     @argument("--hosts", default=None, help="look at VMs instead: vm1:2,vm2:2, or a host file")
     @argument("--ssh-config", default=None, help="an ssh client configuration of its own")
     @line_magic
     def doctor(self, line: str) -> Any:
         """Show what is set up wrong on this machine, or on VMs, why it costs, and the cure."""
         args = _parse(self.doctor, line)
+        if args.hosts and args.files:
+            raise UsageError(f"%doctor {line} was asked for: name VMs or files, not both")
+        if len(args.files) > 1:
+            from workbench.resources.sent import load_vms
+            from workbench.widgets.findings import VmsView
+
+            return VmsView(load_vms(args.files))
         if args.hosts:
             from workbench.cluster.survey import survey
             from workbench.widgets.survey import SurveyView
@@ -166,7 +183,7 @@ class WorkbenchMagics(Magics):
             return SurveyView(survey(args.hosts, args.ssh_config))
         from workbench.widgets.machine import doctor_view
 
-        return doctor_view()
+        return doctor_view(_sent(args.files[0] if args.files else None))
 
     @magic_arguments()
     @argument("--latest", type=int, metavar="N", help="look at the newest N iterations")
@@ -184,6 +201,15 @@ class WorkbenchMagics(Magics):
     def _namespace(self) -> dict[str, Any]:
         namespace: dict[str, Any] = self.shell.user_ns
         return namespace
+
+
+def _sent(file: str | None) -> Snapshot | None:
+    """Read a file that was sent; None where none is named."""
+    if file is None:
+        return None
+    from workbench.resources.sent import load
+
+    return load(file)
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from typing import Any
 from workbench.cluster.agent import Agent
 from workbench.cluster.background import at_once
 from workbench.cluster.network import Link
+from workbench.doctor import diagnose_all
 from workbench.errors import HorovodMissing, StartFailed
 from workbench.resources import Snapshot
 
@@ -89,7 +90,7 @@ def look(agents: list[Agent], links: list[Link], slots: list[int]) -> Preflight:
         ),
         *_clocks(agents, clocks),
         *_mtus(agents, links),
-        *_gpus_alike(agents),
+        *_unlike(agents),
     ]
     rows = [
         _row(agent, link, count) for agent, link, count in zip(agents, links, slots, strict=True)
@@ -172,15 +173,6 @@ def _alike(agents: list[Agent]) -> Iterable[Problem]:
             yield Problem(
                 odd, True, f"{name} differs ({told})", "install the same version on every VM"
             )
-    drivers = {
-        agent.name: ", ".join(sorted({str(g.driver_version) for g in _snapshot(agent).gpus}))
-        for agent in agents
-    }
-    if len(set(drivers.values()) - {""}) > 1:
-        told = ", ".join(f"{vm} has {value or 'none'}" for vm, value in drivers.items())
-        yield Problem(
-            _odd_one(drivers), False, f"NVIDIA driver differs ({told})", "use the same on every VM"
-        )
 
 
 def _odd_one(values: dict[str, Any]) -> str:
@@ -244,10 +236,11 @@ def _clocks(agents: list[Agent], offsets: list[float]) -> Iterable[Problem]:
 
 
 def _mtus(agents: list[Agent], links: list[Link]) -> Iterable[Problem]:
+    """The links are alike; of RDMA ports the doctor says so."""
     found = {}
     for agent, link in zip(agents, links, strict=True):
         nic = next((nic for nic in _snapshot(agent).nics if nic.name == link.interface), None)
-        if nic is not None and isinstance(nic.mtu, int):
+        if nic is not None and nic.kind != "rdma" and isinstance(nic.mtu, int):
             found[agent.name] = nic.mtu
     if len(set(found.values())) > 1:
         told = ", ".join(f"{vm} has {mtu}" for vm, mtu in found.items())
@@ -259,13 +252,9 @@ def _mtus(agents: list[Agent], links: list[Link]) -> Iterable[Problem]:
         )
 
 
-def _gpus_alike(agents: list[Agent]) -> Iterable[Problem]:
-    found = {agent.name: bool(_snapshot(agent).gpus) for agent in agents}
-    if len(set(found.values())) > 1:
-        without = [vm for vm, has in found.items() if not has]
-        yield Problem(
-            without[0],
-            True,
-            f"no GPU was found on {', '.join(without)}, the other VMs have some",
-            "give every VM GPUs, or leave those VMs out",
-        )
+def _unlike(agents: list[Agent]) -> Iterable[Problem]:
+    """What the doctor finds in the VMs' hardware beside each other."""
+    for found in diagnose_all({agent.name: _snapshot(agent) for agent in agents}):
+        if found.severity != "info":
+            fatal = found.rule == "gpus_unlike" and found.severity == "error"
+            yield Problem(found.subject, fatal, found.evidence, found.cure)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from workbench.doctor.diagnosis import describe, diagnose
+from workbench.doctor.diagnosis import diagnose, diagnose_all
 from workbench.doctor.finding import Finding, Severity
+from workbench.doctor.text import describe, describe_all
 
-__all__ = ["Finding", "Severity", "describe", "diagnose"]
+__all__ = ["Finding", "Severity", "describe", "describe_all", "diagnose", "diagnose_all"]

@@ -42,10 +42,7 @@ class Finding:
     source: str
 
     def __str__(self) -> str:
-        """Write the finding for a terminal."""
-        return (
-            f"{self.severity.upper()}  {self.subject}: {self.evidence}\n"
-            f"  why   {self.why}\n"
-            f"  cure  {self.cure}\n"
-            f"  rule  {self.rule} ({self.source})"
-        )
+        """Write the finding for a terminal, as wide as that is."""
+        from workbench.doctor.text import paragraphs  # it takes findings
+
+        return paragraphs(self)

@@ -47,7 +47,8 @@ def decode(cls: type[C], data: Any, where: str) -> C:
     Raises
     ------
     SnapshotError
-        A field is missing or holds something else than its type.
+        A field is missing that has no `Unknown` by default, or holds something else than
+        its type.
     """
     if not isinstance(data, dict):
         raise SnapshotError(f"{where}: expected an object, found {_describe(data)}")
@@ -56,6 +57,8 @@ def decode(cls: type[C], data: Any, where: str) -> C:
     for field in dataclasses.fields(cls):  # type: ignore[arg-type]  # callers give dataclasses
         place = f"{where}.{field.name}" if where else field.name
         if field.name not in data:
+            if isinstance(field.default, Unknown):  # a field that earlier snapshots lack
+                continue
             raise SnapshotError(f"{place} is missing: the file was cut or edited; take it again")
         values[field.name] = _decode_value(hints[field.name], data[field.name], place)
     return cls(**values)

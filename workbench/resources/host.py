@@ -20,6 +20,7 @@ from workbench.resources.unknown import Unknown
 _NVIDIA = "0x10de"
 _DISPLAY_CLASS = "0x03"
 _CAP_IPC_LOCK = 14  # linux/capability.h
+_PEER_MEMORY = ("nvidia_peermem", "nv_peer_mem")
 _CLOCK = "current_clocksource"
 _SHM = "/dev/shm"  # noqa: S108  # asked for its size, nothing is written
 
@@ -46,6 +47,8 @@ def probe_host(sysfs: Path, procfs: Path, devfs: Path, nccl: NcclSettings) -> Ho
         clock_source=read_text(sysfs / "devices/system/clocksource/clocksource0" / _CLOCK),
         usable_numa_nodes=_usable_numa_nodes(sysfs),
         nccl_settings=nccl.all(),
+        nvidia_module=_nvidia_module(procfs),
+        peer_memory_modules=_peer_memory_modules(sysfs),
     )
 
 
@@ -141,6 +144,20 @@ def _rdma_device_nodes(devfs: Path) -> tuple[str, ...] | Unknown:
     if not os.access(folder, os.R_OK | os.X_OK):
         return Unknown(f"{folder} needs root")
     return tuple(node.name for node in children(folder) if not node.is_dir())
+
+
+def _nvidia_module(procfs: Path) -> str | Unknown:
+    text = read_text(procfs / "driver/nvidia/version")
+    if isinstance(text, Unknown):
+        return text
+    return "open" if "Open Kernel Module" in text else "proprietary"
+
+
+def _peer_memory_modules(sysfs: Path) -> tuple[str, ...] | Unknown:
+    modules = sysfs / "module"
+    if not modules.is_dir():
+        return Unknown(f"{modules} does not exist")
+    return tuple(name for name in _PEER_MEMORY if (modules / name).exists())
 
 
 def _nvidia_pci_addresses(sysfs: Path) -> tuple[str, ...] | Unknown:

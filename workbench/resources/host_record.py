@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from workbench.resources.unknown import Unknown
+from workbench.resources.unknown import EARLIER, Unknown
 
 UNLIMITED = "unlimited"
 """What a limit says where the kernel sets none; it is known, so not `Unknown`."""
@@ -54,6 +54,11 @@ class Host:
         NUMA nodes that have a CPU which this process may run on.
     nccl_settings
         NCCL's settings as this process has them: environment, then ``nccl.conf``.
+    nvidia_module
+        ``"open"`` or ``"proprietary"``: which of NVIDIA's kernel modules is loaded.
+    peer_memory_modules
+        Those loaded that open GPU memory to NICs (``"nvidia_peermem"``); the open
+        module does so without one, by dma-buf.
     """
 
     hostname: str | Unknown
@@ -74,3 +79,5 @@ class Host:
     clock_source: str | Unknown
     usable_numa_nodes: tuple[int, ...] | Unknown
     nccl_settings: Mapping[str, str] | Unknown
+    nvidia_module: str | Unknown = EARLIER
+    peer_memory_modules: tuple[str, ...] | Unknown = EARLIER

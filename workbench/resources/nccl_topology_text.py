@@ -4,13 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING
 
+from workbench.errors import SnapshotError
 from workbench.resources.distances import switches_above
 from workbench.resources.pcie import SYSFS, PciDevice, PciTree
 from workbench.resources.unknown import Unknown
 
+if TYPE_CHECKING:
+    from workbench.resources.snapshot import Snapshot
+
 # NCCL must know what a device is; the rest it looks up itself where it is left out.
 _CLASSES = {"gpu": "0x030200", "nic": "0x020000", "bridge": "0x060400"}
+
+
+def write_topology(snapshot: Snapshot, path: str | Path) -> None:
+    """Write `Snapshot.to_nccl_topology` to a file.
+
+    Raises
+    ------
+    SnapshotError
+        The snapshot has no PCIe tree with a GPU or a NIC, or the file cannot be written.
+    """
+    text = snapshot.to_nccl_topology()
+    try:
+        Path(path).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise SnapshotError(f"cannot write the topology file {path}: {error.strerror}") from error
 
 
 def topology_text(tree: PciTree) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from workbench.resources.unknown import Unknown
+from workbench.resources.unknown import EARLIER, Unknown
 
 SYSFS = "sysfs"
 """Source: what the guest's kernel sees."""
@@ -205,6 +205,24 @@ class Difference:
 
 
 @dataclass(frozen=True)
+class TopologyFileState:
+    """How NCCL fares with the topology file that it tries.
+
+    Attributes
+    ----------
+    status
+        ``"read"``; ``"none"``: no setting names one, and there is none where NCCL looks;
+        ``"missing"``: one is named and not there; ``"broken"``: it is no topology file;
+        ``"refused"``: it is one, but NCCL's own parser stops at it.
+    why
+        In plain words; empty where it is read.
+    """
+
+    status: str
+    why: str
+
+
+@dataclass(frozen=True)
 class Pcie:
     """PCIe of one VM.
 
@@ -221,6 +239,8 @@ class Pcie:
         The topology file that NCCL reads in this VM, or why it reads none.
     peer_memory
         The kernel module that lets NICs reach GPU memory, with its version.
+    topology_file_state
+        How NCCL fares with that file.
     """
 
     trees: tuple[PciTree, ...]
@@ -228,6 +248,7 @@ class Pcie:
     gpudirect: tuple[GpuDirect, ...]
     topology_file: str | Unknown
     peer_memory: str | Unknown
+    topology_file_state: TopologyFileState | Unknown = EARLIER
 
     def tree(self, source: str) -> PciTree | None:
         """Give the tree of one source, or None."""

@@ -9,16 +9,17 @@ from workbench.errors import SnapshotError
 from workbench.resources.distances import all_distances
 from workbench.resources.gpu_records import Gpu, GpuPair
 from workbench.resources.gpudirect import judge, peer_memory
+from workbench.resources.nccl_parser import objection
 from workbench.resources.nccl_settings import NcclSettings
 from workbench.resources.nccl_topology import read_topology
 from workbench.resources.pci_sysfs import numa_nodes, read_tree
-from workbench.resources.pcie import NVML, Distance, Pcie, PciTree
+from workbench.resources.pcie import NVML, Distance, Pcie, PciTree, TopologyFileState
 from workbench.resources.unknown import Unknown
 
 
 def probe_pcie(sysfs: Path, settings: NcclSettings) -> Pcie:
     """Read the trees that this VM has: its topology file's, and sysfs's."""
-    told, seen = _told(settings), read_tree(sysfs)
+    (told, state), seen = _told(settings), read_tree(sysfs)
     trees = [tree for tree in (told, seen) if isinstance(tree, PciTree)]
     nodes = numa_nodes(sysfs)
     return Pcie(
@@ -27,6 +28,7 @@ def probe_pcie(sysfs: Path, settings: NcclSettings) -> Pcie:
         gpudirect=tuple(judge(trees, settings, nodes)),
         topology_file=told.origin if isinstance(told, PciTree) else told,
         peer_memory=peer_memory(sysfs),
+        topology_file_state=state,
     )
 
 
@@ -39,13 +41,23 @@ def by_nvml(gpus: Iterable[Gpu], pairs: Iterable[GpuPair]) -> Iterator[Distance]
             yield Distance(a, b, pair.topology, NVML)
 
 
-def _told(settings: NcclSettings) -> PciTree | Unknown:
+def state_of_file(path: str | Path) -> TopologyFileState:
+    """Say how NCCL fares with a topology file that could be read here."""
+    why = objection(path)
+    return TopologyFileState("read", "") if why is None else TopologyFileState("refused", why)
+
+
+def _told(settings: NcclSettings) -> tuple[PciTree | Unknown, TopologyFileState]:
     path, setting = settings.topology_file()
     if not path.exists():
         if setting is None:
-            return Unknown(f"NCCL_TOPO_FILE is not set, and {path} does not exist")
-        return Unknown(f"{setting} names {path}, which does not exist: NCCL goes by sysfs")
+            status, why = "none", f"NCCL_TOPO_FILE is not set, and {path} does not exist"
+        else:
+            status = "missing"
+            why = f"{setting} names {path}, which does not exist: NCCL goes by sysfs"
+        return Unknown(why), TopologyFileState(status, why)
     try:
-        return read_topology(path)
+        return read_topology(path), state_of_file(path)
     except SnapshotError as error:
-        return Unknown(f"{error}. NCCL reads this file when it starts")
+        why = f"{error}. NCCL reads this file when it starts"
+        return Unknown(why), TopologyFileState("broken", why)

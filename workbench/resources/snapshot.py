@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from workbench.errors import SnapshotError
 from workbench.resources.codec import decode, encode
@@ -14,6 +14,9 @@ from workbench.resources.gpu_records import Gpu, GpuPair
 from workbench.resources.host_record import Host
 from workbench.resources.pcie import Pcie
 from workbench.resources.unknown import Unknown
+
+if TYPE_CHECKING:
+    from workbench.resources.naming import DeviceLike
 
 _PARTS = ("host", "gpus", "nics", "pcie")
 
@@ -178,6 +181,33 @@ class Snapshot:
         except (OSError, UnicodeDecodeError) as error:
             raise SnapshotError(f"cannot read the snapshot {path}: {error}") from error
         return _from_json(text, str(path))
+
+    def distance(self, a: DeviceLike, b: DeviceLike) -> str | Unknown:
+        """Say how far two GPUs or NICs are apart: what the data between them crosses.
+
+        Parameters
+        ----------
+        a, b
+            Records of this snapshot, GPUs' indices, or names: a UUID, an interface, an
+            RDMA device, a PCI address.
+
+        Returns
+        -------
+        str or Unknown
+            ``"LOC"`` (one and the same, also two MIG devices or ports of one PCI function),
+            ``"NVLINK"`` (two GPUs that reach each other over it), or the way over PCIe:
+            ``"PIX"``, ``"PXB"``, ``"PHB"``, ``"NODE"``, ``"SYS"``, ``"INTERNAL"`` (see
+            `Distance`), by the source that NCCL goes by. Where nothing tells of NVLinks,
+            as in most topology files and vGPU guests, that is the way over PCIe.
+
+        Raises
+        ------
+        UsageError
+            There is no such device in this VM.
+        """
+        from workbench.resources.nearness import nearness  # imports this module's names
+
+        return nearness(self, a, b)
 
     @classmethod
     def from_nccl_topology(cls, path: str | Path) -> Snapshot:

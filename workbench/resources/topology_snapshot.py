@@ -15,6 +15,7 @@ from workbench.resources.host import unknown_host
 from workbench.resources.nccl_settings import NcclSettings
 from workbench.resources.nccl_topology import parse_topology, read_topology
 from workbench.resources.pcie import PciDevice, Pcie, PciTree
+from workbench.resources.pcie_probe import state_of_file
 from workbench.resources.snapshot import Nic, Probe, Snapshot
 from workbench.resources.unknown import Unknown
 
@@ -82,6 +83,7 @@ def _pcie(tree: PciTree) -> Pcie:
         gpudirect=tuple(judge([tree], NcclSettings({}, Path("/nonexistent")), 0)),
         topology_file=tree.origin,
         peer_memory=Unknown(_WHY),
+        topology_file_state=state_of_file(tree.origin),
     )
 
 

@@ -20,3 +20,7 @@ class Unknown:
 
     def __str__(self) -> str:
         return f"unknown ({self.reason})"
+
+
+EARLIER = Unknown("the workbench that took this snapshot did not look")
+"""A field that snapshots of earlier workbenches do not have."""

@@ -5,18 +5,18 @@ from __future__ import annotations
 from html import escape
 from typing import Any
 
-from workbench.doctor import Finding, describe, diagnose
+from workbench.doctor import diagnose
 from workbench.resources import Snapshot, Unknown, take_snapshot
 from workbench.resources.distance_matrix import matrix
 from workbench.resources.gpu_summary import nvlink_words, profile_words
-from workbench.resources.summary import show_bytes
+from workbench.resources.summary import lines, show_bytes
+from workbench.widgets.findings import FindingsView
 
 _TABLE = (
     "color:inherit;border-collapse:collapse;font-size:12px;"
     "font-variant-numeric:tabular-nums;margin:4px 0 12px 0"
 )
 _CELL = "padding:2px 12px 2px 0;text-align:left;vertical-align:top"
-_SIGNS = {"error": "\u2716", "warning": "\u26a0", "info": "\u2139"}
 
 
 def resources_view(snapshot: Snapshot | None = None) -> ResourcesView:
@@ -40,6 +40,9 @@ class ResourcesView:
         return str(self.snapshot)
 
     def _repr_html_(self) -> str:
+        probe = self.snapshot.probes.get("host")
+        if probe is not None and probe.status == "absent":  # of a topology file: places, no more
+            return _text("\n".join(lines(self.snapshot)))
         host = self.snapshot.host
         cpus = f"{_plain(host.cpus)} usable of {_plain(host.cpus_total)}"
         facts = {
@@ -85,7 +88,7 @@ class ResourcesView:
 
     def _matrix(self) -> str:
         text = "\n".join(matrix(self.snapshot))
-        return f'<pre style="font-size:12px;margin:4px 0">{escape(text)}</pre>' if text else ""
+        return _text(text) if text else ""
 
     def _part(self, probe: str, what: str, head: list[str], rows: list[list[Any]]) -> str:
         if rows:
@@ -95,24 +98,8 @@ class ResourcesView:
         return f'<p style="font-size:12px;margin:4px 0">No {what}: {escape(reason)}</p>'
 
 
-class FindingsView:
-    """Findings as a table; as text, what `workbench doctor` prints."""
-
-    def __init__(self, snapshot: Snapshot, findings: list[Finding]) -> None:
-        self.snapshot = snapshot
-        self.findings = findings
-
-    def __repr__(self) -> str:
-        return describe(self.snapshot, self.findings)
-
-    def _repr_html_(self) -> str:
-        if not self.findings:
-            return f"<p>{escape(repr(self))}</p>"
-        rows = [
-            [f"{_SIGNS[f.severity]} {f.severity}", f.subject, f.evidence, f.why, f.cure, f.source]
-            for f in self.findings
-        ]
-        return table(["", "about", "what was read", "what it costs", "cure", "source"], rows)
+def _text(text: str) -> str:
+    return f'<pre style="font-size:12px;margin:4px 0">{escape(text)}</pre>'
 
 
 def table(head: list[str], rows: list[list[Any]]) -> str:

@@ -6,14 +6,14 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from workbench.doctor import diagnose
+from workbench.doctor.text import paragraphs, verdict
+from workbench.widgets.findings import SIGNS, cards, said
 from workbench.widgets.machine import table
 
 if TYPE_CHECKING:
     from workbench.cluster.survey import Survey
 
 _GOOD = "All of them reach each other, and have the same versions."
-
-_SIGNS = {"error": "\u2716", "warning": "\u26a0"}
 
 
 class SurveyView:
@@ -30,12 +30,10 @@ class SurveyView:
         self._problems = [
             [_sign(fatal=p.fatal), p.vm, p.what, p.cure] for p in survey.preflight.problems
         ]
-        self._problems += [
-            [f"{_SIGNS[f.severity]} {f.severity}", vm, f"{f.subject}: {f.evidence}", f.cure]
+        self._findings = {
+            vm: (snapshot, [one for one in diagnose(snapshot) if one.severity != "info"])
             for vm, snapshot in survey.snapshots.items()
-            for f in diagnose(snapshot)
-            if f.severity in _SIGNS
-        ]
+        }
 
     def __repr__(self) -> str:
         parts = []
@@ -46,16 +44,24 @@ class SurveyView:
         parts += [f"{sign} {vm}: {what}\n  cure: {cure}" for sign, vm, what, cure in self._problems]
         if not self._problems:
             parts.append(_GOOD)
+        for vm, (snapshot, found) in self._findings.items():
+            if found:
+                parts += ["", verdict(snapshot, found, vm), *map(paragraphs, found)]
         return "\n".join(parts)
 
     def _repr_html_(self) -> str:
         rows = [list(row.values()) for row in self._rows]
         text = table(list(self._rows[0]), rows) if rows else ""
         if self._problems:
-            return text + table(["", "VM", "what was found", "cure"], self._problems)
-        return f'{text}<p style="font-size:12px;margin:4px 0">{escape(_GOOD)}</p>'
+            text += table(["", "VM", "what was found", "cure"], self._problems)
+        else:
+            text += f'<p style="font-size:12px;margin:4px 0">{escape(_GOOD)}</p>'
+        for vm, (snapshot, found) in self._findings.items():
+            if found:
+                text += said(verdict(snapshot, found, vm)) + cards(found)
+        return text
 
 
 def _sign(*, fatal: bool) -> str:
     severity = "error" if fatal else "warning"
-    return f"{_SIGNS[severity]} {severity}"
+    return f"{SIGNS[severity]} {severity}"

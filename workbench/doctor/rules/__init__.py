@@ -25,6 +25,7 @@ from workbench.doctor.rules.nvlink_fewer_than_model import nvlink_fewer_than_mod
 from workbench.doctor.rules.open_files_limit import open_files_limit
 from workbench.doctor.rules.p2p_refused import p2p_refused
 from workbench.doctor.rules.pcie_link_reduced import pcie_link_reduced
+from workbench.doctor.rules.peer_memory_missing import peer_memory_missing
 from workbench.doctor.rules.persistence_mode_off import persistence_mode_off
 from workbench.doctor.rules.probe_failed import probe_failed
 from workbench.doctor.rules.pvrdma import pvrdma
@@ -38,8 +39,10 @@ from workbench.doctor.rules.roce_without_v2_gid import roce_without_v2_gid
 from workbench.doctor.rules.shm_size import shm_size
 from workbench.doctor.rules.throttled import throttled
 from workbench.doctor.rules.topology_file_missing import topology_file_missing
+from workbench.doctor.rules.topology_file_refused import topology_file_refused
 from workbench.doctor.rules.topology_file_unreadable import topology_file_unreadable
 from workbench.doctor.rules.topology_sources_differ import topology_sources_differ
+from workbench.doctor.rules.unified_memory_on import unified_memory_on
 from workbench.doctor.rules.vgpu_unlicensed import vgpu_unlicensed
 from workbench.doctor.rules.vgpu_without_p2p import vgpu_without_p2p
 from workbench.resources import Snapshot
@@ -48,9 +51,12 @@ RULES: tuple[Callable[[Snapshot], Iterable[Finding]], ...] = (
     probe_failed,
     driver_not_loaded,
     vgpu_without_p2p,
+    unified_memory_on,
     gpu_nic_too_far,
+    peer_memory_missing,
     topology_file_missing,
     topology_file_unreadable,
+    topology_file_refused,
     topology_sources_differ,
     acs_redirect,
     ats_off,

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from workbench.doctor.finding import Finding
 from workbench.doctor.gpu_links import links_up
 from workbench.doctor.several import first_of
+from workbench.doctor.unified_memory import shows_unified_memory
 from workbench.resources import Gpu, Snapshot, Unknown
 from workbench.resources.vgpu import VgpuProfile
 
 _VGPU = (
-    "On A100 in vSphere: `pciPassthru<n>.cfg.enable_uvm = 0` in the VM's settings for each vGPU. "
     "Ask the administrator whether the vGPUs are from one device group and on GPUs that NVLink "
     "joins."
 )
@@ -30,7 +30,9 @@ def p2p_refused(snapshot: Snapshot) -> Iterator[Finding]:
     for pair in snapshot.gpu_pairs:
         one, other = gpus.get(pair.first), gpus.get(pair.second)
         said = pair.p2p_nvlink
-        if one and other and isinstance(said, str) and said != "ok" and _should(one, other):
+        if one is None or other is None or shows_unified_memory(pair, one, other):
+            continue  # that rule speaks
+        if isinstance(said, str) and said != "ok" and _should(one, other):
             of = found.setdefault((said, one.form == "vgpu"), [])
             of.append(f"{pair.first}-{pair.second}")
     for (said, vgpu), pairs in found.items():

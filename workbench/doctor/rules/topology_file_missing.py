@@ -8,10 +8,7 @@ from workbench.doctor.finding import Finding
 from workbench.doctor.pci_names import has_rdma
 from workbench.resources import Snapshot, Unknown
 from workbench.resources.distances import endpoints, switches_above
-from workbench.resources.pcie import SYSFS, TOPOLOGY_FILE, Pcie
-
-# `pcie_probe`'s words for a VM that has none, unlike one that is named and cannot be read.
-_NONE = "NCCL_TOPO_FILE is not set"
+from workbench.resources.pcie import SYSFS, Pcie
 
 
 def topology_file_missing(snapshot: Snapshot) -> Iterator[Finding]:
@@ -38,9 +35,8 @@ def topology_file_missing(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def _has_none(pcie: Pcie) -> bool:
-    file = pcie.topology_file
-    no_tree = pcie.tree(TOPOLOGY_FILE) is None
-    return no_tree and isinstance(file, Unknown) and file.reason.startswith(_NONE)
+    state = pcie.topology_file_state
+    return not isinstance(state, Unknown) and state.status == "none"
 
 
 def _flat(pcie: Pcie) -> tuple[int, int]:

@@ -7,22 +7,18 @@ from collections.abc import Iterator
 from workbench.doctor.finding import Finding
 from workbench.resources import Snapshot, Unknown
 
-# The ends of `pcie_probe`'s reasons for the one and the other.
-_NOT_THERE = "which does not exist: NCCL goes by sysfs"
-_BROKEN = "NCCL reads this file when it starts"
-
 
 def topology_file_unreadable(snapshot: Snapshot) -> Iterator[Finding]:
     """Find a topology file that NCCL tries to read and that cannot be read here."""
-    file = Unknown("") if isinstance(snapshot.pcie, Unknown) else snapshot.pcie.topology_file
-    if not isinstance(file, Unknown) or not file.reason.endswith((_NOT_THERE, _BROKEN)):
+    state = Unknown("") if isinstance(snapshot.pcie, Unknown) else snapshot.pcie.topology_file_state
+    if isinstance(state, Unknown) or state.status not in ("missing", "broken"):
         return
-    broken = file.reason.endswith(_BROKEN)
+    broken = state.status == "broken"
     yield Finding(
         rule="topology_file_unreadable",
         severity="error" if broken else "warning",
         subject="this VM",
-        evidence=file.reason,
+        evidence=state.why,
         why="NCCL may refuse to start over such a file."
         if broken
         else "NCCL then takes the tree that the VM shows for the true one, and may leave "

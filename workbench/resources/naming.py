@@ -1,0 +1,84 @@
+"""Finding a device of a snapshot by any of its names."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+from workbench.errors import UsageError
+from workbench.resources.gpu_records import Gpu
+from workbench.resources.unknown import Unknown
+
+if TYPE_CHECKING:
+    from workbench.resources.snapshot import Nic, Snapshot
+
+DeviceLike: TypeAlias = "Gpu | Nic | int | str"
+"""A record, a GPU's index, or a name: UUID, interface, RDMA device, PCI address."""
+
+_GPU = re.compile(r"(?:gpu ?)?(\d+)", re.IGNORECASE)
+_PCI = re.compile(r"([0-9a-f]{1,8}):([0-9a-f]{2}:[0-9a-f]{2}\.[0-7])", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Device:
+    """A device of a snapshot: its PCI address, and its record if it is a GPU."""
+
+    address: str | Unknown
+    gpu: Gpu | None = None
+
+
+def find_device(snapshot: Snapshot, wanted: DeviceLike) -> Device:
+    """Find a GPU or NIC of a snapshot.
+
+    Raises
+    ------
+    UsageError
+        The snapshot has no such device.
+    """
+    for gpu in snapshot.gpus:
+        if wanted == gpu or _is_gpu(gpu, wanted):
+            return Device(gpu.pci_address, gpu)
+    for nic in snapshot.nics:
+        if wanted == nic or _is_nic(nic, wanted):
+            return Device(nic.pci_address)
+    address = as_pci_address(wanted) if isinstance(wanted, str) else None
+    if address is not None and not isinstance(snapshot.pcie, Unknown):
+        for device in snapshot.pcie.there():  # one whose driver is not loaded
+            if device.address == address and device.kind in ("gpu", "nic"):
+                return Device(address)
+    asked = wanted if isinstance(wanted, int | str) else f"a {type(wanted).__name__} of another VM"
+    raise UsageError(f"{asked!r} was asked for: this VM has {_what_there_is(snapshot)}")
+
+
+def as_pci_address(text: str) -> str | None:
+    """Write a PCI address as sysfs does; None where the text is none."""
+    match = _PCI.fullmatch(text.strip())
+    return f"{int(match[1], 16):04x}:{match[2].lower()}" if match else None
+
+
+def _is_gpu(gpu: Gpu, wanted: object) -> bool:
+    if isinstance(wanted, int):
+        return gpu.index == wanted
+    if not isinstance(wanted, str):
+        return False
+    number = _GPU.fullmatch(wanted)
+    if number:
+        return gpu.index == int(number[1])
+    return wanted == gpu.uuid or as_pci_address(wanted) == gpu.pci_address
+
+
+def _is_nic(nic: Nic, wanted: object) -> bool:
+    if not isinstance(wanted, str):
+        return False
+    return wanted in (nic.name, nic.rdma_device) or as_pci_address(wanted) == nic.pci_address
+
+
+def _what_there_is(snapshot: Snapshot) -> str:
+    indices = sorted({gpu.index for gpu in snapshot.gpus})
+    names = [
+        nic.name if isinstance(nic.rdma_device, Unknown) else f"{nic.rdma_device} ({nic.name})"
+        for nic in snapshot.nics
+    ]
+    gpus = f"GPUs {', '.join(map(str, indices))}" if indices else "no GPU"
+    return f"{gpus}; {'NICs ' + ', '.join(names) if names else 'no NIC'}"
