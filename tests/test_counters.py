@@ -10,8 +10,10 @@ from fake_machine import Machine, roce_gids
 from fake_nvml import DRIVER_NOT_LOADED, FakeNvml, h100, mig_a100, vgpu
 
 from workbench.resources import Unknown
+from workbench.resources.codec import decode
 from workbench.resources.counters import Sampler
 from workbench.resources.rates import Rate
+from workbench.resources.usage import Sample
 
 
 @pytest.fixture
@@ -267,7 +269,9 @@ def test_nic_reset_is_no_spike(machine):
 def test_sample_is_plain_json(machine):
     """A sample can be sent as it is; what is unknown carries its reason."""
     with sampler(machine, FakeNvml(vgpu())) as live:
-        plain = json.loads(json.dumps(live.sample().to_plain()))
+        sample = live.sample()
+    plain = json.loads(json.dumps(sample.to_plain()))
+    assert decode(Sample, plain, "") == sample
     assert set(plain) == {"time", "cpu", "memory", "gpus", "nics", "processes"}
     assert plain["cpu"] == {"percent": {"unknown": "needs two samples"}}
     assert set(plain["gpus"][0]["power_w"]) == {"unknown"}

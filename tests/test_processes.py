@@ -88,6 +88,14 @@ def test_a_process_that_ends(machine, live):
     assert processes(live) == {}
 
 
+def test_a_number_that_goes_on_at_once(machine, live):
+    """A kernel's number may be another's by the next sample."""
+    machine.add_process(4000, *IPYTHON)
+    assert set(processes(live)) == {4000}
+    machine.add_process(4000, "sleep", "9", began=2000)
+    assert processes(live) == {}
+
+
 def test_a_kernel_that_was_seen_before_its_exec(machine, live):
     """A new process still has its parent's arguments: it is looked at again."""
     machine.add_process(4000, "jupyter-lab")

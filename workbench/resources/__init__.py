@@ -1,9 +1,10 @@
 """What hardware this VM was given, and how much of it is used.
 
 `take_snapshot` runs the probes (`host.py`, `gpus.py`, `nics.py`, `pcie_probe.py`) and gives one
-frozen `Snapshot`; `counters.Sampler` reads what moves. Nothing here knows of
-Jupyter, and nothing is opened when this is imported. `noticeboard` is how
-processes of one user tell each other what they use.
+frozen `Snapshot`; `counters.Sampler` reads what moves, processes included. Nothing
+here talks to Jupyter, and nothing is opened when this is imported. `noticeboard` is
+how processes of one user tell each other what they use, `rank_notices` how ranks
+say who they are.
 
 A value that cannot be read is an `Unknown` with its reason.
 """

@@ -12,6 +12,7 @@ from workbench.errors import SnapshotError
 from workbench.resources.unknown import Unknown
 
 C = TypeVar("C")
+_PLAIN = frozenset({str, int, float, bool, type(None)})
 
 
 def encode(value: Any) -> Any:
@@ -19,16 +20,27 @@ def encode(value: Any) -> Any:
 
     An `Unknown` becomes ``{"unknown": reason}``.
     """
-    if isinstance(value, Unknown):
+    kind = type(value)
+    if kind in _PLAIN:  # most of what there is
+        return value
+    if kind is Unknown:
         return {"unknown": value.reason}
-    if dataclasses.is_dataclass(value):
-        # Not asdict(): it would take an Unknown apart like any other record.
-        return {f.name: encode(getattr(value, f.name)) for f in dataclasses.fields(value)}
-    if isinstance(value, (list, tuple)):
+    if kind is tuple or kind is list:
         return [encode(item) for item in value]
+    names = _field_names(kind)
+    if names is not None:
+        # Not asdict(): it would take an Unknown apart like any other record.
+        return {name: encode(getattr(value, name)) for name in names}
     if isinstance(value, Mapping):
         return {key: encode(item) for key, item in value.items()}
     return value
+
+
+@functools.cache
+def _field_names(kind: type) -> tuple[str, ...] | None:
+    if not dataclasses.is_dataclass(kind):
+        return None
+    return tuple(field.name for field in dataclasses.fields(kind))
 
 
 def decode(cls: type[C], data: Any, where: str) -> C:

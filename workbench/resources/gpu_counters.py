@@ -100,7 +100,7 @@ class GpuMeter:
         """Let NVML go, unless it hangs."""
         if self._rounds.close(self._limit_s) and self._nvml is not None:
             self._lane.run(self._nvml.close, self._limit_s)
-        self._nvml, self._devices = None, None
+        self._nvml, self._devices, self._rounds = None, None, PcieRounds()
 
     def _read(self) -> GpuReading:
         if self._devices is None:
@@ -117,12 +117,12 @@ class GpuMeter:
         measured: dict[int, Any] = {}
         for place, device in enumerate(self._devices):
             processes = gpu_processes(nvml, device.index, device.handle)
-            pcie = device.pcie.read(nvml, device.handle)
-            if None in pcie:
+            tx, rx = device.pcie.read(nvml, device.handle)
+            last_tx, last_rx = self._rounds.latest(place)
+            if tx is None or rx is None:
                 measured[place] = device.handle
-            last = self._rounds.latest(place)
-            both = tuple(b if a is None else a for a, b in zip(pcie, last, strict=True))
-            gpus.append(self._gpu(nvml, device, processes, both))  # type: ignore[arg-type]  # two
+            pcie = last_tx if tx is None else tx, last_rx if rx is None else rx
+            gpus.append(self._gpu(nvml, device, processes, pcie))
             listed += [] if isinstance(processes, Unknown) else processes
         self._rounds.start(nvml, measured)
         return GpuReading(tuple(gpus), tuple(listed))

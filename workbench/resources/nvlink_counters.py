@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import defaultdict
 from typing import Any, NamedTuple
 
@@ -90,5 +91,7 @@ class NvLinkMeter:
         return total if isinstance(total, Unknown) else total * self._fields.unit_bytes
 
 
-def _wanted(fields: _Fields, links: int) -> list[tuple[int, int]]:
-    return [(field, link) for field in (fields.sent, fields.received) for link in range(links)]
+@functools.cache
+def _wanted(fields: _Fields, links: int) -> tuple[tuple[int, int], ...]:
+    both = fields.sent, fields.received
+    return tuple((field, link) for field in both for link in range(links))

@@ -21,6 +21,7 @@ from workbench.resources.rates import FIRST, Rate
 from workbench.resources.unknown import Unknown
 
 Both = tuple[float | Unknown, float | Unknown]
+Counted = tuple[float | Unknown | None, float | Unknown | None]
 
 # NVML_FI_DEV_PCIE_COUNT_TX_BYTES and _RX_BYTES; "value can be wrapped".
 _FIELDS = ((197, 0), (198, 0))
@@ -39,14 +40,14 @@ class PcieMeter:
         self._clock = WallClock()
         self._wide = [False, False]
 
-    def read(self, nvml: Nvml, handle: Any) -> tuple[float | Unknown | None, ...]:
+    def read(self, nvml: Nvml, handle: Any) -> Counted:
         """Give the bytes per second sent and received; None for a counter that may be narrow."""
         found = read_fields(nvml, handle, _FIELDS)
         if isinstance(found, Unknown):
-            return (None, None)
+            return None, None
         if self._clock.was_set():
             self._rates = (Rate(), Rate())
-        return tuple(self._rate(found[which], which) for which in (0, 1))
+        return self._rate(found[0], 0), self._rate(found[1], 1)
 
     def _rate(self, reading: Reading, which: int) -> float | Unknown | None:
         if isinstance(reading.value, Unknown):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 from workbench.resources.proc import Proc, Stat
@@ -29,6 +29,7 @@ class Role(NamedTuple):
 
 
 OTHER = Role("other")
+StatOf = Callable[[int], Stat | None]
 
 
 class Roles:
@@ -44,9 +45,12 @@ class Roles:
         self._proc = proc
         self._looks: dict[int, int] = {}
         self._commands: dict[int, tuple[str, ...]] = {}
+        self._began: dict[int, int] = {}
         self._turn = 0
 
-    def find(self, pids: set[int], notices: Mapping[int, RankName]) -> dict[int, Role]:
+    def find(
+        self, pids: set[int], notices: Mapping[int, RankName], stat_of: StatOf
+    ) -> dict[int, Role]:
         """Give the role of each kernel and rank.
 
         Parameters
@@ -55,20 +59,28 @@ class Roles:
             All that run.
         notices
             What ranks that run say of themselves.
+        stat_of
+            Reads a process; of one sample, so that each is read once.
         """
+        for pid, began in self._began.items():
+            now = stat_of(pid)
+            if now is not None and now.began != began:  # another process has its number
+                self._looks.pop(pid, None)
         self._look(pids)
-        roles = {pid: Role("kernel", kernel_id=found) for pid, found in self._kernels()}
-        roles |= {pid: Role("rank") for pid in self._nameless_ranks()}
+        self._began = {pid: stat.began for pid in self._commands if (stat := stat_of(pid))}
+        roles = {pid: Role("kernel", kernel_id=found) for pid, found in self._kernels(stat_of)}
+        roles |= {pid: Role("rank") for pid in self._nameless_ranks(stat_of)}
         roles |= {pid: Role("rank", None, *name) for pid, name in notices.items()}
         return roles
 
-    def origin(self, stat: Stat, roles: Mapping[int, Role]) -> Role:
+    @staticmethod
+    def origin(stat: Stat, roles: Mapping[int, Role], stat_of: StatOf) -> Role:
         """Give the role of a process that is neither: what it comes from is told with it."""
         parent: int = stat.parent
         for _ in range(_MOST_PARENTS):
             if parent in roles:
                 return roles[parent]._replace(kind="other")
-            above = self._proc.stat(parent) if parent > 1 else None
+            above = stat_of(parent) if parent > 1 else None
             if above is None:
                 break
             parent = above.parent
@@ -89,12 +101,12 @@ class Roles:
             if _AGENT in arguments or _kernel_id(arguments):
                 self._commands[pid] = arguments
 
-    def _kernels(self) -> Iterator[tuple[int, str]]:
+    def _kernels(self, stat_of: StatOf) -> Iterator[tuple[int, str]]:
         """Walk the kernels: not what they have forked, nor what has only started them."""
         found: dict[int, tuple[str, int]] = {}
         for pid, arguments in self._commands.items():
             kernel_id = _kernel_id(arguments)
-            stat = self._proc.stat(pid) if kernel_id else None
+            stat = stat_of(pid) if kernel_id else None
             if kernel_id and stat and self._commands.get(stat.parent) != arguments:
                 found[pid] = kernel_id, stat.parent
         starters = {
@@ -106,12 +118,12 @@ class Roles:
     def _starts(found: Mapping[int, tuple[str, int]], parent: int, kernel_id: str) -> bool:
         return parent in found and found[parent][0] == kernel_id
 
-    def _nameless_ranks(self) -> Iterator[int]:
+    def _nameless_ranks(self, stat_of: StatOf) -> Iterator[int]:
         """Walk what agents have forked: ranks, though of whom they are is not known."""
         for pid, arguments in self._commands.items():
             if _AGENT in arguments:
-                stat = self._proc.stat(pid)
-                above = self._proc.stat(stat.parent) if stat else None
+                stat = stat_of(pid)
+                above = stat_of(stat.parent) if stat else None
                 if stat is None or above is None or self._commands.get(stat.parent) != arguments:
                     continue
                 # what a rank forks has the same arguments once more

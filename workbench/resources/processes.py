@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -48,26 +49,28 @@ class ProcessMeter:
             pids = self._proc.pids()
         except OSError as error:
             return Unknown(f"/proc cannot be read: {error.strerror}")
-        roles = self._roles.find(pids, self._notices.read(pids))
+        stat_of = functools.cache(self._proc.stat)
+        roles = self._roles.find(pids, self._notices.read(pids), stat_of)
         shares = _shares(on_gpus)
-        stats = {pid: self._proc.stat(pid) for pid in sorted(roles.keys() | shares.keys())}
+        stats = {pid: stat_of(pid) for pid in sorted(roles.keys() | shares.keys())}
         seen = {pid: stat for pid, stat in stats.items() if stat is not None}
         living = {(pid, stat.began) for pid, stat in seen.items()}
         self._rates = {key: self._rates.get(key) or Rate() for key in living}
         self._owners = {key: known for key, known in self._owners.items() if key in living}
         foreign = {pid for pid in shares if pid not in seen or not self._is_owner(pid, seen[pid])}
+
+        def role_of(pid: int, stat: Stat) -> Role:
+            return roles.get(pid) or self._roles.origin(stat, roles, stat_of)
+
         used = [
-            self._use(pid, stat, roles, () if pid in foreign else shares.get(pid, ()))
+            self._use(pid, stat, role_of(pid, stat), () if pid in foreign else shares.get(pid, ()))
             for pid, stat in seen.items()
             if pid in roles or pid not in foreign
         ]
         hidden = (_hidden(pid, shares[pid]) for pid in sorted(foreign))
         return (*used, *hidden)
 
-    def _use(
-        self, pid: int, stat: Stat, roles: dict[int, Role], gpus: tuple[GpuShare, ...]
-    ) -> ProcessUse:
-        role = roles.get(pid) or self._roles.origin(stat, roles)
+    def _use(self, pid: int, stat: Stat, role: Role, gpus: tuple[GpuShare, ...]) -> ProcessUse:
         rate = self._rates[pid, stat.began].update(stat.cpu_s, time.monotonic())
         return ProcessUse(
             pid=pid,
