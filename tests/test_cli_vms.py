@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
+import os
+import pty
+import struct
+import subprocess
+import sys
+import termios
 from dataclasses import replace
 
 import pytest
@@ -145,3 +153,23 @@ def test_the_verdict_comes_first(small):
     findings = diagnose(small)
     first = describe(small, findings).splitlines()[0]
     assert first.startswith("vm-17 (1 GPU, no NICs): 1 error")
+
+
+def test_resources_in_a_terminal(files):
+    """In a terminal long lines are broken where it ends; in a pipe they are as they are."""
+    command = [sys.executable, "-m", "workbench", "resources", "--file", str(files / "a.json")]
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 60, 0, 0))
+    with subprocess.Popen(command, stdout=theirs, stdin=theirs) as process:
+        os.close(theirs)
+        text = b""
+        with contextlib.suppress(OSError):  # how Linux says that the other end is closed
+            while part := os.read(ours, 4096):
+                text += part
+    os.close(ours)
+    assert process.returncode == 0
+    lines = text.decode().splitlines()
+    assert "Host vm-17" in lines
+    assert max(map(len, lines)) <= 60
+    piped = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert max(map(len, piped.splitlines())) > 60

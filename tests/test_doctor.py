@@ -166,10 +166,11 @@ def test_nvidia_device_that_is_no_gpu(machine):
 )
 def test_vgpus_without_p2p(machine, name, evidence):
     """Two vGPUs that are fractional, MIG-backed or of another series have no NVLink."""
-    findings = diagnose(snap(machine, FakeNvml(vgpu(name), vgpu(name))))
-    assert [(x.rule, x.severity) for x in findings] == [("vgpu_without_p2p", "warning")] * 2
-    assert evidence in findings[0].evidence
-    assert "-40C" in findings[0].cure
+    finding = only(snap(machine, FakeNvml(vgpu(name), vgpu(name))))
+    assert (finding.rule, finding.severity) == ("vgpu_without_p2p", "warning")
+    assert finding.subject == "GPUs 0-1"
+    assert evidence in finding.evidence
+    assert "-40C" in finding.cure
 
 
 def test_single_fractional_vgpu(machine):

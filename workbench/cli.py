@@ -7,6 +7,7 @@ runs it and returns the exit status, importing its room only then.
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -87,8 +88,16 @@ def _resources(arguments: argparse.Namespace) -> int:
         write_topology(snapshot, arguments.write_topology)
         print(f"Wrote {arguments.write_topology}: NCCL_TOPO_FILE={arguments.write_topology}")
         return 0
-    print(snapshot.to_json() if arguments.json else snapshot)
+    print(snapshot.to_json() if arguments.json else _as_wide_as_the_terminal(snapshot))
     return 0
+
+
+def _as_wide_as_the_terminal(snapshot: Snapshot) -> str:
+    if not sys.stdout.isatty():
+        return str(snapshot)
+    from workbench.resources.summary import wrapped
+
+    return "\n".join(wrapped(snapshot, shutil.get_terminal_size((100, 24)).columns))
 
 
 def _add_doctor(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

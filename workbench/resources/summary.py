@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator
 from typing import Any
 
@@ -27,6 +28,19 @@ def lines(snapshot: Snapshot) -> Iterator[str]:
     yield from _part(snapshot, "gpus", list(_gpus(snapshot)))
     yield from _part(snapshot, "nics", [line for nic in snapshot.nics for line in _nic(nic)])
     yield from matrix(snapshot)
+
+
+def wrapped(snapshot: Snapshot, width: int) -> Iterator[str]:
+    """Give the same with lines of at most `width` columns; what a line goes on with is indented."""
+    for line in lines(snapshot):
+        indent = " " * (len(line) - len(line.lstrip()) + 4)
+        yield from textwrap.wrap(
+            line,
+            width,
+            subsequent_indent=indent,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
 
 
 def show_bytes(value: int | str | Unknown) -> str:

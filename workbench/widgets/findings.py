@@ -25,8 +25,9 @@ _CARD = (
     "max-width:60em;border:1px solid {edge};border-left:4px solid {colour};border-radius:3px"
 )
 _GRID = "display:grid;grid-template-columns:max-content 1fr;gap:2px 12px;margin:4px 0 0 0"
-_LABEL = "font-weight:normal;opacity:.75;margin:0"
-_TEXT = "margin:0;min-width:0;overflow-wrap:anywhere"
+# Notebooks give the lists of a page floats and widths of their own.
+_LABEL = "font-weight:normal;opacity:.75;margin:0;float:none;width:auto"
+_TEXT = "margin:0;min-width:0;overflow-wrap:anywhere;float:none;width:auto"
 _CODE = (
     "font-family:var(--jp-code-font-family, monospace);font-size:12px;color:inherit;"
     "background:rgba(127, 127, 127, 0.15);padding:0 3px;border-radius:2px"

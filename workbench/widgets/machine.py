@@ -16,6 +16,10 @@ _TABLE = (
     "color:inherit;border-collapse:collapse;font-size:12px;"
     "font-variant-numeric:tabular-nums;margin:4px 0 12px 0"
 )
+_PRE = (
+    "color:inherit;font-family:var(--jp-code-font-family, monospace);font-size:12px;"
+    "line-height:1.4;margin:4px 0;white-space:pre-wrap"
+)
 _CELL = "padding:2px 12px 2px 0;text-align:left;vertical-align:top"
 
 
@@ -99,7 +103,7 @@ class ResourcesView:
 
 
 def _text(text: str) -> str:
-    return f'<pre style="font-size:12px;margin:4px 0">{escape(text)}</pre>'
+    return f'<pre style="{_PRE}">{escape(text)}</pre>'
 
 
 def table(head: list[str], rows: list[list[Any]]) -> str:

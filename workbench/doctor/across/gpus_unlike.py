@@ -52,8 +52,10 @@ def _number(snapshot: Snapshot) -> str | None:
 
 
 def _words(gpu: Gpu) -> str:
-    form = gpu.vgpu_profile if gpu.form == "vgpu" else gpu.form
-    return ", ".join(filter(None, (known(gpu.name), known(form)))) or "GPUs of unknown model"
+    name, form = known(gpu.name), known(gpu.form)
+    if gpu.form == "vgpu":
+        form = None if name and name.endswith(str(gpu.vgpu_profile)) else known(gpu.vgpu_profile)
+    return ", ".join(filter(None, (name, form))) or "GPUs of unknown model"
 
 
 def _gpus(snapshot: Snapshot) -> tuple[Gpu, ...]:

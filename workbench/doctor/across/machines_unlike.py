@@ -22,6 +22,9 @@ _NUMA = (
 _KERNEL = (
     "Drivers, RDMA and networking come from the kernel: a fault on some VMs only may come from it."
 )
+_HYPERVISOR = (
+    "Each hypervisor shows PCIe, clocks and NUMA in its own way: NCCL may choose other ways."
+)
 _NEAR = 0.05  # MemTotal of equal VMs differs by what each kernel keeps for itself
 
 
@@ -31,6 +34,7 @@ def machines_unlike(snapshots: Mapping[str, Snapshot]) -> Iterator[Finding]:
     yield from _found(snapshots, _memory(snapshots), "info", _MEMORY)
     yield from _found(snapshots, _numa, "info", _NUMA)
     yield from _found(snapshots, _kernel, "info", _KERNEL)
+    yield from _found(snapshots, _hypervisor, "info", _HYPERVISOR)
 
 
 def _found(
@@ -81,7 +85,10 @@ def _numa(snapshot: Snapshot) -> str | None:
 
 
 def _kernel(snapshot: Snapshot) -> str | None:
-    kernel, hypervisor = known(snapshot.host.kernel), known(snapshot.host.hypervisor)
-    if kernel is None:
-        return None
-    return f"kernel {kernel}" + (f" on {hypervisor}" if hypervisor not in (None, "none") else "")
+    kernel = known(snapshot.host.kernel)
+    return None if kernel is None else f"kernel {kernel}"
+
+
+def _hypervisor(snapshot: Snapshot) -> str | None:
+    hypervisor = known(snapshot.host.hypervisor)
+    return "no hypervisor" if hypervisor == "none" else hypervisor

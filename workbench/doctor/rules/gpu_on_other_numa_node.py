@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from workbench.doctor.finding import Finding
 from workbench.doctor.reading import gpus_in_sysfs
+from workbench.doctor.several import named
 from workbench.resources import Snapshot, Unknown
 
 
@@ -14,15 +15,17 @@ def gpu_on_other_numa_node(snapshot: Snapshot) -> Iterator[Finding]:
     usable = snapshot.host.usable_numa_nodes
     if isinstance(usable, Unknown) or not usable:
         return
+    found: dict[int, list[int]] = {}
     for gpu, device in gpus_in_sysfs(snapshot):
         node = device.numa_node
-        if isinstance(node, Unknown) or node in usable:
-            continue
+        if isinstance(node, int) and node not in usable:
+            found.setdefault(node, []).append(gpu.index)
+    for node, indices in found.items():
         yield Finding(
             rule="gpu_on_other_numa_node",
             severity="warning",
-            subject=f"GPU {gpu.index}",
-            evidence=f"it sits on NUMA node {node}; this process may run on CPUs of node "
+            subject=named(set(indices)),
+            evidence=f"on NUMA node {node}; this process may run on CPUs of node "
             f"{', '.join(map(str, usable))} only",
             why="Every batch to the GPU, and NCCL's traffic through host memory, crosses the link "
             "between the CPUs.",
