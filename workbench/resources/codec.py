@@ -27,7 +27,7 @@ def encode(value: Any) -> Any:
         return {"unknown": value.reason}
     if kind is tuple or kind is list:
         return [encode(item) for item in value]
-    names = _field_names(kind)
+    names = _field_names(kind)  # type: ignore[arg-type]  # a class is hashable
     if names is not None:
         # Not asdict(): it would take an Unknown apart like any other record.
         return {name: encode(getattr(value, name)) for name in names}

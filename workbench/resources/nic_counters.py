@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 
@@ -21,7 +22,7 @@ Values = tuple[float | Unknown, ...]
 
 
 class NicMeter:
-    """Reads all NICs; RDMA ports are listed once, interfaces at each reading.
+    """Reads all NICs; RDMA ports are listed once, interfaces whenever they change.
 
     Parameters
     ----------
@@ -35,6 +36,9 @@ class NicMeter:
         self._sysfs = sysfs
         self._errors_s = errors_s
         self._ports: list[tuple[RdmaPort, RdmaMeter]] | None = None
+        self._taken: set[str | None] = set()
+        self._listed: list[str] = []
+        self._names: list[str] = []
         self._interfaces: dict[str, _Interface] = {}
 
     def read(self) -> tuple[NicUse, ...]:
@@ -43,14 +47,26 @@ class NicMeter:
             self._ports = [
                 (port, RdmaMeter(port, self._errors_s)) for port in rdma_ports(self._sysfs)
             ]
-        taken = {port.interface for port, _ in self._ports}
-        plain = [x.name for x in interfaces(self._sysfs) if x.name not in taken]
-        return (*(self._rdma(*each) for each in self._ports), *map(self._plain, plain))
+            self._taken = {port.interface for port, _ in self._ports}
+        rdma = (self._rdma(*each) for each in self._ports)
+        return (*rdma, *map(self._plain, self._plain_names()))
+
+    def _plain_names(self) -> list[str]:
+        """Name the interfaces without RDMA; looked at again when one comes or goes."""
+        try:
+            listed = os.listdir(self._sysfs / "class/net")  # noqa: PTH208 - names do
+        except OSError:
+            return []
+        if listed != self._listed:
+            self._listed = listed
+            found = (one.name for one in interfaces(self._sysfs))
+            self._names = [name for name in found if name not in self._taken]
+        return self._names
 
     def _rdma(self, port: RdmaPort, meter: RdmaMeter) -> NicUse:
         rdma, congestion = meter.traffic(), meter.congestion()
         name = port_name(port)
-        if port.link_layer() == "InfiniBand" or port.interface is None:
+        if meter.is_infiniband or port.interface is None:
             errors = meter.missing or meter.errors()
             return _nic(name, rdma, rdma, congestion, errors)
         kernel = self._interface(port.interface)

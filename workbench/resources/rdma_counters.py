@@ -124,11 +124,14 @@ class RdmaMeter:
     ----------
     missing
         Why the port has no counters at all; None where it has.
+    is_infiniband
+        Whether all that passes the port is in its counters.
     """
 
     def __init__(self, port: RdmaPort, errors_s: float) -> None:
         self._port = port
         self.missing = port.no_counters()
+        self.is_infiniband = port.link_layer() == "InfiniBand"
         own, device = port.port_folder / "counters", port.port_folder / "hw_counters"
         words = dict.fromkeys(_TRAFFIC, _MOST_WORDS)
         self._traffic = Counters(own, _TRAFFIC, words)
