@@ -6,6 +6,7 @@ import pytest
 
 from workbench.cluster.agent_channel import Question
 from workbench.resources import Unknown, take_snapshot
+from workbench.resources.counters import Sampler
 from workbench.widgets.vm_views import WAIT_S, VmView
 
 
@@ -97,3 +98,24 @@ def test_what_cannot_be_read_is_told_as_such(agent):
     told = view.to_plain()
     assert told["snapshot"]["unknown"].startswith("cannot be read: SnapshotError: ")
     assert told["findings"] == []
+
+
+def test_what_is_used_now_is_judged_too(agent):
+    """A NIC that loses packets, a GPU that is taken and idle: at the next look they are found."""
+    snapshot = agent.facts["snapshot"]
+    sample = Sampler().sample().to_plain()
+    nic = {name: {"unknown": "not read"} for name in sample["nics"][0]}
+    sample["nics"] = [{**nic, "name": "mlx5_0", "errors": {"out_of_sequence": 50.0}}]
+    view = VmView(agent)
+    assert told_of(view, "mlx5_0") == []
+    view.ask()
+    agent.reply("sample", sample)
+    view.sample(time.monotonic())
+    agent.reply("snapshot", snapshot)
+    assert view.update()
+    assert told_of(view, "mlx5_0") == ["rdma_errors"]
+
+
+def told_of(view, subject):
+    """The rules that found something of a subject."""
+    return [one["rule"] for one in view.to_plain()["findings"] if one["subject"] == subject]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from workbench.doctor import Finding, diagnose
 from workbench.resources import Snapshot, Unknown
 from workbench.resources.codec import encode
+from workbench.resources.usage import Sample
 
 if TYPE_CHECKING:
     from workbench.cluster.agent import Agent
@@ -36,6 +37,7 @@ class VmView:
         self.lost = agent.lost
         self._sample: Question | None = None
         self._ahead: Any = None
+        self._used: dict[str, Any] | None = None
         self._look: Question | None = agent.post("snapshot")
         self._looked = time.monotonic()
         self.snapshot: Snapshot | None = None
@@ -87,7 +89,8 @@ class VmView:
     def _keep(self, plain: dict[str, Any]) -> None:
         try:
             self.snapshot = Snapshot.from_plain(plain)
-            self._plain, self._findings = plain, diagnose(self.snapshot)
+            used = None if self._used is None else Sample.from_plain(self._used)
+            self._plain, self._findings = plain, diagnose(self.snapshot, used)
         except Exception as error:  # noqa: BLE001 - the other VMs must be told of all the same
             self.snapshot, self._findings = None, []
             self._plain = encode(Unknown(f"cannot be read: {type(error).__name__}: {error}"))
@@ -112,4 +115,5 @@ class VmView:
             assert self._sample is not None
             fresh = time.monotonic() - self._sample.asked < WAIT_S
             self._ahead = self.agent.answer(self._sample, deadline if fresh else 0.0)
-        return encode(self._ahead) if isinstance(self._ahead, Unknown) else self._ahead
+        self._used = None if isinstance(self._ahead, Unknown) else self._ahead
+        return encode(self._ahead) if self._used is None else self._used

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from workbench import doctor
-from workbench.resources import Snapshot
+from workbench.doctor import diagnose_all
 from workbench.resources.codec import encode
 from workbench.widgets.vm_views import WAIT_S, VmView
 
@@ -149,10 +148,4 @@ class VmWatch:
 def describe(views: Sequence[VmView]) -> dict[str, Any]:
     """Return the VMs, and what is found across them, as plain JSON."""
     known = {v.name: v.snapshot for v in views if v.snapshot is not None and not v.lost}
-    return {"vms": [view.to_plain() for view in views], "findings": encode(_across(known))}
-
-
-def _across(snapshots: Mapping[str, Snapshot]) -> list[doctor.Finding]:
-    """Return what is found across VMs."""
-    rule = getattr(doctor, "diagnose_all", None)
-    return [] if rule is None or len(snapshots) < 2 else list(rule(snapshots))
+    return {"vms": [view.to_plain() for view in views], "findings": encode(diagnose_all(known))}
