@@ -158,6 +158,6 @@ namespace Private {
 
   /** A bar that is too short for its name goes without; the pointer tells it. */
   export function fits(name: string, along: number): boolean {
-    return name !== '' && along >= name.length * 5.6 + 6;
+    return name !== '' && along >= name.length * 5 + 6;
   }
 }
