@@ -154,6 +154,9 @@ describe('the drawing', () => {
     const ranks = [{ rank: 0, gpu: '0 (H100)', nic: 'eth0, mlx5_7' }];
     draw({ snapshot: machine('hgx-h100-vm'), ranks });
     focus('GPU 0');
+    expect(button('GPU 0').getAttribute('aria-label')).toContain(
+      'rank 0 uses mlx5_7: SYS, no GPUDirect RDMA'
+    );
     expect(all('.jp-gw-mod-node.jp-gw-mod-lit')).toHaveLength(2);
     expect(
       host.querySelectorAll('.jp-gw-Edge-crossing.jp-gw-mod-lit')
