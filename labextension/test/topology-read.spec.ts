@@ -1,5 +1,6 @@
 import { IBranch, IDevice, IGraph, isBranch } from '../src/topology/graph';
 import { loadOf } from '../src/topology/loads';
+import { linksUp } from '../src/topology/nvlink';
 import { placeRanks } from '../src/topology/ranks';
 import { readGraph } from '../src/topology/read';
 import { validateTopology } from '../src/topology/validate';
@@ -140,6 +141,16 @@ describe('the graph of a snapshot', () => {
       data.gpus[0].nvlink.links[0].state = 'down';
     });
     expect(graph.fabric?.members[0].links).toBe(17);
+  });
+
+  it('does not count links of which one is not known', () => {
+    const graph = spoilt('hgx-h100-vm', data => {
+      data.gpus[0].nvlink.links[0].state = { unknown: 'the driver hangs' };
+    });
+    expect(linksUp(device(graph, 'GPU 0'))).toEqual({
+      unknown: 'the driver hangs'
+    });
+    expect(linksUp(device(graph, 'GPU 1'))).toEqual({ up: 18, all: 18 });
   });
 
   it.each(MACHINES)('has each GPU and NIC of %s once', name => {
