@@ -6,6 +6,7 @@ import { IDevice, IGraph } from './graph';
 import { ILayout } from './layout';
 import { EdgeKind, kindsOf, Loads } from './loads';
 import { Edge } from './edges';
+import { IRankPlace } from './ranks';
 import { Verdicts } from './verdict';
 import {
   branchTitle,
@@ -24,6 +25,7 @@ export function linesAbout(
   device: IDevice,
   graph: IGraph,
   verdicts: Verdicts,
+  ranks: readonly IRankPlace[],
   why: string,
   trans: TranslationBundle
 ): string[] {
@@ -35,7 +37,8 @@ export function linesAbout(
     whereItIs(device, trans),
     Private.apart(device, graph, trans),
     nvlinkWords(device, graph, trans),
-    ...Private.verdicts(device, graph, verdicts, trans)
+    ...Private.verdicts(device, graph, verdicts, trans),
+    ...Private.fartherNics(device, verdicts, ranks, trans)
   ].filter(Boolean);
 }
 
@@ -49,6 +52,7 @@ export const About = React.memo(
     graph: IGraph;
     layout: ILayout;
     verdicts: Verdicts;
+    ranks: readonly IRankPlace[];
     why: string;
     shown: string | null;
     /** Of the device that is shown. */
@@ -70,6 +74,7 @@ export const About = React.memo(
               device={device}
               graph={graph}
               verdicts={props.verdicts}
+              ranks={props.ranks}
               why={props.why}
               trans={trans}
             />
@@ -94,11 +99,12 @@ const Lines = React.memo(
     device: IDevice;
     graph: IGraph;
     verdicts: Verdicts;
+    ranks: readonly IRankPlace[];
     why: string;
     trans: TranslationBundle;
   }): JSX.Element => {
-    const { device, graph, verdicts, why, trans } = props;
-    const lines = linesAbout(device, graph, verdicts, why, trans);
+    const { device, graph, verdicts, ranks, why, trans } = props;
+    const lines = linesAbout(device, graph, verdicts, ranks, why, trans);
     return (
       <p>
         <b>{nameOf(device, trans)}</b> {lines[0]}
@@ -211,6 +217,27 @@ namespace Private {
       groups.set(key, [...(groups.get(key) ?? []), one.gpu.name]);
     }
     return [...groups].map(([key, gpus]) => key.replace('%1', gpus.join(', ')));
+  }
+
+  /** The NICs of a GPU's ranks that are not its nearest. */
+  export function fartherNics(
+    gpu: IDevice,
+    verdicts: Verdicts,
+    ranks: readonly IRankPlace[],
+    trans: TranslationBundle
+  ): string[] {
+    const near = verdicts.nearest(gpu).map(one => one.nic.id);
+    return ranks
+      .filter(one => one.gpu?.id === gpu.id)
+      .flatMap(({ rank, nic }) => {
+        const told =
+          nic && !near.includes(nic.id)
+            ? verdicts.of(gpu).find(one => one.nic.id === nic.id)
+            : undefined;
+        return told
+          ? [trans.__('rank %1 uses %2', rank, verdictWords(told, nic!.name, trans))] // prettier-ignore
+          : [];
+      });
   }
 
   export function summary(

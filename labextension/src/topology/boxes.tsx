@@ -98,6 +98,7 @@ export const Device = React.memo(
     trans: TranslationBundle;
   }): JSX.Element => {
     const { device, ranks, trans } = props;
+    const detail = shortDetail(device, props.why, trans);
     const down = device.nic?.state === 'down' ? 'jp-gw-mod-down' : '';
     return (
       <button
@@ -115,8 +116,10 @@ export const Device = React.memo(
         onClick={() => props.onSelect(device.id)}
       >
         <span className="jp-gw-Node-name">{boxName(device, trans)}</span>
-        <span className="jp-gw-Node-detail">
-          {shortDetail(device, props.why, trans)}
+        <span
+          className={`jp-gw-Node-detail ${detail.includes(' ') ? '' : 'jp-gw-mod-word'}`}
+        >
+          {detail}
         </span>
         {ranks.length > 0 && (
           <span className="jp-gw-Node-ranks">
@@ -158,6 +161,6 @@ namespace Private {
 
   /** A bar that is too short for its name goes without; the pointer tells it. */
   export function fits(name: string, along: number): boolean {
-    return name !== '' && along >= name.length * 5.6 + 6;
+    return name !== '' && along >= name.length * 5 + 6;
   }
 }

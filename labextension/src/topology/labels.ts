@@ -21,7 +21,7 @@ export function fixedLabels(
   return new Map(
     graph.devices.map(device => {
       const own = ranksOf(device, ranks).map(rank => trans.__('rank %1', rank));
-      const lines = linesAbout(device, graph, verdicts, why, trans);
+      const lines = linesAbout(device, graph, verdicts, ranks, why, trans);
       return [device.id, [nameOf(device, trans), ...own, ...lines].join(', ')];
     })
   );

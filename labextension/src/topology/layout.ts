@@ -50,6 +50,7 @@ export interface ILayout {
 const MOST_ROWS_WIDTH = 520;
 /** Fewer devices than this look better in rows, however wide the page. */
 const LEAST_COLUMNS = 5;
+const LEAST_COLUMNS_WIDTH = 600;
 /** Names up to `mlx5_0` fit the narrowest column; longer ones take more. */
 const LONG_NAME = 6;
 const FOR_LONG_NAMES = 8;
@@ -58,6 +59,7 @@ export function layOut(graph: IGraph, width: number): ILayout {
   const columns = slotInColumns(graph, width);
   const long = graph.devices.some(one => one.name.length > LONG_NAME);
   const wide =
+    width >= LEAST_COLUMNS_WIDTH &&
     graph.devices.length >= LEAST_COLUMNS &&
     columns >= COLUMNS.leastSlot + (long ? FOR_LONG_NAMES : 0);
   return wide

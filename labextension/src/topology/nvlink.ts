@@ -32,12 +32,16 @@ export function linksUp(device: IDevice): Known<{ up: number; all: number }> {
   if (isUnknown(nvlink)) {
     return nvlink;
   }
-  return isUnknown(nvlink.links)
-    ? nvlink.links
-    : {
-        up: nvlink.links.filter(one => one.state === 'up').length,
-        all: nvlink.links.length
-      };
+  if (isUnknown(nvlink.links)) {
+    return nvlink.links;
+  }
+  const states = nvlink.links.map(one => one.state);
+  return (
+    states.find(isUnknown) ?? {
+      up: states.filter(one => one === 'up').length,
+      all: states.length
+    }
+  );
 }
 
 namespace Private {

@@ -3,7 +3,7 @@ import { isUnknown, Known, orElse } from '../common/known';
 import { devicesBelow, IBranch, IDevice, IGraph } from './graph';
 import { ITopologyNic, ITopologySnapshot } from './interfaces';
 import { nvlinksOf } from './nvlink';
-import { IPlace, Places, SYSFS, treeOfNccl } from './tree';
+import { IPlace, Places, SYSFS, TOPOLOGY_FILE, treeOfNccl } from './tree';
 
 const NVIDIA = '0x10de';
 
@@ -122,10 +122,11 @@ namespace Private {
     const nodes = new Map<string, IGrowing>();
     for (const device of found.filter(one => one.kind !== 'no-gpu')) {
       const place = device.address && places?.find(device.address);
-      const rooted = place
-        ? { ...device, numa: numaOf(device, place) }
-        : device;
-      const top = topOf(rooted, place || null, places !== null, snapshot);
+      const rooted = {
+        ...device,
+        numa: numaOf(device, place || null, snapshot)
+      };
+      const top = topOf(rooted, place || null, places);
       const node = nodes.get(top.id) ?? { ...top, children: [] };
       nodes.set(top.id, node);
       insert(node, rooted, place || null);
@@ -151,25 +152,34 @@ namespace Private {
     children: (IGrowing | IDevice)[];
   }
 
-  function numaOf(device: IDevice, place: IPlace): Known<number> {
-    return isUnknown(place.device.numa_node)
-      ? device.numa
-      : place.device.numa_node;
+  /** A machine of one node tells none: all that it has is there. */
+  function numaOf(
+    device: IDevice,
+    place: IPlace | null,
+    snapshot: ITopologySnapshot
+  ): Known<number> {
+    const told = orElse(
+      place?.device.numa_node ?? device.numa,
+      orElse(device.numa, null)
+    );
+    return told ?? (snapshot.host.numa_nodes === 1 ? 0 : device.numa);
   }
 
   function topOf(
     device: IDevice,
     place: IPlace | null,
-    hasTree: boolean,
-    snapshot: ITopologySnapshot
+    places: Places | null
   ): Omit<IGrowing, 'children'> {
-    if (hasTree && place === null) {
+    if (places && place === null) {
       return { id: 'apart', kind: 'apart', number: NO_NUMA };
     }
-    const one = snapshot.host.numa_nodes === 1;
-    const number = one && isUnknown(device.numa) ? 0 : device.numa;
+    const number = device.numa;
+    if (place && places?.source === TOPOLOGY_FILE) {
+      // Each of its CPUs by itself, whatever nodes they are given.
+      return { id: `node-${place.root}`, kind: 'node', number };
+    }
     return isUnknown(number)
-      ? { id: 'node-?', kind: 'node', number: device.numa }
+      ? { id: 'node-?', kind: 'node', number }
       : { id: `node-${number}`, kind: 'node', number };
   }
 

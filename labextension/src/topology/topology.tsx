@@ -177,6 +177,7 @@ export function Topology(props: Topology.IProps): JSX.Element {
         graph={graph}
         layout={layout}
         verdicts={verdicts}
+        ranks={ranks}
         why={why}
         shown={shown}
         loads={shownLoads}

@@ -30,6 +30,10 @@ export class Places {
     this._devices = new Map(_tree.devices.map(one => [one.address, one]));
   }
 
+  get source(): string {
+    return this._tree.source;
+  }
+
   find(address: string): IPlace | null {
     const device = this._devices.get(address);
     if (!device) {

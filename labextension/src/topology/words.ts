@@ -40,13 +40,16 @@ export function shortDetail(
     return trans.__('no driver sees it');
   }
   if (gpu) {
-    const name = orElse(gpu.vgpu_profile, orElse(gpu.name, ''));
-    return name.replace(/^(NVIDIA|GRID) /, '').replace(/^.* MIG /, '');
+    const name = orElse(gpu.name, '')
+      .replace(/^(NVIDIA|GRID) /, '')
+      .replace(/^.* MIG /, '');
+    // A narrow box shows whole words alone: `A100` of `A100 SXM4 40GB`.
+    return orElse(gpu.vgpu_profile, name.replace(/-/g, ' '));
   }
   const rate = isUnknown(nic!.rate_gbps) ? '' : linkRate(nic!.rate_gbps);
   const down = nic!.state === 'down' ? trans.__('down') : '';
   const plain = nic!.kind === 'physical' ? trans.__('plain') : '';
-  return [down, rate, plain].filter(Boolean).join(' · ');
+  return [down, rate, plain].filter(Boolean).join('\u00a0·\u00a0');
 }
 
 /** `GPU 0 · NVIDIA H100 80GB HBM3 · passthrough`. */
