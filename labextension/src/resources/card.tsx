@@ -9,7 +9,7 @@ import { Sparkline } from '../common/sparkline';
 import { Dash } from '../common/value';
 import { machineLine, oneLine } from './describe';
 import { CpuAndMemory } from './devices';
-import { Findings, Verdict } from './findings';
+import { Findings, Trouble, Verdict } from './findings';
 import { Gpus } from './gpus';
 import { ISnapshot } from './interfaces';
 import { Machine, meanGpuUse } from './machine';
@@ -45,7 +45,11 @@ export const Card = memo((props: Card.IProps): JSX.Element => {
           <h4 className="jp-gw-Card-name">{nameOf(machine, trans)}</h4>
           <Line machine={machine} open={open} />
           {!open && machine.kind !== 'file' && <Use machine={machine} />}
-          {known && <Verdict findings={machine.findings} trans={trans} />}
+          {machine.trouble && machine.kind === 'vm' ? (
+            <Trouble words={machine.trouble} />
+          ) : (
+            known && <Verdict findings={machine.findings} trans={trans} />
+          )}
         </summary>
         {open && <Body machine={machine} ranks={ranks} />}
       </details>
