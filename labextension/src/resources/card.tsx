@@ -202,14 +202,13 @@ function Told(props: {
   );
 }
 
-/** A file's card takes the focus once, as it was just asked for. */
+/** A file's card takes the focus once, and so is scrolled to: it was just asked for. */
 function useGreeting(machine: Machine): React.RefObject<HTMLElement> {
   const summary = useRef<HTMLElement>(null);
   useEffect(() => {
     if (machine.kind === 'file' && !greeted.has(machine)) {
       greeted.add(machine);
       summary.current?.focus();
-      summary.current?.scrollIntoView({ block: 'nearest' });
     }
   }, [machine]);
   return summary;
