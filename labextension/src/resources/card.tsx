@@ -17,7 +17,7 @@ import { Nics } from './nics';
 import { Processes } from './processes';
 import { Ranks } from './ranks';
 import { Section } from './section';
-import { useMachine, useShared } from './shared';
+import { useMachine, useSeen, useShared } from './shared';
 import { topologySlot } from './topologyslot';
 
 /** One machine: a line where it is closed, all that is known of it where it is open. */
@@ -25,11 +25,12 @@ export const Card = memo((props: Card.IProps): JSX.Element => {
   const { machine, onClose, onOpen, open, ranks } = props;
   const { trans } = useShared();
   const summary = useGreeting(machine);
-  useMachine(machine);
+  const item = useRef<HTMLLIElement>(null);
+  useMachine(machine, useSeen(item));
   const old = machine.trouble ? 'jp-gw-mod-stale' : '';
   const known = machine.snapshot && !isUnknown(machine.snapshot);
   return (
-    <li className={`jp-gw-Cards-item jp-gw-mod-${machine.kind}`}>
+    <li ref={item} className={`jp-gw-Cards-item jp-gw-mod-${machine.kind}`}>
       <details
         className={`jp-gw-Card ${old}`}
         open={open}
