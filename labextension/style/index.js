@@ -1,2 +1,3 @@
 import './base.css';
 import './live.css';
+import './topology.css';

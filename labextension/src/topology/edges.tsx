@@ -1,0 +1,109 @@
+import React from 'react';
+
+import { isUnknown, Known, orElse } from '../common/known';
+import { IEdge, ILayout } from './layout';
+import { Lit } from './paths';
+
+/** Loads are drawn in so many steps, so that a small change draws nothing anew. */
+const STEPS = 32;
+
+/** `null` where the load is not known. */
+export type Step = number | null;
+
+export function stepOf(share: Known<number>): Step {
+  if (isUnknown(share)) {
+    return null;
+  }
+  return share === 0 ? 0 : Math.max(1, Math.round(share * STEPS));
+}
+
+/** All edges; the boxes' words lie over them. */
+export function Edges(props: {
+  layout: ILayout;
+  steps: ReadonlyMap<string, Step>;
+  lit: Lit | null;
+}): JSX.Element {
+  const { layout, steps, lit } = props;
+  const width = Math.ceil(layout.width);
+  const height = Math.ceil(layout.height);
+  return (
+    <svg
+      className="jp-gw-Topology-edges"
+      width={width}
+      height={height}
+      viewBox={`0 0 ${width} ${height}`}
+      aria-hidden="true"
+    >
+      {layout.crossings.map(one => (
+        <path
+          key={one.id}
+          className={`jp-gw-Edge-crossing ${Private.mod(lit, one.id)}`}
+          d={one.path}
+        />
+      ))}
+      {layout.edges.map(edge => (
+        <Edge
+          key={edge.id}
+          edge={edge}
+          step={steps.get(edge.id) ?? null}
+          mod={Private.mod(lit, edge.id)}
+        />
+      ))}
+    </svg>
+  );
+}
+
+/**
+ * One edge. Where its load is measured it is a pipe, empty when idle and filled by
+ * load; where it is not, a plain line.
+ */
+export const Edge = React.memo(
+  (props: { edge: IEdge; step: Step; mod: string }): JSX.Element => {
+    const { edge, step, mod } = props;
+    const wide = Private.width(edge);
+    const [x, y] = edge.path.split('L').pop()!.split(',');
+    return (
+      <g className={`jp-gw-Edge jp-gw-mod-${edge.kind} ${mod}`}>
+        {step === null ? (
+          <path className="jp-gw-Edge-line" d={edge.path} />
+        ) : (
+          <>
+            <path
+              className="jp-gw-Edge-pipe"
+              d={edge.path}
+              strokeWidth={wide}
+            />
+            <path
+              className="jp-gw-Edge-empty"
+              d={edge.path}
+              strokeWidth={wide - 2}
+            />
+            {step > 0 && (
+              <path
+                className="jp-gw-Edge-load"
+                d={edge.path}
+                strokeWidth={Math.max(1.25, ((wide - 2) * step) / STEPS)}
+              />
+            )}
+          </>
+        )}
+        {edge.kind === 'network' && (
+          <circle className="jp-gw-Edge-port" cx={x} cy={y} r={3.5} />
+        )}
+      </g>
+    );
+  }
+);
+
+namespace Private {
+  export function mod(lit: Lit | null, id: string): string {
+    return lit === null ? '' : lit.has(id) ? 'jp-gw-mod-lit' : 'jp-gw-mod-dim';
+  }
+
+  /** NVLink is the thicker, the more links there are. */
+  export function width(edge: IEdge): number {
+    return edge.kind === 'nvlink'
+      ? 7 + Math.min(1, orElse(edge.links ?? 0, 0) / 18) * 4
+      : 6;
+  }
+}

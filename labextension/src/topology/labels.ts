@@ -1,0 +1,58 @@
+/** What a screen reader is told of the drawing and of each device. */
+import { TranslationBundle } from '@jupyterlab/translation';
+
+import { isUnknown } from '../common/known';
+import { linesAbout } from './about';
+import { IDevice, IGraph } from './graph';
+import { ITopologySnapshot } from './interfaces';
+import { EdgeKind, Loads } from './loads';
+import { IRankPlace, ranksOf } from './ranks';
+import { Verdicts } from './verdict';
+import { nameOf, roughLoad, sourceWords } from './words';
+
+/** Of each device by its id: all but its loads. */
+export function fixedLabels(
+  graph: IGraph,
+  verdicts: Verdicts,
+  ranks: readonly IRankPlace[],
+  why: string,
+  trans: TranslationBundle
+): Map<string, string> {
+  return new Map(
+    graph.devices.map(device => {
+      const own = ranksOf(device, ranks).map(rank => trans.__('rank %1', rank));
+      const lines = linesAbout(device, graph, verdicts, ranks, why, trans);
+      return [device.id, [nameOf(device, trans), ...own, ...lines].join(', ')];
+    })
+  );
+}
+
+/** With its loads; these are rough, so that a label stays while little changes. */
+export function labelNow(
+  fixed: string,
+  loads: Loads,
+  live: boolean,
+  trans: TranslationBundle
+): string {
+  const kinds = live ? (Object.keys(loads) as EdgeKind[]) : [];
+  const rough = kinds.map(kind => roughLoad(kind, loads[kind]!, trans));
+  return [fixed, ...rough].join(', ');
+}
+
+export function drawingName(
+  snapshot: ITopologySnapshot,
+  graph: IGraph,
+  trans: TranslationBundle
+): string {
+  const count = (kind: IDevice['kind']): number =>
+    graph.devices.filter(one => one.kind === kind).length;
+  const { hostname } = snapshot.host;
+  return [
+    isUnknown(hostname)
+      ? trans.__('Topology')
+      : trans.__('Topology of %1', hostname),
+    trans._n('%1 GPU', '%1 GPUs', count('gpu')),
+    trans._n('%1 NIC', '%1 NICs', count('nic')),
+    sourceWords(graph, trans)
+  ].join(', ');
+}

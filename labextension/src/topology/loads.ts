@@ -1,0 +1,151 @@
+/** How much of its nominal rate each edge carries now. */
+import { isUnknown, Known, orElse } from '../common/known';
+import { IDevice, IGraph } from './graph';
+import { IGpuLoad, INicLoad, ITopologySample } from './interfaces';
+
+/** The load of one device's edge of one kind. */
+export interface ILoad {
+  /** Of the busier direction. */
+  readonly bytes_per_s: Known<number>;
+  /** In one direction. */
+  readonly nominal_bytes_per_s: Known<number>;
+  /** 0 to 1; not known where either is not. */
+  readonly share: Known<number>;
+}
+
+export type EdgeKind = 'pcie' | 'nvlink' | 'network';
+
+/** A device's loads, by the kind of edge. */
+export type Loads = Partial<Record<EdgeKind, ILoad>>;
+
+/** Gigabytes per second of one lane, each way, by PCIe's generation (PCI-SIG). */
+const GB_PER_LANE = [0, 0.25, 0.5, 0.985, 1.969, 3.938, 7.563];
+
+const NOT_SENT = { unknown: 'the machine sends no such counter' };
+const NO_SAMPLE = { unknown: 'there is no live feed of it' };
+
+/** The kinds of edges of which a device's counters may tell. */
+export function kindsOf(device: IDevice, graph: IGraph): EdgeKind[] {
+  switch (device.kind) {
+    case 'gpu': {
+      const joined =
+        graph.fabric?.members.some(one => one.id === device.id) ||
+        graph.pairs.some(one => one.a === device.id || one.b === device.id);
+      return joined ? ['nvlink', 'pcie'] : ['pcie'];
+    }
+    case 'nic':
+      return ['network'];
+    default:
+      return [];
+  }
+}
+
+/** The loads of every device, by its id. */
+export function loadsOf(
+  graph: IGraph,
+  sample: ITopologySample | null
+): Map<string, Loads> {
+  return new Map(
+    graph.devices.map(device => [
+      device.id,
+      Object.fromEntries(
+        kindsOf(device, graph).map(kind => [
+          kind,
+          loadOf(device, kind, sample, graph)
+        ])
+      )
+    ])
+  );
+}
+
+export function loadOf(
+  device: IDevice,
+  kind: EdgeKind,
+  sample: ITopologySample | null,
+  graph: IGraph
+): ILoad {
+  const nominal = Private.nominal(device, kind);
+  const bytes = sample ? Private.bytes(device, kind, sample, graph) : NO_SAMPLE;
+  const share = isUnknown(bytes)
+    ? bytes
+    : isUnknown(nominal)
+      ? nominal
+      : Math.min(1, bytes / nominal);
+  return { bytes_per_s: bytes, nominal_bytes_per_s: nominal, share };
+}
+
+namespace Private {
+  export function nominal(device: IDevice, kind: EdgeKind): Known<number> {
+    if (kind === 'network') {
+      const rate = device.nic?.rate_gbps ?? NOT_SENT;
+      return isUnknown(rate) ? rate : positive((rate * 1e9) / 8);
+    }
+    if (kind === 'nvlink') {
+      const nvlink = device.gpu?.nvlink ?? NOT_SENT;
+      const rate = isUnknown(nvlink) ? nvlink : nvlink.nominal_gb_per_s;
+      return isUnknown(rate) ? rate : positive(rate * 1e9);
+    }
+    const link = device.gpu?.pcie_link ?? NOT_SENT;
+    if (isUnknown(link)) {
+      return link;
+    }
+    const { generation_max, width } = link;
+    if (isUnknown(generation_max) || isUnknown(width)) {
+      return isUnknown(generation_max) ? generation_max : width;
+    }
+    const lane = GB_PER_LANE[generation_max];
+    return lane === undefined
+      ? {
+          unknown: `no rate of PCIe generation ${generation_max} is known here`
+        }
+      : positive(lane * width * 1e9);
+  }
+
+  export function bytes(
+    device: IDevice,
+    kind: EdgeKind,
+    sample: ITopologySample,
+    graph: IGraph
+  ): Known<number> {
+    if (kind === 'network') {
+      const nic = sample.nics.find(one => one.name === device.nic?.name);
+      return busier(nic?.tx_bytes_per_s, nic?.rx_bytes_per_s);
+    }
+    const gpu = gpuLoad(device, sample, graph);
+    return kind === 'nvlink'
+      ? busier(gpu?.nvlink_tx_bytes_per_s, gpu?.nvlink_rx_bytes_per_s)
+      : busier(gpu?.pcie_tx_bytes_per_s, gpu?.pcie_rx_bytes_per_s);
+  }
+
+  /** By UUID; else by place where both lists are of one length; else by NVML's index. */
+  function gpuLoad(
+    device: IDevice,
+    sample: ITopologySample,
+    graph: IGraph
+  ): IGpuLoad | undefined {
+    const uuid = orElse(device.gpu?.uuid ?? NOT_SENT, '');
+    const tells = sample.gpus.some(one => typeof one.uuid === 'string');
+    if (uuid !== '' && tells) {
+      return sample.gpus.find(one => one.uuid === uuid);
+    }
+    const count = graph.devices.filter(one => one.kind === 'gpu').length;
+    const there = sample.gpus[device.position];
+    if (count === sample.gpus.length && there.index === device.gpu?.index) {
+      return there;
+    }
+    const same = sample.gpus.filter(one => one.index === device.gpu?.index);
+    return same.length === 1 ? same[0] : undefined;
+  }
+
+  /** The larger of two directions; what is known of one alone is not the whole truth. */
+  function busier(
+    a: INicLoad['tx_bytes_per_s'] = NOT_SENT,
+    b: INicLoad['rx_bytes_per_s'] = NOT_SENT
+  ): Known<number> {
+    return isUnknown(a) ? a : isUnknown(b) ? b : Math.max(a, b);
+  }
+
+  function positive(rate: number): Known<number> {
+    return rate > 0 ? rate : { unknown: 'its nominal rate is given as 0' };
+  }
+}

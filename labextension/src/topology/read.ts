@@ -1,0 +1,263 @@
+/** From a snapshot to the graph that is drawn. */
+import { isUnknown, Known, orElse } from '../common/known';
+import { devicesBelow, IBranch, IDevice, IGraph } from './graph';
+import { ITopologyNic, ITopologySnapshot } from './interfaces';
+import { nvlinksOf } from './nvlink';
+import { IPlace, Places, SYSFS, TOPOLOGY_FILE, treeOfNccl } from './tree';
+
+const NVIDIA = '0x10de';
+
+/** Everything but loads; the same snapshot gives the same graph. */
+export function readGraph(snapshot: ITopologySnapshot): IGraph {
+  const tree = treeOfNccl(snapshot.pcie);
+  const places = tree && new Places(tree);
+  const found = Private.devices(snapshot);
+  const roots = Private.grow(found, places, snapshot);
+  const devices = roots.flatMap(devicesBelow);
+  const gpus = devices.filter(one => one.gpu !== null);
+  return {
+    roots,
+    devices,
+    ...nvlinksOf(snapshot, gpus, tree),
+    source: tree === null ? 'none' : tree.source === SYSFS ? 'sysfs' : 'file',
+    origin:
+      tree?.origin ??
+      (isUnknown(snapshot.pcie) ? snapshot.pcie.unknown : 'no PCI was found'),
+    hidden: tree?.source === SYSFS && Private.isHidden(snapshot, gpus, places!)
+  };
+}
+
+/** NICs that lead to other VMs: all but virtual ones. */
+export function realNics(snapshot: ITopologySnapshot): ITopologyNic[] {
+  return snapshot.nics.filter(nic => nic.kind !== 'virtual');
+}
+
+namespace Private {
+  const NO_NUMA = {
+    unknown: 'neither the kernel nor a topology file tells its NUMA node'
+  };
+
+  export function devices(snapshot: ITopologySnapshot): IDevice[] {
+    const gpus = snapshot.gpus.map((gpu, position): IDevice => {
+      const mig = gpu.form === 'mig';
+      // As nvidia-smi counts MIG devices: within the GPU that they are cut from.
+      const before = snapshot.gpus
+        .slice(0, position)
+        .filter(one => one.index === gpu.index && one.form === 'mig').length;
+      return {
+        id: `gpu-${position}`,
+        kind: 'gpu',
+        position,
+        name: mig ? `MIG ${gpu.index}:${before}` : `GPU ${gpu.index}`,
+        gpu,
+        nic: null,
+        address: orElse(gpu.pci_address, null),
+        numa: NO_NUMA
+      };
+    });
+    const nics = snapshot.nics
+      .map((nic, position): IDevice => ({
+        id: `nic-${position}`,
+        kind: 'nic',
+        position,
+        // A topology file names a NIC by its address alone.
+        name:
+          nic.name === nic.pci_address
+            ? `NIC ${position}`
+            : orElse(nic.rdma_device, nic.name),
+        gpu: null,
+        nic,
+        address: orElse(nic.pci_address, null),
+        numa: nic.numa_node
+      }))
+      .filter(one => one.nic!.kind !== 'virtual');
+    const unseen = gpusWithoutDriver(snapshot);
+    const none = gpus.length + unseen.length === 0 ? [noGpu()] : [];
+    return [...none, ...gpus, ...unseen, ...nics.sort(rdmaFirst)];
+  }
+
+  function rdmaFirst(a: IDevice, b: IDevice): number {
+    return Number(b.nic!.kind === 'rdma') - Number(a.nic!.kind === 'rdma');
+  }
+
+  function noGpu(): IDevice {
+    const nothing = { name: '', gpu: null, nic: null, address: null };
+    return {
+      id: 'no-gpu',
+      kind: 'no-gpu',
+      position: -1,
+      ...nothing,
+      numa: NO_NUMA
+    };
+  }
+
+  /** GPUs that the kernel sees and the driver does not. */
+  function gpusWithoutDriver(snapshot: ITopologySnapshot): IDevice[] {
+    const trees = orElse(snapshot.pcie, null)?.trees ?? [];
+    const seen = trees.find(tree => tree.source === SYSFS)?.devices ?? [];
+    const known = new Set(snapshot.gpus.map(gpu => gpu.pci_address));
+    return seen
+      .filter(
+        one =>
+          one.kind === 'gpu' && one.vendor === NVIDIA && !known.has(one.address)
+      )
+      .map((one, index) => ({
+        id: `unseen-gpu-${index}`,
+        kind: 'unseen-gpu',
+        position: -1,
+        name: '',
+        gpu: null,
+        nic: null,
+        address: one.address,
+        numa: one.numa_node
+      }));
+  }
+
+  /** The tree of branches, each node's devices in their order. */
+  export function grow(
+    found: IDevice[],
+    places: Places | null,
+    snapshot: ITopologySnapshot
+  ): IBranch[] {
+    const nodes = new Map<string, IGrowing>();
+    for (const device of found.filter(one => one.kind !== 'no-gpu')) {
+      const place = device.address && places?.find(device.address);
+      const rooted = {
+        ...device,
+        numa: numaOf(device, place || null, snapshot)
+      };
+      const top = topOf(rooted, place || null, places);
+      const node = nodes.get(top.id) ?? { ...top, children: [] };
+      nodes.set(top.id, node);
+      insert(node, rooted, place || null);
+    }
+    const sorted = [...nodes.values()].sort(byNumber);
+    const words = found.filter(one => one.kind === 'no-gpu');
+    if (words.length > 0 && sorted.length === 0) {
+      sorted.push({ ...onlyNode(snapshot), children: [] });
+    }
+    sorted[0]?.children.unshift(...words);
+    return sorted.map(finished);
+  }
+
+  function onlyNode(snapshot: ITopologySnapshot): Omit<IGrowing, 'children'> {
+    const one = snapshot.host.numa_nodes === 1;
+    return { id: 'node-0', kind: 'node', number: one ? 0 : NO_NUMA };
+  }
+
+  interface IGrowing {
+    id: string;
+    kind: IBranch['kind'];
+    number: Known<number>;
+    children: (IGrowing | IDevice)[];
+  }
+
+  /** A machine of one node tells none: all that it has is there. */
+  function numaOf(
+    device: IDevice,
+    place: IPlace | null,
+    snapshot: ITopologySnapshot
+  ): Known<number> {
+    const told = orElse(
+      place?.device.numa_node ?? device.numa,
+      orElse(device.numa, null)
+    );
+    return told ?? (snapshot.host.numa_nodes === 1 ? 0 : device.numa);
+  }
+
+  function topOf(
+    device: IDevice,
+    place: IPlace | null,
+    places: Places | null
+  ): Omit<IGrowing, 'children'> {
+    if (places && place === null) {
+      return { id: 'apart', kind: 'apart', number: NO_NUMA };
+    }
+    const number = device.numa;
+    if (place && places?.source === TOPOLOGY_FILE) {
+      // Each of its CPUs by itself, whatever nodes they are given.
+      return { id: `node-${place.root}`, kind: 'node', number };
+    }
+    return isUnknown(number)
+      ? { id: 'node-?', kind: 'node', number }
+      : { id: `node-${number}`, kind: 'node', number };
+  }
+
+  function insert(node: IGrowing, device: IDevice, place: IPlace | null): void {
+    let at = node;
+    const down: [string, IBranch['kind']][] = [];
+    if (place) {
+      down.push([`${node.id}/${place.root}`, 'bridge']);
+      down.push(
+        ...place.switches.map((one): [string, IBranch['kind']] => [
+          `${node.id}/${one}`,
+          'switch'
+        ])
+      );
+    }
+    if (device.gpu?.form === 'mig') {
+      down.push([`board-${device.gpu.index}`, 'board']);
+    }
+    for (const [id, kind] of down) {
+      let next = at.children.find(
+        (one): one is IGrowing => 'children' in one && one.id === id
+      );
+      if (!next) {
+        const number = kind === 'board' ? device.gpu!.index : NO_NUMA;
+        next = { id, kind, number, children: [] };
+        at.children.push(next);
+      }
+      at = next;
+    }
+    at.children.push(device);
+  }
+
+  /** Without the host bridge where it is a node's only one: it is the node then. */
+  function finished(node: IGrowing): IBranch {
+    const bridges = node.children.filter(
+      (one): one is IGrowing => 'children' in one && one.kind === 'bridge'
+    );
+    const children = node.children.flatMap(one =>
+      bridges.length === 1 && one === bridges[0] ? bridges[0].children : [one]
+    );
+    return { ...node, children: children.map(settled) };
+  }
+
+  /** A host bridge with a single way down says no more than that way. */
+  function settled(one: IGrowing | IDevice): IBranch | IDevice {
+    if (!('children' in one)) {
+      return one;
+    }
+    const below = one.children.map(settled);
+    return one.kind === 'bridge' && below.length === 1
+      ? below[0]
+      : { ...one, children: below };
+  }
+
+  function byNumber(a: IGrowing, b: IGrowing): number {
+    const rank = (one: IGrowing): number =>
+      one.kind === 'apart' ? 1e9 : orElse(one.number, 1e8);
+    return rank(a) - rank(b);
+  }
+
+  /** Whether a VM shows no switch above any GPU or NIC that could share one. */
+  export function isHidden(
+    snapshot: ITopologySnapshot,
+    gpus: readonly IDevice[],
+    places: Places
+  ): boolean {
+    const { hypervisor } = snapshot.host;
+    if (isUnknown(hypervisor) || hypervisor === 'none') {
+      return false;
+    }
+    const both = [
+      ...gpus.map(one => one.address),
+      ...realNics(snapshot).map(nic => orElse(nic.pci_address, null))
+    ];
+    return (
+      gpus.length > 0 &&
+      both.length > 1 &&
+      both.every(address => !address || !places.find(address)?.switches.length)
+    );
+  }
+}

@@ -1,0 +1,52 @@
+/** How much room branches take along the devices, and how many levels there are. */
+import { devicesBelow, IBranch, IDevice, IGraph, isBranch } from './graph';
+import { COLUMNS, IMetrics } from './metrics';
+
+/** How thick the bars of each depth are, from the CPUs down. */
+export function depths(roots: readonly IBranch[], m: IMetrics): number[] {
+  const found: number[] = [];
+  const look = (branch: IBranch, depth: number): void => {
+    found[depth] = Math.max(found[depth] ?? 0, m.thick[branch.kind]);
+    branch.children.filter(isBranch).forEach(one => look(one, depth + 1));
+  };
+  roots.forEach(root => look(root, 0));
+  return found;
+}
+
+/** Branches stand a little apart; devices of one branch close together. */
+export function gap(
+  children: IBranch['children'],
+  place: number,
+  m: IMetrics
+): number {
+  const apart = [children[place - 1], children[place]].some(isBranch);
+  return apart ? m.branchGap : 0;
+}
+
+export function spanOf(
+  node: IBranch | IDevice,
+  slot: number,
+  m: IMetrics
+): number {
+  if (!isBranch(node)) {
+    return slot;
+  }
+  return node.children.reduce(
+    (sum, child, place) =>
+      sum +
+      spanOf(child, slot, m) +
+      (place > 0 ? gap(node.children, place, m) : 0),
+    0
+  );
+}
+
+/** The width that each device would have in columns. */
+export function slotInColumns(graph: IGraph, width: number): number {
+  const count = graph.roots.flatMap(devicesBelow).length;
+  const gaps = graph.roots.reduce(
+    (sum, root, index) =>
+      sum + spanOf(root, 0, COLUMNS) + (index > 0 ? COLUMNS.nodeGap : 0),
+    0
+  );
+  return Math.min(COLUMNS.mostSlot, (width - gaps) / Math.max(1, count));
+}

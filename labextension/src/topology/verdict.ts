@@ -1,0 +1,94 @@
+/** How far each GPU is from each NIC, and whether NCCL uses GPUDirect RDMA there. */
+import { isUnknown, Known } from '../common/known';
+import { IDevice, IGraph } from './graph';
+import { IDistance, ITopologySnapshot } from './interfaces';
+import { NVML, SYSFS, TOPOLOGY_FILE } from './tree';
+
+/** The nearest first; NVML's INTERNAL is two GPUs of one board. */
+const ORDER = ['INTERNAL', 'PIX', 'PXB', 'PHB', 'NODE', 'SYS'];
+const SOURCES = [TOPOLOGY_FILE, SYSFS, NVML];
+
+export interface IVerdict {
+  readonly gpu: IDevice;
+  readonly nic: IDevice;
+  readonly distance: Known<string>;
+  readonly possible: Known<boolean>;
+  /** In plain words, whatever the answer. */
+  readonly why: string;
+}
+
+const NOT_MEASURED = { unknown: 'the snapshot measures no distance here' };
+
+export class Verdicts {
+  constructor(snapshot: ITopologySnapshot, graph: IGraph) {
+    const pcie = isUnknown(snapshot.pcie) ? null : snapshot.pcie;
+    this._distances = Private.best(pcie?.distances ?? []);
+    const direct = new Map(
+      pcie?.gpudirect.map(one => [Private.key(one.gpu, one.nic), one])
+    );
+    const nics = graph.devices.filter(one => one.kind === 'nic');
+    for (const gpu of graph.devices.filter(one => one.kind === 'gpu')) {
+      const row = nics.flatMap((nic): IVerdict[] => {
+        const key = Private.key(gpu.address, nic.address);
+        const told = gpu.address && nic.address ? direct.get(key) : undefined;
+        const distance = this.distance(gpu, nic);
+        return told
+          ? [{ gpu, nic, distance, possible: told.possible, why: told.why }]
+          : [];
+      });
+      this._rows.set(gpu.id, row);
+    }
+  }
+
+  /** Of two devices, by the best source that knows it. */
+  distance(a: IDevice, b: IDevice): Known<string> {
+    const found =
+      a.address &&
+      b.address &&
+      this._distances.get(Private.key(a.address, b.address));
+    return found ? found.distance : NOT_MEASURED;
+  }
+
+  /** Every NIC that matters to a GPU, in the order in which they are drawn. */
+  of(gpu: IDevice): readonly IVerdict[] {
+    return this._rows.get(gpu.id) ?? [];
+  }
+
+  /** The NICs that a GPU is nearest to: several where they are equally near. */
+  nearest(gpu: IDevice): readonly IVerdict[] {
+    const row = this.of(gpu);
+    const least = Math.min(...row.map(Private.rank));
+    return row.filter(one => Private.rank(one) === least);
+  }
+
+  private _distances: Map<string, IDistance>;
+  private _rows = new Map<string, readonly IVerdict[]>();
+}
+
+namespace Private {
+  export function key(a: string | null, b: string | null): string {
+    return [a, b].sort().join(' ');
+  }
+
+  export function best(all: readonly IDistance[]): Map<string, IDistance> {
+    const found = new Map<string, IDistance>();
+    const rank = (one: IDistance): number =>
+      SOURCES.indexOf(one.source) + (isUnknown(one.distance) ? 10 : 0);
+    for (const one of all) {
+      const before = found.get(key(one.a, one.b));
+      if (!before || rank(one) < rank(before)) {
+        found.set(key(one.a, one.b), one);
+      }
+    }
+    return found;
+  }
+
+  /** Where GPUDirect works first, then by distance, then what is in use. */
+  export function rank(one: IVerdict): number {
+    const far = isUnknown(one.distance)
+      ? ORDER.length
+      : ORDER.indexOf(one.distance);
+    const down = one.nic.nic!.state === 'down' ? 1 : 0;
+    return (one.possible === true ? 0 : 100) + 10 * far + down;
+  }
+}
