@@ -2,7 +2,7 @@ import { Kernel } from '@jupyterlab/services';
 import { Signal } from '@lumino/signaling';
 
 import { COMM_ID, KernelLink } from '../src/cluster/link';
-import { cluster } from './fixtures';
+import { cluster, Json, sample, snapshot } from './fixtures';
 
 /** The part of a kernel connection that the link uses, with a kernel behind it. */
 class FakeKernel {
@@ -206,5 +206,119 @@ describe('KernelLink', () => {
     const link = await join();
     expect(link.state.language).toBe('R');
     expect(kernel.sent).toEqual([]);
+  });
+
+  const watches = (): unknown[] =>
+    kernel.sent.filter(one => (one as { type: string }).type === 'watch');
+  const vm = (name: string, local = false): Json => ({
+    name,
+    local,
+    snapshot: snapshot(1),
+    findings: []
+  });
+
+  it('watches only where there is a cluster and somebody looks, and says when they do no more', async () => {
+    kernel.loaded = true;
+    const link = await join();
+    link.watched = true;
+    kernel.say({ type: 'state', cluster: null });
+    await settled();
+    expect(watches()).toEqual([]);
+    kernel.say({ type: 'state', cluster: cluster('ready') });
+    await settled();
+    expect(watches()).toEqual([{ type: 'watch', on: true }]);
+    link.watched = false;
+    await settled();
+    expect(watches()).toEqual([
+      { type: 'watch', on: true },
+      { type: 'watch', on: false }
+    ]);
+  });
+
+  it('renews the watch every 4 s while there are other VMs, and ends with the link', async () => {
+    jest.useFakeTimers();
+    try {
+      kernel.loaded = true;
+      const link = new KernelLink({
+        kernel: kernel as unknown as Kernel.IKernelConnection
+      });
+      link.watched = true;
+      await jest.advanceTimersByTimeAsync(0);
+      kernel.say({ type: 'state', cluster: cluster('ready') });
+      await jest.advanceTimersByTimeAsync(8000);
+      expect(watches()).toHaveLength(3);
+      kernel.say({ type: 'vms', vms: [vm('vm1', true)], findings: [] });
+      await jest.advanceTimersByTimeAsync(60_000);
+      expect(watches()).toHaveLength(3);
+      kernel.say({
+        type: 'vms',
+        vms: [vm('vm1', true), vm('vm2')],
+        findings: []
+      });
+      await jest.advanceTimersByTimeAsync(8000);
+      expect(watches()).toHaveLength(5);
+      link.dispose();
+      await jest.advanceTimersByTimeAsync(60_000);
+      expect(watches()).toHaveLength(5);
+    } finally {
+      jest.useRealTimers();
+    }
+  });
+
+  it('after a reload in mid-cell hears samples while one watch waits for the subshell', async () => {
+    jest.useFakeTimers();
+    try {
+      let begin: () => void = () => undefined;
+      kernel.subshell = new Promise(resolve => (begin = resolve));
+      const link = new KernelLink({
+        kernel: kernel as unknown as Kernel.IKernelConnection
+      });
+      link.watched = true;
+      kernel.say({ type: 'state', cluster: cluster('running') });
+      kernel.say({ type: 'samples', samples: { vm2: sample(1) } });
+      await jest.advanceTimersByTimeAsync(30_000);
+      const [entry] = link.vms.entries;
+      expect(entry.name).toBe('vm2');
+      expect(entry.machine!.snapshot).toHaveProperty('unknown');
+      expect(entry.machine!.sample!.cpu.percent).toBe(37.4);
+      expect(watches()).toEqual([]);
+      begin();
+      await jest.advanceTimersByTimeAsync(0);
+      expect(watches()).toHaveLength(1);
+      link.dispose();
+    } finally {
+      jest.useRealTimers();
+    }
+  });
+
+  it('forgets the VMs of a kernel that restarts, and watches the next cluster', async () => {
+    kernel.loaded = true;
+    const link = await join();
+    link.watched = true;
+    kernel.say({ type: 'state', cluster: cluster('ready') });
+    kernel.say({ type: 'vms', vms: [vm('vm2')], findings: [] });
+    await settled();
+    kernel.restart();
+    await settled();
+    expect(link.vms.entries).toEqual([]);
+    kernel.say({ type: 'state', cluster: cluster('ready') });
+    await settled();
+    expect(watches()).toHaveLength(2);
+    link.dispose();
+  });
+
+  it('takes no sample that was on its way as the watch ended', async () => {
+    kernel.loaded = true;
+    const link = await join();
+    kernel.say({ type: 'samples', samples: { vm2: sample(1) } });
+    expect(link.vms.entries).toEqual([]);
+  });
+
+  it('is silent about a cluster that is told again and has not changed', async () => {
+    const link = await join();
+    kernel.say({ type: 'state', cluster: cluster('running') });
+    const before = link.state.cluster;
+    kernel.say({ type: 'state', cluster: cluster('running') });
+    expect(link.state.cluster).toBe(before);
   });
 });

@@ -16,6 +16,7 @@ TITLES = {
     "sampler": "the live sampler at 1 Hz",
     "view": "the live view: from an iteration's end to pixels, and frames of 64 ranks",
     "ranks512": "512 simulated ranks at 20 iterations/s into one kernel",
+    "panel": "the panel: 16 VMs of 8 GPUs at 1 Hz",
     "hooks": "what everything of ours adds to an iteration of 160 gradient tensors",
 }
 

@@ -6,16 +6,15 @@ import { ISignal, Signal } from '@lumino/signaling';
 import { Known } from '../common/known';
 import { ISample } from '../resources/interfaces';
 import { ICluster, Request } from './interfaces';
+import { hasRanks, isUp, same, vmsOf } from './states';
 import { validateMessage } from './validate';
 import { VmList } from './vms';
+import { Watch } from './watch';
 
 export const TARGET = 'workbench.cluster';
 
 /** Fixed, so that a page that was reloaded hears the same kernel again. */
 export const COMM_ID = 'workbench-cluster';
-
-/** A watch that is not renewed ends after 12 s. */
-const RENEW_MS = 4000;
 
 const LOAD = '%load_ext workbench';
 
@@ -68,25 +67,17 @@ export class KernelLink implements IDisposable {
 
   /** Whether somebody looks at the VMs: only then are they sampled. */
   set watched(watched: boolean) {
-    if (watched === this._watched || this._isDisposed) {
-      return;
-    }
-    this._watched = watched;
-    clearInterval(this._timer);
-    if (watched) {
-      this._timer = setInterval(() => this._renew(), RENEW_MS);
-    } else {
+    this._watch.on = watched;
+    if (!watched) {
       this.vms.sleep();
     }
-    this._watch();
   }
 
   /** Ask for the cluster and what its VMs are, again. */
   async refresh(): Promise<void> {
     if (this._state.loaded) {
-      this._asked = false;
       await this._attempt(null, () => this._send({ type: 'refresh' }));
-      this._watch();
+      this._watch.tell();
     }
   }
 
@@ -95,7 +86,7 @@ export class KernelLink implements IDisposable {
       return;
     }
     this._isDisposed = true;
-    clearInterval(this._timer);
+    this._watch.dispose();
     this.vms.dispose();
     this._dropComm();
     Signal.clearData(this);
@@ -175,39 +166,6 @@ export class KernelLink implements IDisposable {
     return comm;
   }
 
-  /** Goes on with the watch, where there are VMs to be watched. */
-  private _renew(): void {
-    const others = this.vms.entries.some(entry => entry.machine);
-    if (!this.vms.told || others) {
-      this._watch();
-    }
-  }
-
-  /**
-   * Tell the kernel whether its cluster is watched; a kernel that never heard of
-   * a watch is not told of its end. One such message waits at the most: after a
-   * reload in mid-cell the subshell comes with the cell's end.
-   */
-  private _watch(): void {
-    const { cluster, loaded } = this._state;
-    const wanted = this._watched && Private.hasRanks(cluster);
-    if (!loaded || this._telling || (!wanted && !this._asked)) {
-      return;
-    }
-    this._telling = true;
-    void this._ready()
-      .then(comm => {
-        this._telling = false;
-        const on = this._watched && Private.hasRanks(this._state.cluster);
-        this._asked = on;
-        comm.send({ type: 'watch', on });
-      })
-      .catch(error => {
-        this._telling = false;
-        console.debug('gradient-workbench: nobody to watch', error);
-      });
-  }
-
   private _onMessage(data: unknown): void {
     try {
       const message = validateMessage(data);
@@ -228,29 +186,29 @@ export class KernelLink implements IDisposable {
 
   /** What was on its way as the watch ended is nobody's figures of now. */
   private _onSamples(samples: Readonly<Record<string, Known<ISample>>>): void {
-    if (this._watched) {
+    if (this._watch.on) {
       this.vms.hearSamples(samples);
     }
   }
 
   private _onCluster(cluster: ICluster | null): void {
-    const moved = Private.vmsOf(cluster) !== Private.vmsOf(this._state.cluster);
+    const moved = vmsOf(cluster) !== vmsOf(this._state.cluster);
     // A cluster came up: what failed before is over.
-    const over = Private.isUp(cluster) && !Private.isUp(this._state.cluster);
+    const over = isUp(cluster) && !isUp(this._state.cluster);
     this._setState({
       loaded: true,
       // While a cell runs the same is told again and again.
-      cluster: Private.same(cluster, this._state.cluster)
+      cluster: same(cluster, this._state.cluster)
         ? this._state.cluster
         : cluster,
       pending: this._stillPending(cluster),
       error: over ? '' : this._state.error
     });
-    if (!Private.hasRanks(cluster)) {
+    if (!hasRanks(cluster)) {
       this.vms.clear();
     }
     if (moved) {
-      this._watch();
+      this._watch.tell();
     }
   }
 
@@ -278,7 +236,7 @@ export class KernelLink implements IDisposable {
   /** The kernel that the comm led to is gone, which closes no comm by itself. */
   private _leave(): void {
     this._dropComm();
-    this._asked = this._telling = false;
+    this._watch.forget();
     this.vms.clear();
     this._setState({ loaded: false, cluster: null, pending: null });
   }
@@ -297,11 +255,13 @@ export class KernelLink implements IDisposable {
   }
 
   private _comm: Kernel.IComm | null = null;
-  private _watched = false;
-  /** Whether the kernel was last told of a watch. */
-  private _asked = false;
-  private _telling = false;
-  private _timer: ReturnType<typeof setInterval> | undefined;
+  private _watch = new Watch({
+    canTell: () => this._state.loaded,
+    hasRanks: () => hasRanks(this._state.cluster),
+    mustRenew: () =>
+      !this.vms.told || this.vms.entries.some(entry => entry.machine),
+    ready: () => this._ready()
+  });
   private _isDisposed = false;
   private _state: KernelLink.IState = {
     loaded: false,
@@ -334,28 +294,6 @@ export namespace KernelLink {
 }
 
 namespace Private {
-  export function isUp(cluster: ICluster | null): boolean {
-    return cluster !== null && ['ready', 'running'].includes(cluster.state);
-  }
-
-  export function same(one: ICluster | null, other: ICluster | null): boolean {
-    return JSON.stringify(one) === JSON.stringify(other);
-  }
-
-  /** Whether there are ranks, and so VMs, or will be soon. */
-  export function hasRanks(cluster: ICluster | null): boolean {
-    return (
-      cluster !== null &&
-      ['starting', 'ready', 'running'].includes(cluster.state)
-    );
-  }
-
-  /** Where its ranks are, as far as that is known. */
-  export function vmsOf(cluster: ICluster | null): string {
-    const vms = hasRanks(cluster) ? cluster!.ranks.map(rank => rank.vm) : null;
-    return JSON.stringify(vms);
-  }
-
   /** A comm as Lab makes it; its interface does not name the subshell. */
   export interface ISubshellComm extends Kernel.IComm {
     readonly subshellStarted: Promise<void>;

@@ -12,7 +12,7 @@ const DEFAULT_RANKS = 2;
 const MOST_RANKS = 1024;
 
 /** Of more ranks the table scrolls, which the keyboard must reach. */
-const FIT = 10;
+const FIT = 7;
 
 /** The cluster of the notebook in front: its state, its ranks, start and stop. */
 export class ClusterView extends VDomRenderer<ClusterModel> {

@@ -119,6 +119,6 @@ export namespace VmList {
 namespace Private {
   /** After a reload in mid-cell the page hears samples, but cannot ask which VMs these are. */
   export const NOT_ASKED = {
-    unknown: 'the kernel tells it when the cell that runs has ended'
+    unknown: 'the kernel has not told of it yet'
   };
 }

@@ -9,7 +9,7 @@ import { Sparkline } from '../common/sparkline';
 import { Dash } from '../common/value';
 import { machineLine, oneLine } from './describe';
 import { CpuAndMemory } from './devices';
-import { Findings, Verdict } from './findings';
+import { Findings, Trouble, Verdict } from './findings';
 import { Gpus } from './gpus';
 import { ISnapshot } from './interfaces';
 import { Machine, meanGpuUse } from './machine';
@@ -17,7 +17,7 @@ import { Nics } from './nics';
 import { Processes } from './processes';
 import { Ranks } from './ranks';
 import { Section } from './section';
-import { useMachine, useShared } from './shared';
+import { useMachine, useSeen, useShared } from './shared';
 import { topologySlot } from './topologyslot';
 
 /** One machine: a line where it is closed, all that is known of it where it is open. */
@@ -25,11 +25,12 @@ export const Card = memo((props: Card.IProps): JSX.Element => {
   const { machine, onClose, onOpen, open, ranks } = props;
   const { trans } = useShared();
   const summary = useGreeting(machine);
-  useMachine(machine);
+  const item = useRef<HTMLLIElement>(null);
+  useMachine(machine, useSeen(item));
   const old = machine.trouble ? 'jp-gw-mod-stale' : '';
   const known = machine.snapshot && !isUnknown(machine.snapshot);
   return (
-    <li className={`jp-gw-Cards-item jp-gw-mod-${machine.kind}`}>
+    <li ref={item} className={`jp-gw-Cards-item jp-gw-mod-${machine.kind}`}>
       <details
         className={`jp-gw-Card ${old}`}
         open={open}
@@ -45,7 +46,11 @@ export const Card = memo((props: Card.IProps): JSX.Element => {
           <h4 className="jp-gw-Card-name">{nameOf(machine, trans)}</h4>
           <Line machine={machine} open={open} />
           {!open && machine.kind !== 'file' && <Use machine={machine} />}
-          {known && <Verdict findings={machine.findings} trans={trans} />}
+          {machine.trouble && machine.kind === 'vm' ? (
+            <Trouble words={machine.trouble} />
+          ) : (
+            known && <Verdict findings={machine.findings} trans={trans} />
+          )}
         </summary>
         {open && <Body machine={machine} ranks={ranks} />}
       </details>
@@ -198,14 +203,13 @@ function Told(props: {
   );
 }
 
-/** A file's card takes the focus once, as it was just asked for. */
+/** A file's card takes the focus once, and so is scrolled to: it was just asked for. */
 function useGreeting(machine: Machine): React.RefObject<HTMLElement> {
   const summary = useRef<HTMLElement>(null);
   useEffect(() => {
     if (machine.kind === 'file' && !greeted.has(machine)) {
       greeted.add(machine);
       summary.current?.focus();
-      summary.current?.scrollIntoView({ block: 'nearest' });
     }
   }, [machine]);
   return summary;

@@ -118,6 +118,20 @@ export function Verdict(props: {
   );
 }
 
+/** In place of the verdict: that a machine does not answer. */
+export function Trouble({ words }: { words: string }): JSX.Element {
+  return (
+    <span
+      className="jp-gw-Verdict jp-gw-mod-warning"
+      role="img"
+      title={words}
+      aria-label={words}
+    >
+      <SeverityIcon severity="warning" />
+    </span>
+  );
+}
+
 export function SeverityIcon({
   severity
 }: {

@@ -1,6 +1,12 @@
 /** What all parts of the view need, so that it is not handed down by hand. */
 import { nullTranslator, TranslationBundle } from '@jupyterlab/translation';
-import React, { createContext, useCallback, useSyncExternalStore } from 'react';
+import React, {
+  createContext,
+  useCallback,
+  useEffect,
+  useState,
+  useSyncExternalStore
+} from 'react';
 
 import { Machine } from './machine';
 import { Openings } from './openings';
@@ -22,18 +28,37 @@ export function useShared(): IShared {
   return React.useContext(Shared);
 }
 
-/** Draw a component again with each change of a machine, and only it. */
-export function useMachine(machine: Machine): void {
+/** Draw a component again with each change of a machine, and only it, while it is in sight. */
+export function useMachine(machine: Machine, seen: boolean): void {
   const subscribe = useCallback(
     (changed: () => void) => {
-      machine.changed.connect(changed);
+      if (seen) {
+        machine.changed.connect(changed);
+      }
       return () => {
         machine.changed.disconnect(changed);
       };
     },
-    [machine]
+    [machine, seen]
   );
   useSyncExternalStore(subscribe, () => machine.version);
+}
+
+/** Whether an element is in the part of the panel that can be seen, or just beside it. */
+export function useSeen(element: React.RefObject<HTMLElement>): boolean {
+  const [seen, setSeen] = useState(true);
+  useEffect(() => {
+    if (!element.current || typeof IntersectionObserver === 'undefined') {
+      return;
+    }
+    const observer = new IntersectionObserver(
+      changes => setSeen(changes[changes.length - 1].isIntersecting),
+      { rootMargin: '200px' }
+    );
+    observer.observe(element.current);
+    return () => observer.disconnect();
+  }, [element]);
+  return seen;
 }
 
 /** Whether something is open: as the person left it, else `byItself`; and how to change it. */
