@@ -9,6 +9,7 @@ import { Sparkline } from '../common/sparkline';
 import { Dash } from '../common/value';
 import { machineLine, oneLine } from './describe';
 import { CpuAndMemory } from './devices';
+import { Drawing } from './drawing';
 import { Findings, Trouble, Verdict } from './findings';
 import { Gpus } from './gpus';
 import { ISnapshot } from './interfaces';
@@ -18,7 +19,6 @@ import { Processes } from './processes';
 import { Ranks } from './ranks';
 import { Section } from './section';
 import { useMachine, useSeen, useShared } from './shared';
-import { topologySlot } from './topologyslot';
 
 /** One machine: a line where it is closed, all that is known of it where it is open. */
 export const Card = memo((props: Card.IProps): JSX.Element => {
@@ -181,15 +181,12 @@ function Told(props: {
 }): JSX.Element {
   const { machine, ranks, snapshot } = props;
   const { trans } = useShared();
-  const drawing = topologySlot({ snapshot, sample: machine.sample, ranks });
   return (
     <>
       <CpuAndMemory machine={machine} host={snapshot.host} />
-      {drawing && (
-        <Section machine={machine} name="topology" title={trans.__('Topology')}>
-          {drawing}
-        </Section>
-      )}
+      <Section machine={machine} name="topology" title={trans.__('Topology')}>
+        <Drawing snapshot={snapshot} sample={machine.sample} ranks={ranks} />
+      </Section>
       <Gpus machine={machine} snapshot={snapshot} ranks={ranks} />
       <Nics machine={machine} snapshot={snapshot} />
       <Ranks machine={machine} ranks={ranks} />
