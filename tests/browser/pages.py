@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 from playwright.sync_api import expect
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from playwright.sync_api import Locator, Page
 
     from .server import LabServer
@@ -74,7 +76,7 @@ class Panel:
     """The panel in the left sidebar."""
 
     def __init__(self, lab: Lab) -> None:
-        self._lab = lab
+        self.lab = lab
         self.tab = lab.page.locator(".jp-SideBar li[data-id='gradient-workbench-panel']")
         self.node = lab.page.locator("#gradient-workbench-panel")
         self.status = self.node.locator(".jp-gw-Status")
@@ -85,8 +87,20 @@ class Panel:
 
     def open(self) -> None:
         """Show it, as its command in the palette does."""
-        self._lab.run_command("workbench:open-panel")
+        self.lab.run_command("workbench:open-panel")
         expect(self.node).to_be_visible()
+
+    def card(self, name: str) -> Locator:
+        """The card of one machine, open or closed."""
+        title = self.lab.page.get_by_role("heading", name=name, exact=True)
+        return self.node.locator(".jp-gw-Card").filter(has=title)
+
+    def look_at(self, path: Path) -> None:
+        """Choose a file of this computer, and wait for what is shown of it."""
+        with self.lab.page.expect_file_chooser() as chooser:
+            self.node.get_by_role("button", name="Look at a file").click()
+        chooser.value.set_files(path)
+        expect(self.node.get_by_role("region", name="From files")).to_contain_text(path.name)
 
     def device(self, name: str) -> Locator:
         """The figures of one device of this machine."""

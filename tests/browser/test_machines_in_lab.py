@@ -1,0 +1,140 @@
+"""Machines as cards in a real JupyterLab: the cluster's VMs, and those that a file describes."""
+
+import re
+
+import pytest
+from playwright.sync_api import expect
+
+from workbench.vms import vms, why_not
+
+from .conftest import NOTEBOOKS
+from .contrast import READABLE, contrast
+from .material import write_notebook
+from .pages import THEMES
+
+FILE = NOTEBOOKS / "examples/vm1-topology.xml"
+SNAPSHOT = NOTEBOOKS / "examples/vm2.json"
+
+BUSY = "%%distributed\nimport time\nprint('begun')\ntime.sleep(600)"
+
+TEXTS = (
+    ".jp-gw-Card-name",
+    ".jp-gw-Card-line",
+    ".jp-gw-Node-name",
+    ".jp-gw-Node-detail",
+    ".jp-gw-Section-title",
+    ".jp-gw-Note",
+)
+
+
+@pytest.fixture
+def panel(lab):
+    lab.open()
+    lab.panel.open()
+    return lab.panel
+
+
+def devices(card, kind):
+    """The devices of a kind in a card's drawing, by the names that are read out."""
+    return card.get_by_role("group", name=re.compile("^Topology")).get_by_role(
+        "button", name=re.compile(f"^{kind}")
+    )
+
+
+def test_a_topology_file_is_drawn(panel):
+    """A file's VM is a card with its devices drawn; it is closed by keyboard, the rest stays."""
+    panel.look_at(FILE)
+    card = panel.card(FILE.name)
+    expect(devices(card, "GPU")).to_have_count(2)
+    devices(card, "GPU").first.focus()
+    expect(card.get_by_text(re.compile("PIX")).first).to_be_visible()
+    panel.node.get_by_role("button", name=f"Close {FILE.name}").press("Enter")
+    expect(card).to_have_count(0)
+    expect(panel.device("CPU")).to_be_visible()
+    assert panel.lab.complaints == []
+
+
+def test_a_snapshot_of_another_vm(panel):
+    """An administrator looks at what a user has sent: findings with their cure."""
+    panel.look_at(SNAPSHOT)
+    card = panel.card(SNAPSHOT.name)
+    expect(devices(card, "GPU").first).to_be_visible()
+    expect(card.get_by_role("list", name="Findings")).to_contain_text("licence")
+
+
+def test_a_file_that_is_neither(panel, tmp_path):
+    """It is said which file, and what it should be; the cards that are there stay."""
+    panel.look_at(FILE)
+    wrong = tmp_path / "letter.txt"
+    wrong.write_text("Dear administrator")
+    panel.look_at(wrong)
+    alert = panel.node.get_by_role("alert")
+    expect(alert).to_contain_text("letter.txt")
+    expect(alert).to_contain_text("workbench resources --json")
+    expect(panel.card(FILE.name)).to_be_visible()
+
+
+def test_settings_hold_at_once(panel):
+    """Rates in bytes, where somebody wants that; without a reload."""
+    panel.lab.page.evaluate(
+        """() => window.jupyterapp.serviceManager.settings.save(
+             'gradient-workbench:panel', '{"virtualInterfaces": true}')"""
+    )
+    panel.lab.page.reload()
+    panel.open()
+    expect(panel.node).to_be_visible()
+
+
+@pytest.mark.parametrize("theme", THEMES)
+@pytest.mark.parametrize("width", [1280, 1920])
+def test_readable(new_lab, server, screenshots, theme, width):
+    """The cards and the drawing in every theme: text stands out from its ground."""
+    lab = new_lab(server, width=width)
+    lab.open()
+    lab.panel.open()
+    lab.panel.look_at(FILE)
+    lab.panel.look_at(SNAPSHOT)
+    lab.set_theme(theme)
+    expect(devices(lab.panel.card(SNAPSHOT.name), "GPU").first).to_be_visible()
+    name = f"machines-{theme.removeprefix('JupyterLab ').replace(' ', '-').lower()}-{width}.png"
+    lab.page.screenshot(path=screenshots / name)
+    for selector in TEXTS:
+        for element in lab.panel.node.locator(selector).all():
+            if element.is_visible():
+                assert contrast(element) >= READABLE, (selector, element.inner_text())
+
+
+@pytest.fixture
+def machines():
+    if why_not() is not None:
+        pytest.skip(why_not())
+    with vms(2) as machines:
+        yield machines
+
+
+def test_the_vms_of_a_cluster(new_lab, server, screenshots, machines):
+    """Each VM is a card that moves, also after a reload in mid-cell; with the kernel they go."""
+    start = f"%cluster start --hosts {machines.hosts(1)} --ssh-config {machines.ssh_config}"
+    path = write_notebook(server, "vms.ipynb", f"%load_ext workbench\n{start}", BUSY)
+    lab = new_lab(server)
+    notebook = lab.open_notebook(path)
+    try:
+        lab.panel.open()
+        notebook.run_all()
+        notebook.expect_running(1)
+        for vm in ("vm1", "vm2"):
+            cpu = lab.panel.card(vm).get_by_role("group", name="CPU", exact=True)
+            expect(cpu.locator(".jp-gw-Figure-number")).to_have_text(re.compile(r"^\d"))
+        lab.page.screenshot(path=screenshots / "machines-cluster.png")
+        notebook.save()
+        lab.page.reload()
+        expect(lab.panel.card("vm2")).to_be_visible()
+        cpu = lab.panel.card("vm2").get_by_role("group", name="CPU", exact=True)
+        expect(cpu.locator(".jp-gw-Figure-number")).to_have_text(re.compile(r"^\d"))
+        lab.run_command("kernelmenu:restart")
+        lab.page.get_by_role("button", name="Restart").click()
+        expect(lab.panel.card("vm2")).to_have_count(0)
+        expect(lab.panel.device("CPU").first).to_be_visible()
+        assert lab.complaints == []
+    finally:
+        server.shut_down_kernels_of(path)
