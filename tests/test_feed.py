@@ -68,6 +68,22 @@ def test_a_sample_that_fails_does_not_end_the_feed(feed, machine, caplog):
     leave()
 
 
+def test_a_sampler_that_cannot_be_made_is_made_again(machine, nvml, caplog):
+    """What hinders it at first costs messages, not the feed."""
+    hindered = [OSError("no such machine yet"), OSError("nor now")]
+
+    def make():
+        if hindered:
+            raise hindered.pop()
+        return Sampler(**machine.roots, nvml=nvml)
+
+    ear = Ear()
+    leave = LiveFeed(make, interval_s=0.01).subscribe(ear)
+    assert ear.next()["gpus"][0]["utilization_percent"] == 37.0
+    assert caplog.text.count("the sampler did not start") == 2
+    leave()
+
+
 def test_a_listener_whose_loop_is_closed_is_dropped(feed):
     """A listener that cannot be told any more is left out; the others go on."""
     told = []

@@ -10,6 +10,7 @@ TITLES = {
     "vms": "four VMs ready",
     "faults": "freed, named, replaced",
     "cells": "a cell that does nothing",
+    "server": "the Jupyter server's live feed at 1 Hz, against other panels' servers",
     "imports": "import workbench",
     "snapshot": "a snapshot of 8 GPUs, 9 RDMA devices and their PCIe tree",
     "sampler": "the live sampler at 1 Hz",

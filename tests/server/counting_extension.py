@@ -1,7 +1,7 @@
 """The server extension with a sampler that tells its own number and each sample's.
 
 Its samples list a process for every kernel whose connection file lies in the runtime
-folder. Its snapshot meets an NVML that hangs.
+folder, and carry ``$PADDING`` letters. Its snapshot meets an NVML that hangs.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ class Counting(Told):
     numbers = itertools.count(1)
 
     def __init__(self):
-        super().__init__({"sampler": next(self.numbers), "gpus": [GPU], "nics": [NIC]})
+        padding = " " * int(os.environ.get("PADDING", "0"))
+        told = {"gpus": [GPU], "nics": [NIC], "padding": padding}
+        super().__init__({"sampler": next(self.numbers), **told})
 
     def sample(self):
         runtime = Path(os.environ["JUPYTER_RUNTIME_DIR"])

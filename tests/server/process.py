@@ -6,6 +6,7 @@ import http.client
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,7 +19,15 @@ import websocket
 
 TOKEN = "right-" + "0123456789abcdef" * 2
 BASE = "/user/alice/"
-OTHERS = ("workbench", "jupyterlab", "jupyter_lsp", "ipyparallel", "notebook_shim")
+OTHERS = (
+    "workbench",
+    "jupyterlab",
+    "jupyter_lsp",
+    "ipyparallel",
+    "notebook_shim",
+    "jupyter_resource_usage",
+    "jupyterlab_nvdashboard",
+)
 """Extensions that an installation may switch on; they are left out."""
 TESTS = Path(__file__).parent.parent
 
@@ -36,7 +45,7 @@ class Answer(NamedTuple):
 class Server:
     """Starts on a free port with `options` of ``jupyter server``, and is killed by `stop`."""
 
-    def __init__(self, *options, extension="workbench", environment=None):
+    def __init__(self, *options, extension="workbench", environment=None, python=sys.executable):
         self.folder = Path(tempfile.mkdtemp(prefix="wb-server-"))
         self.log = self.folder / "log"
         homes = {
@@ -56,7 +65,7 @@ class Server:
         ]
         with self.log.open("w") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "jupyter_server", *arguments],
+                [str(python), "-m", "jupyter_server", *arguments],
                 env={**os.environ, **homes, "PYTHONPATH": os.pathsep.join(paths)}
                 | (environment or {}),
                 stdin=subprocess.DEVNULL,
@@ -79,8 +88,9 @@ class Server:
             if self.process.poll() is not None:
                 break
             time.sleep(0.05)
+        log = self.log.read_text()
         self.stop()
-        raise AssertionError(f"the server did not start:\n{self.log.read_text()}")
+        raise AssertionError(f"the server did not start:\n{log}")
 
     @staticmethod
     def _answers(port):
@@ -92,8 +102,9 @@ class Server:
 
     def stop(self):
         if self.process.poll() is None:
-            os.killpg(self.process.pid, signal.SIGKILL)  # its own session, with its kernels
+            os.killpg(self.process.pid, signal.SIGKILL)  # its kernels notice, and end
         self.process.wait()
+        shutil.rmtree(self.folder, ignore_errors=True)
 
     def ask(self, path, method="GET", body=None, headers=None, base=BASE):
         """Ask for a path below the base URL; a redirect is not followed."""
@@ -111,6 +122,7 @@ class Server:
             f"ws://127.0.0.1:{self.port}{base}workbench/api/live{query}",
             header=[f"{name}: {value}" for name, value in (headers or {}).items()],
             suppress_origin=True,
+            skip_utf8_validation=True,  # in Python it takes longer than all the rest
             timeout=timeout,
         )
 

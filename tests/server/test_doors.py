@@ -147,6 +147,21 @@ def test_the_authoriser_decides(allowed, right, route):
     assert refused(knock(allowed, route, right), 403, "not authorized to read")
 
 
+def test_looking_on_is_no_activity(server, right):
+    """A panel that was left open does not keep an idle server from being shut down."""
+
+    def last():
+        return server.ask("api/status", headers=right).json()["last_activity"]
+
+    server.ask("api/kernels", headers=right)
+    before = last()
+    for route in ROUTES:
+        knock(server, route, right)
+    assert last() == before
+    server.ask("api/kernels", headers=right)
+    assert last() != before
+
+
 def test_no_answer_holds_a_token(server, browser, right):
     """Not in an error, and not in the log."""
     for route in ROUTES:

@@ -6,6 +6,7 @@ import json
 import socket
 import threading
 import time
+from pathlib import Path
 
 import pytest
 import websocket
@@ -20,7 +21,8 @@ CLIENTS = 20
 class Client:
     """A browser's socket that keeps what it hears, and when."""
 
-    def __init__(self, server, right):
+    def __init__(self, server, right, key=lambda message: (message["sampler"], message["taken"])):
+        self._key = key
         self.socket = server.open(right)
         self.heard = {}
         self._thread = threading.Thread(target=self._listen, daemon=True)
@@ -30,7 +32,7 @@ class Client:
         try:
             while text := self.socket.recv():
                 message = json.loads(text)
-                self.heard[message["sampler"], message["taken"]] = time.monotonic(), message
+                self.heard[self._key(message)] = time.monotonic(), message
         except (OSError, websocket.WebSocketException, AttributeError):
             return  # closed, here or there
 
@@ -90,15 +92,29 @@ def test_twenty_clients_and_one_sampler(join):
     assert min(late.heard) == (sampler + 1, 1)  # the earlier one had ended, so this one began anew
 
 
-def test_a_client_that_never_reads_holds_nobody_up(join, allowed):
-    """The others hear every sample, and the server keeps no pile for it."""
-    mute = [deaf(allowed) for _ in range(3)]
-    client = join()
-    assert within(20, lambda: len(client.heard) >= 6)
-    numbers = sorted(client.heard)
-    assert [key[1] for key in numbers] == list(range(numbers[0][1], numbers[-1][1] + 1))
+def test_clients_that_never_read_hold_nobody_up(start, right):
+    """The others hear every sample, and the server keeps no pile for those who do not."""
+    letters = 1 << 20
+    server = start(extension="server.counting_extension", environment={"PADDING": str(letters)})
+    client = Client(server, right)
+    assert within(20, lambda: len(client.heard) >= 2)
+    before = resident_bytes(server)
+    mute = [deaf(server) for _ in range(4)]
+    already = len(client.heard)
+    assert within(60, lambda: len(client.heard) >= already + 12)
+    grown = resident_bytes(server) - before
+    client.leave()
     for one in mute:
         one.close()
+    assert grown < 4 * 12 * letters / 2
+    numbers = sorted(client.heard)
+    assert [key[1] for key in numbers] == list(range(numbers[0][1], numbers[-1][1] + 1))
+
+
+def resident_bytes(server):
+    """Memory of the server's process."""
+    pages = int(Path(f"/proc/{server.process.pid}/statm").read_text().split()[1])
+    return pages * 4096
 
 
 def test_clients_that_vanish_are_let_go(join, allowed, right):
@@ -152,6 +168,25 @@ def test_notebooks_are_for_those_who_may_list_sessions(join, open_session, allow
     assert within(10, lambda: len(stranger.heard) > heard + 1)
     assert set(kernels(stranger)) >= {study["kernel"]["id"]}
     assert "salaries" not in json.dumps([message for _, message in stranger.heard.values()])
+
+
+def test_the_sampler_of_this_machine_finds_the_notebook(start, right):
+    """From the kernel's process to its path, with nothing made up between."""
+    server = start()
+    about = {"path": "real.ipynb", "type": "notebook", "name": "", "kernel": {"name": "python3"}}
+    answer = server.ask("api/sessions", "POST", json.dumps(about), right)
+    assert answer.status == 201
+    kernel = answer.json()["kernel"]["id"]
+    client = Client(server, right, key=lambda message: message["time"])
+
+    def found():
+        here = client.last()["processes"] if client.heard else []
+        return [one for one in here if one["kernel_id"] == kernel and one["kind"] == "kernel"]
+
+    (one,) = within(20, found)
+    client.leave()
+    assert one["notebook"] == "real.ipynb"
+    assert one["memory_bytes"] > 10 << 20
 
 
 # A driver that hangs

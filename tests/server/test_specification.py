@@ -92,5 +92,5 @@ def test_a_refused_socket_is_as_described(server, cookie):
         with pytest.raises(websocket.WebSocketBadStatusException) as caught:
             server.open(headers)
         error = caught.value
-        headers = {"Content-Type": error.resp_headers["content-type"]}
-        validate_answer("/live", "get", error.status_code, headers, error.resp_body)
+        kind = {"Content-Type": error.resp_headers["content-type"]}
+        validate_answer("/live", "get", error.status_code, kind, error.resp_body)

@@ -2,9 +2,11 @@
 
 - `GET  <base_url>workbench/api/snapshot`
 - `GET  <base_url>workbench/api/findings`
+- `POST <base_url>workbench/api/read`, of a snapshot or topology file that the client sends
 - `WS   <base_url>workbench/api/live`
 
-- on the server's own ``GET <base_url>metrics``, what the kernels' clusters spend
+- on the server's own ``GET <base_url>metrics``, what the kernels' clusters spend and
+  what this VM's hardware does
 
 ``rest-api.yml`` beside this file describes them. Every route asks for the
 server's own authentication and authorisation (resource ``workbench``).

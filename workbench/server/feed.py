@@ -126,12 +126,20 @@ class LiveFeed:
     def _run(self, stop: threading.Event, previous: threading.Thread | None) -> None:
         if previous is not None:
             previous.join()  # never two samplers at once
-        with self._make_sampler() as sampler:
-            due = time.monotonic()
-            while not stop.is_set():
-                self._publish(sampler, stop)
-                due = max(due + self._interval_s, time.monotonic())
-                stop.wait(due - time.monotonic())
+        while not stop.is_set():
+            try:
+                with self._make_sampler() as sampler:
+                    self._sample(sampler, stop)
+            except Exception:  # a machine that cannot be opened now may be, later
+                log.exception("the sampler did not start; trying again in %g s", self._interval_s)
+                stop.wait(self._interval_s)
+
+    def _sample(self, sampler: Sampler, stop: threading.Event) -> None:
+        due = time.monotonic()
+        while not stop.is_set():
+            self._publish(sampler, stop)
+            due = max(due + self._interval_s, time.monotonic())
+            stop.wait(due - time.monotonic())
 
     def _publish(self, sampler: Sampler, stop: threading.Event) -> None:
         try:

@@ -28,6 +28,7 @@ class Notebooks:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._asked: Future[dict[str, str]] | None = None
         self._paths: dict[str, str] = {}
+        self._told = False
 
     def use(self, loop: asyncio.AbstractEventLoop) -> None:
         """Name the event loop that the session manager lives on."""
@@ -45,9 +46,12 @@ class Notebooks:
             asked, self._asked = self._asked, None
             try:
                 self._paths = asked.result()
+                self._told = False
             except Exception:  # of another's session manager; what it said before may be wrong
-                log.warning("the notebooks of kernels are not known", exc_info=True)
                 self._paths = {}
+                if not self._told:  # once a second would fill the log
+                    log.warning("the notebooks of kernels are not known", exc_info=True)
+                self._told = True
         return self._paths
 
     def _ask(self) -> None:

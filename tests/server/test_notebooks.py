@@ -1,0 +1,156 @@
+"""Kernels' notebooks: one question for all listeners, whatever the session manager does."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+
+import pytest
+from timers import within
+
+from workbench.server.feed import LiveFeed
+from workbench.server.notebooks import Notebooks
+
+from .samplers import Told, process
+
+
+class Sessions:
+    """A session manager of a few sessions, which counts how often it is asked."""
+
+    def __init__(self, **paths):
+        self.paths = paths
+        self.asked = 0
+        self.answers = threading.Event()
+        self.answers.set()
+        self.fails = False
+
+    async def list_sessions(self):
+        self.asked += 1
+        while not self.answers.is_set():
+            await asyncio.sleep(0.01)
+        if self.fails:
+            raise TimeoutError("the gateway did not answer")
+        return [
+            {"id": f"session-{kernel}", "type": "notebook", "path": path, "kernel": {"id": kernel}}
+            for kernel, path in self.paths.items()
+        ]
+
+
+@pytest.fixture
+def loop():
+    """A server's event loop, in a thread."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    yield loop
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join(10)
+    for task in asyncio.all_tasks(loop):
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            loop.run_until_complete(task)
+    loop.close()
+
+
+@pytest.fixture
+def sessions():
+    return Sessions(k1="a.ipynb", k2="b.ipynb")
+
+
+@pytest.fixture
+def notebooks(sessions, loop):
+    known = Notebooks(sessions)
+    known.use(loop)
+    return known
+
+
+@pytest.fixture
+def feed(notebooks):
+    """Samples of a machine with two kernels and a stranger."""
+    told = {"processes": [process(1, "k1"), process(2, "elsewhere"), process(3)]}
+    yield LiveFeed(lambda: Told(told), interval_s=0.05, notebooks=notebooks.paths)
+    assert within(10, lambda: "workbench-sampler" not in [x.name for x in threading.enumerate()])
+
+
+def told(message, *, notebooks=True):
+    return [one["notebook"] for one in json.loads(message.text(notebooks=notebooks))["processes"]]
+
+
+def test_one_question_for_all_listeners(feed, sessions):
+    """However many there are."""
+    heard = [[] for _ in range(20)]
+    leave = [feed.subscribe(ear.append) for ear in heard]
+    assert within(10, lambda: all(len(ear) >= 3 for ear in heard))
+    for one in leave:
+        one()
+    assert sessions.asked <= len(heard[0]) + 1
+    assert told(heard[-1][-1]) == ["a.ipynb", None, None]
+    assert told(heard[-1][-1], notebooks=False) == [None, None, None]
+
+
+def test_no_kernel_no_question(sessions, notebooks):
+    """Where no kernel runs here the session manager is left alone."""
+    heard = []
+    feed = LiveFeed(
+        lambda: Told({"processes": [process(3)]}), interval_s=0.02, notebooks=notebooks.paths
+    )
+    leave = feed.subscribe(heard.append)
+    assert within(10, lambda: len(heard) > 3)
+    leave()
+    assert sessions.asked == 0
+    assert told(heard[-1]) == [None]
+
+
+@pytest.mark.parametrize("processes", [{"unknown": "no /proc"}, []])
+def test_processes_that_are_not_known(notebooks, processes):
+    """Are told as they are."""
+    heard = []
+    feed = LiveFeed(lambda: Told({"processes": processes}), notebooks=notebooks.paths)
+    leave = feed.subscribe(heard.append)
+    assert within(10, lambda: heard)
+    leave()
+    assert json.loads(heard[0].text(notebooks=True))["processes"] == processes
+
+
+def test_a_session_manager_that_hangs(feed, sessions):
+    """Samples go on with what was known; it is asked once, and heard when it comes back."""
+    heard = []
+    leave = feed.subscribe(heard.append)
+    assert within(10, lambda: heard and told(heard[-1])[0] == "a.ipynb")
+    sessions.answers.clear()
+    asked, had = sessions.asked, len(heard)
+    assert within(20, lambda: len(heard) >= had + 4)
+    assert sessions.asked <= asked + 1
+    assert told(heard[-1])[0] == "a.ipynb"
+    sessions.paths["k1"] = "renamed.ipynb"
+    sessions.answers.set()
+    assert within(10, lambda: told(heard[-1])[0] == "renamed.ipynb")
+    leave()
+
+
+def test_a_session_manager_that_fails(feed, sessions, caplog):
+    """No path is told that may be wrong by now; it is asked again."""
+    heard = []
+    leave = feed.subscribe(heard.append)
+    assert within(10, lambda: heard and told(heard[-1])[0] == "a.ipynb")
+    sessions.fails = True
+    assert within(10, lambda: told(heard[-1])[0] is None)
+    had = len(heard)
+    assert within(10, lambda: len(heard) > had + 3)
+    assert caplog.text.count("are not known") == 1  # and not once a second
+    assert "the gateway did not answer" in caplog.text
+    sessions.fails = False
+    assert within(10, lambda: told(heard[-1])[0] == "a.ipynb")
+    leave()
+
+
+def test_without_an_event_loop(sessions):
+    """Before the first client there is none, and after the server's end none runs."""
+    assert Notebooks(sessions).paths() == {}
+    over = asyncio.new_event_loop()
+    over.close()
+    known = Notebooks(sessions)
+    known.use(over)
+    assert known.paths() == {}
+    assert sessions.asked == 0
