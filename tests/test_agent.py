@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+from workbench.resources.identity import machine_identity
+from workbench.vms import vms, why_not
 from workbench.wire.lines import LineReader, encode_line
 
 
@@ -77,3 +79,15 @@ def test_one_agent_ends_another(start):
     new.order("retire", id=2, of={"pid": pid, "began": began})
     assert "error" not in new.report("retire")
     assert old.process.wait(5) == 0
+
+
+def test_which_machine_it_is_on(start):
+    """Two processes of one machine agree; one that has a host name of its own is elsewhere."""
+    told = start().report("facts")["machine"]
+    assert told == machine_identity()
+    code = "from workbench.resources.identity import machine_identity; print(machine_identity())"
+    if why_not() is None:
+        with vms(1) as machines:
+            done = machines.run("vm1", [sys.executable, "-c", code])
+        assert done.stdout.strip() != told
+        assert done.stdout.split()[0] == told.split()[0]

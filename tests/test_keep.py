@@ -181,6 +181,7 @@ def test_ranks_on_vms_are_met_again(attach):
         cluster = attach()
         assert [info.vm for info in cluster.ranks] == ["vm1", "vm2"]
         assert cluster["kept"] == [0, 10]
+        assert [sample.nics[0].name for sample in cluster.samples().values()] == ["eth0", "eth0"]
         cluster.stop()
         assert gone(pids)
 

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import queue
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from jupyter_client.blocking import BlockingKernelClient
 from jupyter_client.manager import start_new_kernel
-
-COMM_ID = "workbench-cluster"
-WAIT_S = 30.0
+from kernel_page import Page
 
 # Stands for a cluster without processes: what the link is told is what it shows.
 STAND_IN = """
@@ -32,6 +28,7 @@ class Rank:
     state: str = "ready"
 
 class StandIn:
+    agents = ()
     def __init__(self, n):
         self.n, self.name, self.state, self.message, self.ranks = n, "stand-in", "stopped", "", []
     def start(self):
@@ -51,84 +48,6 @@ class StandIn:
 
 home.Cluster = StandIn
 """
-
-
-class Page:
-    """What a browser's page does, without the browser."""
-
-    def __init__(self, client: BlockingKernelClient) -> None:
-        self.client = client
-        self.heard: list[dict[str, Any]] = []
-        self.outputs: list[dict[str, Any]] = []
-        self.ended: set[str] = set()
-        self.subshell: str | None = None
-
-    def use_subshell(self) -> None:
-        """Make a subshell; requests travel on it from then on."""
-        request = self.client.session.msg("create_subshell_request", {})
-        self.client.control_channel.send(request)
-        self.subshell = self.client.get_control_msg(timeout=WAIT_S)["content"]["subshell_id"]
-
-    def ask(self, kind: str, **more: Any) -> None:
-        """Send a request over the comm, without opening it."""
-        content = {"comm_id": COMM_ID, "data": {"type": kind, **more}}
-        message = self.client.session.msg("comm_msg", content)
-        if self.subshell is not None:
-            message["header"]["subshell_id"] = self.subshell
-        self.client.shell_channel.send(message)
-
-    def begin(self, code: str) -> str:
-        """Start a cell; return its id."""
-        return str(self.client.execute(code))
-
-    def execute_aside(self, code: str) -> None:
-        """Run code on the subshell, while a cell blocks the main shell."""
-        content = {"code": code, "silent": True, "store_history": False, "user_expressions": {}}
-        message = self.client.session.msg("execute_request", content)
-        message["header"]["subshell_id"] = self.subshell
-        self.client.shell_channel.send(message)
-
-    def run(self, code: str) -> None:
-        """Run a cell to its end."""
-        cell = self.begin(code)
-        self.wait(lambda: cell in self.ended, f"the end of {code!r}")
-
-    def state(self) -> Any:
-        """The cluster, as the kernel told of it last."""
-        return [one for one in self.heard if one["type"] == "state"][-1]["cluster"]
-
-    def wait_for_state(self, state: str) -> dict[str, Any]:
-        """Wait until the kernel tells of a cluster in `state`; return it."""
-        self.wait(
-            lambda: any((one.get("cluster") or {}).get("state") == state for one in self.heard),
-            f"a cluster that is {state}",
-        )
-        return next(
-            one["cluster"]
-            for one in self.heard
-            if one["type"] == "state" and (one["cluster"] or {}).get("state") == state
-        )
-
-    def wait(self, done: Callable[[], bool], what: str) -> None:
-        """Take messages until `done`."""
-        until = time.monotonic() + WAIT_S
-        while not done():
-            if time.monotonic() > until:
-                pytest.fail(f"waited in vain for {what}; heard {self.heard}, {self.outputs}")
-            self._take()
-
-    def _take(self) -> None:
-        try:
-            message = self.client.get_iopub_msg(timeout=0.2)
-        except queue.Empty:
-            return
-        kind, content = message["msg_type"], message["content"]
-        if kind == "comm_msg" and content["comm_id"] == COMM_ID:
-            self.heard.append(content["data"])
-        elif kind in {"stream", "error"}:
-            self.outputs.append({"cell": message["parent_header"].get("msg_id"), **content})
-        elif kind == "status" and content["execution_state"] == "idle":
-            self.ended.add(message["parent_header"].get("msg_id", ""))
 
 
 @pytest.fixture(scope="module")
@@ -194,6 +113,18 @@ def test_a_request_that_fails_says_why(page: Page, request_: dict[str, Any], say
     page.wait(lambda: any(one["type"] == "error" for one in page.heard), "an error")
     error = next(one for one in page.heard if one["type"] == "error")
     assert says in error["message"]
+
+
+def test_a_page_that_watches_is_told_that_there_are_no_vms(page: Page) -> None:
+    """Once, and again with each page that comes; samples there are none."""
+    page.ask("watch", on=True)
+    page.ask("watch", on=True)
+    page.wait(lambda: bool(page.heard), "the VMs")
+    assert page.heard == [{"type": "vms", "vms": [], "findings": []}]
+    page.ask("refresh")
+    page.wait(lambda: len(page.heard) == 3, "the state and the VMs")
+    assert sorted(one["type"] for one in page.heard) == ["state", "vms", "vms"]
+    page.ask("watch", on=False)
 
 
 def test_stop_reaches_a_kernel_that_a_cell_blocks(page: Page) -> None:

@@ -244,6 +244,19 @@ def test_a_cluster_has_a_snapshot_of_each_vm(cluster):
     assert found["vm3"].host.hostname == "vm3"
 
 
+def test_a_cluster_has_a_sample_of_each_vm(cluster):
+    """`samples` asks every VM, while a cell runs as well; the second time it has rates."""
+    cell = cluster.run_in_background("time.sleep(1.5)", sink=TextSink())
+    first = cluster.samples()
+    assert list(first) == ["vm1", "vm2", "vm3"]
+    time.sleep(0.7)
+    second = cluster.samples()
+    assert not cell.done()
+    assert [nic.name for nic in second["vm2"].nics] == ["ens192"]
+    assert all(0 <= sample.cpu.percent <= 100 for sample in second.values())
+    cell.result()
+
+
 # a VM goes: a cluster of its own, which is not whole again
 
 

@@ -16,10 +16,12 @@ from typing import Any
 
 import workbench
 from workbench.cluster import ssh
-from workbench.cluster.agent_channel import AgentChannel
+from workbench.cluster.agent_channel import AgentChannel, Question
 from workbench.cluster.child import Child, Held, Keep, Piped, exit_text
 from workbench.cluster.host import Host
 from workbench.errors import HorovodMissing, StartFailed
+from workbench.resources import Unknown
+from workbench.resources.identity import machine_identity
 from workbench.wire.lines import PROTOCOL
 
 _PROGRAM = ("-m", "workbench.rank.agent")
@@ -137,6 +139,11 @@ class Agent:
     def name(self) -> str:
         """The host as the user named it, or this machine's name."""
         return self.host.name if self.host else str(self.hello.get("host", "this machine"))
+
+    @property
+    def local(self) -> bool:
+        """Whether the VM is the machine that this kernel runs on, by whatever name."""
+        return self.host is None or self.facts.get("machine") == machine_identity()
 
     @property
     def progress(self) -> str:
@@ -259,6 +266,19 @@ class Agent:
         if "error" in answer:
             raise StartFailed(f"{kind!r} could not be answered: {answer['error']}", vm=self.name)
         return answer["answer"]
+
+    def post(self, kind: str) -> Question:
+        """Ask for ``"snapshot"`` or ``"sample"``, and return at once; see `answer`."""
+        return self._channel.post(kind, {})
+
+    def answer(self, question: Question, deadline: float) -> Any | Unknown:
+        """Wait for the answer to what was posted, or return why there is none yet."""
+        self._channel.wait(lambda: question.answer is not None, deadline)
+        told = question.answer
+        if told is None:
+            waited_s = time.monotonic() - question.asked
+            return Unknown(self._gone or f"{self.name} has not answered for {waited_s:.0f} s")
+        return told["answer"] if "answer" in told else Unknown(str(told["error"]))
 
     def started(self, pid: int) -> bool:
         """Whether a process is one of its ranks, and of no agent before it."""

@@ -3,14 +3,40 @@
 from __future__ import annotations
 
 import itertools
+import secrets
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from typing import Any
 
 from workbench.cluster.child import Child
 from workbench.errors import WireError
 from workbench.wire.lines import LineReader, encode_line
+
+
+class Question:
+    """What an agent was asked; the answer to one that nobody holds any more is dropped.
+
+    Attributes
+    ----------
+    asked
+        When, on the clock of `time.monotonic`.
+    answer
+        ``{"answer": ...}`` or ``{"error": ...}``, or None as long as there is none.
+    took_s
+        Seconds until the answer was there.
+    """
+
+    def __init__(self) -> None:
+        self.asked = time.monotonic()
+        self.answer: dict[str, Any] | None = None
+        self.took_s = float("inf")
+
+    def take(self, answer: dict[str, Any]) -> None:
+        """Keep the answer."""
+        self.took_s = time.monotonic() - self.asked
+        self.answer = answer
 
 
 class AgentChannel:
@@ -44,8 +70,10 @@ class AgentChannel:
         self._take = take
         self._on_change = on_change
         self._on_end = on_end
-        self._questions = itertools.count()
-        self._answers: dict[int, dict[str, Any]] = {}
+        # an answer to an earlier kernel's question may still come over a kept agent's socket
+        self._prefix = secrets.token_hex(4)
+        self._numbers = itertools.count()
+        self._questions: weakref.WeakValueDictionary[str, Question] = weakref.WeakValueDictionary()
         self._ended = False
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._listen, name="workbench-agent", daemon=True)
@@ -63,10 +91,17 @@ class AgentChannel:
 
     def ask(self, kind: str, of: dict[str, Any], timeout_s: float) -> dict[str, Any] | None:
         """Ask, and return the answer or the error told; None where neither came."""
-        number = next(self._questions)
+        question = self.post(kind, of)
+        self.wait(lambda: question.answer is not None, time.monotonic() + timeout_s)
+        return question.answer
+
+    def post(self, kind: str, of: dict[str, Any]) -> Question:
+        """Ask, and return at once."""
+        question = Question()
+        number = f"{self._prefix}-{next(self._numbers)}"
+        self._questions[number] = question
         self.order(kind, id=number, of=of)
-        self.wait(lambda: number in self._answers, time.monotonic() + timeout_s)
-        return self._answers.pop(number, None)
+        return question
 
     def wait(self, reached: Callable[[], bool], deadline: float) -> bool:
         """Wait until reports have brought something about; whether they have."""
@@ -89,14 +124,17 @@ class AgentChannel:
             except WireError as error:
                 self._said(str(error))
                 continue
+            reports = [message for message in messages if "id" not in message[1]]
             with self._changed:
-                for kind, content in messages:
-                    if "id" in content:
-                        self._answers[content["id"]] = content
-                    else:
-                        self._take(kind, content)
+                for _, content in messages:
+                    question = self._questions.get(str(content.get("id")))
+                    if question is not None:
+                        question.take(content)
+                for kind, content in reports:
+                    self._take(kind, content)
                 self._changed.notify_all()
-            self._on_change()
+            if reports:
+                self._on_change()
         with self._changed:
             self._ended = True
             self._on_end()

@@ -14,7 +14,6 @@ from workbench.cluster.background import at_once
 from workbench.cluster.child import Keep, exit_text
 from workbench.cluster.options import Options
 from workbench.errors import StartFailed
-from workbench.resources import Snapshot
 
 _PLACE = "WORKBENCH_PLACE"
 """Tells a rank's process its VM and slot, by which its engine is known."""
@@ -262,14 +261,10 @@ class Agents:
             found |= {(vm, int(pid)): size for pid, size in sizes.items()}
         return found
 
-    def snapshots(self) -> dict[str, Snapshot]:
-        """Return what each VM that answers has now."""
-        found = at_once(self._agents, _snapshot)
-        return {
-            agent.name: Snapshot.from_plain(plain)
-            for agent, plain in zip(self._agents, found, strict=True)
-            if plain is not None
-        }
+    @property
+    def all(self) -> tuple[Agent, ...]:
+        """The agents, in the order of the hosts."""
+        return tuple(self._agents)
 
     # helpers
 
@@ -310,11 +305,3 @@ class Agents:
             if self.preflight.fatal:
                 raise StartFailed.together([fatal.failure() for fatal in self.preflight.fatal])
         self._links = dict(zip(there, links, strict=True))
-
-
-def _snapshot(agent: Agent) -> dict[str, Any] | None:
-    try:
-        plain: dict[str, Any] = agent.ask("snapshot")
-    except StartFailed:
-        return None
-    return plain

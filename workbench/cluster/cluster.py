@@ -22,11 +22,15 @@ from workbench.cluster.sink import NotebookSink, Sink
 from workbench.errors import UsageError
 
 if TYPE_CHECKING:
+    from workbench.cluster.agent import Agent
     from workbench.cluster.engines import Engines
     from workbench.cluster.preflight import Preflight
     from workbench.fabric import FittedFabric
-    from workbench.resources import Snapshot
+    from workbench.resources import Snapshot, Unknown
+    from workbench.resources.usage import Sample
     from workbench.timings import Timings
+
+_DOWN = frozenset({"stopping", "stopped"})
 
 
 class Cluster:
@@ -149,8 +153,28 @@ class Cluster:
 
     def snapshot(self) -> dict[str, Snapshot]:
         """Return what each VM has now, by its name; one that does not answer is left out."""
+        from workbench.cluster import looks
+
+        return looks.snapshots(self.agents)
+
+    def samples(self) -> dict[str, Sample | Unknown]:
+        """Return what is used of each VM at this moment, by its name.
+
+        All VMs are asked at once, beside what their ranks do, and given five
+        seconds. `Unknown` says why a VM has no sample: it is lost, or slow.
+        Each VM has one sampler, which ends ten seconds after it was asked last.
+        Rates are over the time since the sample before, so the first call has
+        none; calls within half a second get the same sample.
+        """
+        from workbench.cluster import looks
+
+        return looks.samples(self.agents)
+
+    @property
+    def agents(self) -> tuple[Agent, ...]:
+        """What answers for each VM, in the order of the hosts, for the panel; none when down."""
         engines = self._engines
-        return {} if engines is None else engines.snapshots()
+        return () if engines is None or self.state in _DOWN else engines.agents
 
     @property
     def _engines(self) -> Engines | None:

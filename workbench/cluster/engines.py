@@ -15,9 +15,9 @@ from workbench.cluster.options import Options
 from workbench.cluster.preflight import Preflight
 from workbench.cluster.ranks import RankInfo
 from workbench.errors import StartFailed, UsageError
-from workbench.resources import Snapshot
 
 if TYPE_CHECKING:
+    from workbench.cluster.agent import Agent
     from workbench.timings import Timings
     from workbench.wire import Inbox
 
@@ -309,9 +309,10 @@ class Engines:
         sizes = self._agents.memory_bytes()
         return {m.info.rank: sizes[m.process] for m in self._members if m.process in sizes}
 
-    def snapshots(self) -> dict[str, Snapshot]:
-        """Return what each VM that answers has now."""
-        return self._agents.snapshots()
+    @property
+    def agents(self) -> tuple[Agent, ...]:
+        """The agents of the VMs, in the order of the hosts; none before there are ranks."""
+        return self._agents.all if self._members else ()
 
     # helpers
 

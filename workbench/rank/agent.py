@@ -10,6 +10,8 @@ load them again. When its input ends, the kernel is gone: it ends its ranks.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import gc
 import os
 import selectors
@@ -20,6 +22,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -27,6 +30,7 @@ from typing import Any
 import psutil
 
 import workbench
+from workbench.rank.aside import Aside, Samples, Snapshots
 from workbench.rank.children import Children
 from workbench.rank.reach import Reach, networks
 from workbench.wire.lines import PROTOCOL, LineReader, encode_line
@@ -34,6 +38,7 @@ from workbench.wire.lines import PROTOCOL, LineReader, encode_line
 _PERIOD_S = 0.25
 _RETIRE_S = 3.0
 _SAME_S = 1.0
+_HALT_S = 10.0
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
@@ -68,9 +73,13 @@ class Agent:
             "reach": self._reach.reach,
             "memory": self._children.memory_bytes,
             "clock": time.time,
-            "snapshot": _snapshot,
             "retire": _retire,
         }
+        self._asides = {
+            "snapshot": Aside(Snapshots, functools.partial(self._tell, "snapshot")),
+            "sample": Aside(Samples, functools.partial(self._tell, "sample")),
+        }
+        self._told: deque[tuple[str, dict[str, Any]]] = deque()
         self._loader: threading.Thread | None = None
         self._loaded: dict[str, Any] | None = None
         self._waiting: list[dict[str, Any]] = []
@@ -116,6 +125,8 @@ class Agent:
                 for ended in self._children.ended():
                     self._report("exited", ended)
                 self._start_waiting()
+                while self._told:
+                    self._report(*self._told.popleft())
                 if self._parent is not None and os.getppid() != self._parent:
                     return
                 if time.monotonic() - self._heard > self._silence_s:
@@ -135,6 +146,8 @@ class Agent:
             return  # the input ends next
         elif kind == "ping":
             self._report("pong", {})
+        elif kind in self._asides:
+            self._asides[kind].ask(content.get("id"))
         elif kind in self._questions:
             try:
                 told = {"answer": self._questions[kind](**content.get("of", {}))}
@@ -194,8 +207,11 @@ class Agent:
             self._report("loaded", self._loaded)
         if self._loaded is None or "error" in self._loaded:
             return
-        if self._waiting:
-            self._reach.close()  # a process is best forked with one thread only
+        if not self._waiting:
+            return
+        self._reach.close()  # a process is best forked with one thread only
+        for aside in self._asides.values():
+            aside.halt(_HALT_S)
         while self._waiting:
             order = self._waiting.pop(0)
             inherited = [self._orders, self._reports, self._wake, self._awakened]
@@ -205,6 +221,14 @@ class Agent:
                 self._report("refused", {"slot": order["slot"], "why": str(error)})
                 continue
             self._report("started", {"slot": child.slot, "pid": child.pid})
+        for aside in self._asides.values():
+            aside.go_on()
+
+    def _tell(self, kind: str, question: Any, told: dict[str, Any]) -> None:
+        """Have the loop report an answer; called in threads."""
+        self._told.append((kind, {"id": question, **told}))
+        with contextlib.suppress(BlockingIOError):  # it is awake as it is
+            os.write(self._awakened, b"x")
 
     def _report(self, kind: str, content: dict[str, Any]) -> None:
         data = encode_line(kind, content)
@@ -229,11 +253,14 @@ def _facts() -> dict[str, Any]:
     """Tell what this VM has, and the limits of processes here."""
     import resource
 
-    from workbench.resources import take_snapshot
+    from workbench.resources import Unknown, take_snapshot
+    from workbench.resources.identity import machine_identity
     from workbench.resources.numa import cores_of_nodes, numa_of
 
     snapshot = take_snapshot()
+    machine = machine_identity()
     return {
+        "machine": None if isinstance(machine, Unknown) else machine,
         "snapshot": snapshot.to_plain(),
         "numa_of": numa_of(gpu.pci_address for gpu in snapshot.gpus),
         "cores_of": cores_of_nodes(),
@@ -241,12 +268,6 @@ def _facts() -> dict[str, Any]:
         "cores": sorted(os.sched_getaffinity(0)),
         "networks": networks(),
     }
-
-
-def _snapshot() -> dict[str, Any]:
-    from workbench.resources import take_snapshot
-
-    return take_snapshot().to_plain()
 
 
 def _retire(pid: int, began: float) -> None:

@@ -64,7 +64,7 @@ def decode(cls: type[C], data: Any, where: str) -> C:
     """
     if not isinstance(data, dict):
         raise SnapshotError(f"{where}: expected an object, found {_describe(data)}")
-    hints = get_type_hints(cls)
+    hints = _hints(cls)  # type: ignore[arg-type]  # a class is hashable, whatever its instances
     values = {}
     for field in dataclasses.fields(cls):  # type: ignore[arg-type]  # callers give dataclasses
         place = f"{where}.{field.name}" if where else field.name
@@ -74,6 +74,11 @@ def decode(cls: type[C], data: Any, where: str) -> C:
             raise SnapshotError(f"{place} is missing: the file was cut or edited; take it again")
         values[field.name] = _decode_value(hints[field.name], data[field.name], place)
     return cls(**values)
+
+
+@functools.cache
+def _hints(cls: type) -> dict[str, Any]:
+    return get_type_hints(cls)
 
 
 def _decode_value(hint: Any, data: Any, where: str) -> Any:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from workbench.resources.codec import encode
+from workbench.resources.codec import decode, encode
 from workbench.resources.unknown import Unknown
 
 
@@ -194,3 +194,14 @@ class Sample:
         """Give the sample as plain JSON values."""
         plain: dict[str, Any] = encode(self)
         return plain
+
+    @classmethod
+    def from_plain(cls, data: dict[str, Any]) -> Sample:
+        """Read what `to_plain` gave.
+
+        Raises
+        ------
+        SnapshotError
+            It is no sample, or one of another version.
+        """
+        return decode(cls, data, "")

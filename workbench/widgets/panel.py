@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from workbench.cluster import registry
 from workbench.errors import WorkbenchError
 from workbench.resources.codec import encode
 from workbench.widgets.joinedcomm import JoinedComm, cell_parent
+from workbench.widgets.vm_watch import VmWatch
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
     from workbench.cluster import Cluster
+    from workbench.cluster.agent import Agent
 
 TARGET = "workbench.cluster"
 COMM_ID = "workbench-cluster"
@@ -50,6 +52,7 @@ class PanelLink:
         self._comm = JoinedComm(kernel, TARGET, COMM_ID, self._on_request)
         self._changed = threading.Event()
         self._cell_runs = False
+        self._watch = VmWatch(self._comm.send, _agents, lambda: self._cell_runs)
         shell.events.register("pre_run_cell", self._on_cell_start)
         shell.events.register("post_run_cell", self._on_cell_end)
         registry.subscribe(self._changed.set)
@@ -75,12 +78,15 @@ class PanelLink:
         kind = request.get("type")
         if kind == "refresh":
             self._changed.set()
+            self._watch.tell_again()
+        elif kind == "watch":
+            self._watch.renew() if request.get("on") else self._watch.stop()
         elif kind == "start":
             self._begin(lambda: registry.start(request.get("n", 0)))
         elif kind == "stop":
             self._begin(registry.stop)
         else:
-            self._fail(f"the panel asked for {kind!r}: start, stop and refresh are known")
+            self._fail(f"the panel asked for {kind!r}: start, stop, refresh and watch are known")
 
     def _begin(self, task: Callable[[], object]) -> None:
         # In a thread: the shell must stay free for the next request.
@@ -98,6 +104,11 @@ class PanelLink:
 
     def _fail(self, message: str) -> None:
         self._comm.send({"type": "error", "message": message})
+
+
+def _agents() -> Sequence[Agent]:
+    cluster = registry.current()
+    return () if cluster is None else cluster.agents
 
 
 def describe(cluster: Cluster | None) -> dict[str, Any] | None:

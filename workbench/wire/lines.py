@@ -11,7 +11,7 @@ from typing import Any
 
 from workbench.errors import WireError
 
-PROTOCOL = 1
+PROTOCOL = 2
 """Raised with every change that the other end cannot read."""
 MARK = b"\x1eworkbench "
 

@@ -1,0 +1,121 @@
+"""One VM as the panel is told of it, where it answers late, or wrongly."""
+
+import time
+
+import pytest
+
+from workbench.cluster.agent_channel import Question
+from workbench.resources import Unknown, take_snapshot
+from workbench.resources.counters import Sampler
+from workbench.widgets.vm_views import WAIT_S, VmView
+
+
+class Late:
+    """An agent whose answers come when the test says so, however long they took."""
+
+    name, local, lost = "vm2", False, ""
+
+    def __init__(self):
+        self.facts = {"snapshot": take_snapshot().to_plain()}
+        self.open = []
+
+    def post(self, kind):
+        question = Question()
+        self.open.append((kind, question))
+        return question
+
+    def answer(self, question, deadline):
+        return Unknown("not yet") if question.answer is None else question.answer["answer"]
+
+    def reply(self, kind, answer, took_s=0.01):
+        """Answer what was asked of a kind."""
+        (question,) = [one for asked, one in self.open if asked == kind]
+        self.open.remove((kind, question))
+        question.asked = time.monotonic() - took_s
+        question.take({"answer": answer})
+
+
+@pytest.fixture
+def agent():
+    return Late()
+
+
+def tick(view):
+    """What is told in a second in which the VM is not waited for."""
+    view.ask()
+    return view.sample(time.monotonic())
+
+
+def test_a_late_answer_is_told_in_the_next_second(agent):
+    """And nothing is asked while a question is open: to a VM that is slow nothing piles up."""
+    view = VmView(agent)
+    for _ in range(3):
+        assert tick(view) == {"unknown": "not yet"}
+        assert [kind for kind, _ in agent.open].count("sample") == 1
+    agent.reply("sample", {"time": 1.0}, took_s=3 * WAIT_S)
+    assert tick(view) == {"time": 1.0}
+    agent.reply("sample", {"time": 2.0}, took_s=2 * WAIT_S)
+    assert tick(view) == {"time": 2.0}
+
+
+def test_an_answer_in_time_is_never_told_again(agent):
+    """Once the VM answers quickly, each second has a sample of its own or none."""
+    view = VmView(agent)
+    view.ask()
+    agent.reply("sample", {"time": 1.0})
+    assert view.sample(time.monotonic()) == {"time": 1.0}
+    assert tick(view) == {"unknown": "not yet"}
+
+
+def test_what_it_has_is_that_of_the_start_until_it_tells_anew(agent):
+    """So a VM is shown at once; what it tells later takes its place."""
+    view = VmView(agent)
+    assert not view.update()
+    assert view.to_plain()["snapshot"] == agent.facts["snapshot"]
+    anew = {**agent.facts["snapshot"], "taken_at": 17.0}
+    agent.reply("snapshot", anew)
+    assert view.update()
+    assert view.to_plain()["snapshot"] == anew
+    assert not view.update()
+
+
+def test_a_lost_vm_has_neither_snapshot_nor_findings(agent):
+    """It is told once that it is lost, and why."""
+    view = VmView(agent)
+    agent.lost = "vm2 does not answer any more"
+    assert view.update()
+    assert not view.update()
+    told = view.to_plain()
+    assert told["snapshot"] == tick(view) == {"unknown": agent.lost}
+    assert told["findings"] == []
+
+
+def test_what_cannot_be_read_is_told_as_such(agent):
+    """A snapshot that is broken costs its own VM only, and is not taken for a sound one."""
+    view = VmView(agent)
+    agent.reply("snapshot", {"version": 1})
+    assert view.update()
+    told = view.to_plain()
+    assert told["snapshot"]["unknown"].startswith("cannot be read: SnapshotError: ")
+    assert told["findings"] == []
+
+
+def test_what_is_used_now_is_judged_too(agent):
+    """A NIC that loses packets, a GPU that is taken and idle: at the next look they are found."""
+    snapshot = agent.facts["snapshot"]
+    sample = Sampler().sample().to_plain()
+    nic = {name: {"unknown": "not read"} for name in sample["nics"][0]}
+    sample["nics"] = [{**nic, "name": "mlx5_0", "errors": {"out_of_sequence": 50.0}}]
+    view = VmView(agent)
+    assert told_of(view, "mlx5_0") == []
+    view.ask()
+    agent.reply("sample", sample)
+    view.sample(time.monotonic())
+    agent.reply("snapshot", snapshot)
+    assert view.update()
+    assert told_of(view, "mlx5_0") == ["rdma_errors"]
+
+
+def told_of(view, subject):
+    """The rules that found something of a subject."""
+    return [one["rule"] for one in view.to_plain()["findings"] if one["subject"] == subject]
