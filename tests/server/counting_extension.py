@@ -1,7 +1,8 @@
 """The server extension with a sampler that tells its own number and each sample's.
 
 Its samples list a process for every kernel whose connection file lies in the runtime
-folder, and carry ``$PADDING`` letters. Its snapshot meets an NVML that hangs.
+folder, and carry ``$PADDING`` letters; its GPU is idle for ``$IDLE_S``. Its snapshot meets
+an NVML that hangs.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ class Counting(Told):
 
     def __init__(self):
         padding = " " * int(os.environ.get("PADDING", "0"))
-        told = {"gpus": [GPU], "nics": [NIC], "padding": padding}
+        gpu = {**GPU, "idle_s": float(os.environ.get("IDLE_S", "0"))}
+        told = {"gpus": [gpu], "nics": [NIC], "padding": padding}
         super().__init__({"sampler": next(self.numbers), **told})
 
     def sample(self):

@@ -214,6 +214,21 @@ def test_a_hanging_driver_is_a_reason_and_no_error(allowed, right):
     assert "has not come back" in json.dumps(answer.json())
 
 
+def test_findings_about_what_is_used_now(start, right):
+    """A GPU that is taken and idle is found while somebody looks on, by the same sampler."""
+    server = start(extension="server.counting_extension", environment={"IDLE_S": "3600"})
+
+    def rules():
+        answer = server.ask("workbench/api/findings", headers=right)
+        return [finding["rule"] for finding in answer.json()["findings"]]
+
+    assert "gpu_idle" not in rules()
+    client = Client(server, right)
+    assert within(10, lambda: client.heard)
+    assert "gpu_idle" in rules()
+    client.leave()
+
+
 def test_metrics_come_from_the_sampler_that_the_clients_have(join, allowed, right):
     """A scrape adds no sampler, and does not ask the driver that hangs."""
     client = join()

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
+from workbench.resources.topology_state import TopologyFileState
 from workbench.resources.unknown import EARLIER, Unknown
 
 SYSFS = "sysfs"
@@ -211,24 +212,6 @@ class Difference:
     a: str
     b: str
     distances: tuple[Distance, ...]
-
-
-@dataclass(frozen=True)
-class TopologyFileState:
-    """How NCCL fares with the topology file that it tries.
-
-    Attributes
-    ----------
-    status
-        ``"read"``; ``"none"``: no setting names one, and there is none where NCCL looks;
-        ``"missing"``: one is named and not there; ``"broken"``: it is no topology file;
-        ``"refused"``: it is one, but NCCL's own parser stops at it.
-    why
-        In plain words; empty where it is read.
-    """
-
-    status: str
-    why: str
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,8 @@ from workbench.resources.gpudirect import judge, peer_memory
 from workbench.resources.nccl_settings import NcclSettings
 from workbench.resources.nccl_topology import read_topology
 from workbench.resources.pci_sysfs import numa_nodes, read_tree
-from workbench.resources.pcie import NVML, Distance, Pcie, PciTree, TopologyFileState
+from workbench.resources.pcie import NVML, Distance, Pcie, PciTree
+from workbench.resources.topology_state import TopologyFileState
 from workbench.resources.unknown import Unknown
 
 

@@ -47,7 +47,11 @@ def attach(
         ".*$",
         [
             (url_path_join(base, "snapshot"), SnapshotHandler, {"snapshots": snapshots}),
-            (url_path_join(base, "findings"), FindingsHandler, {"snapshots": snapshots}),
+            (
+                url_path_join(base, "findings"),
+                FindingsHandler,
+                {"snapshots": snapshots, "feed": feed},
+            ),
             (url_path_join(base, "read"), ReadHandler, {"turn": asyncio.Lock()}),
             (url_path_join(base, "live"), LiveHandler, {"feed": feed, "notebooks": notebooks}),
         ],

@@ -82,6 +82,11 @@ class LiveFeed:
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
 
+    @property
+    def latest(self) -> Message | None:
+        """The newest message; None where nobody listens, or none came yet."""
+        return self._latest
+
     def subscribe(self, listener: Listener) -> Callable[[], None]:
         """Call `listener` with every message, and at once with the last one there is.
 

@@ -15,6 +15,8 @@ from workbench.doctor import diagnose
 from workbench.errors import SnapshotError
 from workbench.resources import Snapshot
 from workbench.resources.codec import encode
+from workbench.resources.usage import Sample
+from workbench.server.feed import LiveFeed, Message
 from workbench.server.reading import MOST_BYTES, read
 from workbench.server.snapshots import SnapshotCache
 
@@ -49,14 +51,12 @@ class _Handler(Plain, APIHandler):
     _track_activity = False
 
 
-class _SnapshotHandler(_Handler):
+class SnapshotHandler(_Handler):
+    """``GET snapshot``."""
+
     def initialize(self, snapshots: SnapshotCache) -> None:
         """Take what `attach` gave."""
         self.snapshots = snapshots
-
-
-class SnapshotHandler(_SnapshotHandler):
-    """``GET snapshot``."""
 
     @web.authenticated
     @authorized
@@ -66,19 +66,28 @@ class SnapshotHandler(_SnapshotHandler):
         self.finish(await asyncio.to_thread(lambda: json.dumps(snapshot.to_plain())))
 
 
-class FindingsHandler(_SnapshotHandler):
+class FindingsHandler(_Handler):
     """``GET findings``."""
+
+    def initialize(self, snapshots: SnapshotCache, feed: LiveFeed) -> None:
+        """Take what `attach` gave."""
+        self.snapshots = snapshots
+        self.feed = feed
 
     @web.authenticated
     @authorized
     async def get(self) -> None:
-        """Answer with the doctor's findings about this VM, the worst first."""
+        """Answer with the doctor's findings about this VM, the worst first.
+
+        While somebody looks on, what is used now is judged too.
+        """
         snapshot = await self.snapshots.get()
-        self.finish(await asyncio.to_thread(_findings, snapshot))
+        self.finish(await asyncio.to_thread(_findings, snapshot, self.feed.latest))
 
 
-def _findings(snapshot: Snapshot) -> str:
-    return json.dumps({"findings": encode(diagnose(snapshot))})
+def _findings(snapshot: Snapshot, now: Message | None) -> str:
+    sample = None if now is None else Sample.from_plain(now.plain)
+    return json.dumps({"findings": encode(diagnose(snapshot, sample))})
 
 
 @web.stream_request_body
