@@ -203,7 +203,7 @@ export function branchName(branch: IBranch, trans: Trans): string {
     case 'board':
       return trans.__('GPU %1', orElse(branch.number, 0));
     case 'apart':
-      return trans.__('elsewhere');
+      return trans.__('other');
   }
 }
 
