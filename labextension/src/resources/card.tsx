@@ -18,7 +18,7 @@ import { Processes } from './processes';
 import { Ranks } from './ranks';
 import { Section } from './section';
 import { useMachine, useSeen, useShared } from './shared';
-import { topologySlot } from './topologyslot';
+import { TopologySlot } from './topologyslot';
 
 /** One machine: a line where it is closed, all that is known of it where it is open. */
 export const Card = memo((props: Card.IProps): JSX.Element => {
@@ -181,13 +181,16 @@ function Told(props: {
 }): JSX.Element {
   const { machine, ranks, snapshot } = props;
   const { trans } = useShared();
-  const drawing = topologySlot({ snapshot, sample: machine.sample, ranks });
   return (
     <>
       <CpuAndMemory machine={machine} host={snapshot.host} />
-      {drawing && (
+      {isWorthDrawing(machine, snapshot) && (
         <Section machine={machine} name="topology" title={trans.__('Topology')}>
-          {drawing}
+          <TopologySlot
+            snapshot={snapshot}
+            sample={machine.sample}
+            ranks={ranks}
+          />
         </Section>
       )}
       <Gpus machine={machine} snapshot={snapshot} ranks={ranks} />
@@ -200,6 +203,15 @@ function Told(props: {
         trans={trans}
       />
     </>
+  );
+}
+
+/** Where there is neither a GPU nor an RDMA port, the lists say as much in fewer lines. */
+function isWorthDrawing(machine: Machine, snapshot: ISnapshot): boolean {
+  return (
+    machine.kind === 'file' ||
+    snapshot.gpus.length > 0 ||
+    snapshot.nics.some(nic => nic.kind === 'rdma')
   );
 }
 
