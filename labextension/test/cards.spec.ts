@@ -312,7 +312,7 @@ describe('the cards', () => {
       ...DEFAULTS,
       rates: 'bytes',
       virtualInterfaces: true,
-      openSections: ['network']
+      openSections: { ...DEFAULTS.openSections, gpus: false }
     };
     const text = await shown();
     expect(text).toMatch(/RDMA tx7\.66GB\/s/);

@@ -47,6 +47,39 @@ def test_this_machine_is_live(lab):
     expect(lab.panel.node.get_by_text("live", exact=True)).to_be_visible()
 
 
+def test_a_closed_card_stays_closed(lab):
+    """A card is closed by keyboard to one line that says it all, and is closed after a reload."""
+    lab.open()
+    lab.panel.open()
+    card = lab.panel.node.locator(".jp-gw-Card")
+    card.locator("> summary").focus()
+    with lab.page.expect_response(lambda answer: "/api/workspaces" in answer.url and answer.ok):
+        lab.page.keyboard.press("Enter")
+    expect(card).not_to_have_attribute("open", "")
+    expect(card.locator(".jp-gw-Card-line")).to_contain_text("CPU")
+    expect(lab.panel.device("CPU")).to_have_count(0)
+    lab.open()
+    lab.panel.open()
+    expect(card.locator(".jp-gw-Use-number")).to_have_text(re.compile(r"^\d+ %$"))
+    expect(card).not_to_have_attribute("open", "")
+    assert lab.complaints == []
+
+
+def test_settings_hold_at_once(lab):
+    """What is set in Lab's settings changes the panel as it stands."""
+    lab.open()
+    lab.panel.open()
+    expect(lab.panel.device("CPU")).to_be_visible()
+    lab.run_command("settingeditor:open", query="Gradient Workbench")
+    # Lab's form ties no label to its fields.
+    cards = lab.page.locator("input[label='Cards open by themselves']")
+    cards.fill("0")
+    expect(lab.panel.device("CPU")).to_have_count(0)
+    cards.fill("2")
+    expect(lab.panel.device("CPU")).to_be_visible()
+    assert lab.complaints == []
+
+
 @pytest.fixture
 def notebook(lab, server):
     path = write_notebook(server, "from-the-panel.ipynb", BUSY)

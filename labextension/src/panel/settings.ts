@@ -25,5 +25,10 @@ export async function followSettings(
 export function preferencesOf(
   composite: ISettingRegistry.ISettings['composite']
 ): IPreferences {
-  return { ...DEFAULTS, ...(composite as Partial<IPreferences>) };
+  const set = composite as Partial<IPreferences>;
+  return {
+    ...DEFAULTS,
+    ...set,
+    openSections: { ...DEFAULTS.openSections, ...set.openSections }
+  };
 }

@@ -9,7 +9,6 @@ import { Sparkline } from '../common/sparkline';
 import { Dash } from '../common/value';
 import { machineLine, oneLine } from './describe';
 import { CpuAndMemory } from './devices';
-import { Drawing } from './drawing';
 import { Findings, Trouble, Verdict } from './findings';
 import { Gpus } from './gpus';
 import { ISnapshot } from './interfaces';
@@ -19,6 +18,7 @@ import { Processes } from './processes';
 import { Ranks } from './ranks';
 import { Section } from './section';
 import { useMachine, useSeen, useShared } from './shared';
+import { TopologySlot } from './topologyslot';
 
 /** One machine: a line where it is closed, all that is known of it where it is open. */
 export const Card = memo((props: Card.IProps): JSX.Element => {
@@ -184,9 +184,15 @@ function Told(props: {
   return (
     <>
       <CpuAndMemory machine={machine} host={snapshot.host} />
-      <Section machine={machine} name="topology" title={trans.__('Topology')}>
-        <Drawing snapshot={snapshot} sample={machine.sample} ranks={ranks} />
-      </Section>
+      {isWorthDrawing(machine, snapshot) && (
+        <Section machine={machine} name="topology" title={trans.__('Topology')}>
+          <TopologySlot
+            snapshot={snapshot}
+            sample={machine.sample}
+            ranks={ranks}
+          />
+        </Section>
+      )}
       <Gpus machine={machine} snapshot={snapshot} ranks={ranks} />
       <Nics machine={machine} snapshot={snapshot} />
       <Ranks machine={machine} ranks={ranks} />
@@ -197,6 +203,15 @@ function Told(props: {
         trans={trans}
       />
     </>
+  );
+}
+
+/** Where there is neither a GPU nor an RDMA port, the lists say as much in fewer lines. */
+function isWorthDrawing(machine: Machine, snapshot: ISnapshot): boolean {
+  return (
+    machine.kind === 'file' ||
+    snapshot.gpus.length > 0 ||
+    snapshot.nics.some(nic => nic.kind === 'rdma')
   );
 }
 

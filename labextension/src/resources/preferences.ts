@@ -2,22 +2,15 @@
 import { MINUTE } from '../common/history';
 import { RateUnit } from '../common/format';
 
-export const SECTIONS = [
-  'topology',
-  'gpus',
-  'network',
-  'ranks',
-  'processes'
-] as const;
-
 /** A part of a card that can be closed. */
-export type SectionName = (typeof SECTIONS)[number];
+export type SectionName =
+  'topology' | 'gpus' | 'network' | 'ranks' | 'processes';
 
 export interface IPreferences {
   /** Up to so many cards are open by themselves. */
   readonly openCards: number;
   /** The sections of a card that are open by themselves. */
-  readonly openSections: readonly SectionName[];
+  readonly openSections: Readonly<Record<SectionName, boolean>>;
   readonly virtualInterfaces: boolean;
   /** What a sparkline shows, in seconds. */
   readonly historySeconds: number;
@@ -26,7 +19,13 @@ export interface IPreferences {
 
 export const DEFAULTS: IPreferences = {
   openCards: 2,
-  openSections: SECTIONS,
+  openSections: {
+    topology: true,
+    gpus: true,
+    network: true,
+    ranks: true,
+    processes: true
+  },
   virtualInterfaces: false,
   historySeconds: MINUTE,
   rates: 'bits'

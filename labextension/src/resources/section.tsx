@@ -10,7 +10,7 @@ export function Section(props: Section.IProps): JSX.Element {
   const { preferences } = useShared();
   const [open, setOpen] = useOpening(
     `${machine.key}/${name}`,
-    preferences.openSections.includes(name)
+    preferences.openSections[name]
   );
   const id = useId();
   return (
