@@ -92,7 +92,7 @@ class Panel:
 
     def card(self, name: str) -> Locator:
         """The card of one machine, open or closed."""
-        title = self.lab.page.get_by_role("heading", name=name, exact=True)
+        title = self.lab.page.locator(".jp-gw-Card-name").get_by_text(name, exact=True)
         return self.node.locator(".jp-gw-Card").filter(has=title)
 
     def look_at(self, path: Path) -> None:

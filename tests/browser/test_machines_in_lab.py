@@ -44,7 +44,7 @@ def devices(card, kind):
 def test_a_topology_file_is_drawn(panel):
     """A file's VM is a card with its devices drawn; it is closed by keyboard, the rest stays."""
     panel.look_at(FILE)
-    card = panel.card(FILE.name)
+    card = panel.card(f"file: {FILE.name}")
     expect(devices(card, "GPU")).to_have_count(2)
     devices(card, "GPU").first.focus()
     expect(card.get_by_text(re.compile("PIX")).first).to_be_visible()
@@ -57,7 +57,7 @@ def test_a_topology_file_is_drawn(panel):
 def test_a_snapshot_of_another_vm(panel):
     """An administrator looks at what a user has sent: findings with their cure."""
     panel.look_at(SNAPSHOT)
-    card = panel.card(SNAPSHOT.name)
+    card = panel.card(f"file: {SNAPSHOT.name}")
     expect(devices(card, "GPU").first).to_be_visible()
     expect(card.get_by_role("list", name="Findings")).to_contain_text("licence")
 
@@ -71,18 +71,7 @@ def test_a_file_that_is_neither(panel, tmp_path):
     alert = panel.node.get_by_role("alert")
     expect(alert).to_contain_text("letter.txt")
     expect(alert).to_contain_text("workbench resources --json")
-    expect(panel.card(FILE.name)).to_be_visible()
-
-
-def test_settings_hold_at_once(panel):
-    """Rates in bytes, where somebody wants that; without a reload."""
-    panel.lab.page.evaluate(
-        """() => window.jupyterapp.serviceManager.settings.save(
-             'gradient-workbench:panel', '{"virtualInterfaces": true}')"""
-    )
-    panel.lab.page.reload()
-    panel.open()
-    expect(panel.node).to_be_visible()
+    expect(panel.card(f"file: {FILE.name}")).to_be_visible()
 
 
 @pytest.mark.parametrize("theme", THEMES)
@@ -95,7 +84,7 @@ def test_readable(new_lab, server, screenshots, theme, width):
     lab.panel.look_at(FILE)
     lab.panel.look_at(SNAPSHOT)
     lab.set_theme(theme)
-    expect(devices(lab.panel.card(SNAPSHOT.name), "GPU").first).to_be_visible()
+    expect(devices(lab.panel.card(f"file: {SNAPSHOT.name}"), "GPU").first).to_be_visible()
     name = f"machines-{theme.removeprefix('JupyterLab ').replace(' ', '-').lower()}-{width}.png"
     lab.page.screenshot(path=screenshots / name)
     for selector in TEXTS:
