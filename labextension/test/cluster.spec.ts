@@ -224,6 +224,29 @@ describe('the cluster of the notebook in front', () => {
     expect(await shown()).toContain('Another view');
   });
 
+  it('watches the VMs of the notebook in front alone, and of none while asleep', async () => {
+    const [one, two] = [new Connection('k1'), new Connection('k2')];
+    for (const [name, kernel] of [
+      ['a.ipynb', one],
+      ['b.ipynb', two]
+    ] as const) {
+      tracker.show(new Notebook(name, kernel));
+      kernel.hear({ type: 'state', cluster: cluster('ready') });
+      await shown();
+    }
+    const on = { type: 'watch', on: true };
+    const off = { type: 'watch', on: false };
+    expect(one.sent).toEqual([on, off]);
+    expect(two.sent).toEqual([on]);
+    model.awake = false;
+    await shown();
+    expect(two.sent).toEqual([on, off]);
+    model.awake = true;
+    await shown();
+    expect(two.sent).toEqual([on, off, on]);
+    expect(one.sent).toHaveLength(2);
+  });
+
   it('touches no kernel while asleep', async () => {
     model.awake = false;
     const kernel = new Connection('k1');
