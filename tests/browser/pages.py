@@ -62,6 +62,7 @@ class Lab:
         self.run_command("apputils:change-theme", theme=theme)
         expect(self.page.locator("body")).to_have_attribute("data-jp-theme-name", theme)
         expect(self.page.locator("#jp-main-dock-panel")).to_be_visible()
+        expect(self.page.locator("#jupyterlab-splash")).to_have_count(0)
 
     def _goto(self, url: str) -> None:
         self.page.goto(f"{url}?token={self.server.token}")

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from workbench.resources.topology_state import TopologyFileState
@@ -137,7 +137,7 @@ class PciTree:
     roots: tuple[PciRoot, ...]
     devices: tuple[PciDevice, ...]
     nvlinks: tuple[TopologyNvlink, ...]
-    told: Mapping[str, Mapping[str, str]]
+    told: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     refused: str = ""
 
     def find(self, address: str) -> PciDevice | None:

@@ -19,3 +19,8 @@ export function orElse<T>(value: Known<T>, fallback: T): T {
 export function mapKnown<T, U>(value: Known<T>, f: (value: T) => U): Known<U> {
   return isUnknown(value) ? value : f(value);
 }
+
+/** Whether nobody has looked at what these two belong to: both are unknown, for one reason. */
+export function notLookedAt(a: Known<unknown>, b: Known<unknown>): boolean {
+  return isUnknown(a) && isUnknown(b) && a.unknown === b.unknown;
+}

@@ -2,7 +2,7 @@
 import { TranslationBundle } from '@jupyterlab/translation';
 
 import { linkRate, roundGib } from '../common/format';
-import { isUnknown, Known, orElse } from '../common/known';
+import { isUnknown, Known, notLookedAt, orElse } from '../common/known';
 import { IGpu, INic, ISnapshot, IVgpuProfile } from './interfaces';
 
 /** The line that a closed card shows: GPUs, the NIC that counts, CPUs, memory. */
@@ -90,9 +90,10 @@ export function duration(seconds: number, trans: TranslationBundle): string {
 
 /** What kind of NIC it is: its RDMA device and link layer, or that it has none. */
 export function nicDetail(nic: INic, trans: TranslationBundle): string {
-  const device = isUnknown(nic.rdma_device)
-    ? trans.__('plain NIC')
-    : nic.rdma_device;
+  const plain = notLookedAt(nic.rdma_device, nic.state)
+    ? ''
+    : trans.__('plain NIC');
+  const device = orElse(nic.rdma_device, plain);
   const shown = device === nic.name ? '' : device;
   const layer = nic.kind === 'rdma' ? orElse(nic.link_layer, '') : '';
   return [shown, orElse(nic.driver, ''), layer, orElse(nic.state, '')]

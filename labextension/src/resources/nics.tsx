@@ -8,7 +8,7 @@ import {
   rateFigure,
   RateUnit
 } from '../common/format';
-import { isUnknown, Known, mapKnown } from '../common/known';
+import { isUnknown, Known, mapKnown, notLookedAt } from '../common/known';
 import { topOf } from '../common/sparkline';
 import { Text } from '../common/value';
 import { nicDetail, shownNics } from './describe';
@@ -53,7 +53,7 @@ export function Nics({ machine, snapshot }: IProps): JSX.Element {
       {drawn.map(nic => (
         <Nic key={nic.name} nic={nic} machine={machine} all={all} />
       ))}
-      {!shown.some(nic => nic.kind === 'rdma') && (
+      {!shown.some(mayHaveRdma) && (
         <p className="jp-gw-Note">
           {trans.__('No RDMA device: collectives between VMs travel over TCP.')}
         </p>
@@ -245,4 +245,9 @@ function EventsMark(props: {
       {trans.__('%1: %2 a second', what, compact(value))}
     </Mark>
   );
+}
+
+/** A topology file does not tell of every NIC. */
+function mayHaveRdma(nic: INic): boolean {
+  return nic.kind === 'rdma' || notLookedAt(nic.rdma_device, nic.state);
 }

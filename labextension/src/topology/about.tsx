@@ -78,14 +78,15 @@ export const About = React.memo(
               why={props.why}
               trans={trans}
             />
-            {kindsOf(device, graph).map(kind => (
-              // The place of a load is kept while another device is shown.
-              <p key={kind}>
-                {shown === device.id && loads[kind]
-                  ? loadWords(kind, loads[kind], trans)
-                  : '\u00a0'}
-              </p>
-            ))}
+            {props.live &&
+              kindsOf(device, graph).map(kind => (
+                // The place of a load is kept while another device is shown.
+                <p key={kind}>
+                  {shown === device.id && loads[kind]
+                    ? loadWords(kind, loads[kind], trans)
+                    : '\u00a0'}
+                </p>
+              ))}
           </div>
         ))}
       </div>
@@ -178,6 +179,11 @@ function Key(props: {
 }
 
 namespace Private {
+  /** Without what could be done about it: the findings have that. */
+  function briefly(why: string): string {
+    return why.split(';')[0];
+  }
+
   export function apart(
     device: IDevice,
     graph: IGraph,
@@ -204,7 +210,7 @@ namespace Private {
       const found = verdicts.nearest(device);
       const names = found.map(one => one.nic.name).join(', ');
       return found.length > 0
-        ? [`${verdictWords(found[0], names, trans)}: ${found[0].why}`]
+        ? [`${verdictWords(found[0], names, trans)}: ${briefly(found[0].why)}`]
         : [];
     }
     const served = graph.devices

@@ -2,8 +2,9 @@
 import { TranslationBundle } from '@jupyterlab/translation';
 
 import { compact, linkRate, rateFigure } from '../common/format';
-import { isUnknown, Known, orElse } from '../common/known';
+import { isUnknown, Known, notLookedAt, orElse } from '../common/known';
 import { IBranch, IDevice, IGraph } from './graph';
+import { ITopologyNic } from './interfaces';
 import { EdgeKind, ILoad } from './loads';
 import { linksUp } from './nvlink';
 import { IVerdict } from './verdict';
@@ -48,8 +49,13 @@ export function shortDetail(
   }
   const rate = isUnknown(nic!.rate_gbps) ? '' : linkRate(nic!.rate_gbps);
   const down = nic!.state === 'down' ? trans.__('down') : '';
-  const plain = nic!.kind === 'physical' ? trans.__('plain') : '';
+  const plain = isPlain(nic!) ? trans.__('plain') : '';
   return [down, rate, plain].filter(Boolean).join('\u00a0·\u00a0');
+}
+
+/** Whether it is known to have no RDMA: a topology file does not tell. */
+function isPlain(nic: ITopologyNic): boolean {
+  return nic.kind === 'physical' && !notLookedAt(nic.rdma_device, nic.state);
 }
 
 /** `GPU 0 · NVIDIA H100 80GB HBM3 · passthrough`. */
@@ -71,7 +77,11 @@ export function whatItIs(device: IDevice, why: string, trans: Trans): string {
   const rdma =
     nic!.kind === 'rdma'
       ? [trans.__('RDMA'), orElse(nic!.link_layer, '')]
-      : [trans.__('plain NIC, no RDMA')];
+      : [
+          isPlain(nic!)
+            ? trans.__('plain NIC, no RDMA')
+            : trans.__('whether it has RDMA is not known')
+        ];
   const own = nic!.name === device.name ? '' : nic!.name;
   const rate = isUnknown(nic!.rate_gbps)
     ? trans.__('rate not known')
