@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from workbench.resources.identity import machine_identity
+from workbench.resources.host.identity import machine_identity
 from workbench.vms import vms, why_not
 from workbench.wire.lines import LineReader, encode_line
 
@@ -85,7 +85,7 @@ def test_which_machine_it_is_on(start):
     """Two processes of one machine agree; one that has a host name of its own is elsewhere."""
     told = start().report("facts")["machine"]
     assert told == machine_identity()
-    code = "from workbench.resources.identity import machine_identity; print(machine_identity())"
+    code = "from workbench.resources.host import identity; print(identity.machine_identity())"
     if why_not() is None:
         with vms(1) as machines:
             done = machines.run("vm1", [sys.executable, "-c", code])

@@ -14,7 +14,7 @@ from workbench.cli import main
 from workbench.doctor import diagnose
 from workbench.doctor.rules import RULES
 from workbench.resources import UNLIMITED, Snapshot, Unknown, take_snapshot
-from workbench.resources.vgpu import decode_profile
+from workbench.resources.gpus.vgpu import decode_profile
 
 
 def well(snapshot, **host):

@@ -28,7 +28,7 @@ from nvml_machines import (
 )
 
 from workbench.resources import Snapshot, Unknown
-from workbench.resources.vgpu import decode_profile
+from workbench.resources.gpus.vgpu import decode_profile
 from workbench.widgets.machine import resources_view
 
 MACHINES = [

@@ -12,8 +12,9 @@ from hgx_host import RANKS, build_hgx
 from jupyter_client import MultiKernelManager
 from timers import within
 
-from workbench.resources import Unknown, rank_notices
+from workbench.resources import Unknown
 from workbench.resources.counters import Sampler
+from workbench.resources.processes import rank_notices
 
 KERNEL = "0f6b2f7e-7f3e-4f0e-9c55-0d3f1d3a1e11"
 FILE = f"/home/a/.local/share/jupyter/runtime/kernel-{KERNEL}.json"

@@ -1,4 +1,7 @@
-"""The house rule: imports run strictly downward, as the package's docstring draws it."""
+"""The house rule: imports run strictly downward, as the package's docstring draws it.
+
+So does that of a room that has rooms of its own: `resources`.
+"""
 
 import ast
 import re
@@ -9,12 +12,15 @@ from pathlib import Path
 import pytest
 
 import workbench
+import workbench.resources
 
 PACKAGE = Path(workbench.__file__).parent
 ONLY = {
     "server": {"resources", "doctor", "errors"},
     "rank": {"wire", "resources", "errors"},
 }
+RESOURCES = PACKAGE / "resources"
+BESIDE = {("pcie", "gpus"), ("processes", "gpus")}  # within resources, on one floor
 HEAVY = ["torch", "horovod", "plotly", "pandas", "pyarrow", "pynvml", "numpy", "ipyparallel", "zmq"]
 
 
@@ -36,12 +42,12 @@ def room(path):
 
 
 def imports(path):
-    """The rooms that a module imports from, wherever in its text, with the line."""
+    """The names that a module imports from, in parts, wherever in its text, with the line."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and node.module:
             names = [node.module]
-            if node.module == "workbench":
-                names = [f"workbench.{alias.name}" for alias in node.names]
+            if node.module in ("workbench", "workbench.resources"):
+                names = [f"{node.module}.{alias.name}" for alias in node.names]
         elif isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         else:
@@ -49,7 +55,7 @@ def imports(path):
         for name in names:
             parts = name.split(".")
             if parts[0] == "workbench" and len(parts) > 1:
-                yield parts[1], node.lineno
+                yield parts[1:], node.lineno
 
 
 def modules():
@@ -65,11 +71,52 @@ def test_every_room_is_in_the_table():
 def test_imports_run_downward(path):
     """A module imports only from rooms on floors below its own, and some only from a few."""
     own, level = room(path), floors()
-    for name, line in imports(path):
+    for (name, *_), line in imports(path):
         if name == own or name.startswith("__"):
             continue
         assert level[name] < level[own], f"{path}:{line} imports {name} from {own}"
         assert name in ONLY.get(own, level), f"{path}:{line}: {own} may not import {name}"
+
+
+def inner_floors():
+    """The floor of each module and folder of `resources`, by its docstring."""
+    floors = re.split(r"^(\d)\. ", workbench.resources.__doc__, flags=re.MULTILINE)[1:]
+    pairs = zip(floors[::2], floors[1::2], strict=True)
+    return {name: int(floor) for floor, text in pairs for name in re.findall(r"`(\w+)/?`", text)}
+
+
+def inner_room(path):
+    return path.relative_to(RESOURCES).parts[0].removesuffix(".py")
+
+
+def inner_modules():
+    return [path for path in RESOURCES.rglob("*.py") if path != RESOURCES / "__init__.py"]
+
+
+def test_every_module_of_resources_has_its_floor():
+    assert {inner_room(path) for path in inner_modules()} == set(inner_floors())
+
+
+@pytest.mark.parametrize("path", inner_modules(), ids=lambda path: str(path.relative_to(RESOURCES)))
+def test_imports_within_resources_never_go_up(path):
+    """Nor from one part of a machine to another, but to the GPUs."""
+    own, level = inner_room(path), inner_floors()
+    for (room, *names), line in imports(path):
+        if room != "resources" or names[0] == own:
+            continue
+        where = f"{path}:{line} imports {names[0]} from {own}"
+        assert level[names[0]] <= level[own], where
+        if (RESOURCES / own).is_dir() and (RESOURCES / names[0]).is_dir():
+            assert (own, names[0]) in BESIDE, where
+
+
+@pytest.mark.parametrize(
+    "door", sorted(RESOURCES.glob("*/__init__.py")), ids=lambda d: d.parent.name
+)
+def test_the_doors_of_resources_name_their_modules(door):
+    """What a folder's docstring names is there, and all that is there is named."""
+    there = {path.stem for path in door.parent.glob("*.py")} - {"__init__"}
+    assert set(re.findall(r"`(\w+)`", ast.get_docstring(ast.parse(door.read_text())))) == there
 
 
 def test_the_package_loads_nothing_heavy():

@@ -43,7 +43,7 @@ from workbench.resources import (
     VgpuProfile,
     take_snapshot,
 )
-from workbench.resources.pcie import TopologyNvlink
+from workbench.resources.pcie.records import TopologyNvlink
 from workbench.resources.usage import GpuShare, GpuUse, NicUse, ProcessUse
 
 API = ("workbench", "api")

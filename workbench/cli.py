@@ -83,7 +83,7 @@ def _add_sources(command: argparse.ArgumentParser) -> None:
 def _resources(arguments: argparse.Namespace) -> int:
     snapshot = _snapshot(arguments)
     if arguments.write_topology is not None:
-        from workbench.resources.nccl_topology_text import write_topology
+        from workbench.resources.topology_snapshot import write_topology
 
         write_topology(snapshot, arguments.write_topology)
         print(f"Wrote {arguments.write_topology}: NCCL_TOPO_FILE={arguments.write_topology}")

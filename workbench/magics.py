@@ -156,7 +156,7 @@ class WorkbenchMagics(Magics):
 
         view = resources_view(_sent(args.file))
         if args.write_topology:
-            from workbench.resources.nccl_topology_text import write_topology
+            from workbench.resources.topology_snapshot import write_topology
 
             write_topology(view.snapshot, args.write_topology)
         return view

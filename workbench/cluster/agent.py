@@ -21,7 +21,7 @@ from workbench.cluster.child import Child, Gone, Held, Keep, Piped, exit_text
 from workbench.cluster.host import Host
 from workbench.errors import HorovodMissing, StartFailed
 from workbench.resources import Unknown
-from workbench.resources.identity import machine_identity
+from workbench.resources.host.identity import machine_identity
 from workbench.wire.lines import PROTOCOL
 
 _PROGRAM = ("-m", "workbench.rank.agent")

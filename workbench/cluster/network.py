@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from workbench.cluster.agent import Agent
 from workbench.errors import StartFailed
 from workbench.resources import Snapshot
-from workbench.resources.snapshot import Nic
+from workbench.resources.nics.records import Nic
 
 LOOPBACK = "lo"
 

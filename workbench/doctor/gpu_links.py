@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from workbench.resources import Gpu
-from workbench.resources.gpu_records import NvLink, NvLinks
+from workbench.resources.gpus.records import NvLink, NvLinks
 
 
 def links_of(gpu: Gpu) -> tuple[NvLink, ...]:

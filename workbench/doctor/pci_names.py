@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from workbench.doctor.several import first_of, named
 from workbench.resources import Snapshot, Unknown
-from workbench.resources.pcie import PciDevice
+from workbench.resources.pcie.records import PciDevice
 
 
 def pci_name(snapshot: Snapshot, address: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from workbench.resources import Gpu, PciDevice, Snapshot, Unknown
-from workbench.resources.pcie import SYSFS
+from workbench.resources.pcie.records import SYSFS
 
 
 def nccl_setting(snapshot: Snapshot, name: str) -> str | None:

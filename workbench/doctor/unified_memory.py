@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from workbench.resources import Gpu, GpuPair
-from workbench.resources.vgpu import VgpuProfile
+from workbench.resources.gpus.vgpu import VgpuProfile
 
 
 def shows_unified_memory(pair: GpuPair, one: Gpu, other: Gpu) -> bool:

@@ -254,8 +254,8 @@ def _facts() -> dict[str, Any]:
     import resource
 
     from workbench.resources import Unknown, take_snapshot
-    from workbench.resources.identity import machine_identity
-    from workbench.resources.numa import cores_of_nodes, numa_of
+    from workbench.resources.host.identity import machine_identity
+    from workbench.resources.host.numa import cores_of_nodes, numa_of
 
     snapshot = take_snapshot()
     machine = machine_identity()

@@ -32,7 +32,7 @@ from workbench.rank.recorder import Iteration, Outside, Recorder
 from workbench.rank.records import RecordChannel
 from workbench.rank.sockets import RingSockets
 from workbench.rank.torch_hooks import TorchHooks
-from workbench.resources import rank_notices
+from workbench.resources.processes import rank_notices
 from workbench.wire import Address, Message, Outbox
 
 _SHUTDOWN_S = 1.0

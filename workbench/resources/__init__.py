@@ -1,17 +1,26 @@
 """What hardware this VM was given, and how much of it is used.
 
-`take_snapshot` runs the probes (`host.py`, `gpus.py`, `nics.py`, `pcie_probe.py`) and gives one
-frozen `Snapshot`; `counters.Sampler` reads what moves, processes included. Nothing
-here talks to Jupyter, and nothing is opened when this is imported. `noticeboard` is
-how processes of one user tell each other what they use, `rank_notices` how ranks
-say who they are.
+`take_snapshot` runs the probes and gives one frozen `Snapshot`; `counters.Sampler`
+reads what moves, processes included. Nothing here talks to Jupyter, and nothing is
+opened when this is imported. A value that cannot be read is an `Unknown` with its
+reason.
 
-A value that cannot be read is an `Unknown` with its reason.
+Three floors, from which no import goes up (`tests/test_rooms.py` holds this):
+
+3. Over a whole machine: `snapshot`, taken by `probes`; `counters`, the live sampler.
+   Of snapshots: `sent`, those in files; `topology_snapshot`, from and to NCCL's
+   topology files; `naming` and `nearness`, finding devices and how far they are
+   apart; `summary` and `distance_matrix`, for terminals.
+2. One part of a machine each: `host/`, `gpus/`, `nics/`, `pcie/`, `processes/`.
+   The last two know of `gpus/`, none of any other.
+1. For all: `unknown`; `files`, of sysfs and procfs; `lanes`, for calls that may hang;
+   `rates`, from counters; `usage`, the records of a sample; `codec`, records as JSON;
+   `nccl_settings`; `noticeboard`, what processes of one user tell each other.
 """
 
 from __future__ import annotations
 
-from workbench.resources.gpu_records import (
+from workbench.resources.gpus.records import (
     Clocks,
     Ecc,
     Fabric,
@@ -22,13 +31,14 @@ from workbench.resources.gpu_records import (
     NvLinks,
     PcieLink,
 )
-from workbench.resources.host_record import UNLIMITED, Host
+from workbench.resources.gpus.vgpu import VgpuProfile
+from workbench.resources.host.record import UNLIMITED, Host
 from workbench.resources.nccl_settings import NcclSettings
-from workbench.resources.pcie import Distance, GpuDirect, PciDevice, Pcie, PciRoot, PciTree
+from workbench.resources.nics.records import Gid, Nic
+from workbench.resources.pcie.records import Distance, GpuDirect, PciDevice, Pcie, PciRoot, PciTree
 from workbench.resources.probes import take_snapshot
-from workbench.resources.snapshot import Gid, Nic, Probe, Snapshot
+from workbench.resources.snapshot import Probe, Snapshot
 from workbench.resources.unknown import Unknown
-from workbench.resources.vgpu import VgpuProfile
 
 __all__ = [
     "UNLIMITED",

@@ -7,14 +7,14 @@ import time
 from pathlib import Path
 from types import TracebackType
 
-from workbench.resources.cgroup import find_cgroups
 from workbench.resources.files import read_text
-from workbench.resources.gpu_counters import GpuMeter
-from workbench.resources.host import cpu_capacity, meminfo_bytes
-from workbench.resources.nic_counters import NicMeter
-from workbench.resources.nvml import Library
-from workbench.resources.proc import Proc
-from workbench.resources.processes import ProcessMeter
+from workbench.resources.gpus.counters import GpuMeter
+from workbench.resources.gpus.nvml import Library
+from workbench.resources.host.cgroup import find_cgroups
+from workbench.resources.host.probe import cpu_capacity, meminfo_bytes
+from workbench.resources.nics.counters import NicMeter
+from workbench.resources.processes.meter import ProcessMeter
+from workbench.resources.processes.proc import Proc
 from workbench.resources.rates import Rate
 from workbench.resources.unknown import Unknown
 from workbench.resources.usage import CpuUse, MemoryUse, Sample

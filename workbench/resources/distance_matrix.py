@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import combinations
 
-from workbench.resources.gpu_records import Gpu
-from workbench.resources.pcie import TOPOLOGY_FILE, GpuDirect, PciDevice, Pcie
-from workbench.resources.snapshot import Nic, Snapshot
+from workbench.resources.gpus.records import Gpu
+from workbench.resources.nics.records import Nic
+from workbench.resources.pcie.records import TOPOLOGY_FILE, GpuDirect, PciDevice, Pcie
+from workbench.resources.snapshot import Snapshot
 from workbench.resources.unknown import Unknown
 
 _LEGEND = (

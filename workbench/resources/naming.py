@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from workbench.errors import UsageError
-from workbench.resources.gpu_records import Gpu
+from workbench.resources.gpus.records import Gpu
+from workbench.resources.nics.records import Nic
 from workbench.resources.unknown import Unknown
 
 if TYPE_CHECKING:
-    from workbench.resources.snapshot import Nic, Snapshot
+    from workbench.resources.snapshot import Snapshot
 
-DeviceLike: TypeAlias = "Gpu | Nic | int | str"
+DeviceLike: TypeAlias = Gpu | Nic | int | str
 """A record, a GPU's index, or a name: UUID, interface, RDMA device, PCI address."""
 
 _GPU = re.compile(r"(?:gpu ?)?(\d+)", re.IGNORECASE)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from workbench.resources.distances import measure
-from workbench.resources.gpu_records import Gpu, GpuPair, NvLink, NvLinks
+from workbench.resources.gpus.records import Gpu, GpuPair, NvLink, NvLinks
 from workbench.resources.naming import Device, DeviceLike, find_device
-from workbench.resources.pcie import Pcie
+from workbench.resources.pcie.distances import measure
+from workbench.resources.pcie.records import Pcie
 from workbench.resources.unknown import Unknown
 
 if TYPE_CHECKING:

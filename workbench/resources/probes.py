@@ -8,14 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from workbench.resources.gpus import probe_gpus
-from workbench.resources.host import probe_host, unknown_host
-from workbench.resources.host_record import Host
+from workbench.resources.gpus.nvml import Library, NvmlUnavailable
+from workbench.resources.gpus.probe import probe_gpus
+from workbench.resources.host.probe import probe_host, unknown_host
+from workbench.resources.host.record import Host
 from workbench.resources.lanes import Lane
 from workbench.resources.nccl_settings import NcclSettings
-from workbench.resources.nics import probe_nics
-from workbench.resources.nvml import Library, NvmlUnavailable
-from workbench.resources.pcie_probe import by_nvml, probe_pcie
+from workbench.resources.nics.probe import probe_nics
+from workbench.resources.pcie.probe import by_nvml, probe_pcie
 from workbench.resources.snapshot import Probe, Snapshot
 from workbench.resources.unknown import Unknown
 

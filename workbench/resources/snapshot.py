@@ -10,86 +10,16 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from workbench.errors import SnapshotError
 from workbench.resources.codec import decode, encode
-from workbench.resources.gpu_records import Gpu, GpuPair
-from workbench.resources.host_record import Host
-from workbench.resources.pcie import Pcie
+from workbench.resources.gpus.records import Gpu, GpuPair
+from workbench.resources.host.record import Host
+from workbench.resources.nics.records import Nic
+from workbench.resources.pcie.records import Pcie
 from workbench.resources.unknown import Unknown
 
 if TYPE_CHECKING:
     from workbench.resources.naming import DeviceLike
 
 _PARTS = ("host", "gpus", "nics", "pcie")
-
-
-@dataclass(frozen=True)
-class Gid:
-    """One entry that is set in an RDMA port's table of GIDs.
-
-    Attributes
-    ----------
-    index
-        Its place in the table; what ``NCCL_IB_GID_INDEX`` counts.
-    gid
-        The 128-bit address in the notation of IPv6.
-    type
-        ``"IB/RoCE v1"`` or ``"RoCE v2"``.
-    interface
-        The network interface behind it (RoCE only).
-    """
-
-    index: int
-    gid: str
-    type: str | Unknown
-    interface: str | Unknown
-
-
-@dataclass(frozen=True)
-class Nic:
-    """One network interface or RDMA port.
-
-    Attributes
-    ----------
-    name
-        The interface; for an RDMA port without one, the device.
-    kind
-        ``"rdma"``, ``"physical"`` (a plain device), or ``"virtual"`` (bridge, bond, veth).
-    rdma_device, rdma_port
-        Such as ``"mlx5_0"`` and 1.
-    hca_type, firmware
-        Of the RDMA device: ``"MT4129"``, ``"28.41.1000"``.
-    driver
-        The kernel's driver: ``"mlx5_core"``.
-    link_layer
-        ``"InfiniBand"`` or ``"Ethernet"``.
-    rate_gbps
-        Gigabits per second that the link runs at now.
-    state
-        ``"active"``, ``"init"``, ``"armed"`` or ``"down"`` for RDMA; ``"up"`` or ``"down"``.
-    mtu
-        Bytes, of the interface.
-    addresses
-        IP addresses of the interface.
-    gids
-        The entries of the port's GID table that are set; empty for a plain NIC.
-    numa_node, pci_address
-        Where it sits; see `PciDevice.address`.
-    """
-
-    name: str
-    kind: str
-    rdma_device: str | Unknown
-    rdma_port: int | Unknown
-    hca_type: str | Unknown
-    firmware: str | Unknown
-    driver: str | Unknown
-    link_layer: str | Unknown
-    rate_gbps: float | Unknown
-    state: str | Unknown
-    mtu: int | Unknown
-    addresses: tuple[str, ...] | Unknown
-    gids: tuple[Gid, ...]
-    numa_node: int | Unknown
-    pci_address: str | Unknown
 
 
 @dataclass(frozen=True)
@@ -230,7 +160,7 @@ class Snapshot:
         SnapshotError
             The snapshot has no PCIe tree with a GPU or a NIC.
         """
-        from workbench.resources.nccl_topology_text import topology_text
+        from workbench.resources.pcie.nccl_topology_text import topology_text
 
         if isinstance(self.pcie, Unknown):
             raise SnapshotError(f"no topology can be written: PCIe is {self.pcie}")

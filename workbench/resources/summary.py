@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from workbench.resources.distance_matrix import matrix, places
-from workbench.resources.gpu_records import Gpu
-from workbench.resources.gpu_summary import detail_lines, pair_lines
-from workbench.resources.host_record import Host
-from workbench.resources.snapshot import Nic, Snapshot
+from workbench.resources.gpus.records import Gpu
+from workbench.resources.gpus.summary import detail_lines, pair_lines
+from workbench.resources.host.record import Host
+from workbench.resources.nics.records import Nic
+from workbench.resources.snapshot import Snapshot
 from workbench.resources.unknown import Unknown
 
 _TITLES = {"gpus": "GPUs", "nics": "NICs"}

@@ -1,4 +1,4 @@
-"""A snapshot of a VM as its topology file describes it."""
+"""A snapshot of a VM as its topology file describes it, and the file of a snapshot."""
 
 from __future__ import annotations
 
@@ -8,15 +8,17 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from workbench.resources.distances import all_distances
-from workbench.resources.gpu_records import Gpu, NvLink, NvLinks
-from workbench.resources.gpudirect import judge
-from workbench.resources.host import unknown_host
+from workbench.errors import SnapshotError
+from workbench.resources.gpus.records import Gpu, NvLink, NvLinks
+from workbench.resources.host.probe import unknown_host
 from workbench.resources.nccl_settings import NcclSettings
-from workbench.resources.nccl_topology import parse_topology, read_topology
-from workbench.resources.pcie import PciDevice, Pcie, PciTree, TopologyNvlink
-from workbench.resources.pcie_probe import state_of
-from workbench.resources.snapshot import Nic, Probe, Snapshot
+from workbench.resources.nics.records import Nic
+from workbench.resources.pcie.distances import all_distances
+from workbench.resources.pcie.gpudirect import judge
+from workbench.resources.pcie.nccl_topology import parse_topology, read_topology
+from workbench.resources.pcie.probe import state_of
+from workbench.resources.pcie.records import PciDevice, Pcie, PciTree, TopologyNvlink
+from workbench.resources.snapshot import Probe, Snapshot
 from workbench.resources.unknown import Unknown
 
 R = TypeVar("R")
@@ -57,6 +59,21 @@ def snapshot_of_topology_text(data: bytes, origin: str) -> Snapshot:
         It is no topology file.
     """
     return _snapshot(parse_topology(data, origin), time.time())
+
+
+def write_topology(snapshot: Snapshot, path: str | Path) -> None:
+    """Write `Snapshot.to_nccl_topology` to a file.
+
+    Raises
+    ------
+    SnapshotError
+        The snapshot has no PCIe tree with a GPU or a NIC, or the file cannot be written.
+    """
+    text = snapshot.to_nccl_topology()
+    try:
+        Path(path).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise SnapshotError(f"cannot write the topology file {path}: {error.strerror}") from error
 
 
 def _snapshot(tree: PciTree, taken_at: float) -> Snapshot:

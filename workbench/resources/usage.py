@@ -54,7 +54,7 @@ class GpuUse:
     nvlink_tx_bytes_per_s, nvlink_rx_bytes_per_s
         Data over all NVLinks of the GPU, sent and received, since the sample before.
     pcie_tx_bytes_per_s, pcie_rx_bytes_per_s
-        Over PCIe: since the sample before, or in 20 ms of that time (`pcie_counters`).
+        Over PCIe: since the sample before, or in 20 ms of that time (`gpus/pcie_counters.py`).
     idle_s
         Seconds for which samples have seen it idle (utilization 0) while a process
         holds memory on it; 0 where it is busy, or no process does.

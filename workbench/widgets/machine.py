@@ -8,7 +8,7 @@ from typing import Any
 from workbench.doctor import diagnose
 from workbench.resources import Snapshot, Unknown, take_snapshot
 from workbench.resources.distance_matrix import matrix
-from workbench.resources.gpu_summary import nvlink_words, profile_words
+from workbench.resources.gpus.summary import nvlink_words, profile_words
 from workbench.resources.summary import lines, show_bytes
 from workbench.widgets.findings import FindingsView
 from workbench.widgets.tree_picture import tree_picture

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from workbench.resources import Nic, Snapshot, Unknown
-from workbench.resources.distances import endpoints, switches_above
-from workbench.resources.pcie import PciDevice, PciTree
+from workbench.resources.pcie.distances import endpoints, switches_above
+from workbench.resources.pcie.records import PciDevice, PciTree
 from workbench.widgets.svg import label, line, number, tag
 
 _MOST_LEAVES = 40

@@ -1,4 +1,4 @@
-/** Walking a PCIe tree by the rules of `workbench/resources/distances.py`. */
+/** Walking a PCIe tree by the rules of `workbench/resources/pcie/distances.py`. */
 import { isUnknown, Known } from '../common/known';
 import { IPciDevice, IPcie, IPciTree } from './interfaces';
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from workbench.doctor.across.odd import odd, same
 from workbench.doctor.finding import Finding
 from workbench.resources import Snapshot
-from workbench.resources.gpu_records import Licence
+from workbench.resources.gpus.records import Licence
 
 
 def licences_unlike(snapshots: Mapping[str, Snapshot]) -> Iterator[Finding]:

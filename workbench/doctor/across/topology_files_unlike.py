@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from workbench.doctor.across.odd import odd
 from workbench.doctor.finding import Finding
 from workbench.resources import Snapshot, Unknown
-from workbench.resources.pcie import TOPOLOGY_FILE
+from workbench.resources.pcie.records import TOPOLOGY_FILE
 
 _WORDS = {
     "none": "no topology file",

@@ -8,7 +8,7 @@ from workbench.doctor.finding import Finding
 from workbench.doctor.pci_names import pci_name
 from workbench.doctor.several import first_of
 from workbench.resources import Snapshot, Unknown
-from workbench.resources.pcie import SYSFS, Pcie
+from workbench.resources.pcie.records import SYSFS, Pcie
 
 
 def acs_redirect(snapshot: Snapshot) -> Iterator[Finding]:

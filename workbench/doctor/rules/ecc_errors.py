@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from workbench.doctor.finding import Finding, Severity
 from workbench.doctor.several import alike
 from workbench.resources import Gpu, Snapshot
-from workbench.resources.gpu_records import Ecc
+from workbench.resources.gpus.records import Ecc
 
 _FAILED = (
     "Take the GPU out of use and ask the administrator to run NVIDIA's field diagnostic and to "

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from workbench.doctor.finding import Finding
 from workbench.doctor.several import alike
 from workbench.resources import Gpu, Snapshot
-from workbench.resources.gpu_records import Fabric, NvLinks
+from workbench.resources.gpus.records import Fabric, NvLinks
 
 
 def fabric_not_ready(snapshot: Snapshot) -> Iterator[Finding]:

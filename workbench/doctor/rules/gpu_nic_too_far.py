@@ -8,7 +8,7 @@ from workbench.doctor.finding import Finding
 from workbench.doctor.pci_names import has_rdma, named_gpus, pci_name
 from workbench.doctor.several import first_of
 from workbench.resources import Snapshot, Unknown
-from workbench.resources.pcie import GpuDirect
+from workbench.resources.pcie.records import GpuDirect
 
 _SETTING = "NCCL_NET_GDR_LEVEL"
 _DISTANCES = ("PIX", "PXB", "PHB", "SYS")

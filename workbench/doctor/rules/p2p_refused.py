@@ -9,7 +9,7 @@ from workbench.doctor.gpu_links import links_up
 from workbench.doctor.several import first_of
 from workbench.doctor.unified_memory import shows_unified_memory
 from workbench.resources import Gpu, Snapshot, Unknown
-from workbench.resources.vgpu import VgpuProfile
+from workbench.resources.gpus.vgpu import VgpuProfile
 
 _VGPU = (
     "Ask the administrator whether the vGPUs are from one device group and on GPUs that NVLink "

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from workbench.doctor.finding import Finding
 from workbench.doctor.several import alike
 from workbench.resources import Gpu, Snapshot
-from workbench.resources.gpu_records import Clocks, PcieLink
+from workbench.resources.gpus.records import Clocks, PcieLink
 
 
 def pcie_link_reduced(snapshot: Snapshot) -> Iterator[Finding]:

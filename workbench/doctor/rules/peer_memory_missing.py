@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from workbench.doctor.finding import Finding, Severity
 from workbench.doctor.pci_names import has_rdma, named_gpus
 from workbench.resources import Snapshot, Unknown
-from workbench.resources.vgpu import VgpuProfile
+from workbench.resources.gpus.vgpu import VgpuProfile
 
 _DMA_BUF = (5, 12)  # the first Linux whose RDMA takes dma-buf; distributions may have it earlier
 

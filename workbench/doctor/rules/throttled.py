@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from workbench.doctor.finding import Finding, Severity
 from workbench.doctor.several import alike
 from workbench.resources import Gpu, Snapshot
-from workbench.resources.gpu_records import Clocks
+from workbench.resources.gpus.records import Clocks
 
 _COOLING = (
     "See whether it lasts (`nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER`): clocks that change "

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from workbench.doctor.finding import Finding
 from workbench.doctor.pci_names import has_rdma
 from workbench.resources import Snapshot, Unknown
-from workbench.resources.distances import endpoints, switches_above
-from workbench.resources.pcie import SYSFS, Pcie
+from workbench.resources.pcie.distances import endpoints, switches_above
+from workbench.resources.pcie.records import SYSFS, Pcie
 
 
 def topology_file_missing(snapshot: Snapshot) -> Iterator[Finding]:

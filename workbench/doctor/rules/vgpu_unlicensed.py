@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from workbench.doctor.finding import Finding
 from workbench.doctor.several import alike
 from workbench.resources import Gpu, Snapshot
-from workbench.resources.gpu_records import Licence
+from workbench.resources.gpus.records import Licence
 
 
 def vgpu_unlicensed(snapshot: Snapshot) -> Iterator[Finding]:

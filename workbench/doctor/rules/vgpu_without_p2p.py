@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from workbench.doctor.finding import Finding
 from workbench.doctor.several import alike
 from workbench.resources import Gpu, Snapshot, Unknown
-from workbench.resources.vgpu import VgpuProfile, decode_profile
+from workbench.resources.gpus.vgpu import VgpuProfile, decode_profile
 
 
 def vgpu_without_p2p(snapshot: Snapshot) -> Iterator[Finding]:

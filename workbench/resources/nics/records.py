@@ -1,0 +1,78 @@
+"""Records of network interfaces and RDMA ports."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from workbench.resources.unknown import Unknown
+
+
+@dataclass(frozen=True)
+class Gid:
+    """One entry that is set in an RDMA port's table of GIDs.
+
+    Attributes
+    ----------
+    index
+        Its place in the table; what ``NCCL_IB_GID_INDEX`` counts.
+    gid
+        The 128-bit address in the notation of IPv6.
+    type
+        ``"IB/RoCE v1"`` or ``"RoCE v2"``.
+    interface
+        The network interface behind it (RoCE only).
+    """
+
+    index: int
+    gid: str
+    type: str | Unknown
+    interface: str | Unknown
+
+
+@dataclass(frozen=True)
+class Nic:
+    """One network interface or RDMA port.
+
+    Attributes
+    ----------
+    name
+        The interface; for an RDMA port without one, the device.
+    kind
+        ``"rdma"``, ``"physical"`` (a plain device), or ``"virtual"`` (bridge, bond, veth).
+    rdma_device, rdma_port
+        Such as ``"mlx5_0"`` and 1.
+    hca_type, firmware
+        Of the RDMA device: ``"MT4129"``, ``"28.41.1000"``.
+    driver
+        The kernel's driver: ``"mlx5_core"``.
+    link_layer
+        ``"InfiniBand"`` or ``"Ethernet"``.
+    rate_gbps
+        Gigabits per second that the link runs at now.
+    state
+        ``"active"``, ``"init"``, ``"armed"`` or ``"down"`` for RDMA; ``"up"`` or ``"down"``.
+    mtu
+        Bytes, of the interface.
+    addresses
+        IP addresses of the interface.
+    gids
+        The entries of the port's GID table that are set; empty for a plain NIC.
+    numa_node, pci_address
+        Where it sits; see `PciDevice.address`.
+    """
+
+    name: str
+    kind: str
+    rdma_device: str | Unknown
+    rdma_port: int | Unknown
+    hca_type: str | Unknown
+    firmware: str | Unknown
+    driver: str | Unknown
+    link_layer: str | Unknown
+    rate_gbps: float | Unknown
+    state: str | Unknown
+    mtu: int | Unknown
+    addresses: tuple[str, ...] | Unknown
+    gids: tuple[Gid, ...]
+    numa_node: int | Unknown
+    pci_address: str | Unknown

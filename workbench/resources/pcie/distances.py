@@ -1,0 +1,81 @@
+"""How far GPUs and NICs are apart in a PCIe tree, by NCCL's rules.
+
+The names and the rules are those of NCCL's ``src/graph`` (``topo``, ``paths`` and
+``xml``); NODE is ``nvidia-smi topo``'s. One rule is left out: NCCL takes some
+Broadcom switches of two levels for one, so that it says PIX where this says PXB.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from workbench.resources.pcie.records import SYSFS, TOPOLOGY_FILE, Distance, PciDevice, PciTree
+from workbench.resources.unknown import Unknown
+
+_MANY_NICS = 32  # above it the pairs of NICs would outgrow all the rest (SR-IOV on a host)
+
+
+def endpoints(tree: PciTree) -> tuple[list[PciDevice], list[PciDevice]]:
+    """Give a tree's GPUs and the NICs that matter to them: those with RDMA, if any has it."""
+    gpus = [one for one in tree.devices if one.kind == "gpu"]
+    nics = [one for one in tree.devices if one.kind == "nic"]
+    if tree.source == SYSFS:  # a topology file lists the NICs that matter, and not their RDMA
+        nics = [one for one in nics if one.rdma_devices] or nics
+    return gpus, nics
+
+
+def all_distances(tree: PciTree, nodes: int = 0) -> Iterator[Distance]:
+    """Measure a tree's GPUs and NICs against each other.
+
+    Parameters
+    ----------
+    tree
+        From sysfs or a topology file.
+    nodes
+        NUMA nodes of the machine; 0 where that is not known.
+    """
+    gpus, nics = endpoints(tree)
+    both = gpus + nics
+    for i, a in enumerate(both):
+        for b in both[i + 1 :]:
+            if a.kind == "gpu" or len(nics) <= _MANY_NICS:
+                yield Distance(a.address, b.address, measure(tree, a, b, nodes), tree.source)
+
+
+def measure(tree: PciTree, a: PciDevice, b: PciDevice, nodes: int = 0) -> str | Unknown:
+    """Give the distance of two devices of one tree (see `Distance`)."""
+    above_a, above_b = (switches_above(tree, one.address) for one in (a, b))
+    shared = next((one for one in above_a if one in above_b), None)
+    if shared is not None:
+        # The switch right above both is one; any further switch on the way makes it several.
+        return "PIX" if shared == above_a[0] == above_b[0] else "PXB"
+    same_root = tree.above(a.address)[-1] == tree.above(b.address)[-1]
+    if tree.source == TOPOLOGY_FILE:
+        return "PHB" if same_root else "SYS"
+    return _over_the_cpus(a, b, nodes, same_root=same_root)
+
+
+def switches_above(tree: PciTree, address: str) -> tuple[str, ...]:
+    """Give the PCIe switches above a device, the nearest first, each by one address.
+
+    In sysfs a switch is two bridges, its upstream port above its downstream
+    port, and the root port on top is part of the CPU; a topology file has one
+    element per switch.
+    """
+    bridges = tree.above(address)[:-1]
+    return bridges[1::2] if tree.source == SYSFS else bridges
+
+
+def _over_the_cpus(a: PciDevice, b: PciDevice, nodes: int, *, same_root: bool) -> str | Unknown:
+    if isinstance(a.numa_node, int) and isinstance(b.numa_node, int):
+        if a.numa_node != b.numa_node:
+            return "SYS"
+        return "PHB" if same_root else "NODE"
+    if same_root:
+        return "PHB"
+    if nodes == 1:
+        return "NODE"
+    return Unknown(
+        "NODE or SYS: they are under two host bridges, and the kernel was not given the "
+        "NUMA node of both"
+    )

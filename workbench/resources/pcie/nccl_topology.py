@@ -1,0 +1,276 @@
+"""Reading NCCL's topology files, such as cloud vendors ship for their VMs.
+
+The format is that of NCCL's ``src/graph/xml``: ``system``, ``cpu``, nested ``pci``,
+and in them ``gpu`` (with ``nvlink`` and ``c2c``) and ``nic`` (with ``net``), which may
+also lie in the ``cpu`` itself. What NCCL passes over is passed over here.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from xml.parsers import expat  # document types are refused, so are entities
+
+from workbench.errors import SnapshotError
+from workbench.resources.pcie.nccl_parser import objection
+from workbench.resources.pcie.records import (
+    TOPOLOGY_FILE,
+    PciDevice,
+    PciRoot,
+    PciTree,
+    TopologyNvlink,
+)
+from workbench.resources.unknown import Unknown
+
+MOST_BYTES = 1 << 20
+"""The vendors' largest files are some tens of kB."""
+_MOST_ELEMENTS = 16384
+_MOST_ENDPOINTS = 256  # their pairs are measured; a rack of 72 GPUs has some 150
+_MOST_DEPTH = 64
+_VERSION = "1"  # NCCL_TOPO_XML_VERSION
+_BUSID = re.compile(r"([0-9a-f]{4,8}):([0-9a-f]{2}):([0-9a-f]{2})\.([0-7])")
+_SPEED = re.compile(r"\s*(\d{1,6}(?:\.\d{1,6})?)\s*GT/s", re.ASCII)
+_CPU_ATTRIBUTES = ("host_hash", "affinity", "arch", "vendor", "familyid", "modelid")
+# What may lie in what; all else is passed over, as by NCCL.
+_PLACES = {"cpu": "system", "pci": "cpu pci", "gpu": "pci", "nvlink": "gpu", "c2c": "gpu",
+           "nic": "cpu pci", "net": "nic"}  # fmt: skip
+_TOLD = ("name", "sm", "gdr", "speed")
+
+
+def read_topology(path: str | Path) -> PciTree:
+    """Read one topology file.
+
+    Raises
+    ------
+    SnapshotError
+        The file cannot be read, or is no topology file.
+    """
+    path = Path(path)
+    try:
+        if path.exists() and not path.is_file():
+            raise SnapshotError(f"{path} is no file: name a topology file (XML, as NCCL reads)")
+        with path.open("rb") as file:
+            data = file.read(MOST_BYTES + 1)
+    except OSError as error:
+        raise SnapshotError(f"cannot read the topology file {path}: {error.strerror}") from error
+    if len(data) > MOST_BYTES:
+        raise SnapshotError(
+            f"{path} is larger than {MOST_BYTES >> 10} KiB, which no topology file is: "
+            "name the one that NCCL_TOPO_FILE names"
+        )
+    return parse_topology(data, str(path))
+
+
+def parse_topology(data: bytes, origin: str) -> PciTree:
+    """Read the content of a topology file.
+
+    Parameters
+    ----------
+    data
+        XML, in an encoding that it names itself, or UTF-8.
+    origin
+        Where it is from, for messages.
+
+    Raises
+    ------
+    SnapshotError
+        It is no topology file.
+    """
+    return _Reader(origin).read(data)
+
+
+class _Reader:
+    """One pass over one file; what is found piles up in the attributes."""
+
+    def __init__(self, origin: str) -> None:
+        self._origin = origin
+        self._parser = expat.ParserCreate()
+        self._parser.StartElementHandler = self._start
+        self._parser.EndElementHandler = self._end
+        self._parser.StartDoctypeDeclHandler = self._doctype
+        # Open elements: the name, and the key of the CPU or PCI device; no name if passed over.
+        self._open: list[tuple[str, str]] = []
+        self._elements = 0
+        self._roots: dict[str, PciRoot] = {}
+        self._pci: dict[str, tuple[str, dict[str, str]]] = {}
+        self._holds: dict[str, set[str]] = {}
+        self._nets: dict[str, tuple[str, ...]] = {}
+        self._nvlinks: list[TopologyNvlink] = []
+        self._told: dict[str, dict[str, str]] = {}
+
+    def read(self, data: bytes) -> PciTree:
+        try:
+            self._parser.Parse(data, True)
+        except (expat.ExpatError, LookupError, ValueError) as error:  # also of its encoding
+            raise SnapshotError(
+                f"{self._origin} is no complete XML ({error}): it was cut short or is another "
+                "kind of file; get it again from where it came"
+            ) from error
+        devices = tuple(self._device(address) for address in self._pci)
+        endpoints = sum(one.kind in ("gpu", "nic") for one in devices)
+        if endpoints > _MOST_ENDPOINTS:
+            raise self._bad(f"{endpoints} GPUs and NICs, more than {_MOST_ENDPOINTS}",
+                            "name the topology file of one VM")  # fmt: skip
+        if not endpoints:
+            raise self._bad("no pci element is a GPU or a NIC (class 0x03 or 0x02)", "name a "
+                            "topology file that describes a VM with GPUs")  # fmt: skip
+        roots = tuple(self._roots.values())
+        nvlinks, refused = tuple(self._nvlinks), objection(data)
+        return PciTree(TOPOLOGY_FILE, self._origin, roots, devices, nvlinks, self._told, refused)
+
+    def _start(self, name: str, attributes: dict[str, str]) -> None:
+        self._elements += 1
+        if self._elements > _MOST_ELEMENTS or len(self._open) >= _MOST_DEPTH:
+            raise self._bad(
+                f"more than {_MOST_ELEMENTS} elements, or {_MOST_DEPTH} in one another",
+                "NCCL takes no such file; get it again from where it came",
+            )
+        if not self._open:
+            self._check_system(name, attributes)
+            self._open.append((name, ""))
+            return
+        above, key = self._open[-1]
+        if above not in _PLACES.get(name, "").split():
+            self._open.append(("", ""))
+            return
+        self._holds.setdefault(key, set()).add(name)
+        self._open.append((name, self._add(name, above, key, attributes)))
+
+    def _add(self, name: str, above: str, key: str, attributes: dict[str, str]) -> str:
+        """Take an element in, and give the key of the CPU or PCI device that it belongs to."""
+        if name == "cpu":
+            return self._add_cpu(attributes)
+        if name == "pci":
+            return self._add_pci(key, attributes)
+        if name == "nic" and above == "cpu":
+            return self._add_nic_of_cpu(key)
+        if name == "nvlink":
+            self._add_nvlink(key, attributes)
+        elif name == "c2c":
+            self._told.setdefault(key, {})["c2c"] = attributes.get("count") or "1"
+        elif name in {"gpu", "net"}:
+            self._tell(name, key, attributes)
+        return key
+
+    def _end(self, _name: str) -> None:
+        self._open.pop()
+
+    def _doctype(self, name: str, *_rest: object) -> None:
+        raise self._bad(
+            f"a document type ({name}), which no topology file has (`nvidia-smi -q -x` writes one)",
+            "name the file that NCCL_TOPO_FILE names, or write one with NCCL_TOPO_DUMP_FILE",
+        )
+
+    def _check_system(self, name: str, attributes: dict[str, str]) -> None:
+        if name != "system":
+            raise self._bad(
+                f"<{name}> where a topology file has <system>",
+                "name the file that NCCL_TOPO_FILE names, or write one with NCCL_TOPO_DUMP_FILE",
+            )
+        version = attributes.get("version")
+        if version != _VERSION:
+            raise self._bad(
+                f"version {version!r} where NCCL reads {_VERSION!r}", "write version=\"1\" "
+                "if the rest is as NCCL has it, or get the file again",
+            )  # fmt: skip
+
+    def _add_cpu(self, attributes: dict[str, str]) -> str:
+        text = attributes.get("numaid", "")
+        node = _int(text, "the topology file gives the CPU no numaid")
+        name = f"cpu{text or '?'}"
+        if attributes.get("host_hash"):  # a dump of NVLinks across VMs holds the CPUs of each
+            name += f"@{attributes['host_hash']}"
+        if isinstance(node, int) and node < 0:
+            node = Unknown(f"the topology file says {node}: the guest was given no NUMA node")
+        # NCCL knows CPUs by their node: a second one with the same is the same.
+        cpu = {key: attributes[key] for key in _CPU_ATTRIBUTES if key in attributes}
+        self._roots.setdefault(name, PciRoot(name, node, cpu))
+        return name
+
+    def _add_pci(self, parent: str, attributes: dict[str, str]) -> str:
+        text = attributes.get("busid", "")
+        match = _BUSID.fullmatch(text.lower())
+        if match is None:
+            raise self._bad(f"a pci element with busid {text!r}", 'write it as "0000:53:00.0"')
+        address = f"{int(match[1], 16):04x}:{match[2]}:{match[3]}.{match[4]}"
+        if address in self._pci:
+            raise self._bad(f"busid {address} a second time", "give every device its own")
+        self._pci[address] = (parent, attributes)
+        return address
+
+    def _add_nic_of_cpu(self, cpu: str) -> str:
+        """Give the one device that NCCL makes of all NICs at a CPU itself: they have no PCI."""
+        address = f"{cpu}/nic"
+        self._pci.setdefault(address, (cpu, {}))
+        self._holds.setdefault(address, set()).add("nic")
+        self._nets[address] = ()
+        return address
+
+    def _tell(self, element: str, address: str, attributes: dict[str, str]) -> None:
+        """Keep what is said of a device; of several ports the first says it."""
+        if element == "net" and attributes.get("name") and "/" not in address:
+            self._nets[address] = (*self._nets.get(address, ()), attributes["name"])
+        told = self._told.setdefault(address, {})
+        for name in _TOLD:
+            if attributes.get(name):
+                told.setdefault(name, attributes[name])
+
+    def _add_nvlink(self, gpu: str, attributes: dict[str, str]) -> None:
+        target = attributes.get("target", "").lower()
+        match = _BUSID.fullmatch(target)
+        if match is None:
+            raise self._bad(f"an nvlink with target {target!r}", 'write it as "0000:53:00.0"')
+        count = _int(attributes.get("count", ""), "the topology file gives no count")
+        peer_class = attributes.get("tclass") or Unknown("the topology file gives no tclass")
+        peer = f"{int(match[1], 16):04x}:{match[2]}:{match[3]}.{match[4]}"
+        self._nvlinks.append(TopologyNvlink(gpu, peer, count, peer_class))
+
+    def _device(self, address: str) -> PciDevice:
+        parent, attributes = self._pci[address]
+        absent = Unknown("a topology file does not tell")
+
+        def text(name: str) -> str | Unknown:
+            return attributes.get(name) or Unknown(f"the topology file gives no {name}")
+
+        speed = _SPEED.match(attributes.get("link_speed", ""))
+        return PciDevice(
+            address=address,
+            parent=parent,
+            kind=_kind(attributes.get("class", ""), self._holds.get(address, set())),
+            pci_class=text("class"),
+            vendor=text("vendor"),
+            device=text("device"),
+            subsystem_vendor=text("subsystem_vendor"),
+            subsystem_device=text("subsystem_device"),
+            link_gtps=float(speed[1]) if speed else Unknown("the topology file gives no speed"),
+            link_width=_int(attributes.get("link_width", ""), "the topology file gives no width"),
+            numa_node=self._node(address),
+            rdma_devices=self._nets.get(address, absent),
+            acs=absent,
+            ats=absent,
+        )
+
+    def _node(self, address: str) -> int | Unknown:
+        while address in self._pci:
+            address = self._pci[address][0]
+        return self._roots[address].numa_node
+
+    def _bad(self, found: str, cure: str) -> SnapshotError:
+        line = self._parser.CurrentLineNumber
+        return SnapshotError(f"{self._origin}, line {line}: found {found}; {cure}")
+
+
+def _kind(pci_class: str, holds: set[str]) -> str:
+    """Tell a GPU from a NIC by class, or by what the element holds where it has none."""
+    if pci_class.startswith("0x03") or (not pci_class and "gpu" in holds):
+        return "gpu"
+    if pci_class.startswith("0x02") or (not pci_class and "nic" in holds):
+        return "nic"
+    return "bridge" if pci_class.startswith("0x0604") or "pci" in holds else "other"
+
+
+def _int(text: str, absent: str) -> int | Unknown:
+    try:
+        return int(text)
+    except ValueError:
+        return Unknown(absent)

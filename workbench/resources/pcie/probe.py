@@ -1,0 +1,63 @@
+"""Probe of PCIe: the trees, the distances, and what NCCL makes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from workbench.errors import SnapshotError
+from workbench.resources.gpus.records import Gpu, GpuPair
+from workbench.resources.nccl_settings import NcclSettings
+from workbench.resources.pcie.distances import all_distances
+from workbench.resources.pcie.gpudirect import judge, peer_memory
+from workbench.resources.pcie.nccl_topology import read_topology
+from workbench.resources.pcie.records import NVML, Distance, Pcie, PciTree
+from workbench.resources.pcie.sysfs import numa_nodes, read_tree
+from workbench.resources.pcie.topology_state import TopologyFileState
+from workbench.resources.unknown import Unknown
+
+
+def probe_pcie(sysfs: Path, settings: NcclSettings) -> Pcie:
+    """Read the trees that this VM has: its topology file's, and sysfs's."""
+    (told, state), seen = _told(settings), read_tree(sysfs)
+    trees = [tree for tree in (told, seen) if isinstance(tree, PciTree)]
+    nodes = numa_nodes(sysfs)
+    return Pcie(
+        trees=tuple(trees),
+        distances=tuple(one for tree in trees for one in all_distances(tree, nodes)),
+        gpudirect=tuple(judge(trees, settings, nodes)),
+        topology_file=told.origin if isinstance(told, PciTree) else told,
+        peer_memory=peer_memory(sysfs),
+        topology_file_state=state,
+    )
+
+
+def by_nvml(gpus: Iterable[Gpu], pairs: Iterable[GpuPair]) -> Iterator[Distance]:
+    """Give the distances of GPUs that the driver tells."""
+    addresses = {gpu.index: gpu.pci_address for gpu in gpus}
+    for pair in pairs:
+        a, b = (addresses.get(index) for index in (pair.first, pair.second))
+        if isinstance(a, str) and isinstance(b, str) and isinstance(pair.topology, str):
+            yield Distance(a, b, pair.topology, NVML)
+
+
+def state_of(told: PciTree) -> TopologyFileState:
+    """Say how NCCL fares with a topology file that could be read here."""
+    return TopologyFileState("refused" if told.refused else "read", told.refused)
+
+
+def _told(settings: NcclSettings) -> tuple[PciTree | Unknown, TopologyFileState]:
+    path, setting = settings.topology_file()
+    if not path.exists():
+        if setting is None:
+            status, why = "none", f"NCCL_TOPO_FILE is not set, and {path} does not exist"
+        else:
+            status = "missing"
+            why = f"{setting} names {path}, which does not exist: NCCL goes by sysfs"
+        return Unknown(why), TopologyFileState(status, why)
+    try:
+        told = read_topology(path)
+    except SnapshotError as error:
+        why = f"{error}. NCCL reads this file when it starts"
+        return Unknown(why), TopologyFileState("broken", why)
+    return told, state_of(told)

@@ -1,0 +1,125 @@
+"""The PCIe tree as the guest's kernel sees it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TypeVar
+
+from workbench.resources.files import children, is_pci_address, pci_folder, read_int, read_text
+from workbench.resources.pcie.config import acs, ats, read_config
+from workbench.resources.pcie.records import SYSFS, PciDevice, PciRoot, PciTree
+from workbench.resources.unknown import Unknown
+
+N = TypeVar("N", int, float)
+
+_NVIDIA = "0x10de"
+_SPEED = re.compile(r"([\d.]+) GT/s")
+
+
+def read_tree(sysfs: Path) -> PciTree | Unknown:
+    """Read GPUs, NICs and every bridge above one."""
+    folder = sysfs / "bus/pci/devices"
+    if not folder.is_dir():
+        return Unknown(f"{folder} does not exist: this machine has no PCI")
+    rdma = _rdma_devices(sysfs)
+    roots: dict[str, PciRoot] = {}
+    devices: dict[str, PciDevice] = {}
+    for entry in children(folder):
+        place = entry.resolve()
+        if _kind(place, rdma) not in ("gpu", "nic"):
+            continue
+        path = _from_the_top(place)
+        for one in path:
+            if one.name not in devices:
+                devices[one.name] = _device(one, rdma)
+        root = path[0].parent.name
+        roots.setdefault(root, PciRoot(root, Unknown("sysfs has it for devices only"), {}))
+    return PciTree(SYSFS, str(folder), tuple(roots.values()), tuple(devices.values()), (), {})
+
+
+def numa_nodes(sysfs: Path) -> int:
+    """Count the NUMA nodes that the guest sees."""
+    nodes = children(sysfs / "devices/system/node")
+    return sum(one.name.startswith("node") and one.name[4:].isdigit() for one in nodes)
+
+
+def _rdma_devices(sysfs: Path) -> dict[str, tuple[str, ...]]:
+    found: dict[str, tuple[str, ...]] = {}
+    for entry in children(sysfs / "class/infiniband"):
+        folder = pci_folder(entry / "device")
+        if folder is not None:
+            found[folder.name] = (*found.get(folder.name, ()), entry.name)
+    return found
+
+
+def _from_the_top(place: Path) -> list[Path]:
+    """Give the folders of the bridges above, from the host bridge down, and the device's own.
+
+    `place` is resolved, so the names of its parents tell what they are.
+    """
+    found = [place]
+    while is_pci_address(found[0].parent.name):
+        found.insert(0, found[0].parent)
+    return found
+
+
+def _device(folder: Path, rdma: dict[str, tuple[str, ...]]) -> PciDevice:
+    config = read_config(folder)
+    node = read_int(folder / "numa_node")
+    return PciDevice(
+        address=folder.name,
+        parent=folder.parent.name,
+        kind=_kind(folder, rdma),
+        pci_class=read_text(folder / "class"),
+        vendor=read_text(folder / "vendor"),
+        device=read_text(folder / "device"),
+        subsystem_vendor=read_text(folder / "subsystem_vendor"),
+        subsystem_device=read_text(folder / "subsystem_device"),
+        link_gtps=_lower(_speeds(folder), "speed"),
+        link_width=_lower(_widths(folder), "width"),
+        numa_node=_no_node() if node == -1 else node,
+        rdma_devices=rdma.get(folder.name, ()),
+        acs=acs(config),
+        ats=ats(config),
+    )
+
+
+def _kind(folder: Path, rdma: dict[str, tuple[str, ...]]) -> str:
+    pci_class = read_text(folder / "class")
+    if folder.name in rdma:
+        return "nic"
+    if isinstance(pci_class, Unknown):
+        return "other"
+    # A VM's display is of class 0x03 too; only NVIDIA's computes here.
+    if pci_class.startswith("0x03") and read_text(folder / "vendor") == _NVIDIA:
+        return "gpu"
+    if pci_class.startswith("0x02"):
+        return "nic"
+    return "bridge" if pci_class.startswith("0x06") else "other"
+
+
+def _no_node() -> Unknown:
+    return Unknown("the kernel was given no NUMA node for it (-1), as usual in a VM")
+
+
+def _speeds(folder: Path) -> Iterator[float]:
+    for one in (folder, folder.parent):  # NCCL takes the slower of a device and its port
+        text = read_text(one / "max_link_speed")
+        match = _SPEED.match(text) if isinstance(text, str) else None
+        if match:
+            yield float(match[1])
+
+
+def _widths(folder: Path) -> Iterator[int]:
+    for one in (folder, folder.parent):
+        lanes = read_int(one / "max_link_width")
+        # 255 is the kernel's word for a link that it knows nothing of.
+        if isinstance(lanes, int) and 0 < lanes < 255:
+            yield lanes
+
+
+def _lower(found: Iterator[N], what: str) -> N | Unknown:
+    values = list(found)
+    return min(values) if values else Unknown(f"the kernel knows no link {what}, as usual in a VM")
