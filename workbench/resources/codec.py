@@ -69,11 +69,16 @@ def decode(cls: type[C], data: Any, where: str) -> C:
     for field in dataclasses.fields(cls):  # type: ignore[arg-type]  # callers give dataclasses
         place = f"{where}.{field.name}" if where else field.name
         if field.name not in data:
-            if field.default is not dataclasses.MISSING:  # a field that earlier snapshots lack
+            if _has_default(field):  # earlier snapshots lack it
                 continue
             raise SnapshotError(f"{place} is missing: the file was cut or edited; take it again")
         values[field.name] = _decode_value(hints[field.name], data[field.name], place)
     return cls(**values)
+
+
+def _has_default(field: dataclasses.Field[Any]) -> bool:
+    missing = dataclasses.MISSING
+    return field.default is not missing or field.default_factory is not missing
 
 
 @functools.cache
