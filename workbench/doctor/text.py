@@ -78,7 +78,7 @@ def verdict(snapshot: Snapshot, findings: Sequence[Finding], name: str | None = 
     host = snapshot.host.hostname
     if name is None:
         name = "a VM that a topology file describes" if isinstance(host, Unknown) else host
-    seen = f"{_count(snapshot.gpus, 'GPU')}, {_count(snapshot.nics, 'NIC')}"
+    seen = f"{_gpus(snapshot)}, {_nics(snapshot)}"
     if _is_file(snapshot):
         found = _counts(findings) or "nothing wrong"
         return f"{name} ({seen}): {found} in what the file tells. {_ONLY_PLACES}"
@@ -93,6 +93,26 @@ def across_verdict(snapshots: Mapping[str, Snapshot], across: Sequence[Finding])
         return f"{vms}: {_how_many(across, len(ACROSS))}"
     known = f"only a topology file is known of {'all' if files == len(snapshots) else files}"
     return f"{vms}: {_counts(across) or 'nothing unlike'} in what is known ({known} of them)."
+
+
+def _gpus(snapshot: Snapshot) -> str:
+    if not snapshot.gpus and _failed(snapshot, "gpus"):
+        return "GPUs unknown"
+    whole = {gpu.index for gpu in snapshot.gpus if gpu.form != "mig"}
+    parts = [gpu.index for gpu in snapshot.gpus if gpu.form == "mig"]
+    cut = f"{_count(parts, 'MIG device')} of {_count(list(set(parts)), 'GPU')}"
+    if not parts:
+        return _count(list(whole), "GPU")
+    return f"{_count(list(whole), 'GPU')} and {cut}" if whole else cut
+
+
+def _nics(snapshot: Snapshot) -> str:
+    unknown = not snapshot.nics and _failed(snapshot, "nics")
+    return "NICs unknown" if unknown else _count(snapshot.nics, "NIC")
+
+
+def _failed(snapshot: Snapshot, part: str) -> bool:
+    return part in snapshot.probes and snapshot.probes[part].status == "failed"
 
 
 def _is_file(snapshot: Snapshot) -> bool:
