@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from fake_machine import snap
-from fake_nvml import FakeNvml, Link, h100, mig_a100
+from fake_nvml import LIB_RM_VERSION_MISMATCH, FakeNvml, Link, h100, mig_a100
 from nvml_machines import (
     H100_STATE,
     IDLE,
@@ -49,6 +49,52 @@ def test_boards_that_are_well(machine, build):
 def test_guest_that_is_well(machine):
     """Two whole vGPUs with a licence, and peer-to-peer, have nothing to be told."""
     assert diagnose(seen(machine, a100_guest("A100-40C", 40, 2))) == []
+
+
+# gpu_lost
+
+
+def test_lost_gpu(machine):
+    """A GPU that fell off the bus is an error, and only that one is named."""
+    (finding,) = diagnose(seen(machine, changed(hgx_h100(), 3, lost=True)))
+    assert (finding.rule, finding.severity, finding.subject) == ("gpu_lost", "error", "GPU 3")
+    assert "Restart the VM" in finding.cure
+
+
+def test_gpu_that_waits_for_a_reset(machine):
+    """It is told from a lost one by its cure, also where only some calls are refused."""
+    nvml = hgx_h100()
+    nvml.refused["nvmlDeviceGetMemoryInfo"] = 16
+    (finding,) = found(machine, nvml, "gpu_lost")
+    assert (finding.subject, finding.evidence) == ("GPUs 0-7", "the GPU needs a reset")
+    assert "--gpu-reset" in finding.cure
+
+
+# mig_without_p2p
+
+
+def test_several_mig_devices(machine):
+    """Two MIG devices cannot train together by NCCL; one alone has nothing to be told."""
+    gpu = mig_a100()
+    (finding,) = found(machine, FakeNvml(gpu), "mig_without_p2p")
+    assert (finding.severity, finding.subject) == ("warning", "GPU 0")
+    assert "2 devices" in finding.evidence
+    assert found(machine, FakeNvml(replace(gpu, mig=gpu.mig[:1])), "mig_without_p2p") == []
+
+
+def test_mig_devices_are_counted_as_such(machine):
+    """Parts of a GPU are not called GPUs."""
+    for devices, words in (
+        ([mig_a100()], "2 MIG devices of 1 GPU, no NICs"),
+        ([h100(), mig_a100()], "1 GPU and 2 MIG devices of 1 GPU, no NICs"),
+    ):
+        assert f"({words})" in describe(seen(machine, FakeNvml(*devices)), [])
+
+
+def test_gpus_that_could_not_be_counted(machine):
+    """Where the driver fails they are unknown, not none."""
+    snapshot = seen(machine, FakeNvml(init_error=LIB_RM_VERSION_MISMATCH))
+    assert "(GPUs unknown, no NICs)" in describe(snapshot, diagnose(snapshot))
 
 
 def test_mig_devices_are_one_gpu(machine):

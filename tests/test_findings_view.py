@@ -97,6 +97,26 @@ def test_verdict_above_the_cards(files):
     assert "found anything wrong" in text_of(FindingsView(snapshot, [])._repr_html_())
 
 
+def test_verdict_of_a_topology_file(files):
+    """It says that the file tells of places only, as text and above the cards."""
+    snapshot = Snapshot.from_nccl_topology(files / "azure.xml")
+    for found, words in (([], "nothing wrong"), ([FINDING], "1 error")):
+        view = FindingsView(snapshot, found)
+        assert f"{words} in what the file tells." in " ".join(repr(view).split())
+        text = text_of(view._repr_html_())
+        assert f"(8 GPUs, 8 NICs): {words} in what the file tells." in text
+        assert "run workbench doctor in the VM itself" in text
+        assert "rules" not in text
+
+
+def test_topology_files_beside_each_other(magics, files):
+    """How many are known by a topology file only is said."""
+    both = magics.doctor(f"{files}/azure.xml {files}/azure.xml")
+    assert "only a topology file is known of all of them" in text_of(both._repr_html_())
+    one = magics.doctor(f"{files}/azure.xml {files}/good.json")
+    assert "only a topology file is known of 1 of them" in text_of(one._repr_html_())
+
+
 def test_doctor_of_a_file(magics, files):
     """`%doctor FILE` is about the VM of the file."""
     view = magics.doctor(str(files / "bad.json"))

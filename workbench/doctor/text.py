@@ -17,6 +17,10 @@ _WIDEST = 120
 """Longer lines are hard to read, however wide the terminal is."""
 _NARROWEST = 40
 _LABEL = "  {:<10}"
+_ONLY_PLACES = (
+    "That is where they are, and nothing of drivers, ports or limits: for those run "
+    "`workbench doctor` in the VM itself."
+)
 _KEPT = "\x00"  # a blank inside of a command
 
 
@@ -49,8 +53,9 @@ def paragraphs(finding: Finding, width: int | None = None) -> str:
 
 
 def describe(snapshot: Snapshot, findings: Sequence[Finding], width: int | None = None) -> str:
-    """Write a VM's findings: one line that says how it stands, then each of them."""
-    return "\n\n".join([verdict(snapshot, findings), *(paragraphs(one, width) for one in findings)])
+    """Write a VM's findings: first how it stands, then each of them."""
+    said = _filled(verdict(snapshot, findings), width)
+    return "\n\n".join([said, *(paragraphs(one, width) for one in findings)])
 
 
 def describe_all(
@@ -60,31 +65,69 @@ def describe_all(
     width: int | None = None,
 ) -> str:
     """Write the findings about several VMs: between them first, then VM by VM."""
-    parts = [across_verdict(snapshots, across), *(paragraphs(one, width) for one in across)]
+    said = _filled(across_verdict(snapshots, across), width)
+    parts = [said, *(paragraphs(one, width) for one in across)]
     for vm, snapshot in snapshots.items():
-        parts.append(verdict(snapshot, findings[vm], vm))
+        parts.append(_filled(verdict(snapshot, findings[vm], vm), width))
         parts += [paragraphs(one, width) for one in findings[vm]]
     return "\n\n".join(parts)
 
 
 def verdict(snapshot: Snapshot, findings: Sequence[Finding], name: str | None = None) -> str:
-    """Say in one line what was looked at (by its host's name, if no other), how it stands."""
+    """Say what was looked at (by its host's name, if no other), and how it stands."""
     host = snapshot.host.hostname
     if name is None:
         name = "a VM that a topology file describes" if isinstance(host, Unknown) else host
-    seen = f"{_count(snapshot.gpus, 'GPU')}, {_count(snapshot.nics, 'NIC')}"
+    seen = f"{_gpus(snapshot)}, {_nics(snapshot)}"
+    if _is_file(snapshot):
+        found = _counts(findings) or "nothing wrong"
+        return f"{name} ({seen}): {found} in what the file tells. {_ONLY_PLACES}"
     return f"{name} ({seen}): {_how_many(findings, len(RULES))}"
 
 
 def across_verdict(snapshots: Mapping[str, Snapshot], across: Sequence[Finding]) -> str:
     """Say in one line how VMs stand to each other."""
-    return f"{_count(list(snapshots), 'VM')} beside each other: {_how_many(across, len(ACROSS))}"
+    vms = f"{_count(list(snapshots), 'VM')} beside each other"
+    files = sum(map(_is_file, snapshots.values()))
+    if files == 0:
+        return f"{vms}: {_how_many(across, len(ACROSS))}"
+    known = f"only a topology file is known of {'all' if files == len(snapshots) else files}"
+    return f"{vms}: {_counts(across) or 'nothing unlike'} in what is known ({known} of them)."
+
+
+def _gpus(snapshot: Snapshot) -> str:
+    if not snapshot.gpus and _failed(snapshot, "gpus"):
+        return "GPUs unknown"
+    whole = {gpu.index for gpu in snapshot.gpus if gpu.form != "mig"}
+    parts = [gpu.index for gpu in snapshot.gpus if gpu.form == "mig"]
+    cut = f"{_count(parts, 'MIG device')} of {_count(list(set(parts)), 'GPU')}"
+    if not parts:
+        return _count(list(whole), "GPU")
+    return f"{_count(list(whole), 'GPU')} and {cut}" if whole else cut
+
+
+def _nics(snapshot: Snapshot) -> str:
+    unknown = not snapshot.nics and _failed(snapshot, "nics")
+    return "NICs unknown" if unknown else _count(snapshot.nics, "NIC")
+
+
+def _failed(snapshot: Snapshot, part: str) -> bool:
+    return part in snapshot.probes and snapshot.probes[part].status == "failed"
+
+
+def _is_file(snapshot: Snapshot) -> bool:
+    """Say whether all that is known of a VM is its topology file."""
+    host = snapshot.probes.get("host")
+    return host is not None and host.status == "absent"
 
 
 def _how_many(findings: Iterable[Finding], rules: int) -> str:
+    counts = _counts(findings)
+    return f"{counts}." if counts else f"none of {rules} rules found anything wrong."
+
+
+def _counts(findings: Iterable[Finding]) -> str:
     found = [one.severity for one in findings]
-    if not found:
-        return f"none of {rules} rules found anything wrong."
     words = {"info": "to know"}
     counts = [
         f"{found.count(one)} {words.get(one, one)}"
@@ -92,15 +135,22 @@ def _how_many(findings: Iterable[Finding], rules: int) -> str:
         for one in SEVERITIES
         if one in found
     ]
-    return f"{', '.join(counts)}."
+    return ", ".join(counts)
 
 
 def _count(things: Sequence[object], what: str) -> str:
     return f"{len(things) or 'no'} {what}{'' if len(things) == 1 else 's'}"
 
 
+def _filled(line: str, width: int | None) -> str:
+    return _wrapped(line, terminal_width() if width is None else width, "", "")
+
+
 def _paragraph(label: str, text: str, width: int) -> str:
-    indent = _LABEL.format("")
+    return _wrapped(text, width, _LABEL.format(label), _LABEL.format(""))
+
+
+def _wrapped(text: str, width: int, first: str, indent: str) -> str:
     room = width - len(indent)
 
     def keep(command: re.Match[str]) -> str:
@@ -110,7 +160,7 @@ def _paragraph(label: str, text: str, width: int) -> str:
     lines = textwrap.wrap(
         re.sub(r"`[^`]*`", keep, text),
         width,
-        initial_indent=_LABEL.format(label),
+        initial_indent=first,
         subsequent_indent=indent,
         break_long_words=False,
         break_on_hyphens=False,

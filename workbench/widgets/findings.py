@@ -70,7 +70,7 @@ class VmsView:
 
 def said(line: str) -> str:
     """Write the line above cards."""
-    return f'<p style="{_VERDICT}">{escape(line)}</p>'
+    return f'<p style="{_VERDICT}">{_words(line)}</p>'
 
 
 def cards(findings: Sequence[Finding]) -> str:

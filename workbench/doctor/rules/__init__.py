@@ -13,10 +13,12 @@ from workbench.doctor.rules.compute_mode import compute_mode
 from workbench.doctor.rules.driver_not_loaded import driver_not_loaded
 from workbench.doctor.rules.ecc_errors import ecc_errors
 from workbench.doctor.rules.fabric_not_ready import fabric_not_ready
+from workbench.doctor.rules.gpu_lost import gpu_lost
 from workbench.doctor.rules.gpu_nic_too_far import gpu_nic_too_far
 from workbench.doctor.rules.gpu_on_other_numa_node import gpu_on_other_numa_node
 from workbench.doctor.rules.memlock_limit import memlock_limit
 from workbench.doctor.rules.memory_limit import memory_limit
+from workbench.doctor.rules.mig_without_p2p import mig_without_p2p
 from workbench.doctor.rules.nccl_p2p_disabled import nccl_p2p_disabled
 from workbench.doctor.rules.nccl_shm_disabled import nccl_shm_disabled
 from workbench.doctor.rules.numa_unknown_in_vm import numa_unknown_in_vm
@@ -50,7 +52,9 @@ from workbench.resources import Snapshot
 RULES: tuple[Callable[[Snapshot], Iterable[Finding]], ...] = (
     probe_failed,
     driver_not_loaded,
+    gpu_lost,
     vgpu_without_p2p,
+    mig_without_p2p,
     unified_memory_on,
     gpu_nic_too_far,
     peer_memory_missing,
