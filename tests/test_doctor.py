@@ -128,7 +128,7 @@ def test_command_line_with_nothing_to_say(machine, tmp_path, capsys):
 def test_probe_failed(machine):
     """A driver that does not answer is named with its reason; an absent one is not."""
     finding = only(snap(machine, FakeNvml(init_error=18)))
-    assert (finding.rule, finding.subject) == ("probe_failed", "the gpus probe")
+    assert (finding.rule, finding.subject) == ("probe_failed", "the GPUs")
     assert "differ in version" in finding.evidence
     assert "nvidia-smi" in finding.cure
     assert rules(snap(machine, FakeNvml(init_error=DRIVER_NOT_LOADED))) == []

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from workbench.doctor.finding import Finding
 from workbench.resources import Snapshot
 
+_SUBJECTS = {"gpus": "the GPUs", "nics": "the NICs", "pcie": "PCIe", "host": "this VM"}
 _CURES = {
     "gpus": "Run `nvidia-smi` in the VM: where it hangs or fails too, restart the VM, "
     "and look for NVRM lines in `dmesg`.",
@@ -24,8 +25,9 @@ def probe_failed(snapshot: Snapshot) -> Iterator[Finding]:
             yield Finding(
                 rule="probe_failed",
                 severity="error",
-                subject=f"the {name} probe",
-                evidence=f"{probe.reason} (after {probe.elapsed_ms:.0f} ms)",
+                subject=_SUBJECTS.get(name, name),
+                evidence=f"could not be looked at: {probe.reason} (after {probe.elapsed_ms:.0f} "
+                "ms)",
                 why="A driver that does not answer here will not answer the training either.",
                 cure=_CURES.get(name, "Look at `dmesg`."),
                 source="NVIDIA, GPU debug guidelines",
