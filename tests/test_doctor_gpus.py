@@ -51,6 +51,33 @@ def test_guest_that_is_well(machine):
     assert diagnose(seen(machine, a100_guest("A100-40C", 40, 2))) == []
 
 
+# probe_failed
+
+
+def test_driver_that_answers_in_part(machine):
+    """A call that hangs is an error, though the GPUs are listed."""
+    nvml = hgx_h100()
+    nvml.hanging = {"nvmlDeviceGetNvLinkState"}
+    try:
+        snapshot = snap(machine, nvml, time_limit_s=0.5)
+    finally:
+        nvml.released.set()
+    (finding,) = [one for one in diagnose(snapshot) if one.rule == "probe_failed"]
+    assert (finding.severity, finding.subject) == ("error", "the GPUs")
+    assert "only partly known" in finding.evidence
+
+
+def test_driver_that_does_not_answer_at_all(machine):
+    """It is told once."""
+    nvml = hgx_h100()
+    nvml.answers.clear()
+    try:
+        snapshot = snap(machine, nvml, time_limit_s=0.2)
+    finally:
+        nvml.answers.set()
+    assert [one.rule for one in diagnose(snapshot)] == ["probe_failed"]
+
+
 # gpu_lost
 
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import fields
 
 from workbench.doctor.finding import Finding
-from workbench.resources import Snapshot
+from workbench.resources import Snapshot, Unknown
 
+_SILENT = "did not answer within"
+"""In the reason of each value that a call was waited for in vain."""
 _SUBJECTS = {"gpus": "the GPUs", "nics": "the NICs", "pcie": "PCIe", "host": "this VM"}
 _CURES = {
     "gpus": "Run `nvidia-smi` in the VM: where it hangs or fails too, restart the VM, "
@@ -19,16 +22,31 @@ _CURES = {
 
 
 def probe_failed(snapshot: Snapshot) -> Iterator[Finding]:
-    """Find probes that failed or ran past their time limit."""
+    """Find probes that failed or ran past their time limit, and parts of GPUs that did."""
     for name, probe in snapshot.probes.items():
         if probe.status == "failed":
-            yield Finding(
-                rule="probe_failed",
-                severity="error",
-                subject=_SUBJECTS.get(name, name),
-                evidence=f"could not be looked at: {probe.reason} (after {probe.elapsed_ms:.0f} "
-                "ms)",
-                why="A driver that does not answer here will not answer the training either.",
-                cure=_CURES.get(name, "Look at `dmesg`."),
-                source="NVIDIA, GPU debug guidelines",
-            )
+            took = f"after {probe.elapsed_ms:.0f} ms"
+            yield _finding(name, f"could not be looked at: {probe.reason} ({took})")
+    silent = _silent(snapshot) if snapshot.gpus else ()
+    if silent:
+        yield _finding("gpus", f"only partly known: {'; '.join(silent)}")
+
+
+def _silent(snapshot: Snapshot) -> list[str]:
+    """Give the reasons of values of GPUs that the driver did not answer for."""
+    of_gpus = (getattr(gpu, field.name) for gpu in snapshot.gpus for field in fields(gpu))
+    values = (*of_gpus, snapshot.gpu_pairs)
+    reasons = {value.reason for value in values if isinstance(value, Unknown)}
+    return sorted(reason for reason in reasons if _SILENT in reason)
+
+
+def _finding(name: str, evidence: str) -> Finding:
+    return Finding(
+        rule="probe_failed",
+        severity="error",
+        subject=_SUBJECTS.get(name, name),
+        evidence=evidence,
+        why="A driver that does not answer here will not answer the training either.",
+        cure=_CURES.get(name, "Look at `dmesg`."),
+        source="NVIDIA, GPU debug guidelines",
+    )
