@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import fields
 
-from workbench.doctor.finding import Finding
+from workbench.doctor.finding import Finding, Severity
 from workbench.resources import Snapshot, Unknown
 
-_SILENT = "did not answer within"
-"""In the reason of each value that a call was waited for in vain."""
+_SILENT = ("did not answer within", "has not come back from an earlier call")
+"""In the reason of each value for which a call was waited for in vain."""
 _SUBJECTS = {"gpus": "the GPUs", "nics": "the NICs", "pcie": "PCIe", "host": "this VM"}
 _CURES = {
     "gpus": "Run `nvidia-smi` in the VM: where it hangs or fails too, restart the VM, "
@@ -26,10 +26,10 @@ def probe_failed(snapshot: Snapshot) -> Iterator[Finding]:
     for name, probe in snapshot.probes.items():
         if probe.status == "failed":
             took = f"after {probe.elapsed_ms:.0f} ms"
-            yield _finding(name, f"could not be looked at: {probe.reason} ({took})")
+            yield _finding("error", name, f"could not be looked at: {probe.reason} ({took})")
     silent = _silent(snapshot) if snapshot.gpus else ()
     if silent:
-        yield _finding("gpus", f"only partly known: {'; '.join(silent)}")
+        yield _finding("warning", "gpus", f"only partly known: {'; '.join(silent)}")
 
 
 def _silent(snapshot: Snapshot) -> list[str]:
@@ -37,13 +37,13 @@ def _silent(snapshot: Snapshot) -> list[str]:
     of_gpus = (getattr(gpu, field.name) for gpu in snapshot.gpus for field in fields(gpu))
     values = (*of_gpus, snapshot.gpu_pairs)
     reasons = {value.reason for value in values if isinstance(value, Unknown)}
-    return sorted(reason for reason in reasons if _SILENT in reason)
+    return sorted(reason for reason in reasons if any(words in reason for words in _SILENT))
 
 
-def _finding(name: str, evidence: str) -> Finding:
+def _finding(severity: Severity, name: str, evidence: str) -> Finding:
     return Finding(
         rule="probe_failed",
-        severity="error",
+        severity=severity,
         subject=_SUBJECTS.get(name, name),
         evidence=evidence,
         why="A driver that does not answer here will not answer the training either.",
