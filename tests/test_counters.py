@@ -82,6 +82,15 @@ def test_cpu_that_does_nothing(machine):
         assert live.sample().cpu.percent == 0.0
 
 
+@pytest.mark.parametrize("text", ["", "cpu\n\ncpu0 1\n"])
+def test_cpu_that_the_kernel_does_not_tell_of(machine, text):
+    """A container that hides the CPUs in /proc/stat has an unknown use, not 0 %."""
+    machine.write(machine.procfs / "stat", text)
+    with sampler(machine) as live:
+        live.sample()
+        assert "does not tell" in live.sample().cpu.percent.reason
+
+
 def test_cpu_is_never_above_100(machine):
     """Ticks that were counted late do not show as more than all CPUs."""
     with sampler(machine) as live:

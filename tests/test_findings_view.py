@@ -133,6 +133,12 @@ def test_doctor_of_several_files(magics, files):
     assert repr(view).startswith("2 VMs beside each other")
 
 
+def test_file_with_a_blank_in_its_name(magics, files):
+    """A name in quotes is taken without them."""
+    (files / "a b.json").write_text((files / "good.json").read_text())
+    assert "good (1 GPU" in repr(magics.doctor(f'"{files}/a b.json"'))
+
+
 def test_files_or_vms(magics, files):
     """Files and `--hosts` at once is a question that has no answer."""
     with pytest.raises(ValueError, match="not both"):

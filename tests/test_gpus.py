@@ -404,9 +404,13 @@ def test_part_that_fails_costs_only_itself(look):
         (
             lambda: FakeNvml(h100(lost=True), h100()),
             [
-                "     clocks, PCIe and ECC unknown (the GPU is lost",
+                "  0  unknown (the GPU is lost: it fell off the bus, the VM must be restarted)\n",
                 "between GPUs 0-1: unknown (the GPU is lost",
             ],
+        ),
+        (
+            lambda: FakeNvml(init_error=LIB_RM_VERSION_MISMATCH),
+            ["GPUs: unknown (the driver's library and kernel module differ in version"],
         ),
         (mig_backed_guest, ["20 GB of 40 GB, MIG-backed (3 slices), GPUDirect possible, no P2P"]),
     ],

@@ -180,6 +180,24 @@ def test_what_gpus_say_of_nvlink(read):
     assert (first.compute_capability, second.nvlink) == ("10.3", Unknown(NOT_TOLD))
 
 
+def test_switch_that_the_vm_does_not_show(read):
+    """NCCL's dump in such a VM has a target that is no address: it stands for a switch."""
+    links = '<gpu><nvlink target="fffffff:ffff:ff" count="12"/></gpu>'
+    snapshot = read(system(cpu(0, pci(A, GPU, links)), cpu(1, pci(B, GPU, links))))
+    assert {one.peer for one in snapshot.gpus[0].nvlink.links} == {"switch"}
+    assert snapshot.distance(0, 1) == "NVLINK"
+    assert "  NVLinks of GPU0, GPU1: 12 to the switch" in str(snapshot)
+    assert read(snapshot.to_nccl_topology()).pcie == snapshot.pcie
+
+
+def test_what_an_element_holds_counts_more_than_its_class(read):
+    """NCCL takes an element with a gpu or a nic in it for one, whatever its class is."""
+    inside = pci(A, "0x120000", "<gpu/>"), pci(N, "0x088000", '<nic><net name="x"/></nic>')
+    snapshot = read(system(cpu(0, switch(1, *inside))))
+    assert distance(snapshot, A, N) == "PIX"
+    assert (len(snapshot.gpus), len(snapshot.nics)) == (1, 1)
+
+
 def test_nic_at_the_cpu(read):
     """NCCL takes a nic element that lies in the cpu itself, as clouds' virtual NICs do."""
     net = '<nic><net name="eth0" speed="100000" gdr="0"/></nic>'
@@ -199,6 +217,8 @@ def test_gpudirect_that_the_file_rules_out(read):
     (verdict,) = snapshot.pcie.gpudirect
     assert (distance(snapshot, A, N), verdict.possible) == ("PIX", False)
     assert verdict.why == f"the topology file says of {N} that it cannot (gdr=0)"
+    again = read(snapshot.to_nccl_topology())
+    assert [one.possible for one in again.pcie.gpudirect] == [False]
 
 
 def test_gpus_joined_to_their_cpu_by_c2c(read):
@@ -256,8 +276,8 @@ LAUGHS = '<!DOCTYPE s [<!ENTITY a "aa"><!ENTITY b "&a;&a;">]>' + system(cpu(0, p
         ('<graphs version="1"/>', "<graphs> where"),
         (system(version="2"), "version '2' where NCCL reads '1'"),
         ("<system/>", "version None"),
-        (system(), "no pci element is a GPU or a NIC"),
-        (system(cpu(0, switch(1))), "no pci element is a GPU or a NIC"),
+        (system(), "no pci element that is a GPU or a NIC"),
+        (system(cpu(0, switch(1))), "no pci element that is a GPU or a NIC"),
         (system(cpu(0, '<pci class="0x030200"/>')), "line 3: found a pci element with busid ''"),
         (system(cpu(0, pci("53:00", GPU))), "busid '53:00'; write it as"),
         (system(cpu(0, pci(A, GPU), pci(A, GPU))), f"busid {A} a second time"),

@@ -29,6 +29,22 @@ def test_a_snapshot_of_an_earlier_workbench(full):
     assert "did not look" in state.reason
 
 
+def test_what_a_terminal_would_obey_is_written_out(full):
+    """A snapshot that was sent cannot colour the terminal, turn its text round, or break it."""
+    plain = full.to_plain()
+    plain["host"]["hostname"] = "\x1b[31mvm\u202e\ud800 \u00e9"
+    snapshot = Snapshot.from_json(json.dumps(plain))
+    assert snapshot.host.hostname == r"\x1b[31mvm\u202e\ud800 é"
+    str(snapshot).encode()
+
+
+def test_a_version_of_any_length(full):
+    """A file whose version is a page long is refused in a line."""
+    with pytest.raises(SnapshotError, match="is a snapshot of version 'xxx") as raised:
+        Snapshot.from_plain({**full.to_plain(), "version": "x" * 10_000})
+    assert len(str(raised.value)) < 300
+
+
 def test_json_round_trip(full, tmp_path):
     """A snapshot comes back from its file equal; what is unknown stays unknown."""
     file = tmp_path / "vm.json"

@@ -247,9 +247,17 @@ def _parse(magic: Any, line: str) -> Any:
     from IPython.core.error import UsageError as IPythonUsageError
 
     try:
-        return parse_argstring(magic, line)
+        args = parse_argstring(magic, line)
     except (IPythonUsageError, ValueError) as error:
         raise UsageError(f"%{magic.__name__} {line} was asked for: {error}") from None
+    for name, value in vars(args).items():  # IPython splits at quotes, and leaves them there
+        setattr(args, name, [*map(_bare, value)] if isinstance(value, list) else _bare(value))
+    return args
+
+
+def _bare(value: Any) -> Any:
+    quoted = isinstance(value, str) and len(value) > 1 and value[0] == value[-1] in "'\""
+    return value[1:-1] if quoted else value
 
 
 def register(shell: InteractiveShell) -> None:

@@ -63,7 +63,7 @@ def decode(cls: type[C], data: Any, where: str) -> C:
         its type.
     """
     if not isinstance(data, dict):
-        raise SnapshotError(f"{where}: expected an object, found {_describe(data)}")
+        raise SnapshotError(f"{where}: expected an object, found {shortly(data)}")
     hints = _hints(cls)  # type: ignore[arg-type]  # a class is hashable, whatever its instances
     values = {}
     for field in dataclasses.fields(cls):  # type: ignore[arg-type]  # callers give dataclasses
@@ -93,7 +93,7 @@ def _decode_value(hint: Any, data: Any, where: str) -> Any:
     for option in options:
         if _fits(option, data):
             return _build(option, data, where)
-    raise SnapshotError(f"{where}: expected {_name(options)}, found {_describe(data)}")
+    raise SnapshotError(f"{where}: expected {_name(options)}, found {shortly(data)}")
 
 
 def _fits(option: Any, data: Any) -> bool:
@@ -116,16 +116,31 @@ def _build(option: Any, data: Any, where: str) -> Any:
         return tuple(_decode_value(item, value, f"{where}[{i}]") for i, value in enumerate(data))
     if origin is not None:
         item = get_args(option)[1]
-        return {key: _decode_value(item, value, f"{where}.{key}") for key, value in data.items()}
+        return {
+            _printable(key): _decode_value(item, value, f"{where}.{key}")
+            for key, value in data.items()
+        }
     if isinstance(option, type) and dataclasses.is_dataclass(option):
         return decode(option, data, where)
+    if option is str:
+        return _printable(data)
     return float(data) if option is float else data
+
+
+def _printable(text: str) -> str:
+    """Write out what a terminal would obey, or could not show; files are sent by others."""
+    if text.isprintable():
+        return text
+    return "".join(
+        one if one.isprintable() else one.encode("unicode_escape").decode() for one in text
+    )
 
 
 def _name(options: tuple[Any, ...]) -> str:
     return " or ".join(getattr(option, "__name__", str(option)) for option in options)
 
 
-def _describe(data: Any) -> str:
+def shortly(data: Any) -> str:
+    """Write a value for a message, cut where it is long."""
     text = repr(data)
     return text if len(text) <= 60 else f"{text[:57]}..."

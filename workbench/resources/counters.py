@@ -115,6 +115,8 @@ def _busy_s(procfs: Path) -> float | Unknown:
     if isinstance(text, Unknown):
         return text
     names = {f"cpu{number}" for number in os.sched_getaffinity(0)}
-    rows = [line.split() for line in text.splitlines()]
-    ticks = sum(int(row[i]) for row in rows if row[0] in names for i in _BUSY_COLUMNS)
+    rows = [row for row in map(str.split, text.splitlines()) if row and row[0] in names]
+    if not rows or min(map(len, rows)) <= max(_BUSY_COLUMNS):
+        return Unknown(f"{procfs / 'stat'} does not tell of this process's CPUs")
+    ticks = sum(int(row[i]) for row in rows for i in _BUSY_COLUMNS)
     return ticks / os.sysconf("SC_CLK_TCK")

@@ -17,8 +17,9 @@ def load(path: str | Path) -> Snapshot:
     SnapshotError
         It cannot be read, or is neither.
     """
+    path = Path(path).expanduser()  # in a notebook no shell has done it
     try:
-        with Path(path).open("rb") as file:
+        with path.open("rb") as file:
             start = file.read(64)
     except OSError as error:
         raise SnapshotError(f"cannot read {path}: {error.strerror}") from error

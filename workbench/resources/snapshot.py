@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from workbench.errors import SnapshotError
-from workbench.resources.codec import decode, encode
+from workbench.resources.codec import decode, encode, shortly
 from workbench.resources.gpus.records import Gpu, GpuPair
 from workbench.resources.host.record import Host
 from workbench.resources.nics.records import Nic
@@ -198,8 +198,9 @@ def _from_plain(data: Any, source: str) -> Snapshot:
         )
     if data["version"] != Snapshot.VERSION:
         raise SnapshotError(
-            f"{source} is a snapshot of version {data['version']!r}; this workbench reads version "
-            f"{Snapshot.VERSION}: read it with the workbench that wrote it, or take it again"
+            f"{source} is a snapshot of version {shortly(data['version'])}; this workbench reads "
+            f"version {Snapshot.VERSION}: "
+            "read it with the workbench that wrote it, or take it again"
         )
     try:
         snapshot = decode(Snapshot, data, "")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from workbench.resources.distance_matrix import matrix, places
-from workbench.resources.gpus.records import Gpu
+from workbench.resources.gpus.records import Gpu, NvLinks
 from workbench.resources.gpus.summary import detail_lines, pair_lines
 from workbench.resources.host.record import Host
 from workbench.resources.nics.records import Nic
@@ -23,6 +23,7 @@ def lines(snapshot: Snapshot) -> Iterator[str]:
     if host is not None and host.status == "absent":  # of a topology file: places, and no more
         yield f"Host: unknown ({host.reason})"
         yield from places(snapshot)
+        yield from _told_nvlinks(snapshot)
         yield from matrix(snapshot)
         return
     yield from _host(snapshot.host)
@@ -74,7 +75,8 @@ def _limit(host: Host) -> str:
 def _part(snapshot: Snapshot, name: str, entries: list[str]) -> Iterator[str]:
     probe = snapshot.probes.get(name)
     if probe is not None and probe.status != "ok":
-        yield f"{_TITLES[name]}: none ({probe.reason})"
+        what = "unknown" if probe.status == "failed" else "none"
+        yield f"{_TITLES[name]}: {what} ({probe.reason})"
         return
     yield f"{_TITLES[name]}:"
     yield from entries
@@ -82,6 +84,9 @@ def _part(snapshot: Snapshot, name: str, entries: list[str]) -> Iterator[str]:
 
 def _gpus(snapshot: Snapshot) -> Iterator[str]:
     for gpu in snapshot.gpus:
+        if isinstance(gpu.name, Unknown) and gpu.name == gpu.uuid == gpu.pci_address:
+            yield f"  {gpu.index}  {gpu.name}"  # lost: one reason, not ten times
+            continue
         yield from _gpu(gpu)
         yield from (f"     {line}" for line in detail_lines(gpu))
     yield from (f"  {line}" for line in pair_lines(snapshot.gpu_pairs))
@@ -94,6 +99,25 @@ def _gpu(gpu: Gpu) -> Iterator[str]:
         f"     driver {gpu.driver_version}, CUDA {gpu.cuda_version}, "
         f"compute capability {gpu.compute_capability}, {gpu.uuid}"
     )
+
+
+def _told_nvlinks(snapshot: Snapshot) -> Iterator[str]:
+    """Give the NVLinks that a topology file tells of: a line for GPUs that have the same."""
+    names = {gpu.pci_address: f"GPU{gpu.index}" for gpu in snapshot.gpus}
+    alike: dict[str, list[str]] = {}
+    for gpu in snapshot.gpus:
+        links = gpu.nvlink.links if isinstance(gpu.nvlink, NvLinks) else ()
+        peers = [
+            "the switch"
+            if link.peer == "switch"
+            else names.get(link.peer_pci_address, str(link.peer_pci_address))
+            for link in (links if isinstance(links, tuple) else ())
+        ]
+        if peers:
+            words = ", ".join(f"{peers.count(one)} to {one}" for one in dict.fromkeys(peers))
+            alike.setdefault(words, []).append(f"GPU{gpu.index}")
+    for words, gpus in alike.items():
+        yield f"  NVLinks of {', '.join(gpus)}: {words}"
 
 
 def _nic(nic: Nic) -> Iterator[str]:

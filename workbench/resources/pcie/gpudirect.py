@@ -80,9 +80,12 @@ def _one(
         taken_for = "SYS"  # NCCL takes -1 for one more node
     if taken_for == "PHB" and "c2c" in tree.told.get(a.address, {}):
         taken_for = "P2C"
+    said = taken_for
+    if isinstance(distance, str) and distance != taken_for:  # the matrix shows the other word
+        said = f"{distance}, which NCCL takes for {taken_for},"
     if _ORDER.index(taken_for) <= _ORDER.index(level):
-        return True, f"{taken_for} is within {limit}{_redirected(tree, a, b)}"
-    why = f"{taken_for} is beyond {limit}"
+        return True, f"{said} is within {limit}{_redirected(tree, a, b)}"
+    why = f"{said} is beyond {limit}"
     if tree.source == SYSFS and not switches_above(tree, a.address):
         why += (
             "; a guest may not see the host's switches: where GPU and NIC share one, a topology "

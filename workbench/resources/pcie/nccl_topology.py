@@ -35,6 +35,8 @@ _CPU_ATTRIBUTES = ("host_hash", "affinity", "arch", "vendor", "familyid", "model
 _PLACES = {"cpu": "system", "pci": "cpu pci", "gpu": "pci", "nvlink": "gpu", "c2c": "gpu",
            "nic": "cpu pci", "net": "nic"}  # fmt: skip
 _TOLD = ("name", "sm", "gdr", "speed")
+_HIDDEN = "fffffff:ffff:ff"  # NCCL's target for a switch that the VM does not show
+_SWITCH = "0x068000"
 
 
 def read_topology(path: str | Path) -> PciTree:
@@ -112,7 +114,7 @@ class _Reader:
             raise self._bad(f"{endpoints} GPUs and NICs, more than {_MOST_ENDPOINTS}",
                             "name the topology file of one VM")  # fmt: skip
         if not endpoints:
-            raise self._bad("no pci element is a GPU or a NIC (class 0x03 or 0x02)", "name a "
+            raise self._bad("no pci element that is a GPU or a NIC (class 0x03 or 0x02)", "name a "
                             "topology file that describes a VM with GPUs")  # fmt: skip
         roots = tuple(self._roots.values())
         nvlinks, refused = tuple(self._nvlinks), objection(data)
@@ -218,11 +220,12 @@ class _Reader:
     def _add_nvlink(self, gpu: str, attributes: dict[str, str]) -> None:
         target = attributes.get("target", "").lower()
         match = _BUSID.fullmatch(target)
-        if match is None:
+        if match is None and target != _HIDDEN:
             raise self._bad(f"an nvlink with target {target!r}", 'write it as "0000:53:00.0"')
         count = _int(attributes.get("count", ""), "the topology file gives no count")
-        peer_class = attributes.get("tclass") or Unknown("the topology file gives no tclass")
-        peer = f"{int(match[1], 16):04x}:{match[2]}:{match[3]}.{match[4]}"
+        no_class = Unknown("the topology file gives no tclass") if match else _SWITCH
+        peer_class = attributes.get("tclass") or no_class
+        peer = f"{int(match[1], 16):04x}:{match[2]}:{match[3]}.{match[4]}" if match else target
         self._nvlinks.append(TopologyNvlink(gpu, peer, count, peer_class))
 
     def _device(self, address: str) -> PciDevice:
@@ -261,10 +264,14 @@ class _Reader:
 
 
 def _kind(pci_class: str, holds: set[str]) -> str:
-    """Tell a GPU from a NIC by class, or by what the element holds where it has none."""
-    if pci_class.startswith("0x03") or (not pci_class and "gpu" in holds):
+    """Tell a GPU from a NIC by what the element holds, as NCCL does, else by its class."""
+    if "nic" in holds:
+        return "nic"
+    if "gpu" in holds:
         return "gpu"
-    if pci_class.startswith("0x02") or (not pci_class and "nic" in holds):
+    if pci_class.startswith("0x03"):
+        return "gpu"
+    if pci_class.startswith("0x02"):
         return "nic"
     return "bridge" if pci_class.startswith("0x0604") or "pci" in holds else "other"
 

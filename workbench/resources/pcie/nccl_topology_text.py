@@ -18,8 +18,8 @@ def topology_text(tree: PciTree) -> str:
 
     That parser takes no XML declaration and no tabs. Switches stand as one
     element each, as NCCL itself makes of sysfs; a host bridge of sysfs becomes
-    the CPU of its NUMA node. NVLinks are written, network devices are not:
-    NCCL finds its own.
+    the CPU of its NUMA node. NVLinks are written. Network devices are not, NCCL
+    finds its own; but for those that a file rules out of GPUDirect (``gdr="0"``).
     """
     cpus: dict[str, dict[str, str]] = {}
     below: dict[str, list[PciDevice]] = {}
@@ -70,7 +70,7 @@ def _pci(
         "link_width": device.link_width,
     }
     start = " " * indent + f"<pci{_attributes(attributes)}"
-    inside = [*_gpu(tree, device, indent + 2)]
+    inside = [*_gpu(tree, device, indent + 2), *_net(tree, device, indent + 2)]
     for one in below.get(device.address, []):
         inside += _pci(tree, one, below, indent + 2)
     yield from [f"{start}>", *inside, " " * indent + "</pci>"] if inside else [f"{start}/>"]
@@ -89,6 +89,15 @@ def _gpu(tree: PciTree, device: PciDevice, indent: int) -> Iterator[str]:
     if "c2c" in told:
         yield " " * (indent + 2) + f"<c2c{_attributes({'count': told['c2c']})}/>"
     yield " " * indent + "</gpu>"
+
+
+def _net(tree: PciTree, device: PciDevice, indent: int) -> Iterator[str]:
+    told = tree.told.get(device.address, {})
+    if device.kind == "nic" and told.get("gdr") == "0" and "name" in told:
+        attributes = {"name": told["name"], "gdr": "0"}  # NCCL finds a device by its name
+        yield " " * indent + "<nic>"
+        yield " " * (indent + 2) + f"<net{_attributes(attributes)}/>"
+        yield " " * indent + "</nic>"
 
 
 def _attributes(values: Mapping[str, object]) -> str:
