@@ -33,9 +33,11 @@ def test_over_pcie(host):
     assert host.distance("mlx5_0", "mlx5_1") == "SYS"
 
 
-@pytest.mark.parametrize("name", ["0", "GPU 0", "gpu0", 0, "GPU-53", A, f"0000{A}", A.upper()])
+@pytest.mark.parametrize(
+    "name", ["0", "GPU 0", "gpu0", 0, "GPU-53", A, f"0000{A}", A.upper(), A[5:]]
+)
 def test_names_of_a_gpu(host, name):
-    """Index, UUID and PCI address, as NVML and as sysfs write them, name one GPU."""
+    """Index, UUID and PCI address, as NVML, sysfs and lspci write them, name one GPU."""
     assert host.distance(name, N) == "PIX"
     assert host.distance(name, host.gpus[0]) == "LOC"
 

@@ -198,6 +198,13 @@ def test_what_an_element_holds_counts_more_than_its_class(read):
     assert (len(snapshot.gpus), len(snapshot.nics)) == (1, 1)
 
 
+def test_a_boards_display_controller_is_no_gpu(read):
+    """It has a GPU's class, another maker, and no gpu element; NCCL passes over it too."""
+    board = pci("0000:03:00.0", "0x030000", vendor="0x1a03")
+    snapshot = read(system(cpu(0, pci(A, GPU, vendor="0x10de"), board)))
+    assert [gpu.pci_address for gpu in snapshot.gpus] == [A]
+
+
 def test_nic_at_the_cpu(read):
     """NCCL takes a nic element that lies in the cpu itself, as clouds' virtual NICs do."""
     net = '<nic><net name="eth0" speed="100000" gdr="0"/></nic>'

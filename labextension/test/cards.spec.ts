@@ -324,6 +324,23 @@ describe('the cards', () => {
     expect(button('GPUs').getAttribute('aria-expanded')).toBe('true');
   });
 
+  it('claim nothing well of which a topology file does not tell', async () => {
+    const told = snapshot(2) as { probes: object };
+    const host = {
+      status: 'absent',
+      reason: 'only the topology file was read'
+    };
+    const read = { ...told, probes: { ...told.probes, host } };
+    answers.read = { name: 'topo.xml', snapshot: read, findings: [] };
+    await model.files.open(new File(['<system/>'], 'topo.xml'));
+    await shown();
+    const verdict = cards()[1].querySelector('.jp-gw-Verdict')!;
+    expect(verdict.textContent).toBe('–');
+    expect(verdict.getAttribute('title')).toBe(
+      'nothing found wrong in what the file tells'
+    );
+  });
+
   it('show a file beside the machines until it is closed', async () => {
     answers.read = { name: 'topo.xml', snapshot: bareSnapshot(), findings: [] };
     await model.files.open(new File(['<system/>'], 'topo.xml'));

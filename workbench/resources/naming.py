@@ -18,7 +18,7 @@ DeviceLike: TypeAlias = Gpu | Nic | int | str
 """A record, a GPU's index, or a name: UUID, interface, RDMA device, PCI address."""
 
 _GPU = re.compile(r"(?:gpu ?)?(\d+)", re.IGNORECASE)
-_PCI = re.compile(r"([0-9a-f]{1,8}):([0-9a-f]{2}:[0-9a-f]{2}\.[0-7])", re.IGNORECASE)
+_PCI = re.compile(r"(?:([0-9a-f]{1,8}):)?([0-9a-f]{2}:[0-9a-f]{2}\.[0-7])", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -48,14 +48,15 @@ def find_device(snapshot: Snapshot, wanted: DeviceLike) -> Device:
         for device in snapshot.pcie.there():  # one whose driver is not loaded
             if device.address == address and device.kind in ("gpu", "nic"):
                 return Device(address)
-    asked = wanted if isinstance(wanted, int | str) else f"a {type(wanted).__name__} of another VM"
-    raise UsageError(f"{asked!r} was asked for: this VM has {_what_there_is(snapshot)}")
+    other = f"a {type(wanted).__name__} of another VM"
+    asked = other if isinstance(wanted, Gpu | Nic) else repr(wanted)
+    raise UsageError(f"{asked} was asked for: this VM has {_what_there_is(snapshot)}")
 
 
 def as_pci_address(text: str) -> str | None:
-    """Write a PCI address as sysfs does; None where the text is none."""
+    """Write a PCI address as sysfs does, in domain 0 by default; None where the text is none."""
     match = _PCI.fullmatch(text.strip())
-    return f"{int(match[1], 16):04x}:{match[2].lower()}" if match else None
+    return f"{int(match[1] or '0', 16):04x}:{match[2].lower()}" if match else None
 
 
 def _is_gpu(gpu: Gpu, wanted: object) -> bool:

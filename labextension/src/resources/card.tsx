@@ -28,7 +28,8 @@ export const Card = memo((props: Card.IProps): JSX.Element => {
   const item = useRef<HTMLLIElement>(null);
   useMachine(machine, useSeen(item));
   const old = machine.trouble ? 'jp-gw-mod-stale' : '';
-  const known = machine.snapshot && !isUnknown(machine.snapshot);
+  const known =
+    machine.snapshot && !isUnknown(machine.snapshot) ? machine.snapshot : null;
   return (
     <li ref={item} className={`jp-gw-Cards-item jp-gw-mod-${machine.kind}`}>
       <details
@@ -49,7 +50,13 @@ export const Card = memo((props: Card.IProps): JSX.Element => {
           {machine.trouble && machine.kind === 'vm' ? (
             <Trouble words={machine.trouble} />
           ) : (
-            known && <Verdict findings={machine.findings} trans={trans} />
+            known && (
+              <Verdict
+                findings={machine.findings}
+                partly={known.probes.host.status === 'absent'}
+                trans={trans}
+              />
+            )
           )}
         </summary>
         {open && <Body machine={machine} ranks={ranks} />}

@@ -84,22 +84,26 @@ function parts(text: string): { words: string; exact: boolean }[] {
 /** For the head of a card: how many of the worst kind, or that there are none. */
 export function Verdict(props: {
   findings: readonly IFinding[];
+  /** Whether the machine itself was looked at, or only a file that describes it. */
+  partly: boolean;
   trans: TranslationBundle;
 }): JSX.Element {
-  const { findings, trans } = props;
+  const { findings, partly, trans } = props;
   const worst = ORDER.find(severity =>
     findings.some(one => one.severity === severity)
   );
   if (!worst) {
-    const words = trans.__('nothing found wrong');
+    const words = partly
+      ? trans.__('nothing found wrong in what the file tells')
+      : trans.__('nothing found wrong');
     return (
       <span
-        className="jp-gw-Verdict jp-gw-mod-fine"
+        className={`jp-gw-Verdict jp-gw-mod-${partly ? 'partly' : 'fine'}`}
         role="img"
         title={words}
         aria-label={words}
       >
-        ✓
+        {partly ? '–' : '✓'}
       </span>
     );
   }

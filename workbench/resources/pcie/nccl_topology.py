@@ -27,6 +27,8 @@ MOST_BYTES = 1 << 20
 _MOST_ELEMENTS = 16384
 _MOST_ENDPOINTS = 256  # their pairs are measured; a rack of 72 GPUs has some 150
 _MOST_DEPTH = 64
+_NVIDIA = "0x10de"
+_VGA = "0x0300"
 _VERSION = "1"  # NCCL_TOPO_XML_VERSION
 _BUSID = re.compile(r"([0-9a-f]{4,8}):([0-9a-f]{2}):([0-9a-f]{2})\.([0-7])")
 _SPEED = re.compile(r"\s*(\d{1,6}(?:\.\d{1,6})?)\s*GT/s", re.ASCII)
@@ -239,7 +241,7 @@ class _Reader:
         return PciDevice(
             address=address,
             parent=parent,
-            kind=_kind(attributes.get("class", ""), self._holds.get(address, set())),
+            kind=_kind(attributes, self._holds.get(address, set())),
             pci_class=text("class"),
             vendor=text("vendor"),
             device=text("device"),
@@ -263,14 +265,15 @@ class _Reader:
         return SnapshotError(f"{self._origin}, line {line}: found {found}; {cure}")
 
 
-def _kind(pci_class: str, holds: set[str]) -> str:
+def _kind(attributes: dict[str, str], holds: set[str]) -> str:
     """Tell a GPU from a NIC by what the element holds, as NCCL does, else by its class."""
+    pci_class, vendor = attributes.get("class", ""), attributes.get("vendor") or _NVIDIA
     if "nic" in holds:
         return "nic"
     if "gpu" in holds:
         return "gpu"
-    if pci_class.startswith("0x03"):
-        return "gpu"
+    if pci_class.startswith("0x03"):  # a server's board has a display controller as well
+        return "gpu" if vendor == _NVIDIA or not pci_class.startswith(_VGA) else "other"
     if pci_class.startswith("0x02"):
         return "nic"
     return "bridge" if pci_class.startswith("0x0604") or "pci" in holds else "other"
