@@ -104,6 +104,17 @@ def test_several_mig_devices(machine):
     assert found(machine, FakeNvml(replace(gpu, mig=gpu.mig[:1])), "mig_without_p2p") == []
 
 
+# mig_without_devices
+
+
+def test_a_gpu_in_mig_mode_that_is_not_cut(machine):
+    """CUDA finds nothing on it; one that is cut, or not in MIG mode, is fine."""
+    gpu = mig_a100()
+    (finding,) = found(machine, FakeNvml(h100(), replace(gpu, mig=[])), "mig_without_devices")
+    assert (finding.severity, finding.subject) == ("error", "GPU 1")
+    assert found(machine, FakeNvml(h100(), gpu), "mig_without_devices") == []
+
+
 def test_mig_devices_are_counted_as_such(machine):
     """Parts of a GPU are not called GPUs."""
     for devices, words in (

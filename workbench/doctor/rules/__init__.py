@@ -18,6 +18,7 @@ from workbench.doctor.rules.gpu_nic_too_far import gpu_nic_too_far
 from workbench.doctor.rules.gpu_on_other_numa_node import gpu_on_other_numa_node
 from workbench.doctor.rules.memlock_limit import memlock_limit
 from workbench.doctor.rules.memory_limit import memory_limit
+from workbench.doctor.rules.mig_without_devices import mig_without_devices
 from workbench.doctor.rules.mig_without_p2p import mig_without_p2p
 from workbench.doctor.rules.nccl_p2p_disabled import nccl_p2p_disabled
 from workbench.doctor.rules.nccl_shm_disabled import nccl_shm_disabled
@@ -54,6 +55,7 @@ RULES: tuple[Callable[[Snapshot], Iterable[Finding]], ...] = (
     driver_not_loaded,
     gpu_lost,
     vgpu_without_p2p,
+    mig_without_devices,
     mig_without_p2p,
     unified_memory_on,
     gpu_nic_too_far,

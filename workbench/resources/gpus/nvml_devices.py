@@ -39,6 +39,12 @@ def ask(nvml: Nvml, handle: Any, call: str, *arguments: Any) -> Any:
     return handle if isinstance(handle, Unknown) else nvml.ask(call, handle, *arguments)
 
 
+def mig_mode(nvml: Nvml, handle: Any) -> bool | Unknown:
+    """Whether a GPU is in MIG mode."""
+    mode = ask(nvml, handle, "nvmlDeviceGetMigMode")
+    return mode if isinstance(mode, Unknown) else bool(mode[0] == _MIG_ENABLED)
+
+
 def pci_address(info: Any) -> str | Unknown:
     """Write an ``nvmlPciInfo_t`` as sysfs does: a domain of 4 digits, NVML's has 8."""
     if isinstance(info, Unknown):
@@ -59,8 +65,7 @@ def _form(nvml: Nvml, handle: Any) -> str | Unknown:
 
 def _mig_devices(nvml: Nvml, handle: Any, form: str | Unknown) -> list[Any]:
     # A MIG-backed vGPU is one device to its VM, whatever its own MIG mode says.
-    mode = nvml.ask("nvmlDeviceGetMigMode", handle)
-    if form == "vgpu" or isinstance(mode, Unknown) or mode[0] != _MIG_ENABLED:
+    if form == "vgpu" or mig_mode(nvml, handle) is not True:
         return []
     most = nvml.ask("nvmlDeviceGetMaxMigDeviceCount", handle)
     slots = range(0 if isinstance(most, Unknown) else most)

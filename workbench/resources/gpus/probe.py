@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from workbench.resources.gpus.nvlinks import nvlinks
 from workbench.resources.gpus.nvml import Library, Nvml
-from workbench.resources.gpus.nvml_devices import ask, devices, pci_address
+from workbench.resources.gpus.nvml_devices import ask, devices, mig_mode, pci_address
 from workbench.resources.gpus.pairs import gpu_pairs
 from workbench.resources.gpus.records import Gpu, GpuPair, NvLinks
 from workbench.resources.gpus.state import GpuState, gpu_state, unknown_state
@@ -131,6 +131,7 @@ def _gpu(nvml: Nvml, device: Device, driver: str | Unknown, cuda: str | Unknown)
         persistence_mode=state.persistence_mode,
         compute_mode=state.compute_mode,
         nvlink=_NOT_ASKED,
+        mig_mode=mig_mode(nvml, parent),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from workbench.resources.gpus.vgpu import VgpuProfile
-from workbench.resources.unknown import Unknown
+from workbench.resources.unknown import EARLIER, Unknown
 
 
 @dataclass(frozen=True)
@@ -184,6 +184,8 @@ class Gpu:
         ``"default"``, ``"exclusive process"`` (one process at a time) or ``"prohibited"``.
     nvlink
         Its links to other GPUs or switches, one by one and together.
+    mig_mode
+        Whether it is, or is cut from, a GPU that CUDA uses by its MIG devices only.
     """
 
     index: int
@@ -204,6 +206,7 @@ class Gpu:
     persistence_mode: bool | Unknown
     compute_mode: str | Unknown
     nvlink: NvLinks | Unknown
+    mig_mode: bool | Unknown = EARLIER
 
 
 @dataclass(frozen=True)
