@@ -28,7 +28,7 @@ def gpus_unlike(snapshots: Mapping[str, Snapshot]) -> Iterator[Finding]:
             "(`%cluster start --hosts vm1:4,vm2:8`).",
             source="Horovod, Run Horovod: hosts and slots",
         )
-    for found in odd(snapshots, lambda one: same([_words(gpu) for gpu in _gpus(one)])):
+    for found in odd(snapshots, lambda one: same([_words(gpu) for gpu in one.gpus])):
         yield Finding(
             rule="gpus_unlike",
             severity="warning",
@@ -43,7 +43,7 @@ def gpus_unlike(snapshots: Mapping[str, Snapshot]) -> Iterator[Finding]:
 
 
 def _number(snapshot: Snapshot) -> str | None:
-    count = len(_gpus(snapshot))
+    count = len(snapshot.gpus)
     if count:
         return f"{count} GPU{'s' if count > 1 else ''}"
     probe = snapshot.probes.get("gpus")
@@ -56,7 +56,3 @@ def _words(gpu: Gpu) -> str:
     if gpu.form == "vgpu":
         form = None if name and name.endswith(str(gpu.vgpu_profile)) else known(gpu.vgpu_profile)
     return ", ".join(filter(None, (name, form))) or "GPUs of unknown model"
-
-
-def _gpus(snapshot: Snapshot) -> tuple[Gpu, ...]:
-    return snapshot.gpus
