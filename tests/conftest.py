@@ -1,11 +1,21 @@
 """What several test files share."""
 
 import os
+import signal
 
 import pytest
 from fake_machine import Machine
 
 import workbench as wb
+
+
+def pytest_configure():
+    """Have Ctrl-C interrupt, here and in the kernels that tests start.
+
+    A shell's background job (``make test &``) inherits an ignored SIGINT, and
+    hands it on to its children.
+    """
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)

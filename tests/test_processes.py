@@ -271,9 +271,10 @@ def test_nobody_posts_in_anothers_folder(tmp_path):
 # Real processes
 
 
-def test_a_real_kernel():
+def test_a_real_kernel(tmp_path):
     """A kernel started as Jupyter's server does is found by its id, and goes with its end."""
-    manager = MultiKernelManager()
+    # by default, the connection file goes into the working directory, which may be read-only
+    manager = MultiKernelManager(connection_dir=str(tmp_path))
     kernel_id = manager.start_kernel()
     with Sampler(nvml=FakeNvml()) as live:
 

@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from playwright.sync_api import expect
+from timers import within
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -202,6 +203,13 @@ class LiveView:
             "all => all.map(canvas => canvas.toDataURL())"
         )
         return pictures
+
+    def wait_until_redrawn(self, before: list[str], seconds: float = 10) -> None:
+        """Wait until every chart shows another picture: figures change before charts are drawn."""
+        assert within(
+            seconds,
+            lambda: all(old != new for old, new in zip(before, self.pixels(), strict=True)),
+        ), "some charts were not redrawn"
 
     def wait_for_iterations(self, more: int) -> None:
         """Wait until the view has gone on by so many iterations."""

@@ -30,6 +30,6 @@ def test_the_widget_moves_while_a_cell_runs(new_lab, plain_server):
     expect(notebook.node.locator(".gw-live-output")).to_have_count(0)
     before = notebook.view.pixels()
     notebook.view.wait_for_iterations(20)
-    assert notebook.view.pixels() != before
+    notebook.view.wait_until_redrawn(before)
     notebook.expect_running(2)
     assert lab.complaints == []

@@ -38,6 +38,7 @@ def run(new_lab, server, screenshots):
     view.show()
     pixels, iterations = [view.pixels()], [view.iteration]
     view.wait_for_iterations(60)
+    view.wait_until_redrawn(pixels[0])
     pixels.append(view.pixels())
     iterations.append(view.iteration)
     status, ranks = lab.panel.status.inner_text(), lab.panel.ranks.count()

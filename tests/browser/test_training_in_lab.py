@@ -77,7 +77,7 @@ def test_pause_and_follow(view):
     view.follow.click()
     view.wait_for_iterations(1)
     expect(view.pause).to_have_text("pause")
-    assert view.pixels() != pixels
+    view.wait_until_redrawn(pixels)
 
 
 def test_brush_and_reset(view):
@@ -98,7 +98,7 @@ def test_brush_and_reset(view):
     view.charts.first.locator(".u-over").dblclick()
     expect(view.follow).to_be_disabled()
     view.wait_for_iterations(1)
-    assert view.pixels() != marked
+    view.wait_until_redrawn(marked)
 
 
 def test_hover(view):
