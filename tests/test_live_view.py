@@ -215,6 +215,8 @@ class TestInAKernel:
     def test_a_run_that_goes_on_gets_its_widget_back(self, trained):
         """After an end the output is a picture; with new iterations it is live again."""
         notebook = trained[0]
+        notebook.run("source.train(0.2)")  # ends, whatever came before
+        notebook.drain(0.5)
         seen = notebook.run("source.train(1.0)")
         live = [WIDGET_VIEW in bundle for bundle in bundles(seen)]
         assert True in live
@@ -223,9 +225,21 @@ class TestInAKernel:
     def test_a_closed_view_is_silent(self, trained):
         """After `close` nothing is sent, whatever the source does."""
         notebook = trained[0]
-        notebook.run("second = LiveView(source); display(second); second.close(); view.close()")
+        shown = notebook.run("second = LiveView(source); display(second)")
+        [view_id] = {
+            m["content"]["data"][MIME_TYPE]["view_id"]
+            for m in shown
+            if m["msg_type"] == "display_data"
+        }
+
+        def sent(messages):
+            ours = [m for m in messages if m["content"].get("comm_id") == f"timings-{view_id}"]
+            return stream(ours)
+
+        assert sent(notebook.run("source.step(3)") + notebook.drain(0.5))
+        notebook.run("second.close()")
         notebook.drain(0.5)
-        assert stream(notebook.run("source.step(3)") + notebook.drain(0.5)) == []
+        assert sent(notebook.run("source.step(3)") + notebook.drain(0.5)) == []
 
 
 @needs_static
