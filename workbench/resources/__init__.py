@@ -15,11 +15,12 @@ Three floors, from which no import goes up (`tests/test_rooms.py` holds this):
    The last two know of `gpus/`, none of any other.
 1. For all: `unknown`; `files`, of sysfs and procfs; `lanes`, for calls that may hang;
    `rates`, from counters; `usage`, the records of a sample; `codec`, records as JSON;
-   `nccl_settings`; `noticeboard`, what processes of one user tell each other.
+   `nccl_settings`; `distance`, an ordered enumeration; `noticeboard`, what processes of one user tell each other.
 """
 
 from __future__ import annotations
 
+from workbench.resources.distance import Distance
 from workbench.resources.gpus.records import (
     Clocks,
     Ecc,
@@ -35,7 +36,14 @@ from workbench.resources.gpus.vgpu import VgpuProfile
 from workbench.resources.host.record import UNLIMITED, Host
 from workbench.resources.nccl_settings import NcclSettings
 from workbench.resources.nics.records import Gid, Nic
-from workbench.resources.pcie.records import Distance, GpuDirect, PciDevice, Pcie, PciRoot, PciTree
+from workbench.resources.pcie.records import (
+    GpuDirect,
+    PairDistance,
+    PciDevice,
+    Pcie,
+    PciRoot,
+    PciTree,
+)
 from workbench.resources.probes import take_snapshot
 from workbench.resources.snapshot import Probe, Snapshot
 from workbench.resources.unknown import Unknown
@@ -56,6 +64,7 @@ __all__ = [
     "Nic",
     "NvLink",
     "NvLinks",
+    "PairDistance",
     "PciDevice",
     "PciRoot",
     "PciTree",

@@ -11,7 +11,7 @@ from workbench.resources.nccl_settings import NcclSettings
 from workbench.resources.pcie.distances import all_distances
 from workbench.resources.pcie.gpudirect import judge, peer_memory
 from workbench.resources.pcie.nccl_topology import read_topology
-from workbench.resources.pcie.records import NVML, Distance, Pcie, PciTree
+from workbench.resources.pcie.records import NVML, PairDistance, Pcie, PciTree
 from workbench.resources.pcie.sysfs import numa_nodes, read_tree
 from workbench.resources.pcie.topology_state import TopologyFileState
 from workbench.resources.unknown import Unknown
@@ -32,13 +32,13 @@ def probe_pcie(sysfs: Path, settings: NcclSettings) -> Pcie:
     )
 
 
-def by_nvml(gpus: Iterable[Gpu], pairs: Iterable[GpuPair]) -> Iterator[Distance]:
+def by_nvml(gpus: Iterable[Gpu], pairs: Iterable[GpuPair]) -> Iterator[PairDistance]:
     """Give the distances of GPUs that the driver tells."""
     addresses = {gpu.index: gpu.pci_address for gpu in gpus}
     for pair in pairs:
         a, b = (addresses.get(index) for index in (pair.first, pair.second))
         if isinstance(a, str) and isinstance(b, str) and isinstance(pair.topology, str):
-            yield Distance(a, b, pair.topology, NVML)
+            yield PairDistance(a, b, pair.topology, NVML)
 
 
 def state_of(told: PciTree) -> TopologyFileState:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from workbench.resources.distance import Distance
 from workbench.resources.pcie.topology_state import TopologyFileState
 from workbench.resources.unknown import EARLIER, Unknown
 
@@ -161,7 +162,7 @@ class PciTree:
 
 
 @dataclass(frozen=True)
-class Distance:
+class PairDistance:
     """How far two devices are apart over PCIe, by one source.
 
     Attributes
@@ -169,16 +170,14 @@ class Distance:
     a, b
         PCI addresses.
     distance
-        ``"PIX"`` (one PCIe switch), ``"PXB"`` (several), ``"PHB"`` (the CPU's host bridge),
-        ``"NODE"`` (two host bridges of a NUMA node; NCCL calls it PHB), ``"SYS"``
-        (two NUMA nodes), or ``"INTERNAL"`` (two GPUs of one board, by NVML alone).
+        From PIX to SYS, or INTERNAL by NVML.
     source
         One of `SOURCES`.
     """
 
     a: str
     b: str
-    distance: str | Unknown
+    distance: Distance | Unknown
     source: str
 
 
@@ -211,7 +210,7 @@ class Difference:
 
     a: str
     b: str
-    distances: tuple[Distance, ...]
+    distances: tuple[PairDistance, ...]
 
 
 @dataclass(frozen=True)
@@ -236,7 +235,7 @@ class Pcie:
     """
 
     trees: tuple[PciTree, ...]
-    distances: tuple[Distance, ...]
+    distances: tuple[PairDistance, ...]
     gpudirect: tuple[GpuDirect, ...]
     topology_file: str | Unknown
     peer_memory: str | Unknown
@@ -254,12 +253,12 @@ class Pcie:
         tree = self.tree(SYSFS) or next(iter(self.trees), None)
         return () if tree is None else tree.devices
 
-    def between(self, a: str, b: str) -> tuple[Distance, ...]:
+    def between(self, a: str, b: str) -> tuple[PairDistance, ...]:
         """Give what each source says of two PCI addresses, the one NCCL goes by first."""
         found = [one for one in self.distances if {one.a, one.b} == {a, b}]
         return tuple(sorted(found, key=lambda one: _rank(one.source)))
 
-    def distance(self, a: str, b: str) -> Distance | None:
+    def distance(self, a: str, b: str) -> PairDistance | None:
         """Give the distance of two PCI addresses, of the best source that knows it."""
         said = self.between(a, b)
         known = [one for one in said if isinstance(one.distance, str)]
@@ -270,7 +269,7 @@ class Pcie:
 
         NODE and PHB agree: NCCL knows no NODE.
         """
-        pairs: dict[tuple[str, str], list[Distance]] = {}
+        pairs: dict[tuple[str, str], list[PairDistance]] = {}
         for one in self.distances:
             if isinstance(one.distance, str):
                 first, second = sorted((one.a, one.b))
@@ -286,7 +285,7 @@ def _rank(source: str) -> int:
     return SOURCES.index(source) if source in SOURCES else len(SOURCES)
 
 
-def in_nccls_words(distance: str | Unknown) -> str:
+def in_nccls_words(distance: Distance | Unknown) -> str:
     """Give what NCCL takes a distance for.
 
     NCCL knows no NODE, and no boards of several GPUs. Where it is told the NUMA
@@ -295,4 +294,4 @@ def in_nccls_words(distance: str | Unknown) -> str:
     """
     if isinstance(distance, Unknown):
         return "PHB"
-    return {"NODE": "PHB", "INTERNAL": "PIX"}.get(distance, distance)
+    return {Distance.NODE: "PHB", Distance.INTERNAL: "PIX"}.get(distance, distance.value)
