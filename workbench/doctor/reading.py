@@ -14,14 +14,6 @@ def nccl_setting(snapshot: Snapshot, name: str) -> str | None:
     return None if isinstance(settings, Unknown) else settings.get(name)
 
 
-def is_on(value: str | None) -> bool:
-    """Say whether NCCL takes the setting for true: a number other than 0."""
-    try:
-        return value is not None and int(value, 0) != 0
-    except ValueError:
-        return False
-
-
 def unset(name: str, value: str) -> str:
     """Write how to take back one of NCCL's settings."""
     return (

@@ -9,13 +9,15 @@ Three floors, from which no import goes up (`tests/test_rooms.py` holds this):
 
 3. Over a whole machine: `snapshot`, taken by `probes`; `counters`, the live sampler.
    Of snapshots: `sent`, those in files; `topology_snapshot`, from and to NCCL's
-   topology files; `naming` and `nearness`, finding devices and how far they are
-   apart; `summary` and `distance_matrix`, for terminals.
+   topology files; `nccl_ports`, the RDMA ports that NCCL uses; `naming` and `nearness`,
+   finding devices and how far they are apart; `summary` and `distance_matrix`, for
+   terminals.
 2. One part of a machine each: `host/`, `gpus/`, `nics/`, `pcie/`, `processes/`.
    The last two know of `gpus/`, none of any other.
 1. For all: `unknown`; `files`, of sysfs and procfs; `lanes`, for calls that may hang;
    `rates`, from counters; `usage`, the records of a sample; `codec`, records as JSON;
-   `nccl_settings`; `distance`, an ordered enumeration; `noticeboard`, what processes of one user tell each other.
+   `nccl_settings`; `distance`, an ordered enumeration; `noticeboard`, what processes of
+   one user tell each other.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from workbench.doctor.across.odd import Look, odd, same
 from workbench.doctor.finding import Finding, Severity
 from workbench.resources import Nic, Snapshot, Unknown
+from workbench.resources.nccl_ports import active_ports
 
 _SLOWEST = "Every collective goes at the pace of the slowest link on its way round."
 
@@ -26,23 +27,19 @@ def rdma_unlike(snapshots: Mapping[str, Snapshot]) -> Iterator[Finding]:
             )
 
 
-def _active(snapshot: Snapshot) -> list[Nic]:
-    return [nic for nic in snapshot.nics if nic.kind == "rdma" and nic.state == "active"]
-
-
 def _number(snapshot: Snapshot) -> str | None:
     probe = snapshot.probes.get("nics")
     if probe is None or probe.status == "failed":
         return None
     if any(nic.kind == "rdma" and isinstance(nic.state, Unknown) for nic in snapshot.nics):
         return None
-    count = len(_active(snapshot))
+    count = len(active_ports(snapshot))
     return f"{count or 'no'} active RDMA port{'' if count == 1 else 's'}"
 
 
 def _each(write: Callable[[Nic], str | None]) -> Look:
     def look(snapshot: Snapshot) -> str | None:
-        written = [write(nic) for nic in _active(snapshot)]
+        written = [write(nic) for nic in active_ports(snapshot)]
         return same(sorted(one for one in written if one is not None))
 
     return look
