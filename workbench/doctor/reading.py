@@ -5,7 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from workbench.resources import Gpu, PciDevice, Snapshot, Unknown
+from workbench.resources.pcie.distances import of_unknown_kind
 from workbench.resources.pcie.records import SYSFS
+
+
+def is_topology_file(snapshot: Snapshot) -> bool:
+    """Say whether all that is known of a VM is its topology file."""
+    host = snapshot.probes.get("host")
+    return host is not None and host.status == "absent"
+
+
+def is_unknown(snapshot: Snapshot, part: str) -> bool:
+    """Say whether a probe cannot tell what there is: it failed, or its source does not say."""
+    probe = snapshot.probes.get(part)
+    return probe is None or probe.status in ("failed", "unknown")
+
+
+def unclear_devices(snapshot: Snapshot) -> list[PciDevice]:
+    """Return what may be a GPU or a NIC: a topology file does not say what it is."""
+    return [] if isinstance(snapshot.pcie, Unknown) else of_unknown_kind(snapshot.pcie.there())
 
 
 def nccl_setting(snapshot: Snapshot, name: str) -> str | None:

@@ -30,7 +30,8 @@ class Probe:
     Attributes
     ----------
     status
-        ``"ok"``; ``"absent"``: no such hardware or driver; ``"failed"``: something is wrong.
+        ``"ok"``; ``"absent"``: no such hardware or driver; ``"failed"``: something is wrong;
+        ``"unknown"``: what was read does not say whether there is any.
     reason
         Why, in plain words; empty where ok.
     elapsed_ms
@@ -163,7 +164,7 @@ class Snapshot:
         if isinstance(self.pcie, Unknown):
             raise SnapshotError(f"no topology can be written: PCIe is {self.pcie}")
         for tree in self.pcie.trees:
-            if any(device.kind in ("gpu", "nic") for device in tree.devices):
+            if any(device.kind not in ("bridge", "other") for device in tree.devices):
                 return topology_text(tree)
         raise SnapshotError(
             "no topology can be written: this VM shows neither a GPU nor a NIC on PCI; "

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from workbench.doctor.across.odd import Look, odd, same
 from workbench.doctor.finding import Finding, Severity
+from workbench.doctor.reading import is_topology_file, is_unknown
 from workbench.resources import Nic, Snapshot, Unknown
 from workbench.resources.nccl_ports import active_ports
 
@@ -28,8 +29,7 @@ def rdma_unlike(snapshots: Mapping[str, Snapshot]) -> Iterator[Finding]:
 
 
 def _number(snapshot: Snapshot) -> str | None:
-    probe = snapshot.probes.get("nics")
-    if probe is None or probe.status == "failed":
+    if is_unknown(snapshot, "nics") or is_topology_file(snapshot):
         return None
     if any(nic.kind == "rdma" and isinstance(nic.state, Unknown) for nic in snapshot.nics):
         return None

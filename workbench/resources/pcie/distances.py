@@ -7,7 +7,7 @@ Broadcom switches of two levels for one, so that it says PIX where this says PXB
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from workbench.resources.distance import Distance
 from workbench.resources.pcie.records import (
@@ -31,8 +31,13 @@ def endpoints(tree: PciTree) -> tuple[list[PciDevice], list[PciDevice]]:
     return gpus, nics
 
 
+def of_unknown_kind(devices: Iterable[PciDevice]) -> list[PciDevice]:
+    """Return the devices of which a topology file does not say what they are."""
+    return [one for one in devices if isinstance(one.kind, Unknown)]
+
+
 def all_distances(tree: PciTree, nodes: int = 0) -> Iterator[PairDistance]:
-    """Measure a tree's GPUs and NICs against each other.
+    """Measure a tree's GPUs and NICs, and what may be one, against each other.
 
     Parameters
     ----------
@@ -42,10 +47,10 @@ def all_distances(tree: PciTree, nodes: int = 0) -> Iterator[PairDistance]:
         NUMA nodes of the machine; 0 where that is not known.
     """
     gpus, nics = endpoints(tree)
-    both = gpus + nics
-    for i, a in enumerate(both):
-        for b in both[i + 1 :]:
-            if a.kind == "gpu" or len(nics) <= _MANY_NICS:
+    every = gpus + of_unknown_kind(tree.devices) + nics
+    for i, a in enumerate(every):
+        for b in every[i + 1 :]:
+            if a.kind != "nic" or len(nics) <= _MANY_NICS:
                 yield PairDistance(a.address, b.address, measure(tree, a, b, nodes), tree.source)
 
 

@@ -36,7 +36,8 @@ class PciDevice:
     parent
         Address of the bridge above, or the name of a `PciRoot`.
     kind
-        ``"gpu"``, ``"nic"``, ``"bridge"`` or ``"other"``.
+        ``"gpu"``, ``"nic"``, ``"bridge"`` or ``"other"``; unknown where a topology file gives
+        no class for it.
     pci_class, vendor, device, subsystem_vendor, subsystem_device
         Numbers as sysfs writes them: ``"0x030200"``, ``"0x10de"``.
     link_gtps
@@ -57,7 +58,7 @@ class PciDevice:
 
     address: str
     parent: str
-    kind: str
+    kind: str | Unknown
     pci_class: str | Unknown
     vendor: str | Unknown
     device: str | Unknown
@@ -130,7 +131,7 @@ class PciTree:
         it stands there: ``name``, ``sm``, ``gdr``, ``speed`` (Mbit/s), and ``c2c`` (the links
         to the CPU of a GPU that is joined to it by C2C).
     refused
-        Of a topology file: why NCCL's own parser stops at it; empty where it does not.
+        Of a topology file: why NCCL stops at it; empty where it does not.
     """
 
     source: str
@@ -255,8 +256,7 @@ class Pcie:
 
     def between(self, a: str, b: str) -> tuple[PairDistance, ...]:
         """Give what each source says of two PCI addresses, the one NCCL goes by first."""
-        found = [one for one in self.distances if {one.a, one.b} == {a, b}]
-        return tuple(sorted(found, key=lambda one: _rank(one.source)))
+        return self._by_pair.get(frozenset((a, b)), ())
 
     def distance(self, a: str, b: str) -> PairDistance | None:
         """Give the distance of two PCI addresses, of the best source that knows it."""
@@ -279,6 +279,15 @@ class Pcie:
             for (a, b), said in pairs.items()
             if len({in_nccls_words(one.distance) for one in said}) > 1
         )
+
+    @cached_property
+    def _by_pair(self) -> dict[frozenset[str], tuple[PairDistance, ...]]:
+        # a matrix asks for every pair of devices
+        found: dict[frozenset[str], tuple[PairDistance, ...]] = {}
+        for one in sorted(self.distances, key=lambda distance: _rank(distance.source)):
+            pair = frozenset((one.a, one.b))
+            found[pair] = (*found.get(pair, ()), one)
+        return found
 
 
 def _rank(source: str) -> int:
