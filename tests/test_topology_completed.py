@@ -18,7 +18,7 @@ from workbench.resources.pcie.records import SYSFS, TOPOLOGY_FILE
 from workbench.server.reading import read as read_for_page
 from workbench.widgets.machine import ResourcesView, doctor_view
 
-LAID_OUT = """<system version="1">
+LAID_OUT = f"""<system version="1">
   <cpu numaid="0">
     <pci busid="{A}"/>
     <pci busid="{N}"/>
@@ -28,7 +28,7 @@ LAID_OUT = """<system version="1">
     <pci busid="{M}"/>
   </cpu>
 </system>
-""".format(A=A, N=N, D=D, M=M)
+"""
 
 
 def bare(text):
@@ -86,7 +86,7 @@ def test_distances_of_devices_of_unknown_kind(read):
     assert snapshot.distance("0003:00:00.0", "0104:00:00.0") is Distance.PIX
     assert snapshot.distance("0003:00:00.0", "0001:00:00.0") is Distance.SYS
     assert snapshot.distance("0003:00:00.0", "0003:00:00.0") is Distance.LOC
-    with pytest.raises(Exception, match="devices of unknown kind 0003:00:00.0, 0004:00:00.0"):
+    with pytest.raises(Exception, match=r"devices of unknown kind 0003:00:00\.0, 0004:00:00\.0"):
         snapshot.distance(0, "0003:00:00.0")
     assert any("DEV0" in line and "PIX" in line for line in matrix(snapshot))
 

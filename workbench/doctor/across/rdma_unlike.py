@@ -69,7 +69,8 @@ _LOOKS: tuple[tuple[Look, Severity, str, str], ...] = (
         "warning",
         (
             "Where one VM has no RDMA, or fewer ports, the others fall back to what it has: TCP, "
-            "or fewer links."
+            "or fewer links. NCCL pairs ports by their order: with one more on one side, ranks "
+            "may wait without end (NVIDIA/nccl, issues 1277 and 2428)."
         ),
         (
             "`ibv_devinfo` and `rdma link` on those VMs; ask the administrator for the missing "
