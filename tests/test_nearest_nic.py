@@ -9,8 +9,9 @@ from hgx_host import BUSES, build_hgx
 from pci_host import add_bridge, add_gpu, add_port
 
 from workbench.cluster.placement import place
-from workbench.resources import NcclSettings
+from workbench.resources import NcclSettings, Unknown
 from workbench.resources.nccl_ports import common_layer
+from workbench.widgets.nominal import rate_of_vm
 
 NCCL = ("NCCL_IB_HCA", "NCCL_SOCKET_IFNAME")
 
@@ -218,3 +219,16 @@ def test_plain_nics_are_no_ports(machine):
         ["ens192"],
         {"NCCL_IB_HCA": None, "NCCL_SOCKET_IFNAME": "=ens192"},
     )
+
+
+def test_the_nominal_rate_of_what_is_shown(machine):
+    """What is shown of a rank is found again where the rate of its links is read."""
+    told = facts(machine, build_hgx(machine))
+    shown, _ = placed(told, 8, interface="rdma8")
+    snapshot = _snapshot(told)
+    assert rate_of_vm(snapshot, "vm1", shown[:1]) == 400
+    assert rate_of_vm(snapshot, "vm1", shown) == 3200
+    assert rate_of_vm(snapshot, "vm1", [shown[0], shown[0]]) == 400
+    assert rate_of_vm(snapshot, "vm1", ["rdma8"]) == 400
+    assert isinstance(rate_of_vm(snapshot, "vm1", ["eth0, mlx9_9"]), Unknown)
+    assert rate_of_vm(None, "vm1", ["eth0"]) == Unknown("vm1 did not answer")
