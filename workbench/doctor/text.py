@@ -19,7 +19,7 @@ _WIDEST = 120
 _NARROWEST = 40
 _LABEL = "  {:<10}"
 _ONLY_PLACES = (
-    "That is where they are, and nothing of drivers, ports or limits: for those run "
+    "A file has places, and no drivers, ports or limits: for those run "
     "`workbench doctor` in the VM itself."
 )
 _KEPT = "\x00"  # a blank inside of a command
@@ -84,13 +84,13 @@ def verdict(snapshot: Snapshot, findings: Sequence[Finding], name: str | None = 
     seen = ", ".join([*parts, f"{_count(unclear, 'device')} of unknown kind"] if unclear else parts)
     if is_topology_file(snapshot):
         found = _counts(findings) or "nothing wrong"
-        return f"{name} ({seen}): {found} in what the file tells. {_ONLY_PLACES}"
+        return f"{name} ({seen}): {found} in what the file says. {_ONLY_PLACES}"
     return f"{name} ({seen}): {_how_many(findings, len(RULES))}"
 
 
 def across_verdict(snapshots: Mapping[str, Snapshot], across: Sequence[Finding]) -> str:
     """Say in one line how VMs stand to each other."""
-    vms = f"{_count(list(snapshots), 'VM')} beside each other"
+    vms = f"{_count(list(snapshots), 'VM')} compared"
     files = sum(map(is_topology_file, snapshots.values()))
     if files == 0:
         return f"{vms}: {_how_many(across, len(ACROSS))}"

@@ -26,7 +26,7 @@ def topology_files_unlike(snapshots: Mapping[str, Snapshot]) -> Iterator[Finding
             severity="warning",
             subject=found.vms,
             evidence=found.evidence,
-            why="NCCL searches rings and trees over what every rank tells it: where one VM shows "
+            why="NCCL searches rings and trees over what every rank reports: where one VM shows "
             "another machine than the rest, all take the slower common denominator, or "
             "GPUDirect RDMA is used on one side only.",
             cure="The same file on every VM of a kind, and the same `NCCL_TOPO_FILE=FILE` in the "
