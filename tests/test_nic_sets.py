@@ -96,7 +96,23 @@ def test_storage_ports_are_not_counted(vm):
     """What ranks exclude on every VM, ports of the other fabric, makes no difference."""
     first = vm("mlx5_0", "mlx5_1", "mlx5_bond_0", ethernet=["mlx5_bond_0"])
     second = vm("mlx5_0", "mlx5_1", "mlx5_9", ethernet=["mlx5_9"])
-    assert found(first, second) == []
+    assert found(first, second, vm("mlx5_0", "mlx5_1")) == []
+    assert len(found(first, vm("mlx5_0", "mlx5_3"))) == 1
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "severity"),
+    [
+        ({"ethernet": ["b"]}, {"ethernet": ["a", "b"]}, "warning"),  # one has no InfiniBand
+        ({"ethernet": ["b"], "rates": {"b": 100}}, {"down": ["b"]}, "info"),
+        ({}, {"ethernet": ["a", "b"]}, "error"),
+    ],
+)
+def test_link_layers(vm, first, second, severity):
+    """As bad as what is lost by them: nothing, speed, or the connection."""
+    snapshots = vm("a", "b", **first), vm("a", "b", **second)
+    layers = [one for one in found(*snapshots, rule="rdma_unlike") if "RDMA over" in one.evidence]
+    assert [one.severity for one in layers] == [severity]
 
 
 def test_another_number_is_found_once(vm):

@@ -25,7 +25,7 @@ def nic_sets_unlike(snapshots: Mapping[str, Snapshot]) -> Iterator[Finding]:
     """Find VMs where as many ports are active, and NCCL uses others, or in another order."""
     told = {vm: one for vm, one in snapshots.items() if _is_known(one)}
     layer = common_layer(told.values())
-    active = {len(active_ports(one)) for one in told.values()}
+    active = {sum(port.link_layer == layer for port in active_ports(one)) for one in told.values()}
     if layer is None or len(active) > 1:
         return  # `rdma_unlike` has found that
     ignored = [vm for vm, one in told.items() if is_on(settings_of(one).get(_IGNORE))]

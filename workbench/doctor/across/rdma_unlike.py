@@ -3,29 +3,68 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 
-from workbench.doctor.across.odd import Look, odd, same
+from workbench.doctor.across.odd import Look, Odd, odd, same
 from workbench.doctor.finding import Finding, Severity
 from workbench.doctor.reading import is_topology_file, is_unknown
 from workbench.resources import Nic, Snapshot, Unknown
-from workbench.resources.nccl_ports import active_ports
+from workbench.resources.nccl_ports import active_ports, common_layer
 
+_APART = (
+    "InfiniBand and RoCE do not speak to each other: the ranks find no common way, or fall back "
+    "to TCP."
+)
+_APART_CURE = "Ask for VMs on one fabric, or leave the other ones out of `--hosts`."
 _SLOWEST = "Every collective goes at the pace of the slowest link on its way round."
 
 
 def rdma_unlike(snapshots: Mapping[str, Snapshot]) -> Iterator[Finding]:
-    """Find another number of active ports, link layer, rate, MTU, or firmware."""
+    """Find another link layer; among ports of the one all share another number, rate, MTU..."""
+    yield from _layers(snapshots)
+    layer = common_layer(snapshots.values())
+    compared = {vm: _of_layer(one, layer) for vm, one in snapshots.items()}
     for look, severity, why, cure in _LOOKS:
-        for found in odd(snapshots, look):
-            yield Finding(
-                rule="rdma_unlike",
-                severity=severity,
-                subject=found.vms,
-                evidence=found.evidence,
-                why=why,
-                cure=cure,
-                source="NVIDIA, NCCL User Guide, Troubleshooting, Networking issues",
+        for found in odd(compared, look):
+            yield _finding(found, severity, why, cure)
+
+
+def _finding(found: Odd, severity: Severity, why: str, cure: str) -> Finding:
+    return Finding(
+        rule="rdma_unlike",
+        severity=severity,
+        subject=found.vms,
+        evidence=found.evidence,
+        why=why,
+        cure=cure,
+        source="NVIDIA, NCCL User Guide, Troubleshooting, Networking issues",
+    )
+
+
+def _layers(snapshots: Mapping[str, Snapshot]) -> Iterator[Finding]:
+    common = common_layer(snapshots.values())
+    for found in odd(snapshots, _each(_layer)):
+        if common is None:
+            yield _finding(found, "error", _APART, _APART_CURE)
+        elif any(common_layer([one]) not in (None, common) for one in snapshots.values()):
+            why = (
+                f"Collectives take {common}, which all have; the faster ports of some stay unused."
             )
+            yield _finding(found, "warning", why, "Ask for VMs whose fastest ports are alike.")
+        else:
+            why = f"Collectives take {common}, which all have; the other ports are excluded."
+            yield _finding(found, "info", why, "Nothing is wrong with it.")
+
+
+def _of_layer(snapshot: Snapshot, layer: str | None) -> Snapshot:
+    """Leave out ports that ranks exclude, such as those for storage on another fabric."""
+    used = (nic for nic in snapshot.nics if layer is None or not _is_other(nic, layer))
+    return replace(snapshot, nics=tuple(used))
+
+
+def _is_other(nic: Nic, layer: str) -> bool:
+    rdma = nic.kind == "rdma" and isinstance(nic.link_layer, str)
+    return rdma and nic.link_layer != layer
 
 
 def _number(snapshot: Snapshot) -> str | None:
@@ -76,15 +115,6 @@ _LOOKS: tuple[tuple[Look, Severity, str, str], ...] = (
             "`ibv_devinfo` and `rdma link` on those VMs; ask the administrator for the missing "
             "port or virtual function."
         ),
-    ),
-    (
-        _each(_layer),
-        "error",
-        (
-            "InfiniBand and RoCE do not speak to each other: the ranks find no common way, or fall "
-            "back to TCP."
-        ),
-        "Ask for VMs on one fabric, or leave the other ones out of `--hosts`.",
     ),
     (
         _each(_rate),
