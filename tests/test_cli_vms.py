@@ -72,7 +72,8 @@ def test_doctor_of_a_topology_file(files, capsys):
     """A good file has nothing to be told; one that NCCL stops at is an error."""
     assert "nothing wrong in" in told(capsys, "doctor", "--topology", files / "azure.xml")
     (files / "bad.xml").write_text(f'<?xml version="1.0"?>\n{aws_p4d()}')
-    assert "XML declaration" in told(capsys, "doctor", files / "bad.xml", status=1)
+    text = told(capsys, "doctor", files / "bad.xml", status=1)
+    assert "XML declaration" in " ".join(text.split())  # wrapped by the path's length
 
 
 def test_writing_a_topology_file(machine, files, capsys):
