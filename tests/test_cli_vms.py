@@ -113,7 +113,7 @@ def test_files_that_cannot_be_read(command, tmp_path, capsys):
 def test_doctor_of_several_vms(files, capsys):
     """What is between the VMs comes first, then each VM by its host's name."""
     text = told(capsys, "doctor", *(files / f"{name}.json" for name in "abc"))
-    assert text.startswith("3 VMs beside each other: 1 warning.")
+    assert text.startswith("3 VMs compared: 1 warning.")
     assert "vm-19 has 2 usable cores; the other 2 have" in unwrapped(text)
     assert "\n\nvm-18 (1 GPU, no NICs): none of" in text
 

@@ -102,9 +102,9 @@ def test_verdict_of_a_topology_file(files):
     snapshot = Snapshot.from_nccl_topology(files / "azure.xml")
     for found, words in (([], "nothing wrong"), ([FINDING], "1 error")):
         view = FindingsView(snapshot, found)
-        assert f"{words} in what the file tells." in " ".join(repr(view).split())
+        assert f"{words} in what the file says." in " ".join(repr(view).split())
         text = text_of(view._repr_html_())
-        assert f"(8 GPUs, 8 NICs): {words} in what the file tells." in text
+        assert f"(8 GPUs, 8 NICs): {words} in what the file says." in text
         assert "run workbench doctor in the VM itself" in text
         assert "rules" not in text
 
@@ -128,9 +128,9 @@ def test_doctor_of_several_files(magics, files):
     """`%doctor FILE FILE` holds the VMs against each other, then looks at each."""
     view = magics.doctor(f"{files}/good.json {files}/bad.json")
     text = text_of(view._repr_html_())
-    assert text.startswith("2 VMs beside each other: none of")
+    assert text.startswith("2 VMs compared: none of")
     assert text.index("good (1 GPU") < text.index("bad (1 GPU")
-    assert repr(view).startswith("2 VMs beside each other")
+    assert repr(view).startswith("2 VMs compared")
 
 
 def test_file_with_a_blank_in_its_name(magics, files):

@@ -35,7 +35,10 @@ def test_without_gpus_ranks_use_all_cores():
 
 
 def test_each_rank_gets_a_gpu_and_what_is_near_it():
-    """The cores of the GPU's NUMA node, and the RDMA port on it; all GPUs visible in slot order."""
+    """The cores of the GPU's NUMA node; all GPUs visible in slot order, all ports to all ranks.
+
+    A NUMA node alone makes no port the nearest: `test_nearest_nic` has distances.
+    """
     found = place(
         facts(
             [gpu(0, "0000:01:00.0"), gpu(1, "0000:81:00.0")],
@@ -47,15 +50,17 @@ def test_each_rank_gets_a_gpu_and_what_is_near_it():
     )
     assert [one.numa for one in found] == ["0", "1"]
     assert [one.cores for one in found] == [(0, 1), (2, 3)]
-    assert [one.nic for one in found] == ["eth0, mlx_ib0", "eth0, mlx_ib1"]
-    assert found[1].environment["NCCL_IB_HCA"] == "=mlx_ib1:1"
+    assert [one.nic for one in found] == ["eth0", "eth0"]
+    assert all("NCCL_IB_HCA" not in one.environment for one in found)
+    assert {one.environment["NCCL_SOCKET_IFNAME"] for one in found} == {"=eth0"}
     visible = {one.environment["CUDA_VISIBLE_DEVICES"] for one in found}
     assert visible == {"GPU-0-passthrough,GPU-1-passthrough"}
 
 
 def test_where_the_node_is_not_known_nothing_is_pinned():
-    """In a VM that hides its NUMA nodes no core and no port is called the nearest."""
-    (one,) = place(facts([gpu(0, "0000:01:00.0")], [rdma("ib0", 0)]), "eth0", 1)
+    """In a VM that hides its NUMA nodes no core and none of several ports is called the nearest."""
+    ports = [rdma("ib0", 0), rdma("ib1", 0)]
+    (one,) = place(facts([gpu(0, "0000:01:00.0")], ports), "eth0", 1)
     assert (one.numa, one.cores, one.nic) == ("any", (), "eth0")
     assert "NCCL_IB_HCA" not in one.environment
 

@@ -21,7 +21,6 @@ from tornado.httpclient import HTTPClientError
 from workbench.doctor import Finding
 from workbench.resources import (
     Clocks,
-    Distance,
     Ecc,
     Fabric,
     Gid,
@@ -33,6 +32,7 @@ from workbench.resources import (
     Nic,
     NvLink,
     NvLinks,
+    PairDistance,
     PciDevice,
     Pcie,
     PcieLink,
@@ -164,7 +164,7 @@ def test_what_a_client_says_is_ignored(client):
 RECORDS = [Host, Gpu, Nic, Gid, Probe, Finding, GpuUse, NicUse]
 RECORDS += [ProcessUse, GpuShare]
 RECORDS += [VgpuProfile, Licence, Ecc, Clocks, PcieLink, NvLinks, NvLink, Fabric, GpuPair]
-RECORDS += [Pcie, PciTree, PciRoot, PciDevice, TopologyNvlink, Distance, GpuDirect]
+RECORDS += [Pcie, PciTree, PciRoot, PciDevice, TopologyNvlink, PairDistance, GpuDirect]
 
 
 @pytest.mark.parametrize("record", RECORDS)

@@ -37,7 +37,7 @@ def test_vms_beside_each_other(result):
     assert "vm1 has licensed vGPUs; vm2 has unlicensed vGPUs" in result.summary
     assert "vm1 has MTU 9000; vm2 has MTU 1500" in result.summary
     page = result.html.read_text()
-    assert "2 VMs beside each other" in page
+    assert "2 VMs compared" in page
     assert "ClientConfigToken" in page
 
 

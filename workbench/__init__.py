@@ -43,6 +43,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "Cluster": "workbench.cluster",
+    "Distance": "workbench.resources",
     "Snapshot": "workbench.resources",
     "diagnose": "workbench.doctor",
     "diagnose_all": "workbench.doctor",
@@ -54,6 +55,7 @@ _HOMES = {
 
 __all__ = [
     "Cluster",
+    "Distance",
     "Snapshot",
     "__version__",
     "diagnose",

@@ -1,3 +1,5 @@
+import { nullTranslator } from '@jupyterlab/translation';
+
 import { IBranch, IDevice, IGraph, isBranch } from '../src/topology/graph';
 import { loadOf } from '../src/topology/loads';
 import { linksUp } from '../src/topology/nvlink';
@@ -5,6 +7,7 @@ import { placeRanks } from '../src/topology/ranks';
 import { readGraph } from '../src/topology/read';
 import { validateTopology } from '../src/topology/validate';
 import { Verdicts } from '../src/topology/verdict';
+import { whatItIs } from '../src/topology/words';
 import { Json } from './fixtures';
 import { machine, MACHINES, plain, sampleAt } from './topology-fixtures';
 
@@ -108,6 +111,30 @@ describe('the graph of a snapshot', () => {
       data.gpus = [];
     });
     expect(shapes(graph)).toEqual(['node[unseen-gpu mlx5_0]']);
+  });
+
+  it('shows devices of which a topology file gives the place alone', () => {
+    const why = 'the topology file gives no class';
+    const graph = spoilt('sixteen-from-a-file', data => {
+      data.gpus = [];
+      data.nics = [];
+      for (const one of data.pcie.trees[0].devices) {
+        if (one.kind === 'gpu' || one.kind === 'nic') {
+          one.kind = { unknown: why };
+        }
+      }
+    });
+    const { devices } = graph;
+    expect(new Set(devices.map(one => one.kind))).toEqual(new Set(['unclear']));
+    expect(devices).toHaveLength(24);
+    expect(devices.map(one => one.name)).toEqual(
+      devices.map(one => one.address)
+    );
+    expect(new Set(devices.map(one => one.unclear))).toEqual(new Set([why]));
+    expect(devices.every(one => typeof one.numa === 'number')).toBe(true);
+    expect(
+      devices.map(one => whatItIs(one, '', nullTranslator.load('x')))
+    ).toEqual(devices.map(() => `GPU, NIC or other device: ${why}`));
   });
 
   it('draws what there is where PCIe could not be read', () => {

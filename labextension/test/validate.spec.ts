@@ -21,6 +21,13 @@ describe('validateSnapshot', () => {
     );
   });
 
+  it('reads a topology file that does not say whether there are GPUs', () => {
+    const unclear = snapshot(0);
+    unclear.probes.gpus = { status: 'unknown', reason: 'no class is given' };
+    const { probes } = validateSnapshot(unclear);
+    expect(probes.gpus.status).toBe('unknown');
+  });
+
   it('takes no null for a value that is not known', () => {
     const wrong = snapshot(0);
     wrong.host.cpus = null;

@@ -54,6 +54,7 @@ class Agents:
         self._progress = progress
         self._agents: list[Agent] = []
         self._links: dict[int, network.Link] = {}
+        self._layer: str | None = None
         self.preflight: preflight.Preflight | None = None
 
     # up and down
@@ -80,6 +81,7 @@ class Agents:
         if not there:
             raise StartFailed("; ".join(agent.lost for agent in self._agents))
         self._wait_until_greeted(there)
+        self._layer = placement.link_layer(self._agents)
         deadline = self._deadline()
         for agent in there:
             agent.wait_until_loaded(deadline)
@@ -169,7 +171,13 @@ class Agents:
         vm, slot = place
         agent = self._agents[vm]
         slots = max(self._slots[vm], slot + 1)  # on this machine there may come to be more
-        plan = placement.place(agent.facts, self.interface(vm), slots)[slot]
+        plan = placement.place(
+            agent.facts,
+            self.interface(vm),
+            slots,
+            layer=self._layer,
+            environment=agent.host.environment if agent.host else {},
+        )[slot]
         agent.start(
             slot,
             connection=connection,
@@ -315,3 +323,4 @@ class Agents:
             if self.preflight.fatal:
                 raise StartFailed.together([fatal.failure() for fatal in self.preflight.fatal])
         self._links = dict(zip(there, links, strict=True))
+        self._layer = placement.link_layer(agents)

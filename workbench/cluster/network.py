@@ -161,7 +161,7 @@ def _shared(candidates: list[list[_Candidate]], reached: set[str]) -> list[Link]
 
 def _named(agent: Agent, interface: str) -> Link:
     if interface == LOOPBACK:
-        return Link(LOOPBACK, "127.0.0.1", "as asked")
+        return Link(LOOPBACK, "127.0.0.1", "named by the user")
     names = []
     for nic in _nics(agent):
         names.append(nic.name)
@@ -169,14 +169,14 @@ def _named(agent: Agent, interface: str) -> Link:
             continue
         plain = sorted(nic.addresses, key=lambda text: ":" in text)  # IPv4 first
         if plain:
-            return Link(nic.name, plain[0], "as asked")
+            return Link(nic.name, plain[0], "named by the user")
         raise StartFailed(
             f"interface {interface} has no address", vm=agent.name, cure="give it one"
         )
     raise StartFailed(
-        f"interface {interface!r} was asked for; there are {', '.join(names)}",
+        f"interface {interface!r}: not on this VM",
         vm=agent.name,
-        cure="name one of these",
+        cure=f"name one of {', '.join(names)}" if names else "check `ip link` there",
     )
 
 

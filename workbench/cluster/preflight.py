@@ -1,4 +1,4 @@
-"""What is looked at on every VM before its ranks start: what would abort them stops the start."""
+"""What is checked on every VM before its ranks start: what would abort them stops the start."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from typing import Any
 from workbench.cluster.agent import Agent
 from workbench.cluster.background import at_once
 from workbench.cluster.network import Link
-from workbench.doctor import diagnose_all
+from workbench.cluster.placement import link_layer, snapshot_for_ranks, usable_gpus
+from workbench.doctor import Finding, Severity, diagnose_all, diagnose_limits
+from workbench.doctor.finding import SEVERITIES
 from workbench.errors import HorovodMissing, StartFailed
 from workbench.resources import Snapshot
+from workbench.resources.nccl_ports import ports_in_use
 
-_SHM_BYTES = 64 << 20
-_OPEN_FILES = 1024
 _CLOCK_S = 1.0
 
 
@@ -31,21 +32,40 @@ class Problem:
         The ranks would fail: the start stops here.
     what, cure
         What was found, and what to do.
+    severity
+        On the doctor's scale; a doctor's finding keeps its own.
+    rule
+        Of the doctor; empty for what preflight alone checks.
     """
 
     vm: str
     fatal: bool
     what: str
     cure: str
+    severity: Severity
+    rule: str = ""
 
     @classmethod
     def of(cls, vm: str, error: StartFailed | HorovodMissing) -> Problem:
-        """Return what keeps a VM from its ranks, as a start would tell it."""
-        return cls(error.vm or vm, True, error.cause, error.cure)
+        """Return what a start reports of a VM that cannot have ranks."""
+        return _fatal(error.vm or vm, error.cause, error.cure)
+
+    @classmethod
+    def found(cls, vm: str, finding: Finding, *, fatal: bool = False) -> Problem:
+        """Return a finding of the doctor about a VM."""
+        return cls(vm, fatal, finding.evidence, finding.cure, finding.severity, finding.rule)
 
     def failure(self) -> StartFailed:
         """Return what a start raises."""
         return StartFailed(self.what, vm=self.vm, cure=self.cure)
+
+
+def _fatal(vm: str, what: str, cure: str) -> Problem:
+    return Problem(vm, True, what, cure, "error")
+
+
+def _warning(vm: str, what: str, cure: str) -> Problem:
+    return Problem(vm, False, what, cure, "warning")
 
 
 @dataclass(frozen=True)
@@ -57,7 +77,7 @@ class Preflight:
     rows
         Per VM, by column name.
     problems
-        The fatal ones first.
+        The worst first.
     """
 
     rows: list[dict[str, str]]
@@ -70,12 +90,12 @@ class Preflight:
 
 
 def look(agents: list[Agent], links: list[Link], slots: list[int]) -> Preflight:
-    """Look at VMs whose agents have greeted; versions only once they have loaded.
+    """Check VMs whose agents have greeted; versions only once they have loaded.
 
     Parameters
     ----------
     links
-        Where the VMs are to meet, in the order of `agents`.
+        Interfaces of the VMs' collectives, in the order of `agents`.
     slots
         Ranks of each VM.
     """
@@ -92,18 +112,26 @@ def look(agents: list[Agent], links: list[Link], slots: list[int]) -> Preflight:
         *_mtus(agents, links),
         *_unlike(agents),
     ]
+    layer = link_layer(agents)
     rows = [
-        _row(agent, link, count) for agent, link, count in zip(agents, links, slots, strict=True)
+        _row(agent, link, count, layer)
+        for agent, link, count in zip(agents, links, slots, strict=True)
     ]
-    return Preflight(rows, sorted(problems, key=lambda problem: not problem.fatal))
+    return Preflight(rows, sorted(problems, key=_badness))
 
 
-def _snapshot(agent: Agent) -> Snapshot:
-    return Snapshot.from_plain(agent.facts["snapshot"])
+def _badness(problem: Problem) -> tuple[bool, int]:
+    return not problem.fatal, SEVERITIES.index(problem.severity)
 
 
-def _row(agent: Agent, link: Link, slots: int) -> dict[str, str]:
-    snapshot = _snapshot(agent)
+def snapshot_of(agent: Agent) -> Snapshot:
+    """Return what a VM has, with NCCL's settings as its ranks will have them."""
+    return snapshot_for_ranks(agent.facts, agent.host.environment if agent.host else {})
+
+
+def _row(agent: Agent, link: Link, slots: int, layer: str | None) -> dict[str, str]:
+    snapshot = snapshot_of(agent)
+    gpus, ports = usable_gpus(snapshot), len(ports_in_use(snapshot, layer))
     nic = next((nic for nic in snapshot.nics if nic.name == link.interface), None)
     return {
         "VM": agent.name,
@@ -111,13 +139,13 @@ def _row(agent: Agent, link: Link, slots: int) -> dict[str, str]:
         "Python": str(agent.hello["python"]),
         "torch": str(agent.loaded.get("torch", "not loaded yet")),
         "Horovod": str(agent.loaded.get("horovod", "not loaded yet")),
-        "GPUs": str(len(snapshot.gpus)) if snapshot.gpus else "none",
-        "driver": ", ".join(sorted({str(gpu.driver_version) for gpu in snapshot.gpus})) or "none",
+        "GPUs": str(len(gpus)) if gpus else "none",
+        "driver": ", ".join(sorted({str(gpu.driver_version) for gpu in gpus})) or "none",
         "cores": str(len(agent.facts["cores"])),
         "interface": link.interface,
         "address": link.address,
         "MTU": str(nic.mtu) if nic else "65536",
-        "RDMA": "yes" if nic and nic.kind == "rdma" else "no",
+        "RDMA": f"{ports} port{'' if ports == 1 else 's'}" if ports else "no",
     }
 
 
@@ -129,9 +157,8 @@ def _reach(agents: list[Agent], links: list[Link]) -> Iterable[Problem]:
     servers = at_once(agents, lambda agent: agent.ask("listen", address=address[id(agent)]))
     for agent, server in zip(agents, servers, strict=True):
         if "error" in server:
-            yield Problem(
+            yield _fatal(
                 agent.name,
-                True,
                 f"cannot listen on {address[id(agent)]} ({server['error']})",
                 "name the interface of the collectives for this host",
             )
@@ -148,9 +175,8 @@ def _reach(agents: list[Agent], links: list[Link]) -> Iterable[Problem]:
     for agent, results in zip(agents, at_once(agents, reach), strict=True):
         for other, answer in results:
             if "error" in answer:
-                yield Problem(
+                yield _fatal(
                     agent.name,
-                    True,
                     f"does not reach {other.name} at {address[id(other)]} from "
                     f"{address[id(agent)]} ({answer['error']})",
                     "open the ports between the VMs (ranks use any), or name another interface",
@@ -170,9 +196,7 @@ def _alike(agents: list[Agent]) -> Iterable[Problem]:
         if len(known) > 1:
             told = ", ".join(f"{vm} has {value or 'none'}" for vm, value in found.items())
             odd = _odd_one(found)
-            yield Problem(
-                odd, True, f"{name} differs ({told})", "install the same version on every VM"
-            )
+            yield _fatal(odd, f"{name} differs ({told})", "install the same version on every VM")
 
 
 def _odd_one(values: dict[str, Any]) -> str:
@@ -183,38 +207,16 @@ def _odd_one(values: dict[str, Any]) -> str:
 
 def _own(agent: Agent, slots: int) -> Iterable[Problem]:
     """What concerns one VM alone."""
-    snapshot, name = _snapshot(agent), agent.name
-    if snapshot.gpus and len(snapshot.gpus) < slots:
-        yield Problem(
+    snapshot, name = snapshot_of(agent), agent.name
+    gpus = len(usable_gpus(snapshot))
+    if 0 < gpus < slots:
+        yield _fatal(
             name,
-            True,
-            f"{slots} ranks were asked for, it has {len(snapshot.gpus)} GPUs",
-            f"ask for {len(snapshot.gpus)} ranks there",
+            f"{slots} ranks on {gpus} GPU{'' if gpus == 1 else 's'}: each rank needs its own",
+            f"start {gpus} rank{'' if gpus == 1 else 's'} there ({name}:{gpus})",
         )
-    shm = snapshot.host.shm_bytes
-    if isinstance(shm, int) and shm < _SHM_BYTES:
-        yield Problem(
-            name,
-            False,
-            f"shared memory has only {shm >> 20} MB",
-            "DataLoader workers and NCCL need more: mount its tmpfs with size=8g or more",
-        )
-    memlock = snapshot.host.memlock_bytes
-    if isinstance(memlock, int) and any(nic.kind == "rdma" for nic in snapshot.nics):
-        yield Problem(
-            name,
-            False,
-            f"locked memory is limited to {memlock >> 10} KB",
-            "RDMA needs it unlimited: `* - memlock unlimited` in /etc/security/limits.conf",
-        )
-    files = agent.facts["open_files"]
-    if 0 <= files < _OPEN_FILES:
-        yield Problem(
-            name,
-            False,
-            f"a process may open only {files} files",
-            "raise it: `* - nofile 65536` in /etc/security/limits.conf",
-        )
+    for finding in diagnose_limits(snapshot):
+        yield Problem.found(name, finding)
 
 
 def _clock(agent: Agent) -> float:
@@ -227,9 +229,8 @@ def _clock(agent: Agent) -> float:
 def _clocks(agents: list[Agent], offsets: list[float]) -> Iterable[Problem]:
     for agent, offset in zip(agents, offsets, strict=True):
         if abs(offset) > _CLOCK_S:
-            yield Problem(
+            yield _warning(
                 agent.name,
-                False,
                 f"its clock is {offset:+.1f} s off this machine's",
                 "let chrony or systemd-timesyncd set it",
             )
@@ -239,22 +240,20 @@ def _mtus(agents: list[Agent], links: list[Link]) -> Iterable[Problem]:
     """The links are alike; of RDMA ports the doctor says so."""
     found = {}
     for agent, link in zip(agents, links, strict=True):
-        nic = next((nic for nic in _snapshot(agent).nics if nic.name == link.interface), None)
+        nic = next((nic for nic in snapshot_of(agent).nics if nic.name == link.interface), None)
         if nic is not None and nic.kind != "rdma" and isinstance(nic.mtu, int):
             found[agent.name] = nic.mtu
     if len(set(found.values())) > 1:
         told = ", ".join(f"{vm} has {mtu}" for vm, mtu in found.items())
-        yield Problem(
+        yield _warning(
             _odd_one(found),
-            False,
             f"MTU differs ({told})",
             "set the same on all (ip link set dev ... mtu ...): larger frames would be lost",
         )
 
 
 def _unlike(agents: list[Agent]) -> Iterable[Problem]:
-    """What the doctor finds in the VMs' hardware beside each other."""
-    for found in diagnose_all({agent.name: _snapshot(agent) for agent in agents}):
-        if found.severity != "info":
-            fatal = found.rule == "gpus_unlike" and found.severity == "error"
-            yield Problem(found.subject, fatal, found.evidence, found.cure)
+    """What the doctor finds where the VMs' hardware differs."""
+    for found in diagnose_all({agent.name: snapshot_of(agent) for agent in agents}):
+        fatal = found.rule == "gpus_unlike" and found.severity == "error"
+        yield Problem.found(found.subject, found, fatal=fatal)

@@ -1,4 +1,4 @@
-"""Looks at VMs without starting a rank: what ``%doctor --hosts`` shows."""
+"""Surveys VMs without starting a rank: what ``%doctor --hosts`` shows."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Survey:
 def survey(
     hosts: HostsLike, ssh_config: str | Path | None = None, timeout_s: float = 60.0
 ) -> Survey:
-    """Look at all VMs of `hosts` at once; one that does not answer is a problem, not an error.
+    """Survey all VMs of `hosts` at once; one that does not answer is a problem, not an error.
 
     Raises
     ------
@@ -67,5 +67,5 @@ def _look(agents: list[Agent], deadline: float) -> Survey:
             found = preflight.look(there, network.choose(there), slots)
         except StartFailed as error:
             problems.append(Problem.of(there[0].name, error))
-    snapshots = {agent.name: Snapshot.from_plain(agent.facts["snapshot"]) for agent in there}
+    snapshots = {agent.name: preflight.snapshot_of(agent) for agent in there}
     return Survey(Preflight(found.rows, problems + found.problems), snapshots)

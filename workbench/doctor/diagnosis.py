@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from workbench.doctor.across import ACROSS
 from workbench.doctor.finding import SEVERITIES, Finding
 from workbench.doctor.live import LIVE
-from workbench.doctor.rules import RULES
+from workbench.doctor.rules import LIMITS, RULES
 from workbench.resources import Snapshot
 from workbench.resources.usage import Sample
 
@@ -33,6 +33,11 @@ def diagnose(snapshot: Snapshot, sample: Sample | None = None) -> list[Finding]:
     if sample is not None:
         found += [finding for live in LIVE for finding in live(snapshot, sample)]
     return _worst_first(found)
+
+
+def diagnose_limits(snapshot: Snapshot) -> list[Finding]:
+    """Return the findings about limits that ranks run into: a part of `diagnose`, worst first."""
+    return _worst_first(finding for rule in LIMITS for finding in rule(snapshot))
 
 
 def diagnose_all(snapshots: Mapping[str, Snapshot]) -> list[Finding]:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from workbench.doctor.across import ACROSS
 from workbench.doctor.finding import SEVERITIES, Finding
+from workbench.doctor.reading import is_topology_file, is_unknown, unclear_devices
 from workbench.doctor.rules import RULES
 from workbench.resources import Snapshot, Unknown
 
@@ -18,7 +19,7 @@ _WIDEST = 120
 _NARROWEST = 40
 _LABEL = "  {:<10}"
 _ONLY_PLACES = (
-    "That is where they are, and nothing of drivers, ports or limits: for those run "
+    "A file has places, and no drivers, ports or limits: for those run "
     "`workbench doctor` in the VM itself."
 )
 _KEPT = "\x00"  # a blank inside of a command
@@ -78,17 +79,19 @@ def verdict(snapshot: Snapshot, findings: Sequence[Finding], name: str | None = 
     host = snapshot.host.hostname
     if name is None:
         name = "a VM that a topology file describes" if isinstance(host, Unknown) else host
-    seen = f"{_gpus(snapshot)}, {_nics(snapshot)}"
-    if _is_file(snapshot):
+    unclear = unclear_devices(snapshot)
+    parts = [_gpus(snapshot), _nics(snapshot)]
+    seen = ", ".join([*parts, f"{_count(unclear, 'device')} of unknown kind"] if unclear else parts)
+    if is_topology_file(snapshot):
         found = _counts(findings) or "nothing wrong"
-        return f"{name} ({seen}): {found} in what the file tells. {_ONLY_PLACES}"
+        return f"{name} ({seen}): {found} in what the file says. {_ONLY_PLACES}"
     return f"{name} ({seen}): {_how_many(findings, len(RULES))}"
 
 
 def across_verdict(snapshots: Mapping[str, Snapshot], across: Sequence[Finding]) -> str:
     """Say in one line how VMs stand to each other."""
-    vms = f"{_count(list(snapshots), 'VM')} beside each other"
-    files = sum(map(_is_file, snapshots.values()))
+    vms = f"{_count(list(snapshots), 'VM')} compared"
+    files = sum(map(is_topology_file, snapshots.values()))
     if files == 0:
         return f"{vms}: {_how_many(across, len(ACROSS))}"
     known = f"only a topology file is known of {'all' if files == len(snapshots) else files}"
@@ -96,7 +99,7 @@ def across_verdict(snapshots: Mapping[str, Snapshot], across: Sequence[Finding])
 
 
 def _gpus(snapshot: Snapshot) -> str:
-    if not snapshot.gpus and _failed(snapshot, "gpus"):
+    if not snapshot.gpus and is_unknown(snapshot, "gpus"):
         return "GPUs unknown"
     whole = {gpu.index for gpu in snapshot.gpus if gpu.form != "mig"}
     parts = [gpu.index for gpu in snapshot.gpus if gpu.form == "mig"]
@@ -107,18 +110,8 @@ def _gpus(snapshot: Snapshot) -> str:
 
 
 def _nics(snapshot: Snapshot) -> str:
-    unknown = not snapshot.nics and _failed(snapshot, "nics")
+    unknown = not snapshot.nics and is_unknown(snapshot, "nics")
     return "NICs unknown" if unknown else _count(snapshot.nics, "NIC")
-
-
-def _failed(snapshot: Snapshot, part: str) -> bool:
-    return part in snapshot.probes and snapshot.probes[part].status == "failed"
-
-
-def _is_file(snapshot: Snapshot) -> bool:
-    """Say whether all that is known of a VM is its topology file."""
-    host = snapshot.probes.get("host")
-    return host is not None and host.status == "absent"
 
 
 def _how_many(findings: Iterable[Finding], rules: int) -> str:

@@ -250,9 +250,7 @@ def _hello() -> dict[str, Any]:
 
 
 def _facts() -> dict[str, Any]:
-    """Tell what this VM has, and the limits of processes here."""
-    import resource
-
+    """Return what this VM has."""
     from workbench.resources import Unknown, take_snapshot
     from workbench.resources.host.identity import machine_identity
     from workbench.resources.host.numa import cores_of_nodes, numa_of
@@ -264,7 +262,6 @@ def _facts() -> dict[str, Any]:
         "snapshot": snapshot.to_plain(),
         "numa_of": numa_of(gpu.pci_address for gpu in snapshot.gpus),
         "cores_of": cores_of_nodes(),
-        "open_files": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
         "cores": sorted(os.sched_getaffinity(0)),
         "networks": networks(),
     }

@@ -9,17 +9,20 @@ Three floors, from which no import goes up (`tests/test_rooms.py` holds this):
 
 3. Over a whole machine: `snapshot`, taken by `probes`; `counters`, the live sampler.
    Of snapshots: `sent`, those in files; `topology_snapshot`, from and to NCCL's
-   topology files; `naming` and `nearness`, finding devices and how far they are
-   apart; `summary` and `distance_matrix`, for terminals.
+   topology files; `nccl_ports`, the RDMA ports that NCCL uses; `naming` and `nearness`,
+   finding devices and how far they are apart; `summary` and `distance_matrix`, for
+   terminals.
 2. One part of a machine each: `host/`, `gpus/`, `nics/`, `pcie/`, `processes/`.
    The last two know of `gpus/`, none of any other.
 1. For all: `unknown`; `files`, of sysfs and procfs; `lanes`, for calls that may hang;
    `rates`, from counters; `usage`, the records of a sample; `codec`, records as JSON;
-   `nccl_settings`; `noticeboard`, what processes of one user tell each other.
+   `nccl_settings`; `distance`, an ordered enumeration; `noticeboard`, what processes of
+   one user tell each other.
 """
 
 from __future__ import annotations
 
+from workbench.resources.distance import Distance
 from workbench.resources.gpus.records import (
     Clocks,
     Ecc,
@@ -35,7 +38,14 @@ from workbench.resources.gpus.vgpu import VgpuProfile
 from workbench.resources.host.record import UNLIMITED, Host
 from workbench.resources.nccl_settings import NcclSettings
 from workbench.resources.nics.records import Gid, Nic
-from workbench.resources.pcie.records import Distance, GpuDirect, PciDevice, Pcie, PciRoot, PciTree
+from workbench.resources.pcie.records import (
+    GpuDirect,
+    PairDistance,
+    PciDevice,
+    Pcie,
+    PciRoot,
+    PciTree,
+)
 from workbench.resources.probes import take_snapshot
 from workbench.resources.snapshot import Probe, Snapshot
 from workbench.resources.unknown import Unknown
@@ -56,6 +66,7 @@ __all__ = [
     "Nic",
     "NvLink",
     "NvLinks",
+    "PairDistance",
     "PciDevice",
     "PciRoot",
     "PciTree",

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import types
 from collections.abc import Mapping
+from enum import Enum
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from workbench.errors import SnapshotError
@@ -27,6 +28,8 @@ def encode(value: Any) -> Any:
         return {"unknown": value.reason}
     if kind is tuple or kind is list:
         return [encode(item) for item in value]
+    if isinstance(value, Enum):
+        return value.value
     names = _field_names(kind)  # type: ignore[arg-type]  # a class is hashable
     if names is not None:
         # Not asdict(): it would take an Unknown apart like any other record.
@@ -104,6 +107,8 @@ def _fits(option: Any, data: Any) -> bool:
         return isinstance(data, list)
     if origin is not None or dataclasses.is_dataclass(option):
         return isinstance(data, dict)
+    if issubclass(option, Enum):
+        return isinstance(data, str) and data in [one.value for one in option]
     if isinstance(data, bool):  # JSON's true is no number, though Python's is
         return option is bool
     return isinstance(data, (int, float) if option is float else option)
@@ -124,6 +129,8 @@ def _build(option: Any, data: Any, where: str) -> Any:
         return decode(option, data, where)
     if option is str:
         return _printable(data)
+    if issubclass(option, Enum):
+        return option(data)
     return float(data) if option is float else data
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import combinations
 
 from workbench.resources.gpus.records import Gpu
 from workbench.resources.nics.records import Nic
+from workbench.resources.pcie.distances import of_unknown_kind
 from workbench.resources.pcie.records import TOPOLOGY_FILE, GpuDirect, PciDevice, Pcie
 from workbench.resources.snapshot import Snapshot
 from workbench.resources.unknown import Unknown
@@ -19,9 +20,11 @@ _LEGEND = (
 
 def matrix(snapshot: Snapshot) -> Iterator[str]:
     """Give the matrix with its legend, where there are GPUs or RDMA ports."""
-    if not snapshot.gpus and not any(nic.kind == "rdma" for nic in snapshot.nics):
-        return
     pcie = snapshot.pcie
+    unclear = () if isinstance(pcie, Unknown) else of_unknown_kind(pcie.there())
+    rdma = any(nic.kind == "rdma" for nic in snapshot.nics)
+    if not snapshot.gpus and not rdma and not unclear:
+        return
     if isinstance(pcie, Unknown):
         yield f"PCIe: unknown ({pcie.reason})"
         return
@@ -34,6 +37,7 @@ def matrix(snapshot: Snapshot) -> Iterator[str]:
     yield from _rows(pcie, labels)
     yield f"  {_LEGEND}"
     yield from _nics(labels, snapshot.nics)
+    yield from _unclear(labels, unclear)
     yield from _not_known(pcie, labels)
     yield from _topology_file(pcie, labels)
     yield from _differences(pcie, labels)
@@ -42,11 +46,13 @@ def matrix(snapshot: Snapshot) -> Iterator[str]:
 
 def places(snapshot: Snapshot) -> Iterator[str]:
     """Give the PCI address of each GPU and NIC, a NUMA node per line."""
-    named = (
+    named: tuple[tuple[str, str | Unknown], ...] = (
         *((f"GPU{gpu.index}", gpu.pci_address) for gpu in snapshot.gpus),
         *((f"NIC{index}", nic.pci_address) for index, nic in enumerate(snapshot.nics)),
     )
     tree = None if isinstance(snapshot.pcie, Unknown) else next(iter(snapshot.pcie.trees), None)
+    unclear = of_unknown_kind(tree.devices) if tree else []
+    named += tuple((f"DEV{index}", one.address) for index, one in enumerate(unclear))
     nodes: dict[str, list[str]] = {}
     for label, address in named:
         device = None if tree is None else tree.find(str(address))
@@ -66,7 +72,12 @@ def _labels(pcie: Pcie, gpus: tuple[Gpu, ...]) -> dict[str, str]:
     there = [one for one in pcie.there() if one.address in measured]
     named = {one.address: _gpu_name(one, indices) for one in there if one.kind == "gpu"}
     nics = [one.address for one in there if one.kind == "nic"]
-    return {**named, **{address: f"NIC{index}" for index, address in enumerate(nics)}}
+    unclear = [one.address for one in of_unknown_kind(there)]
+    return {
+        **named,
+        **{address: f"NIC{index}" for index, address in enumerate(nics)},
+        **{address: f"DEV{index}" for index, address in enumerate(unclear)},
+    }
 
 
 def _gpu_name(device: PciDevice, indices: dict[str, int]) -> str:
@@ -103,6 +114,15 @@ def _nics(labels: dict[str, str], nics: tuple[Nic, ...]) -> Iterator[str]:
     ]
     if known:
         yield f"  {', '.join(known)}"
+
+
+def _unclear(labels: dict[str, str], devices: Sequence[PciDevice]) -> Iterator[str]:
+    folded: dict[str, list[str]] = {}
+    for one in devices:
+        if isinstance(one.kind, Unknown) and one.address in labels:
+            folded.setdefault(one.kind.reason, []).append(f"{labels[one.address]} {one.address}")
+    for reason, names in folded.items():
+        yield f"  of unknown kind ({reason}): {', '.join(names)}"
 
 
 def _not_known(pcie: Pcie, labels: dict[str, str]) -> Iterator[str]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from workbench.errors import UsageError
 from workbench.resources.gpus.records import Gpu
 from workbench.resources.nics.records import Nic
+from workbench.resources.pcie.distances import of_unknown_kind
 from workbench.resources.unknown import Unknown
 
 if TYPE_CHECKING:
@@ -45,12 +46,14 @@ def find_device(snapshot: Snapshot, wanted: DeviceLike) -> Device:
             return Device(nic.pci_address)
     address = as_pci_address(wanted) if isinstance(wanted, str) else None
     if address is not None and not isinstance(snapshot.pcie, Unknown):
-        for device in snapshot.pcie.there():  # one whose driver is not loaded
-            if device.address == address and device.kind in ("gpu", "nic"):
+        for device in snapshot.pcie.there():  # one without a driver, or of unknown kind
+            if device.address == address and device.kind not in ("bridge", "other"):
                 return Device(address)
     other = f"a {type(wanted).__name__} of another VM"
     asked = other if isinstance(wanted, Gpu | Nic) else repr(wanted)
-    raise UsageError(f"{asked} was asked for: this VM has {_what_there_is(snapshot)}")
+    raise UsageError(
+        f"{asked}: no GPU or NIC of this VM. Name one that it has: {_what_there_is(snapshot)}."
+    )
 
 
 def as_pci_address(text: str) -> str | None:
@@ -83,4 +86,8 @@ def _what_there_is(snapshot: Snapshot) -> str:
         for nic in snapshot.nics
     ]
     gpus = f"GPUs {', '.join(map(str, indices))}" if indices else "no GPU"
-    return f"{gpus}; {'NICs ' + ', '.join(names) if names else 'no NIC'}"
+    text = f"{gpus}; {'NICs ' + ', '.join(names) if names else 'no NIC'}"
+    others = () if isinstance(snapshot.pcie, Unknown) else of_unknown_kind(snapshot.pcie.there())
+    if others:
+        text += f"; devices of unknown kind {', '.join(one.address for one in others)}"
+    return text

@@ -13,6 +13,14 @@ _PREFIX = "NCCL_"
 _DEFAULT_TOPOLOGY = "var/run/nvidia-topologyd/virtualTopology.xml"
 
 
+def is_on(value: str | None) -> bool:
+    """Say whether NCCL takes the setting for true: a number other than 0."""
+    try:
+        return value is not None and int(value, 0) != 0
+    except ValueError:
+        return False
+
+
 @dataclass(frozen=True)
 class NcclSettings:
     """Settings: the environment's, then the user's file's, then the machine's.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from workbench.resources.distance import Distance
 from workbench.resources.gpus.records import Gpu, GpuPair, NvLink, NvLinks
 from workbench.resources.naming import Device, DeviceLike, find_device
 from workbench.resources.pcie.distances import measure
@@ -16,18 +17,18 @@ if TYPE_CHECKING:
 _SWITCH = "0x068000"  # the PCI class of an NVSwitch
 
 
-def nearness(snapshot: Snapshot, a: DeviceLike, b: DeviceLike) -> str | Unknown:
+def nearness(snapshot: Snapshot, a: DeviceLike, b: DeviceLike) -> Distance | Unknown:
     """Give what `Snapshot.distance` does."""
     one, other = find_device(snapshot, a), find_device(snapshot, b)
     if one == other:
-        return "LOC"
+        return Distance.LOC
     for device in (one, other):
         if isinstance(device.address, Unknown):
             return device.address
     if one.address == other.address:
-        return "LOC"
+        return Distance.LOC
     if _over_nvlink(snapshot, one, other):
-        return "NVLINK"
+        return Distance.NVLINK
     return _over_pcie(snapshot, one, other)
 
 
@@ -68,7 +69,7 @@ def _told(snapshot: Snapshot, one: Device, other: Device) -> bool:
     return {one.address, other.address} <= to_switch
 
 
-def _over_pcie(snapshot: Snapshot, one: Device, other: Device) -> str | Unknown:
+def _over_pcie(snapshot: Snapshot, one: Device, other: Device) -> Distance | Unknown:
     pcie = snapshot.pcie
     if isinstance(pcie, Unknown):
         pair = _pair(snapshot, one.gpu, other.gpu) if one.gpu and other.gpu else None
@@ -77,7 +78,7 @@ def _over_pcie(snapshot: Snapshot, one: Device, other: Device) -> str | Unknown:
     return _measured(snapshot, pcie, one, other) if found is None else found.distance
 
 
-def _measured(snapshot: Snapshot, pcie: Pcie, one: Device, other: Device) -> str | Unknown:
+def _measured(snapshot: Snapshot, pcie: Pcie, one: Device, other: Device) -> Distance | Unknown:
     """Measure what was left out of the snapshot's distances, such as a NIC without RDMA."""
     nodes = snapshot.host.numa_nodes
     for tree in pcie.trees:

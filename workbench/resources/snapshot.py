@@ -17,6 +17,7 @@ from workbench.resources.pcie.records import Pcie
 from workbench.resources.unknown import Unknown
 
 if TYPE_CHECKING:
+    from workbench.resources.distance import Distance
     from workbench.resources.naming import DeviceLike
 
 _PARTS = ("host", "gpus", "nics", "pcie")
@@ -29,7 +30,8 @@ class Probe:
     Attributes
     ----------
     status
-        ``"ok"``; ``"absent"``: no such hardware or driver; ``"failed"``: something is wrong.
+        ``"ok"``; ``"absent"``: no such hardware or driver; ``"failed"``: something is wrong;
+        ``"unknown"``: what was read does not say whether there is any.
     reason
         Why, in plain words; empty where ok.
     elapsed_ms
@@ -112,7 +114,7 @@ class Snapshot:
             raise SnapshotError(f"cannot read the snapshot {path}: {error}") from error
         return _from_json(text, str(path))
 
-    def distance(self, a: DeviceLike, b: DeviceLike) -> str | Unknown:
+    def distance(self, a: DeviceLike, b: DeviceLike) -> Distance | Unknown:
         """Say how far two GPUs or NICs are apart: what the data between them crosses.
 
         Parameters
@@ -123,12 +125,9 @@ class Snapshot:
 
         Returns
         -------
-        str or Unknown
-            ``"LOC"`` (one and the same, also two MIG devices or ports of one PCI function),
-            ``"NVLINK"`` (two GPUs that reach each other over it), or the way over PCIe:
-            ``"PIX"``, ``"PXB"``, ``"PHB"``, ``"NODE"``, ``"SYS"``, ``"INTERNAL"`` (see
-            `Distance`), by the source that NCCL goes by. Where nothing tells of NVLinks,
-            as in most topology files and vGPU guests, that is the way over PCIe.
+        Distance or Unknown
+            By the source that NCCL goes by. Where no source reports NVLinks, as in most
+            topology files and vGPU guests, the way over PCIe.
 
         Raises
         ------
@@ -165,7 +164,7 @@ class Snapshot:
         if isinstance(self.pcie, Unknown):
             raise SnapshotError(f"no topology can be written: PCIe is {self.pcie}")
         for tree in self.pcie.trees:
-            if any(device.kind in ("gpu", "nic") for device in tree.devices):
+            if any(device.kind not in ("bridge", "other") for device in tree.devices):
                 return topology_text(tree)
         raise SnapshotError(
             "no topology can be written: this VM shows neither a GPU nor a NIC on PCI; "

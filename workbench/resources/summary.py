@@ -75,7 +75,7 @@ def _limit(host: Host) -> str:
 def _part(snapshot: Snapshot, name: str, entries: list[str]) -> Iterator[str]:
     probe = snapshot.probes.get(name)
     if probe is not None and probe.status != "ok":
-        what = "unknown" if probe.status == "failed" else "none"
+        what = "unknown" if probe.status in ("failed", "unknown") else "none"
         yield f"{_TITLES[name]}: {what} ({probe.reason})"
         return
     yield f"{_TITLES[name]}:"

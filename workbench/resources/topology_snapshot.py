@@ -13,7 +13,7 @@ from workbench.resources.gpus.records import Gpu, NvLink, NvLinks
 from workbench.resources.host.probe import unknown_host
 from workbench.resources.nccl_settings import NcclSettings
 from workbench.resources.nics.records import Nic
-from workbench.resources.pcie.distances import all_distances
+from workbench.resources.pcie.distances import all_distances, of_unknown_kind
 from workbench.resources.pcie.gpudirect import judge
 from workbench.resources.pcie.nccl_topology import parse_topology, read_topology
 from workbench.resources.pcie.probe import state_of
@@ -89,9 +89,9 @@ def _snapshot(tree: PciTree, taken_at: float) -> Snapshot:
         pcie=_pcie(tree),
         probes={
             "host": told,
-            "gpus": _probe(gpus, "GPU"),
-            "nics": _probe(nics, "NIC"),
-            "pcie": _probe(tree.devices, "PCI device"),
+            "gpus": _probe(gpus, "GPU", tree),
+            "nics": _probe(nics, "NIC", tree),
+            "pcie": Probe("ok", "", 0.0),
         },
     )
 
@@ -163,8 +163,16 @@ def _rate_gbps(mbps: str) -> float | Unknown:
     return int(mbps) / 1000 if known else Unknown(_WHY)
 
 
-def _probe(found: Any, what: str) -> Probe:
-    return Probe("ok", "", 0.0) if found else Probe("absent", f"the file has no {what}", 0.0)
+def _probe(found: list[PciDevice], what: str, tree: PciTree) -> Probe:
+    if found:
+        return Probe("ok", "", 0.0)
+    unclear = of_unknown_kind(tree.devices)
+    if unclear:
+        first = unclear[0].kind
+        why = first.reason if isinstance(first, Unknown) else ""
+        count = "1 device" if len(unclear) == 1 else f"{len(unclear)} devices"
+        return Probe("unknown", f"any of {count} may be one: {why}", 0.0)
+    return Probe("absent", f"the file has no {what}", 0.0)
 
 
 def _partly(cls: type[R], **known: Any) -> R:

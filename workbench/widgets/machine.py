@@ -21,6 +21,8 @@ _PRE = (
     "color:inherit;font-family:var(--jp-code-font-family, monospace);font-size:12px;"
     "line-height:1.4;margin:4px 0;white-space:pre-wrap"
 )
+_UNKNOWN = ("failed", "unknown")
+"""Of probes: it is not known what there is."""
 _CELL = "padding:2px 12px 2px 0;text-align:left;vertical-align:top"
 
 
@@ -101,7 +103,8 @@ class ResourcesView:
             return table(head, rows)
         found = self.snapshot.probes.get(probe)
         reason = found.reason if found is not None and found.reason else "none was found"
-        return f'<p style="font-size:12px;margin:4px 0">No {what}: {escape(reason)}</p>'
+        title = f"{what}s unknown" if found and found.status in _UNKNOWN else f"No {what}"
+        return f'<p style="font-size:12px;margin:4px 0">{title}: {escape(reason)}</p>'
 
 
 def _text(text: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from workbench.errors import WorkbenchError
@@ -10,17 +11,17 @@ from workbench.resources import Unknown
 
 if TYPE_CHECKING:
     from workbench.cluster import Cluster
-    from workbench.resources import Snapshot
+    from workbench.resources import Nic, Snapshot
 
 _ONE_VM = Unknown("the ranks share one machine: no link between them has a nominal rate")
 _BEING_READ = Unknown("the rate of the VMs' NICs is being read")
 
 
 def nominal_gbps(cluster: Cluster) -> float | Unknown:
-    """Return the rate of the slowest NIC that the ranks use, in gigabits per second.
+    """Return the rate of the VM whose ranks have the slowest NICs, in gigabits per second.
 
-    Across VMs each NIC carries what a ring's bus bandwidth counts, once in
-    each direction: its rate is the most that can be measured.
+    Across VMs its NICs carry what a ring's bus bandwidth counts, once in
+    each direction: their rate is the most that can be measured.
     """
     if not _across_vms(cluster):
         return _ONE_VM
@@ -28,7 +29,10 @@ def nominal_gbps(cluster: Cluster) -> float | Unknown:
         snapshots = cluster.snapshot()
     except WorkbenchError as error:
         return Unknown(f"the NICs could not be read: {error}")
-    rates = [_rate(snapshots.get(one.vm), one.vm, one.nic) for one in cluster.ranks]
+    used: dict[str, set[str]] = {}
+    for one in cluster.ranks:
+        used.setdefault(one.vm, set()).add(one.nic)
+    rates = [rate_of_vm(snapshots.get(vm), vm, sorted(nics)) for vm, nics in used.items()]
     unknown = [rate for rate in rates if isinstance(rate, Unknown)]
     known = [rate for rate in rates if not isinstance(rate, Unknown)]
     return unknown[0] if unknown else min(known)
@@ -65,11 +69,36 @@ def _across_vms(cluster: Cluster) -> bool:
     return len({info.vm for info in cluster.ranks}) > 1
 
 
-def _rate(snapshot: Snapshot | None, vm: str, name: str) -> float | Unknown:
+def rate_of_vm(snapshot: Snapshot | None, vm: str, used: Iterable[str]) -> float | Unknown:
+    """Return the rate of the NICs that a VM's ranks use, in gigabits per second.
+
+    Parameters
+    ----------
+    snapshot
+        Of the VM; None where it did not answer.
+    vm
+        Its name.
+    used
+        What its ranks use (`RankInfo.nic`): an interface, or with the RDMA port nearest to
+        the rank's GPU: ``"ens192, mlx5_0"``. NCCL spreads a ring over the ports of all ranks.
+    """
     if snapshot is None:
         return Unknown(f"{vm} did not answer")
-    for nic in snapshot.nics:
-        if nic.name == name or getattr(nic, "interface", None) == name:
-            rate = nic.rate_gbps
-            return Unknown(f"{name} of {vm}: {rate.reason}") if isinstance(rate, Unknown) else rate
-    return Unknown(f"{name} of {vm} is not among the NICs that were found")
+    ports = {}
+    for name in used:
+        nic = _find(snapshot, name)
+        if nic is None:
+            return Unknown(f"{name} of {vm} is not among the NICs that were found")
+        if isinstance(nic.rate_gbps, Unknown):
+            return Unknown(f"{name} of {vm}: {nic.rate_gbps.reason}")
+        ports[nic.rdma_device, nic.name] = nic.rate_gbps
+    return sum(ports.values())
+
+
+def _find(snapshot: Snapshot, name: str) -> Nic | None:
+    """Return the RDMA port that is named, else the interface."""
+    for part in reversed([part.strip() for part in name.split(",")]):
+        for nic in snapshot.nics:
+            if part in (nic.rdma_device, nic.name):
+                return nic
+    return None

@@ -27,11 +27,20 @@ class SurveyView:
 
     def __init__(self, survey: Survey) -> None:
         self._rows = survey.preflight.rows
+        problems = [p for p in survey.preflight.problems if p.severity != "info"]
         self._problems = [
-            [_sign(fatal=p.fatal), p.vm, p.what, p.cure] for p in survey.preflight.problems
+            [f"{SIGNS[p.severity]} {p.severity}", p.vm, p.what, p.cure] for p in problems
         ]
+        shown = {(p.vm, p.rule) for p in problems}
         self._findings = {
-            vm: (snapshot, [one for one in diagnose(snapshot) if one.severity != "info"])
+            vm: (
+                snapshot,
+                [
+                    one
+                    for one in diagnose(snapshot)
+                    if one.severity != "info" and (vm, one.rule) not in shown
+                ],
+            )
             for vm, snapshot in survey.snapshots.items()
         }
 
@@ -60,8 +69,3 @@ class SurveyView:
             if found:
                 text += said(verdict(snapshot, found, vm)) + cards(found)
         return text
-
-
-def _sign(*, fatal: bool) -> str:
-    severity = "error" if fatal else "warning"
-    return f"{SIGNS[severity]} {severity}"

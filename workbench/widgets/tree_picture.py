@@ -64,7 +64,7 @@ def _drawn(snapshot: Snapshot, tree: PciTree, leaves: list[PciDevice]) -> str:
         node = roots.setdefault(key, _Node("cpu", text))
         for switch in reversed(switches_above(tree, one.address)):
             node = node.below.setdefault(switch, _Node("bridge", "PCIe switch"))
-        placed[one.address] = _Node(one.kind, _name(snapshot, one))
+        placed[one.address] = _Node(str(one.kind), _name(snapshot, one))
         node.below[one.address] = placed[one.address]
     wide: float = _EDGE
     for root in roots.values():

@@ -43,7 +43,11 @@ export function Gpus({ machine, ranks, snapshot }: IProps): JSX.Element {
     gpus.length <= FEW
   );
   if (gpus.length === 0) {
-    return <Missing what={trans.__('No GPU')} probe={probes.gpus} />;
+    const what =
+      probes.gpus.status === 'unknown'
+        ? trans.__('GPUs not known')
+        : trans.__('No GPU');
+    return <Missing what={what} probe={probes.gpus} />;
   }
   return (
     <Section

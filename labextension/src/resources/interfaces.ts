@@ -65,7 +65,8 @@ export interface INic {
 }
 
 export interface IProbe {
-  readonly status: 'ok' | 'absent' | 'failed';
+  /** `unknown`: what was read does not say whether there is any. */
+  readonly status: 'ok' | 'absent' | 'failed' | 'unknown';
   /** In plain words; empty where the probe went well. */
   readonly reason: string;
 }

@@ -31,6 +31,7 @@ interface IProps {
 export function Nics({ machine, snapshot }: IProps): JSX.Element {
   const { nics, probes } = snapshot;
   const { preferences, trans } = useShared();
+  const unclear = probes.nics.status === 'unknown';
   const [all, setAll] = useOpening(`${machine.key}/network/all`, false);
   const shown = shownNics(nics);
   const virtual = nics.filter(nic => nic.kind === 'virtual');
@@ -48,12 +49,15 @@ export function Nics({ machine, snapshot }: IProps): JSX.Element {
       }
     >
       {shown.length === 0 && (
-        <Missing what={trans.__('No NIC')} probe={probes.nics} />
+        <Missing
+          what={unclear ? trans.__('NICs not known') : trans.__('No NIC')}
+          probe={probes.nics}
+        />
       )}
       {drawn.map(nic => (
         <Nic key={nic.name} nic={nic} machine={machine} all={all} />
       ))}
-      {!shown.some(mayHaveRdma) && (
+      {!unclear && !shown.some(mayHaveRdma) && (
         <p className="jp-gw-Note">
           {trans.__('No RDMA device: collectives between VMs travel over TCP.')}
         </p>

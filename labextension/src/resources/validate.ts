@@ -72,7 +72,7 @@ const nic = record<INic>({
 });
 
 const probe = record<IProbe>({
-  status: oneOf('ok', 'absent', 'failed'),
+  status: oneOf('ok', 'absent', 'failed', 'unknown'),
   reason: string
 });
 

@@ -6,7 +6,7 @@ import { ITopologyGpu, ITopologyNic } from './interfaces';
 export interface IDevice {
   /** `gpu-0`, `nic-3`: the kind and the place in the snapshot's list. */
   readonly id: string;
-  readonly kind: 'gpu' | 'nic' | 'unseen-gpu' | 'no-gpu';
+  readonly kind: 'gpu' | 'nic' | 'unseen-gpu' | 'unclear' | 'no-gpu';
   /** Its place in the snapshot's list; -1 where it is in none. */
   readonly position: number;
   /** Short: `GPU 0`, `MIG 0:1`, `mlx5_0`; empty where only words say what it is. */
@@ -15,6 +15,8 @@ export interface IDevice {
   readonly nic: ITopologyNic | null;
   readonly address: string | null;
   readonly numa: Known<number>;
+  /** Why it is not known what the device is; empty where it is known. */
+  readonly unclear: string;
 }
 
 /** What devices hang from. */

@@ -59,7 +59,8 @@ export interface IPciDevice {
   readonly address: string;
   /** Address of the bridge above, or the name of a root. */
   readonly parent: string;
-  readonly kind: string;
+  /** `"gpu"`, `"nic"`, `"bridge"` or `"other"`; a topology file may not say. */
+  readonly kind: Known<string>;
   readonly vendor: Known<string>;
   readonly numa_node: Known<number>;
 }

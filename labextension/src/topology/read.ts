@@ -52,7 +52,8 @@ namespace Private {
         gpu,
         nic: null,
         address: orElse(gpu.pci_address, null),
-        numa: NO_NUMA
+        numa: NO_NUMA,
+        unclear: ''
       };
     });
     const nics = snapshot.nics
@@ -68,12 +69,15 @@ namespace Private {
         gpu: null,
         nic,
         address: orElse(nic.pci_address, null),
-        numa: nic.numa_node
+        numa: nic.numa_node,
+        unclear: ''
       }))
       .filter(one => one.nic!.kind !== 'virtual');
     const unseen = gpusWithoutDriver(snapshot);
-    const none = gpus.length + unseen.length === 0 ? [noGpu()] : [];
-    return [...none, ...gpus, ...unseen, ...nics.sort(rdmaFirst)];
+    const unclear = ofUnknownKind(snapshot);
+    const seen = gpus.length + unseen.length + unclear.length;
+    const none = seen === 0 ? [noGpu()] : [];
+    return [...none, ...gpus, ...unseen, ...unclear, ...nics.sort(rdmaFirst)];
   }
 
   function rdmaFirst(a: IDevice, b: IDevice): number {
@@ -87,7 +91,8 @@ namespace Private {
       kind: 'no-gpu',
       position: -1,
       ...nothing,
-      numa: NO_NUMA
+      numa: NO_NUMA,
+      unclear: ''
     };
   }
 
@@ -109,7 +114,27 @@ namespace Private {
         gpu: null,
         nic: null,
         address: one.address,
-        numa: one.numa_node
+        numa: one.numa_node,
+        unclear: ''
+      }));
+  }
+
+  /** Devices of which a topology file, where it is all there is, gives only the place. */
+  function ofUnknownKind(snapshot: ITopologySnapshot): IDevice[] {
+    const trees = orElse(snapshot.pcie, null)?.trees ?? [];
+    return (trees.some(tree => tree.source === SYSFS) ? [] : trees)
+      .flatMap(tree => tree.devices)
+      .filter(one => isUnknown(one.kind))
+      .map((one, index) => ({
+        id: `unclear-${index}`,
+        kind: 'unclear',
+        position: -1,
+        name: one.address,
+        gpu: null,
+        nic: null,
+        address: one.address,
+        numa: one.numa_node,
+        unclear: isUnknown(one.kind) ? one.kind.unknown : ''
       }));
   }
 

@@ -84,7 +84,7 @@ const tree = record<IPciTree>({
     record<IPciDevice>({
       address: string,
       parent: string,
-      kind: string,
+      kind: known(string),
       vendor: known(string),
       numa_node: known(number)
     })

@@ -40,6 +40,9 @@ export function shortDetail(
   if (device.kind === 'unseen-gpu') {
     return trans.__('no driver sees it');
   }
+  if (device.kind === 'unclear') {
+    return trans.__('kind not known');
+  }
   if (gpu) {
     const name = orElse(gpu.name, '')
       .replace(/^(NVIDIA|GRID) /, '')
@@ -66,6 +69,9 @@ export function whatItIs(device: IDevice, why: string, trans: Trans): string {
   }
   if (device.kind === 'unseen-gpu') {
     return trans.__('the kernel sees it, the NVIDIA driver does not');
+  }
+  if (device.kind === 'unclear') {
+    return trans.__('GPU, NIC or other device: %1', device.unclear);
   }
   if (gpu) {
     const name = orElse(

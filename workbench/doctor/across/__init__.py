@@ -11,6 +11,7 @@ from workbench.doctor.across.gpus_unlike import gpus_unlike
 from workbench.doctor.across.licences_unlike import licences_unlike
 from workbench.doctor.across.machines_unlike import machines_unlike
 from workbench.doctor.across.nccl_settings_unlike import nccl_settings_unlike
+from workbench.doctor.across.nic_sets_unlike import nic_sets_unlike
 from workbench.doctor.across.nvlinks_unlike import nvlinks_unlike
 from workbench.doctor.across.rdma_unlike import rdma_unlike
 from workbench.doctor.across.same_gpu_twice import same_gpu_twice
@@ -26,6 +27,7 @@ ACROSS: tuple[Callable[[Mapping[str, Snapshot]], Iterable[Finding]], ...] = (
     nvlinks_unlike,
     ecc_unlike,
     rdma_unlike,
+    nic_sets_unlike,
     gpudirect_unlike,
     topology_files_unlike,
     nccl_settings_unlike,

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from workbench.doctor.across.odd import known, odd, same
 from workbench.doctor.finding import Finding
+from workbench.doctor.reading import unclear_devices
 from workbench.resources import Gpu, Snapshot
 
 _NONE = "no GPU"
@@ -28,7 +29,7 @@ def gpus_unlike(snapshots: Mapping[str, Snapshot]) -> Iterator[Finding]:
             "(`%cluster start --hosts vm1:4,vm2:8`).",
             source="Horovod, Run Horovod: hosts and slots",
         )
-    for found in odd(snapshots, lambda one: same([_words(gpu) for gpu in one.gpus])):
+    for found in odd(snapshots, _models):
         yield Finding(
             rule="gpus_unlike",
             severity="warning",
@@ -44,15 +45,23 @@ def gpus_unlike(snapshots: Mapping[str, Snapshot]) -> Iterator[Finding]:
 
 def _number(snapshot: Snapshot) -> str | None:
     count = len(snapshot.gpus)
+    probe = snapshot.probes.get("gpus")
+    if unclear_devices(snapshot) or (probe is not None and probe.status == "unknown"):
+        return None
     if count:
         return f"{count} GPU{'s' if count > 1 else ''}"
-    probe = snapshot.probes.get("gpus")
     failed = probe is not None and probe.status == "failed"
     return f"{_NONE} that answers" if failed else _NONE
 
 
-def _words(gpu: Gpu) -> str:
+def _models(snapshot: Snapshot) -> str | None:
+    words = [_words(gpu) for gpu in snapshot.gpus]
+    return None if None in words else same([one for one in words if one])
+
+
+def _words(gpu: Gpu) -> str | None:
+    """Write what a GPU is; None where that is not known, as of a topology file's."""
     name, form = known(gpu.name), known(gpu.form)
     if gpu.form == "vgpu":
         form = None if name and name.endswith(str(gpu.vgpu_profile)) else known(gpu.vgpu_profile)
-    return ", ".join(filter(None, (name, form))) or "GPUs of unknown model"
+    return ", ".join(filter(None, (name, form))) or None

@@ -7,13 +7,14 @@ from collections.abc import Iterator, Mapping
 from workbench.doctor.across.odd import odd
 from workbench.doctor.finding import Finding
 from workbench.resources import Snapshot, Unknown
+from workbench.resources.pcie.distances import of_unknown_kind
 from workbench.resources.pcie.records import TOPOLOGY_FILE
 
 _WORDS = {
     "none": "no topology file",
     "missing": "a setting that names a topology file which is not there",
     "broken": "a topology file that cannot be read",
-    "refused": "a topology file that NCCL's parser stops at",
+    "refused": "a topology file that NCCL stops at",
 }
 
 
@@ -25,7 +26,7 @@ def topology_files_unlike(snapshots: Mapping[str, Snapshot]) -> Iterator[Finding
             severity="warning",
             subject=found.vms,
             evidence=found.evidence,
-            why="NCCL searches rings and trees over what every rank tells it: where one VM shows "
+            why="NCCL searches rings and trees over what every rank reports: where one VM shows "
             "another machine than the rest, all take the slower common denominator, or "
             "GPUDirect RDMA is used on one side only.",
             cure="The same file on every VM of a kind, and the same `NCCL_TOPO_FILE=FILE` in the "
@@ -45,4 +46,6 @@ def _file(snapshot: Snapshot) -> str | None:
     if tree is None:
         return None
     gpus, nics = (sum(one.kind == kind for one in tree.devices) for kind in ("gpu", "nic"))
-    return f"a topology file of {gpus} GPUs and {nics} NICs"
+    unclear = len(of_unknown_kind(tree.devices))
+    more = f", and {unclear} devices that it does not say" if unclear else ""
+    return f"a topology file of {gpus} GPUs and {nics} NICs{more}"

@@ -96,3 +96,6 @@ RULES: tuple[Callable[[Snapshot], Iterable[Finding]], ...] = (
     numa_unknown_in_vm,
 )
 """All rules; a new one is a file here and a line in this list."""
+
+LIMITS = (shm_size, memlock_limit, open_files_limit)
+"""Those about limits of the VM that ranks run into: also checked before a start."""

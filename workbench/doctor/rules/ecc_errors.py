@@ -33,7 +33,7 @@ def _finding(severity: Severity, subject: str, evidence: str, cure: str) -> Find
         severity=severity,
         subject=subject,
         evidence=evidence,
-        why="A process that meets such an error in its memory is ended by the driver, and with it "
+        why="A process that hits such an error in its memory is ended by the driver, and with it "
         "the training on all ranks.",
         cure=cure,
         source="NVIDIA, GPU Memory Error Management",

@@ -23,7 +23,7 @@ def fabric_not_ready(snapshot: Snapshot) -> Iterator[Finding]:
             "NVLink.",
             cure="Where the VM has all GPUs and the NVSwitches: `sudo systemctl restart "
             "nvidia-fabricmanager`, in the version of the driver. Where the host keeps the "
-            "NVSwitches: ask the administrator to look at Fabric Manager there. "
+            "NVSwitches: ask the administrator to check Fabric Manager there. "
             "`nvidia-smi -q | grep -A2 Fabric` shows the state.",
             source="NVIDIA, Fabric Manager User Guide",
         )

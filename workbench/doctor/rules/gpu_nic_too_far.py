@@ -55,6 +55,6 @@ def _finding(nearest: str, nics: str, gpus: str) -> Finding:
         if _SETTING in nearest
         else "In a VM whose host has GPU and port under one switch: `NCCL_TOPO_FILE=FILE` with "
         f"the true tree. Else `{_SETTING}={level}` makes NCCL use it all the same: measure with "
-        "and without. Else ask for a VM whose ports are beside its GPUs.",
+        "and without. Else ask for a VM whose ports are near its GPUs.",
         source=f"NVIDIA, NCCL User Guide, Environment Variables, {_SETTING}",
     )

@@ -20,7 +20,7 @@ def memory_limit(snapshot: Snapshot) -> Iterator[Finding]:
         rule="memory_limit",
         severity="info",
         subject="this VM",
-        evidence=f"this process and its kin may use {show_bytes(limit)} of the VM's "
+        evidence=f"the processes of this cgroup may use {show_bytes(limit)} of the VM's "
         f"{show_bytes(memory)} ({limit / memory:.0%})",
         why="Beyond it the kernel kills a process of the group, a rank or this kernel, while the "
         "VM has memory free. Files in /dev/shm count too.",

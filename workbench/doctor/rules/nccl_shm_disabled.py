@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from workbench.doctor.finding import Finding
-from workbench.doctor.reading import is_on, nccl_setting, unset
+from workbench.doctor.reading import nccl_setting, unset
 from workbench.resources import Snapshot
+from workbench.resources.nccl_settings import is_on
 
 _NAME = "NCCL_SHM_DISABLE"
 

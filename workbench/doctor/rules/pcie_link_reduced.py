@@ -21,7 +21,7 @@ def pcie_link_reduced(snapshot: Snapshot) -> Iterator[Finding]:
             why="Batches from the host, and gradients where there is no NVLink, cross this link "
             "at a part of its speed.",
             cure="`nvidia-smi -q | grep -A8 'GPU Link Info'` while it works; then ask the "
-            "administrator to seat card and riser anew and to look at the slot's settings in the "
+            "administrator to reseat card and riser and to check the slot's settings in the "
             "BIOS.",
             source="NVIDIA, nvidia-smi documentation, GPU Link information",
         )

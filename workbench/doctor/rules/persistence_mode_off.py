@@ -17,7 +17,7 @@ def persistence_mode_off(snapshot: Snapshot) -> Iterator[Finding]:
             severity="info",
             subject=subject,
             evidence=evidence,
-            why="The first process after a pause waits until the GPU is set up anew, and what was "
+            why="The first process after a pause waits until the GPU is set up again, and what was "
             "set with nvidia-smi is lost meanwhile.",
             cure="`sudo systemctl enable --now nvidia-persistenced`; where that service is "
             "missing, `sudo nvidia-smi -pm 1` after each start.",

@@ -1,4 +1,4 @@
-"""A part of this VM could not be looked at."""
+"""A part of this VM could not be read."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _SILENT = ("did not answer within", "has not come back from an earlier call")
 _SUBJECTS = {"gpus": "the GPUs", "nics": "the NICs", "pcie": "PCIe", "host": "this VM"}
 _CURES = {
     "gpus": "Run `nvidia-smi` in the VM: where it hangs or fails too, restart the VM, "
-    "and look for NVRM lines in `dmesg`.",
-    "nics": "Run `ip -s link` and `ls -R /sys/class/infiniband`, and look at `dmesg`.",
-    "pcie": "Run `lspci -tv`, look at `dmesg`, and check that the file that NCCL_TOPO_FILE names "
+    "and search `dmesg` for NVRM lines.",
+    "nics": "Run `ip -s link` and `ls -R /sys/class/infiniband`, and read `dmesg`.",
+    "pcie": "Run `lspci -tv`, read `dmesg`, and check that the file that NCCL_TOPO_FILE names "
     "can be read.",
-    "host": "Look at `dmesg`.",
+    "host": "Read `dmesg`.",
 }
 
 
@@ -26,7 +26,7 @@ def probe_failed(snapshot: Snapshot) -> Iterator[Finding]:
     for name, probe in snapshot.probes.items():
         if probe.status == "failed":
             took = f"after {probe.elapsed_ms:.0f} ms"
-            yield _finding("error", name, f"could not be looked at: {probe.reason} ({took})")
+            yield _finding("error", name, f"could not be read: {probe.reason} ({took})")
     silent = _silent(snapshot) if snapshot.gpus else ()
     if silent:
         yield _finding("warning", "gpus", f"only partly known: {'; '.join(silent)}")
@@ -47,6 +47,6 @@ def _finding(severity: Severity, name: str, evidence: str) -> Finding:
         subject=_SUBJECTS.get(name, name),
         evidence=evidence,
         why="A driver that does not answer here will not answer the training either.",
-        cure=_CURES.get(name, "Look at `dmesg`."),
+        cure=_CURES.get(name, "Read `dmesg`."),
         source="NVIDIA, GPU debug guidelines",
     )

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from workbench.doctor.finding import Finding
-from workbench.doctor.reading import is_on, nccl_setting, unset
+from workbench.doctor.reading import unset
 from workbench.resources import Snapshot
+from workbench.resources.nccl_ports import active_ports, settings_of, tcp_only
 
 
 def rdma_unused(snapshot: Snapshot) -> Iterator[Finding]:
     """Find active RDMA ports where a setting of NCCL leaves only TCP."""
-    active = [x for x in snapshot.nics if x.kind == "rdma" and x.state == "active"]
-    found = _setting(snapshot)
+    active = active_ports(snapshot)
+    found = tcp_only(settings_of(snapshot))
     if not active or found is None:
         return
     yield Finding(
@@ -26,12 +27,3 @@ def rdma_unused(snapshot: Snapshot) -> Iterator[Finding]:
         cure=unset(*found) + ".",
         source=f"NVIDIA, NCCL User Guide, {found[0]}",
     )
-
-
-def _setting(snapshot: Snapshot) -> tuple[str, str] | None:
-    disabled, net = (nccl_setting(snapshot, x) for x in ("NCCL_IB_DISABLE", "NCCL_NET"))
-    if disabled is not None and is_on(disabled):
-        return "NCCL_IB_DISABLE", disabled
-    if net is not None and net.lower() == "socket":
-        return "NCCL_NET", net
-    return None

@@ -1,4 +1,4 @@
-"""A topology file that is well for any parser of XML but NCCL's own."""
+"""A topology file that other parsers of XML accept, and NCCL does not."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from workbench.resources import Snapshot, Unknown
 
 
 def topology_file_refused(snapshot: Snapshot) -> Iterator[Finding]:
-    """Find a topology file that begins with an XML declaration, or is laid out by tabs."""
+    """Find a file with an XML declaration or tabs, or without an attribute that NCCL needs."""
     pcie = snapshot.pcie
     state = Unknown("") if isinstance(pcie, Unknown) else pcie.topology_file_state
     if isinstance(pcie, Unknown) or isinstance(state, Unknown) or state.status != "refused":
@@ -19,9 +19,9 @@ def topology_file_refused(snapshot: Snapshot) -> Iterator[Finding]:
         severity="error",
         subject="this VM",
         evidence=f"{pcie.topology_file}: {state.why}",
-        why="NCCL has a small parser of its own, which stops there: every rank ends with "
-        'ncclInternalError ("XML Parse" with NCCL_DEBUG=WARN).',
-        cure="Take the declaration out, and put blanks for tabs; or write the file anew: "
+        why="NCCL has a small parser of its own, and stops there: every rank ends with "
+        "ncclInternalError (NCCL_DEBUG=WARN names the place).",
+        cure="Correct that place (no declaration, blanks for tabs), or write the file again: "
         f"`workbench resources --topology {pcie.topology_file} --write-topology FILE`.",
-        source="NVIDIA, NCCL, src/graph/xml.cc, xmlGetNode and xmlGetToken",
+        source="NVIDIA, NCCL, src/graph/xml.cc, xmlGetNode, xmlGetToken and ncclTopoGetXmlFromSys",
     )

@@ -23,7 +23,7 @@ def topology_file_unreadable(snapshot: Snapshot) -> Iterator[Finding]:
         if broken
         else "NCCL then takes the tree that the VM shows for the true one, and may leave "
         "GPUDirect RDMA off.",
-        cure="Fetch the file anew from the cloud's vendor or the host's administrator, and name "
+        cure="Fetch the file again from the cloud's vendor or the host's administrator, and name "
         "it: `NCCL_TOPO_FILE=FILE`, in the environment or in /etc/nccl.conf, the same in every "
         "VM. Or take the setting away.",
         source="NVIDIA, NCCL User Guide, Environment Variables, NCCL_TOPO_FILE",

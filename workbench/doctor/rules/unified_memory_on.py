@@ -29,7 +29,7 @@ def unified_memory_on(snapshot: Snapshot) -> Iterator[Finding]:
         severity="warning",
         subject=f"{'GPUs' if len(named) == 1 else 'pairs of GPUs'} {first_of(named, 8)}",
         evidence=f"peer-to-peer over NVLink is {pairs[0].p2p_nvlink}, and the driver shows PIX, "
-        "though their profiles permit NVLink: so it looks where unified memory is switched on "
+        "though their profiles permit NVLink: that is the sign of unified memory switched on "
         "(the guest cannot read that switch; one that cannot reach the other's board looks alike)",
         why="On A100, unified memory takes NVLink away from vGPUs: gradients between them go "
         "through host memory.",

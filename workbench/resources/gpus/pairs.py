@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, TypeVar
 
+from workbench.resources.distance import Distance
 from workbench.resources.gpus.nvml import Nvml
 from workbench.resources.gpus.records import GpuPair
 from workbench.resources.unknown import Unknown
 
+S = TypeVar("S", bound=str)
+
 # nvmlGpuTopologyLevel_t, in the words of `nvidia-smi topo -m`.
-_LEVELS = {0: "INTERNAL", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
+_LEVELS = {
+    0: Distance.INTERNAL,
+    10: Distance.PIX,
+    20: Distance.PXB,
+    30: Distance.PHB,
+    40: Distance.NODE,
+    50: Distance.SYS,
+}
 
 # nvmlGpuP2PCapsIndex_t; pynvml's READ is a tuple by mistake.
 _READ, _WRITE, _NVLINK = 0, 1, 2
@@ -52,12 +62,13 @@ def _p2p(nvml: Nvml, handle: Any, peer: Any, what: int) -> str | Unknown:
 
 
 def _named(
-    nvml: Nvml, names: dict[int, str], call: str, handle: Any, peer: Any, *arguments: int
-) -> str | Unknown:
+    nvml: Nvml, names: dict[int, S], call: str, handle: Any, peer: Any, *arguments: int
+) -> S | Unknown:
     for one in (handle, peer):
         if isinstance(one, Unknown):
             return one
     number = nvml.ask(call, handle, peer, *arguments)
     if isinstance(number, Unknown):
         return number
-    return names.get(number, Unknown(f"the driver answers {number}, which says nothing"))
+    found = names.get(number)
+    return Unknown(f"the driver answers {number}, which says nothing") if found is None else found

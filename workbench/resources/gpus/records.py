@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from workbench.resources.distance import Distance
 from workbench.resources.gpus.vgpu import VgpuProfile
 from workbench.resources.unknown import EARLIER, Unknown
 
@@ -218,8 +219,8 @@ class GpuPair:
     first, second
         NVML's indices; `first` is the lower one.
     topology
-        The way over PCIe, as `nvidia-smi topo -m` has it: ``"PIX"``, ``"PXB"``, ``"PHB"``,
-        ``"NODE"``, ``"SYS"``, or ``"INTERNAL"`` for two GPUs of one board.
+        The way over PCIe, as `nvidia-smi topo -m` has it: from PIX to SYS, or INTERNAL for
+        two GPUs of one board.
     p2p_read, p2p_write, p2p_nvlink
         ``"ok"``, or in words why not: reading and writing the other's memory
         by any way, and by NVLink.
@@ -227,7 +228,7 @@ class GpuPair:
 
     first: int
     second: int
-    topology: str | Unknown
+    topology: Distance | Unknown
     p2p_read: str | Unknown
     p2p_write: str | Unknown
     p2p_nvlink: str | Unknown

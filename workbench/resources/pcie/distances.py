@@ -7,9 +7,16 @@ Broadcom switches of two levels for one, so that it says PIX where this says PXB
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
-from workbench.resources.pcie.records import SYSFS, TOPOLOGY_FILE, Distance, PciDevice, PciTree
+from workbench.resources.distance import Distance
+from workbench.resources.pcie.records import (
+    SYSFS,
+    TOPOLOGY_FILE,
+    PairDistance,
+    PciDevice,
+    PciTree,
+)
 from workbench.resources.unknown import Unknown
 
 _MANY_NICS = 32  # above it the pairs of NICs would outgrow all the rest (SR-IOV on a host)
@@ -24,8 +31,13 @@ def endpoints(tree: PciTree) -> tuple[list[PciDevice], list[PciDevice]]:
     return gpus, nics
 
 
-def all_distances(tree: PciTree, nodes: int = 0) -> Iterator[Distance]:
-    """Measure a tree's GPUs and NICs against each other.
+def of_unknown_kind(devices: Iterable[PciDevice]) -> list[PciDevice]:
+    """Return the devices of which a topology file does not say what they are."""
+    return [one for one in devices if isinstance(one.kind, Unknown)]
+
+
+def all_distances(tree: PciTree, nodes: int = 0) -> Iterator[PairDistance]:
+    """Measure a tree's GPUs and NICs, and what may be one, against each other.
 
     Parameters
     ----------
@@ -35,23 +47,23 @@ def all_distances(tree: PciTree, nodes: int = 0) -> Iterator[Distance]:
         NUMA nodes of the machine; 0 where that is not known.
     """
     gpus, nics = endpoints(tree)
-    both = gpus + nics
-    for i, a in enumerate(both):
-        for b in both[i + 1 :]:
-            if a.kind == "gpu" or len(nics) <= _MANY_NICS:
-                yield Distance(a.address, b.address, measure(tree, a, b, nodes), tree.source)
+    every = gpus + of_unknown_kind(tree.devices) + nics
+    for i, a in enumerate(every):
+        for b in every[i + 1 :]:
+            if a.kind != "nic" or len(nics) <= _MANY_NICS:
+                yield PairDistance(a.address, b.address, measure(tree, a, b, nodes), tree.source)
 
 
-def measure(tree: PciTree, a: PciDevice, b: PciDevice, nodes: int = 0) -> str | Unknown:
+def measure(tree: PciTree, a: PciDevice, b: PciDevice, nodes: int = 0) -> Distance | Unknown:
     """Give the distance of two devices of one tree (see `Distance`)."""
     above_a, above_b = (switches_above(tree, one.address) for one in (a, b))
     shared = next((one for one in above_a if one in above_b), None)
     if shared is not None:
         # The switch right above both is one; any further switch on the way makes it several.
-        return "PIX" if shared == above_a[0] == above_b[0] else "PXB"
+        return Distance.PIX if shared == above_a[0] == above_b[0] else Distance.PXB
     same_root = tree.above(a.address)[-1] == tree.above(b.address)[-1]
     if tree.source == TOPOLOGY_FILE:
-        return "PHB" if same_root else "SYS"
+        return Distance.PHB if same_root else Distance.SYS
     return _over_the_cpus(a, b, nodes, same_root=same_root)
 
 
@@ -66,15 +78,17 @@ def switches_above(tree: PciTree, address: str) -> tuple[str, ...]:
     return bridges[1::2] if tree.source == SYSFS else bridges
 
 
-def _over_the_cpus(a: PciDevice, b: PciDevice, nodes: int, *, same_root: bool) -> str | Unknown:
+def _over_the_cpus(
+    a: PciDevice, b: PciDevice, nodes: int, *, same_root: bool
+) -> Distance | Unknown:
     if isinstance(a.numa_node, int) and isinstance(b.numa_node, int):
         if a.numa_node != b.numa_node:
-            return "SYS"
-        return "PHB" if same_root else "NODE"
+            return Distance.SYS
+        return Distance.PHB if same_root else Distance.NODE
     if same_root:
-        return "PHB"
+        return Distance.PHB
     if nodes == 1:
-        return "NODE"
+        return Distance.NODE
     return Unknown(
         "NODE or SYS: they are under two host bridges, and the kernel was not given the "
         "NUMA node of both"

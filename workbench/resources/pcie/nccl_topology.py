@@ -2,7 +2,9 @@
 
 The format is that of NCCL's ``src/graph/xml``: ``system``, ``cpu``, nested ``pci``,
 and in them ``gpu`` (with ``nvlink`` and ``c2c``) and ``nic`` (with ``net``), which may
-also lie in the ``cpu`` itself. What NCCL passes over is passed over here.
+also lie in the ``cpu`` itself. What NCCL passes over is passed over here. Of a ``pci`` only
+``busid`` is needed: NCCL completes the rest from sysfs, as is done here on the machine
+that the file is for.
 """
 
 from __future__ import annotations
@@ -12,10 +14,16 @@ from pathlib import Path
 from xml.parsers import expat  # document types are refused, so are entities
 
 from workbench.errors import SnapshotError
+from workbench.resources.pcie.nccl_devices import (
+    Element,
+    Machine,
+    complete,
+    int_or,
+    lacking_class,
+)
 from workbench.resources.pcie.nccl_parser import objection
 from workbench.resources.pcie.records import (
     TOPOLOGY_FILE,
-    PciDevice,
     PciRoot,
     PciTree,
     TopologyNvlink,
@@ -27,11 +35,8 @@ MOST_BYTES = 1 << 20
 _MOST_ELEMENTS = 16384
 _MOST_ENDPOINTS = 256  # their pairs are measured; a rack of 72 GPUs has some 150
 _MOST_DEPTH = 64
-_NVIDIA = "0x10de"
-_VGA = "0x0300"
 _VERSION = "1"  # NCCL_TOPO_XML_VERSION
 _BUSID = re.compile(r"([0-9a-f]{4,8}):([0-9a-f]{2}):([0-9a-f]{2})\.([0-7])")
-_SPEED = re.compile(r"\s*(\d{1,6}(?:\.\d{1,6})?)\s*GT/s", re.ASCII)
 _CPU_ATTRIBUTES = ("host_hash", "affinity", "arch", "vendor", "familyid", "modelid")
 # What may lie in what; all else is passed over, as by NCCL.
 _PLACES = {"cpu": "system", "pci": "cpu pci", "gpu": "pci", "nvlink": "gpu", "c2c": "gpu",
@@ -41,8 +46,16 @@ _HIDDEN = "fffffff:ffff:ff"  # NCCL's target for a switch that the VM does not s
 _SWITCH = "0x068000"
 
 
-def read_topology(path: str | Path) -> PciTree:
+def read_topology(path: str | Path, machine: Machine | None = None) -> PciTree:
     """Read one topology file.
+
+    Parameters
+    ----------
+    path
+        The file.
+    machine
+        Reads a device of the machine that NCCL will read the file on; None where the
+        file is all there is.
 
     Raises
     ------
@@ -62,10 +75,10 @@ def read_topology(path: str | Path) -> PciTree:
             f"{path} is larger than {MOST_BYTES >> 10} KiB, which no topology file is: "
             "name the one that NCCL_TOPO_FILE names"
         )
-    return parse_topology(data, str(path))
+    return parse_topology(data, str(path), machine)
 
 
-def parse_topology(data: bytes, origin: str) -> PciTree:
+def parse_topology(data: bytes, origin: str, machine: Machine | None = None) -> PciTree:
     """Read the content of a topology file.
 
     Parameters
@@ -74,20 +87,24 @@ def parse_topology(data: bytes, origin: str) -> PciTree:
         XML, in an encoding that it names itself, or UTF-8.
     origin
         Where it is from, for messages.
+    machine
+        As `read_topology` has it.
 
     Raises
     ------
     SnapshotError
         It is no topology file.
     """
-    return _Reader(origin).read(data)
+    return _Reader(origin, machine).read(data)
 
 
 class _Reader:
     """One pass over one file; what is found piles up in the attributes."""
 
-    def __init__(self, origin: str) -> None:
+    def __init__(self, origin: str, machine: Machine | None) -> None:
         self._origin = origin
+        self._machine = machine
+        self._refused = ""
         self._parser = expat.ParserCreate()
         self._parser.StartElementHandler = self._start
         self._parser.EndElementHandler = self._end
@@ -110,8 +127,9 @@ class _Reader:
                 f"{self._origin} is no complete XML ({error}): it was cut short or is another "
                 "kind of file; get it again from where it came"
             ) from error
-        devices = tuple(self._device(address) for address in self._pci)
-        endpoints = sum(one.kind in ("gpu", "nic") for one in devices)
+        elements = [self._element(address) for address in self._pci]
+        devices = tuple(complete(one, self._machine) for one in elements)
+        endpoints = sum(one.kind not in ("bridge", "other") for one in devices)
         if endpoints > _MOST_ENDPOINTS:
             raise self._bad(f"{endpoints} GPUs and NICs, more than {_MOST_ENDPOINTS}",
                             "name the topology file of one VM")  # fmt: skip
@@ -119,7 +137,9 @@ class _Reader:
             raise self._bad("no pci element that is a GPU or a NIC (class 0x03 or 0x02)", "name a "
                             "topology file that describes a VM with GPUs")  # fmt: skip
         roots = tuple(self._roots.values())
-        nvlinks, refused = tuple(self._nvlinks), objection(data)
+        nvlinks, refused = tuple(self._nvlinks), objection(data) or self._refused
+        if self._machine is not None and not refused:
+            refused = lacking_class(elements, self._machine)
         return PciTree(TOPOLOGY_FILE, self._origin, roots, devices, nvlinks, self._told, refused)
 
     def _start(self, name: str, attributes: dict[str, str]) -> None:
@@ -180,7 +200,9 @@ class _Reader:
 
     def _add_cpu(self, attributes: dict[str, str]) -> str:
         text = attributes.get("numaid", "")
-        node = _int(text, "the topology file gives the CPU no numaid")
+        if "numaid" not in attributes:
+            self._refused = "a cpu element has no numaid, which NCCL does not look up"
+        node = int_or(text, "the topology file gives the CPU no numaid")
         name = f"cpu{text or '?'}"
         if attributes.get("host_hash"):  # a dump of NVLinks across VMs holds the CPUs of each
             name += f"@{attributes['host_hash']}"
@@ -224,63 +246,30 @@ class _Reader:
         match = _BUSID.fullmatch(target)
         if match is None and target != _HIDDEN:
             raise self._bad(f"an nvlink with target {target!r}", 'write it as "0000:53:00.0"')
-        count = _int(attributes.get("count", ""), "the topology file gives no count")
+        count = int_or(attributes.get("count", ""), "the topology file gives no count")
         no_class = Unknown("the topology file gives no tclass") if match else _SWITCH
         peer_class = attributes.get("tclass") or no_class
         peer = f"{int(match[1], 16):04x}:{match[2]}:{match[3]}.{match[4]}" if match else target
         self._nvlinks.append(TopologyNvlink(gpu, peer, count, peer_class))
 
-    def _device(self, address: str) -> PciDevice:
-        parent, attributes = self._pci[address]
-        absent = Unknown("a topology file does not tell")
-
-        def text(name: str) -> str | Unknown:
-            return attributes.get(name) or Unknown(f"the topology file gives no {name}")
-
-        speed = _SPEED.match(attributes.get("link_speed", ""))
-        return PciDevice(
+    def _element(self, address: str) -> Element:
+        above = self._above(address)
+        return Element(
             address=address,
-            parent=parent,
-            kind=_kind(attributes, self._holds.get(address, set())),
-            pci_class=text("class"),
-            vendor=text("vendor"),
-            device=text("device"),
-            subsystem_vendor=text("subsystem_vendor"),
-            subsystem_device=text("subsystem_device"),
-            link_gtps=float(speed[1]) if speed else Unknown("the topology file gives no speed"),
-            link_width=_int(attributes.get("link_width", ""), "the topology file gives no width"),
-            numa_node=self._node(address),
-            rdma_devices=self._nets.get(address, absent),
-            acs=absent,
-            ats=absent,
+            above=above,
+            attributes=self._pci[address][1],
+            holds=frozenset(self._holds.get(address, set())),
+            numa_node=self._roots[above[-1]].numa_node,
+            nets=self._nets.get(address, Unknown("a topology file does not tell")),
         )
 
-    def _node(self, address: str) -> int | Unknown:
+    def _above(self, address: str) -> tuple[str, ...]:
+        found = []
         while address in self._pci:
             address = self._pci[address][0]
-        return self._roots[address].numa_node
+            found.append(address)
+        return tuple(found)
 
     def _bad(self, found: str, cure: str) -> SnapshotError:
         line = self._parser.CurrentLineNumber
         return SnapshotError(f"{self._origin}, line {line}: found {found}; {cure}")
-
-
-def _kind(attributes: dict[str, str], holds: set[str]) -> str:
-    """Tell a GPU from a NIC by what the element holds, as NCCL does, else by its class."""
-    pci_class, vendor = attributes.get("class", ""), attributes.get("vendor") or _NVIDIA
-    if "nic" in holds:
-        return "nic"
-    if "gpu" in holds:
-        return "gpu"
-    if pci_class.startswith("0x03"):  # a server's board has a display controller as well
-        return "gpu" if vendor == _NVIDIA or not pci_class.startswith(_VGA) else "other"
-    if pci_class.startswith("0x02"):
-        return "nic"
-    return "bridge" if pci_class.startswith("0x0604") or "pci" in holds else "other"
-
-
-def _int(text: str, absent: str) -> int | Unknown:
-    try:
-        return int(text)
-    except ValueError:
-        return Unknown(absent)

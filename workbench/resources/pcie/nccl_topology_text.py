@@ -59,7 +59,7 @@ def _pci(
 ) -> Iterator[str]:
     attributes: dict[str, object] = {
         "busid": device.address,
-        "class": _known(device.pci_class) or _CLASSES.get(device.kind),
+        "class": _known(device.pci_class) or _CLASSES.get(str(device.kind)),
         "vendor": device.vendor,
         "device": device.device,
         "subsystem_vendor": device.subsystem_vendor,

@@ -11,15 +11,15 @@ from workbench.resources.nccl_settings import NcclSettings
 from workbench.resources.pcie.distances import all_distances
 from workbench.resources.pcie.gpudirect import judge, peer_memory
 from workbench.resources.pcie.nccl_topology import read_topology
-from workbench.resources.pcie.records import NVML, Distance, Pcie, PciTree
-from workbench.resources.pcie.sysfs import numa_nodes, read_tree
+from workbench.resources.pcie.records import NVML, PairDistance, Pcie, PciTree
+from workbench.resources.pcie.sysfs import device_reader, numa_nodes, read_tree
 from workbench.resources.pcie.topology_state import TopologyFileState
 from workbench.resources.unknown import Unknown
 
 
 def probe_pcie(sysfs: Path, settings: NcclSettings) -> Pcie:
     """Read the trees that this VM has: its topology file's, and sysfs's."""
-    (told, state), seen = _told(settings), read_tree(sysfs)
+    (told, state), seen = _told(settings, sysfs), read_tree(sysfs)
     trees = [tree for tree in (told, seen) if isinstance(tree, PciTree)]
     nodes = numa_nodes(sysfs)
     return Pcie(
@@ -32,13 +32,13 @@ def probe_pcie(sysfs: Path, settings: NcclSettings) -> Pcie:
     )
 
 
-def by_nvml(gpus: Iterable[Gpu], pairs: Iterable[GpuPair]) -> Iterator[Distance]:
+def by_nvml(gpus: Iterable[Gpu], pairs: Iterable[GpuPair]) -> Iterator[PairDistance]:
     """Give the distances of GPUs that the driver tells."""
     addresses = {gpu.index: gpu.pci_address for gpu in gpus}
     for pair in pairs:
         a, b = (addresses.get(index) for index in (pair.first, pair.second))
         if isinstance(a, str) and isinstance(b, str) and isinstance(pair.topology, str):
-            yield Distance(a, b, pair.topology, NVML)
+            yield PairDistance(a, b, pair.topology, NVML)
 
 
 def state_of(told: PciTree) -> TopologyFileState:
@@ -46,7 +46,7 @@ def state_of(told: PciTree) -> TopologyFileState:
     return TopologyFileState("refused" if told.refused else "read", told.refused)
 
 
-def _told(settings: NcclSettings) -> tuple[PciTree | Unknown, TopologyFileState]:
+def _told(settings: NcclSettings, sysfs: Path) -> tuple[PciTree | Unknown, TopologyFileState]:
     path, setting = settings.topology_file()
     if not path.exists():
         if setting is None:
@@ -56,7 +56,7 @@ def _told(settings: NcclSettings) -> tuple[PciTree | Unknown, TopologyFileState]
             why = f"{setting} names {path}, which does not exist: NCCL goes by sysfs"
         return Unknown(why), TopologyFileState(status, why)
     try:
-        told = read_topology(path)
+        told = read_topology(path, device_reader(sysfs))
     except SnapshotError as error:
         why = f"{error}. NCCL reads this file when it starts"
         return Unknown(why), TopologyFileState("broken", why)

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from workbench.resources.distance import Distance
 from workbench.resources.pcie.topology_state import TopologyFileState
 from workbench.resources.unknown import EARLIER, Unknown
 
@@ -35,7 +36,8 @@ class PciDevice:
     parent
         Address of the bridge above, or the name of a `PciRoot`.
     kind
-        ``"gpu"``, ``"nic"``, ``"bridge"`` or ``"other"``.
+        ``"gpu"``, ``"nic"``, ``"bridge"`` or ``"other"``; unknown where a topology file gives
+        no class for it.
     pci_class, vendor, device, subsystem_vendor, subsystem_device
         Numbers as sysfs writes them: ``"0x030200"``, ``"0x10de"``.
     link_gtps
@@ -56,7 +58,7 @@ class PciDevice:
 
     address: str
     parent: str
-    kind: str
+    kind: str | Unknown
     pci_class: str | Unknown
     vendor: str | Unknown
     device: str | Unknown
@@ -129,7 +131,7 @@ class PciTree:
         it stands there: ``name``, ``sm``, ``gdr``, ``speed`` (Mbit/s), and ``c2c`` (the links
         to the CPU of a GPU that is joined to it by C2C).
     refused
-        Of a topology file: why NCCL's own parser stops at it; empty where it does not.
+        Of a topology file: why NCCL stops at it; empty where it does not.
     """
 
     source: str
@@ -161,7 +163,7 @@ class PciTree:
 
 
 @dataclass(frozen=True)
-class Distance:
+class PairDistance:
     """How far two devices are apart over PCIe, by one source.
 
     Attributes
@@ -169,16 +171,14 @@ class Distance:
     a, b
         PCI addresses.
     distance
-        ``"PIX"`` (one PCIe switch), ``"PXB"`` (several), ``"PHB"`` (the CPU's host bridge),
-        ``"NODE"`` (two host bridges of a NUMA node; NCCL calls it PHB), ``"SYS"``
-        (two NUMA nodes), or ``"INTERNAL"`` (two GPUs of one board, by NVML alone).
+        From PIX to SYS, or INTERNAL by NVML.
     source
         One of `SOURCES`.
     """
 
     a: str
     b: str
-    distance: str | Unknown
+    distance: Distance | Unknown
     source: str
 
 
@@ -211,7 +211,7 @@ class Difference:
 
     a: str
     b: str
-    distances: tuple[Distance, ...]
+    distances: tuple[PairDistance, ...]
 
 
 @dataclass(frozen=True)
@@ -236,7 +236,7 @@ class Pcie:
     """
 
     trees: tuple[PciTree, ...]
-    distances: tuple[Distance, ...]
+    distances: tuple[PairDistance, ...]
     gpudirect: tuple[GpuDirect, ...]
     topology_file: str | Unknown
     peer_memory: str | Unknown
@@ -254,12 +254,11 @@ class Pcie:
         tree = self.tree(SYSFS) or next(iter(self.trees), None)
         return () if tree is None else tree.devices
 
-    def between(self, a: str, b: str) -> tuple[Distance, ...]:
+    def between(self, a: str, b: str) -> tuple[PairDistance, ...]:
         """Give what each source says of two PCI addresses, the one NCCL goes by first."""
-        found = [one for one in self.distances if {one.a, one.b} == {a, b}]
-        return tuple(sorted(found, key=lambda one: _rank(one.source)))
+        return self._by_pair.get(frozenset((a, b)), ())
 
-    def distance(self, a: str, b: str) -> Distance | None:
+    def distance(self, a: str, b: str) -> PairDistance | None:
         """Give the distance of two PCI addresses, of the best source that knows it."""
         said = self.between(a, b)
         known = [one for one in said if isinstance(one.distance, str)]
@@ -270,7 +269,7 @@ class Pcie:
 
         NODE and PHB agree: NCCL knows no NODE.
         """
-        pairs: dict[tuple[str, str], list[Distance]] = {}
+        pairs: dict[tuple[str, str], list[PairDistance]] = {}
         for one in self.distances:
             if isinstance(one.distance, str):
                 first, second = sorted((one.a, one.b))
@@ -281,12 +280,21 @@ class Pcie:
             if len({in_nccls_words(one.distance) for one in said}) > 1
         )
 
+    @cached_property
+    def _by_pair(self) -> dict[frozenset[str], tuple[PairDistance, ...]]:
+        # a matrix asks for every pair of devices
+        found: dict[frozenset[str], tuple[PairDistance, ...]] = {}
+        for one in sorted(self.distances, key=lambda distance: _rank(distance.source)):
+            pair = frozenset((one.a, one.b))
+            found[pair] = (*found.get(pair, ()), one)
+        return found
+
 
 def _rank(source: str) -> int:
     return SOURCES.index(source) if source in SOURCES else len(SOURCES)
 
 
-def in_nccls_words(distance: str | Unknown) -> str:
+def in_nccls_words(distance: Distance | Unknown) -> str:
     """Give what NCCL takes a distance for.
 
     NCCL knows no NODE, and no boards of several GPUs. Where it is told the NUMA
@@ -295,4 +303,4 @@ def in_nccls_words(distance: str | Unknown) -> str:
     """
     if isinstance(distance, Unknown):
         return "PHB"
-    return {"NODE": "PHB", "INTERNAL": "PIX"}.get(distance, distance)
+    return {Distance.NODE: "PHB", Distance.INTERNAL: "PIX"}.get(distance, distance.value)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
@@ -37,6 +38,19 @@ def read_tree(sysfs: Path) -> PciTree | Unknown:
         root = path[0].parent.name
         roots.setdefault(root, PciRoot(root, Unknown("sysfs has it for devices only"), {}))
     return PciTree(SYSFS, str(folder), tuple(roots.values()), tuple(devices.values()), (), {})
+
+
+def device_reader(sysfs: Path) -> Callable[[str], PciDevice | None]:
+    """Return a function that reads the device at a PCI address; None where there is none."""
+    rdma = _rdma_devices(sysfs)
+
+    @functools.cache
+    def read(address: str) -> PciDevice | None:
+        folder = sysfs / "bus/pci/devices" / address
+        there = is_pci_address(address) and folder.exists()
+        return _device(folder.resolve(), rdma) if there else None
+
+    return read
 
 
 def numa_nodes(sysfs: Path) -> int:

@@ -14,7 +14,7 @@ class TopologyFileState:
     status
         ``"read"``; ``"none"``: no setting names one, and there is none where NCCL looks;
         ``"missing"``: one is named and not there; ``"broken"``: it is no topology file;
-        ``"refused"``: it is one, but NCCL's own parser stops at it.
+        ``"refused"``: it is one, but NCCL stops at it.
     why
         In plain words; empty where it is read.
     """

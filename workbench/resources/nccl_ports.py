@@ -1,0 +1,125 @@
+"""RDMA ports that NCCL uses in a VM, by its rules and settings.
+
+Every rank of a VM must see the same ports (NVIDIA/nccl#1478), and each of them uses all:
+so ports are excluded for a VM, never chosen for a rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from workbench.resources.nccl_settings import is_on
+from workbench.resources.nics.records import Nic
+from workbench.resources.snapshot import Snapshot
+
+HCA_SETTING = "NCCL_IB_HCA"
+_LAYERS = ("Ethernet", "InfiniBand")
+"""Link layers between which nothing passes; the later one is preferred among equals."""
+
+
+def settings_of(snapshot: Snapshot) -> Mapping[str, str]:
+    """Return NCCL's settings in a VM; none where they are not known."""
+    settings = snapshot.host.nccl_settings
+    return settings if isinstance(settings, Mapping) else {}
+
+
+def tcp_only(settings: Mapping[str, str]) -> tuple[str, str] | None:
+    """Return the setting, with its value, that leaves NCCL only TCP; None if none does."""
+    disabled, net = settings.get("NCCL_IB_DISABLE"), settings.get("NCCL_NET")
+    if disabled is not None and is_on(disabled):
+        return "NCCL_IB_DISABLE", disabled
+    if net is not None and net.lower() == "socket":
+        return "NCCL_NET", net
+    return None
+
+
+def active_ports(snapshot: Snapshot) -> list[Nic]:
+    """Return the RDMA ports that carry data."""
+    return [nic for nic in snapshot.nics if nic.kind == "rdma" and nic.state == "active"]
+
+
+def ports_in_use(snapshot: Snapshot, layer: str | None = None) -> list[Nic]:
+    """Return the ports that NCCL uses in a VM.
+
+    Parameters
+    ----------
+    layer
+        Link layer of the collectives (`common_layer`), for a VM whose settings leave
+        the choice open; None for any.
+    """
+    settings = settings_of(snapshot)
+    if tcp_only(settings):
+        return []
+    chosen = settings.get(HCA_SETTING)
+    if chosen is not None:
+        return [port for port in active_ports(snapshot) if _is_allowed(port, chosen)]
+    excluded = ports_to_exclude(snapshot, layer)
+    return [port for port in active_ports(snapshot) if port not in excluded]
+
+
+def ports_to_exclude(snapshot: Snapshot, layer: str | None = None) -> list[Nic]:
+    """Return ports that must carry no collectives: of another fabric first, then those down."""
+    other = [
+        port
+        for port in active_ports(snapshot)
+        if layer is not None and port.link_layer in _LAYERS and port.link_layer != layer
+    ]
+    down = [
+        nic
+        for nic in snapshot.nics
+        if nic.kind == "rdma" and isinstance(nic.state, str) and nic.state != "active"
+    ]
+    return [*other, *down]
+
+
+def exclusion(snapshot: Snapshot, layer: str | None = None) -> str | None:
+    """Return the value of NCCL_IB_HCA that excludes these ports; None where there is none."""
+    excluded = ports_to_exclude(snapshot, layer)
+    others = {nic.rdma_device for nic in snapshot.nics if nic not in excluded}
+    names = [
+        f"{port.rdma_device}:{port.rdma_port}" if port.rdma_device in others else port.rdma_device
+        for port in excluded
+        if isinstance(port.rdma_device, str)
+    ]
+    return f"^={','.join(str(name) for name in dict.fromkeys(names))}" if names else None
+
+
+def common_layer(snapshots: Iterable[Snapshot]) -> str | None:
+    """Return the link layer on which VMs with RDMA reach each other; None where none is common.
+
+    Where there are two, the one with more bandwidth on the VM that has least of it: the
+    other is for storage or management.
+    """
+    rates: list[dict[str, float]] = []
+    for snapshot in snapshots:
+        found: dict[str, float] = {}
+        for port in active_ports(snapshot):
+            if port.link_layer in _LAYERS:
+                rate = port.rate_gbps if isinstance(port.rate_gbps, float | int) else 0.0
+                found[str(port.link_layer)] = found.get(str(port.link_layer), 0.0) + rate
+        if found:
+            rates.append(found)
+    common = set.intersection(*map(set, rates)) if rates else set()
+    return max(
+        common,
+        key=lambda layer: (min(one[layer] for one in rates), _LAYERS.index(layer)),
+        default=None,
+    )
+
+
+def _is_allowed(port: Nic, value: str) -> bool:
+    """Say whether NCCL_IB_HCA lets NCCL use a port: ``^`` excludes, ``=`` is exact."""
+    text = value
+    excludes = text.startswith("^")
+    text = text[1:] if excludes else text
+    exact = text.startswith("=")
+    entries = [entry for entry in text.removeprefix("=").split(",") if entry]
+    matched = any(_matches(port, entry, exact=exact) for entry in entries)
+    return matched != excludes if entries else True
+
+
+def _matches(port: Nic, entry: str, *, exact: bool) -> bool:
+    name, colon, number = entry.partition(":")
+    device = str(port.rdma_device)
+    named = device == name if exact else device.startswith(name)
+    return named and (not colon or number == str(port.rdma_port))
