@@ -108,6 +108,7 @@ class Recorder:
         self._steps: list[int] = []
         self._backwards = 0
         self._trained = False
+        self._unheard = False
         self._buckets: list[Finishing] = []
         self._waits_for_buckets = False
         self._exposed = 0
@@ -239,6 +240,11 @@ class Recorder:
             self._waits_for_buckets = True
             self.exposed_begins()
 
+    def unheard(self) -> None:
+        """A collective was called that nothing here can time; one of a bucket's hook is no such."""
+        if self._clock.begun and not self._buckets:
+            self._unheard = True
+
     def _end_of_buckets(self) -> None:
         if self._waits_for_buckets:
             self._waits_for_buckets = False
@@ -277,6 +283,12 @@ class Recorder:
         flags = Flag.FIRST_OF_CELL if first else Flag.NONE
         if self._clock.forward_unseen:
             flags |= Flag.FORWARD_UNSEEN
+        if self._unheard:
+            flags |= Flag.UNHEARD
+            self._unheard = False
+        place = self._clock.place_of_other
+        if place:
+            flags |= place
         start, spent, spans = self._clock.step_ended(now)
         # one backward may feed several optimizers, of which this one waited for its own
         done = self._collectives.take()

@@ -237,10 +237,25 @@ def between(iteration: int, first: int | None, last: int | None) -> bool:
 
 def warm(rows: Rows) -> Rows:
     """Return rows without each cell's first iteration, which warms up; all where it is alone."""
-    others = rows[(rows["flags"] & int(Flag.FIRST_OF_CELL)) == 0]
+    others = rows[~first_of_cell(rows)]
     return others if len(others) else rows
+
+
+def first_of_cell(rows: Rows) -> npt.NDArray[np.bool_]:
+    """Return which are the first iteration of their cell."""
+    return has_flag(rows, Flag.FIRST_OF_CELL)
 
 
 def forward_unseen(rows: Rows) -> npt.NDArray[np.bool_]:
     """Return where data and forward cannot be told apart."""
-    return np.asarray((rows["flags"] & int(Flag.FORWARD_UNSEEN)) != 0)
+    return has_flag(rows, Flag.FORWARD_UNSEEN)
+
+
+def communication_unseen(rows: Rows) -> npt.NDArray[np.bool_]:
+    """Return where ranks communicated, and none of it could be timed."""
+    return np.asarray(has_flag(rows, Flag.UNHEARD) & (rows["communication_ns"] == 0))
+
+
+def has_flag(rows: Rows, flag: Flag) -> npt.NDArray[np.bool_]:
+    """Return which rows have a flag."""
+    return np.asarray((rows["flags"] & int(flag)) != 0)
