@@ -30,12 +30,22 @@ class Net(nn.Module):
 model = Net()
 optimizer = hvd.DistributedOptimizer(
     torch.optim.SGD(model.parameters(), lr=1e-3), named_parameters=model.named_parameters())
+class Items(torch.utils.data.Dataset):
+    pause = 0.0
+    def __len__(self): return 1
+    def __getitem__(self, place):
+        if self.pause: nap(self.pause)
+        return torch.ones(32, 128)
+items = Items()
+def loader(pause):
+    items.pause = pause
+    return iter(torch.utils.data.DataLoader(items, batch_size=None))
 def train(n, late=None, where="", when=(), seconds=0.020):
     slept.clear()
     for i in range(n):
         pause = seconds if rank == late and i in when else 0.0
-        if pause and where == "data": nap(pause)
-        x = torch.ones(32, 128)
+        x = next(loader(pause if where == "data" else 0.0))
+        if pause and where == "pause": nap(pause)
         optimizer.zero_grad()
         model.nap = pause if where == "forward" else 0.0
         model(x).sum().backward()
@@ -47,6 +57,8 @@ def train(n, late=None, where="", when=(), seconds=0.020):
 train(5)
 """
 KINDS = {"data": "slow data", "forward": "slow compute", "other": "slow compute"}
+KINDS["pause"] = "slow compute"
+"""Where a rank may be late, and the kind of straggler that makes; a pause is outside any loader."""
 
 
 class Run:
@@ -93,7 +105,8 @@ def test_a_delay_is_named_with_its_rank_phase_and_size(run, where, late):
     found = run.named(first)
     assert found["rank"].tolist() == [late]
     one = found.iloc[0]
-    assert (one["phase"], one["kind"]) == (where, KINDS[where])
+    phase = "other" if where == "pause" else where
+    assert (one["phase"], one["kind"]) == (phase, KINDS[where])
     truth = np.median(slept[late])
     assert one["excess_us"] == pytest.approx(truth, rel=0.1, abs=1_000)
     assert one["late_us"] > truth / 2

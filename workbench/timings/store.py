@@ -79,6 +79,7 @@ class Store:
         self._dropped: dict[int, int] = {}
         self._arrived: dict[tuple[int, int], int] = {}
         self._iterations: dict[tuple[int, int], int] = {}
+        self._unheard: set[int] = set()
         self.forgotten = 0
         self.version = 0
 
@@ -99,6 +100,10 @@ class Store:
     def iterations(self, cell: int, rank: int) -> int:
         """Return how many iterations of a cell a rank has reported."""
         return self._iterations.get((cell, rank), 0)
+
+    def unheard(self, cell: int) -> bool:
+        """Whether a cell communicated within its iterations where nothing can time it."""
+        return cell in self._unheard
 
     def add_layout(self, rank: int, layout: Layout) -> None:
         """Remember a rank's tensors by their number."""
@@ -123,6 +128,8 @@ class Store:
             if layout is not None and record.submitted:
                 self._collectives.append(CollectiveRecord(iteration, record, rank, layout))
                 self._collectives_total += 1
+            if record.flags & Flag.UNHEARD:
+                self._unheard.add(record.cell)
             self._dropped[rank] = record.dropped
             key = (record.cell, rank)
             self._arrived[key] = self._arrived.get(key, 0) + 1

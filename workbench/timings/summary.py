@@ -118,19 +118,24 @@ def warm_note(left_out: int) -> str:
     if not left_out:
         return ""
     if left_out == 1:
-        return "the first iteration is left out: it warms up"
-    return f"the first iterations of {left_out} cells are left out: they warm up"
+        return "The first iteration is left out: it warms up."
+    return f"The first iterations of {left_out} cells are left out: they warm up."
 
 
-def unheard_note(unheard: int, iterations: int) -> str:
-    """Say that communication is not in the figures; empty where all of it was heard."""
-    if not unheard:
-        return ""
-    share = "" if unheard >= iterations else f" in {unheard:,} of {iterations:,} iterations"
-    return (
-        f"Communication by torch.distributed outside DistributedDataParallel is not timed{share}: "
-        "its time is in the other phases."
-    )
+UNHEARD = (
+    "Communication by torch.distributed outside DistributedDataParallel is not timed: its time is "
+    "in the other phases"
+)
+"""What is said of iterations in which ranks communicated where nothing can time it."""
+
+
+def notes(summary: Summary) -> tuple[str, ...]:
+    """Return what a reader must know of the figures: what they leave out, what is not in them."""
+    found = [warm_note(summary.left_out)]
+    if summary.unheard:
+        some = "" if summary.unheard >= summary.iterations else " (in some iterations)"
+        found.append(f"{UNHEARD}{some}.")
+    return tuple(filter(None, found))
 
 
 def _count(rows: Rows) -> int:
