@@ -288,6 +288,7 @@ train(m, optimizer, steps=6); took_first + took
         names = [cell.strip() for cell in head if cell.strip()]
         for name, cell in zip(names[1:], cells[1:], strict=True):
             means.setdefault(name, []).append(float(cell))
+    assert reading.window.rows == len(rows)
     for phase in set(PHASES) - {"copy"}:
         assert np.mean(means[phase]) == pytest.approx(found.phases_us[phase] / 1e3, abs=0.006)
     assert np.mean(means["iteration"]) == pytest.approx(found.iteration_us / 1e3, abs=0.006)
@@ -346,7 +347,7 @@ def test_few_bytes_are_not_told_to_be_halved(fabric):
 def test_the_view_shows_how_far_a_calibration_may_be_off(cluster, trained):
     """The error goes with the bandwidth; an unreliable one is not shown, and says why."""
     trained(HEARD["Horovod"])
-    for times, reliable in (([100, 4_000], True), ([3_000, 500, 4_100], False)):
+    for times, reliable in (([500, 4_100], True), ([3_000, 500, 4_100], False)):
         cluster.fabric = fit([1_000, 100_000, 1_000_000][-len(times) :], times, 2)
         shown = ClusterSource(cluster).summary()
         assert shown.calibrated_error == cluster.fabric.error
@@ -492,9 +493,11 @@ def test_a_planted_straggler_is_found_and_nobody_without_one(trained):
     for late in (0, None, 1, None, 0, None):
         assert time.monotonic() < deadline
         _, rows = trained(f"{LOADING}load_and_train({late})")
-        named = [one for one in find(rows) if one["how_often"] != "one iteration"]
+        # a busy machine makes a rank late for a while, in any phase but the loader's sleep
+        named = [one for one in find(rows) if one["how_often"] == "always"]
         if late is None:
             assert named == []
+            assert "data" not in [one["phase"] for one in find(rows)]
         else:
             assert [(one["rank"], one["phase"]) for one in named] == [(late, "data")]
             assert named[0]["excess_us"] == pytest.approx(20_000, rel=0.15)

@@ -106,12 +106,8 @@ class ClusterSource:
         """Give the newest rows, whole iterations only."""
         timings = self._now()
         total = len(timings)
-        rows = timings.rows(max(0, total - max_rows - self._cluster.n))
-        if len(rows) > max_rows:
-            # the oldest iteration may have lost rows to the limit
-            keep = np.sort(rows["iteration"])[-max_rows]
-            rows = rows[rows["iteration"] > keep]
-        return Window(total, self._data(rows))
+        first, rows = timings.read(max(0, total - max_rows - self._cluster.n))
+        return Window(total, self._data(_whole(rows, max_rows) if first else rows))
 
     def since(self, cursor: int) -> Window | None:
         """Give the rows received after `cursor`; None where they are of another run."""
@@ -234,6 +230,20 @@ class ClusterSource:
         return np.array([table[name] for name in COLUMNS], dtype=np.float32).reshape(
             len(COLUMNS), len(rows)
         )
+
+
+def _whole(rows: Rows, most: int) -> Rows:
+    """Return the newest iterations, `most` rows of them, from one that all ranks have reported.
+
+    Rows come in the order of their arrival, some of a rank together: of the
+    oldest iterations another rank's may not be among them.
+    """
+    numbers, start, counts = np.unique(rows["iteration"], return_index=True, return_counts=True)
+    left = np.cumsum(counts[::-1])[::-1]
+    begins = numbers[(counts >= rows["world_size"][start]) & (left <= most)]
+    if len(begins):
+        return rows[rows["iteration"] >= begins[0]]
+    return rows[rows["iteration"] >= np.sort(rows["iteration"])[-most:][0]]
 
 
 def _known(value: float, why: str = _NOT_YET) -> float | Unknown:
