@@ -45,7 +45,6 @@ def train(n, late=None, where="", when=(), seconds=0.020):
     for i in range(n):
         pause = seconds if rank == late and i in when else 0.0
         x = next(loader(pause if where == "data" else 0.0))
-        if pause and where == "pause": nap(pause)
         optimizer.zero_grad()
         model.nap = pause if where == "forward" else 0.0
         model(x).sum().backward()
@@ -57,8 +56,6 @@ def train(n, late=None, where="", when=(), seconds=0.020):
 train(5)
 """
 KINDS = {"data": "slow data", "forward": "slow compute", "other": "slow compute"}
-KINDS["pause"] = "slow compute"
-"""Where a rank may be late, and the kind of straggler that makes; a pause is outside any loader."""
 
 
 class Run:
@@ -105,8 +102,7 @@ def test_a_delay_is_named_with_its_rank_phase_and_size(run, where, late):
     found = run.named(first)
     assert found["rank"].tolist() == [late]
     one = found.iloc[0]
-    phase = "other" if where == "pause" else where
-    assert (one["phase"], one["kind"]) == (phase, KINDS[where])
+    assert (one["phase"], one["kind"]) == (where, KINDS[where])
     truth = np.median(slept[late])
     assert one["excess_us"] == pytest.approx(truth, rel=0.1, abs=1_000)
     assert one["late_us"] > truth / 2
