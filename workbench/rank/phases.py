@@ -12,6 +12,8 @@ from workbench.rank.device_clock import DeviceClock, Spans
 from workbench.rank.phase import Phase
 from workbench.wire import Flag
 
+_BEFORE_FORWARD, _BEFORE_STEP = int(Flag.OTHER_BEFORE_FORWARD), int(Flag.OTHER_BEFORE_STEP)
+
 
 class PhaseClock:
     """Adds up nanoseconds per phase; `now` is ``time.perf_counter_ns()`` throughout.
@@ -127,12 +129,12 @@ class PhaseClock:
         return start, spent, spans
 
     @property
-    def place_of_other(self) -> Flag:
-        """Where most of the window's `other` lies, as far as that is known."""
+    def place_of_other(self) -> int:
+        """Where most of the window's `other` lies, as far as that is known: a `Flag`, or 0."""
         half = (self._spent[Phase.OTHER] + self._spent[Phase.GAP]) // 2
         if self._before_forward > half:
-            return Flag.OTHER_BEFORE_FORWARD
-        return Flag.OTHER_BEFORE_STEP if self._before_step > half else Flag.NONE
+            return _BEFORE_FORWARD
+        return _BEFORE_STEP if self._before_step > half else 0
 
     def no_step(self, now: int) -> None:
         """The step that has begun had no gradients: it ends no window."""

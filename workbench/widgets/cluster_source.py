@@ -242,8 +242,8 @@ def _whole(rows: Rows, most: int) -> Rows:
     left = np.cumsum(counts[::-1])[::-1]
     begins = numbers[(counts >= rows["world_size"][start]) & (left <= most)]
     if len(begins):
-        return rows[rows["iteration"] >= begins[0]]
-    return rows[rows["iteration"] >= np.sort(rows["iteration"])[-most:][0]]
+        return np.asarray(rows[rows["iteration"] >= begins[0]])
+    return np.asarray(rows[rows["iteration"] >= np.sort(rows["iteration"])[-most:][0]])
 
 
 def _known(value: float, why: str = _NOT_YET) -> float | Unknown:
