@@ -82,7 +82,7 @@ class SyntheticSource:
 
     def _figures(self, rows: np.ndarray) -> Summary:
         if len(rows) == 0:
-            return Summary(*[Unknown("no iteration has arrived yet")] * 11)
+            return Summary(*[Unknown("no iteration has arrived yet")] * 12)
         mean = dict(zip(COLUMNS, rows.mean(axis=0).tolist(), strict=True))
         last = rows[-self.ranks :]
         wait = last[:, COLUMNS.index("wait_us")]
@@ -95,6 +95,7 @@ class SyntheticSource:
             busbw_gbps=mean["busbw_gbps"],
             nominal_gbps=self._nominal,
             calibrated_gbps=self.calibrated,
+            calibrated_error=0.05,
             slowest_rank=float(wait.argmin()),
             slowest_excess_us=float(wait.max()),
             dropped=0.0,
@@ -163,7 +164,8 @@ class SyntheticSource:
         end = (number + 1) * 0.0185 * np.ones(self.ranks)
         head = [np.full(self.ranks, number), np.arange(self.ranks)]
         phases = [data, copy, forward, backward, exposed, optimizer, other]
-        rest = [comm, overlapped, wait, algbw, busbw, end]
+        first = np.full(self.ranks, number == 0)
+        rest = [comm, overlapped, wait, algbw, busbw, end, first]
         return np.stack([*head, total, *phases, *rest], axis=1).tolist()
 
     def _pack(self, rows: list[list[float]]) -> Window:

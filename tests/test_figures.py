@@ -154,7 +154,7 @@ def test_lines_are_those_of_the_fabric():
     fabric = fit([1_000, 1_000_000], [100, 900], 2)
     assert len(sizes_figure(timings).data) == 1
     points, calibrated, nominal = sizes_figure(timings, fabric, 10.0).data
-    assert calibrated.name == "calibrated"
+    assert calibrated.name.startswith("calibrated, ± ")
     assert "ring of 2 at 10 Gbit/s" in nominal.name
     for line, model in (
         (calibrated, fabric.predict_us),
@@ -219,7 +219,7 @@ def test_verbs():
     )
     assert "iteration 3" in waterfall.layout.xaxis.title.text
     assert "iteration time" in ranks.layout.xaxis.title.text
-    assert [trace.name for trace in sizes.data] == ["allreduce", "calibrated"]
+    assert [trace.name for trace in sizes.data] == ["allreduce", "calibrated, ± 0 %"]
 
 
 @pytest.mark.parametrize(

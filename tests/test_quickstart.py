@@ -27,7 +27,7 @@ def test_it_ends_in_the_cost_of_communication(result):
     for _, figures in rows:
         iteration, *phases = [float(word) for word in figures.split()][:7]
         assert sum(phases) == pytest.approx(iteration, abs=0.04)
-    assert "Mean of iterations 0 to 329" in result.summary
+    assert "Mean of iterations 1 to 329" in result.summary
     assert re.search(r"An iteration takes [\d.]+ ms", result.summary)
     assert re.search(r"at [\d.]+ Gbit/s bus bandwidth, 1.20 MB in 6 tensors", result.summary)
 

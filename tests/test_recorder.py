@@ -238,7 +238,8 @@ def test_phases_on_a_gpu_are_those_of_its_stream():
     held, deliver = [], ring.recorder._deliver
     ring.recorder._deliver = held.append
     for _ in range(4):
-        stream.now += 30  # the loader; the GPU has 14 ms of work left of the step before
+        stream.now += 30  # the loader; the GPU has 16 ms of work left of the step before
+        ring.recorder.loaded(time.perf_counter_ns() - 10**9)
         ring.recorder.copy_begins()
         stream.work(2)
         ring.recorder.copy_ends()

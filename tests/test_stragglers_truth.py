@@ -30,12 +30,21 @@ class Net(nn.Module):
 model = Net()
 optimizer = hvd.DistributedOptimizer(
     torch.optim.SGD(model.parameters(), lr=1e-3), named_parameters=model.named_parameters())
+class Items(torch.utils.data.Dataset):
+    pause = 0.0
+    def __len__(self): return 1
+    def __getitem__(self, place):
+        if self.pause: nap(self.pause)
+        return torch.ones(32, 128)
+items = Items()
+def loader(pause):
+    items.pause = pause
+    return iter(torch.utils.data.DataLoader(items, batch_size=None))
 def train(n, late=None, where="", when=(), seconds=0.020):
     slept.clear()
     for i in range(n):
         pause = seconds if rank == late and i in when else 0.0
-        if pause and where == "data": nap(pause)
-        x = torch.ones(32, 128)
+        x = next(loader(pause if where == "data" else 0.0))
         optimizer.zero_grad()
         model.nap = pause if where == "forward" else 0.0
         model(x).sum().backward()

@@ -111,13 +111,14 @@ for _ in range(6):
     for rank in (0, 1):
         assert least.loc[rank, "forward_us"] == pytest.approx(21_000, abs=SLACK_US)
         assert least.loc[rank, "backward_us"] == pytest.approx(31_000, abs=SLACK_US)
-        assert least.loc[rank, "other_us"] == pytest.approx(11_000, abs=SLACK_US)
-    assert least.loc[1, "data_us"] == pytest.approx(51_000, abs=SLACK_US)
-    assert least.loc[0, "data_us"] < SLACK_US
+    # no loader was seen: what is slept before the forward is no data loading
+    assert least.loc[0, "other_us"] == pytest.approx(11_000, abs=SLACK_US)
+    assert least.loc[1, "other_us"] == pytest.approx(61_000, abs=SLACK_US)
+    assert (table["data_us"] == 0).all()
 
 
 def test_a_rank_that_is_late_is_named_with_its_phase(fresh):
-    """A rank that loads 80 ms longer: the other waits that long, and the rank is named."""
+    """A rank that pauses for 80 ms: the other waits that long, and the rank is named."""
     cluster, frame = fresh
     cluster.run(
         MODEL
@@ -131,7 +132,7 @@ def test_a_rank_that_is_late_is_named_with_its_phase(fresh):
     assert waits[1] < 20_000
     named = cluster.timings.stragglers()
     found = named[named["last_iteration"] >= table["iteration"].min()].iloc[-1]
-    assert (found["rank"], found["phase"]) == (1, "data")
+    assert (found["rank"], found["phase"]) == (1, "other")
     assert found["excess_us"] == pytest.approx(80_000, abs=20_000)
     summary = cluster.timings.summary(latest=8)
     assert summary.slowest_rank == 1

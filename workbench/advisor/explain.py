@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -11,8 +12,9 @@ import numpy as np
 from workbench.errors import UsageError
 from workbench.timings import Summary, stragglers
 from workbench.timings.lateness import waiting_us
-from workbench.timings.store import Rows
+from workbench.timings.store import Rows, has_flag, warm
 from workbench.timings.summary import summarize
+from workbench.wire import Flag
 
 if TYPE_CHECKING:
     from workbench.cluster import Cluster
@@ -20,6 +22,12 @@ if TYPE_CHECKING:
 
 WORTH_SHARE = 0.01
 """Causes below this share of the iteration are not worth a line."""
+OTHER_SHARE = 0.1
+"""Time in no phase of training is worth one from this share on."""
+SLOW_GBPS = 1.0
+"""What a link gives at the least: where bytes take little at that, it is not bytes that cost."""
+LITTLE = 0.2
+"""Bytes that take less than this share of a time are not its cause."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +43,8 @@ class Cause:
     cure
         What would help.
     saving_us
-        Predicted saving per iteration, an upper bound where `bound` is true.
+        Predicted saving per iteration, an upper bound where `bound` is true; NaN where it
+        cannot be told.
     saving_share
         The same as a share of the iteration.
     bound
@@ -51,9 +60,17 @@ class Cause:
 
 
 _CURES = {
+    "other": "see what it does between a step and the next forward, or before a step: "
+    "a checkpoint, logging, a data source that is no DataLoader",
     "slow data": "its loader is slower than the others': look at its disk, its workers, its share",
     "slow compute": "it computes more, or on a slower or busier VM: look at its batches and load",
 }
+
+
+_SELDOM = (
+    "communicate less often: a larger batch, or gradients of several batches at once "
+    "(backward_passes_per_step, no_sync)"
+)
 
 
 def explain(cluster: Cluster, latest: int | None = None) -> list[Cause]:
@@ -81,12 +98,14 @@ def explain(cluster: Cluster, latest: int | None = None) -> list[Cause]:
             "train in a %%distributed cell first"
         )
     causes = [
+        *_unheard(summary),
         *_late(summary, rows),
         *_communication(summary, cluster.fabric, rows),
         *_data(summary),
+        *_other(summary, rows),
     ]
-    worth = [cause for cause in causes if cause.saving_share >= WORTH_SHARE]
-    return sorted(worth, key=lambda cause: -cause.saving_us)
+    worth = [cause for cause in causes if not cause.saving_share < WORTH_SHARE]
+    return sorted(worth, key=lambda cause: (not math.isnan(cause.saving_us), -cause.saving_us))
 
 
 def _cause(
@@ -106,15 +125,44 @@ def _late(summary: Summary, rows: Rows) -> Iterator[Cause]:
             evidence = f"collectives take {excess / 1e3:.2f} ms longer"
         else:
             name = f"waiting for rank {found['rank']}"
-            evidence = (
-                f"its {found['phase']} takes {found['excess_us'] / 1e3:.2f} ms longer, for which "
-                f"the others wait {excess / 1e3:.2f} ms"
+            evidence = _lateness(found["phase"], found["excess_us"], excess)
+            cure = _CURES.get(found["phase"]) or _CURES.get(
+                found["kind"], "timings.stragglers() and timings.arrivals() say more"
             )
-            cure = _CURES.get(found["kind"], "timings.stragglers() and timings.arrivals() say more")
         when = "throughout" if found["how_often"] == "always" else found["how_often"]
         yield _cause(
             summary, name, f"{found['kind']}, {when}: {evidence}", cure, excess * share, bound=True
         )
+
+
+def _lateness(phase: str, excess_us: float, late_us: float) -> str:
+    """Say what a rank does longer than the others, and for how much of that they wait."""
+    wait = f"for which the others wait {late_us / 1e3:.2f} ms"
+    if phase == stragglers.UNKNOWN:
+        return (
+            f"it has its gradients ready {excess_us / 1e3:.2f} ms later than the others, who wait "
+            "for it, and none of its phases takes so much longer"
+        )
+    what = "time outside all phases (other)" if phase == "other" else phase
+    return f"its {what} takes {excess_us / 1e3:.2f} ms longer, {wait}"
+
+
+def _unheard(summary: Summary) -> Iterator[Cause]:
+    """Communication that no figure has."""
+    if not summary.unheard:
+        return
+    where = "every iteration" if summary.unheard >= summary.iterations else "some iterations"
+    if 0 < summary.unheard < summary.iterations:
+        where = f"{summary.unheard:,} of {summary.iterations:,} iterations"
+    yield _cause(
+        summary,
+        "communication that is not timed",
+        f"in {where} torch.distributed communicates outside DistributedDataParallel (a call in "
+        "the script, FSDP, ZeRO): its time is in the other phases, and its bytes are not counted",
+        "only Horovod's collectives and DistributedDataParallel's buckets are timed",
+        math.nan,
+        bound=True,
+    )
 
 
 def _communication(summary: Summary, fabric: FittedFabric | None, rows: Rows) -> Iterator[Cause]:
@@ -126,18 +174,30 @@ def _communication(summary: Summary, fabric: FittedFabric | None, rows: Rows) ->
         f"({summary.exposed_share:.0%}): {summary.bytes / 1e6:.2f} MB at "
         f"{summary.busbw_gbps:.2f} Gbit/s bus bandwidth"
     )
-    if fabric is None:
-        evidence += "; what the fabric could give is not known: cluster.calibrate() measures it"
+    if fabric is None or not fabric.reliable:
+        why = "cluster.calibrate() measures it" if fabric is None else fabric.caveat
+        evidence += f"; what the fabric could give is not known: {why}"
         cure = "hide it behind compute (a larger batch), or send less (fp16 compression)"
+        if summary.bytes * 8 / (SLOW_GBPS * 1e3) < LITTLE * exposed:
+            cure = f"so few bytes do not cost that: {_SELDOM}"
         yield _cause(summary, "exposed communication", evidence, cure, exposed, bound=True)
         return
-    should = fabric.predict_us(summary.bytes)
-    evidence += f"; this fabric gives such an allreduce in {should / 1e3:.2f} ms"
-    saved = min(exposed, should - fabric.predict_us(summary.bytes / 2))
-    cure = "halve the bytes: hvd.DistributedOptimizer(compression=hvd.Compression.fp16)"
-    yield _cause(summary, "bytes on the wire", evidence, cure, saved, bound=False)
-    waited = np.nan_to_num(waiting_us(rows))
-    over = min(exposed, summary.communication_us - float(waited.mean()) - should)
+    should, sending = fabric.predict_us(summary.bytes), fabric.us_per_byte * summary.bytes
+    evidence += (
+        f"; this fabric gives such an allreduce in {should / 1e3:.2f} ms "
+        f"(\u00b1 {fabric.error:.0%}), {fabric.fixed_us / 1e3:.2f} ms of it whatever its size"
+    )
+    if sending >= LITTLE * should:
+        saved = min(exposed, sending / 2)
+        cure = "halve the bytes: hvd.DistributedOptimizer(compression=hvd.Compression.fp16)"
+        yield _cause(summary, "bytes on the wire", evidence, cure, saved, bound=False)
+    else:
+        saved = min(exposed, fabric.fixed_us)
+        yield _cause(summary, "latency of communication", evidence, _SELDOM, saved, bound=True)
+    waited = np.nan_to_num(waiting_us(warm(rows)))
+    # what lies within the calibration's error is no finding
+    least = should * (1 + fabric.error)
+    over = min(exposed, summary.communication_us - float(waited.mean()) - least)
     cure = "see who else uses the network, and the NICs' counters; fewer, larger collectives"
     yield _cause(summary, "communication slower than the fabric", evidence, cure, over, bound=True)
 
@@ -154,3 +214,41 @@ def _data(summary: Summary) -> Iterator[Cause]:
         loading,
         bound=True,
     )
+
+
+def _other(summary: Summary, rows: Rows) -> Iterator[Cause]:
+    """Time in no phase of training, and what is known of its place."""
+    other = summary.phases_us["other"]
+    if not other >= OTHER_SHARE * summary.iteration_us:
+        return
+    evidence = f"{other / 1e3:.2f} ms an iteration lie in no phase of training, {_place(rows)}"
+    if summary.unheard:
+        evidence += "; communication that is not timed may be a part of it"
+    yield _cause(
+        summary,
+        "time in no phase (other)",
+        evidence,
+        "see what the loop does there: a pause, logging, a checkpoint, an evaluation, or a data "
+        "source that is no DataLoader (a DataLoader with num_workers loads ahead)",
+        other,
+        bound=True,
+    )
+
+
+def _place(rows: Rows) -> str:
+    """Say where most of `other` lies."""
+    rows = warm(rows)
+    half = rows["other_ns"].sum() / 2
+    for flag, words in _PLACES.items():
+        if rows["other_ns"][has_flag(rows, flag)].sum() > half:
+            return words
+    return "such as an evaluation between the steps"
+
+
+_PLACES = {
+    Flag.FORWARD_UNSEEN: "for no module's forward was seen: loading and forward are in it",
+    Flag.OTHER_BEFORE_FORWARD: (
+        "most of it between optimizer.step() and the next forward, outside any DataLoader"
+    ),
+    Flag.OTHER_BEFORE_STEP: "most of it between the backward and optimizer.step()",
+}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING
 
 from workbench.cluster.sink import TextSink
@@ -19,14 +20,18 @@ REPETITIONS = 20
 _SWEEP = """
 def _workbench_sweep(sizes, repetitions):
     import time, torch
+    on = torch.device(device)
+    finish = torch.cuda.synchronize if on.type == "cuda" else lambda _: None
     times = []
     for size in sizes:
-        tensor = torch.zeros(size // 4)
+        tensor = torch.zeros(size // 4, device=on)
         taken = []
         for turn in range(repetitions + 2):
+            finish(on)
             hvd.barrier()
             began = time.perf_counter()
             hvd.allreduce_(tensor, op=hvd.Sum, name=f"workbench.sweep.{{size}}")
+            finish(on)
             taken.append(time.perf_counter() - began)
         times.append(sorted(taken[2:])[repetitions // 2] * 1e6)
     return times
@@ -35,10 +40,17 @@ _workbench_sweep({sizes}, {repetitions})
 
 
 def measure(cluster: Cluster) -> FittedFabric:
-    """Sweep allreduces over all ranks, and fit a line to the medians of the slowest rank."""
+    """Sweep allreduces over all ranks, and fit a line to the medians of the slowest rank.
+
+    The tensors are on each rank's `device`. A line that does not describe what
+    was measured is said in a warning, and is not used for advice.
+    """
     if cluster.n < 2:
         raise UsageError("a calibration was asked for on 1 rank: it takes at least 2")
     source = _SWEEP.format(sizes=SIZES_BYTES, repetitions=REPETITIONS)
     by_rank = cluster.run(source, sink=TextSink()).values.values()
     slowest = [max(times) for times in zip(*by_rank, strict=True)]
-    return fit(list(SIZES_BYTES), slowest, cluster.n)
+    fabric = fit(list(SIZES_BYTES), slowest, cluster.n)
+    if not fabric.reliable:
+        warnings.warn(fabric.caveat, UserWarning, stacklevel=3)
+    return fabric

@@ -8,6 +8,9 @@ import numpy as np
 
 from workbench.errors import UsageError
 
+UNRELIABLE = 0.5
+"""A line that is further than this from one of the times that it was fitted to predicts nothing."""
+
 
 @dataclass(frozen=True)
 class FittedFabric:
@@ -33,6 +36,21 @@ class FittedFabric:
     error: float
     sizes_bytes: tuple[int, ...]
     measured_us: tuple[float, ...]
+
+    @property
+    def reliable(self) -> bool:
+        """Whether the line describes what was measured, so that advice may rest on it."""
+        return self.error <= UNRELIABLE
+
+    @property
+    def caveat(self) -> str:
+        """Why predictions are not used, or an empty string."""
+        if self.reliable:
+            return ""
+        return (
+            f"calibration is unreliable (error {self.error:.0%}): "
+            "run cluster.calibrate() again on an idle cluster"
+        )
 
     def predict_us(self, size: float) -> float:
         """Return what an allreduce of `size` bytes should take."""

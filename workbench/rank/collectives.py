@@ -200,9 +200,10 @@ class Collectives:
         if place is None:
             return
         now = perf_counter_ns()
-        if not self._all.finished[place]:
-            self._all.finished[place] = finished or now
-            self._all.unfinished[place] = max(self._all.unfinished[place], finished)
+        if finished:  # better known than by a poll that came later
+            self._all.finished[place] = self._all.unfinished[place] = finished
+        elif not self._all.finished[place]:
+            self._all.finished[place] = now
         # others may have travelled in the same buffer
         self._look(now)
 

@@ -2,11 +2,15 @@
 
 A DDP model has room for one communication hook. Ours stands there and calls the
 user's, whenever that is registered, or else what DDP does without one.
+
+Other communication by torch.distributed (a call in the script, FSDP, ZeRO) is
+not timed; that there was some is noted, so that it is not taken for none.
 """
 
 from __future__ import annotations
 
 import itertools
+import sys
 import weakref
 from collections.abc import Callable
 from time import perf_counter_ns
@@ -30,6 +34,23 @@ _SENDERS = {
     "all_to_all_single": 1,
 }
 """Functions by which a user's hook may send a bucket, and which argument goes on the wire."""
+
+_COLLECTIVES = (
+    "_allgather_base", "_reduce_scatter_base", "all_gather_single", "all_gather_single_coalesced",
+    "all_to_all_single", "allgather", "allgather_coalesced", "allgather_into_tensor_coalesced",
+    "allreduce", "allreduce_coalesced", "alltoall", "alltoall_base", "broadcast", "gather", "recv",
+    "recv_anysource", "reduce", "reduce_scatter", "reduce_scatter_single",
+    "reduce_scatter_single_coalesced", "reduce_scatter_tensor_coalesced", "scatter", "send",
+)  # fmt: skip
+"""Methods of a process group, in any version of PyTorch, that every Python caller goes through."""
+_FUNCTIONAL = (
+    "all_gather_tensor", "all_gather_tensor_autograd", "all_gather_into_tensor_coalesced",
+    "all_reduce", "all_reduce_coalesced", "all_to_all_single", "all_to_all_single_autograd",
+    "broadcast", "permute_tensor", "reduce_scatter_tensor", "reduce_scatter_tensor_autograd",
+    "reduce_scatter_tensor_coalesced",
+)  # fmt: skip
+"""Functions that go past the process group's methods; tensor parallelism uses them."""
+_FUNCTIONAL_MODULE = "torch.distributed._functional_collectives"
 
 
 class Bucket:
@@ -73,6 +94,7 @@ class DDPHooks:
         self._patches = Patches()
         self._models: dict[int, _Model] = {}
         self._sent: list[int] | None = None
+        self._functional = False
 
     def install(self) -> None:
         """Start to listen; models wrapped before are not heard."""
@@ -82,15 +104,44 @@ class DDPHooks:
         replace(DistributedDataParallel, "__init__", self._new_model)
         replace(dist, "_register_comm_hook", self._register)
         replace(dist, "_register_builtin_comm_hook", self._register_builtin)
+        replace(dist, "init_process_group", self._init_process_group)
         for name, place in _SENDERS.items():
             replace(dist, name, self._count(place))
+        for name in _COLLECTIVES:
+            if hasattr(dist.ProcessGroup, name):
+                replace(dist.ProcessGroup, name, self._note)
 
     def remove(self) -> None:
         """Stop to listen and put everything back; models keep a hook that does nothing more."""
         self._patches.undo()
+        self._functional = False
 
     def begin_cell(self) -> None:
-        """Nothing to do: models keep their hooks from one cell to the next."""
+        """Listen to what has been imported since; models keep their hooks between cells."""
+        module = sys.modules.get(_FUNCTIONAL_MODULE)
+        if module is None or self._functional:
+            return
+        self._functional = True
+        for name in _FUNCTIONAL:
+            if hasattr(module, name):
+                self._patches.replace(module, name, self._note)
+
+    def _init_process_group(self, original: Callable[..., None]) -> Callable[..., None]:
+        def init_process_group(*args: Any, **kwargs: Any) -> None:
+            original(*args, **kwargs)
+            self.begin_cell()
+
+        return init_process_group
+
+    def _note(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a collective that nothing times as one that is noted."""
+
+        def collective(*args: Any, **kwargs: Any) -> Any:
+            if self._sent is None:
+                self._recorder.unheard()
+            return original(*args, **kwargs)
+
+        return collective
 
     def _new_model(self, original: Callable[..., None]) -> Callable[..., None]:
         def __init__(ddp: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
@@ -155,15 +206,15 @@ class DDPHooks:
         try:
             future = model.hook(model.state, bucket)
             size = sum(self._sent)
+            buffer = bucket.buffer()
+            if isinstance(future, torch._C.Future):  # also the base class, which PyTorch returns
+                handle.follow(future, gpu=buffer.is_cuda)
+            else:
+                handle.finished = perf_counter_ns()
+            operation = model.operation(bucket, size or buffer.nbytes)
+            self._recorder.bucket_submitted(operation, handle, began, last=bucket.is_last())
         finally:
             self._sent = None
-        buffer = bucket.buffer()
-        if isinstance(future, torch.futures.Future):
-            handle.follow(future, gpu=buffer.is_cuda)
-        else:
-            handle.finished = perf_counter_ns()
-        operation = model.operation(bucket, size or buffer.nbytes)
-        self._recorder.bucket_submitted(operation, handle, began, last=bucket.is_last())
         return future
 
 

@@ -35,6 +35,7 @@ class Spans:
         self._start = start
         self._phases: list[Phase] = []
         self._ends: list[Event] = []
+        self._loaded: dict[int, float] = {}
 
     def __len__(self) -> int:
         """Return how many phases have ended."""
@@ -45,11 +46,18 @@ class Spans:
         self._phases.append(phase)
         self._ends.append(end)
 
-    def settle(self, phase: Phase, start: int = 0, stop: int | None = None) -> None:
-        """What was a gap is known to have been a phase; of those from `start` to `stop`."""
-        for place, found in enumerate(self._phases[start:stop], start):
+    def settle(self, phase: Phase, start: int = 0) -> None:
+        """What was a gap is known to have been a phase; of those from `start` on."""
+        for place, found in enumerate(self._phases[start:], start):
             if found is Phase.GAP:
                 self._phases[place] = phase
+
+    def settle_gap(self, loaded: float) -> None:
+        """Of every gap so far a share of `loaded` was data loading, and the rest something else."""
+        for place, found in enumerate(self._phases):
+            if found is Phase.GAP:
+                self._phases[place] = Phase.OTHER
+                self._loaded[place] = loaded
 
     @property
     def end(self) -> Event:
@@ -64,8 +72,11 @@ class Spans:
     def take(self) -> list[int]:
         """Return nanoseconds for each of `DATA` to `OTHER`, and give the events back."""
         spent, last = [0] * Phase.GAP, self._start
-        for phase, end in zip(self._phases, self._ends, strict=True):
-            spent[min(phase, Phase.OTHER)] += round(last.elapsed_time(end) * 1e6)
+        for place, (phase, end) in enumerate(zip(self._phases, self._ends, strict=True)):
+            took = round(last.elapsed_time(end) * 1e6)
+            data = round(took * self._loaded.get(place, 0.0))
+            spent[Phase.DATA] += data
+            spent[min(phase, Phase.OTHER)] += took - data
             last = end
         self._pool.extend([self._start, *self._ends[:-1]])
         return spent

@@ -18,6 +18,11 @@ from workbench.rank.phase import Phase
 from workbench.rank.phases import PhaseClock
 from workbench.wire import Flag
 
+# numbers: an enumeration's members take longer to join, and this is between two iterations
+_FIRST_OF_CELL, _FORWARD_UNSEEN, _UNHEARD = map(
+    int, (Flag.FIRST_OF_CELL, Flag.FORWARD_UNSEEN, Flag.UNHEARD)
+)
+
 
 class Finishing(Hashable, Protocol):
     """A bucket under way; `finished` is 0 until it is known when it was."""
@@ -32,7 +37,7 @@ class Part:
     start: int
     end: int
     spent: list[int]
-    flags: Flag
+    flags: int
     collectives: Collected
     waits: list[tuple[int, int]]
     spans: Spans | None = None
@@ -108,6 +113,7 @@ class Recorder:
         self._steps: list[int] = []
         self._backwards = 0
         self._trained = False
+        self._unheard = False
         self._buckets: list[Finishing] = []
         self._waits_for_buckets = False
         self._exposed = 0
@@ -239,6 +245,11 @@ class Recorder:
             self._waits_for_buckets = True
             self.exposed_begins()
 
+    def unheard(self) -> None:
+        """A collective was called that nothing here can time; one of a bucket's hook is no such."""
+        if self._clock.begun and not self._buckets:
+            self._unheard = True
+
     def _end_of_buckets(self) -> None:
         if self._waits_for_buckets:
             self._waits_for_buckets = False
@@ -274,9 +285,14 @@ class Recorder:
 
     def _take_part(self, now: int) -> Part:
         first = self._clock.first
-        flags = Flag.FIRST_OF_CELL if first else Flag.NONE
+        flags = self._clock.place_of_other
+        if first:
+            flags |= _FIRST_OF_CELL
         if self._clock.forward_unseen:
-            flags |= Flag.FORWARD_UNSEEN
+            flags |= _FORWARD_UNSEEN
+        if self._unheard:
+            flags |= _UNHEARD
+            self._unheard = False
         start, spent, spans = self._clock.step_ended(now)
         # one backward may feed several optimizers, of which this one waited for its own
         done = self._collectives.take()

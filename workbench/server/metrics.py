@@ -62,7 +62,7 @@ _GAUGES = (
     ),
     _Family(
         "algorithm_bandwidth_bits_per_second",
-        "Bytes over communication time of the latest iterations.",
+        "All bytes over all communication time of the latest iterations.",
         ("latest", "algbw_gbps"),
         _GIGA,
     ),

@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 Values = npt.NDArray[np.float64]
 
 _KEYS = frozenset({"iteration", "rank"})
-_NORMAL_IQR = 1.349
-"""Interquartile range of a normal distribution with a standard deviation of 1."""
+_BANDWIDTHS = frozenset({"algbw_gbps", "busbw_gbps"})
 
 
 @dataclass(frozen=True)
@@ -32,17 +31,17 @@ class Difference:
     figure
         A column of `to_frame`; its ending is its unit.
     a, b
-        Medians over iterations of means over ranks.
+        Means over iterations and ranks, as in a `Summary`; of a bandwidth, by the time that
+        the communication took.
     a_spread, b_spread
-        Interquartile ranges over the iterations.
+        Standard deviations over the iterations.
     difference
         `b` minus `a`.
     uncertainty
         Half the 95 % interval of `difference`, from the spreads and the numbers
         of iterations: 1.96 times the standard error of a difference of two
-        medians, each sqrt(pi / 2) sigma / sqrt(n), sigma = spread / 1.349
-        (the large-sample error for normal values). Neighbouring iterations are
-        not independent, so it is the least that it can be.
+        means, each spread / sqrt(n). Neighbouring iterations are not
+        independent, so it is the least that it can be.
     """
 
     figure: str
@@ -67,14 +66,16 @@ class Comparison:
     ----------
     names
         What the two are called.
-    iterations, ranks
-        Of both: how many iterations the figures cover, and of how many ranks.
+    iterations, left_out, ranks
+        Of both: how many iterations the figures cover, how many first ones of cells they leave
+        out, and of how many ranks they are.
     differences
         One per figure that both have.
     """
 
     names: tuple[str, str]
     iterations: tuple[int, int]
+    left_out: tuple[int, int]
     ranks: tuple[int, int]
     differences: tuple[Difference, ...]
 
@@ -106,11 +107,15 @@ def compare(a: Rows, b: Rows, names: tuple[str, str]) -> Comparison:
     return Comparison(
         names,
         (_count(left, "iteration"), _count(right, "iteration")),
+        (
+            _count(a, "iteration") - _count(left, "iteration"),
+            _count(b, "iteration") - _count(right, "iteration"),
+        ),
         (_count(left, "rank"), _count(right, "rank")),
         tuple(
             _difference(figure, values, others[figure])
             for figure, values in figures.items()
-            if len(values) and len(others[figure])
+            if len(values[0]) and len(others[figure][0])
         ),
     )
 
@@ -119,34 +124,31 @@ def _count(rows: Rows, column: str) -> int:
     return len(np.unique(rows[column]))
 
 
-def _figures(rows: Rows) -> dict[str, Values]:
-    """Return each figure's means over ranks, of the iterations that know it."""
+def _figures(rows: Rows) -> dict[str, tuple[Values, Values]]:
+    """Return each figure's means over ranks of the iterations that know it, and their weights."""
     _, place = np.unique(rows["iteration"], return_inverse=True)
-    return {
-        name: _means(np.asarray(values, dtype=np.float64), place)
-        for name, values in columns(rows).items()
-        if name not in _KEYS
-    }
+    table = columns(rows)
+    time_us = np.nan_to_num(table["communication_us"])
+    found = {}
+    for name, values in table.items():
+        if name not in _KEYS:
+            weights = time_us if name in _BANDWIDTHS else np.ones(len(rows))
+            found[name] = _means(np.asarray(values, dtype=np.float64), weights, place)
+    return found
 
 
-def _means(values: Values, place: Any) -> Values:
-    known = ~np.isnan(values)
-    counts = np.bincount(place[known])
-    sums = np.bincount(place[known], values[known])
-    return np.asarray(sums[counts > 0] / counts[counts > 0])
+def _means(values: Values, weights: Values, place: Any) -> tuple[Values, Values]:
+    known = ~np.isnan(values) & (weights > 0)
+    counts = np.bincount(place[known], weights[known])
+    sums = np.bincount(place[known], values[known] * weights[known])
+    some = counts > 0
+    return np.asarray(sums[some] / counts[some]), np.asarray(counts[some])
 
 
-def _difference(figure: str, a: Values, b: Values) -> Difference:
-    middle, spread = float(np.median(a)), _spread(a)
-    other, other_spread = float(np.median(b)), _spread(b)
-    error = math.hypot(_error(spread, len(a)), _error(other_spread, len(b)))
-    return Difference(figure, middle, spread, other, other_spread, other - middle, 1.96 * error)
-
-
-def _spread(values: Values) -> float:
-    low, high = np.percentile(values, [25, 75])
-    return float(high - low)
-
-
-def _error(spread: float, count: int) -> float:
-    return math.sqrt(math.pi / 2 / count) * spread / _NORMAL_IQR
+def _difference(figure: str, a: tuple[Values, Values], b: tuple[Values, Values]) -> Difference:
+    (mean, spread), (other, other_spread) = (
+        (float(np.average(values, weights=weights)), float(np.std(values)))
+        for values, weights in (a, b)
+    )
+    error = math.hypot(spread / math.sqrt(len(a[0])), other_spread / math.sqrt(len(b[0])))
+    return Difference(figure, mean, spread, other, other_spread, other - mean, 1.96 * error)

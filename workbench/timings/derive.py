@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from workbench.timings.lateness import waiting_us
-from workbench.timings.store import PHASES, Rows, forward_unseen
+from workbench.timings.store import PHASES, Rows, communication_unseen, forward_unseen
 
 Column = npt.NDArray[Any]
 
@@ -18,12 +18,14 @@ def columns(rows: Rows) -> dict[str, Column]:
 
     ``algbw`` is bytes over communication time, ``busbw`` that times
     2(n-1)/n for n ranks (nccl-tests, PERFORMANCE.md); Gbit/s are 10^9 bits/s.
-    NaN stands where there is nothing to divide, or where it is not known.
+    NaN where there is nothing to divide, or where it is not known: what a rank
+    communicated that nothing could time is in its other phases.
     """
     micro = {f"{phase}_us": rows[f"{phase}_ns"] / 1e3 for phase in PHASES}
     unseen = forward_unseen(rows)
     for name in ("data_us", "forward_us"):
         micro[name] = np.where(unseen, np.nan, micro[name])
+    silent = communication_unseen(rows)
     communication = rows["communication_ns"]
     some = communication > 0
     algbw = _divide(rows["bytes"] * 8.0, communication, some)
@@ -35,10 +37,10 @@ def columns(rows: Rows) -> dict[str, Column]:
         "data_us": micro["data_us"],
         "forward_us": micro["forward_us"],
         "backward_us": micro["backward_us"],
-        "communication_us": communication / 1e3,
-        "exposed_us": micro["exposed_us"],
+        "communication_us": np.where(silent, np.nan, communication / 1e3),
+        "exposed_us": np.where(silent, np.nan, micro["exposed_us"]),
         "optimizer_us": micro["optimizer_us"],
-        "wait_us": waiting_us(rows),
+        "wait_us": np.where(silent, np.nan, waiting_us(rows)),
         "bytes": rows["bytes"],
         "tensors": rows["tensors"],
         "algbw_gbps": algbw,
@@ -47,6 +49,19 @@ def columns(rows: Rows) -> dict[str, Column]:
         "other_us": micro["other_us"],
         "copy_us": micro["copy_us"],
     }
+
+
+def bandwidth_gbps(rows: Rows, *, bus: bool) -> float:
+    """Return the algorithm or bus bandwidth of rows together: all bytes over all their time.
+
+    That is the mean of single ones by the time that each took. NaN where
+    nothing was communicated.
+    """
+    n = np.maximum(rows["world_size"], 1)
+    bits = rows["bytes"] * 8.0 * (2 * (n - 1) / n if bus else 1.0)
+    some = rows["communication_ns"] > 0
+    time_ns = rows["communication_ns"][some].sum()
+    return float(bits[some].sum() / time_ns) if time_ns else float("nan")
 
 
 def bus_factor(kind: str, ranks: int) -> float:

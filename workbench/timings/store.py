@@ -79,6 +79,7 @@ class Store:
         self._dropped: dict[int, int] = {}
         self._arrived: dict[tuple[int, int], int] = {}
         self._iterations: dict[tuple[int, int], int] = {}
+        self._unheard: set[int] = set()
         self.forgotten = 0
         self.version = 0
 
@@ -99,6 +100,10 @@ class Store:
     def iterations(self, cell: int, rank: int) -> int:
         """Return how many iterations of a cell a rank has reported."""
         return self._iterations.get((cell, rank), 0)
+
+    def unheard(self, cell: int) -> bool:
+        """Whether a cell communicated within its iterations where nothing can time it."""
+        return cell in self._unheard
 
     def add_layout(self, rank: int, layout: Layout) -> None:
         """Remember a rank's tensors by their number."""
@@ -123,6 +128,8 @@ class Store:
             if layout is not None and record.submitted:
                 self._collectives.append(CollectiveRecord(iteration, record, rank, layout))
                 self._collectives_total += 1
+            if record.flags & Flag.UNHEARD:
+                self._unheard.add(record.cell)
             self._dropped[rank] = record.dropped
             key = (record.cell, rank)
             self._arrived[key] = self._arrived.get(key, 0) + 1
@@ -237,10 +244,25 @@ def between(iteration: int, first: int | None, last: int | None) -> bool:
 
 def warm(rows: Rows) -> Rows:
     """Return rows without each cell's first iteration, which warms up; all where it is alone."""
-    others = rows[(rows["flags"] & int(Flag.FIRST_OF_CELL)) == 0]
+    others = rows[~first_of_cell(rows)]
     return others if len(others) else rows
+
+
+def first_of_cell(rows: Rows) -> npt.NDArray[np.bool_]:
+    """Return which are the first iteration of their cell."""
+    return has_flag(rows, Flag.FIRST_OF_CELL)
 
 
 def forward_unseen(rows: Rows) -> npt.NDArray[np.bool_]:
     """Return where data and forward cannot be told apart."""
-    return np.asarray((rows["flags"] & int(Flag.FORWARD_UNSEEN)) != 0)
+    return has_flag(rows, Flag.FORWARD_UNSEEN)
+
+
+def communication_unseen(rows: Rows) -> npt.NDArray[np.bool_]:
+    """Return where ranks communicated, and none of it could be timed."""
+    return np.asarray(has_flag(rows, Flag.UNHEARD) & (rows["communication_ns"] == 0))
+
+
+def has_flag(rows: Rows, flag: Flag) -> npt.NDArray[np.bool_]:
+    """Return which rows have a flag."""
+    return np.asarray((rows["flags"] & int(flag)) != 0)

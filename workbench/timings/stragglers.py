@@ -3,7 +3,8 @@
 A rank is named where one of its phases takes longer than the median of the
 others, out of the noise of that phase (`noise`), and where it is late for its
 last collective for it (`lateness`): what a rank spends beside the others'
-waiting costs nothing.
+waiting costs nothing. Where ranks share cores the others compute for longer
+while one sleeps, and wait for less than its excess: both are told.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ from workbench.wire import Flag
 LEAST_SHARE = 0.05
 """A phase is longer by at least this share of the median iteration, of its stretch too..."""
 CONFIRMED = 0.5
-"""...the others wait for at least this share of that, and it is this share of their waiting..."""
+"""...it is this share of what the others wait for, and they wait for this share of it..."""
+CONTENDED = 0.2
+"""...or for this share of it, where their waiting alone is `LEAST_SHARE` of the iteration..."""
 CLEAR = 1.5
 """...which is so many times the noise of being late."""
 LINK_TIMES = 2.0
@@ -210,7 +213,9 @@ def _confirmed(ring: _Ring, phase: str, places: npt.NDArray[np.intp], column: in
     if late < CLEAR * noise.noise(ring.late[ring.warm], length)[column]:
         return False
     excess = _median(ring.longer[phase], places, column)
-    return late >= CONFIRMED * excess and excess >= CONFIRMED * late
+    least = LEAST_SHARE * float(np.median(ring.iteration_us[places]))
+    share = CONTENDED if late >= least else CONFIRMED
+    return late >= share * excess and excess >= CONFIRMED * late
 
 
 def _single(ring: _Ring, covered: npt.NDArray[np.bool_]) -> Iterator[Straggler]:

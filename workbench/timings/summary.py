@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from workbench.timings.derive import columns
-from workbench.timings.store import PHASES, Rows, warm
+from workbench.timings.derive import bandwidth_gbps, columns
+from workbench.timings.store import PHASES, Rows, first_of_cell, has_flag, warm
 from workbench.timings.stragglers import throughout
+from workbench.wire import Flag
 
 LATEST = 100
 """Iterations that the live figures look back on."""
@@ -17,10 +18,10 @@ LATEST = 100
 
 @dataclass(frozen=True)
 class Summary:
-    """Key figures over some iterations; medians over iterations of means over ranks.
+    """Key figures over some iterations: means over iterations and ranks, which add up.
 
     The first iteration of a cell is left out where there are others: it
-    allocates, negotiates and warms up. NaN where there is nothing to tell.
+    allocates, negotiates and warms up. NaN where a figure is not known.
 
     Attributes
     ----------
@@ -28,20 +29,26 @@ class Summary:
         Number of the latest iteration, or -1.
     iterations
         How many the figures cover.
+    left_out
+        First iterations of cells that they do not cover.
     ranks
         Ranks that reported.
     iterations_per_s
-        Iterations per second, from the times at which they ended.
+        Iterations per second: one over `iteration_us`. Pauses between cells are no iterations.
     iteration_us
         Duration of an iteration.
     phases_us
-        Means of the phases, by name; they add up to the mean iteration.
+        The phases, by name; they add up to `iteration_us`.
     communication_us, overlapped_us
         Time with gradients under way, and the part of it behind compute.
     exposed_us, exposed_share
         Time that training stood still for gradients, and its share of the iteration.
+    unheard
+        Iterations in which ranks communicated by torch.distributed where
+        nothing can time it. Where that is all they did, the figures of the
+        communication are NaN, and its time is in the other phases.
     algbw_gbps, busbw_gbps
-        Bandwidth of the communication (10^9 bits per second).
+        Bandwidth of the communication (10^9 bits per second): all bytes over all its time.
     bytes, tensors
         Gradients of one rank and iteration.
     slowest_rank, slowest_excess_us
@@ -51,6 +58,7 @@ class Summary:
 
     iteration: int
     iterations: int
+    left_out: int
     ranks: int
     iterations_per_s: float
     iteration_us: float
@@ -59,6 +67,7 @@ class Summary:
     overlapped_us: float
     exposed_us: float
     exposed_share: float
+    unheard: int
     algbw_gbps: float
     busbw_gbps: float
     bytes: int
@@ -76,54 +85,63 @@ def summarize(rows: Rows, latest: int | None = None) -> Summary:
     last = int(rows["iteration"].max()) if len(rows) else -1
     if latest is not None and len(rows):
         rows = rows[rows["iteration"] > last - latest]
-    rows = warm(rows)
+    asked, rows = rows, warm(rows)
     table = columns(rows)
+    iteration_us = _mean(table["iteration_us"])
+    exposed = ~np.isnan(table["exposed_us"])
+    total = table["iteration_us"][exposed].sum()
     rank, excess = throughout(rows)
-    total = table["iteration_us"].sum()
     return Summary(
         iteration=last,
-        iterations=len(np.unique(rows["iteration"])),
+        iterations=_count(rows),
+        left_out=_count(asked[first_of_cell(asked)]) if len(rows) < len(asked) else 0,
         ranks=len(np.unique(rows["rank"])),
-        iterations_per_s=_rate(rows),
-        iteration_us=_typical(rows, table["iteration_us"]),
+        iterations_per_s=1e6 / iteration_us if iteration_us > 0 else float("nan"),
+        iteration_us=iteration_us,
         phases_us={phase: _mean(rows[f"{phase}_ns"] / 1e3) for phase in PHASES},
-        communication_us=_typical(rows, table["communication_us"]),
-        overlapped_us=_typical(rows, rows["overlapped_ns"] / 1e3),
-        exposed_us=_typical(rows, table["exposed_us"]),
-        exposed_share=float(table["exposed_us"].sum() / total) if total else float("nan"),
-        algbw_gbps=_median(table["algbw_gbps"]),
-        busbw_gbps=_median(table["busbw_gbps"]),
-        bytes=int(np.median(rows["bytes"])) if len(rows) else 0,
-        tensors=int(np.median(rows["tensors"])) if len(rows) else 0,
+        communication_us=_mean(table["communication_us"]),
+        overlapped_us=_mean((rows["overlapped_ns"] / 1e3)[exposed]),
+        exposed_us=_mean(table["exposed_us"]),
+        exposed_share=float(table["exposed_us"][exposed].sum() / total) if total else float("nan"),
+        unheard=_count(rows[has_flag(rows, Flag.UNHEARD)]),
+        algbw_gbps=bandwidth_gbps(rows, bus=False),
+        busbw_gbps=bandwidth_gbps(rows, bus=True),
+        bytes=round(_mean(rows["bytes"])) if len(rows) else 0,
+        tensors=round(_mean(rows["tensors"])) if len(rows) else 0,
         slowest_rank=rank,
         slowest_excess_us=excess,
     )
 
 
-def _typical(rows: Rows, values: Any) -> float:
-    """Return the median over iterations of the mean over ranks."""
-    if not len(rows):
-        return float("nan")
-    _, place = np.unique(rows["iteration"], return_inverse=True)
-    return float(np.median(np.bincount(place, values) / np.bincount(place)))
+def warm_note(left_out: int) -> str:
+    """Say which iterations the means of a `Summary` leave out; empty where it is none."""
+    if not left_out:
+        return ""
+    if left_out == 1:
+        return "The first iteration is left out: it warms up."
+    return f"The first iterations of {left_out} cells are left out: they warm up."
 
 
-def _rate(rows: Rows) -> float:
-    """Return iterations per second of the lowest rank, between its first and last end."""
-    if not len(rows):
-        return float("nan")
-    own = rows[rows["rank"] == rows["rank"].min()]
-    ends = np.sort(own["start_ns"] + own["iteration_ns"])
-    # pauses between cells are no iterations
-    busy = own["iteration_ns"].sum() if len(np.unique(own["cell"])) > 1 else ends[-1] - ends[0]
-    count = len(own) if len(np.unique(own["cell"])) > 1 else len(own) - 1
-    return float(count / busy * 1e9) if busy > 0 and count else float("nan")
+UNHEARD = (
+    "Communication by torch.distributed outside DistributedDataParallel is not timed: its time is "
+    "in the other phases"
+)
+"""What is said of iterations in which ranks communicated where nothing can time it."""
 
 
-def _median(values: Any) -> float:
-    known = values[~np.isnan(values)]
-    return float(np.median(known)) if len(known) else float("nan")
+def notes(summary: Summary) -> tuple[str, ...]:
+    """Return what a reader must know of the figures: what they leave out, what is not in them."""
+    found = [warm_note(summary.left_out)]
+    if summary.unheard:
+        some = "" if summary.unheard >= summary.iterations else " (in some iterations)"
+        found.append(f"{UNHEARD}{some}.")
+    return tuple(filter(None, found))
+
+
+def _count(rows: Rows) -> int:
+    return len(np.unique(rows["iteration"]))
 
 
 def _mean(values: Any) -> float:
-    return float(values.mean()) if len(values) else float("nan")
+    known = values[~np.isnan(values)]
+    return float(known.mean()) if len(known) else float("nan")

@@ -18,6 +18,7 @@ from workbench.timings.cell_clocks import CellClocks
 from workbench.timings.keeper import Keeper
 from workbench.timings.runs import FolderLike, new_path
 from workbench.timings.store import COLUMNS, ROW, CollectiveRecord, Rows, Store, between
+from workbench.timings.summary import UNHEARD
 from workbench.wire import Address, Inbox, IterationRecord, Layout, Message
 
 if TYPE_CHECKING:
@@ -121,6 +122,11 @@ class Timings(Answers):
     def dropped_by_rank(self) -> dict[int, int]:
         """Records that each rank dropped before they were sent."""
         return self._store.dropped_by_rank
+
+    @property
+    def unheard(self) -> bool:
+        """Whether a cell that runs communicates within its iterations where nothing can time it."""
+        return any(map(self._store.unheard, tuple(self._running)))
 
     @property
     def running(self) -> bool:
@@ -237,6 +243,10 @@ class Timings(Answers):
         return complete()
 
     def _remark(self, cell: int, counts: dict[int, int]) -> str:
+        unheard = f"{UNHEARD}." if self._store.unheard(cell) else ""
+        return " ".join(filter(None, (self._count_remark(cell, counts), unheard)))
+
+    def _count_remark(self, cell: int, counts: dict[int, int]) -> str:
         by_count: dict[int, list[int]] = {}
         for rank in counts:
             by_count.setdefault(self._store.iterations(cell, rank), []).append(rank)

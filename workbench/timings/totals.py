@@ -16,7 +16,7 @@ import numpy.typing as npt
 from workbench.resources import Unknown
 from workbench.timings.derive import bus_factor
 from workbench.timings.store import CollectiveRecord
-from workbench.wire import Layout
+from workbench.wire import Flag, Layout
 from workbench.wire.record import TICK_NS
 
 Times = npt.NDArray[np.int64]
@@ -36,10 +36,11 @@ class CollectiveTotal:
         What it is: see `workbench.wire.Layout`.
     bytes
         On the wire, each time.
-    median_us
-        From submitted to seen finished, queueing included.
+    mean_us
+        From submitted to seen finished, queueing included: the mean over iterations and ranks,
+        without the first iteration of a cell where there are others.
     busbw_gbps
-        `bytes` over `median_us`, times the factor of its kind (10^9 bits/s), or
+        `bytes` over `mean_us`, times the factor of its kind (10^9 bits/s), or
         why that is not known.
     exposed_share
         Its part of the time that training stood still for communication, 0 to
@@ -54,7 +55,7 @@ class CollectiveTotal:
     process_set: int
     by: str
     bytes: int
-    median_us: float
+    mean_us: float
     busbw_gbps: float | Unknown
     exposed_share: float
 
@@ -80,12 +81,13 @@ def total(records: Sequence[CollectiveRecord]) -> CollectiveTotals:
     """Return what each collective of `records` cost."""
     if not records:
         return CollectiveTotals(-1, -1, ())
+    records = [one for one in records if not one.record.flags & Flag.FIRST_OF_CELL] or records
     numbers = [one.iteration for one in records]
     step = -(-len(records) // MOST_RECORDS)
     groups = _by_layout(records[::step])
     exposed_ns = sum(one.record.exposed_ns for group in groups for one in group)
     found = [row for group in groups for row in _group(group, exposed_ns)]
-    found.sort(key=lambda row: (-row.exposed_share, -row.median_us))
+    found.sort(key=lambda row: (-row.exposed_share, -row.mean_us))
     return CollectiveTotals(min(numbers), max(numbers), tuple(found))
 
 
@@ -112,12 +114,12 @@ def _group(records: list[CollectiveRecord], exposed_ns: int) -> Iterable[Collect
         np.array([getattr(one.record, name) for one in records], np.int64) * TICK_NS
         for name in ("submitted", "unfinished", "finished")
     )
-    median_us = np.median(finished - submitted, axis=0) / 1e3
+    mean_us = np.mean(finished - submitted, axis=0) / 1e3
     exposed = np.array([one.record.exposed_ns for one in records], np.int64)
     parts = _exposed(submitted, unfinished, finished, exposed, layout)
     shares = parts.sum(axis=0) / max(1, exposed_ns)
     for place, (name, size, kind, process_set, by) in enumerate(_operations(layout)):
-        us, n = float(median_us[place]), layout.ranks[place]
+        us, n = float(mean_us[place]), layout.ranks[place]
         busbw = size * 8 / (us * 1e3) * bus_factor(kind, n) if us > 0 else _NO_TIME
         share = float(shares[place])
         yield CollectiveTotal(name, kind, process_set, by, size, us, busbw, share)

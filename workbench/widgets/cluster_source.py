@@ -16,8 +16,8 @@ from workbench.resources import Unknown
 from workbench.timings import Summary as TimingsSummary
 from workbench.timings import Timings, stragglers
 from workbench.timings.derive import columns
-from workbench.timings.store import Rows
-from workbench.timings.summary import LATEST, summarize
+from workbench.timings.store import Rows, first_of_cell
+from workbench.timings.summary import LATEST, UNHEARD, notes, summarize
 from workbench.widgets.nominal import NominalRate
 from workbench.widgets.source import (
     COLUMNS,
@@ -39,7 +39,9 @@ _STRAGGLER_ITERATIONS = 1000
 """Iterations that stragglers are looked for in, at most: the answer comes at once."""
 _ONCE = "one iteration"
 """Single iterations come and go: the view tells of stretches."""
-_NO_ITERATION = Unknown("no iteration has ended yet")
+_NOT_YET = "no iteration has ended yet"
+_NO_ITERATION = Unknown(_NOT_YET)
+_NOT_CALIBRATED = Unknown("cluster.calibrate() measures what this fabric gives")
 _NO_COLLECTIVE = Unknown("no single collective is held of these iterations")
 
 
@@ -104,12 +106,8 @@ class ClusterSource:
         """Give the newest rows, whole iterations only."""
         timings = self._now()
         total = len(timings)
-        rows = timings.rows(max(0, total - max_rows - self._cluster.n))
-        if len(rows) > max_rows:
-            # the oldest iteration may have lost rows to the limit
-            keep = np.sort(rows["iteration"])[-max_rows]
-            rows = rows[rows["iteration"] > keep]
-        return Window(total, self._data(rows))
+        first, rows = timings.read(max(0, total - max_rows - self._cluster.n))
+        return Window(total, self._data(_whole(rows, max_rows) if first else rows))
 
     def since(self, cursor: int) -> Window | None:
         """Give the rows received after `cursor`; None where they are of another run."""
@@ -149,24 +147,30 @@ class ClusterSource:
         if found.ranks < 2:
             behind = Unknown("one rank waits for nobody")
         slow, excess = found.slowest_rank, found.slowest_excess_us
+        silent = UNHEARD if found.unheard else "no gradients were reduced between ranks"
+        fabric = self._cluster.fabric
         return Summary(
             iteration=found.iteration if found.iteration >= 0 else _NO_ITERATION,
             iterations_per_s=_known(found.iterations_per_s),
             iteration_us=_known(found.iteration_us),
-            exposed_us=_known(found.exposed_us),
-            exposed_share=_known(found.exposed_share),
-            busbw_gbps=_known(found.busbw_gbps, "no gradients were reduced between ranks"),
+            exposed_us=_known(found.exposed_us, UNHEARD if found.unheard else _NOT_YET),
+            exposed_share=_known(found.exposed_share, UNHEARD if found.unheard else _NOT_YET),
+            busbw_gbps=_known(found.busbw_gbps, silent),
             nominal_gbps=self._nominal.get(),
             calibrated_gbps=self._calibrated(found),
+            calibrated_error=_NOT_CALIBRATED if fabric is None else fabric.error,
             slowest_rank=behind if slow is None else slow,
             slowest_excess_us=behind if excess is None else excess,
             dropped=timings.dropped,
+            notes=notes(found),
         )
 
     def _calibrated(self, found: TimingsSummary) -> float | Unknown:
         fabric = self._cluster.fabric
         if fabric is None:
-            return Unknown("cluster.calibrate() measures what this fabric gives")
+            return _NOT_CALIBRATED
+        if not fabric.reliable:
+            return Unknown(fabric.caveat)
         if fabric.n != self._cluster.n:
             return Unknown(f"calibrated on {fabric.n} ranks: cluster.calibrate() does it anew")
         # as one allreduce: what is exposed or hidden, all of it is under way
@@ -207,7 +211,7 @@ class ClusterSource:
                 return timings.remark
             return "Waiting for the first iteration of a %%distributed cell."
         if state == "running":
-            return "Training."
+            return f"Training. {UNHEARD}." if timings.unheard else "Training."
         ended = "The cluster was stopped." if timings.closed else "The cell has ended."
         return f"{ended} {timings.remark}".strip()
 
@@ -217,7 +221,9 @@ class ClusterSource:
             self._first_start.setdefault(int(row["rank"]), int(row["start_ns"]))
         table = columns(rows)
         table.setdefault("copy_us", np.zeros(len(rows)))
-        table["overlapped_us"] = rows["overlapped_ns"] / 1e3
+        hidden = rows["overlapped_ns"] / 1e3
+        table["overlapped_us"] = np.where(np.isnan(table["exposed_us"]), np.nan, hidden)
+        table["first"] = first_of_cell(rows)
         begins = np.array([self._first_start[int(rank)] for rank in rows["rank"]], dtype=np.int64)
         # each rank by its own clock: those of two VMs do not agree
         table["end_s"] = (rows["start_ns"] + rows["iteration_ns"] - begins) / 1e9
@@ -226,7 +232,21 @@ class ClusterSource:
         )
 
 
-def _known(value: float, why: str = "no iteration has ended yet") -> float | Unknown:
+def _whole(rows: Rows, most: int) -> Rows:
+    """Return the newest iterations, `most` rows of them, from one that all ranks have reported.
+
+    Rows come in the order of their arrival, some of a rank together: of the
+    oldest iterations another rank's may not be among them.
+    """
+    numbers, start, counts = np.unique(rows["iteration"], return_index=True, return_counts=True)
+    left = np.cumsum(counts[::-1])[::-1]
+    begins = numbers[(counts >= rows["world_size"][start]) & (left <= most)]
+    if len(begins):
+        return np.asarray(rows[rows["iteration"] >= begins[0]])
+    return np.asarray(rows[rows["iteration"] >= np.sort(rows["iteration"])[-most:][0]])
+
+
+def _known(value: float, why: str = _NOT_YET) -> float | Unknown:
     return Unknown(why) if math.isnan(value) else value
 
 

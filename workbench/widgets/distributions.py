@@ -9,6 +9,7 @@ import numpy as np
 from workbench.timings.derive import columns
 from workbench.timings.export.walk import chosen
 from workbench.timings.store import warm
+from workbench.timings.summary import warm_note
 from workbench.widgets.figure_style import dress
 from workbench.widgets.phases import BACKWARD, EXPOSED
 
@@ -47,7 +48,8 @@ def ranks_figure(timings: Exports) -> Any:
     """
     from plotly.subplots import make_subplots
 
-    rows = warm(chosen(timings, None))
+    every = chosen(timings, None)
+    rows = warm(every)
     ranks = np.unique(rows["rank"]).tolist()
     table = columns(rows)
     places = timings.places()
@@ -59,7 +61,9 @@ def ranks_figure(timings: Exports) -> Any:
         figure.update_xaxes(title_text=title, rangemode="tozero", row=1, col=column)
     count = len(np.unique(rows["iteration"]))
     note = f"{count:,} iterations; box: middle half and median; whiskers: 5th to 95th percentile."
-    dress(figure, height=_LEAST_PX + _RANK_PX * len(ranks), notes=(note,))
+    left_out = warm_note(len(np.unique(every["iteration"])) - count)
+    notes = tuple(filter(None, (note, left_out)))
+    dress(figure, height=_LEAST_PX + _RANK_PX * len(ranks), notes=notes)
     figure.update_layout(showlegend=False, margin_t=20)
     figure.update_yaxes(autorange="reversed", showgrid=False)
     return figure

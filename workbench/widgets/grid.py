@@ -47,6 +47,37 @@ class Grid:
         return mean(self.column(name), axis=1)
 
 
+def warm(window: Window) -> tuple[Window, int]:
+    """Return a window without first iterations of cells, which warm up, and how many those are.
+
+    The window as it is where it has no others.
+    """
+    first = window.data[COLUMNS.index("first")] > 0
+    if first.all() or not first.any():
+        return window, 0
+    left_out = len(np.unique(window.data[0, first]))
+    return Window(window.cursor, window.data[:, ~first]), left_out
+
+
+def rank_means(grid: Grid, names: list[str]) -> dict[str, Array]:
+    """Means of columns over the iterations, by rank; bandwidths by the time they took.
+
+    So bytes over mean time is the mean bandwidth.
+    """
+    time_us = np.nan_to_num(grid.column("communication_us"))
+    means = {}
+    for name in names:
+        values = grid.column(name)
+        if name.endswith("_gbps"):
+            weights = np.where(np.isnan(values), 0.0, time_us)
+            total = weights.sum(axis=0)
+            sums = (np.nan_to_num(values) * weights).sum(axis=0)
+            means[name] = np.divide(sums, total, out=np.full(len(total), np.nan), where=total > 0)
+        else:
+            means[name] = mean(values, axis=0)
+    return means
+
+
 def mean(values: Array, axis: int | None = None) -> Array:
     """The mean of what is known; NaN where nothing is, without a warning."""
     with warnings.catch_warnings():

@@ -143,6 +143,8 @@ def _bandwidth(grid: Grid, summary: Summary) -> str:
         if isinstance(gbps, Unknown):
             continue
         title += f", {name} {gbps:,.3g}"
+        if name == "calibrated" and not isinstance(summary.calibrated_error, Unknown):
+            title += f" \u00b1 {summary.calibrated_error * 100:.0f} %"
         if gbps <= 4 * measured:
             high = max(high, round_up(gbps * 1.04))
             drawn.append((gbps, dashes))

@@ -89,6 +89,8 @@ def _list_row(run: Run) -> tuple[str, ...]:
 
 def run_table(run: Run) -> Table:
     """Return what a run was, its key figures, and what of it cannot be read."""
+    from workbench.timings.summary import notes
+
     summary = run.summary()
     vms = sorted(set(run.places().values()))
     title = f"{run.name}: cluster {run.cluster}, {run.state}, {run.iterations:,} iterations"
@@ -103,21 +105,32 @@ def run_table(run: Run) -> Table:
         ("bus bandwidth", _number(summary.busbw_gbps, "Gbit/s")),
         ("late throughout", "no rank" if slow is None else f"rank {slow}"),
     ]
-    return Table(title, ("figure", "value"), figures, run.problems)
+    means = (
+        f"Means over {summary.iterations:,} iterations and {summary.ranks} ranks; the phases add "
+        "up to the iteration."
+    )
+    said = [means, *notes(summary), *run.problems] if summary.iterations else run.problems
+    return Table(title, ("figure", "value"), figures, said)
 
 
 def comparison_table(comparison: Comparison) -> Table:
     """Return a row per figure: both runs, and their difference where it is clear."""
+    from workbench.timings.summary import warm_note
+
     a, b = comparison.names
     title = (
         f"a: {a} ({comparison.iterations[0]:,} iterations, {comparison.ranks[0]} ranks)   "
         f"b: {b} ({comparison.iterations[1]:,} iterations, {comparison.ranks[1]} ranks)"
     )
-    note = (
-        "Medians over iterations of means over ranks, with interquartile range and 95 % interval."
-    )
+    note = "Means over iterations and ranks, with standard deviation and 95 % interval."
     head = ("figure", "a", "spread", "b", "spread", "b - a", "\u00b1", "share", "")
-    return Table(title, head, [_compared(one) for one in comparison.differences], [note])
+    left_out = [
+        f"{name}: {warm_note(count)}"
+        for name, count in zip("ab", comparison.left_out, strict=True)
+        if count
+    ]
+    rows = [_compared(one) for one in comparison.differences]
+    return Table(title, head, rows, [note, *left_out])
 
 
 def _compared(one: Difference) -> tuple[str, ...]:

@@ -124,7 +124,9 @@ def _lines(
     sizes = np.geomspace(points["bytes"].min(), points["bytes"].max(), _LINE_POINTS).tolist()
     if fabric is not None:
         micros = [fabric.predict_us(size) for size in sizes]
-        yield _line("calibrated", sizes, micros, FORWARD, "solid")
+        name = f"calibrated, \u00b1 {fabric.error * 100:.0f} %"
+        name += "" if fabric.reliable else ": unreliable"
+        yield _line(name, sizes, micros, FORWARD, "solid")
     if nominal_gbps is not None and n > 1:
         name = f"nominal, ring of {n} at {nominal_gbps:g} Gbit/s"
         micros = [ring_us(size, n, nominal_gbps) for size in sizes]

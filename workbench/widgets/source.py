@@ -34,9 +34,11 @@ COLUMNS = (
     "algbw_gbps",
     "busbw_gbps",
     "end_s",
+    "first",
 )
 """The columns of a `Window`, in order; times in microseconds, `end_s` in seconds
-since the run's first iteration began."""
+since the run's first iteration began, `first` is 1 in the first iteration of a cell,
+which warms up: means leave it out."""
 
 State = Literal["waiting", "running", "ended"]
 
@@ -82,17 +84,21 @@ class Summary:
     iteration
         Number of the newest iteration.
     iterations_per_s, iteration_us, exposed_us, busbw_gbps
-        Over the newest iterations, mean of the ranks.
+        Means over the newest iterations and the ranks; see `timings.Summary`.
     exposed_share
         `exposed_us` over `iteration_us`, 0 to 1.
     nominal_gbps
         What the link's rate allows, gigabits per second.
     calibrated_gbps
         The bus bandwidth that this fabric was measured to give at this run's sizes.
+    calibrated_error
+        How far that may be off, as a share: the worst of the calibration.
     slowest_rank, slowest_excess_us
         The rank that the others wait for, and by how much.
     dropped
         Records lost on their way, since the run began.
+    notes
+        What a reader must know of the figures, a sentence each.
     """
 
     iteration: float | Unknown
@@ -103,9 +109,11 @@ class Summary:
     busbw_gbps: float | Unknown
     nominal_gbps: float | Unknown
     calibrated_gbps: float | Unknown
+    calibrated_error: float | Unknown
     slowest_rank: float | Unknown
     slowest_excess_us: float | Unknown
     dropped: float | Unknown
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,8 @@ import math
 from html import escape
 
 from workbench.resources import Unknown
-from workbench.widgets.grid import Grid, mean
+from workbench.timings.summary import UNHEARD, warm_note
+from workbench.widgets.grid import Grid, mean, rank_means, warm
 from workbench.widgets.phases import EXPOSED, IN_TIME, OVERLAPPED
 from workbench.widgets.source import Reading
 
@@ -46,28 +47,36 @@ def summary_table(reading: Reading) -> str:
     Times in milliseconds. Empty before the first iteration.
     """
     places = reading.status.ranks
-    grid = Grid(reading.window, [place.rank for place in places])
+    window, left_out = warm(reading.window)
+    grid = Grid(window, [place.rank for place in places])
     if len(grid) == 0:
         return ""
     names = ["iteration_us", *(phase.column for phase in IN_TIME)]
     names += [OVERLAPPED.column, "wait_us", "busbw_gbps"]
-    means = {name: mean(grid.column(name), axis=0) for name in names}
+    means = rank_means(grid, names)
     rows = [
         _row(f"{place.rank}", place.vm, [means[name][at] for name in names], names)
         for at, place in enumerate(places[:MOST_RANKS])
     ]
     everyone = [float(mean(means[name])) for name in names]
     rows.append(_row("all", "", everyone, names))
-    left_out = len(places) - MOST_RANKS
-    more = f", {left_out} more ranks left out" if left_out > 0 else ""
+    beyond = len(places) - MOST_RANKS
+    more = f", {beyond} more ranks left out" if beyond > 0 else ""
     caption = (
         f"Mean of iterations {grid.iterations[0]:,} to {grid.iterations[-1]:,}{more}. "
         "Overlapped communication is hidden behind compute and no part of the iteration."
     )
+    caption = escape(" ".join([caption, *table_notes(reading, left_out)]))
     return (
         f'<table style="{_STYLE}"><caption style="caption-side:bottom;text-align:left;'
         f'padding-top:4px;opacity:.75">{caption}</caption>{_head()}{"".join(rows)}</table>'
     )
+
+
+def table_notes(reading: Reading, left_out: int) -> list[str]:
+    """Return what a reader of the means must know: what they leave out, what is not in them."""
+    others = [note for note in reading.summary.notes if note.startswith(UNHEARD)]
+    return [*filter(None, [warm_note(left_out)]), *others]
 
 
 def collectives_table(reading: Reading) -> str:
@@ -75,7 +84,7 @@ def collectives_table(reading: Reading) -> str:
     found = reading.details.collectives
     if isinstance(found, Unknown) or not found:
         return ""
-    heads = ("collective", "kind", "bytes", "median ms", "busbw Gbit/s", "of exposed")
+    heads = ("collective", "kind", "bytes", "mean ms", "busbw Gbit/s", "of exposed")
     head = "".join(f'<th scope="col" style="{_CELL}">{text}</th>' for text in heads)
     rows = "".join(
         f'<tr><th scope="row" style="{_CELL};text-align:left">{escape(one.name)}</th>'
@@ -84,7 +93,7 @@ def collectives_table(reading: Reading) -> str:
             for text in (
                 one.kind,
                 f"{one.bytes:,}",
-                f"{one.median_us / 1e3:,.2f}",
+                f"{one.mean_us / 1e3:,.2f}",
                 _figure(one.busbw_gbps, 2),
                 f"{one.exposed_share:.0%}",
             )

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 
-from workbench.widgets.grid import Array, Grid, mean
+from workbench.widgets.grid import Array, Grid, rank_means, warm
 from workbench.widgets.source import Reading
+from workbench.widgets.tables import table_notes
 
 _COLUMNS = {
     "iteration": "iteration_us",
@@ -26,16 +27,18 @@ _DASH = "\u2013"
 def summary_text(reading: Reading) -> str:
     """Return a row per rank: means over the iterations held, in ms; busbw in Gbit/s."""
     ranks = [place.rank for place in reading.status.ranks]
-    grid = Grid(reading.window, ranks)
+    window, left_out = warm(reading.window)
+    grid = Grid(window, ranks)
     if not len(grid):
         return reading.status.message
-    columns = [mean(grid.column(name), axis=0) for name in _COLUMNS.values()]
+    columns = list(rank_means(grid, list(_COLUMNS.values())).values())
     rows = [[f"rank {rank}", *_cells(columns, place)] for place, rank in enumerate(ranks)]
     lines = [["ms", *_COLUMNS], *rows]
     widths = [max(len(line[place]) for line in lines) for place in range(len(lines[0]))]
     table = "\n".join("  ".join(map(str.rjust, line, widths)) for line in lines)
     first, last = grid.iterations[0], grid.iterations[-1]
-    return f"{table}\nMean of iterations {first:,} to {last:,}; busbw in Gbit/s."
+    what = f"Mean of iterations {first:,} to {last:,}; busbw in Gbit/s."
+    return "\n".join([table, what, *table_notes(reading, left_out)])
 
 
 def _cells(columns: list[Array], place: int) -> list[str]:

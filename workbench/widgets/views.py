@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from html import escape
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -75,5 +76,7 @@ class Causes:
 
 
 def _saving(cause: Cause) -> str:
+    if math.isnan(cause.saving_us):
+        return "not known"
     least = "up to " if cause.bound else ""
     return f"{least}{cause.saving_us / 1e3:.2f} ms ({cause.saving_share:.0%})"

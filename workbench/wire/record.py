@@ -37,6 +37,12 @@ class Flag(enum.IntFlag):
     """No iteration: collectives that a cell ran before, after or without its steps."""
     DEVICE_TIMES = 8
     """Duration and phases are of the GPU's stream, not of the host's clock."""
+    UNHEARD = 16
+    """The rank communicated by torch.distributed in a way that no hook can time."""
+    OTHER_BEFORE_FORWARD = 32
+    """Most of `other` lies between a step and the next forward, outside any DataLoader."""
+    OTHER_BEFORE_STEP = 64
+    """Most of `other` lies between the backward and the optimizer's step."""
 
 
 @dataclass

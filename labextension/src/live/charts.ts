@@ -5,7 +5,7 @@
 import { BandwidthChart } from './bandwidthchart';
 import { Columns, spans } from './decimate';
 import { element, keepKeys, setText, swatch } from './dom';
-import { digits, time } from './format';
+import { digits, percent, time } from './format';
 import { HeatStrip } from './heatstrip';
 import { AXIS_WIDTH, ILayout } from './layout';
 import { PhaseChart } from './phasechart';
@@ -102,7 +102,9 @@ export class Charts {
     for (const name of ['nominal', 'calibrated'] as const) {
       const [label, key] = this._lineKeys[name];
       const far = this._bandwidth.offScale[name];
-      const value = digits(lines[name]);
+      const sure = name === 'calibrated' && lines.error === lines.error;
+      const error = sure ? ` ± ${percent(lines.error)}` : '';
+      const value = `${digits(lines[name])}${error}`;
       const text = far
         ? trans.__('%1 %2 (off the scale)', names[name], value)
         : `${names[name]} ${value}`;

@@ -160,7 +160,7 @@ const EMPTY: ICollective = {
   process_set: 0,
   by: '',
   bytes: 0,
-  median_us: 0,
+  mean_us: 0,
   busbw_gbps: 0,
   exposed_share: 0
 };
@@ -187,9 +187,9 @@ function columns(trans: ITranslate): readonly ITableColumn[] {
     },
     {
       label: trans.__('time'),
-      title: trans.__('Median, from submitted to finished, queueing included'),
-      key: one => one.median_us,
-      text: one => time(one.median_us)
+      title: trans.__('Mean, from submitted to finished, queueing included'),
+      key: one => one.mean_us,
+      text: one => time(one.mean_us)
     },
     {
       label: trans.__('busbw'),

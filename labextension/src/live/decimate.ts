@@ -5,7 +5,7 @@
 
 import { EXPOSED, IN_STACK, OVERLAPPED } from './phases';
 import { Figure } from './protocol';
-import { TimingStore } from './store';
+import { isBandwidth, TimingStore } from './store';
 
 /** Iterations drawn together; `to` is exclusive. */
 export interface ISpan {
@@ -126,21 +126,32 @@ function larger(a: number, b: number): number {
   return b > a || a !== a ? b : a;
 }
 
-/** The mean of a figure over the iterations of a span that are known. */
+/**
+ * The mean of a figure over the iterations of a span that are known; of a
+ * bandwidth by the time that the communication took.
+ *
+ * @param warm - leave out the first iterations of cells.
+ */
 export function spanMean(
   store: TimingStore,
   name: Figure,
   span: ISpan,
-  row: number | null
+  row: number | null,
+  warm = false
 ): number {
+  const timed = isBandwidth(name);
   let sum = 0;
-  let known = 0;
+  let weights = 0;
   for (let iteration = span.from; iteration < span.to; iteration++) {
+    if (warm && store.isFirst(iteration)) {
+      continue;
+    }
     const value = store.mean(name, iteration, row);
     if (value === value) {
-      sum += value;
-      known++;
+      const weight = timed ? store.mean('communication_us', iteration, row) : 1;
+      sum += value * weight;
+      weights += weight;
     }
   }
-  return known ? sum / known : NaN;
+  return weights ? sum / weights : NaN;
 }

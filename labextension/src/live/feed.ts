@@ -26,6 +26,7 @@ const NO_SUMMARY: ISummary = {
   busbw_gbps: NOTHING_YET,
   nominal_gbps: NOTHING_YET,
   calibrated_gbps: NOTHING_YET,
+  calibrated_error: NOTHING_YET,
   slowest_rank: NOTHING_YET,
   slowest_excess_us: NOTHING_YET,
   dropped: NOTHING_YET

@@ -4,7 +4,7 @@
 
 import { element, FigureSpan } from './dom';
 import { count, digits, IFigureText, percent, time } from './format';
-import { isUnknown, ISummary, Known } from './protocol';
+import { isUnknown, ISummary, Known, numberOf } from './protocol';
 import { ITranslate } from './text';
 
 export class KeyLine {
@@ -48,7 +48,11 @@ export class KeyLine {
     show(this._share, summary.exposed_share, inUnit(percent));
     show(this._busbw, summary.busbw_gbps, inUnit(digits, 'Gbit/s'));
     show(this._nominal, summary.nominal_gbps, inUnit(digits));
-    show(this._calibrated, summary.calibrated_gbps, inUnit(digits));
+    const error = numberOf(summary.calibrated_error ?? NaN);
+    const sure = error === error ? `± ${percent(error)}` : '';
+    show(this._calibrated, summary.calibrated_gbps, inUnit(digits, sure));
+    const means = this._trans.__('Means over iterations and ranks.');
+    this.node.title = [means, ...(summary.notes ?? [])].join(' ');
     this._showSlowest(summary);
   }
 

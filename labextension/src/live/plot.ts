@@ -20,6 +20,8 @@ export interface ILines {
   nominal: number;
   /** What this fabric was measured to give. */
   calibrated: number;
+  /** How far the calibrated one may be off, as a share; NaN where not known. */
+  error: number;
 }
 
 /** What is drawn: a range of iterations (`to` exclusive) in columns. */

@@ -13,7 +13,10 @@ export const COMM_TARGET = 'workbench.timings';
 /** The version of snapshots and messages that this code reads. */
 export const VERSION = 2;
 
-/** The columns that a view draws, all float32; times in microseconds. */
+/**
+ * The columns that a view draws, all float32; times in microseconds. `first` is 1
+ * in the first iteration of a cell, which warms up: means leave it out.
+ */
 export const COLUMNS = [
   'iteration',
   'rank',
@@ -30,7 +33,8 @@ export const COLUMNS = [
   'wait_us',
   'algbw_gbps',
   'busbw_gbps',
-  'end_s'
+  'end_s',
+  'first'
 ] as const;
 
 export type Column = (typeof COLUMNS)[number];
@@ -57,7 +61,7 @@ export interface IRankPlace {
   vm: string;
 }
 
-/** The key figures of a run. */
+/** The key figures of a run: means over its newest iterations and the ranks. */
 export interface ISummary {
   iteration: Known;
   iterations_per_s: Known;
@@ -67,9 +71,13 @@ export interface ISummary {
   busbw_gbps: Known;
   nominal_gbps: Known;
   calibrated_gbps: Known;
+  /** How far that may be off, as a share; none in outputs of earlier versions. */
+  calibrated_error?: Known;
   slowest_rank: Known;
   slowest_excess_us: Known;
   dropped: Known;
+  /** What a reader must know of the figures, a sentence each. */
+  notes?: string[];
 }
 
 /** What one collective cost, over some iterations and all ranks. */
@@ -79,7 +87,8 @@ export interface ICollective {
   process_set: number;
   by: string;
   bytes: number;
-  median_us: number;
+  /** From submitted to finished: the mean over iterations and ranks. */
+  mean_us: number;
   busbw_gbps: Known;
   exposed_share: number;
 }

@@ -16,6 +16,11 @@ const FIRST_ROOM = 1024;
 /** Iterations that one rank may have reported before another, at the most. */
 const BATCH = 512;
 
+/** Whether a figure is bytes over time. */
+export function isBandwidth(name: Figure): boolean {
+  return name === 'busbw_gbps' || name === 'algbw_gbps';
+}
+
 /** Waiting by iteration and row. */
 type Waits = Map<number, Map<number, number>>;
 
@@ -154,7 +159,8 @@ export class TimingStore {
 
   /**
    * One figure of one iteration: of one rank, or the mean over the ranks that
-   * are known (`row` null).
+   * are known (`row` null). A bandwidth counts by the time that it took, so that
+   * it is all bytes over all that time.
    */
   mean(name: Figure, iteration: number, row: number | null): number {
     if (row !== null) {
@@ -164,18 +170,25 @@ export class TimingStore {
       return NaN;
     }
     const figures = this._figures[name];
+    const times = isBandwidth(name) ? this._figures.communication_us : null;
     const from = this._at(iteration, 0);
     const to = from + this._ranks.length;
     let sum = 0;
-    let count = 0;
+    let weights = 0;
     for (let at = from; at < to; at++) {
       const value = figures[at];
       if (value === value) {
-        sum += value;
-        count++;
+        const weight = times ? times[at] : 1;
+        sum += value * weight;
+        weights += weight;
       }
     }
-    return count ? sum / count : NaN;
+    return weights ? sum / weights : NaN;
+  }
+
+  /** Whether an iteration is the first of its cell, which warms up. */
+  isFirst(iteration: number): boolean {
+    return this.mean('first', iteration, null) > 0;
   }
 
   /**

@@ -3,7 +3,7 @@
  */
 
 import { ISpan, newest, spanMean } from './decimate';
-import { Figure, ISummary, IUnknown, Known } from './protocol';
+import { Figure, isUnknown, ISummary, IUnknown, Known } from './protocol';
 import { IRange } from './range';
 import { TimingStore } from './store';
 import { ITranslate } from './text';
@@ -38,12 +38,16 @@ export class Stretch {
     );
   }
 
-  /** The mean of a figure, of one rank (by row) or of all (null). */
+  /**
+   * The mean of a figure, of one rank (by row) or of all (null). The first
+   * iteration of a cell is left out where there are others, as in Python.
+   */
   mean(name: Figure, row: number | null): number {
     const key = `${name} ${row}`;
     let mean = this._means.get(key);
     if (mean === undefined) {
-      mean = spanMean(this._store, name, this._span, row);
+      const warm = this._leftOut > 0;
+      mean = spanMean(this._store, name, this._span, row, warm);
       this._means.set(key, mean);
     }
     return mean;
@@ -59,27 +63,32 @@ export class Stretch {
     const none = { unknown: trans.__('no iteration of these is held') };
     const known = (value: number, why: IUnknown = none): Known =>
       Number.isFinite(value) ? value : why;
-    const iteration = this._each('iteration_us', null);
-    const exposed = this._each('exposed_us', null);
-    const share =
-      this.mean('exposed_us', null) / this.mean('iteration_us', null);
+    const iteration = this.mean('iteration_us', null);
+    const exposed = this.mean('exposed_us', null);
+    const unseen = isUnknown(of.exposed_us) ? of.exposed_us : none;
+    const silent = isUnknown(of.busbw_gbps) && isUnknown(of.exposed_us);
     return {
       ...of,
       iteration: known(this.last),
-      iterations_per_s: known(this._rate()),
-      iteration_us: known(median(iteration)),
-      exposed_us: known(median(exposed)),
-      exposed_share: known(share),
-      busbw_gbps: known(median(this._each('busbw_gbps', null)), {
-        unknown: trans.__('no gradients were reduced between ranks')
-      }),
-      ...this._slowest(median(iteration), trans)
+      iterations_per_s: known(1e6 / iteration),
+      iteration_us: known(iteration),
+      exposed_us: known(exposed, unseen),
+      exposed_share: known(exposed / iteration, unseen),
+      busbw_gbps: known(
+        this.mean('busbw_gbps', null),
+        silent
+          ? unseen
+          : { unknown: trans.__('no gradients were reduced between ranks') }
+      ),
+      notes: this._leftOut
+        ? [
+            trans.__(
+              'The first iterations of cells are left out: they warm up.'
+            )
+          ]
+        : [],
+      ...this._slowest(iteration, trans)
     };
-  }
-
-  private _rate(): number {
-    const ends = this._each('end_s', 0);
-    return (ends.length - 1) / (ends[ends.length - 1] - ends[0]);
   }
 
   private _slowest(
@@ -108,16 +117,19 @@ export class Stretch {
     return { slowest_rank: why, slowest_excess_us: why };
   }
 
-  /** A figure of each iteration that has it. */
-  private _each(name: Figure, row: number | null): number[] {
-    const values: number[] = [];
-    for (let iteration = this.first; iteration <= this.last; iteration++) {
-      const value = this._store.mean(name, iteration, row);
-      if (value === value) {
-        values.push(value);
+  /** First iterations of cells that the means leave out: none where there are no others. */
+  private get _leftOut(): number {
+    if (this._firsts === null) {
+      this._firsts = 0;
+      let others = false;
+      for (let iteration = this.first; iteration <= this.last; iteration++) {
+        const first = this._store.isFirst(iteration);
+        this._firsts += Number(first);
+        others ||= !first;
       }
+      this._firsts *= Number(others);
     }
-    return values;
+    return this._firsts;
   }
 
   private _newest(): number {
@@ -129,6 +141,7 @@ export class Stretch {
   }
 
   private _stamp: number;
+  private _firsts: number | null = null;
   private _means = new Map<string, number>();
   private _summary: ISummary | null = null;
 }

@@ -173,7 +173,8 @@ export class LiveView {
     this._feed.fill(this._range.span ?? store.capacity);
     this._charts.draw(store, range, this._row, {
       nominal: numberOf(status.summary.nominal_gbps),
-      calibrated: numberOf(status.summary.calibrated_gbps)
+      calibrated: numberOf(status.summary.calibrated_gbps),
+      error: numberOf(status.summary.calibrated_error ?? NaN)
     });
     this._drawFigures(range);
     this._controls.setRanks(store.ranks);

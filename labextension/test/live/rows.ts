@@ -38,7 +38,7 @@ export function details(first: number, last: number): IDetails {
     process_set: 0,
     by: 'optimizer',
     bytes,
-    median_us: bytes / 1000,
+    mean_us: bytes / 1000,
     busbw_gbps: 8,
     exposed_share: share
   });
@@ -84,7 +84,8 @@ export function row(
     wait_us: rank * 100,
     algbw_gbps: 5,
     busbw_gbps: 5,
-    end_s: iteration * 0.02
+    end_s: iteration * 0.02,
+    first: 0
   };
   const all: Record<string, number> = {
     ...defaults,

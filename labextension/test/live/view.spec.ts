@@ -158,7 +158,7 @@ describe('the view', () => {
       press('+');
       expect(text(output.node, '.gw-live-iteration')).toMatch(/^\d+–39/);
       expect(title(output.node)).toMatch(/^mean of iterations \d+ to 39$/);
-      expect(text(output.node, '.gw-live-key')).toContain('20.0 ms');
+      expect(text(output.node, '.gw-live-key')).toContain('22.7 ms');
       expect(marked()).toContain('until the kernel answers');
     });
 

@@ -64,7 +64,8 @@ class Exports(ABC):
         their usual order. The threads "collectives" have each collective at
         its true time, from submitted to first seen finished, with bytes,
         bandwidth and the bracket of its end; those that a cell ran outside its
-        iterations have threads of their own. Arrows lead from the rank that
+        iterations (a broadcast before the first, a metric after the last) have
+        threads of their own, on every rank that trained. Arrows lead from the rank that
         submitted an iteration's last collective last to those that waited.
 
         Parameters
@@ -72,7 +73,7 @@ class Exports(ABC):
         path
             ``.json``, or ``.json.gz`` to have it compressed.
         iterations
-            First and last one to write; all by default.
+            First and last one to write, and what ran in their time; all by default.
         clocks
             Maps a rank's clock to a common one: an object with
             ``to_kernel(rank, t_ns) -> (ns, uncertainty_ns)``, or such a

@@ -44,7 +44,7 @@ def write(
     aligned = align(run, rows, clocks)
     head = {"displayTimeUnit": "ms", "otherData": about(rows, aligned)}
     with open_trace(path, head) as events:
-        _Trace(events, aligned, rows).write(run)
+        _Trace(events, aligned, rows, run.records(-1, -1), part=iterations is not None).write(run)
     return path
 
 
@@ -65,14 +65,35 @@ def about(rows: Rows, aligned: Alignment) -> dict[str, Any]:
 
 
 class _Trace:
-    """Writes a trace's events, an iteration at a time."""
+    """Writes a trace's events, an iteration at a time.
 
-    def __init__(self, events: EventWriter, aligned: Alignment, rows: Rows) -> None:
+    Parameters
+    ----------
+    outside
+        Collectives that cells ran outside their iterations: before the first one, between two
+        or after the last.
+    part
+        Only some iterations are written, and of those collectives what lies in their time.
+    """
+
+    def __init__(
+        self,
+        events: EventWriter,
+        aligned: Alignment,
+        rows: Rows,
+        outside: list[CollectiveRecord],
+        *,
+        part: bool,
+    ) -> None:
         self._events = events
         self._aligned = aligned
         self._rows = rows
+        self._part = part
         self._begins = aligned.begins(rows)
+        self._outside = self._dated(outside)
         self._origin = int(self._begins.min())
+        if not part and self._outside:
+            self._origin = min(self._origin, self._outside[0][0])
         self._ended: dict[int, int] = {}
         self._lanes: dict[tuple[int, int], list[int]] = {}
         self._arrows = 0
@@ -86,7 +107,7 @@ class _Trace:
             self._events.name("thread", rank, "phases", PHASES_THREAD, PHASES_THREAD)
         for iteration in walk(run, self._rows):
             self._iteration(iteration, self._begins[iteration.place].tolist())
-        self._outside(run.records(-1, -1))
+        self._write_outside()
 
     def _iteration(self, iteration: Iteration, begins: list[int]) -> None:
         table = columns(iteration.rows)
@@ -105,16 +126,20 @@ class _Trace:
                     last[rank] = (tid, begin, one)
         self._arrows_from_the_latest(last)
 
-    def _outside(self, records: list[CollectiveRecord]) -> None:
-        """Write what cells ran outside their iterations, within the time that is shown."""
-        known = set(self._ended)
+    def _dated(self, records: list[CollectiveRecord]) -> list[tuple[int, CollectiveRecord]]:
+        """Return the records of ranks that are shown with when they begin, in order."""
+        known = set(np.unique(self._rows["rank"]).tolist())
         records = [one for one in records if one.rank in known]
         places = [(one.record.cell, one.rank, one.record.start_ns) for one in records]
         table = np.array(places, dtype=np.int64).reshape(-1, 3)
         begins = self._aligned.to_common(*table.T)[0].tolist()
-        for begin, record in sorted(zip(begins, records, strict=True), key=lambda pair: pair[0]):
+        return sorted(zip(begins, records, strict=True), key=lambda pair: pair[0])
+
+    def _write_outside(self) -> None:
+        for begin, record in self._outside:
             for one in collectives(record):
-                if self._origin <= begin + one.submitted_ns <= self._ended[record.rank]:
+                shown = self._origin <= begin + one.submitted_ns <= self._ended[record.rank]
+                if shown or not self._part:
                     self._collective(record.rank, begin, one, FIRST_LANE_OUTSIDE)
 
     def _phases(self, rank: int, row: Any, begin: int, figures: dict[str, Any]) -> None:

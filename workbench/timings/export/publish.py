@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from workbench.resources.noticeboard import FOLDER, Noticeboard
-from workbench.timings.derive import columns
-from workbench.timings.store import PHASES, Rows
+from workbench.timings.derive import bandwidth_gbps
+from workbench.timings.store import PHASES, Rows, communication_unseen, warm
 
 if TYPE_CHECKING:
     from workbench.timings.timings import Timings
@@ -92,30 +92,29 @@ class Publisher:
         self._board.post(self._cluster, {**content, "ranks": ranks})
 
     def _add(self, rank: int, rows: Rows) -> None:
-        """Add a rank's new rows to its sums; its latest figures are their means."""
-        table = columns(rows)
+        """Add a rank's new rows to its sums; its latest figures are their means.
+
+        The sums have every iteration; the means are those of a `summary.Summary`.
+        """
         before = self._ranks.get(rank, {})
         spent = {phase: float(rows[f"{phase}_ns"].sum() / 1e9) for phase in PHASES}
         spent["communication"] = float(rows["communication_ns"].sum() / 1e9)
         past = before.get("seconds", {})
-        duration = table["iteration_us"]
+        newest = warm(rows)
+        duration, exposed = newest["iteration_ns"].sum(), newest["exposed_ns"].sum()
+        silent = communication_unseen(newest).all()
         self._ranks[rank] = {
             "iterations": before.get("iterations", 0) + len(rows),
             "bytes": before.get("bytes", 0) + int(rows["bytes"].sum()),
             "seconds": {name: past.get(name, 0.0) + value for name, value in spent.items()},
             "latest": {
                 "iteration": int(rows["iteration"].max()),
-                "iteration_s": float(duration.mean() / 1e6),
-                "exposed_share": _known(table["exposed_us"].sum() / duration.sum()),
-                "algbw_gbps": _known(_mean(table["algbw_gbps"])),
-                "busbw_gbps": _known(_mean(table["busbw_gbps"])),
+                "iteration_s": float(duration / len(newest) / 1e9),
+                "exposed_share": None if silent or not duration else float(exposed / duration),
+                "algbw_gbps": _known(bandwidth_gbps(newest, bus=False)),
+                "busbw_gbps": _known(bandwidth_gbps(newest, bus=True)),
             },
         }
-
-
-def _mean(values: Any) -> float:
-    known = values[~np.isnan(values)]
-    return float(known.mean()) if len(known) else math.nan
 
 
 def _known(value: float) -> float | None:

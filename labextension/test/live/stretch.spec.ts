@@ -1,0 +1,112 @@
+/**
+ * One statistic: what the page computes of a stretch is what Python says of it.
+ */
+
+import { KeyLine } from '../../src/live/keyline';
+import { ISummary, readRows } from '../../src/live/protocol';
+import { Stretch } from '../../src/live/stretch';
+import { TimingStore } from '../../src/live/store';
+import { ENGLISH } from '../../src/live/text';
+import { pack, row, SUMMARY } from './rows';
+import { COLUMNS } from '../../src/live/protocol';
+
+const OF = SUMMARY as ISummary;
+
+function stretchOf(all: number[][]): Stretch {
+  const store = new TimingStore();
+  store.setRanks([
+    { rank: 0, vm: 'vm1' },
+    { rank: 1, vm: 'vm2' }
+  ]);
+  store.add(readRows([...COLUMNS], all.length, pack(all)));
+  return new Stretch(store, { from: store.first, to: store.last + 1 });
+}
+
+/** Iterations whose exposed time has outliers: means and medians differ. */
+function uneven(): number[][] {
+  return [0, 1, 2, 3].flatMap(iteration =>
+    [0, 1].map(rank => {
+      const more = iteration === 3 ? 40_000 : 0;
+      return row(iteration, rank, {
+        iteration_us: 20_000 + more,
+        exposed_us: 6_000 + more
+      });
+    })
+  );
+}
+
+describe('Stretch', () => {
+  it('has means, which add up', () => {
+    const stretch = stretchOf(uneven());
+    const found = stretch.summary(OF, ENGLISH);
+    expect(found.iteration_us).toBe(30_000);
+    expect(found.exposed_us).toBe(16_000);
+    expect(found.exposed_share).toBeCloseTo(16 / 30);
+    expect(found.iterations_per_s).toBeCloseTo(1e6 / 30_000);
+    const phases = [
+      'data_us',
+      'copy_us',
+      'forward_us',
+      'backward_us',
+      'exposed_us',
+      'optimizer_us',
+      'other_us'
+    ] as const;
+    const sum = phases.reduce((all, name) => all + stretch.mean(name, null), 0);
+    expect(sum).toBeCloseTo(30_000);
+  });
+
+  it('leaves the first iteration of a cell out, and says so', () => {
+    const all = uneven();
+    const warming = [0, 1].map(rank =>
+      row(4, rank, { iteration_us: 500_000, first: 1 })
+    );
+    const found = stretchOf([...all, ...warming]).summary(OF, ENGLISH);
+    expect(found.iteration_us).toBe(30_000);
+    expect(found.notes).toEqual([
+      'The first iterations of cells are left out: they warm up.'
+    ]);
+    const alone = stretchOf(warming).summary(OF, ENGLISH);
+    expect([alone.iteration_us, alone.notes]).toEqual([500_000, []]);
+  });
+
+  it('has as bandwidth all bytes over all their time', () => {
+    // 1 ms at 8 Gbit/s and 9 ms at 1 Gbit/s: 1 MB and 1.125 MB in 10 ms
+    const all = [0, 1].flatMap(iteration =>
+      [0, 1].map(rank =>
+        row(iteration, rank, {
+          busbw_gbps: iteration ? 1 : 8,
+          communication_us: iteration ? 9_000 : 1_000
+        })
+      )
+    );
+    const found = stretchOf(all).summary(OF, ENGLISH);
+    expect(found.busbw_gbps).toBeCloseTo(1.7);
+  });
+
+  it('says why there is no exposed time where nothing could time it', () => {
+    const unheard = { unknown: 'not timed: torch.distributed' };
+    const silent = { ...OF, exposed_us: unheard, busbw_gbps: unheard };
+    const nan = { exposed_us: NaN, communication_us: NaN, busbw_gbps: NaN };
+    const all = [row(0, 0, nan), row(0, 1, nan)];
+    const found = stretchOf(all).summary(silent, ENGLISH);
+    expect(found.iteration_us).toBe(20_000);
+    expect([found.exposed_us, found.exposed_share, found.busbw_gbps]).toEqual([
+      unheard,
+      unheard,
+      unheard
+    ]);
+  });
+});
+
+describe('KeyLine', () => {
+  it('shows how far a calibration may be off', () => {
+    const line = new KeyLine(ENGLISH);
+    const known = { calibrated_gbps: 9.4, calibrated_error: 0.08 };
+    line.update({ ...OF, ...known, notes: ['One is left out.'] });
+    expect(line.node.textContent).toContain('calibrated9.40 ± 8 %');
+    expect(line.node.title).toBe(
+      'Means over iterations and ranks. One is left out.'
+    );
+  });
+});
