@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from workbench.doctor import diagnose
 from workbench.doctor.text import paragraphs, verdict
+from workbench.errors import printable
 from workbench.widgets.findings import SIGNS, cards, said
 from workbench.widgets.machine import table
 
@@ -26,9 +27,13 @@ class SurveyView:
     """
 
     def __init__(self, survey: Survey) -> None:
-        self._rows = survey.preflight.rows
+        # what other machines have answered
+        self._rows = [
+            {name: printable(value) for name, value in row.items()} for row in survey.preflight.rows
+        ]
         self._problems = [
-            [_sign(fatal=p.fatal), p.vm, p.what, p.cure] for p in survey.preflight.problems
+            [_sign(fatal=p.fatal), *map(printable, (p.vm, p.what, p.cure))]
+            for p in survey.preflight.problems
         ]
         self._findings = {
             vm: (snapshot, [one for one in diagnose(snapshot) if one.severity != "info"])

@@ -142,7 +142,7 @@ class PciTree:
 
     def find(self, address: str) -> PciDevice | None:
         """Give the device at an address, or None."""
-        return next((one for one in self.devices if one.address == address), None)
+        return self._devices.get(address)
 
     def above(self, address: str) -> tuple[str, ...]:
         """Give what lies above a device: bridges from the nearest up, then the root."""
@@ -153,6 +153,13 @@ class PciTree:
                 break
             found.append(address)
         return tuple(found)
+
+    @cached_property
+    def _devices(self) -> dict[str, PciDevice]:
+        found: dict[str, PciDevice] = {}
+        for device in self.devices:
+            found.setdefault(device.address, device)
+        return found
 
     @cached_property
     def _parents(self) -> dict[str, str]:
@@ -256,8 +263,15 @@ class Pcie:
 
     def between(self, a: str, b: str) -> tuple[Distance, ...]:
         """Give what each source says of two PCI addresses, the one NCCL goes by first."""
-        found = [one for one in self.distances if {one.a, one.b} == {a, b}]
-        return tuple(sorted(found, key=lambda one: _rank(one.source)))
+        return tuple(sorted(self._between.get(frozenset((a, b)), ()), key=_rank_of))
+
+    @cached_property
+    def _between(self) -> dict[frozenset[str], list[Distance]]:
+        # a matrix asks for every pair
+        found: dict[frozenset[str], list[Distance]] = {}
+        for one in self.distances:
+            found.setdefault(frozenset((one.a, one.b)), []).append(one)
+        return found
 
     def distance(self, a: str, b: str) -> Distance | None:
         """Give the distance of two PCI addresses, of the best source that knows it."""
@@ -280,6 +294,10 @@ class Pcie:
             for (a, b), said in pairs.items()
             if len({in_nccls_words(one.distance) for one in said}) > 1
         )
+
+
+def _rank_of(distance: Distance) -> int:
+    return _rank(distance.source)
 
 
 def _rank(source: str) -> int:
