@@ -10,11 +10,12 @@ from collections.abc import Iterator
 from typing import Any
 
 TEXTS = (
-    "\x1b[2J\x1b]0;owned\x07", "\u202egnp.exe", "\x9b31m", "\x7f\x00\r\n", "\ud800", "", "A" * 9_000,
-    "%s%n{0}", "<script>alert(1)</script>", "../../etc/passwd", "é\u0301\u200b", "²", "٣",
+    "\x1b[2J\x1b]0;owned\x07", "\u202egnp.exe", "\x9b31m", "\x7f\x00\r\n", "\ud800", "",
+    "A" * 9_000, "%s%n{0}", "<script>alert(1)</script>",
+    "../../etc/passwd", "é\u0301\u200b", "²", "٣",
 )  # fmt: skip
-RAW = ("1" + "0" * 400, "-" + "9" * 30, "NaN", "-Infinity", "1e999", "18446744073709551616", "1e308",
-       "-0.0", "[" * 5_000, '{"a": 1, "a": 2}')  # fmt: skip
+RAW = ("1" + "0" * 400, "-" + "9" * 30, "NaN", "-Infinity", "1e999", "18446744073709551616",
+       "1e308", "-0.0", "[" * 5_000, '{"a": 1, "a": 2}')  # fmt: skip
 PLAIN = (None, True, False, 0, -1, 10**19, 0.5, [], {}, [[]], [None], [0] * 70_000, {"unknown": 5},
          {"unknown": "\x1b[31mred"}, {"unknown": "x", "more": 1})  # fmt: skip
 

@@ -28,11 +28,10 @@ from typing import ClassVar
 
 
 def printable(text: str, keep: str = "") -> str:
-    """Escape what a terminal would obey or could not show: ``"\\x1b[2J"`` for a real escape.
+    """Escape what a terminal would obey or could not show, as Python writes it in quotes.
 
     For text of other people's files and of remote VMs, and of messages that quote them.
-    Control characters (C0, DEL, C1), bidirectional controls and lone surrogates are escaped,
-    as Python writes them.
+    Control characters (C0, DEL, C1), bidirectional controls and lone surrogates are escaped.
 
     Parameters
     ----------

@@ -160,5 +160,5 @@ class RunFolder:
     def _names(self) -> list[str]:
         try:
             return [path.name for path in self.path.iterdir()]
-        except OSError:
+        except (OSError, ValueError):  # a NUL in its path
             return []

@@ -21,21 +21,6 @@ from workbench.timings.writer import LAYOUT_KEYS, RECORD_KEYS
 from workbench.wire import IterationRecord, Layout
 
 _ROW_KEYS = ("iteration", "rank")
-_FACTS: dict[str, Callable[[Any], bool]] = {
-    "cluster": lambda value: isinstance(value, str),
-    "started_s": lambda value: _is_number(value, _LAST_S),
-    "ended_s": lambda value: _is_number(value, _LAST_S),
-    "kept_s": lambda value: value is None or _is_number(value, _LAST_S),
-    "iterations": lambda value: _is_count(value),
-    "dropped": lambda value: _is_count(value),
-    "left_out": lambda value: value is None or _is_list(value, lambda one: isinstance(one, str)),
-    "ranks": lambda value: value is None or _is_list(value, _is_rank),
-    "closed": lambda value: isinstance(value, dict) and all(map(_is_count, value.values())),
-}
-"""What a fact must be to be read; the others are shown as they are."""
-_LAST_S = 2.0**37
-"""In the year 6325: later times have no date."""
-
 _Layouts = dict[int, tuple[int, Layout]]
 
 
@@ -228,8 +213,8 @@ def _anything(_: Any) -> bool:
     return True
 
 
-def _is_number(value: Any, most: float) -> bool:
-    return isinstance(value, int | float) and 0 <= value <= most
+def _is_time(value: Any) -> bool:
+    return isinstance(value, int | float) and 0 <= value <= _LAST_S
 
 
 def _is_count(value: Any) -> bool:
@@ -242,3 +227,19 @@ def _is_list(value: Any, is_item: Callable[[Any], bool]) -> bool:
 
 def _is_rank(value: Any) -> bool:
     return isinstance(value, dict) and _is_count(value.get("rank", 0))
+
+
+_LAST_S = 2.0**37
+"""In the year 6325: later times have no date."""
+_FACTS: dict[str, Callable[[Any], bool]] = {
+    "cluster": lambda value: isinstance(value, str),
+    "started_s": _is_time,
+    "ended_s": _is_time,
+    "kept_s": lambda value: value is None or _is_time(value),
+    "iterations": _is_count,
+    "dropped": _is_count,
+    "left_out": lambda value: value is None or _is_list(value, lambda one: isinstance(one, str)),
+    "ranks": lambda value: value is None or _is_list(value, _is_rank),
+    "closed": lambda value: isinstance(value, dict) and all(map(_is_count, value.values())),
+}
+"""What a fact must be to be read; the others are shown as they are."""

@@ -12,8 +12,9 @@ import {
   temperatureFigure
 } from '../common/format';
 import { isUnknown, Known, mapKnown, orElse } from '../common/known';
+import { More, useSome } from '../common/some';
 import { Text } from '../common/value';
-import { duration, gpuDetail, profileLine } from './describe';
+import { duration, gpuDetail, isPartial, profileLine } from './describe';
 import { Device } from './device';
 import { Missing, notSampledYet } from './devices';
 import { IGpu, IGpuSample, ISnapshot } from './interfaces';
@@ -25,6 +26,9 @@ import { useOpening, useShared } from './shared';
 
 /** Up to so many GPUs show all their figures by themselves. */
 const FEW = 2;
+
+/** So many are listed at once: the largest boards have 16. */
+const MOST = 16;
 
 /** Idle for so long is worth a word, in seconds. */
 const LONG_IDLE_S = 60;
@@ -42,6 +46,8 @@ export function Gpus({ machine, ranks, snapshot }: IProps): JSX.Element {
     `${machine.key}/gpus/all`,
     gpus.length <= FEW
   );
+  const described = isPartial(snapshot) ? gpus.filter(isDescribed) : gpus;
+  const some = useSome(described, MOST);
   if (gpus.length === 0) {
     return <Missing what={trans.__('No GPU')} probe={probes.gpus} />;
   }
@@ -57,7 +63,16 @@ export function Gpus({ machine, ranks, snapshot }: IProps): JSX.Element {
           : { label: trans.__('all figures'), shown: all, show: setAll }
       }
     >
-      {gpus.map((gpu, place) => (
+      {described.length < gpus.length && (
+        <p className="jp-gw-Note">
+          {trans._n(
+            'The file tells no more of %1 GPU than the drawing shows.',
+            'The file tells no more of %1 GPUs than the drawing shows.',
+            gpus.length - described.length
+          )}
+        </p>
+      )}
+      {some.shown.map((gpu, place) => (
         <Gpu
           key={place}
           name={nameOf(gpu, gpus, trans)}
@@ -67,8 +82,20 @@ export function Gpus({ machine, ranks, snapshot }: IProps): JSX.Element {
           all={all}
         />
       ))}
+      <More some={some} what={trans.__('GPUs')} trans={trans} />
     </Section>
   );
+}
+
+/** Whether a list has more to say of it than its place. */
+function isDescribed(gpu: IGpu): boolean {
+  return [
+    gpu.name,
+    gpu.memory_bytes,
+    gpu.form,
+    gpu.vgpu_profile,
+    gpu.licence
+  ].some(one => !isUnknown(one));
 }
 
 function Gpu(props: {
