@@ -39,7 +39,7 @@ interface IProps {
   ranks: readonly IRank[];
 }
 
-export function Gpus({ machine, ranks, snapshot }: IProps): JSX.Element {
+export function Gpus({ machine, ranks, snapshot }: IProps): JSX.Element | null {
   const { gpus, probes } = snapshot;
   const { trans } = useShared();
   const [all, setAll] = useOpening(
@@ -50,6 +50,9 @@ export function Gpus({ machine, ranks, snapshot }: IProps): JSX.Element {
   const some = useSome(described, MOST);
   if (gpus.length === 0) {
     return <Missing what={trans.__('No GPU')} probe={probes.gpus} />;
+  }
+  if (described.length === 0) {
+    return null; // the drawing has all that is known
   }
   return (
     <Section
@@ -63,15 +66,6 @@ export function Gpus({ machine, ranks, snapshot }: IProps): JSX.Element {
           : { label: trans.__('all figures'), shown: all, show: setAll }
       }
     >
-      {described.length < gpus.length && (
-        <p className="jp-gw-Note">
-          {trans._n(
-            'The file tells no more of %1 GPU than the drawing shows.',
-            'The file tells no more of %1 GPUs than the drawing shows.',
-            gpus.length - described.length
-          )}
-        </p>
-      )}
       {some.shown.map((gpu, place) => (
         <Gpu
           key={place}
@@ -83,6 +77,14 @@ export function Gpus({ machine, ranks, snapshot }: IProps): JSX.Element {
         />
       ))}
       <More some={some} what={trans.__('GPUs')} trans={trans} />
+      {described.length < gpus.length && (
+        <p className="jp-gw-Note">
+          {trans.__(
+            'Of %1 more the file gives only the place.',
+            gpus.length - described.length
+          )}
+        </p>
+      )}
     </Section>
   );
 }

@@ -34,7 +34,7 @@ interface IProps {
   snapshot: ISnapshot;
 }
 
-export function Nics({ machine, snapshot }: IProps): JSX.Element {
+export function Nics({ machine, snapshot }: IProps): JSX.Element | null {
   const { nics, probes } = snapshot;
   const { preferences, trans } = useShared();
   const [all, setAll] = useOpening(`${machine.key}/network/all`, false);
@@ -43,6 +43,9 @@ export function Nics({ machine, snapshot }: IProps): JSX.Element {
   const drawn = preferences.virtualInterfaces ? [...shown, ...virtual] : shown;
   const described = isPartial(snapshot) ? drawn.filter(isDescribed) : drawn;
   const some = useSome(described, MOST);
+  if (drawn.length > 0 && described.length === 0) {
+    return null; // the drawing has all that is known
+  }
   return (
     <Section
       machine={machine}
@@ -58,19 +61,18 @@ export function Nics({ machine, snapshot }: IProps): JSX.Element {
       {shown.length === 0 && (
         <Missing what={trans.__('No NIC')} probe={probes.nics} />
       )}
-      {described.length < drawn.length && (
-        <p className="jp-gw-Note">
-          {trans._n(
-            'The file tells no more of %1 NIC than the drawing shows.',
-            'The file tells no more of %1 NICs than the drawing shows.',
-            drawn.length - described.length
-          )}
-        </p>
-      )}
       {some.shown.map((nic, place) => (
         <Nic key={place} nic={nic} machine={machine} all={all} />
       ))}
       <More some={some} what={trans.__('NICs')} trans={trans} />
+      {described.length < drawn.length && (
+        <p className="jp-gw-Note">
+          {trans.__(
+            'Of %1 more the file gives only the place.',
+            drawn.length - described.length
+          )}
+        </p>
+      )}
       {!shown.some(mayHaveRdma) && (
         <p className="jp-gw-Note">
           {trans.__('No RDMA device: collectives between VMs travel over TCP.')}

@@ -86,7 +86,7 @@ function IdleKernels(props: {
     <>
       <tbody>
         <tr>
-          <td className="jp-gw-Table-name">
+          <td className="jp-gw-Table-name" colSpan={3}>
             <button
               type="button"
               className="jp-gw-Group-button"
@@ -97,8 +97,6 @@ function IdleKernels(props: {
               {trans._n('%1 idle kernel', '%1 idle kernels', kernels.length)}
             </button>
           </td>
-          <td />
-          <td />
           <td className="jp-gw-mod-number">
             <Text value={gib(sumOf(kernels.map(one => one.memory_bytes)))} />
           </td>
@@ -109,7 +107,9 @@ function IdleKernels(props: {
       </tbody>
       <tbody id={id} className="jp-gw-Group" hidden={!open}>
         {open &&
-          some.shown.map(one => <ProcessRow key={one.pid} process={one} />)}
+          some.shown.map(one => (
+            <ProcessRow key={one.pid} process={one} isMember />
+          ))}
         {open && some.step > 0 && (
           <tr>
             <td colSpan={5}>
@@ -145,25 +145,38 @@ function percent(value: Known<number>): Known<string> {
   return mapKnown(value, share => percentFigure(share).number);
 }
 
-function ProcessRow({ process }: { process: IProcess }): JSX.Element {
+function ProcessRow(props: {
+  process: IProcess;
+  /** Of the idle kernels, which use no GPU: their names have its columns. */
+  isMember?: boolean;
+}): JSX.Element {
+  const { isMember = false, process } = props;
   const { trans } = useShared();
   return (
     <tr>
-      <td className="jp-gw-Table-name" title={fullName(process, trans)}>
+      <td
+        className="jp-gw-Table-name"
+        colSpan={isMember ? 3 : 1}
+        title={fullName(process, trans)}
+      >
         {shortName(process, trans)}
       </td>
-      <td>
-        {process.gpus.map(gpu => (
-          <div key={gpu.index}>{gpu.index}</div>
-        ))}
-      </td>
-      <td className="jp-gw-mod-number">
-        {process.gpus.map(gpu => (
-          <div key={gpu.index}>
-            <Text value={gib(gpu.memory_used_bytes)} />
-          </div>
-        ))}
-      </td>
+      {!isMember && (
+        <>
+          <td>
+            {process.gpus.map(gpu => (
+              <div key={gpu.index}>{gpu.index}</div>
+            ))}
+          </td>
+          <td className="jp-gw-mod-number">
+            {process.gpus.map(gpu => (
+              <div key={gpu.index}>
+                <Text value={gib(gpu.memory_used_bytes)} />
+              </div>
+            ))}
+          </td>
+        </>
+      )}
       <td className="jp-gw-mod-number">
         <Text value={gib(process.memory_bytes)} />
       </td>
