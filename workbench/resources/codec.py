@@ -20,15 +20,10 @@ C = TypeVar("C")
 _PLAIN = frozenset({str, int, float, bool, type(None)})
 
 MOST_ITEMS = 65_536
-"""Of a list or mapping, where its field names no limit of its own (see `at_most`)."""
+"""Of a list or mapping; a record's `MOST_ENTRIES` has the fields with a limit of their own."""
 MOST_CHARACTERS = 8_192
 """Of a text; the longest path of Linux has 4,096."""
 _MOST_NUMBER = 1 << 64
-
-
-def at_most(items: int) -> Any:
-    """Declare a field of a record as a list of so many items at most, when it is read."""
-    return dataclasses.field(metadata={"at_most": items})
 
 
 def encode(value: Any) -> Any:
@@ -81,6 +76,7 @@ def decode(cls: type[C], data: Any, where: str) -> C:
     if not isinstance(data, dict):
         raise SnapshotError(f"{where}: expected an object, found {shortly(data)}")
     hints = _hints(cls)  # type: ignore[arg-type]  # a class is hashable, whatever its instances
+    limits = getattr(cls, "MOST_ENTRIES", {})
     values = {}
     for field in dataclasses.fields(cls):  # type: ignore[arg-type]  # callers give dataclasses
         place = f"{where}.{field.name}" if where else field.name
@@ -88,7 +84,7 @@ def decode(cls: type[C], data: Any, where: str) -> C:
             if _has_default(field):  # earlier snapshots lack it
                 continue
             raise SnapshotError(f"{place} is missing: the file was cut or edited; take it again")
-        limit = field.metadata.get("at_most", MOST_ITEMS)
+        limit = limits.get(field.name, MOST_ITEMS)
         values[field.name] = _decode_value(hints[field.name], data[field.name], place, limit)
     return cls(**values)
 

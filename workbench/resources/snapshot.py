@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from workbench.errors import SnapshotError
-from workbench.resources.codec import at_most, decode, encode, shortly
+from workbench.resources.codec import decode, encode, shortly
 from workbench.resources.gpus.records import Gpu, GpuPair
 from workbench.resources.host.record import Host
 from workbench.resources.nics.records import Nic
@@ -66,12 +66,13 @@ class Snapshot:
     """
 
     VERSION: ClassVar[int] = 2
+    MOST_ENTRIES: ClassVar[Mapping[str, int]] = {"gpus": MOST_GPUS, "nics": MOST_NICS}
 
     taken_at: float
     host: Host
-    gpus: tuple[Gpu, ...] = at_most(MOST_GPUS)
+    gpus: tuple[Gpu, ...]
     gpu_pairs: tuple[GpuPair, ...] | Unknown
-    nics: tuple[Nic, ...] = at_most(MOST_NICS)
+    nics: tuple[Nic, ...]
     pcie: Pcie | Unknown
     probes: Mapping[str, Probe]
 
