@@ -287,12 +287,18 @@ namespace Private {
     const words =
       direct.length === 0 && open
         ? trans.__('Whether GPUDirect RDMA is used is not known.')
-        : trans._n(
-            'GPUDirect RDMA: %2 of %1 GPU reaches a NIC.',
-            'GPUDirect RDMA: %2 of %1 GPUs reach a NIC.',
-            judged.length,
-            direct.length
-          );
+        : graph.left > 0
+          ? trans.__(
+              'GPUDirect RDMA: %1 of the %2 GPUs drawn reach a NIC.',
+              direct.length,
+              judged.length
+            )
+          : trans._n(
+              'GPUDirect RDMA: %2 of %1 GPU reaches a NIC.',
+              'GPUDirect RDMA: %2 of %1 GPUs reach a NIC.',
+              judged.length,
+              direct.length
+            );
     return [words, hidden].filter(Boolean).join(' ');
   }
 }
