@@ -21,6 +21,7 @@ floor room                                 process       what lives there
 1     `resources/`                         any           what hardware exists
 1     `horovod_build/`                     shell         builds Horovod for this PyTorch
 1     `vms/`                               any, shell    makes VMs for tests and benchmarks
+0     `safefiles.py`                       any           files and JSON of other people
 0     `errors.py`                          any           the tree of errors
 ===== ==================================== ============= ===========================
 

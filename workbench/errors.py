@@ -24,10 +24,40 @@ Each message names what was asked, what was found, and what to do.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
+
+
+def printable(text: str, keep: str = "") -> str:
+    """Escape what a terminal would obey or could not show, as Python writes it in quotes.
+
+    For text of other people's files and of remote VMs, and of messages that quote them.
+    Control characters (C0, DEL, C1), bidirectional controls and lone surrogates are escaped.
+
+    Parameters
+    ----------
+    text
+        Anything.
+    keep
+        Characters that stay: a message of several lines keeps its line ends.
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        one if one.isprintable() or one in keep else one.encode("unicode_escape").decode()
+        for one in text
+    )
 
 
 class WorkbenchError(Exception):
-    """Base of every error that this package raises on purpose."""
+    """Base of every error that this package raises on purpose.
+
+    Its message may quote a file or another VM: it holds no control characters but line ends.
+    """
+
+    _escapes: ClassVar[bool] = True
+
+    def __init__(self, message: object = "") -> None:
+        super().__init__(printable(str(message), keep="\n\t") if self._escapes else message)
 
     def _render_traceback_(self) -> list[str]:
         """Return what IPython shows: what happened, without our own frames."""
@@ -73,6 +103,8 @@ class StartFailed(ClusterError):
 
 class CellError(WorkbenchError):
     """A distributed cell did not end well."""
+
+    _escapes = False  # the traceback of a person's own code keeps its colours
 
 
 @dataclass(frozen=True)

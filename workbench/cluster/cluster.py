@@ -19,7 +19,7 @@ from workbench.cluster.options import Options
 from workbench.cluster.ranks import RankInfo, parse_ranks, ranks_text
 from workbench.cluster.run import RunResult
 from workbench.cluster.sink import NotebookSink, Sink
-from workbench.errors import UsageError
+from workbench.errors import StartFailed, UsageError
 
 if TYPE_CHECKING:
     from workbench.cluster.agent import Agent
@@ -219,8 +219,15 @@ class Cluster:
         """
         folder, state = keeping.find(name)
         cluster = cls.__new__(cls)
-        cluster._set_up(Options.from_plain(state["options"]), state["name"])
-        cluster._lifecycle.find(folder, state)
+        try:
+            cluster._set_up(Options.from_plain(state["options"]), state["name"])
+            cluster._lifecycle.find(folder, state)
+        except (AttributeError, KeyError, TypeError) as error:
+            raise StartFailed(
+                f"cannot attach to {state['name']}: {folder / 'cluster.json'} is damaged, or of "
+                f"another version ({type(error).__name__}: {error})",
+                cure="end its processes, and start another cluster",
+            ) from error
         return cluster
 
     def stop(self) -> None:

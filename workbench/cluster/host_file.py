@@ -15,10 +15,13 @@ from workbench.cluster.host import (
     whole_number,
 )
 from workbench.errors import UsageError
+from workbench.safefiles import read_file
 
 # One word of a host file's line, or a comment up to its end.
 _WORD = re.compile(r"""\s*(?:(?P<comment>\#.*)|(?P<word>(?:[^\s"']|"[^"]*"|'[^']*')+))""")
 _QUOTED = re.compile(r""""([^"]*)"|'([^']*)'""")
+_MOST_BYTES = 1 << 20
+"""A line of 100 characters for each of 10,000 hosts."""
 _TEXT_KEYS = ("user", "python", "directory", "interface")
 _KEYS = "slots, max_slots, user, port, python, directory, interface, env.NAME"
 
@@ -26,16 +29,16 @@ _KEYS = "slots, max_slots, user, port, python, directory, interface, env.NAME"
 def read_host_file(path: Path) -> tuple[Host, ...]:
     """Return the hosts of a host file, each once, in the order of its lines."""
     try:
-        content = path.expanduser().read_text(encoding="utf-8-sig")
+        content = read_file(path, _MOST_BYTES).decode("utf-8-sig")
     except UnicodeDecodeError:
         raise UsageError(
             f"host file {path} was asked for: it is not UTF-8 text; "
             "write one host per line, such as vm1 slots=2"
         ) from None
-    except (OSError, RuntimeError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
+    except OSError as error:
         raise UsageError(
-            f"host file {path} was asked for: {reason}; give the path of a file that can be read"
+            f"host file {path} was asked for: {error.strerror}; "
+            "give the path of a file that can be read"
         ) from None
     found: dict[Identity, Host] = {}
     limits: dict[Identity, int] = {}

@@ -9,16 +9,16 @@ from typing import Any
 
 from workbench.cluster.controller_process import runtime_folder
 from workbench.errors import NoCluster, UsageError
+from workbench.safefiles import load_json, read_file, write_private
 
 _FILE = "cluster.json"
+_MOST_BYTES = 64 << 20
+_PARTS = {"name": str, "address": str, "options": dict, "engines": dict}
 
 
 def save(folder: Path, state: dict[str, Any]) -> None:
     """Write `state` into the cluster's folder, which only this user can read: it holds keys."""
-    part = folder / f"{_FILE}.part"
-    part.touch(mode=0o600)
-    part.write_text(json.dumps(state))
-    part.replace(folder / _FILE)
+    write_private(folder / _FILE, json.dumps(state))
 
 
 def find(name: str | None) -> tuple[Path, dict[str, Any]]:
@@ -55,8 +55,12 @@ def _running() -> list[tuple[Path, dict[str, Any]]]:
     found = []
     for path in runtime_folder().glob(f"workbench-*/{_FILE}"):
         try:
-            state = json.loads(path.read_text())
+            state = load_json(read_file(path, _MOST_BYTES), finite=False)
         except (OSError, ValueError):
+            continue
+        if not isinstance(state, dict) or not all(
+            isinstance(state.get(part), kind) for part, kind in _PARTS.items()
+        ):
             continue
         if _answers(path.parent / "controller.sock"):
             found.append((path.parent, state))

@@ -21,6 +21,7 @@ from traitlets import Float, Unicode
 from workbench.cluster.agent import Agent
 from workbench.cluster.background import at_once
 from workbench.cluster.hosts import parse_hosts, total_slots
+from workbench.cluster.options import checked_ssh_config
 from workbench.errors import StartFailed, UsageError
 from workbench.wire.connection_file import wait_until_whole
 
@@ -51,7 +52,7 @@ class WorkbenchEngineSetLauncher(EngineLauncher):
                 f"{n} engines were asked for, hosts {self.hosts} have {total_slots(hosts)} slots: "
                 "give both the same number"
             )
-        config = Path(self.ssh_config).expanduser() if self.ssh_config else None
+        config = checked_ssh_config(self.ssh_config) if self.ssh_config else None
         self._agents = (
             [Agent(None, n)]
             if hosts is None

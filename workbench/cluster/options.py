@@ -11,6 +11,7 @@ from workbench.cluster.host import Host
 from workbench.cluster.hosts import HostsLike, parse_hosts, total_slots
 from workbench.cluster.idle import seconds
 from workbench.errors import UsageError
+from workbench.safefiles import open_regular
 
 
 @dataclass(frozen=True)
@@ -55,9 +56,7 @@ class Options:
         """
         where = _hosts(n, hosts, launcher)
         ranks = total_slots(where) if where is not None else 2 if n is None else n
-        path = None if ssh_config is None else Path(ssh_config).expanduser()
-        if path is not None and not path.is_file():
-            raise UsageError(f"ssh_config={str(ssh_config)!r} was given: there is no such file")
+        path = None if ssh_config is None else checked_ssh_config(ssh_config)
         keep_s = None if keep is None else seconds(keep)
         return cls(ranks, where, path, keep_s=keep_s, **others)
 
@@ -80,6 +79,24 @@ class Options:
         where = None if hosts is None else tuple(Host(**host) for host in hosts)
         path = None if config is None else Path(config)
         return cls(**plain | {"hosts": where, "ssh_config": path})
+
+
+def checked_ssh_config(ssh_config: str | os.PathLike[str]) -> Path:
+    """Return the path of an ssh client configuration.
+
+    Raises
+    ------
+    UsageError
+        It is no file that can be read.
+    """
+    try:
+        os.close(open_regular(ssh_config))
+    except OSError as error:
+        raise UsageError(
+            f"ssh_config={os.fspath(ssh_config)!r} was given: {error.strerror}. "
+            "Give the path of a file that can be read"
+        ) from None
+    return Path(ssh_config).expanduser()
 
 
 def _hosts(n: int | None, hosts: HostsLike | None, launcher: str | None) -> tuple[Host, ...] | None:

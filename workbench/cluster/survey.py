@@ -10,6 +10,7 @@ from workbench.cluster import network, preflight
 from workbench.cluster.agent import Agent
 from workbench.cluster.background import at_once
 from workbench.cluster.hosts import HostsLike, parse_hosts
+from workbench.cluster.options import checked_ssh_config
 from workbench.cluster.preflight import Preflight, Problem
 from workbench.errors import HorovodMissing, StartFailed
 from workbench.resources import Snapshot
@@ -42,7 +43,7 @@ def survey(
         `hosts` cannot be read.
     """
     chosen = parse_hosts(hosts)
-    config = None if ssh_config is None else Path(ssh_config).expanduser()
+    config = None if ssh_config is None else checked_ssh_config(ssh_config)
     agents = [Agent(host, host.slots, config) for host in chosen]
     try:
         return _look(agents, time.monotonic() + timeout_s)

@@ -1,19 +1,30 @@
-"""Frozen dataclasses to plain JSON values and back, `Unknown` included."""
+"""Frozen dataclasses to plain JSON values and back, `Unknown` included.
+
+What is read may be another person's file, or a remote VM's answer: texts are made
+printable, numbers are finite, and nothing is longer than its limit.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import types
 from collections.abc import Mapping
 from enum import Enum
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from workbench.errors import SnapshotError
+from workbench.errors import SnapshotError, printable
 from workbench.resources.unknown import Unknown
 
 C = TypeVar("C")
 _PLAIN = frozenset({str, int, float, bool, type(None)})
+
+MOST_ITEMS = 65_536
+"""Of a list or mapping; a record's `MOST_ENTRIES` has the fields with a limit of their own."""
+MOST_CHARACTERS = 8_192
+"""Of a text; the longest path of Linux has 4,096."""
+_MOST_NUMBER = 1 << 64
 
 
 def encode(value: Any) -> Any:
@@ -62,12 +73,13 @@ def decode(cls: type[C], data: Any, where: str) -> C:
     Raises
     ------
     SnapshotError
-        A field is missing that has no default, or holds something else than
-        its type.
+        A field is missing that has no default, holds something else than its
+        type, or more than its limit.
     """
     if not isinstance(data, dict):
         raise SnapshotError(f"{where}: expected an object, found {shortly(data)}")
     hints = _hints(cls)  # type: ignore[arg-type]  # a class is hashable, whatever its instances
+    limits = getattr(cls, "MOST_ENTRIES", {})
     values = {}
     for field in dataclasses.fields(cls):  # type: ignore[arg-type]  # callers give dataclasses
         place = f"{where}.{field.name}" if where else field.name
@@ -75,7 +87,8 @@ def decode(cls: type[C], data: Any, where: str) -> C:
             if _has_default(field):  # earlier snapshots lack it
                 continue
             raise SnapshotError(f"{place} is missing: the file was cut or edited; take it again")
-        values[field.name] = _decode_value(hints[field.name], data[field.name], place)
+        limit = limits.get(field.name, MOST_ITEMS)
+        values[field.name] = _decode_value(hints[field.name], data[field.name], place, limit)
     return cls(**values)
 
 
@@ -89,12 +102,13 @@ def _hints(cls: type) -> dict[str, Any]:
     return get_type_hints(cls)
 
 
-def _decode_value(hint: Any, data: Any, where: str) -> Any:
+def _decode_value(hint: Any, data: Any, where: str, limit: int = MOST_ITEMS) -> Any:
     options = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
     if Unknown in options and isinstance(data, dict) and set(data) == {"unknown"}:
-        return Unknown(str(data["unknown"]))
+        return Unknown(_decode_value(str, data["unknown"], f"{where}.unknown"))
     for option in options:
         if _fits(option, data):
+            _check_size(data, where, limit)
             return _build(option, data, where)
     raise SnapshotError(f"{where}: expected {_name(options)}, found {shortly(data)}")
 
@@ -114,6 +128,23 @@ def _fits(option: Any, data: Any) -> bool:
     return isinstance(data, (int, float) if option is float else option)
 
 
+def _check_size(data: Any, where: str, limit: int) -> None:
+    if isinstance(data, str):
+        if len(data) > MOST_CHARACTERS:
+            raise SnapshotError(
+                f"{where}: a text of {len(data):,} characters, and at most {MOST_CHARACTERS:,} "
+                "are read"
+            )
+    elif isinstance(data, list | dict):
+        if len(data) > limit:
+            raise SnapshotError(f"{where}: {len(data):,} entries, and at most {limit:,} are read")
+    elif isinstance(data, float):
+        if not math.isfinite(data):
+            raise SnapshotError(f"{where}: a number that is not finite (NaN or Infinity)")
+    elif abs(data or 0) > _MOST_NUMBER:
+        raise SnapshotError(f"{where}: a number of {data.bit_length():,} bits, 64 are the most")
+
+
 def _build(option: Any, data: Any, where: str) -> Any:
     origin = get_origin(option)
     if origin is tuple:
@@ -122,25 +153,16 @@ def _build(option: Any, data: Any, where: str) -> Any:
     if origin is not None:
         item = get_args(option)[1]
         return {
-            _printable(key): _decode_value(item, value, f"{where}.{key}")
+            printable(key): _decode_value(item, value, f"{where}.{key}")
             for key, value in data.items()
         }
     if isinstance(option, type) and dataclasses.is_dataclass(option):
         return decode(option, data, where)
     if option is str:
-        return _printable(data)
+        return printable(data)
     if issubclass(option, Enum):
         return option(data)
     return float(data) if option is float else data
-
-
-def _printable(text: str) -> str:
-    """Write out what a terminal would obey, or could not show; files are sent by others."""
-    if text.isprintable():
-        return text
-    return "".join(
-        one if one.isprintable() else one.encode("unicode_escape").decode() for one in text
-    )
 
 
 def _name(options: tuple[Any, ...]) -> str:
@@ -149,5 +171,11 @@ def _name(options: tuple[Any, ...]) -> str:
 
 def shortly(data: Any) -> str:
     """Write a value for a message, cut where it is long."""
+    if isinstance(data, str | bytes | list | tuple):
+        data = data[:60]  # a message about 100 MB would take as much once more
+    elif isinstance(data, dict):
+        data = {key: data[key] for key in list(data)[:8]}
+    elif isinstance(data, int) and abs(data) > _MOST_NUMBER:
+        return f"a number of {data.bit_length():,} bits"
     text = repr(data)
     return text if len(text) <= 60 else f"{text[:57]}..."

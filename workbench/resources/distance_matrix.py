@@ -12,6 +12,8 @@ from workbench.resources.pcie.records import TOPOLOGY_FILE, GpuDirect, PciDevice
 from workbench.resources.snapshot import Snapshot
 from workbench.resources.unknown import Unknown
 
+_MOST_LABELS = 32
+"""Rows and columns; those of more GPUs and NICs would fill more lines than a person reads."""
 _LEGEND = (
     "X itself, PIX one PCIe switch, PXB several, PHB the CPU's host bridge, "
     "NODE two host bridges of a NUMA node, SYS two NUMA nodes, ? not known, - not measured"
@@ -34,11 +36,17 @@ def matrix(snapshot: Snapshot) -> Iterator[str]:
         return
     sources = dict.fromkeys(one.source for one in pcie.distances)
     yield f"PCIe distances, by {' and '.join(sources)}:"
-    yield from _rows(pcie, labels)
+    shown = dict(list(labels.items())[:_MOST_LABELS])
+    yield from _rows(pcie, shown)
+    if len(labels) > len(shown):
+        yield (
+            f"  The first {len(shown)} of {len(labels)} GPUs and NICs; "
+            "`snapshot.distance(a, b)` has every pair"
+        )
     yield f"  {_LEGEND}"
     yield from _nics(labels, snapshot.nics)
     yield from _unclear(labels, unclear)
-    yield from _not_known(pcie, labels)
+    yield from _not_known(pcie, shown)
     yield from _topology_file(pcie, labels)
     yield from _differences(pcie, labels)
     yield from _gpudirect(pcie, labels)
@@ -59,7 +67,7 @@ def places(snapshot: Snapshot) -> Iterator[str]:
         node = device.numa_node if device else Unknown("not in the tree")
         nodes.setdefault(str(node), []).append(f"{label} {address}")
     for name, entries in nodes.items():
-        yield f"  NUMA node {name}: {', '.join(entries)}"
+        yield f"  NUMA node {name}: {_some(entries, _MOST_LABELS, '')}"
 
 
 def _labels(pcie: Pcie, gpus: tuple[Gpu, ...]) -> dict[str, str]:
@@ -113,7 +121,7 @@ def _nics(labels: dict[str, str], nics: tuple[Nic, ...]) -> Iterator[str]:
         if label.startswith("NIC") and address in names
     ]
     if known:
-        yield f"  {', '.join(known)}"
+        yield f"  {_some(known, _MOST_LABELS, '')}"
 
 
 def _unclear(labels: dict[str, str], devices: Sequence[PciDevice]) -> Iterator[str]:
@@ -122,7 +130,7 @@ def _unclear(labels: dict[str, str], devices: Sequence[PciDevice]) -> Iterator[s
         if isinstance(one.kind, Unknown) and one.address in labels:
             folded.setdefault(one.kind.reason, []).append(f"{labels[one.address]} {one.address}")
     for reason, names in folded.items():
-        yield f"  of unknown kind ({reason}): {', '.join(names)}"
+        yield f"  of unknown kind ({reason}): {_some(names, _MOST_LABELS, '')}"
 
 
 def _not_known(pcie: Pcie, labels: dict[str, str]) -> Iterator[str]:
@@ -143,7 +151,8 @@ def _topology_file(pcie: Pcie, labels: dict[str, str]) -> Iterator[str]:
     yield f"  topology file: {file}"
     left_out = [label for address, label in labels.items() if told and not told.find(address)]
     if left_out:
-        yield f"  not in that file, so that NCCL goes by sysfs: {', '.join(left_out)}"
+        some = _some(left_out, _MOST_LABELS, "")
+        yield f"  not in that file, so that NCCL goes by sysfs: {some}"
 
 
 def _differences(pcie: Pcie, labels: dict[str, str]) -> Iterator[str]:
@@ -175,6 +184,6 @@ def _answer(one: GpuDirect) -> str:
     return "possible" if one.possible else "not used by NCCL"
 
 
-def _some(pairs: list[str], most: int = 8) -> str:
-    more = f" and {len(pairs) - most} more pairs" if len(pairs) > most else ""
-    return ", ".join(pairs[:most]) + more
+def _some(names: list[str], most: int = 8, what: str = " pairs") -> str:
+    more = f" and {len(names) - most} more{what}" if len(names) > most else ""
+    return ", ".join(names[:most]) + more

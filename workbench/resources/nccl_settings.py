@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from workbench.resources.files import read_text
+from workbench.safefiles import read_file
 
 _PREFIX = "NCCL_"
+_MOST_BYTES = 64 << 10
 _DEFAULT_TOPOLOGY = "var/run/nvidia-topologyd/virtualTopology.xml"
 
 
@@ -41,8 +42,7 @@ class NcclSettings:
         if name in self.environ:
             return self.environ[name]
         for file in self._files():
-            text = read_text(file)
-            for line in text.splitlines() if isinstance(text, str) else ():
+            for line in _lines(file):
                 key, equals, value = line.partition("=")
                 if equals and not line.startswith("#") and key.strip() == name:
                     return value.strip()
@@ -52,8 +52,7 @@ class NcclSettings:
         """Give all settings that are set anywhere, each as NCCL would read it."""
         names = {name for name in self.environ if name.startswith(_PREFIX)}
         for file in self._files():
-            text = read_text(file)
-            for line in text.splitlines() if isinstance(text, str) else ():
+            for line in _lines(file):
                 key, equals, _ = line.partition("=")
                 if equals and key.strip().startswith(_PREFIX):
                     names.add(key.strip())
@@ -71,3 +70,11 @@ class NcclSettings:
         home = self.environ.get("HOME")
         users = [Path(own)] if own else [Path(home) / ".nccl.conf"] if home else []
         return [*users, self.root / "etc/nccl.conf"]
+
+
+def _lines(file: Path) -> list[str]:
+    """Return the lines of a file of settings; none where it cannot be read, as NCCL has it."""
+    try:
+        return read_file(file, _MOST_BYTES).decode(errors="replace").splitlines()
+    except OSError:
+        return []

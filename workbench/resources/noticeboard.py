@@ -11,6 +11,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+from workbench.safefiles import load_json, make_private_folder, read_file
+
 FOLDER = "gradient-workbench"
 """Of the notices, in the user's runtime folder."""
 MOST_BYTES = 4 << 20
@@ -37,7 +39,7 @@ class Noticeboard:
         OSError
             It cannot be written.
         """
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private_folder(self._folder)
         path = self._path(name)
         part = path.with_suffix(f".part{os.getpid()}")
         signed = {**content, "signed": _signature(os.getpid())}
@@ -66,10 +68,9 @@ class Noticeboard:
 
 def _read(path: Path) -> dict[str, Any] | None:
     try:
-        about = path.stat()
-        if about.st_uid != os.getuid() or about.st_size > MOST_BYTES:
+        if path.stat().st_uid != os.getuid():
             return None
-        notice: dict[str, Any] = json.loads(path.read_text())
+        notice: dict[str, Any] = load_json(read_file(path, MOST_BYTES), finite=False)
         signed = notice.pop("signed")
         pid, began, where = signed["pid"], signed["began"], signed["where"]
     except (OSError, ValueError, KeyError, TypeError, AttributeError):

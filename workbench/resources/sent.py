@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from workbench.errors import SnapshotError
-from workbench.resources.snapshot import Snapshot
+from workbench.resources.snapshot import MOST_BYTES, Snapshot
+from workbench.resources.topology_snapshot import snapshot_of_topology_text
+from workbench.safefiles import modified_s, read_file
 
 
 def load(path: str | Path) -> Snapshot:
@@ -17,15 +19,38 @@ def load(path: str | Path) -> Snapshot:
     SnapshotError
         It cannot be read, or is neither.
     """
-    path = Path(path).expanduser()  # in a notebook no shell has done it
     try:
-        with path.open("rb") as file:
-            start = file.read(64)
+        data = read_file(path, MOST_BYTES)
     except OSError as error:
         raise SnapshotError(f"cannot read {path}: {error.strerror}") from error
-    if start.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"<"):
-        return Snapshot.from_nccl_topology(path)
-    return Snapshot.load(path)
+    return parse(data, str(path), modified_s(path))
+
+
+def parse(data: bytes, name: str, taken_at: float | None = None) -> Snapshot:
+    """Read the content of such a file.
+
+    Parameters
+    ----------
+    data
+        What it holds.
+    name
+        The file's, for messages.
+    taken_at
+        When a topology file was written; now by default.
+
+    Raises
+    ------
+    SnapshotError
+        It is neither.
+    """
+    if data.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] in (b"{", b"["):
+        return Snapshot.from_json(data, name)
+    if b"<" not in data[:200]:
+        raise SnapshotError(
+            f"{name} is neither a snapshot (JSON, as `workbench resources --json` writes it) nor a "
+            "topology file of NCCL (XML, as NCCL_TOPO_FILE names it)"
+        )
+    return snapshot_of_topology_text(data, name, taken_at)
 
 
 def load_vms(paths: Sequence[str | Path]) -> dict[str, Snapshot]:

@@ -15,12 +15,20 @@ from workbench.resources.host.record import Host
 from workbench.resources.nics.records import Nic
 from workbench.resources.pcie.records import Pcie
 from workbench.resources.unknown import Unknown
+from workbench.safefiles import load_json, read_file
 
 if TYPE_CHECKING:
     from workbench.resources.distance import Distance
     from workbench.resources.naming import DeviceLike
 
 _PARTS = ("host", "gpus", "nics", "pcie")
+
+MOST_BYTES = 4 << 20
+"""Of a snapshot's file; that of an HGX board has some 100 kB."""
+MOST_GPUS = 256
+"""The most that one system has are 16 GPUs, each cut into 7 MIG devices: 112."""
+MOST_NICS = 2_048
+"""A host of containers has some hundred virtual interfaces, with SR-IOV some hundred more."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +68,7 @@ class Snapshot:
     """
 
     VERSION: ClassVar[int] = 2
+    MOST_ENTRIES: ClassVar[Mapping[str, int]] = {"gpus": MOST_GPUS, "nics": MOST_NICS}
 
     taken_at: float
     host: Host
@@ -78,7 +87,7 @@ class Snapshot:
         return json.dumps(self.to_plain(), indent=1)
 
     @classmethod
-    def from_json(cls, text: str, source: str = "the text") -> Snapshot:
+    def from_json(cls, text: str | bytes, source: str = "the text") -> Snapshot:
         """Read what `to_json` wrote; `source` is where it is from, for messages.
 
         Raises
@@ -109,10 +118,10 @@ class Snapshot:
             The file cannot be read, is cut short, of another version, or no snapshot.
         """
         try:
-            text = Path(path).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise SnapshotError(f"cannot read the snapshot {path}: {error}") from error
-        return _from_json(text, str(path))
+            data = read_file(path, MOST_BYTES)
+        except OSError as error:
+            raise SnapshotError(f"cannot read the snapshot {path}: {error.strerror}") from error
+        return _from_json(data, str(path))
 
     def distance(self, a: DeviceLike, b: DeviceLike) -> Distance | Unknown:
         """Say how far two GPUs or NICs are apart: what the data between them crosses.
@@ -178,10 +187,10 @@ class Snapshot:
         return "\n".join(lines(self))
 
 
-def _from_json(text: str, source: str) -> Snapshot:
+def _from_json(text: str | bytes, source: str) -> Snapshot:
     try:
-        data = json.loads(text)
-    except (ValueError, RecursionError) as error:
+        data = load_json(text)
+    except ValueError as error:
         raise SnapshotError(
             f"{source} is no complete JSON ({error}): it was cut short or is another kind of "
             "file; write it again with `workbench resources --json`"

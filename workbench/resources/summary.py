@@ -14,6 +14,8 @@ from workbench.resources.nics.records import Nic
 from workbench.resources.snapshot import Snapshot
 from workbench.resources.unknown import Unknown
 
+MOST_DEVICES = 64
+"""GPUs or NICs that are written at once; the largest hosts have some 20 of each."""
 _TITLES = {"gpus": "GPUs", "nics": "NICs"}
 
 
@@ -28,7 +30,7 @@ def lines(snapshot: Snapshot) -> Iterator[str]:
         return
     yield from _host(snapshot.host)
     yield from _part(snapshot, "gpus", list(_gpus(snapshot)))
-    yield from _part(snapshot, "nics", [line for nic in snapshot.nics for line in _nic(nic)])
+    yield from _part(snapshot, "nics", list(_nics(snapshot)))
     yield from matrix(snapshot)
 
 
@@ -83,13 +85,19 @@ def _part(snapshot: Snapshot, name: str, entries: list[str]) -> Iterator[str]:
 
 
 def _gpus(snapshot: Snapshot) -> Iterator[str]:
-    for gpu in snapshot.gpus:
+    for gpu in snapshot.gpus[:MOST_DEVICES]:
         if isinstance(gpu.name, Unknown) and gpu.name == gpu.uuid == gpu.pci_address:
             yield f"  {gpu.index}  {gpu.name}"  # lost: one reason, not ten times
             continue
         yield from _gpu(gpu)
         yield from (f"     {line}" for line in detail_lines(gpu))
+    yield from _more(len(snapshot.gpus), "GPUs")
     yield from (f"  {line}" for line in pair_lines(snapshot.gpu_pairs))
+
+
+def _more(count: int, what: str) -> Iterator[str]:
+    if count > MOST_DEVICES:
+        yield f"  and {count - MOST_DEVICES:,} more {what}: `workbench resources --json` has all"
 
 
 def _gpu(gpu: Gpu) -> Iterator[str]:
@@ -118,6 +126,12 @@ def _told_nvlinks(snapshot: Snapshot) -> Iterator[str]:
             alike.setdefault(words, []).append(f"GPU{gpu.index}")
     for words, gpus in alike.items():
         yield f"  NVLinks of {', '.join(gpus)}: {words}"
+
+
+def _nics(snapshot: Snapshot) -> Iterator[str]:
+    for nic in snapshot.nics[:MOST_DEVICES]:
+        yield from _nic(nic)
+    yield from _more(len(snapshot.nics), "NICs")
 
 
 def _nic(nic: Nic) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 import types
 from dataclasses import fields
@@ -20,6 +21,7 @@ from workbench.resources.pcie.probe import state_of
 from workbench.resources.pcie.records import PciDevice, Pcie, PciTree, TopologyNvlink
 from workbench.resources.snapshot import Probe, Snapshot
 from workbench.resources.unknown import Unknown
+from workbench.safefiles import modified_s
 
 R = TypeVar("R")
 
@@ -28,6 +30,8 @@ _INFINIBAND = "0x0207"
 # Classes of NVLink's peers, as NCCL's src/graph/topo.cc knows them.
 _PEERS = (("0x068000", "switch"), ("0x068001", "npu"), ("0x03", "gpu"))
 _ANY_SWITCH = "fffffff:"
+_SM = re.compile(r"[0-9]{2,4}")
+_MBPS = re.compile(r"[0-9]{1,9}")
 
 
 def snapshot_of_topology(path: str | Path) -> Snapshot:
@@ -40,10 +44,10 @@ def snapshot_of_topology(path: str | Path) -> Snapshot:
     SnapshotError
         The file cannot be read, or is no topology file.
     """
-    return _snapshot(read_topology(path), Path(path).stat().st_mtime)
+    return _snapshot(read_topology(path), modified_s(path))
 
 
-def snapshot_of_topology_text(data: bytes, origin: str) -> Snapshot:
+def snapshot_of_topology_text(data: bytes, origin: str, taken_at: float | None = None) -> Snapshot:
     """Give what the content of a topology file says, as `snapshot_of_topology` does.
 
     Parameters
@@ -51,14 +55,16 @@ def snapshot_of_topology_text(data: bytes, origin: str) -> Snapshot:
     data
         XML.
     origin
-        Where it is from; stands for the file's path. The time is now, for the file's is not known.
+        Where it is from; stands for the file's path.
+    taken_at
+        When it was written, in seconds since the epoch; now by default.
 
     Raises
     ------
     SnapshotError
         It is no topology file.
     """
-    return _snapshot(parse_topology(data, origin), time.time())
+    return _snapshot(parse_topology(data, origin), time.time() if taken_at is None else taken_at)
 
 
 def write_topology(snapshot: Snapshot, path: str | Path) -> None:
@@ -113,7 +119,7 @@ def _gpu(index: int, device: PciDevice, tree: PciTree) -> Gpu:
         Gpu,
         index=index,
         pci_address=device.address,
-        compute_capability=f"{sm[:-1]}.{sm[-1]}" if sm[1:].isdigit() else Unknown(_WHY),
+        compute_capability=f"{sm[:-1]}.{sm[-1]}" if _SM.fullmatch(sm) else Unknown(_WHY),
         nvlink=_nvlink(device, tree),
     )
 
@@ -159,7 +165,7 @@ def _nic(device: PciDevice, tree: PciTree) -> Nic:
 
 
 def _rate_gbps(mbps: str) -> float | Unknown:
-    known = mbps.isdigit() and int(mbps) > 0
+    known = _MBPS.fullmatch(mbps) and int(mbps) > 0
     return int(mbps) / 1000 if known else Unknown(_WHY)
 
 

@@ -7,6 +7,7 @@ each, the phases.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,6 +17,7 @@ from prometheus_client import REGISTRY, CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from workbench.errors import printable
 from workbench.resources.noticeboard import FOLDER, Noticeboard
 
 VERSION = 1
@@ -147,7 +149,8 @@ def _phases(rank: dict[str, Any]) -> list[tuple[str, float]]:
 def _number(content: Any, place: tuple[str, ...]) -> float | None:
     for name in place:
         content = content.get(name) if isinstance(content, dict) else None
-    return content if isinstance(content, int | float) else None
+    known = isinstance(content, int | float) and math.isfinite(content)
+    return content if known else None
 
 
 def _list(value: Any) -> list[Any]:
@@ -155,7 +158,7 @@ def _list(value: Any) -> list[Any]:
 
 
 def _label(value: Any) -> str:
-    return str(value or "")[:MOST_LETTERS]
+    return printable(str(value or "")[:MOST_LETTERS])
 
 
 _registered: set[int] = set()

@@ -20,6 +20,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from workbench.safefiles import load_json, read_file, write_private
+
 FORMAT = 1
 """Of the folder; raised where an earlier version would misread a later one's."""
 
@@ -28,6 +30,8 @@ HEARTBEAT_S = 60.0
 
 _FACTS = "run.json"
 _LOCK = "lock"
+_MOST_BYTES = 16 << 20
+"""Of `run.json`: that of 512 ranks has some 100 kB."""
 _STREAM = re.compile(r"(iterations|collectives|layouts)-(\d+)\.arrows")
 
 
@@ -64,16 +68,17 @@ class RunFolder:
 
     def read_facts(self) -> dict[str, Any]:
         """Return what the run was; raises `OSError` or `ValueError` where that cannot be read."""
-        facts = json.loads((self.path / _FACTS).read_text())
+        try:
+            facts = load_json(read_file(self.path / _FACTS, _MOST_BYTES), finite=False)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(self.path / _FACTS)) from error
         if not isinstance(facts, dict):
             raise ValueError("it holds no JSON object")
         return facts
 
     def write_facts(self, facts: dict[str, Any]) -> None:
         """Write down what the run was, at once or not at all."""
-        part = self.path / f"{_FACTS}.part"
-        part.write_text(json.dumps(facts, indent=1))
-        part.replace(self.path / _FACTS)
+        write_private(self.path / _FACTS, json.dumps(facts, indent=1))
 
     def lock(self) -> int:
         """Say that this process writes to it, until the file that is returned is closed."""
@@ -127,7 +132,8 @@ class RunFolder:
     def _unused(self) -> Iterator[bool]:
         """Say whether nobody writes to it, and let nobody begin meanwhile."""
         try:
-            file = os.open(self.path / _LOCK, os.O_RDWR | os.O_CLOEXEC)
+            # a pipe of that name is not waited for
+            file = os.open(self.path / _LOCK, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK)
         except FileNotFoundError:
             yield True
             return
@@ -154,5 +160,5 @@ class RunFolder:
     def _names(self) -> list[str]:
         try:
             return [path.name for path in self.path.iterdir()]
-        except OSError:
+        except (OSError, ValueError):  # a NUL in its path
             return []

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from workbench.errors import printable
 from workbench.timings import schema
 from workbench.timings.arrivals import ALIGNED
 from workbench.timings.folder import FORMAT, RunFolder
@@ -42,6 +44,7 @@ class RunReader:
         except (OSError, ValueError) as error:
             self._tell(f"what the run was cannot be read ({error}); its timings are here")
             return {}
+        facts = self._checked(facts)
         found = facts.get("format", FORMAT)
         if found != FORMAT:
             self._tell(
@@ -54,6 +57,14 @@ class RunReader:
         if facts.get("dropped"):
             self._tell(f"left out: {facts['dropped']} records that ranks dropped")
         return facts
+
+    def _checked(self, facts: dict[str, Any]) -> dict[str, Any]:
+        """Return the facts that are of their kind, in printable text; say which are not."""
+        plain = _printable(facts)
+        bad = [name for name in plain if not _FACTS.get(name, _anything)(plain[name])]
+        if bad:
+            self._tell(f"run.json was damaged or edited: {', '.join(bad)} cannot be read")
+        return {name: value for name, value in plain.items() if name not in bad}
 
     def rows(self) -> Rows:
         """Return all rows, in order of arrival."""
@@ -97,7 +108,10 @@ class RunReader:
         wanted = schema.schema_of(Layout, *LAYOUT_KEYS)
         for batch in self._batches("layouts", number, wanted, LAYOUT_KEYS):
             keys, ranks = (batch.column(name).to_pylist() for name in LAYOUT_KEYS)
-            layouts = schema.from_batch(Layout, batch)
+            layouts = [
+                replace(one, names=tuple(map(printable, one.names)))
+                for one in schema.from_batch(Layout, batch)
+            ]
             found |= dict(zip(keys, zip(ranks, layouts, strict=True), strict=True))
         return found
 
@@ -163,6 +177,7 @@ class RunReader:
         return True
 
     def _tell(self, problem: str) -> None:
+        problem = printable(problem)  # it may quote the file
         if problem not in self.problems:
             self.problems.append(problem)
 
@@ -183,3 +198,48 @@ def _between(batch: pa.RecordBatch, first: int | None, last: int | None) -> pa.R
     if last is not None:
         batch = batch.filter(pc.less_equal(batch.column("iteration"), last))
     return batch
+
+
+def _printable(value: Any) -> Any:
+    """Return plain JSON with its texts made printable: another person's run may be opened."""
+    if isinstance(value, str):
+        return printable(value)
+    if isinstance(value, dict):
+        return {printable(key): _printable(one) for key, one in value.items()}
+    return [_printable(one) for one in value] if isinstance(value, list) else value
+
+
+def _anything(_: Any) -> bool:
+    return True
+
+
+def _is_time(value: Any) -> bool:
+    return isinstance(value, int | float) and 0 <= value <= _LAST_S
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and 0 <= value < 1 << 62
+
+
+def _is_list(value: Any, is_item: Callable[[Any], bool]) -> bool:
+    return isinstance(value, list) and all(map(is_item, value))
+
+
+def _is_rank(value: Any) -> bool:
+    return isinstance(value, dict) and _is_count(value.get("rank", 0))
+
+
+_LAST_S = 2.0**37
+"""In the year 6325: later times have no date."""
+_FACTS: dict[str, Callable[[Any], bool]] = {
+    "cluster": lambda value: isinstance(value, str),
+    "started_s": _is_time,
+    "ended_s": _is_time,
+    "kept_s": lambda value: value is None or _is_time(value),
+    "iterations": _is_count,
+    "dropped": _is_count,
+    "left_out": lambda value: value is None or _is_list(value, lambda one: isinstance(one, str)),
+    "ranks": lambda value: value is None or _is_list(value, _is_rank),
+    "closed": lambda value: isinstance(value, dict) and all(map(_is_count, value.values())),
+}
+"""What a fact must be to be read; the others are shown as they are."""

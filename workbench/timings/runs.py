@@ -99,16 +99,26 @@ def find(path_or_name: FolderLike, folder: FolderLike | None = None) -> RunFolde
     named = [run for run in runs if run.path.name == asked]
     # a cluster's name stands for its newest run
     named += [run for run in runs if re.fullmatch(rf"\d+-\d+-{re.escape(asked)}", run.path.name)]
-    path = named[0].path if named else Path(asked).expanduser()
+    path = named[0].path if named else _expanded(asked)
     run = RunFolder(path)
     if run.is_run():
         return run
     raise RunError(f"run {asked!r} was asked for: {_why(path)}; {_hint(runs, folder)}")
 
 
+def _expanded(path: str) -> Path:
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:  # the home of nobody
+        return Path(path)
+
+
 def _why(path: Path) -> str:
     if path.is_dir():
-        empty = not any(path.iterdir())
+        try:
+            empty = not any(path.iterdir())
+        except OSError as error:
+            return f"the folder {path} cannot be read ({error.strerror})"
         return f"the folder {path} is empty" if empty else f"the folder {path} holds no run"
     if path.exists():
         return f"{path} is a file, and a run is a folder"

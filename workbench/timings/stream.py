@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from workbench.safefiles import open_regular
+
 _END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 """Ends a stream that was closed."""
 _OPTIONS = pa.ipc.IpcWriteOptions(compression="zstd" if pa.Codec.is_available("zstd") else None)
@@ -91,7 +93,11 @@ class StreamReader:
         self.problem = ""
         self.schema: pa.Schema | None = None
         # no memory map: a writer may shorten the file, after a write that failed
-        self._file = pa.OSFile(str(path))
+        file = open_regular(path)
+        try:
+            self._file = pa.OSFile(f"/proc/self/fd/{file}")
+        finally:
+            os.close(file)
         self.size_bytes = self._file.size()
         self._good = 0
         message = self._next()

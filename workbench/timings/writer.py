@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from workbench import __version__
+from workbench.safefiles import make_private_folder
 from workbench.timings import schema
 from workbench.timings.folder import FORMAT, HEARTBEAT_S, RunFolder
 from workbench.timings.runs import Limits, prune
@@ -132,7 +133,7 @@ class RunWriter:
 
     def _open(self) -> None:
         self._limits = Limits.from_environment()
-        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private_folder(self.path)
         self._segment = max(self._folder.segments(), default=-1) + 1
         self._own = {"started_s": time.time()} | self._earlier_facts()
         self._own |= {

@@ -65,7 +65,9 @@ class JoinedComm(BaseComm):
 
     def handle_msg(self, msg: dict[str, Any]) -> None:
         """Hand a request on."""
-        self._on_request(msg["content"]["data"])
+        request = msg["content"].get("data")
+        if isinstance(request, dict):  # nothing else is a request of ours
+            self._on_request(request)
 
 
 @functools.cache

@@ -9,10 +9,12 @@ from workbench.doctor import diagnose
 from workbench.resources import Snapshot, Unknown, take_snapshot
 from workbench.resources.distance_matrix import matrix
 from workbench.resources.gpus.summary import nvlink_words, profile_words
-from workbench.resources.summary import lines, show_bytes
+from workbench.resources.summary import MOST_DEVICES, lines, show_bytes
 from workbench.widgets.findings import FindingsView
 from workbench.widgets.tree_picture import tree_picture
 
+_MOST_ROWS = 256
+"""Of a table, those behind "more" included: what a page holds without effort."""
 _TABLE = (
     "color:inherit;border-collapse:collapse;font-size:12px;"
     "font-variant-numeric:tabular-nums;margin:4px 0 12px 0"
@@ -100,11 +102,23 @@ class ResourcesView:
 
     def _part(self, probe: str, what: str, head: list[str], rows: list[list[Any]]) -> str:
         if rows:
-            return table(head, rows)
+            return _bounded(head, rows, what)
         found = self.snapshot.probes.get(probe)
         reason = found.reason if found is not None and found.reason else "none was found"
         title = f"{what}s unknown" if found and found.status in _UNKNOWN else f"No {what}"
         return f'<p style="font-size:12px;margin:4px 0">{title}: {escape(reason)}</p>'
+
+
+def _bounded(head: list[str], rows: list[list[Any]], what: str) -> str:
+    """Return a table of the first rows; some more on demand, and in words how many are left."""
+    text = table(head, rows[:MOST_DEVICES])
+    more = rows[MOST_DEVICES:_MOST_ROWS]
+    if more:
+        text += f"<details><summary>{len(more)} more {what}s</summary>{table(head, more)}</details>"
+    if len(rows) > _MOST_ROWS:
+        left = f"{len(rows) - _MOST_ROWS:,} {what}s are left out: this view's `.snapshot` has all."
+        text += f'<p style="font-size:12px;margin:4px 0">{left}</p>'
+    return text
 
 
 def _text(text: str) -> str:

@@ -197,11 +197,17 @@ def answer(source: TimingSource, request: dict[str, Any]) -> Message | None:
     """
     status = source.status()
     content = {"type": "answer", "run": status.run, "asked": request}
-    if request.get("type") == "details":
-        details: Details = source.details(int(request["first"]), int(request["last"]))
+    try:
+        numbers = {
+            name: int(request[name]) for name in ("first", "last", "before") if name in request
+        }
+    except (TypeError, ValueError, OverflowError):
+        return None
+    if request.get("type") == "details" and {"first", "last"} <= numbers.keys():
+        details: Details = source.details(numbers["first"], numbers["last"])
         return Message({**content, "details": encode(details)})
-    if request.get("type") == "rows":
-        return _with_rows(content, source.before(int(request["before"]), MOST_ROWS))
+    if request.get("type") == "rows" and "before" in numbers:
+        return _with_rows(content, source.before(numbers["before"], MOST_ROWS))
     return None
 
 

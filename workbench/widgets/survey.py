@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from workbench.doctor import diagnose
 from workbench.doctor.text import paragraphs, verdict
+from workbench.errors import printable
 from workbench.widgets.findings import SIGNS, cards, said
 from workbench.widgets.machine import table
 
@@ -26,10 +27,14 @@ class SurveyView:
     """
 
     def __init__(self, survey: Survey) -> None:
-        self._rows = survey.preflight.rows
+        # what other machines have answered
+        self._rows = [
+            {name: printable(value) for name, value in row.items()} for row in survey.preflight.rows
+        ]
         problems = [p for p in survey.preflight.problems if p.severity != "info"]
         self._problems = [
-            [f"{SIGNS[p.severity]} {p.severity}", p.vm, p.what, p.cure] for p in problems
+            [f"{SIGNS[p.severity]} {p.severity}", *map(printable, (p.vm, p.what, p.cure))]
+            for p in problems
         ]
         shown = {(p.vm, p.rule) for p in problems}
         self._findings = {

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
+from workbench.errors import printable
+
 _STYLE = "font-variant-numeric:tabular-nums;border-collapse:collapse;font-size:12px"
 _CELL = "padding:2px 10px 2px 0;text-align:left"
 
@@ -31,7 +33,10 @@ class Table:
         rows: Sequence[Sequence[str]],
         notes: Sequence[str] = (),
     ) -> None:
-        self._title, self._head, self._rows, self._notes = title, head, rows, notes
+        # texts of files and of other machines are among them
+        self._title, self._head = printable(title), head
+        self._rows = [[printable(cell) for cell in row] for row in rows]
+        self._notes = [printable(note) for note in notes]
 
     def __repr__(self) -> str:
         lines = [self._head, *self._rows] if self._rows else []

@@ -90,7 +90,9 @@ class VmView:
         try:
             self.snapshot = Snapshot.from_plain(plain)
             used = None if self._used is None else Sample.from_plain(self._used)
-            self._plain, self._findings = plain, diagnose(self.snapshot, used)
+            # not `plain`: what was read has printable texts and finite numbers
+            self._plain = self.snapshot.to_plain()
+            self._findings = diagnose(self.snapshot, used)
         except Exception as error:  # noqa: BLE001 - the other VMs must be told of all the same
             self.snapshot, self._findings = None, []
             self._plain = encode(Unknown(f"cannot be read: {type(error).__name__}: {error}"))

@@ -38,9 +38,9 @@ def decode_line(line: bytes) -> tuple[str, dict[str, Any]] | None:
         return None
     try:
         kind, content = json.loads(line[place + len(MARK) :])
-    except ValueError as error:
+        return str(kind), dict(content)
+    except (ValueError, TypeError, RecursionError) as error:
         raise WireError(f"a line that is not readable arrived: {error}") from error
-    return str(kind), dict(content)
 
 
 class LineReader:

@@ -57,5 +57,5 @@ class Message:
             )
         try:
             return cls(frames[1].decode(), json.loads(frames[2]), tuple(frames[3:]))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise WireError(f"a message that is not readable arrived: {error}") from error

@@ -3,6 +3,7 @@ import { runIcon, stopIcon, VDomRenderer } from '@jupyterlab/ui-components';
 import React, { useId, useState } from 'react';
 
 import { orElse } from '../common/known';
+import { More, useSome } from '../common/some';
 import { Text } from '../common/value';
 import { ClusterState, ICluster, IRank } from './interfaces';
 import { KernelLink } from './link';
@@ -10,6 +11,9 @@ import { ClusterModel } from './model';
 
 const DEFAULT_RANKS = 2;
 const MOST_RANKS = 1024;
+
+/** So many are listed at once. */
+const MOST_ROWS = 128;
 
 /** Of more ranks the table scrolls, which the keyboard must reach. */
 const FIT = 7;
@@ -198,6 +202,7 @@ function Ranks(props: {
   trans: TranslationBundle;
 }): JSX.Element {
   const { ranks, trans } = props;
+  const some = useSome(ranks, MOST_ROWS);
   return (
     <div className="jp-gw-Ranks" tabIndex={ranks.length > FIT ? 0 : -1}>
       <table aria-label={trans.__('Ranks')}>
@@ -212,7 +217,7 @@ function Ranks(props: {
           </tr>
         </thead>
         <tbody>
-          {ranks.map(rank => (
+          {some.shown.map(rank => (
             <tr key={rank.rank}>
               <td className="jp-gw-mod-number">{rank.rank}</td>
               <td>
@@ -232,6 +237,7 @@ function Ranks(props: {
           ))}
         </tbody>
       </table>
+      <More some={some} what={trans.__('ranks')} trans={trans} />
     </div>
   );
 }
@@ -246,7 +252,8 @@ namespace Private {
       return cluster.ranks;
     }
     const coming = { unknown: trans.__('this rank is not up yet') };
-    return Array.from({ length: cluster.n }, (_, rank) => ({
+    const length = Math.min(cluster.n, MOST_RANKS);
+    return Array.from({ length }, (_, rank) => ({
       rank,
       vm: coming,
       pid: coming,

@@ -7,7 +7,7 @@ import { percentFigure } from '../common/format';
 import { isUnknown } from '../common/known';
 import { Sparkline } from '../common/sparkline';
 import { Dash } from '../common/value';
-import { machineLine, oneLine } from './describe';
+import { isPartial, machineLine, oneLine } from './describe';
 import { CpuAndMemory } from './devices';
 import { Findings, Trouble, Verdict } from './findings';
 import { Gpus } from './gpus';
@@ -53,7 +53,7 @@ export const Card = memo((props: Card.IProps): JSX.Element => {
             known && (
               <Verdict
                 findings={machine.findings}
-                partly={known.probes.host.status === 'absent'}
+                partly={isPartial(known)}
                 trans={trans}
               />
             )
@@ -190,7 +190,9 @@ function Told(props: {
   const { trans } = useShared();
   return (
     <>
-      <CpuAndMemory machine={machine} host={snapshot.host} />
+      {!isPartial(snapshot) && (
+        <CpuAndMemory machine={machine} host={snapshot.host} />
+      )}
       {isWorthDrawing(machine, snapshot) && (
         <Section machine={machine} name="topology" title={trans.__('Topology')}>
           <TopologySlot

@@ -5,6 +5,9 @@ import { linkRate, roundGib } from '../common/format';
 import { isUnknown, Known, notLookedAt, orElse } from '../common/known';
 import { IGpu, INic, ISnapshot, IVgpuProfile } from './interfaces';
 
+/** Kinds of GPUs in one line. */
+const MOST_NAMES = 3;
+
 /** The line that a closed card shows: GPUs, the NIC that counts, CPUs, memory. */
 export function oneLine(snapshot: ISnapshot, trans: TranslationBundle): string {
   const { host, gpus, nics } = snapshot;
@@ -16,6 +19,11 @@ export function oneLine(snapshot: ISnapshot, trans: TranslationBundle): string {
     parts.push(roundGib(host.memory_bytes));
   }
   return parts.join(' · ');
+}
+
+/** Whether only a topology file describes the machine: places and links, nothing else. */
+export function isPartial(snapshot: ISnapshot): boolean {
+  return snapshot.probes.host.status === 'absent';
 }
 
 /** What an open card does not show elsewhere: what the machine is. */
@@ -132,9 +140,13 @@ function gpuPart(gpus: readonly IGpu[], trans: TranslationBundle): string {
     const name = gpuName(gpu, trans);
     counts.set(name, (counts.get(name) ?? 0) + 1);
   }
-  return [...counts]
-    .map(([name, n]) => (n === 1 ? name : `${name} ×${n}`))
-    .join(', ');
+  const names = [...counts]
+    .slice(0, MOST_NAMES)
+    .map(([name, n]) => (n === 1 ? name : `${name} ×${n}`));
+  if (counts.size > MOST_NAMES) {
+    names.push(trans.__('%1 further kinds', counts.size - MOST_NAMES));
+  }
+  return names.join(', ');
 }
 
 function nicPart(nics: readonly INic[], trans: TranslationBundle): string {

@@ -2,7 +2,11 @@ import { TranslationBundle } from '@jupyterlab/translation';
 import React from 'react';
 
 import { CopyButton } from '../common/copy';
+import { More, useSome } from '../common/some';
 import { IFinding, Severity } from './interfaces';
+
+/** So many are listed at once. */
+const MOST = 20;
 
 const ORDER: Severity[] = ['error', 'warning', 'info'];
 
@@ -17,9 +21,10 @@ export function Findings(props: {
   const sorted = [...findings].sort(
     (a, b) => ORDER.indexOf(a.severity) - ORDER.indexOf(b.severity)
   );
+  const some = useSome(sorted, MOST);
   return sorted.length === 0 ? null : (
     <ul className="jp-gw-Findings" aria-label={label}>
-      {sorted.map(finding => (
+      {some.shown.map(finding => (
         <li key={`${finding.rule}/${finding.subject}`}>
           <details className={`jp-gw-Finding jp-gw-mod-${finding.severity}`}>
             <summary>
@@ -42,6 +47,11 @@ export function Findings(props: {
           </details>
         </li>
       ))}
+      {some.step > 0 && (
+        <li>
+          <More some={some} what={trans.__('findings')} trans={trans} />
+        </li>
+      )}
     </ul>
   );
 }

@@ -12,8 +12,9 @@ import {
   temperatureFigure
 } from '../common/format';
 import { isUnknown, Known, mapKnown, orElse } from '../common/known';
+import { More, useSome } from '../common/some';
 import { Text } from '../common/value';
-import { duration, gpuDetail, profileLine } from './describe';
+import { duration, gpuDetail, isPartial, profileLine } from './describe';
 import { Device } from './device';
 import { Missing, notSampledYet } from './devices';
 import { IGpu, IGpuSample, ISnapshot } from './interfaces';
@@ -26,6 +27,9 @@ import { useOpening, useShared } from './shared';
 /** Up to so many GPUs show all their figures by themselves. */
 const FEW = 2;
 
+/** So many are listed at once: the largest boards have 16. */
+const MOST = 16;
+
 /** Idle for so long is worth a word, in seconds. */
 const LONG_IDLE_S = 60;
 
@@ -35,19 +39,24 @@ interface IProps {
   ranks: readonly IRank[];
 }
 
-export function Gpus({ machine, ranks, snapshot }: IProps): JSX.Element {
+export function Gpus({ machine, ranks, snapshot }: IProps): JSX.Element | null {
   const { gpus, probes } = snapshot;
   const { trans } = useShared();
   const [all, setAll] = useOpening(
     `${machine.key}/gpus/all`,
     gpus.length <= FEW
   );
+  const described = isPartial(snapshot) ? gpus.filter(isDescribed) : gpus;
+  const some = useSome(described, MOST);
   if (gpus.length === 0) {
     const what =
       probes.gpus.status === 'unknown'
         ? trans.__('GPUs not known')
         : trans.__('No GPU');
     return <Missing what={what} probe={probes.gpus} />;
+  }
+  if (described.length === 0) {
+    return null; // the drawing has all that is known
   }
   return (
     <Section
@@ -61,7 +70,7 @@ export function Gpus({ machine, ranks, snapshot }: IProps): JSX.Element {
           : { label: trans.__('all figures'), shown: all, show: setAll }
       }
     >
-      {gpus.map((gpu, place) => (
+      {some.shown.map((gpu, place) => (
         <Gpu
           key={place}
           name={nameOf(gpu, gpus, trans)}
@@ -71,8 +80,28 @@ export function Gpus({ machine, ranks, snapshot }: IProps): JSX.Element {
           all={all}
         />
       ))}
+      <More some={some} what={trans.__('GPUs')} trans={trans} />
+      {described.length < gpus.length && (
+        <p className="jp-gw-Note">
+          {trans.__(
+            'Of %1 more the file gives only the place.',
+            gpus.length - described.length
+          )}
+        </p>
+      )}
     </Section>
   );
+}
+
+/** Whether a list has more to say of it than its place. */
+function isDescribed(gpu: IGpu): boolean {
+  return [
+    gpu.name,
+    gpu.memory_bytes,
+    gpu.form,
+    gpu.vgpu_profile,
+    gpu.licence
+  ].some(one => !isUnknown(one));
 }
 
 function Gpu(props: {

@@ -9,9 +9,10 @@ import {
   RateUnit
 } from '../common/format';
 import { isUnknown, Known, mapKnown, notLookedAt } from '../common/known';
+import { More, useSome } from '../common/some';
 import { topOf } from '../common/sparkline';
 import { Text } from '../common/value';
-import { nicDetail, shownNics } from './describe';
+import { isPartial, nicDetail, shownNics } from './describe';
 import { Device } from './device';
 import { Missing, notSampledYet } from './devices';
 import { INic, INicSample, ISnapshot } from './interfaces';
@@ -23,12 +24,17 @@ import { useOpening, useShared } from './shared';
 /** Up to this the scale of a link stays as it is, so that idle chatter looks idle: 1 Mbit/s. */
 const QUIET_BYTES_PER_S = 125e3;
 
+/** So many are listed at once: the largest boards have some 20. */
+const MOST = 24;
+/** Names in one line. */
+const MOST_NAMES = 8;
+
 interface IProps {
   machine: Machine;
   snapshot: ISnapshot;
 }
 
-export function Nics({ machine, snapshot }: IProps): JSX.Element {
+export function Nics({ machine, snapshot }: IProps): JSX.Element | null {
   const { nics, probes } = snapshot;
   const { preferences, trans } = useShared();
   const unclear = probes.nics.status === 'unknown';
@@ -36,6 +42,11 @@ export function Nics({ machine, snapshot }: IProps): JSX.Element {
   const shown = shownNics(nics);
   const virtual = nics.filter(nic => nic.kind === 'virtual');
   const drawn = preferences.virtualInterfaces ? [...shown, ...virtual] : shown;
+  const described = isPartial(snapshot) ? drawn.filter(isDescribed) : drawn;
+  const some = useSome(described, MOST);
+  if (drawn.length > 0 && described.length === 0) {
+    return null; // the drawing has all that is known
+  }
   return (
     <Section
       machine={machine}
@@ -54,9 +65,18 @@ export function Nics({ machine, snapshot }: IProps): JSX.Element {
           probe={probes.nics}
         />
       )}
-      {drawn.map(nic => (
-        <Nic key={nic.name} nic={nic} machine={machine} all={all} />
+      {some.shown.map((nic, place) => (
+        <Nic key={place} nic={nic} machine={machine} all={all} />
       ))}
+      <More some={some} what={trans.__('NICs')} trans={trans} />
+      {described.length < drawn.length && (
+        <p className="jp-gw-Note">
+          {trans.__(
+            'Of %1 more the file gives only the place.',
+            drawn.length - described.length
+          )}
+        </p>
+      )}
       {!unclear && !shown.some(mayHaveRdma) && (
         <p className="jp-gw-Note">
           {trans.__('No RDMA device: collectives between VMs travel over TCP.')}
@@ -71,16 +91,26 @@ export function Nics({ machine, snapshot }: IProps): JSX.Element {
 
 function Virtual({ names }: { names: readonly string[] }): JSX.Element {
   const { trans } = useShared();
+  const some = names.slice(0, MOST_NAMES).join(', ');
+  const listed = names.length > MOST_NAMES ? `${some}, …` : some;
   return (
-    <p className="jp-gw-Note jp-gw-mod-cut" title={names.join(', ')}>
+    <p className="jp-gw-Note jp-gw-mod-cut" title={listed}>
       {trans._n(
         '%1 virtual interface: %2',
         '%1 virtual interfaces: %2',
         names.length,
-        names.join(', ')
+        listed
       )}
     </p>
   );
+}
+
+/** Whether a list has more to say of it than its place: a topology file may name none. */
+function isDescribed(nic: INic): boolean {
+  const named = !/^[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$/.test(
+    nic.name
+  );
+  return named || !isUnknown(nic.rate_gbps) || !isUnknown(nic.rdma_device);
 }
 
 function Nic(props: {

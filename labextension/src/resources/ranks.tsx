@@ -2,11 +2,15 @@ import React from 'react';
 
 import { IRank } from '../cluster/interfaces';
 import { isUnknown } from '../common/known';
+import { More, useSome } from '../common/some';
 import { Text } from '../common/value';
 import { IGpu } from './interfaces';
 import { Machine } from './machine';
 import { Section } from './section';
 import { useShared } from './shared';
+
+/** So many are listed at once. */
+const MOST = 32;
 
 /** Which rank of the cluster uses which GPU and NIC of a machine. */
 export function Ranks(props: {
@@ -15,6 +19,7 @@ export function Ranks(props: {
 }): JSX.Element | null {
   const { machine, ranks } = props;
   const { trans } = useShared();
+  const some = useSome(ranks, MOST);
   return ranks.length === 0 ? null : (
     <Section
       machine={machine}
@@ -34,7 +39,7 @@ export function Ranks(props: {
           </tr>
         </thead>
         <tbody>
-          {ranks.map(rank => (
+          {some.shown.map(rank => (
             <tr key={rank.rank}>
               <td className="jp-gw-mod-number">{rank.rank}</td>
               <td>
@@ -47,6 +52,7 @@ export function Ranks(props: {
           ))}
         </tbody>
       </table>
+      <More some={some} what={trans.__('ranks')} trans={trans} />
     </Section>
   );
 }

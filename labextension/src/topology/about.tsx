@@ -195,6 +195,16 @@ namespace Private {
       : '';
   }
 
+  /** Names in one line: each place in the drawing is as high as the longest of these. */
+  function some(names: readonly string[], trans: TranslationBundle): string {
+    const first = names.slice(0, MOST_NAMES).join(', ');
+    return names.length > MOST_NAMES
+      ? trans.__('%1 and %2 more', first, names.length - MOST_NAMES)
+      : first;
+  }
+
+  const MOST_NAMES = 16;
+
   export function visible(yes: boolean): string {
     return yes ? '' : 'jp-gw-mod-hidden';
   }
@@ -208,7 +218,10 @@ namespace Private {
   ): string[] {
     if (device.kind === 'gpu') {
       const found = verdicts.nearest(device);
-      const names = found.map(one => one.nic.name).join(', ');
+      const names = some(
+        found.map(one => one.nic.name),
+        trans
+      );
       return found.length > 0
         ? [`${verdictWords(found[0], names, trans)}: ${briefly(found[0].why)}`]
         : [];
@@ -222,7 +235,9 @@ namespace Private {
       const key = verdictWords(one, '%1', trans);
       groups.set(key, [...(groups.get(key) ?? []), one.gpu.name]);
     }
-    return [...groups].map(([key, gpus]) => key.replace('%1', gpus.join(', ')));
+    return [...groups].map(([key, gpus]) =>
+      key.replace('%1', some(gpus, trans))
+    );
   }
 
   /** The NICs of a GPU's ranks that are not its nearest. */
@@ -272,12 +287,18 @@ namespace Private {
     const words =
       direct.length === 0 && open
         ? trans.__('Whether GPUDirect RDMA is used is not known.')
-        : trans._n(
-            'GPUDirect RDMA: %2 of %1 GPU reaches a NIC.',
-            'GPUDirect RDMA: %2 of %1 GPUs reach a NIC.',
-            judged.length,
-            direct.length
-          );
+        : graph.left > 0
+          ? trans.__(
+              'GPUDirect RDMA: %1 of the %2 GPUs drawn reach a NIC.',
+              direct.length,
+              judged.length
+            )
+          : trans._n(
+              'GPUDirect RDMA: %2 of %1 GPU reaches a NIC.',
+              'GPUDirect RDMA: %2 of %1 GPUs reach a NIC.',
+              judged.length,
+              direct.length
+            );
     return [words, hidden].filter(Boolean).join(' ');
   }
 }

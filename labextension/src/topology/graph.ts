@@ -60,6 +60,8 @@ export interface IGraph {
   readonly roots: readonly IBranch[];
   /** Every device, in the order in which it is drawn. */
   readonly devices: readonly IDevice[];
+  /** GPUs and NICs that are left out, for there are more than a drawing holds. */
+  readonly left: number;
   readonly pairs: readonly IPair[];
   readonly fabric: IAllToAll | null;
   readonly source: Source;

@@ -8,17 +8,24 @@ export interface IRankPlace {
   /** Null where it trains on CPUs, or the kernel does not tell. */
   readonly gpu: IDevice | null;
   readonly nic: IDevice | null;
+  /** Whether it names a GPU that the drawing has left out. */
+  readonly isLeftOut: boolean;
 }
 
 export function placeRanks(
   ranks: readonly ITopologyRank[],
   graph: IGraph
 ): IRankPlace[] {
-  return ranks.map(rank => ({
-    rank: rank.rank,
-    gpu: Private.gpuOf(rank, graph),
-    nic: Private.nicOf(rank, graph)
-  }));
+  return ranks.map(rank => {
+    const gpu = Private.gpuOf(rank, graph);
+    const names = !Number.isNaN(Private.numberOf(rank));
+    return {
+      rank: rank.rank,
+      gpu,
+      nic: Private.nicOf(rank, graph),
+      isLeftOut: gpu === null && graph.left > 0 && names
+    };
+  });
 }
 
 /** The ranks on a GPU: the same list while the ranks are the same. */
@@ -47,10 +54,12 @@ namespace Private {
   >();
 
   /** `"1 (A100-40C)"` counts the snapshot's list, in which a GPU cut by MIG is its parts. */
+  export function numberOf(rank: ITopologyRank): number {
+    return isUnknown(rank.gpu) ? NaN : parseInt(String(rank.gpu).trim(), 10);
+  }
+
   export function gpuOf(rank: ITopologyRank, graph: IGraph): IDevice | null {
-    const number = isUnknown(rank.gpu)
-      ? NaN
-      : parseInt(String(rank.gpu).trim(), 10);
+    const number = numberOf(rank);
     return (
       graph.devices.find(
         one => one.kind === 'gpu' && one.position === number

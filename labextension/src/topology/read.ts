@@ -7,17 +7,25 @@ import { IPlace, Places, SYSFS, TOPOLOGY_FILE, treeOfNccl } from './tree';
 
 const NVIDIA = '0x10de';
 
+/** So many GPUs and NICs are drawn at once: a board of 8 cut into 56, with its NICs. */
+export const MOST_DRAWN = 64;
+
 /** Everything but loads; the same snapshot gives the same graph. */
-export function readGraph(snapshot: ITopologySnapshot): IGraph {
+export function readGraph(
+  snapshot: ITopologySnapshot,
+  most: number = MOST_DRAWN
+): IGraph {
   const tree = treeOfNccl(snapshot.pcie);
   const places = tree && new Places(tree);
-  const found = Private.devices(snapshot);
+  const all = Private.devices(snapshot);
+  const found = Private.first(all, most);
   const roots = Private.grow(found, places, snapshot);
   const devices = roots.flatMap(devicesBelow);
   const gpus = devices.filter(one => one.gpu !== null);
   return {
     roots,
     devices,
+    left: all.length - found.length,
     ...nvlinksOf(snapshot, gpus, tree),
     source: tree === null ? 'none' : tree.source === SYSFS ? 'sysfs' : 'file',
     origin:
@@ -38,12 +46,12 @@ namespace Private {
   };
 
   export function devices(snapshot: ITopologySnapshot): IDevice[] {
+    // As nvidia-smi counts MIG devices: within the GPU that they are cut from.
+    const counted = new Map<number, number>();
     const gpus = snapshot.gpus.map((gpu, position): IDevice => {
       const mig = gpu.form === 'mig';
-      // As nvidia-smi counts MIG devices: within the GPU that they are cut from.
-      const before = snapshot.gpus
-        .slice(0, position)
-        .filter(one => one.index === gpu.index && one.form === 'mig').length;
+      const before = counted.get(gpu.index) ?? 0;
+      counted.set(gpu.index, before + Number(mig));
       return {
         id: `gpu-${position}`,
         kind: 'gpu',
@@ -78,6 +86,15 @@ namespace Private {
     const seen = gpus.length + unseen.length + unclear.length;
     const none = seen === 0 ? [noGpu()] : [];
     return [...none, ...gpus, ...unseen, ...unclear, ...nics.sort(rdmaFirst)];
+  }
+
+  /** The first GPUs and NICs; at least half of `most` are left to either. */
+  export function first(all: IDevice[], most: number): IDevice[] {
+    const nics = all.filter(one => one.kind === 'nic');
+    const others = all.filter(one => one.kind !== 'nic');
+    const half = Math.floor(most / 2);
+    const some = nics.slice(0, Math.max(half, most - others.length));
+    return [...others.slice(0, most - some.length), ...some];
   }
 
   function rdmaFirst(a: IDevice, b: IDevice): number {

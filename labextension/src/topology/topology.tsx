@@ -1,6 +1,7 @@
 import { TranslationBundle } from '@jupyterlab/translation';
 import React, { useCallback, useMemo, useRef, useState } from 'react';
 
+import { More } from '../common/some';
 import { About } from './about';
 import { Badge, Branches, Device } from './boxes';
 import { Edges, stepOf } from './edges';
@@ -15,7 +16,7 @@ import { ILayout, layOut } from './layout';
 import { Loads, loadsOf } from './loads';
 import { litBy, partners, Pointed } from './paths';
 import { placeRanks, ranksOf } from './ranks';
-import { readGraph } from './read';
+import { MOST_DRAWN, readGraph } from './read';
 import { stepTo } from './steps';
 import { Table } from './table';
 import { useWidth } from './usewidth';
@@ -34,7 +35,8 @@ export function Topology(props: Topology.IProps): JSX.Element {
   const sample = props.sample ?? null;
   const root = useRef<HTMLDivElement>(null);
   const width = useWidth(root, props.width);
-  const graph = useMemo(() => readGraph(snapshot), [snapshot]);
+  const [most, setMost] = useState(MOST_DRAWN);
+  const graph = useMemo(() => readGraph(snapshot, most), [snapshot, most]);
   const verdicts = useMemo(
     () => new Verdicts(snapshot, graph),
     [snapshot, graph]
@@ -119,7 +121,7 @@ export function Topology(props: Topology.IProps): JSX.Element {
     ])
   );
   const shownLoads = (shown && loads.get(shown)) || Private.NO_LOADS;
-  const homeless = ranks.filter(one => one.gpu === null);
+  const homeless = ranks.filter(one => one.gpu === null && !one.isLeftOut);
   return (
     <div
       className={Private.shape(layout, width)}
@@ -182,6 +184,16 @@ export function Topology(props: Topology.IProps): JSX.Element {
         shown={shown}
         loads={shownLoads}
         live={[...steps.values()].some(step => step !== null)}
+        trans={trans}
+      />
+      <More
+        some={{
+          left: graph.left,
+          step: graph.left > 0 || most > MOST_DRAWN ? MOST_DRAWN : 0,
+          more: () => setMost(most + MOST_DRAWN),
+          fewer: () => setMost(MOST_DRAWN)
+        }}
+        what={trans.__('GPUs and NICs')}
         trans={trans}
       />
       <Table graph={graph} verdicts={verdicts} trans={trans} />

@@ -56,13 +56,20 @@ export class Verdicts {
 
   /** The NICs that a GPU is nearest to: several where they are equally near. */
   nearest(gpu: IDevice): readonly IVerdict[] {
-    const row = this.of(gpu);
-    const least = Math.min(...row.map(Private.rank));
-    return row.filter(one => Private.rank(one) === least);
+    let found = this._nearest.get(gpu.id);
+    if (!found) {
+      const row = this.of(gpu);
+      const least = Math.min(...row.map(Private.rank));
+      found = row.filter(one => Private.rank(one) === least);
+      this._nearest.set(gpu.id, found);
+    }
+    return found;
   }
 
   private _distances: Map<string, IDistance>;
   private _rows = new Map<string, readonly IVerdict[]>();
+  /** Each NIC asks for those of every GPU. */
+  private _nearest = new Map<string, readonly IVerdict[]>();
 }
 
 namespace Private {

@@ -19,6 +19,7 @@ Machine: TypeAlias = Callable[[str], PciDevice | None]
 
 _NVIDIA = "0x10de"
 _VGA = "0x0300"
+_NUMBER = re.compile(r"-?[0-9]{1,9}")
 _SPEED = re.compile(r"\s*(\d{1,6}(?:\.\d{1,6})?)\s*GT/s", re.ASCII)
 _NOT_TOLD = Unknown("a topology file does not tell")
 
@@ -111,10 +112,7 @@ def lacking_class(elements: Iterable[Element], machine: Machine) -> str:
 
 def int_or(text: str, absent: str) -> int | Unknown:
     """Return the number that a text is, else that it is unknown, with the reason."""
-    try:
-        return int(text)
-    except ValueError:
-        return Unknown(absent)
+    return int(text) if _NUMBER.fullmatch(text.strip()) else Unknown(absent)
 
 
 def _kind(

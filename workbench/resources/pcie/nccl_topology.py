@@ -13,7 +13,7 @@ import re
 from pathlib import Path
 from xml.parsers import expat  # document types are refused, so are entities
 
-from workbench.errors import SnapshotError
+from workbench.errors import SnapshotError, printable
 from workbench.resources.pcie.nccl_devices import (
     Element,
     Machine,
@@ -29,12 +29,16 @@ from workbench.resources.pcie.records import (
     TopologyNvlink,
 )
 from workbench.resources.unknown import Unknown
+from workbench.safefiles import read_file
 
 MOST_BYTES = 1 << 20
 """The vendors' largest files are some tens of kB."""
 _MOST_ELEMENTS = 16384
 _MOST_ENDPOINTS = 256  # their pairs are measured; a rack of 72 GPUs has some 150
 _MOST_DEPTH = 64
+_MOST_CHARACTERS = 1024  # the CPUs of a node as a mask: 4 a character
+_MOST_LINKS = 64
+"""Between a GPU and one peer; a B200 has 18 links in all."""
 _VERSION = "1"  # NCCL_TOPO_XML_VERSION
 _BUSID = re.compile(r"([0-9a-f]{4,8}):([0-9a-f]{2}):([0-9a-f]{2})\.([0-7])")
 _CPU_ATTRIBUTES = ("host_hash", "affinity", "arch", "vendor", "familyid", "modelid")
@@ -62,19 +66,13 @@ def read_topology(path: str | Path, machine: Machine | None = None) -> PciTree:
     SnapshotError
         The file cannot be read, or is no topology file.
     """
-    path = Path(path)
     try:
-        if path.exists() and not path.is_file():
-            raise SnapshotError(f"{path} is no file: name a topology file (XML, as NCCL reads)")
-        with path.open("rb") as file:
-            data = file.read(MOST_BYTES + 1)
+        data = read_file(path, MOST_BYTES)
     except OSError as error:
-        raise SnapshotError(f"cannot read the topology file {path}: {error.strerror}") from error
-    if len(data) > MOST_BYTES:
         raise SnapshotError(
-            f"{path} is larger than {MOST_BYTES >> 10} KiB, which no topology file is: "
-            "name the one that NCCL_TOPO_FILE names"
-        )
+            f"cannot read the topology file {path}: {error.strerror}. Name the file that "
+            "NCCL_TOPO_FILE names (XML)"
+        ) from error
     return parse_topology(data, str(path), machine)
 
 
@@ -102,7 +100,7 @@ class _Reader:
     """One pass over one file; what is found piles up in the attributes."""
 
     def __init__(self, origin: str, machine: Machine | None) -> None:
-        self._origin = origin
+        self._origin = printable(origin)
         self._machine = machine
         self._refused = ""
         self._parser = expat.ParserCreate()
@@ -144,6 +142,7 @@ class _Reader:
 
     def _start(self, name: str, attributes: dict[str, str]) -> None:
         self._elements += 1
+        attributes = {key: self._text(value) for key, value in attributes.items()}
         if self._elements > _MOST_ELEMENTS or len(self._open) >= _MOST_DEPTH:
             raise self._bad(
                 f"more than {_MOST_ELEMENTS} elements, or {_MOST_DEPTH} in one another",
@@ -159,6 +158,14 @@ class _Reader:
             return
         self._holds.setdefault(key, set()).add(name)
         self._open.append((name, self._add(name, above, key, attributes)))
+
+    def _text(self, value: str) -> str:
+        if len(value) > _MOST_CHARACTERS:
+            raise self._bad(
+                f"an attribute of {len(value):,} characters, more than {_MOST_CHARACTERS:,}",
+                "get the file again from where it came",
+            )
+        return printable(value)
 
     def _add(self, name: str, above: str, key: str, attributes: dict[str, str]) -> str:
         """Take an element in, and give the key of the CPU or PCI device that it belongs to."""
@@ -247,6 +254,8 @@ class _Reader:
         if match is None and target != _HIDDEN:
             raise self._bad(f"an nvlink with target {target!r}", 'write it as "0000:53:00.0"')
         count = int_or(attributes.get("count", ""), "the topology file gives no count")
+        if isinstance(count, int) and not 0 <= count <= _MOST_LINKS:
+            raise self._bad(f"{count} NVLinks to one peer", f"write from 0 to {_MOST_LINKS}")
         no_class = Unknown("the topology file gives no tclass") if match else _SWITCH
         peer_class = attributes.get("tclass") or no_class
         peer = f"{int(match[1], 16):04x}:{match[2]}:{match[3]}.{match[4]}" if match else target

@@ -144,7 +144,7 @@ class PciTree:
 
     def find(self, address: str) -> PciDevice | None:
         """Give the device at an address, or None."""
-        return next((one for one in self.devices if one.address == address), None)
+        return self._devices.get(address)
 
     def above(self, address: str) -> tuple[str, ...]:
         """Give what lies above a device: bridges from the nearest up, then the root."""
@@ -155,6 +155,13 @@ class PciTree:
                 break
             found.append(address)
         return tuple(found)
+
+    @cached_property
+    def _devices(self) -> dict[str, PciDevice]:
+        found: dict[str, PciDevice] = {}
+        for device in self.devices:
+            found.setdefault(device.address, device)
+        return found
 
     @cached_property
     def _parents(self) -> dict[str, str]:

@@ -1,0 +1,118 @@
+"""Many devices, kernels, and files that are too much, in a real JupyterLab."""
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import expect
+
+from .conftest import NOTEBOOKS
+from .contrast import READABLE, contrast
+from .pages import THEMES
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+from large_snapshots import large
+
+TOPOLOGY = NOTEBOOKS / "examples/vm1-topology.xml"
+LONGEST_MS = 3_000
+"""Of one task of the page on a busy machine; drawing all 256 took that on an idle one."""
+
+WATCH = """
+() => {
+  window.tasks = [];
+  const watch = new PerformanceObserver(list => {
+    for (const one of list.getEntries()) { window.tasks.push(one.duration); }
+  });
+  watch.observe({ type: 'longtask' });
+}
+"""
+
+
+@pytest.fixture
+def panel(lab):
+    lab.open()
+    lab.panel.open()
+    return lab.panel
+
+
+def written(folder, gpus):
+    file = folder / f"{gpus}-gpus.json"
+    file.write_text(json.dumps(large(gpus)))
+    return file
+
+
+def test_the_most_that_a_file_may_hold(panel, lab, tmp_path):
+    """256 GPUs leave the page free; the first are listed and drawn, more by keyboard."""
+    lab.page.evaluate(WATCH)
+    file = written(tmp_path, 256)
+    panel.look_at(file)
+    card = panel.card(f"file: {file.name}")
+    more = card.get_by_role("button", name="240 more GPUs: show 16")
+    expect(more).to_be_visible()
+    assert max(lab.page.evaluate("() => window.tasks"), default=0) < LONGEST_MS
+    drawing = card.get_by_role("group", name=re.compile("^Topology"))
+    expect(drawing.get_by_role("button", name=re.compile("^GPU"))).to_have_count(56)
+    expect(drawing.get_by_role("button", name="200 more GPUs and NICs: show 64")).to_be_visible()
+    more.focus()
+    lab.page.keyboard.press("Enter")
+    expect(card.locator(".jp-gw-Device[aria-label^=GPU]")).to_have_count(32)
+    expect(card.get_by_role("button", name="224 more GPUs: show 16")).to_be_focused()
+    assert lab.complaints == []
+
+
+def test_more_than_a_file_may_hold(panel, tmp_path):
+    """The panel says how many there are and how many are read, and goes on."""
+    file = written(tmp_path, 600)
+    panel.look_at(file)
+    failure = panel.node.get_by_role("alert")
+    expect(failure).to_contain_text("gpus: 600 entries, and at most 256 are read")
+    panel.look_at(TOPOLOGY)
+    expect(panel.card(f"file: {TOPOLOGY.name}")).to_be_visible()
+
+
+def test_idle_kernels_are_one_row(panel, lab, server, new_lab, screenshots):
+    """Kernels without a name of their own are counted; their rows come by keyboard."""
+    kernels = [server._request("POST", "api/kernels")["id"] for _ in range(4)]
+    try:
+        table = panel.node.get_by_role("table", name="Processes and what they use")
+        group = table.get_by_role("button", name=re.compile(r"\d+ idle kernels$"))
+        expect(group).to_have_text("4 idle kernels")
+        names = table.locator(".jp-gw-Table-name")
+        before = names.count()
+        group.focus()
+        lab.page.keyboard.press("Enter")
+        expect(group).to_have_attribute("aria-expanded", "true")
+        expect(names).to_have_count(before + 4)
+        panel.look_at(TOPOLOGY)
+        for width in (1280, 1920):
+            lab.page.set_viewport_size({"width": width, "height": 1000})
+            for theme in THEMES[:2]:
+                lab.set_theme(theme)
+                panel.open()
+                assert contrast(group) >= READABLE
+                group.scroll_into_view_if_needed()
+                word = theme.rpartition(" ")[2].lower()
+                lab.page.screenshot(path=screenshots / f"idle-kernels-{word}-{width}.png")
+                panel.card(f"file: {TOPOLOGY.name}").scroll_into_view_if_needed()
+                lab.page.screenshot(path=screenshots / f"topology-file-{word}-{width}.png")
+    finally:
+        for kernel in kernels:
+            server._request("DELETE", f"api/kernels/{kernel}")
+
+
+def test_many_devices_in_pictures(panel, lab, tmp_path, screenshots):
+    """What a person sees of 256 GPUs, in both themes; the button can be read."""
+    file = written(tmp_path, 256)
+    panel.look_at(file)
+    more = panel.card(f"file: {file.name}").get_by_role("button", name=re.compile("more GPUs:"))
+    for width in (1280, 1920):
+        lab.page.set_viewport_size({"width": width, "height": 1000})
+        for theme in THEMES[:2]:
+            lab.set_theme(theme)
+            panel.open()
+            more.scroll_into_view_if_needed()
+            assert contrast(more) >= READABLE
+            word = theme.rpartition(" ")[2].lower()
+            lab.page.screenshot(path=screenshots / f"many-{word}-{width}.png")

@@ -1,0 +1,74 @@
+"""Runs of other people: edited descriptions, damaged streams, pipes in their places."""
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import workbench as wb
+from workbench.widgets.runs import RunList, run_table
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+from hostile import controls, mutated_bytes, mutated_json
+
+pytestmark = pytest.mark.filterwarnings("ignore:run")
+ESCAPES = "\x1b[2J\x1b]0;owned\x07\x9b1m\u202e\x7f"
+
+
+def show(path):
+    """All that is shown of a run."""
+    run = wb.open_run(path)
+    run.to_frame()
+    run.collectives()
+    text = f"{run!r} {run.started} {run.ranks} {run_table(run)!r} {RunList([run])!r}"
+    text += " ".join(run.problems)
+    assert controls(text) == set()
+    text.encode()
+    return run
+
+
+def test_an_edited_description(ended):
+    """Whatever run.json holds, the timings are read, and what cannot be is named."""
+    file = ended.path / "run.json"
+    plain = json.loads(file.read_text())
+    for seed in range(150):
+        file.write_text(mutated_json(plain, seed), encoding="utf-8", errors="surrogatepass")
+        assert len(show(ended.path)) == 24
+
+
+@pytest.mark.parametrize("name", ["started_s", "iterations", "ranks", "closed", "left_out"])
+def test_a_fact_of_another_kind_is_named(ended, name):
+    file = ended.path / "run.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {name: ESCAPES}))
+    assert any(name in problem for problem in show(ended.path).problems)
+
+
+def test_texts_of_a_description_reach_no_terminal_raw(ended):
+    file = ended.path / "run.json"
+    plain = json.loads(file.read_text())
+    ranks = [{"rank": 0, "vm": ESCAPES, "gpu": ESCAPES}]
+    file.write_text(json.dumps(plain | {"cluster": ESCAPES, "ranks": ranks, "left_out": [ESCAPES]}))
+    show(ended.path)
+
+
+@pytest.mark.parametrize("kind", ["iterations", "collectives", "layouts"])
+def test_damaged_streams(ended, kind):
+    path = ended.path / f"{kind}-0.arrows"
+    whole = path.read_bytes()
+    for seed in range(80):
+        path.write_bytes(mutated_bytes(whole, seed))
+        show(ended.path)
+
+
+@pytest.mark.parametrize("name", ["run.json", "lock", "iterations-0.arrows", "layouts-0.arrows"])
+def test_a_pipe_in_the_place_of_a_file(ended, name):
+    """Is not waited for."""
+    (ended.path / name).unlink()
+    os.mkfifo(ended.path / name)
+    began = time.monotonic()
+    show(ended.path)
+    assert [run.name for run in wb.list_runs()] == [ended.path.name]
+    assert time.monotonic() - began < 10

@@ -1,0 +1,169 @@
+"""Files that a person names, JSON that somebody else wrote, and files for the user alone.
+
+What is named may be a pipe, a device, another kind of file or a damaged one: reading it
+ends, takes at most the memory that its limit allows, and fails with an `OSError` (the
+file) or a `ValueError` (its content) whose text says why.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import math
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+_MOST_DIGITS = 20
+"""Of a whole number: 2 to the power of 64 has as many."""
+_CHUNK_BYTES = 1 << 20
+
+
+def open_regular(path: str | os.PathLike[str]) -> int:
+    """Open a regular file for reading, without waiting for a writer, and return its descriptor.
+
+    Raises
+    ------
+    OSError
+        It cannot be opened, or is a folder, a pipe, a socket or a device.
+    """
+    try:
+        file = os.open(
+            Path(path).expanduser(), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
+        )
+    except (ValueError, RuntimeError) as error:  # NUL, a lone surrogate, the home of nobody
+        raise OSError(errno.EINVAL, f"no path of a file ({error})") from error
+    kind = os.fstat(file).st_mode
+    if stat.S_ISREG(kind):
+        return file
+    os.close(file)
+    if stat.S_ISDIR(kind):
+        raise OSError(errno.EISDIR, os.strerror(errno.EISDIR))
+    raise OSError(errno.EINVAL, f"{_kind(kind)}, not a file")
+
+
+def read_file(path: str | os.PathLike[str], limit: int) -> bytes:
+    """Return the content of a regular file of at most `limit` bytes.
+
+    Raises
+    ------
+    OSError
+        It cannot be read, is no regular file, or is larger; `strerror` says which.
+    """
+    file = open_regular(path)
+    try:
+        parts, size = [], 0
+        while size <= limit and (part := os.read(file, min(_CHUNK_BYTES, limit + 1 - size))):
+            parts.append(part)
+            size += len(part)
+    finally:
+        os.close(file)
+    if size > limit:
+        raise OSError(errno.EFBIG, f"larger than {_size(limit)}, the most that is read")
+    return b"".join(parts)
+
+
+def modified_s(path: str | os.PathLike[str]) -> float:
+    """Return when a file was last written, in seconds since the epoch; 0 where not known."""
+    try:
+        return Path(path).expanduser().stat().st_mtime
+    except (OSError, ValueError, RuntimeError):
+        return 0.0
+
+
+def load_json(text: str | bytes, *, finite: bool = True) -> Any:
+    """Read JSON that others wrote, more strictly than `json.loads`.
+
+    Parameters
+    ----------
+    text
+        The content; bytes are UTF-8, with or without a byte order mark.
+    finite
+        Refuse NaN and Infinity, which are no JSON.
+
+    Raises
+    ------
+    ValueError
+        It is no complete JSON in UTF-8, is nested too deeply, names a field twice, or holds a
+        number that is not finite or has more than 20 digits.
+    """
+    read_float = _finite if finite else float
+    try:
+        if isinstance(text, bytes):
+            text = text.decode("utf-8-sig")
+        return json.loads(
+            text.removeprefix("\ufeff"),
+            parse_int=_int,
+            parse_float=read_float,
+            parse_constant=read_float,
+            object_pairs_hook=_object,
+        )
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+    except UnicodeDecodeError as error:
+        raise ValueError(f"it is not in UTF-8: {error.reason}") from error
+
+
+def make_private_folder(path: Path) -> None:
+    """Make a folder, and those above it that are missing, for its owner only.
+
+    Raises
+    ------
+    OSError
+        One of them cannot be made.
+    """
+    for folder in (*reversed(path.parents), path):
+        if not folder.exists():
+            folder.mkdir(mode=0o700, exist_ok=True)
+
+
+def write_private(path: Path, text: str) -> None:
+    """Replace a file by one that only its owner can read, at once or not at all.
+
+    Raises
+    ------
+    OSError
+        It cannot be written; what was there stays.
+    """
+    part = path.with_name(f"{path.name}.part")
+    part.unlink(missing_ok=True)
+    with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(text)
+    part.replace(path)
+
+
+def _int(text: str) -> int:
+    if len(text.lstrip("-")) > _MOST_DIGITS:
+        raise ValueError(f"it holds a whole number of {len(text.lstrip('-'))} digits")
+    return int(text)
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError("it holds a number that is not finite (NaN or Infinity)")
+    return number
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in found if names.count(name) > 1)
+        raise ValueError(f"it names the field {twice[:60]!r} twice")
+    return found
+
+
+def _kind(mode: int) -> str:
+    kinds = (
+        (stat.S_ISFIFO, "a pipe"),
+        (stat.S_ISSOCK, "a socket"),
+        (stat.S_ISCHR, "a device"),
+        (stat.S_ISBLK, "a device"),
+    )
+    return next((name for is_kind, name in kinds if is_kind(mode)), "something else")
+
+
+def _size(limit: int) -> str:
+    return f"{limit >> 20} MiB" if limit >= 2 << 20 else f"{limit >> 10} KiB"
