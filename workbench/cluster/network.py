@@ -174,7 +174,7 @@ def _named(agent: Agent, interface: str) -> Link:
             f"interface {interface} has no address", vm=agent.name, cure="give it one"
         )
     raise StartFailed(
-        f"interface {interface!r} was asked for; there are {', '.join(names)}",
+        f"interface {interface!r}: not on this VM, which has {', '.join(names)}",
         vm=agent.name,
         cure="name one of these",
     )

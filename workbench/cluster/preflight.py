@@ -188,7 +188,7 @@ def _own(agent: Agent, slots: int) -> Iterable[Problem]:
         yield Problem(
             name,
             True,
-            f"{slots} ranks were asked for, it has {len(snapshot.gpus)} GPUs",
+            f"too few GPUs for {slots} ranks: it has {len(snapshot.gpus)}",
             f"ask for {len(snapshot.gpus)} ranks there",
         )
     shm = snapshot.host.shm_bytes

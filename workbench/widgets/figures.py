@@ -36,7 +36,7 @@ def iteration_figure(frame: pd.DataFrame) -> Any:
     import plotly.graph_objects as go
 
     if frame.empty:
-        raise UsageError("A figure was asked for of timings without a row: train, then ask again.")
+        raise UsageError("Cannot draw a figure: the timings have no iteration. Train first.")
     if "other_us" not in frame:
         known = [phase.column for phase in IN_TIME if phase.column in frame]
         frame = frame.assign(other_us=frame["iteration_us"] - frame[known].sum(axis=1))

@@ -65,8 +65,7 @@ def sizes_figure(
     frame = frame[frame["bytes"] > 0]
     if frame.empty:
         raise UsageError(
-            "a figure of collectives was asked for, and none was recorded: train on 2 ranks or "
-            "more, then ask again"
+            "Cannot draw collectives: none was recorded. Train on 2 ranks or more first."
         )
     served = frame[frame["service_us"] > 0]
     points = _spread(_collectives(frame) if served.empty else _buffers(served))
