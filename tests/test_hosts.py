@@ -144,7 +144,7 @@ def test_no_user_is_an_option_or_shell_text(user):
         ("@vm1", "'' is no user name"),
         ("ssh://me@vm1:22", "is no user name"),
         (["vm1,vm2"], "'vm1,vm2' is no host name"),
-        ("no/such/hostfile", "host file no/such/hostfile was asked for: No such file"),
+        ("no/such/hostfile", "host file no/such/hostfile: No such file"),
         ("~/no such/hostfile", "No such file"),
         ("/no\0such", "host file"),
         (b"vm1:2", "with a bytes"),
@@ -152,7 +152,7 @@ def test_no_user_is_an_option_or_shell_text(user):
         ({"name": "vm1"}, "with a dict"),
         (None, "with a NoneType"),
         (4, "with a int"),
-        ([4], "4 is no host"),
+        ([4], "4: not a host"),
         ([{"name": "vm1", "gpus": 2}], "no field 'gpus': known are name, slots, user"),
         ([{"slots": 2}], "a host has no name"),
     ],
@@ -328,7 +328,7 @@ def test_a_bad_line_is_named(tmp_path, content, said):
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path):
     """A missing file, a directory and a file that is no text are refused as such."""
-    with pytest.raises(UsageError, match="missing was asked for: No such file"):
+    with pytest.raises(UsageError, match="missing: No such file"):
         parse_hosts(tmp_path / "missing")
     with pytest.raises(UsageError, match="Is a directory"):
         parse_hosts(tmp_path)

@@ -52,7 +52,7 @@ def test_lines_of_one_iteration_are_together():
 
 
 def test_crossed_lines_lose_nothing():
-    """x before the others in one rank and after them in another: still in each rank's order."""
+    """X before the others in one rank and after them in another: still in each rank's order."""
     lines = "".join(f"l{at}\n" for at in range(100))
     text = merged({0: "x\n" + lines, 1: lines + "x\n"})
     assert text.count("[ranks 0-1]") >= 98

@@ -81,7 +81,7 @@ def test_a_directory_that_is_not_there(machines):
 
 def test_an_interface_that_is_not_there(machines):
     """An interface that a VM does not have is named with those that it has."""
-    with refused("vm2: interface 'ib7' was asked for; there are .*ens192"):
+    with refused("vm2: interface 'ib7': not on this VM, which has .*ens192"):
         wb.Cluster(
             hosts=["vm1", {"name": "vm2", "interface": "ib7"}], ssh_config=machines.ssh_config
         ).start()

@@ -37,7 +37,9 @@ _workbench_sweep({sizes}, {repetitions})
 def measure(cluster: Cluster) -> FittedFabric:
     """Sweep allreduces over all ranks, and fit a line to the medians of the slowest rank."""
     if cluster.n < 2:
-        raise UsageError("Cannot calibrate on 1 rank: a collective takes at least 2. Start a cluster of more.")
+        raise UsageError(
+            "Cannot calibrate on 1 rank: a collective takes at least 2. Start a cluster of more."
+        )
     source = _SWEEP.format(sizes=SIZES_BYTES, repetitions=REPETITIONS)
     by_rank = cluster.run(source, sink=TextSink()).values.values()
     slowest = [max(times) for times in zip(*by_rank, strict=True)]

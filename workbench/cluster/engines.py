@@ -205,7 +205,10 @@ class Engines:
         alive = [member for rank, member in enumerate(self._members) if rank not in lost]
         wanted = len(alive) if n is None else n
         if wanted < 1:
-            raise UsageError("Cannot go on without the lost ranks: none is left. Replace them with %cluster restart.")
+            raise UsageError(
+                "Cannot go on without the lost ranks: none is left. "
+                "Replace them with %cluster restart."
+            )
         kept = alive[:wanted]
         self._regroup(kept, free_places(self._agents, kept, wanted - len(kept)))
 

@@ -29,8 +29,7 @@ def read_host_file(path: Path) -> tuple[Host, ...]:
         content = path.expanduser().read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:
         raise UsageError(
-            f"host file {path}: not UTF-8 text. "
-            "Write one host per line, such as vm1 slots=2."
+            f"host file {path}: not UTF-8 text. Write one host per line, such as vm1 slots=2."
         ) from None
     except (OSError, RuntimeError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
@@ -48,8 +47,7 @@ def read_host_file(path: Path) -> tuple[Host, ...]:
             raise UsageError(f"host file {path}, line {number}: {error}") from None
     if not found:
         raise UsageError(
-            f"host file {path}: it names no host. "
-            "Write one per line, such as vm1 slots=2."
+            f"host file {path}: it names no host. Write one per line, such as vm1 slots=2."
         )
     return tuple(found.values())
 

@@ -97,7 +97,9 @@ def _host(item: object) -> Host:
         known = [each.name for each in fields(Host)]
         unknown = [key for key in item if key not in known]
         if unknown:
-            raise UsageError(f"{unknown[0]!r}: not a field of a host. Known are {', '.join(known)}.")
+            raise UsageError(
+                f"{unknown[0]!r}: not a field of a host. Known are {', '.join(known)}."
+            )
         if "name" not in item:
             raise UsageError('a host has no name. Write one, such as {"name": "vm1", "slots": 2}.')
         values: dict[str, Any] = dict(item)

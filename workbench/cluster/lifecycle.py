@@ -128,7 +128,8 @@ class Lifecycle:
             running, before = condition.running, (condition.state, condition.message)
             if running is None or condition.state not in {"ready", "failed"}:
                 raise ClusterStopped(
-                    f"Cannot change the ranks ({message}): cluster {self._name} is {condition.state}. "
+                    f"Cannot change the ranks ({message}): "
+                    f"cluster {self._name} is {condition.state}. "
                     + (
                         "Start one with %cluster start."
                         if condition.state in {"stopped", "stopping"}

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from workbench.cluster.host import Host
 from workbench.cluster.durations import parse_duration
+from workbench.cluster.host import Host
 from workbench.cluster.hosts import HostsLike, parse_hosts, total_slots
 from workbench.errors import UsageError
 
@@ -91,10 +91,14 @@ def _hosts(n: int | None, hosts: HostsLike | None, launcher: str | None) -> tupl
                 f"n={n!r} with hosts={hosts!r}: the hosts' slots are the ranks. Leave n out."
             )
         if launcher == "local":
-            raise UsageError("launcher='local' with hosts: it starts ranks on this machine. Leave hosts out.")
+            raise UsageError(
+                "launcher='local' with hosts: it starts ranks on this machine. Leave hosts out."
+            )
         return parse_hosts(hosts)
     if launcher == "ssh":
-        raise UsageError("launcher='ssh': hosts are missing. Name them, such as hosts='vm1:2,vm2:2'.")
+        raise UsageError(
+            "launcher='ssh': hosts are missing. Name them, such as hosts='vm1:2,vm2:2'."
+        )
     if n is not None and (not isinstance(n, int) or isinstance(n, bool) or n < 1):
         raise UsageError(f"n={n!r}: must be a positive integer. Write the number of ranks.")
     return None

@@ -6,6 +6,7 @@ import operator
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import SupportsIndex
 
 from workbench.errors import UsageError
 
@@ -95,10 +96,7 @@ def _ranges(text: str) -> Iterator[tuple[int, int]]:
 def _numbers(ranks: object) -> Iterator[tuple[int, int]]:
     """Yield each rank of several, or the one given, as a range."""
     for rank in ranks if isinstance(ranks, Iterable) else (ranks,):
-        try:
-            number = operator.index(rank)
-        except TypeError:
-            number = None
+        number = operator.index(rank) if isinstance(rank, SupportsIndex) else None
         if number is None or isinstance(rank, bool):
             raise UsageError(
                 f"ranks {ranks!r}: {rank!r} is not a rank. Write numbers, or text such as '0,2-3'."

@@ -83,7 +83,9 @@ def attach(name: str | None) -> Cluster:
 
     with _starting:
         if _current is not None and _current.state not in _DOWN:
-            raise ClusterError(f"Cannot attach: {_current.name} runs in this notebook. Stop it with %cluster stop.")
+            raise ClusterError(
+                f"Cannot attach: {_current.name} runs in this notebook. Stop it with %cluster stop."
+            )
         cluster = Cluster.attach(name)
         set_current(cluster)
         return cluster

@@ -175,7 +175,9 @@ def _require_sense(wanted: Collection[str], unwanted: Collection[str]) -> None:
             raise UsageError(f"No operation {name!r}. There are: {', '.join(NAMES)}.")
     both = sorted(set(wanted) & set(unwanted))
     if both:
-        raise UsageError(f"--with {both[0]} --without {both[0]}: these exclude each other. Leave one out.")
+        raise UsageError(
+            f"--with {both[0]} --without {both[0]}: these exclude each other. Leave one out."
+        )
     if "gloo" in unwanted:
         raise UsageError(
             "--without gloo: ranks find each other over Gloo, so it is always built. Write "

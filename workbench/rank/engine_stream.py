@@ -8,10 +8,11 @@ from ipykernel.iostream import OutStream
 
 
 class EngineStream(OutStream):
-    """Leaves the file descriptors alone: they lead to the rank's log, of which its agent shows the end.
+    """Leaves the file descriptors alone, which lead to the rank's log.
 
-    ipykernel's own stream replaces them with a pipe, and what a library writes
-    just before it aborts is lost with the thread that reads it.
+    The agent shows the end of that log where the rank fails. ipykernel's own
+    stream replaces the descriptors with a pipe, and what a library writes just
+    before it aborts is lost with the thread that reads it.
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:

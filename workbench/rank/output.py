@@ -63,19 +63,17 @@ class OutputChannel:
 
     def write(self, stream: str, text: str) -> None:
         """Send text of ``"stdout"`` or ``"stderr"``."""
-        with self._lock:
-            self._pending.append((stream, self._iteration(), text))
-            if len(self._pending) == 1 and self._cell is not None:
-                self._outbox.send_later(self._take)
+        self._put(stream, text)
 
     def show(self, data: dict[str, Any], metadata: dict[str, Any]) -> None:
         """Send a display: a MIME bundle and its metadata."""
-        bundle = json.dumps({"data": _plain(data), "metadata": _plain(metadata)}).encode()
+        self._put("display", json.dumps({"data": _plain(data), "metadata": _plain(metadata)}))
+
+    def _put(self, kind: str, text: str) -> None:
         with self._lock:
-            before = self._messages()
-            content = {"cell": self._cell, "iteration": self._iteration()}
-            message = Message("display", content, (bundle,))
-            self._outbox.send_later(lambda: [*before, message])
+            self._pending.append((kind, self._iteration(), text))
+            if len(self._pending) == 1 and self._cell is not None:
+                self._outbox.send_later(self._take)
 
     def _take(self) -> list[Message]:
         """Called by the outbox's thread: a later write asks for a further call."""
@@ -83,16 +81,16 @@ class OutputChannel:
             return self._messages() if self._cell is not None else []
 
     def _messages(self) -> list[Message]:
-        """Return what is pending, a message for each run of one stream in one iteration."""
-        runs = itertools.groupby(self._pending, key=lambda piece: piece[:2])
-        messages = [
-            Message(
-                "output",
-                {"cell": self._cell, "stream": stream, "iteration": iteration},
-                ("".join(text for *_, text in pieces).encode("utf-8", "replace"),),
-            )
-            for (stream, iteration), pieces in runs
-        ]
+        """Return what is pending: displays, and each run of one stream in one iteration."""
+        messages = []
+        for (kind, iteration), pieces in itertools.groupby(self._pending, key=lambda one: one[:2]):
+            texts = [text for *_, text in pieces]
+            content = {"cell": self._cell, "iteration": iteration}
+            if kind == "display":
+                messages += [Message(kind, content, (text.encode(),)) for text in texts]
+            else:
+                text = "".join(texts).encode("utf-8", "replace")
+                messages.append(Message("output", {**content, "stream": kind}, (text,)))
         self._pending.clear()
         return messages
 

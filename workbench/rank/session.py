@@ -71,7 +71,8 @@ class Session:
             do_not_meet=_do_not_meet,
         )
         self._control = self._connect(control, timings, world_size)
-        self._capture = Capture(shell, OutputChannel(self._control, lambda: self.recorder.iterations))
+        output = OutputChannel(self._control, lambda: self.recorder.iterations)
+        self._capture = Capture(shell, output)
         # once for all: an optimizer keeps the hooks with which it was made
         for hooks in self.hooks:
             hooks.install()
