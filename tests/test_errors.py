@@ -5,6 +5,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 from clusters import gone, quiet
@@ -12,7 +13,9 @@ from timers import within
 
 import workbench as wb
 from workbench import errors
+from workbench.cluster.agent import Agent
 from workbench.cluster.durations import parse_duration
+from workbench.cluster.preflight import crowding
 from workbench.cluster.ranks import parse_ranks
 
 PUBLIC = [
@@ -225,3 +228,16 @@ def test_a_cluster_that_is_left_running_ends_quietly():
     )
     assert done.stderr == ""
     assert gone(map(int, done.stdout.split()))
+
+
+def test_too_many_ranks_are_warned_of_before_they_start():
+    """Cores and memory that cannot do are named, with how many ranks to start instead."""
+    agent = Agent(None, 4096)
+    try:
+        agent.wait_until_greeted(time.monotonic() + 60)
+        cores, memory = crowding(agent, 4096)
+        assert re.search(r"4096 ranks share \d+ cores.* Start at most \d+", cores)
+        assert re.search(r"need at least 5\d\d\.\d GiB .* Start at most \d+\.$", memory)
+        assert list(crowding(agent, 1)) == []
+    finally:
+        agent.close()

@@ -193,7 +193,7 @@ class WorkbenchMagics(Magics):
         if args.view in runs.VERBS:
             return runs.runs_view(args.view, args.names)
         if args.view in study.VERBS:
-            return study.study_view(args.view, args.names)
+            return study.study_view(registry.current(), args.view, args.names)
         if args.names:
             raise UsageError(f"%timings {line}: {args.view} takes no more. Leave the rest out.")
         from workbench.widgets.views import timings_view

@@ -65,7 +65,7 @@ def sizes_figure(
     frame = frame[frame["bytes"] > 0]
     if frame.empty:
         raise UsageError(
-            "Cannot draw collectives: none was recorded. Train on 2 ranks or more first."
+            "Cannot draw collectives: none was recorded. First train on 2 ranks or more."
         )
     served = frame[frame["service_us"] > 0]
     points = _spread(_collectives(frame) if served.empty else _buffers(served))

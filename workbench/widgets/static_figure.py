@@ -122,7 +122,7 @@ def _panel(
     given = figure.layout["xaxis" + name[1:]]
     log = given.type == "log", figure.layout.yaxis.type == "log"
     rows = row_names(figure)
-    x = _axis([value for trace in traces for value in _across(trace)], across, log=log[0])
+    x = _axis([value for trace in traces for value in _across(traces, trace)], across, log=log[0])
     if rows:
         y = _Axis(-0.5, len(rows) - 0.5, *down, log=False)
     else:
@@ -132,16 +132,29 @@ def _panel(
     return _Panel(traces, x, y, rows, titles)
 
 
-def _across(trace: Any) -> Iterator[float]:
+def _across(traces: list[Any], trace: Any) -> Iterator[float]:
     if trace.type == "bar":
-        bases = floats(trace.base) or [0.0] * len(values(trace.x))
-        for base, width in zip(bases, floats(trace.x), strict=True):
+        for base, width in zip(_bases(traces, trace), floats(trace.x), strict=True):
             yield from (base, base + width)
     elif trace.type == "box":
         yield 0.0
         yield from floats(trace.upperfence)
     else:
         yield from floats(trace.x)
+
+
+def _bases(traces: list[Any], trace: Any) -> list[float]:
+    """Return where a trace's bars begin: as it says, or behind those that they are stacked on."""
+    given = floats(trace.base)
+    if given:
+        return given
+    ends: dict[Any, float] = {}
+    for before in traces:
+        if before is trace:
+            break
+        for y, x in zip(values(before.y), floats(before.x), strict=True):
+            ends[y] = ends.get(y, 0.0) + x
+    return [ends.get(y, 0.0) for y in values(trace.y)]
 
 
 def _up(trace: Any) -> Iterator[float]:
@@ -189,7 +202,7 @@ def _draw(panel: _Panel, trace: Any) -> str:
 
 def _bars(panel: _Panel, trace: Any) -> Iterator[str]:
     widths = floats(trace.width) or [0.7] * len(values(trace.x))
-    bases = floats(trace.base) or [0.0] * len(values(trace.x))
+    bases = _bases(panel.traces, trace)
     paint = {"fill": trace.marker.color, "stroke": trace.marker.line.color, "stroke_width": 0.5}
     for y, thick, base, long in zip(values(trace.y), widths, bases, floats(trace.x), strict=True):
         at = float(panel.rows.index(y)) if isinstance(y, str) else float(y)
