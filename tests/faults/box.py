@@ -227,7 +227,7 @@ class Box:
     def lost(self):
         """All ranks are lost: that is told, and what to do."""
         assert self.cluster.state == "failed"
-        with pytest.raises(ClusterStopped, match="%cluster stop, %cluster start"):
+        with pytest.raises(ClusterStopped, match="with %cluster restart;|%cluster stop, and start"):
             quiet(self.cluster, "1")
         with bounded(10):
             self.close()
