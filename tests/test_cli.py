@@ -14,7 +14,7 @@ def test_errors_of_ours_are_one_message(capsys):
     """A mistake is one message on standard error and status 1, never a traceback."""
     assert main(["build-horovod", "--without", "gloo"]) == 1
     told = capsys.readouterr()
-    assert "--without gloo was asked for" in told.err
+    assert "--without gloo: ranks find each other over Gloo" in told.err
     assert "Traceback" not in told.err
 
 

@@ -118,8 +118,8 @@ def test_no_user_is_an_option_or_shell_text(user):
         ([], "no host named"),
         ("vm1,,vm2", "before or after a comma"),
         ("vm1,", "before or after a comma"),
-        ("vm1:2,vm1:2", "vm1 is named twice: vm1:4 gives it 4 slots"),
-        ("a@vm1,a@vm1,a@vm1", "a@vm1 is named 3 times: a@vm1:3 gives it 3 slots"),
+        ("vm1:2,vm1:2", "vm1 is named twice. Write it once: vm1:4 gives it 4 slots"),
+        ("a@vm1,a@vm1,a@vm1", "a@vm1 is named 3 times. Write it once: a@vm1:3 gives it 3 slots"),
         ([Host("::1", port=7), {"name": "::1", "port": 7}], r"\[::1\]:2 gives it 2 slots"),
         ("vm1:0", "slots 0: write a whole number from 1 to 1024"),
         ("vm1:2222", "behind the colon are the slots, not the port"),
@@ -144,16 +144,19 @@ def test_no_user_is_an_option_or_shell_text(user):
         ("@vm1", "'' is no user name"),
         ("ssh://me@vm1:22", "is no user name"),
         (["vm1,vm2"], "'vm1,vm2' is no host name"),
-        ("no/such/hostfile", "host file no/such/hostfile was asked for: No such file"),
+        ("no/such/hostfile", "host file no/such/hostfile: No such file"),
         ("~/no such/hostfile", "No such file"),
         ("/no\0such", "host file"),
-        (b"vm1:2", "with a bytes"),
-        (Host("vm1"), "with a Host"),
-        ({"name": "vm1"}, "with a dict"),
-        (None, "with a NoneType"),
-        (4, "with a int"),
-        ([4], "4 is no host"),
-        ([{"name": "vm1", "gpus": 2}], "no field 'gpus': known are name, slots, user"),
+        (b"vm1:2", "a bytes names no hosts"),
+        (Host("vm1"), "a Host names no hosts"),
+        ({"name": "vm1"}, "a dict names no hosts"),
+        (None, "a NoneType names no hosts"),
+        (4, "a int names no hosts"),
+        ([4], "4: not a host"),
+        (
+            [{"name": "vm1", "gpus": 2}],
+            "'gpus': not a field of a host. Known are name",
+        ),
         ([{"slots": 2}], "a host has no name"),
     ],
 )
@@ -328,7 +331,7 @@ def test_a_bad_line_is_named(tmp_path, content, said):
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path):
     """A missing file, a directory and a file that is no text are refused as such."""
-    with pytest.raises(UsageError, match="missing was asked for: No such file"):
+    with pytest.raises(UsageError, match="missing: No such file"):
         parse_hosts(tmp_path / "missing")
     with pytest.raises(UsageError, match="Is a directory"):
         parse_hosts(tmp_path)

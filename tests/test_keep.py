@@ -153,12 +153,12 @@ def test_it_rests_while_nobody_is_there(runtime, attach):
 
 def test_there_is_none_or_there_are_several(attach):
     """Which cluster is meant must be said where it is not clear; a wrong name tells the others."""
-    with pytest.raises(NoCluster, match=r"a cluster was asked for; .* there runs none"):
+    with pytest.raises(NoCluster, match=r"Cannot attach to a cluster: .* none runs"):
         attach()
     (first, _), (second, _) = kernel("", "n=1, keep=60"), kernel("", "n=1, keep=60")
     with pytest.raises(UsageError, match="name one of"):
         attach()
-    with pytest.raises(NoCluster, match="cluster 'other' was asked for"):
+    with pytest.raises(NoCluster, match="Cannot attach to cluster 'other'"):
         attach("other")
     assert {attach(first).name, attach(second).name} == {first, second}
 

@@ -48,6 +48,6 @@ def test_engines_on_vms(tmp_path):
 def test_more_engines_than_slots(tmp_path):
     """A number that is not the hosts' is told, with both."""
     cluster = start(tmp_path, 3, hosts="vm1:1,vm2:1")
-    with pytest.raises(UsageError, match=r"3 engines were asked for.* have 2 slots"):
+    with pytest.raises(UsageError, match=r"3 engines: .* have 2 slots"):
         cluster.start_cluster_sync()
     cluster.stop_cluster_sync()

@@ -103,7 +103,7 @@ def test_stop_ends_what_a_cell_started(page: Page) -> None:
     [
         ({"kind": "start", "n": 13}, "13 ranks were asked for, 12 came up"),
         ({"kind": "start", "n": 14}, "OSError: no space left on device"),
-        ({"kind": "stop"}, "no cluster is running"),
+        ({"kind": "stop"}, "No cluster runs"),
         ({"kind": "dance"}, "'dance'"),
     ],
 )

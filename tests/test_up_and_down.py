@@ -44,7 +44,7 @@ def test_starting_twice(cluster):
 @pytest.mark.parametrize("n", [0, -1, "2", 1.5, True])
 def test_a_number_of_ranks_that_makes_no_sense(n):
     """A cluster has at least one rank."""
-    with pytest.raises(UsageError, match="n is a number from 1"):
+    with pytest.raises(UsageError, match="must be a positive integer"):
         wb.Cluster(n=n)
 
 

@@ -7,8 +7,10 @@ runs it and returns the exit status, importing its room only then.
 from __future__ import annotations
 
 import argparse
+import json
 import shutil
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +18,7 @@ from workbench import __version__
 from workbench.errors import UsageError, WorkbenchError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from workbench.doctor import Finding
     from workbench.resources import Snapshot
@@ -62,6 +64,10 @@ def _add_resources(commands: argparse._SubParsersAction[argparse.ArgumentParser]
         description="Show the GPUs, NICs and limits that this VM was given; what cannot be read "
         "is shown with its reason.",
     )
+    command.add_argument(
+        "files", nargs="*", metavar="FILE",
+        help="a snapshot of `resources --json`, or a topology file, instead of this VM",
+    )  # fmt: skip
     _add_sources(command)
     shown = command.add_mutually_exclusive_group()
     shown.add_argument("--json", action="store_true", help="as JSON, to send and load elsewhere")
@@ -81,6 +87,13 @@ def _add_sources(command: argparse.ArgumentParser) -> None:
 
 
 def _resources(arguments: argparse.Namespace) -> int:
+    _one_source(arguments)
+    if len(arguments.files) > 1:
+        raise UsageError(
+            f"workbench resources {' '.join(arguments.files)}: shows one VM. Name one file, or "
+            "compare them with `workbench doctor`."
+        )
+    arguments.file = arguments.files[0] if arguments.files else arguments.file
     snapshot = _snapshot(arguments)
     if arguments.write_topology is not None:
         from workbench.resources.topology_snapshot import write_topology
@@ -113,6 +126,7 @@ def _add_doctor(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         help="snapshots of `resources --json`, or topology files, instead of this VM",
     )  # fmt: skip
     _add_sources(command)
+    command.add_argument("--json", action="store_true", help="the findings as JSON")
     command.set_defaults(run=_doctor)
 
 
@@ -120,22 +134,43 @@ def _doctor(arguments: argparse.Namespace) -> int:
     from workbench.doctor import describe, describe_all, diagnose, diagnose_all
     from workbench.resources.sent import load_vms
 
-    if arguments.files and (arguments.file or arguments.topology):
-        raise UsageError(
-            f"{' '.join(arguments.files)} and --file or --topology were asked for: name all files "
-            "without an option"
-        )
+    _one_source(arguments)
     if len(arguments.files) > 1:
         vms = load_vms(arguments.files)
         found = {vm: diagnose(snapshot) for vm, snapshot in vms.items()}
         across = diagnose_all(vms)
-        print(describe_all(vms, found, across))
+        if arguments.json:
+            print(_findings_json(found, across))
+        else:
+            print(describe_all(vms, found, across))
         return _status([*across, *(one for each in found.values() for one in each)])
     arguments.file = arguments.files[0] if arguments.files else arguments.file
     snapshot = _snapshot(arguments)
     findings = diagnose(snapshot)
-    print(describe(snapshot, findings))
+    if arguments.json:
+        host = snapshot.host.hostname
+        print(_findings_json({host if isinstance(host, str) else "this VM": findings}, []))
+    else:
+        print(describe(snapshot, findings))
     return _status(findings)
+
+
+def _one_source(arguments: argparse.Namespace) -> None:
+    if arguments.files and (arguments.file or arguments.topology):
+        raise UsageError(
+            f"{' '.join(arguments.files)} with --file or --topology: two ways to name a file. "
+            "Name all files without an option."
+        )
+
+
+def _findings_json(found: Mapping[str, Sequence[Finding]], across: Sequence[Finding]) -> str:
+    """Return findings as JSON: by VM, and of the VMs compared with each other."""
+    plain = {
+        "version": __version__,
+        "vms": {vm: [asdict(finding) for finding in findings] for vm, findings in found.items()},
+        "across_vms": [asdict(finding) for finding in across],
+    }
+    return json.dumps(plain, indent=2, ensure_ascii=False)
 
 
 def _status(findings: Sequence[Finding]) -> int:

@@ -40,8 +40,8 @@ def run_demo(html: Path, notebook: Path = NOTEBOOK) -> DemoResult:
     """
     if not notebook.is_file():
         raise UsageError(
-            f"the notebook {notebook} was asked for and is not there: "
-            "run this in a clone of the repository, or name one with --notebook"
+            f"notebook {notebook}: no such file. "
+            "Run this in a clone of the repository, or name one with --notebook."
         )
     try:
         import nbclient

@@ -1,6 +1,6 @@
 """The tree of errors.
 
-Each message names what was asked, what was found, and what to do.
+Each message says what was given or attempted, what is wrong, and what to do.
 
 - `WorkbenchError`
     - `UsageError`: the call cannot mean anything (wrong ranks, an unknown option)
@@ -102,7 +102,15 @@ class StartFailed(ClusterError):
 
 
 class CellError(WorkbenchError):
-    """A distributed cell did not end well."""
+    """A distributed cell did not end well.
+
+    Attributes
+    ----------
+    output : str
+        The merged text of its ranks.
+    """
+
+    output: str = ""
 
     _escapes = False  # the traceback of a person's own code keeps its colours
 
@@ -212,6 +220,14 @@ class SnapshotError(WorkbenchError):
 
 class VmsUnavailable(WorkbenchError):
     """Test VMs cannot be made on this machine; nothing is left of those that were begun."""
+
+
+def reason(error: BaseException) -> str:
+    """Return what an exception says, or what it is where it says nothing."""
+    said = str(error).strip()
+    if said:
+        return said
+    return "interrupted" if isinstance(error, KeyboardInterrupt) else type(error).__name__
 
 
 def _told(vm: str, cause: str, cure: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -14,13 +15,12 @@ from IPython.core.magic_arguments import (
     parse_argstring,
 )
 
-from workbench.errors import UsageError, WorkbenchError
+from workbench.errors import CellError, UsageError, WorkbenchError
 
 if TYPE_CHECKING:
-    from concurrent.futures import Future
-
     from IPython.core.interactiveshell import InteractiveShell
 
+    from workbench.cluster import Cluster, RunResult
     from workbench.resources import Snapshot
 
 _VIEWS = (
@@ -35,7 +35,7 @@ class WorkbenchMagics(Magics):
     """``%load_ext workbench`` registers these."""
 
     @magic_arguments()
-    @argument("verb", choices=_VERBS, help="what to do")
+    @argument("verb", nargs="?", choices=_VERBS, default=None, help="what to do; status by default")
     @argument("-n", type=int, default=None, help="start, resize: ranks; 2 on this machine")
     @argument("--hosts", default=None, help="start: VMs and their ranks, vm1:2,vm2:2, or a file")
     @argument("--ssh-config", default=None, help="start: an ssh client configuration of its own")
@@ -45,7 +45,7 @@ class WorkbenchMagics(Magics):
     @argument("--name", default=None, help="attach: the cluster's, where several run")
     @line_magic
     def cluster(self, line: str) -> Any:
-        """Bring the notebook's cluster up, change it, or show it.
+        """Start the notebook's cluster, change it, or show its status.
 
         ``cluster = %cluster start -n 2``; ``%cluster start --hosts vm1:2,vm2:2``;
         ``%cluster restart --ranks 1``; ``%cluster resize -n 6``.
@@ -53,6 +53,8 @@ class WorkbenchMagics(Magics):
         args = _parse(self.cluster, line)
         from workbench.cluster import registry
 
+        if args.verb is None:
+            return self._status(args, line)
         if args.verb == "start":
             options = {"hosts": args.hosts, "ssh_config": args.ssh_config}
             times = {"release_after": args.release_after, "keep": args.keep}
@@ -70,24 +72,76 @@ class WorkbenchMagics(Magics):
     @argument("--ranks", default=None, help="such as 0,2-3; all by default")
     @argument("--noblock", action="store_true", help="return at once; output goes on appearing")
     @argument("--out", metavar="NAME", default=None, help="keep the result under this name")
-    @argument("--timeout", type=float, default=None, metavar="SECONDS", help="interrupt after this")
+    @argument("--timeout", default=None, metavar="TIME", help="interrupt after this: 90s, 5m")
     @cell_magic
     def distributed(self, line: str, cell: str) -> None:
-        """Run the cell on the ranks, as a notebook would."""
+        """Run the cell on the ranks, as a notebook would.
+
+        Each rank has a namespace of its own, which is kept between cells. From the
+        start it holds:
+
+        - `hvd`: the module ``horovod.torch``, initialised
+        - `rank`, `world_size`: the rank's number, and how many ranks there are
+        - `local_rank`: the rank's number among those on its VM
+        - `device`: the ``torch.device`` to train on, the rank's own GPU or the CPU
+
+        Names of the notebook are not there: ``%push name`` sends them, and
+        ``%pull name`` brings values back. What the cell printed and its last
+        values stay in `_distributed` until the next one (``.output``,
+        ``.values``); ``--out NAME`` keeps them under a name.
+        """
         args = _parse(self.distributed, line)
         from workbench.cluster import registry
 
         cluster = registry.required()
         if args.out and not args.out.isidentifier():
-            raise UsageError(f"--out {args.out!r} was asked for: that is no Python name")
+            raise UsageError(f"--out {args.out}: not a valid Python name. Name it e.g. result.")
         result: object
         if args.noblock:
             result = future = cluster.run_in_background(cell, args.ranks, args.timeout)
+            future.add_done_callback(self._keep)
             future.add_done_callback(_show_failure)
         else:
-            result = cluster.run(cell, args.ranks, args.timeout)
+            result = self._run(cluster, cell, args)
         if args.out:
             self._namespace[args.out] = result
+
+    def _run(self, cluster: Cluster, cell: str, args: Any) -> RunResult:
+        done: Future[RunResult] = Future()
+        try:
+            done.set_result(cluster.run(cell, args.ranks, args.timeout))
+        except WorkbenchError as error:
+            done.set_exception(error)
+            raise
+        finally:
+            self._keep(done)
+        return done.result()
+
+    def _keep(self, done: Future[RunResult]) -> None:
+        """Keep what a cell gave as `_distributed`; of one that failed, what it printed."""
+        from workbench.cluster import RunResult
+
+        if not done.done():
+            return
+        error = done.exception()
+        if error is None:
+            self._namespace["_distributed"] = done.result()
+        elif isinstance(error, CellError):
+            self._namespace["_distributed"] = RunResult(error.output, {})
+
+    def _status(self, args: Any, line: str) -> Cluster | None:
+        """Return the cluster for a bare ``%cluster``; say how to start one where there is none."""
+        if line.strip():
+            given = next(name for name, value in vars(args).items() if value is not None)
+            raise UsageError(
+                f"%cluster {line}: {given!r} without a verb. Write one of {', '.join(_VERBS)}."
+            )
+        from workbench.cluster import registry
+
+        cluster = registry.current()
+        if cluster is None:
+            sys.stdout.write("No cluster runs in this notebook. Start one with %cluster start.\n")
+        return cluster
 
     @magic_arguments()
     @argument("names", nargs="+", help="names of this notebook")
@@ -101,7 +155,7 @@ class WorkbenchMagics(Magics):
         missing = [name for name in args.names if name not in self._namespace]
         if missing:
             raise UsageError(
-                f"%push {line} was asked for: no {', '.join(missing)} in this notebook"
+                f"%push {line}: no {', '.join(missing)} in this notebook. Define it first."
             )
         values = {name: self._namespace[name] for name in args.names}
         registry.required().push(values, args.ranks)
@@ -122,12 +176,13 @@ class WorkbenchMagics(Magics):
 
     @magic_arguments()
     @argument("view", nargs="?", choices=_VIEWS, default="live")
-    @argument("names", nargs="*", help="an iteration's number, or runs' names")
+    @argument("names", nargs="*", help="an iteration's number, or names of runs")
     @line_magic
     def timings(self, line: str) -> Any:
         """Show the timings: live (default), their summary, the table; a figure; or earlier runs.
 
-        ``%timings waterfall 120``; ``%timings ranks``; ``%timings collectives``.
+        ``%timings waterfall 120``; ``%timings ranks``; ``%timings collectives``: of the
+        cluster, or with a run's name behind it of that run (``%timings waterfall NAME 120``).
         ``%timings list``; ``%timings open NAME``; ``%timings compare NAME NAME``, or with one
         name that run against the cluster's.
         """
@@ -138,9 +193,9 @@ class WorkbenchMagics(Magics):
         if args.view in runs.VERBS:
             return runs.runs_view(args.view, args.names)
         if args.view in study.VERBS:
-            return study.study_view(registry.required(), args.view, args.names)
+            return study.study_view(registry.current(), args.view, args.names)
         if args.names:
-            raise UsageError(f"%timings {line} was asked for: {args.view} takes no more")
+            raise UsageError(f"%timings {line}: {args.view} takes no more. Leave the rest out.")
         from workbench.widgets.views import timings_view
 
         return timings_view(registry.required(), args.view)
@@ -170,7 +225,7 @@ class WorkbenchMagics(Magics):
         """Show what is set up wrong on this machine, or on VMs, why it costs, and the cure."""
         args = _parse(self.doctor, line)
         if args.hosts and args.files:
-            raise UsageError(f"%doctor {line} was asked for: name VMs or files, not both")
+            raise UsageError(f"%doctor {line}: VMs and files were named. Name one or the other.")
         if len(args.files) > 1:
             from workbench.resources.sent import load_vms
             from workbench.widgets.findings import VmsView
@@ -186,16 +241,29 @@ class WorkbenchMagics(Magics):
         return doctor_view(_sent(args.files[0] if args.files else None))
 
     @magic_arguments()
-    @argument("--latest", type=int, metavar="N", help="look at the newest N iterations")
+    @argument("run", nargs="?", metavar="NAME", help="a run on disk, instead of the cluster")
+    @argument("--latest", type=int, metavar="N", help="the newest N iterations, of any cell")
+    @argument("--all", action="store_true", help="all iterations, not only the last cell's")
     @line_magic
     def explain(self, line: str) -> Any:
-        """Say what slows the training, and what each cure would save."""
+        """Say what slows the training, and what each cure would save.
+
+        It explains the last cell that recorded iterations, unless told otherwise.
+        """
         args = _parse(self.explain, line)
+        if args.all and args.latest is not None:
+            raise UsageError(f"%explain {line}: --all and --latest exclude each other. Name one.")
         from workbench.advisor import explain
         from workbench.cluster import registry
         from workbench.widgets.views import Causes
 
-        return Causes(explain(registry.required(), args.latest))
+        if args.run is None:
+            training: Any = registry.required()
+        else:
+            from workbench.timings.run import open_run
+
+            training = open_run(args.run)
+        return Causes(explain(training, args.latest, all_cells=args.all))
 
     @property
     def _namespace(self) -> dict[str, Any]:
@@ -249,7 +317,8 @@ def _parse(magic: Any, line: str) -> Any:
     try:
         args = parse_argstring(magic, line)
     except (IPythonUsageError, ValueError) as error:
-        raise UsageError(f"%{magic.__name__} {line} was asked for: {error}") from None
+        wrong = str(error).rstrip(".")
+        raise UsageError(f"%{magic.__name__} {line}: {wrong}. See %{magic.__name__}?") from None
     for name, value in vars(args).items():  # IPython splits at quotes, and leaves them there
         setattr(args, name, [*map(_bare, value)] if isinstance(value, list) else _bare(value))
     return args

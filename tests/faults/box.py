@@ -227,7 +227,9 @@ class Box:
     def lost(self):
         """All ranks are lost: that is told, and what to do."""
         assert self.cluster.state == "failed"
-        with pytest.raises(ClusterStopped, match="%cluster stop, %cluster start"):
+        with pytest.raises(
+            ClusterStopped, match=r"with %cluster restart;|%cluster stop, and start"
+        ):
             quiet(self.cluster, "1")
         with bounded(10):
             self.close()

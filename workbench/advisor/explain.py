@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,6 +19,8 @@ from workbench.wire import Flag
 if TYPE_CHECKING:
     from workbench.cluster import Cluster
     from workbench.fabric import FittedFabric
+    from workbench.timings import Timings
+    from workbench.timings.run import Run
 
 WORTH_SHARE = 0.01
 """Causes below this share of the iteration are not worth a line."""
@@ -73,13 +75,20 @@ _SELDOM = (
 )
 
 
-def explain(cluster: Cluster, latest: int | None = None) -> list[Cause]:
-    """Return what slows the cluster's training, the largest saving first.
+def explain(
+    training: Cluster | Timings | Run, latest: int | None = None, *, all_cells: bool = False
+) -> list[Cause]:
+    """Return what slows a training, the largest saving first.
 
     Parameters
     ----------
+    training
+        A cluster, its timings, or a run on disk (`open_run`).
     latest
-        Look at so many iterations, the newest; None: at all.
+        How many of the newest iterations to explain, of whatever cells.
+    all_cells
+        Explain all iterations; by default, and without `latest`, those of the
+        last cell that recorded any.
 
     Raises
     ------
@@ -87,25 +96,39 @@ def explain(cluster: Cluster, latest: int | None = None) -> list[Cause]:
         No iteration was recorded yet, or `latest` is no number of iterations.
     """
     if latest is not None and latest < 1:
-        raise UsageError(f"the latest {latest} iterations were asked for: write a number from 1")
-    rows = cluster.timings.rows()
+        raise UsageError(f"latest={latest}: must be a positive integer. Leave it out for one cell.")
+    fabric = getattr(training, "fabric", None)
+    rows = _rows(training)
     if latest is not None and len(rows):
         rows = rows[rows["iteration"] > rows["iteration"].max() - latest]
+    elif not all_cells and len(rows):
+        rows = rows[rows["cell"] == rows["cell"].max()]
     summary = summarize(rows)
     if not summary.iterations:
         raise UsageError(
-            "an explanation was asked for and no iteration was recorded: "
-            "train in a %%distributed cell first"
+            "Nothing to explain: no iteration was recorded. Train in a %%distributed cell first."
         )
     causes = [
         *_unheard(summary),
         *_late(summary, rows),
-        *_communication(summary, cluster.fabric, rows),
+        *_communication(summary, fabric, rows),
         *_data(summary),
         *_other(summary, rows),
     ]
     worth = [cause for cause in causes if not cause.saving_share < WORTH_SHARE]
     return sorted(worth, key=lambda cause: (not math.isnan(cause.saving_us), -cause.saving_us))
+
+
+def _rows(training: object) -> Rows:
+    """Return the iterations of a cluster, its timings, or a run."""
+    timings: Any = getattr(training, "timings", training)
+    if not callable(getattr(timings, "rows", None)):
+        raise UsageError(
+            f"a {type(training).__name__}: not a training that can be explained. Give a cluster, "
+            "its timings, or a run, such as wb.open_run(name)."
+        )
+    rows: Rows = timings.rows()
+    return rows
 
 
 def _cause(

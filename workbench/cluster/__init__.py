@@ -2,11 +2,12 @@
 
 - `cluster`: the door; `registry`: the notebook's current one
 - `options`: what is asked for; `hosts` and `host_file`: the VMs as users write
-  them, each a `host`
+  them, each a `host`; `durations` and `ranks`: how both are written
 - `lifecycle`: up, down, a change of ranks; `condition`: the state, and what to do
   about it; `running`: what there is between start and end
-- `cells`: one cell after another by `turns`, each a `run` on its way; `fold` and
-  `sink`: its output; `guard` and `failures`: what happens when a rank fails;
+- `cells`: one cell after another by `turns`, each a `run` on its way; `sink`: where
+  its output goes, merged by `fold` while it runs, by `merge` in the end, and cut
+  to an `excerpt`; `guard` and `failures`: what happens when a rank fails;
   `hang`: why a cell stands still; `idle`: when nobody uses the cluster
 - `engines`: ipyparallel's engines as ranks, reached by `calls`; `members`: who
   they are, and new ones; `ring`: forming a Horovod ring; `ranks`: what users see

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from pathlib import Path
@@ -317,6 +318,9 @@ class Agents:
     def _look(self, agents: list[Agent]) -> None:
         there = [vm for vm, agent in enumerate(agents) if not agent.lost]
         up = [agents[vm] for vm in there]
+        for vm, agent in zip(there, up, strict=True):
+            for crowded in preflight.crowding(agent, self._slots[vm]):
+                warnings.warn(crowded, RuntimeWarning, stacklevel=2)
         links = network.choose(up)
         if self._hosts is not None:
             self.preflight = preflight.look(up, links, [self._slots[vm] for vm in there])

@@ -5,9 +5,10 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import contextmanager
 from contextvars import copy_context
+from functools import partial
 from types import FrameType
 from typing import TypeVar
 
@@ -74,5 +75,6 @@ def interrupts_later() -> Iterator[None]:
 
 def at_once(asked: Sequence[Asked], ask: Callable[[Asked], Result]) -> list[Result]:
     """Call `ask` with each of `asked` at the same time, and return the results in order."""
-    with ThreadPoolExecutor(max(1, len(asked))) as pool:
-        return list(pool.map(ask, asked))
+    # no pool: it takes no work once the interpreter has begun to end, when clusters are stopped
+    futures = [in_background(partial(ask, one)) for one in asked]
+    return [future.result() for future in futures]

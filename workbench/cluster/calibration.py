@@ -46,7 +46,9 @@ def measure(cluster: Cluster) -> FittedFabric:
     was measured is said in a warning, and is not used for advice.
     """
     if cluster.n < 2:
-        raise UsageError("a calibration was asked for on 1 rank: it takes at least 2")
+        raise UsageError(
+            "Cannot calibrate on 1 rank: a collective takes at least 2. Start a cluster of more."
+        )
     source = _SWEEP.format(sizes=SIZES_BYTES, repetitions=REPETITIONS)
     by_rank = cluster.run(source, sink=TextSink()).values.values()
     slowest = [max(times) for times in zip(*by_rank, strict=True)]

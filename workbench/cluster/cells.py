@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 
 from workbench.cluster.background import uninterrupted
 from workbench.cluster.condition import Condition
+from workbench.cluster.durations import parse_duration
 from workbench.cluster.idle import IdleWatch
 from workbench.cluster.options import Options
 from workbench.cluster.run import CellRun, RunResult
 from workbench.cluster.sink import Sink
 from workbench.cluster.turns import Turns
-from workbench.errors import WorkbenchError
+from workbench.errors import CellError, WorkbenchError, reason
 
 if TYPE_CHECKING:
     from workbench.cluster.running import Running
@@ -67,7 +68,7 @@ class Cells:
         return self._turns.held(self._turns.ticket())
 
     def queue(
-        self, source: str, ranks: tuple[int, ...], timeout_s: float | None, sink: Sink
+        self, source: str, ranks: tuple[int, ...], timeout: str | float | None, sink: Sink
     ) -> Callable[[], RunResult]:
         """Return what runs a cell when its turn has come."""
         run = CellRun(
@@ -76,7 +77,7 @@ class Cells:
             sink,
             send=self._condition.whole().send,
             lost=self._condition.lost,
-            timeout_s=timeout_s,
+            timeout_s=None if timeout is None else parse_duration(timeout, "timeout"),
             hang_after_s=self._options.hang_after_s,
         )
         ticket = self._turns.ticket()
@@ -109,6 +110,9 @@ class Cells:
 
         try:
             return run.wait(begin)
+        except CellError as error:
+            error.output = run.output
+            raise
         finally:
             uninterrupted(lambda: self._settle(run, running))
 
@@ -120,11 +124,11 @@ class Cells:
         self._run = None
         torn = condition.lost() or run.unfinished
         if condition.state == "running" and run.broken and not torn:
-            condition.set("running", "forming the ring anew")
+            condition.set("running", "rebuilding the ring")
             try:
                 engines.reform()
             except WorkbenchError as error:
-                condition.set("failed", f"the ring could not be formed anew: {error}")
+                condition.set("failed", f"the ring could not be rebuilt: {reason(error)}")
         with condition.lock:
             if condition.state != "running":
                 return

@@ -255,11 +255,11 @@ class Cluster:
         chosen = tuple(self._condition.lost()) if ranks is None else parse_ranks(ranks, self.n)
         if not chosen:
             raise UsageError(
-                "a restart was asked for, and no rank is lost: name the ranks to start anew, "
-                "such as %cluster restart --ranks 1"
+                "Nothing to restart: no rank is lost. Name the ranks to replace, such as "
+                "%cluster restart --ranks 1."
             )
         self._lifecycle.change(
-            f"starting rank {ranks_text(chosen)} anew",
+            f"replacing rank {ranks_text(chosen)}",
             lambda engines: engines.restart(chosen),
         )
         return self
@@ -280,7 +280,7 @@ class Cluster:
             A new process did not come up.
         """
         if n is not None and (not isinstance(n, int) or isinstance(n, bool) or n < 1):
-            raise UsageError(f"a size of n={n!r} ranks was asked for: n is a number from 1")
+            raise UsageError(f"n={n!r}: must be a positive integer. Write the number of ranks.")
         self._lifecycle.change(
             f"going on with {n} ranks" if n else "going on with the ranks that are left",
             lambda engines: engines.resize(n),
@@ -304,7 +304,7 @@ class Cluster:
         self,
         source: str,
         ranks: str | Iterable[int] | None = None,
-        timeout: float | None = None,
+        timeout: str | float | None = None,
         *,
         sink: Sink | None = None,
     ) -> RunResult:
@@ -317,7 +317,7 @@ class Cluster:
         ranks
             Such as ``"0,2-3"``; all by default.
         timeout
-            Seconds after which the ranks are interrupted.
+            When the ranks are interrupted: seconds, or such as ``"5m"``.
         sink
             Where the output goes; by default, where printing goes.
 
@@ -336,7 +336,7 @@ class Cluster:
         self,
         source: str,
         ranks: str | Iterable[int] | None = None,
-        timeout: float | None = None,
+        timeout: str | float | None = None,
         *,
         sink: Sink | None = None,
     ) -> Future[RunResult]:
@@ -391,7 +391,7 @@ class Cluster:
         self,
         source: str,
         ranks: str | Iterable[int] | None,
-        timeout: float | None,
+        timeout: str | float | None,
         sink: Sink | None,
     ) -> Callable[[], RunResult]:
         self._condition.whole()

@@ -60,30 +60,33 @@ class Condition:
         if self.state in _UP and self.running is not None and not self.lost():
             return self.running
         if self.state == "starting":
-            raise ClusterStopped(f"cluster {self._name} is still starting: wait until it is ready")
+            raise ClusterStopped(f"cluster {self._name}: still starting. Wait until it is ready.")
         if self.state in {*_UP, "failed"}:
             raise ClusterStopped(f"cluster {self._name} cannot run a cell: {self.trouble()}")
         why = f" ({self.message})" if self.message else ""
         raise ClusterStopped(
-            f"cluster {self._name} is {self.state}{why}: start one with %cluster start"
+            f"cluster {self._name}: {self.state}{why}. Start one with %cluster start."
         )
 
     def trouble(self) -> str:
         """Return what is wrong, and what to do."""
         lost = self.lost()
         told = "; ".join(f"rank {rank}: {why}" for rank, why in lost.items())
-        return f"{told or self.message}; {self._cure(tuple(lost))}"
+        return f"{(told or self.message).rstrip('.')}. {self._cure(tuple(lost))}"
 
     def _cure(self, lost: tuple[int, ...]) -> str:
         if not lost:
             return (
-                "form the ring anew with %cluster resize, replace ranks with %cluster restart "
-                "--ranks N, or stop it with %cluster stop"
+                "Rebuild the ring with %cluster resize, replace ranks with %cluster restart "
+                "--ranks N, or stop it with %cluster stop."
             )
         assert self.running is not None
-        if len(lost) == len(self.running.engines.ranks):
-            return "stop it and start another: %cluster stop, %cluster start"
+        engines = self.running.engines
+        if engines.controller_ended:
+            return "Stop it with %cluster stop, and start another with %cluster start."
+        if len(lost) == len(engines.ranks):
+            return "Replace all ranks with %cluster restart; their variables are lost."
         return (
-            f"replace what is lost with %cluster restart --ranks {ranks_text(lost)}, or go on "
-            "without it with %cluster resize"
+            f"Replace what is lost with %cluster restart --ranks {ranks_text(lost)}, or go on "
+            "without it with %cluster resize."
         )

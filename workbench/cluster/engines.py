@@ -205,7 +205,10 @@ class Engines:
         alive = [member for rank, member in enumerate(self._members) if rank not in lost]
         wanted = len(alive) if n is None else n
         if wanted < 1:
-            raise UsageError("no rank is left: stop the cluster, and start another")
+            raise UsageError(
+                "Cannot go on without the lost ranks: none is left. "
+                "Replace them with %cluster restart."
+            )
         kept = alive[:wanted]
         self._regroup(kept, free_places(self._agents, kept, wanted - len(kept)))
 
@@ -299,6 +302,11 @@ class Engines:
             if why:
                 found[member.info.rank] = why
         return found
+
+    @property
+    def controller_ended(self) -> bool:
+        """Whether the controller is gone, without which no rank can be reached or replaced."""
+        return bool(self._controller.ended)
 
     def give_up(self, ranks: Iterable[int]) -> None:
         """Count ranks that do not react any more as lost, until they are replaced."""

@@ -32,13 +32,11 @@ def read_host_file(path: Path) -> tuple[Host, ...]:
         content = read_file(path, _MOST_BYTES).decode("utf-8-sig")
     except UnicodeDecodeError:
         raise UsageError(
-            f"host file {path} was asked for: it is not UTF-8 text; "
-            "write one host per line, such as vm1 slots=2"
+            f"host file {path}: not UTF-8 text. Write one host per line, such as vm1 slots=2."
         ) from None
     except OSError as error:
         raise UsageError(
-            f"host file {path} was asked for: {error.strerror}; "
-            "give the path of a file that can be read"
+            f"host file {path}: {error.strerror}. Give the path of a file that can be read."
         ) from None
     found: dict[Identity, Host] = {}
     limits: dict[Identity, int] = {}
@@ -51,8 +49,7 @@ def read_host_file(path: Path) -> tuple[Host, ...]:
             raise UsageError(f"host file {path}, line {number}: {error}") from None
     if not found:
         raise UsageError(
-            f"host file {path} was asked for: it names no host; "
-            "write one per line, such as vm1 slots=2"
+            f"host file {path}: it names no host. Write one per line, such as vm1 slots=2."
         )
     return tuple(found.values())
 

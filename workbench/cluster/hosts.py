@@ -49,13 +49,13 @@ def parse_hosts(hosts: HostsLike) -> tuple[Host, ...]:
         return read_host_file(path)
     items: list[object]
     if isinstance(hosts, str):
-        asked = f"hosts {hosts!r} were asked for"
+        asked = f"hosts={hosts!r}"
         items = [part.strip() for part in hosts.split(",")] if hosts.strip() else []
     else:
-        asked = "a list of hosts was given"
+        asked = "hosts"
         items = _items(hosts)
     if not items:
-        raise UsageError(f"{asked}: no host named; write hosts and slots, such as vm1:2,vm2:2")
+        raise UsageError(f"{asked}: no host named. Write hosts and slots, such as vm1:2,vm2:2.")
     try:
         found = tuple(_host(item) for item in items)
         _check_distinct(found)
@@ -82,8 +82,8 @@ def _items(hosts: object) -> list[object]:
     # Iterating over these gives something, but no hosts.
     if isinstance(hosts, Mapping | bytes | Host) or not isinstance(hosts, Iterable):
         raise UsageError(
-            f"hosts were asked for with a {type(hosts).__name__}: write text such as vm1:2,vm2:2, "
-            "the path of a host file, or a list of texts, Host objects or mappings"
+            f"hosts: a {type(hosts).__name__} names no hosts. Write text such as vm1:2,vm2:2, "
+            "the path of a host file, or a list of texts, Host objects or mappings."
         )
     return list(hosts)
 
@@ -97,13 +97,15 @@ def _host(item: object) -> Host:
         known = [each.name for each in fields(Host)]
         unknown = [key for key in item if key not in known]
         if unknown:
-            raise UsageError(f"a host has no field {unknown[0]!r}: known are {', '.join(known)}")
+            raise UsageError(
+                f"{unknown[0]!r}: not a field of a host. Known are {', '.join(known)}."
+            )
         if "name" not in item:
-            raise UsageError('a host has no name: write one, such as {"name": "vm1", "slots": 2}')
+            raise UsageError('a host has no name. Write one, such as {"name": "vm1", "slots": 2}.')
         values: dict[str, Any] = dict(item)
         return Host(**values)
     raise UsageError(
-        f"{item!r} is no host: write text such as vm1:2, a Host, or a mapping with a name"
+        f"{item!r}: not a host. Write text such as vm1:2, a Host, or a mapping with a name."
     )
 
 
@@ -113,8 +115,8 @@ def _check_distinct(hosts: tuple[Host, ...]) -> None:
             same = [host for host in hosts if host.identity == identity]
             slots, label = total_slots(same), same[0].label
             raise UsageError(
-                f"{label} is named {'twice' if count == 2 else f'{count} times'}: "
-                f"{label}:{slots} gives it {slots} slots"
+                f"{label} is named {'twice' if count == 2 else f'{count} times'}. "
+                f"Write it once: {label}:{slots} gives it {slots} slots."
             )
 
 

@@ -41,13 +41,13 @@ def find(name: str | None) -> tuple[Path, dict[str, Any]]:
         return kept[name]
     there = ", ".join(sorted(kept)) or "none"
     if name is not None or not kept:
-        asked = f"cluster {name!r}" if name else "a cluster"
+        what = f"cluster {name!r}" if name else "a cluster"
         raise NoCluster(
-            f"{asked} was asked for; of those that are kept there runs {there}: "
-            "only a cluster that was started with --keep 30m outlives its kernel"
+            f"Cannot attach to {what}: of the clusters that outlive their kernel, {there} runs. "
+            "Start one with %cluster start --keep 30m."
         )
     if len(kept) > 1:
-        raise UsageError(f"several clusters run: name one of {there}")
+        raise UsageError(f"Cannot attach: several clusters run. Name one of {there}.")
     return next(iter(kept.values()))
 
 

@@ -49,8 +49,8 @@ class WorkbenchEngineSetLauncher(EngineLauncher):
         hosts = parse_hosts(self.hosts) if self.hosts else None
         if hosts is not None and total_slots(hosts) != n:
             raise UsageError(
-                f"{n} engines were asked for, hosts {self.hosts} have {total_slots(hosts)} slots: "
-                "give both the same number"
+                f"{n} engines: hosts {self.hosts} have {total_slots(hosts)} slots. "
+                "Give both the same number."
             )
         config = checked_ssh_config(self.ssh_config) if self.ssh_config else None
         self._agents = (

@@ -15,7 +15,7 @@ from workbench.cluster.condition import Condition
 from workbench.cluster.idle import IdleWatch
 from workbench.cluster.options import Options
 from workbench.cluster.running import Running
-from workbench.errors import ClusterError, ClusterStopped, UsageError
+from workbench.errors import ClusterError, ClusterStopped, UsageError, reason
 
 if TYPE_CHECKING:
     from workbench.cluster.engines import Engines
@@ -100,7 +100,7 @@ class Lifecycle:
             running.wait_until_idle()
         except BaseException as error:
             running.leave()
-            condition.set("stopped", f"could not be met again: {error}")
+            condition.set("stopped", f"could not attach: {reason(error)}")
             raise
         atexit.register(self._stop_at_exit, os.getpid())
         self._kept = True
@@ -128,7 +128,13 @@ class Lifecycle:
             running, before = condition.running, (condition.state, condition.message)
             if running is None or condition.state not in {"ready", "failed"}:
                 raise ClusterStopped(
-                    f"cluster {self._name} is {condition.state}: {message} cannot be"
+                    f"Cannot change the ranks ({message}): "
+                    f"cluster {self._name} is {condition.state}. "
+                    + (
+                        "Start one with %cluster start."
+                        if condition.state in {"stopped", "stopping"}
+                        else "Wait until it is ready."
+                    )
                 )
             condition.set("starting", message)
 
@@ -145,7 +151,7 @@ class Lifecycle:
                 raise
             except Exception as error:
                 self.n = len(running.engines.ranks)
-                condition.set("failed", str(error))
+                condition.set("failed", reason(error))
                 raise
 
     # steps
@@ -175,7 +181,7 @@ class Lifecycle:
                 time.sleep(_POLL_S)
             raise ClusterStopped(f"cluster {self._name} was stopped while it started") from None
         uninterrupted(self._take_down)
-        self._condition.set("stopped", f"did not start: {error}")
+        self._condition.set("stopped", f"did not start: {reason(error)}")
 
     def _begin_to_stop(self) -> bool:
         with self._condition.lock:

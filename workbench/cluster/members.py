@@ -52,8 +52,8 @@ def free_places(agents: Agents, kept: list[Member], count: int) -> list[Place]:
     free = agents.places(len(kept) + count) - taken
     if len(free) < count:
         raise UsageError(
-            f"{len(kept) + count} ranks were asked for: the VMs that answer have "
-            f"{len(free | taken)} slots; start a cluster with more{''.join(silent)}"
+            f"{len(kept) + count} ranks: the VMs that answer have {len(free | taken)} slots. "
+            f"Start a cluster with more{''.join(silent)}."
         )
     return sorted(free)[:count]
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from workbench.cluster.durations import parse_duration
 from workbench.cluster.host import Host
 from workbench.cluster.hosts import HostsLike, parse_hosts, total_slots
-from workbench.cluster.idle import seconds
 from workbench.errors import UsageError
 from workbench.safefiles import open_regular
 
@@ -57,7 +57,7 @@ class Options:
         where = _hosts(n, hosts, launcher)
         ranks = total_slots(where) if where is not None else 2 if n is None else n
         path = None if ssh_config is None else checked_ssh_config(ssh_config)
-        keep_s = None if keep is None else seconds(keep)
+        keep_s = None if keep is None else parse_duration(keep, "keep")
         return cls(ranks, where, path, keep_s=keep_s, **others)
 
     @property
@@ -93,25 +93,29 @@ def checked_ssh_config(ssh_config: str | os.PathLike[str]) -> Path:
         os.close(open_regular(ssh_config))
     except OSError as error:
         raise UsageError(
-            f"ssh_config={os.fspath(ssh_config)!r} was given: {error.strerror}. "
-            "Give the path of a file that can be read"
+            f"ssh_config={os.fspath(ssh_config)!r}: {error.strerror}. "
+            "Give the path of a file that can be read."
         ) from None
     return Path(ssh_config).expanduser()
 
 
 def _hosts(n: int | None, hosts: HostsLike | None, launcher: str | None) -> tuple[Host, ...] | None:
     if launcher not in {None, "local", "ssh"}:
-        raise UsageError(f"launcher={launcher!r} was asked for: there are 'local' and 'ssh'")
+        raise UsageError(f"launcher={launcher!r}: not a launcher. Write 'local' or 'ssh'.")
     if hosts is not None:
         if n is not None:
             raise UsageError(
-                f"n={n!r} and hosts={hosts!r} were both given: the hosts' slots are the ranks"
+                f"n={n!r} with hosts={hosts!r}: the hosts' slots are the ranks. Leave n out."
             )
         if launcher == "local":
-            raise UsageError("launcher='local' starts ranks on this machine: leave hosts out")
+            raise UsageError(
+                "launcher='local' with hosts: it starts ranks on this machine. Leave hosts out."
+            )
         return parse_hosts(hosts)
     if launcher == "ssh":
-        raise UsageError("launcher='ssh' needs hosts, such as hosts='vm1:2,vm2:2'")
+        raise UsageError(
+            "launcher='ssh': hosts are missing. Name them, such as hosts='vm1:2,vm2:2'."
+        )
     if n is not None and (not isinstance(n, int) or isinstance(n, bool) or n < 1):
-        raise UsageError(f"a cluster of n={n!r} ranks was asked for: n is a number from 1")
+        raise UsageError(f"n={n!r}: must be a positive integer. Write the number of ranks.")
     return None

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import operator
+import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import SupportsIndex
 
 from workbench.errors import UsageError
+
+_PART = re.compile(r"(\d{1,9})(?:\s*-\s*(\d{1,9}))?")
 
 
 @dataclass(frozen=True)
@@ -42,13 +47,13 @@ class RankInfo:
     threads: int
 
 
-def parse_ranks(text: str | Iterable[int] | None, size: int) -> tuple[int, ...]:
+def parse_ranks(text: str | int | Iterable[int] | None, size: int) -> tuple[int, ...]:
     """Return the ranks that `text` names, in order.
 
     Parameters
     ----------
     text
-        Such as ``"0,2-3"``, numbers, or None for all.
+        Such as ``"0,2-3"``, a number, numbers, or None for all.
     size
         Ranks in the cluster.
 
@@ -59,29 +64,44 @@ def parse_ranks(text: str | Iterable[int] | None, size: int) -> tuple[int, ...]:
     """
     if text is None:
         return tuple(range(size))
-    chosen = sorted(set(_expand(text) if isinstance(text, str) else text))
-    outside = [rank for rank in chosen if not 0 <= rank < size]
-    if outside or not chosen:
-        named = f"no rank {ranks_text(outside)}" if outside else "no rank named"
-        raise UsageError(
-            f"ranks {text!r} were asked for: {named}; this cluster has {size}, "
-            f"numbered {ranks_text(range(size))}"
-        )
-    return tuple(chosen)
+    there = f"This cluster has {size}, numbered {ranks_text(range(size))}."
+    chosen: list[int] = []
+    for first, last in _ranges(text) if isinstance(text, str) else _numbers(text):
+        outside = next((rank for rank in (first, last) if not 0 <= rank < size), None)
+        if outside is not None:
+            raise UsageError(f"ranks {text!r}: there is no rank {outside}. {there}")
+        chosen += range(first, last + 1)
+    if not chosen:
+        raise UsageError(f"ranks {text!r}: no rank named. {there}")
+    return tuple(sorted(set(chosen)))
 
 
-def _expand(text: str) -> list[int]:
-    ranks: list[int] = []
-    for part in text.split(","):
-        first, dash, last = part.strip().partition("-")
-        try:
-            ranks += range(int(first), int(last if dash else first) + 1)
-        except ValueError:
+def _ranges(text: str) -> Iterator[tuple[int, int]]:
+    """Yield the first and the last rank of each part."""
+    for part in filter(None, map(str.strip, text.split(","))):
+        found = _PART.fullmatch(part)
+        if found is None:
             raise UsageError(
-                f"ranks {text!r} were asked for: {part.strip()!r} is no rank; "
-                "write numbers and ranges, such as 0,2-3"
-            ) from None
-    return ranks
+                f"ranks {text!r}: {part!r} is not a rank. Write numbers and ranges, such as 0,2-3."
+            )
+        first = int(found[1])
+        last = first if found[2] is None else int(found[2])
+        if last < first:
+            raise UsageError(
+                f"ranks {text!r}: the range {part} is backwards. Write it as {last}-{first}."
+            )
+        yield first, last
+
+
+def _numbers(ranks: object) -> Iterator[tuple[int, int]]:
+    """Yield each rank of several, or the one given, as a range."""
+    for rank in ranks if isinstance(ranks, Iterable) else (ranks,):
+        number = operator.index(rank) if isinstance(rank, SupportsIndex) else None
+        if number is None or isinstance(rank, bool):
+            raise UsageError(
+                f"ranks {ranks!r}: {rank!r} is not a rank. Write numbers, or text such as '0,2-3'."
+            )
+        yield number, number
 
 
 def ranks_text(ranks: Iterable[int]) -> str:

@@ -31,7 +31,7 @@ def required() -> Cluster:
         None was started.
     """
     if _current is None:
-        raise NoCluster("no cluster is running in this notebook: start one with %cluster start")
+        raise NoCluster("No cluster runs in this notebook. Start one with %cluster start.")
     return _current
 
 
@@ -64,10 +64,14 @@ def _start(n: int | None, options: dict[str, Any]) -> Cluster:
         same = running.options.place == cluster.options.place
         if same and running.state != "failed":
             return running
-        found = "has failed" if running.state == "failed" else f"runs with {running.n}"
+        failed = running.state == "failed"
         raise ClusterError(
-            f"a cluster of {cluster.n} ranks was asked for, {running.name} {found}: "
-            "stop it first with %cluster stop"
+            f"Cannot start a cluster of {cluster.n} ranks: {running.name} "
+            + (
+                "has failed. Repair it with %cluster restart, or stop it first with %cluster stop."
+                if failed
+                else f"runs with {running.n}. Stop it first with %cluster stop."
+            )
         )
     set_current(cluster)
     return cluster.start()
@@ -79,7 +83,9 @@ def attach(name: str | None) -> Cluster:
 
     with _starting:
         if _current is not None and _current.state not in _DOWN:
-            raise ClusterError(f"{_current.name} runs in this notebook: stop it first")
+            raise ClusterError(
+                f"Cannot attach: {_current.name} runs in this notebook. Stop it with %cluster stop."
+            )
         cluster = Cluster.attach(name)
         set_current(cluster)
         return cluster

@@ -12,18 +12,21 @@ from typing import Any
 
 from workbench.cluster.background import interrupts_later, uninterrupted
 from workbench.cluster.failures import failure
-from workbench.cluster.fold import HOLD_S, Folder
+from workbench.cluster.fold import Folder
 from workbench.cluster.guard import Guard
 from workbench.cluster.hang import HangWatch
+from workbench.cluster.merge import OutputLog
 from workbench.cluster.ranks import ranks_text
 from workbench.cluster.sink import Sink, TextSink
-from workbench.errors import CellInterrupted, CellTimeout, RankError, UsageError
+from workbench.errors import CellInterrupted, CellTimeout, RankError
 from workbench.wire import Message
 
 _TICK_S = 0.05
 _GRACE_S = 4.0
 _LAST_S = 3.0
 """How long interrupted ranks may take to end before the cell is given up."""
+_REPR_CHARACTERS = 400
+"""Longer texts are cut in the repr of a result."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,8 @@ class RunResult:
     Attributes
     ----------
     output
-        The folded text.
+        The text of all ranks, equal lines merged. Its order follows from what each
+        rank said, and not from when it came.
     values
         The last expression's value by rank; None where there was none, a
         `Kept` where it could not be sent.
@@ -58,10 +62,27 @@ class RunResult:
     output: str
     _values: dict[int, bytes | Kept | None] = field(repr=False)
 
+    def __repr__(self) -> str:
+        values = ", ".join(f"{rank}: {_short(value)}" for rank, value in self.values.items())
+        return f"RunResult(values={{{values}}}, output={_short(self.output)})"
+
     @property
     def values(self) -> dict[int, Any]:
         """The last expression's value by rank, read when first asked for."""
         return {rank: _unpickle(value) for rank, value in sorted(self._values.items())}
+
+
+def _short(value: object) -> str:
+    """Return a value's text, of which the middle is left out where it is long."""
+    try:
+        text = repr(value)
+    except Exception as error:  # noqa: BLE001 - a user's class may raise anything
+        return f"<{type(value).__name__}, whose repr() raised {type(error).__name__}>"
+    left_out = len(text) - _REPR_CHARACTERS
+    if left_out <= 0:
+        return text
+    half = _REPR_CHARACTERS // 2
+    return f"{text[:half]}... {left_out:,} characters ...{text[-half:]}"
 
 
 def _unpickle(value: bytes | Kept | None) -> Any:
@@ -108,8 +129,6 @@ class CellRun:
         timeout_s: float | None,
         hang_after_s: float | None = None,
     ) -> None:
-        if timeout_s is not None and timeout_s <= 0:
-            raise UsageError(f"a timeout of {timeout_s:g} s was asked for: it must be above 0")
         self.number = number
         self.ranks = ranks
         self.records: dict[int, int] = {}
@@ -124,8 +143,9 @@ class CellRun:
         self._unfinished = set(ranks)
         self._values: dict[int, bytes | Kept | None] = {}
         self._folder = Folder(ranks)
+        self._log = OutputLog(ranks)
         self._text = TextSink()
-        self._sinks = (self._text, sink)
+        self._sink = sink
         self._lost = lost
         self._torn = False
         self._timeout_s = timeout_s
@@ -134,6 +154,11 @@ class CellRun:
     def broken(self) -> bool:
         """Whether the ring must be formed anew before the next cell."""
         return self.guard.released or self.outstanding > 0 or not self._initialized
+
+    @property
+    def output(self) -> str:
+        """The merged text, once every rank has ended."""
+        return self._text.text
 
     @property
     def unfinished(self) -> tuple[int, ...]:
@@ -210,9 +235,9 @@ class CellRun:
         """Say why the cell stands still, where it does."""
         told = "" if self.errors else self._watch.look(self._unfinished, now)
         if told:
-            self._write(now + HOLD_S)
-            for sink in self._sinks:
-                sink.note(told)
+            self._write(float("inf"))
+            self._log.note(told)
+            self._sink.note(told)
 
     def _stop(self, why: str) -> None:
         """Interrupt the ranks that run, free those that wait, and follow them to their end."""
@@ -242,9 +267,13 @@ class CellRun:
             return
         if message.kind == "output":
             text = message.payload[0].decode("utf-8", "replace")
-            self._folder.text(rank, message.content["stream"], text, now)
+            stream, iteration = message.content["stream"], message.content["iteration"]
+            self._folder.text(rank, stream, text, now)
+            self._log.ranks[rank].text(stream, text, iteration)
         elif message.kind == "display":
-            self._folder.display(rank, message.payload[0].decode(), now)
+            bundle = message.payload[0].decode()
+            self._folder.display(rank, bundle, now)
+            self._log.ranks[rank].display(bundle, message.content["iteration"])
         elif message.kind == "where":
             asked_by = self._watch if message.content["watch"] else self.guard
             asked_by.answer(rank, message.content)
@@ -280,12 +309,13 @@ class CellRun:
 
     def _write(self, now: float) -> None:
         for folded in self._folder.ready(now):
-            for sink in self._sinks:
-                sink.put(folded)
+            self._sink.put(folded)
+        self._sink.poll()
 
     def _finish(self) -> None:
         for rank in self.ranks:
             self._folder.end(rank, time.monotonic())
-        self._write(time.monotonic() + HOLD_S)
-        for sink in self._sinks:
-            sink.close()
+        self._write(float("inf"))
+        output = self._log.merged()
+        for sink in (self._text, self._sink):
+            sink.settle(output)

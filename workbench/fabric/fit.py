@@ -77,8 +77,8 @@ def fit(sizes_bytes: list[int], measured_us: list[float], n: int) -> FittedFabri
     """
     if len(set(sizes_bytes)) < 2 or len(sizes_bytes) != len(measured_us):
         raise UsageError(
-            f"a line was asked for through {len(set(sizes_bytes))} sizes and "
-            f"{len(measured_us)} times: it takes two sizes, and a time for each"
+            f"Cannot fit a line to {len(set(sizes_bytes))} sizes and {len(measured_us)} times: it "
+            "takes two sizes, and a time for each. Measure more sizes."
         )
     size, time = np.asarray(sizes_bytes, float), np.asarray(measured_us, float)
     # each row over its time: what is squared is the relative error; sizes in

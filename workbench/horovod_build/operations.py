@@ -116,7 +116,7 @@ def choose(
     for name in wanted:
         if found[name].version is None:
             raise failed(
-                f"--with {name} was asked for, but {found[name].reason}.",
+                f"--with {name}: {found[name].reason}.",
                 f"Install what is missing, or leave `--with {name}` away to build without it.",
             )
     chosen = {n: f for n, f in found.items() if f.version is not None and n not in unwanted}
@@ -175,11 +175,13 @@ def _require_sense(wanted: Collection[str], unwanted: Collection[str]) -> None:
             raise UsageError(f"No operation {name!r}. There are: {', '.join(NAMES)}.")
     both = sorted(set(wanted) & set(unwanted))
     if both:
-        raise UsageError(f"{both[0]} is asked for both --with and --without. Leave one away.")
+        raise UsageError(
+            f"--with {both[0]} --without {both[0]}: these exclude each other. Leave one out."
+        )
     if "gloo" in unwanted:
         raise UsageError(
-            "--without gloo was asked for, but ranks find each other over Gloo: it is always "
-            "built. --without mpi and --without nccl are possible."
+            "--without gloo: ranks find each other over Gloo, so it is always built. Write "
+            "--without mpi or --without nccl."
         )
 
 

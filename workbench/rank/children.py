@@ -244,6 +244,8 @@ def _run_engine(profile: Path) -> int:
     sys.argv = [
         "ipengine",
         f"--profile-dir={profile}",
+        # else what libraries write before they abort gets lost in a pipe
+        "--IPEngine.out_stream_factory=workbench.rank.engine_stream.EngineStream",
         # the agent and our own channel tell what the nanny would
         "--IPEngine.enable_nanny=False",
     ]

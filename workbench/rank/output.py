@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import builtins
 import io
 import itertools
 import json
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import MethodType
 from typing import Any
 
 from IPython.core.displaypub import DisplayPublisher
@@ -29,13 +31,16 @@ class OutputChannel:
     ----------
     outbox
         To the kernel.
+    iteration
+        Tells how many iterations the cell has done: it orders what ranks say.
     """
 
-    def __init__(self, outbox: Outbox) -> None:
+    def __init__(self, outbox: Outbox, iteration: Callable[[], int] = lambda: 0) -> None:
         self._outbox = outbox
+        self._iteration = iteration
         self._cell: int | None = None
         self._lock = threading.Lock()
-        self._pending: list[tuple[str, str]] = []
+        self._pending: list[tuple[str, int, str]] = []
 
     def move(self, outbox: Outbox) -> None:
         """Send through another outbox from now on."""
@@ -58,18 +63,17 @@ class OutputChannel:
 
     def write(self, stream: str, text: str) -> None:
         """Send text of ``"stdout"`` or ``"stderr"``."""
-        with self._lock:
-            self._pending.append((stream, text))
-            if len(self._pending) == 1 and self._cell is not None:
-                self._outbox.send_later(self._take)
+        self._put(stream, text)
 
     def show(self, data: dict[str, Any], metadata: dict[str, Any]) -> None:
         """Send a display: a MIME bundle and its metadata."""
-        bundle = json.dumps({"data": _plain(data), "metadata": _plain(metadata)}).encode()
+        self._put("display", json.dumps({"data": _plain(data), "metadata": _plain(metadata)}))
+
+    def _put(self, kind: str, text: str) -> None:
         with self._lock:
-            before = self._messages()
-            message = Message("display", {"cell": self._cell}, (bundle,))
-            self._outbox.send_later(lambda: [*before, message])
+            self._pending.append((kind, self._iteration(), text))
+            if len(self._pending) == 1 and self._cell is not None:
+                self._outbox.send_later(self._take)
 
     def _take(self) -> list[Message]:
         """Called by the outbox's thread: a later write asks for a further call."""
@@ -77,16 +81,16 @@ class OutputChannel:
             return self._messages() if self._cell is not None else []
 
     def _messages(self) -> list[Message]:
-        """Return what is pending, a message for each run of one stream."""
-        runs = itertools.groupby(self._pending, key=lambda piece: piece[0])
-        messages = [
-            Message(
-                "output",
-                {"cell": self._cell, "stream": stream},
-                ("".join(text for _, text in pieces).encode("utf-8", "replace"),),
-            )
-            for stream, pieces in runs
-        ]
+        """Return what is pending: displays, and each run of one stream in one iteration."""
+        messages = []
+        for (kind, iteration), pieces in itertools.groupby(self._pending, key=lambda one: one[:2]):
+            texts = [text for *_, text in pieces]
+            content = {"cell": self._cell, "iteration": iteration}
+            if kind == "display":
+                messages += [Message(kind, content, (text.encode(),)) for text in texts]
+            else:
+                text = "".join(texts).encode("utf-8", "replace")
+                messages.append(Message("output", {**content, "stream": kind}, (text,)))
         self._pending.clear()
         return messages
 
@@ -165,6 +169,67 @@ class CellDisplays(DisplayPublisher):
         """Do nothing: what other ranks have shown stands in the same place."""
 
 
+class RankIsNotInteractive(RuntimeError):
+    """A cell wants to ask its user something, whom a rank cannot reach."""
+
+    def _render_traceback_(self) -> list[str]:
+        """Return what IPython shows below the message: nothing."""
+        return []
+
+
+def _no_input(prompt: object = "") -> str:
+    raise RankIsNotInteractive(
+        f"input({str(prompt)!r}): not supported in a rank yet. Ask in a cell of the notebook, and "
+        "send the answer with %push."
+    )
+
+
+def _no_password(prompt: str = "Password: ", stream: object = None) -> str:  # noqa: ARG001
+    raise RankIsNotInteractive(
+        f"getpass({prompt!r}): not supported in a rank yet. Ask in a cell of the notebook, and "
+        "send the answer with %push."
+    )
+
+
+def _no_debugger(*_: object, **__: object) -> None:
+    raise RankIsNotInteractive(
+        "breakpoint(): a debugger is not supported in a rank yet. Print what you want to see, or "
+        "%pull it into the notebook."
+    )
+
+
+def _no_pager(shell: object, text: object, *_: object, **__: object) -> None:  # noqa: ARG001
+    """Stand in for IPython's pager, which shows what ``name?`` finds."""
+    sys.stderr.write(
+        "name? and ?name: not supported in a rank yet. Use help(name) or print(name.__doc__).\n"
+    )
+
+
+@contextmanager
+def not_interactive(shell: Any) -> Iterator[None]:
+    """Have whatever waits for a user's answer say at once that it cannot, in the body."""
+    import getpass
+    import pdb
+
+    replaced: list[tuple[object, str, object]] = [
+        (builtins, "input", _no_input),
+        (getpass, "getpass", _no_password),
+        (sys, "breakpointhook", _no_debugger),
+        (pdb.Pdb, "interaction", _no_debugger),
+    ]
+    saved = [(owner, name, getattr(owner, name)) for owner, name, _ in replaced]
+    pager = shell.hooks.show_in_pager
+    for owner, name, value in replaced:
+        setattr(owner, name, value)
+    shell.hooks.show_in_pager = MethodType(_no_pager, shell)
+    try:
+        yield
+    finally:
+        for owner, name, value in saved:
+            setattr(owner, name, value)
+        shell.hooks.show_in_pager = pager
+
+
 class Capture:
     """Takes a shell's output, and its process's, for the time of a cell.
 
@@ -195,7 +260,8 @@ class Capture:
         shell.display_pub = CellDisplays(self.channel)
         self._descriptors.redirect()
         try:
-            yield
+            with not_interactive(shell):
+                yield
         finally:
             self._descriptors.restore()
             sys.stdout, sys.stderr, shell.display_pub = saved

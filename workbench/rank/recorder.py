@@ -129,6 +129,11 @@ class Recorder:
         return self._delivered
 
     @property
+    def iterations(self) -> int:
+        """How many iterations of the cell have ended."""
+        return self._index
+
+    @property
     def outstanding(self) -> int:
         """Collectives submitted and never waited for: an error left them behind."""
         return self._collectives.outstanding

@@ -71,7 +71,8 @@ class Session:
             do_not_meet=_do_not_meet,
         )
         self._control = self._connect(control, timings, world_size)
-        self._capture = Capture(shell, OutputChannel(self._control))
+        output = OutputChannel(self._control, lambda: self.recorder.iterations)
+        self._capture = Capture(shell, output)
         # once for all: an optimizer keeps the hooks with which it was made
         for hooks in self.hooks:
             hooks.install()
@@ -187,7 +188,7 @@ def _init(hvd: Any) -> None:
     try:
         hvd.init()
     except ValueError as error:
-        cause = _HOROVOD_LOG.findall(os.pread(2, 1 << 16, logged).decode(errors="replace"))
+        cause = _HOROVOD_LOG.findall(_log_since(logged))
         raise RuntimeError(f"hvd.init() failed: {cause[-1]}" if cause else str(error)) from None
 
 
@@ -197,6 +198,14 @@ def _log_size() -> int:
         return os.fstat(2).st_size
     except OSError:
         return 0
+
+
+def _log_since(size: int) -> str:
+    """Return what was logged since the log had this length; empty where it cannot be read again."""
+    try:
+        return os.pread(2, 1 << 16, size).decode(errors="replace")
+    except OSError:
+        return ""
 
 
 def _do_not_meet() -> None:

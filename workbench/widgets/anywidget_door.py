@@ -30,7 +30,7 @@ def make_widget(snapshot: Callable[[], dict[str, Any]]) -> anywidget.AnyWidget:
     script, style = STATIC / "live.js", STATIC / "live.css"
     if not script.exists():
         raise WorkbenchError(
-            f"The live view's script was asked for and {script} is not there: this is a "
+            f"The live view's script is missing: {script}. This is a "
             "checkout whose front end was not built. Run `make lab` there, or install the wheel."
         )
 

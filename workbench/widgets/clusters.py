@@ -38,7 +38,9 @@ class ClusterTable(Table):
         if cluster.message:
             title += f" ({cluster.message})"
         running = [] if cluster.state == "stopped" else cluster.ranks
-        super().__init__(title, _HEAD, [_row(info, memory.get(info.rank)) for info in running])
+        notes = [] if running else ["Start one with %cluster start."]
+        rows = [_row(info, memory.get(info.rank)) for info in running]
+        super().__init__(title, _HEAD, rows, notes if cluster.state == "stopped" else ())
 
 
 def _row(info: RankInfo, memory: int | None) -> tuple[str, ...]:

@@ -48,13 +48,16 @@ def ranks_figure(timings: Exports) -> Any:
     """
     from plotly.subplots import make_subplots
 
+    from workbench.widgets.study_figure import study_figure
+
     every = chosen(timings, None)
     rows = warm(every)
     ranks = np.unique(rows["rank"]).tolist()
     table = columns(rows)
     places = timings.places()
     names = [f"rank {rank}{_on(places.get(rank))}" for rank in ranks]
-    figure = make_subplots(rows=1, cols=2, shared_yaxes=True, horizontal_spacing=0.06)
+    figure = study_figure("Iteration time and exposed communication, by rank")
+    make_subplots(rows=1, cols=2, shared_yaxes=True, horizontal_spacing=0.06, figure=figure)
     for column, (name, title, phase) in enumerate(_SHOWN, start=1):
         parts = [table[name][rows["rank"] == rank] / 1e3 for rank in ranks]
         figure.add_trace(_boxes(names, parts, phase), row=1, col=column)

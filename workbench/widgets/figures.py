@@ -35,8 +35,10 @@ def iteration_figure(frame: pd.DataFrame) -> Any:
     """
     import plotly.graph_objects as go
 
+    from workbench.widgets.study_figure import study_figure
+
     if frame.empty:
-        raise UsageError("A figure was asked for of timings without a row: train, then ask again.")
+        raise UsageError("Cannot draw a figure: the timings have no iteration. Train first.")
     if "other_us" not in frame:
         known = [phase.column for phase in IN_TIME if phase.column in frame]
         frame = frame.assign(other_us=frame["iteration_us"] - frame[known].sum(axis=1))
@@ -53,7 +55,8 @@ def iteration_figure(frame: pd.DataFrame) -> Any:
         for phase in IN_TIME
         if phase.column in means
     ]
-    figure = go.Figure(bars)
+    figure = study_figure("Mean iteration, by rank")
+    figure.add_traces(bars)
     figure.update_layout(barmode="stack")
     dress(figure, height=_LEAST_PX + _RANK_PX * len(means))
     figure.update_xaxes(title_text="mean iteration (ms)")

@@ -32,8 +32,8 @@ def runs_view(verb: str, names: Sequence[str]) -> Any:
 
     if len(names) not in {"list": (0,), "open": (1,), "compare": (1, 2)}[verb]:
         raise UsageError(
-            f"%timings {' '.join((verb, *names))} was asked for: write %timings list, "
-            "%timings open NAME, or %timings compare NAME with a second name or the cluster's run"
+            f"%timings {' '.join((verb, *names))}: {len(names)} names given. Write %timings list, "
+            "%timings open NAME, or %timings compare NAME with a second name or the cluster's run."
         )
     if verb == "list":
         return RunList(list_runs())

@@ -59,20 +59,19 @@ def sizes_figure(
     UsageError
         There is no collective.
     """
-    import plotly.graph_objects as go
+    from workbench.widgets.study_figure import study_figure
 
     frame = collectives(timings.records())
     frame = frame[frame["bytes"] > 0]
     if frame.empty:
         raise UsageError(
-            "a figure of collectives was asked for, and none was recorded: train on 2 ranks or "
-            "more, then ask again"
+            "Cannot draw collectives: none was recorded. First train on 2 ranks or more."
         )
     served = frame[frame["service_us"] > 0]
     points = _spread(_collectives(frame) if served.empty else _buffers(served))
     left_out = len(points) - _MOST_POINTS
     points = points.nlargest(_MOST_POINTS, "total_us")
-    figure = go.Figure()
+    figure = study_figure("Time of collectives, by size")
     for place, (kind, own) in enumerate(points.groupby("kind", sort=True)):
         figure.add_trace(_marks(str(kind), own, _SYMBOLS[place % len(_SYMBOLS)]))
     for line in _lines(points, fabric, nominal_gbps, int(frame["ranks"].max())):

@@ -61,7 +61,7 @@ def waterfall_figure(
     UsageError
         There is no such iteration.
     """
-    import plotly.graph_objects as go
+    from workbench.widgets.study_figure import study_figure
 
     number = _newest(timings) if iteration is None else iteration
     rows = chosen(timings, (number, number))
@@ -69,7 +69,7 @@ def waterfall_figure(
     (found,) = walk(timings, rows)
     begins = aligned.begins(rows)
     since_ms = (begins - begins.min()) / 1e6
-    figure = go.Figure()
+    figure = study_figure(f"Iteration {number}, a row per rank")
     for phase, bars in _phases(rows, since_ms).items():
         _add(figure, phase.label, phase.color, phase.edge, bars)
     sure, unsure = _collectives(found, since_ms)

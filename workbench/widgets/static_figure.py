@@ -1,0 +1,273 @@
+"""A figure for study as SVG and a table, for pages where no script draws it.
+
+An exported notebook, a preview and a mail show neither plotly's MIME type nor
+its script. This draws what our figures consist of: horizontal bars, boxes from
+quantiles, points and lines, on linear and logarithmic axes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from html import escape
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from workbench.widgets.figure_style import INK
+from workbench.widgets.figure_table import floats, plain, points, row_names, values, values_table
+from workbench.widgets.svg import label, line, number, tag
+
+WIDTH = 900
+_LEFT, _RIGHT, _TOP, _BELOW = 130, 16, 44, 52
+_LEGEND_PX = 130
+_LEGEND_ROW_PX = 18
+_NOTE_PX = 16
+_POWERS = {1e12: "T", 1e9: "G", 1e6: "M", 1e3: "k"}
+
+
+def static_html(figure: Any, name: str) -> str:
+    """Return a figure as a picture, with its values in a table that can be opened.
+
+    Parameters
+    ----------
+    figure
+        A plotly figure of bars, boxes and points.
+    name
+        What it shows, for screen readers.
+    """
+    return (
+        f"<div>{_picture(figure, name)}<details><summary>Values</summary>"
+        f"{values_table(figure, name)._repr_html_()}</details></div>"
+    )
+
+
+class _Axis(NamedTuple):
+    """A range of values and where its ends are drawn."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+    log: bool
+
+    def at(self, value: float) -> float:
+        """Return the coordinate of a value."""
+        value, low, high = (
+            (math.log10(max(one, 1e-300)) for one in (value, self.low, self.high))
+            if self.log
+            else (value, self.low, self.high)
+        )
+        return self.start + (self.end - self.start) * (value - low) / ((high - low) or 1.0)
+
+    def ticks(self) -> list[float]:
+        """Return round values within the range."""
+        if self.log:
+            first, last = math.floor(math.log10(self.low)), math.ceil(math.log10(self.high))
+            every = max(1, (last - first) // 8)
+            powers = [10.0**power for power in range(first, last + 1, every)]
+            return [power for power in powers if self.low <= power <= self.high]
+        span = self.high - self.low
+        rough = 10.0 ** math.floor(math.log10(span / 5)) if span > 0 else 1.0
+        step = next(rough * by for by in (1, 2, 5, 10) if span / (rough * by) <= 6)
+        count = int(span / step + 1e-9)
+        return [self.low + step * place for place in range(count + 1)]
+
+
+class _Panel(NamedTuple):
+    """The traces that share axes, and the names of rows where they have such."""
+
+    traces: list[Any]
+    x: _Axis
+    y: _Axis
+    rows: list[str]
+    titles: tuple[str, str]
+
+
+def _picture(figure: Any, name: str) -> str:
+    legend = _legend_entries(figure)
+    per_row = (WIDTH - _LEFT) // _LEGEND_PX
+    top = _TOP + _LEGEND_ROW_PX * max(0, math.ceil(len(legend) / per_row) - 1)
+    notes = [plain(note.text) for note in figure.layout.annotations if note.text]
+    height = float(figure.layout.height or 400) - 20 * len(notes)
+    bottom = max(height, top + _BELOW + 80) - _BELOW
+    parts = [tag("title", {}, escape(name)), *_legend(legend, per_row)]
+    names = list(dict.fromkeys(trace.xaxis or "x" for trace in figure.data))
+    width = (WIDTH - _LEFT - _RIGHT) / max(1, len(names))
+    for place, axis in enumerate(names):
+        traces = [trace for trace in figure.data if (trace.xaxis or "x") == axis]
+        left = _LEFT + place * width
+        panel = _panel(
+            figure, axis, traces, (left, left + width - 24 * (len(names) > 1)), (top, bottom)
+        )
+        parts += [*_axes(panel, named=place == 0), *(_draw(panel, trace) for trace in traces)]
+    for at, note in enumerate(notes):
+        parts.append(label(_LEFT, bottom + _BELOW + _NOTE_PX * at, note, opacity=0.8))
+    total = bottom + _BELOW + _NOTE_PX * len(notes)
+    style = f"max-width:{WIDTH}px;width:100%;height:auto;font:12px system-ui,sans-serif;color:{INK}"
+    box = {"viewBox": f"0 0 {WIDTH} {number(total)}", "role": "img", "style": style}
+    return tag("svg", {"xmlns": "http://www.w3.org/2000/svg", **box}, *parts)
+
+
+# what the traces say
+
+
+def _panel(
+    figure: Any,
+    name: str,
+    traces: list[Any],
+    across: tuple[float, float],
+    down: tuple[float, float],
+) -> _Panel:
+    given = figure.layout["xaxis" + name[1:]]
+    log = given.type == "log", figure.layout.yaxis.type == "log"
+    rows = row_names(figure)
+    x = _axis([value for trace in traces for value in _across(traces, trace)], across, log=log[0])
+    if rows:
+        y = _Axis(-0.5, len(rows) - 0.5, *down, log=False)
+    else:
+        heights = [value for trace in traces for value in _up(trace)]
+        y = _axis(heights, (down[1], down[0]), log=log[1])
+    titles = plain(given.title.text or ""), plain(figure.layout.yaxis.title.text or "")
+    return _Panel(traces, x, y, rows, titles)
+
+
+def _across(traces: list[Any], trace: Any) -> Iterator[float]:
+    if trace.type == "bar":
+        for base, width in zip(_bases(traces, trace), floats(trace.x), strict=True):
+            yield from (base, base + width)
+    elif trace.type == "box":
+        yield 0.0
+        yield from floats(trace.upperfence)
+    else:
+        yield from floats(trace.x)
+
+
+def _bases(traces: list[Any], trace: Any) -> list[float]:
+    """Return where a trace's bars begin: as it says, or behind those that they are stacked on."""
+    given = floats(trace.base)
+    if given:
+        return given
+    ends: dict[Any, float] = {}
+    for before in traces:
+        if before is trace:
+            break
+        for y, x in zip(values(before.y), floats(before.x), strict=True):
+            ends[y] = ends.get(y, 0.0) + x
+    return [ends.get(y, 0.0) for y in values(trace.y)]
+
+
+def _up(trace: Any) -> Iterator[float]:
+    for low, middle, high in points(trace):
+        yield from (low, middle, high)
+
+
+def _axis(values: list[float], ends: tuple[float, float], *, log: bool) -> _Axis:
+    known = [value for value in values if math.isfinite(value) and (value > 0 or not log)]
+    low, high = (min(known), max(known)) if known else (1.0, 1.0)
+    if log:
+        return _Axis(low / 1.5, high * 1.5, *ends, log=True)
+    return _Axis(min(0.0, low), high * 1.03 if high > 0 else 1.0, *ends, log=False)
+
+
+# what is drawn
+
+
+def _axes(panel: _Panel, *, named: bool) -> Iterator[str]:
+    x, y, rows = panel.x, panel.y, panel.rows
+    bottom = max(y.start, y.end)
+    for value in x.ticks():
+        yield line(x.at(value), min(y.start, y.end), x.at(value), bottom)
+        yield label(x.at(value), bottom + 16, _tick(value, log=x.log), text_anchor="middle")
+    middle = (x.start + x.end) / 2
+    yield label(middle, bottom + 34, panel.titles[0], text_anchor="middle")
+    if rows:
+        every = math.ceil(len(rows) * 14 / abs(y.end - y.start))
+        for place, row in enumerate(rows if named else ()):
+            if place % every == 0:
+                yield label(x.start - 8, y.at(place) + 4, row, text_anchor="end")
+        return
+    for value in y.ticks():
+        yield line(x.start, y.at(value), x.end, y.at(value))
+        yield label(x.start - 8, y.at(value) + 4, _tick(value, log=y.log), text_anchor="end")
+    at = (y.start + y.end) / 2
+    turned = {"transform": f"rotate(-90 {number(x.start - 70)} {number(at)})"}
+    yield label(x.start - 70, at, panel.titles[1], text_anchor="middle", **turned)
+
+
+def _draw(panel: _Panel, trace: Any) -> str:
+    draw = {"bar": _bars, "box": _boxes}.get(trace.type, _marks)
+    return tag("g", {"opacity": number(trace.opacity or 1.0)}, *draw(panel, trace))
+
+
+def _bars(panel: _Panel, trace: Any) -> Iterator[str]:
+    widths = floats(trace.width) or [0.7] * len(values(trace.x))
+    bases = _bases(panel.traces, trace)
+    paint = {"fill": trace.marker.color, "stroke": trace.marker.line.color, "stroke_width": 0.5}
+    for y, thick, base, long in zip(values(trace.y), widths, bases, floats(trace.x), strict=True):
+        at = float(panel.rows.index(y)) if isinstance(y, str) else float(y)
+        top, bottom = panel.y.at(at - thick / 2), panel.y.at(at + thick / 2)
+        left, right = panel.x.at(base), panel.x.at(base + long)
+        box = {"x": number(left), "y": number(top)}
+        size = {"width": number(max(0.3, right - left)), "height": number(bottom - top)}
+        yield tag("rect", {**box, **size, **paint})
+
+
+def _boxes(panel: _Panel, trace: Any) -> Iterator[str]:
+    stroke = {"stroke": trace.line.color, "stroke_width": 2, "stroke_opacity": 1}
+    fences = (trace.lowerfence, trace.q1, trace.median, trace.q3, trace.upperfence)
+    half = min(12.0, 0.35 * abs(panel.y.at(1) - panel.y.at(0)))
+    for row, *quantiles in zip(values(trace.y), *map(floats, fences), strict=True):
+        y = panel.y.at(panel.rows.index(row))
+        low, first, median, third, high = map(panel.x.at, quantiles)
+        yield line(low, y, high, y, **stroke)
+        box = {"x": number(first), "y": number(y - half)}
+        size = {"width": number(max(0.5, third - first)), "height": number(2 * half)}
+        yield tag("rect", {**box, **size, "fill": trace.fillcolor, **stroke})
+        for x in (low, median, high):
+            yield line(x, y - half, x, y + half, **stroke)
+
+
+def _marks(panel: _Panel, trace: Any) -> Iterator[str]:
+    xs = [panel.x.at(x) for x in floats(trace.x)]
+    if "lines" in (trace.mode or ""):
+        ys = [panel.y.at(y) for y in floats(trace.y)]
+        path = "L".join(f"{number(x)} {number(y)}" for x, y in zip(xs, ys, strict=True))
+        dash = {"stroke_dasharray": "6 4"} if trace.line.dash == "dash" else {}
+        yield tag("path", {"d": f"M{path}", "fill": "none", "stroke": trace.line.color, **dash})
+        return
+    for x, (low, middle, high) in zip(xs, points(trace), strict=True):
+        bar = {"stroke": trace.marker.color, "stroke_opacity": 1}
+        yield line(x, panel.y.at(max(low, panel.y.low)), x, panel.y.at(high), **bar)
+        point = {"cx": number(x), "cy": number(panel.y.at(middle)), "r": 4}
+        edge = {"stroke": trace.marker.line.color, "fill": trace.marker.color}
+        yield tag("circle", {**point, **edge})
+
+
+def _legend_entries(figure: Any) -> list[tuple[str, str, float]]:
+    if figure.layout.showlegend is False:
+        return []
+    return [
+        (trace.name, trace.marker.color or trace.line.color, trace.opacity or 1.0)
+        if trace.type != "scatter" or "markers" in trace.mode
+        else (trace.name, trace.line.color, 1.0)
+        for trace in figure.data
+        if trace.name
+    ]
+
+
+def _legend(entries: list[tuple[str, str, float]], per_row: int) -> Iterator[str]:
+    for place, (name, color, opacity) in enumerate(entries):
+        x = _LEFT + (place % per_row) * _LEGEND_PX
+        y = 8 + (place // per_row) * _LEGEND_ROW_PX
+        box = {"x": x, "y": y, "width": 10, "height": 10, "fill": color, "opacity": opacity}
+        yield tag("rect", box)
+        yield label(x + 15, y + 9, name)
+
+
+def _tick(value: float, *, log: bool) -> str:
+    if log:
+        for power, letter in _POWERS.items():
+            if value >= power:
+                return f"{value / power:g}{letter}"
+    return f"{0.0 if np.isclose(value, 0) else value:,.6g}"
