@@ -52,10 +52,6 @@ class Calls:
         """All that have registered."""
         return set(self._client.ids)
 
-    def view(self, engines: list[int]) -> Any:
-        """Return ipyparallel's view of some engines."""
-        return self._client[engines]
-
     def begin(self, engine: int, name: str, *given: Any, **options: Any) -> Any:
         """Call a function in one engine; returns ipyparallel's result, without waiting."""
         return self._client[engine].apply_async(_Remote(name), *given, **options)

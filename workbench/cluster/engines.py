@@ -276,10 +276,10 @@ class Engines:
         assert self._calls is not None
         return self._calls.begin(self._members[rank].engine, "run_cell", number, source)
 
-    def view(self, ranks: Iterable[int]) -> Any:
-        """Return ipyparallel's view of some ranks."""
+    def transfer(self, rank: int, step: str, *given: Any) -> Any:
+        """Begin a step of a rank's `Transfers`; returns ipyparallel's result."""
         assert self._calls is not None
-        return self._calls.view([self._members[rank].engine for rank in ranks])
+        return self._calls.begin(self._members[rank].engine, "transfer", step, *given)
 
     def wait_until_idle(self) -> None:
         """Wait for the cells that still run."""

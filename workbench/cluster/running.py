@@ -17,6 +17,7 @@ from workbench.rank.interrupts import ANY_CELL
 
 if TYPE_CHECKING:
     from workbench.cluster.clock_pings import ClockPings
+    from workbench.cluster.transfer import Transfer
     from workbench.timings import Timings
     from workbench.wire import Inbox, Message
 
@@ -48,6 +49,8 @@ class Running:
         The cluster's.
     engines
         The ranks.
+    transfer
+        The push or pull that is under way, which gets its ranks' messages.
     """
 
     def __init__(
@@ -66,6 +69,7 @@ class Running:
         self._receive = receive
         self._inbox: Inbox | None = None
         self._pings: ClockPings | None = None
+        self.transfer: Transfer | None = None
         self.engines = Engines(options, folder, progress, name)
 
     def start(self) -> None:
@@ -156,6 +160,9 @@ class Running:
         received_ns = time.perf_counter_ns()
         if message.kind == "pong":
             self._timings().clocks.pong(rank, message.content, received_ns)
+        elif message.kind == "chunk":
+            if (transfer := self.transfer) is not None:
+                transfer.receive(rank, message)
         else:
             self._receive(rank, message)
 

@@ -32,6 +32,7 @@ from workbench.rank.recorder import Iteration, Outside, Recorder
 from workbench.rank.records import RecordChannel
 from workbench.rank.sockets import RingSockets
 from workbench.rank.torch_hooks import TorchHooks
+from workbench.rank.transfers import Transfers
 from workbench.resources.processes import rank_notices
 from workbench.wire import Address, Message, Outbox
 
@@ -70,6 +71,7 @@ class Session:
             release=_release,
             do_not_meet=_do_not_meet,
         )
+        self.transfers = Transfers(shell, self._send, self._interrupts)
         self._control = self._connect(control, timings, world_size)
         self._capture = Capture(shell, OutputChannel(self._control))
         # once for all: an optimizer keeps the hooks with which it was made
@@ -92,7 +94,12 @@ class Session:
     def _connect(self, control: Address, timings: Address, world_size: int) -> Outbox:
         self._records = RecordChannel(timings, world_size)
         # what a cell prints is never dropped
-        return Outbox(control, self._answer, limit=None, name="control")
+        return Outbox(control, self._receive, limit=None, name="control")
+
+    def _receive(self, message: Message) -> None:
+        """Handle a message of the kernel, in the channel's thread."""
+        if not self.transfers.receive(message):
+            self._answer(message)
 
     def run_cell(self, number: int, source: str) -> None:
         """Run a cell, and tell the kernel how it ended."""
@@ -238,6 +245,13 @@ def run_cell(number: int, source: str) -> None:
     if _session is None:
         raise RuntimeError("this engine has not joined a cluster")
     _session.run_cell(number, source)
+
+
+def transfer(step: str, *given: Any) -> Any:
+    """Call a step of `Transfers`."""
+    if _session is None:
+        raise RuntimeError("this engine has not joined a cluster")
+    return getattr(_session.transfers, step)(*given)
 
 
 def _release(*, torn: bool) -> None:

@@ -28,9 +28,9 @@ class Message:
 
     kind: str
     content: dict[str, Any] = field(default_factory=dict)
-    payload: tuple[bytes, ...] = ()
+    payload: tuple[bytes | memoryview, ...] = ()
 
-    def encode(self) -> list[bytes]:
+    def encode(self) -> list[bytes | memoryview]:
         """Return the ZeroMQ frames: version, kind, JSON content, payload..."""
         return [
             bytes([VERSION]),
