@@ -66,7 +66,7 @@ class Session:
         self.hooks = (torch_hooks, HorovodHooks(self.recorder), DDPHooks(self.recorder))
         self._answer = Control(
             self._send,
-            blocked=lambda: self.recorder.blocked,
+            recorder=self.recorder,
             interrupts=self._interrupts,
             release=_release,
             do_not_meet=_do_not_meet,
@@ -125,6 +125,7 @@ class Session:
             "kept": result.kept,
             "records": records,
             "outstanding": self.recorder.outstanding,
+            "calls": self.recorder.calls,
             "initialized": bool(mpi_ops.is_initialized()),
         }
         payload = () if result.value is None else (result.value,)
@@ -265,16 +266,15 @@ def _release(*, torn: bool) -> None:
     torn
         A rank is gone: Horovod would wait for it.
     """
-    ring, waits = _ring, _session.recorder.blocked if _session else None
-    threading.Thread(target=_shut_down, args=(ring,), daemon=True).start()
-    time.sleep(0 if torn else _SHUTDOWN_S)
+    ring = _ring
+    shutdown = threading.Thread(target=_shut_down, args=(ring,), daemon=True)
+    shutdown.start()
+    shutdown.join(0 if torn else _SHUTDOWN_S)
     deadline = time.monotonic() + _BREAK_S
-    # the same wait of the same ring: a cell that came after this one is not meant
-    while _session is not None and waits is not None and _session.recorder.blocked is waits:
+    # until Horovod's own thread has ended: whoever waits, or is about to, waits for that
+    while shutdown.is_alive() and _ring is ring and time.monotonic() < deadline:
         ring.shut_down()  # more than once: Gloo may be about to use a connection
-        if time.monotonic() > deadline:
-            return
-        time.sleep(_BREAK_PERIOD_S)
+        shutdown.join(_BREAK_PERIOD_S)
 
 
 def _shut_down(ring: RingSockets) -> None:
