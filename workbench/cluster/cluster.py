@@ -386,7 +386,7 @@ class Cluster:
 
     def pull(
         self,
-        names: list[str],
+        names: str | Iterable[str],
         ranks: str | Iterable[int] | None = None,
         *,
         timeout: float = 60.0,

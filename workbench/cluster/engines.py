@@ -18,6 +18,7 @@ from workbench.errors import StartFailed, UsageError
 
 if TYPE_CHECKING:
     from workbench.cluster.agent import Agent
+    from workbench.cluster.ring import Rendezvous
     from workbench.timings import Timings
     from workbench.wire import Inbox
 
@@ -57,6 +58,7 @@ class Engines:
         self._timings: Timings | None = None
         self._members: list[Member] = []
         self._given_up: set[Process] = set()
+        self._rendezvous: Rendezvous | None = None
 
     @property
     def ranks(self) -> list[RankInfo]:
@@ -147,6 +149,7 @@ class Engines:
 
     def leave(self) -> None:
         """Let everything run where it is kept, for the next kernel."""
+        self._close_rendezvous()
         if self._calls is not None:
             self._calls.close()
         self._agents.leave()
@@ -154,6 +157,7 @@ class Engines:
 
     def stop(self) -> None:
         """End every process, and leave nothing behind."""
+        self._close_rendezvous()
         if self._calls is not None:
             self._calls.close()
         self._agents.close()
@@ -244,19 +248,32 @@ class Engines:
         """Form the ring, whose first collective proves that it works."""
         from workbench.cluster import ring
 
+        self._close_rendezvous()
         plan = ring.assign([f"vm{member.vm}" for member in self._members])
-        with ring.Rendezvous(plan, self._address) as rendezvous:
-            given = [
-                (rendezvous.environment(rank, self._agents.interface(member.vm)),)
-                for rank, member in enumerate(self._members)
-            ]
-            try:
-                sums = self._call("meet", self._members, given)
-            except BaseException:
-                self._do_not_meet()
-                raise
+        rendezvous = self._rendezvous = ring.Rendezvous(plan, self._address)
+        rendezvous.start()
+        given = [
+            (rendezvous.environment(rank, self._agents.interface(member.vm)),)
+            for rank, member in enumerate(self._members)
+        ]
+        dynamic = False
+        try:
+            met = self._call("meet", self._members, given)
+            dynamic = any(one["dynamic"] for one in met)
+        except BaseException:
+            self._do_not_meet()
+            raise
+        finally:
+            if not dynamic:
+                self._close_rendezvous()
+        sums = [one["sum"] for one in met]
         if any(total != len(self._members) for total in sums):
             raise StartFailed(f"the ring's first sum over {len(sums)} ranks was {sums}")
+
+    def _close_rendezvous(self) -> None:
+        if self._rendezvous is not None:
+            self._rendezvous.close()
+            self._rendezvous = None
 
     def _do_not_meet(self) -> None:
         """Have the ranks that wait for another in hvd.init() give up; they keep what they hold."""

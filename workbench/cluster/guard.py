@@ -134,7 +134,7 @@ class Guard:
             if left is None or place["tensor"] in left["under_way"]:
                 return False
         called_more = place["calls"] > self._ended[ended]["calls"]
-        return called_more or place["blocked_s"] >= DRAINED_S
+        return bool(called_more or place["blocked_s"] >= DRAINED_S)
 
     def _stall(self, waiting: Iterable[int]) -> str:
         places = {rank: str(self._answers[rank]["tensor"]) for rank in sorted(waiting)}

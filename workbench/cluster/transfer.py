@@ -119,7 +119,7 @@ class Transfer:
         if content["number"] != self._number or payload is None:
             return
         if message.payload:
-            payload.write(content["offset"], message.payload)  # type: ignore[arg-type]
+            payload.write(content["offset"], message.payload)
         self._done[rank] = min(content["offset"] + _CHUNK_BYTES, payload.total)
         self._arrived.set()
 
@@ -157,9 +157,7 @@ class Transfer:
     def _complete(self, rank: int) -> bool:
         return self._done[rank] >= self._payloads[rank].total
 
-    def _fill_window(
-        self, rank: int, message: Callable[[int], tuple[str, dict[str, Any]]]
-    ) -> None:
+    def _fill_window(self, rank: int, message: Callable[[int], tuple[str, dict[str, Any]]]) -> None:
         payload = self._payloads[rank]
         limit = min(payload.total, self._done[rank] + _WINDOW * _CHUNK_BYTES)
         while (offset := self._asked[rank]) < limit:
@@ -174,9 +172,7 @@ class Transfer:
 
         def begin() -> None:
             for rank in self._ranks:
-                self._calls[rank] = self._running.engines.transfer(
-                    rank, step, self._number, *given
-                )
+                self._calls[rank] = self._running.engines.transfer(rank, step, self._number, *given)
 
         uninterrupted(begin)
         deadline = time.monotonic() + self._timeout_s
@@ -186,7 +182,7 @@ class Transfer:
                 self._check(deadline, waiting)
         try:
             return {rank: call.get() for rank, call in self._calls.items()}
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - whatever the rank raised
             name, text = getattr(error, "ename", type(error).__name__), str(error)
             raise self._failed({self._ranks[0]: RankError(name, text, "")}) from None
 

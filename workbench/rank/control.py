@@ -78,7 +78,7 @@ class Control:
             "cell": self._interrupts.cell,
             "tensor": (blocked.name or _collective_of(frame)) if blocked else None,
             "blocked_s": (perf_counter_ns() - blocked.since) / 1e9 if blocked else 0.0,
-            "members": _members(blocked.process_set) if blocked else None,
+            "members": _members(blocked.process_set or _process_set_of(frame)) if blocked else None,
             # a wait whose submission was not heard counts as one
             "calls": recorder.calls + bool(blocked and not blocked.name),
             "under_way": recorder.under_way() if content.get("under_way") else [],
@@ -100,6 +100,16 @@ class Control:
         """Whether the cell that runs is the one that is asked for, or any is."""
         cell = self._interrupts.cell
         return cell is not None and content.get("cell") in {cell, ANY_CELL}
+
+
+def _process_set_of(frame: FrameType | None) -> int:
+    """Return the process set that the cell gave to a collective that was not heard, or 0."""
+    while frame is not None:
+        if frame.f_code.co_filename.endswith(_HOROVOD_FILES) and "process_set" in frame.f_locals:
+            number = getattr(frame.f_locals["process_set"], "process_set_id", 0)
+            return int(number or 0)
+        frame = frame.f_back
+    return 0
 
 
 def _members(process_set: int) -> list[int] | None:

@@ -6,7 +6,8 @@ is left to the sender's thread (`pack`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from time import perf_counter_ns
 from typing import Any, NamedTuple, Protocol
@@ -267,6 +268,15 @@ class Recorder:
         if self._waits_for_buckets:
             self._waits_for_buckets = False
             self.exposed_ends()
+
+    @contextmanager
+    def waits_in(self, name: str) -> Iterator[None]:
+        """Note that the body waits for all ranks, in a call that is no collective."""
+        self._blocked = Blocked(name, perf_counter_ns())
+        try:
+            yield
+        finally:
+            self._blocked = None
 
     def wait(self, handle: Hashable) -> None:
         """A wait for a handle begins; returns once it is done, where its submission was heard."""

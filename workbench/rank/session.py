@@ -22,6 +22,7 @@ import torch
 from horovod.torch import mpi_ops
 
 from workbench.rank import cell as cells
+from workbench.rank import process_sets
 from workbench.rank.control import Control
 from workbench.rank.ddp_hooks import DDPHooks
 from workbench.rank.device_clock import DeviceClock
@@ -168,8 +169,10 @@ def join(
         rank_notices.post(cluster, control["rank"])
 
 
-def meet(environment: dict[str, str]) -> float:
-    """Form the ring with the other ranks, and return the sum of a collective over it.
+def meet(environment: dict[str, str]) -> dict[str, Any]:
+    """Form the ring with the other ranks; return the sum of a collective over it.
+
+    And whether process sets may be added to it later.
 
     Parameters
     ----------
@@ -186,7 +189,9 @@ def meet(environment: dict[str, str]) -> float:
         _init(hvd)
         _fill_namespace(hvd)
         total = hvd.allreduce(torch.ones(1), op=hvd.Sum, name="workbench.ready")
-    return float(total.item())
+    if _session is not None:
+        process_sets.install(_session.recorder, _ring)
+    return {"sum": float(total.item()), "dynamic": process_sets.dynamic()}
 
 
 def _init(hvd: Any) -> None:

@@ -27,9 +27,7 @@ class Transfers:
         Lets the kernel interrupt the pickling as it interrupts a cell.
     """
 
-    def __init__(
-        self, shell: Any, send: Callable[[Message], None], interrupts: Interrupts
-    ) -> None:
+    def __init__(self, shell: Any, send: Callable[[Message], None], interrupts: Interrupts) -> None:
         self._shell = shell
         self._send = send
         self._interrupts = interrupts
@@ -86,7 +84,7 @@ class Transfers:
                 self._drop()
                 self._number, self._payload = content["number"], Payload.empty(content["sizes"])
             if self._payload is not None and content["number"] == self._number:
-                self._payload.write(content["offset"], message.payload)  # type: ignore[arg-type]
+                self._payload.write(content["offset"], message.payload)
                 self._answer(content, ())
         elif message.kind == "get":
             if self._payload is not None and content["number"] == self._number:
@@ -99,7 +97,7 @@ class Transfers:
             return False
         return True
 
-    def _answer(self, content: dict[str, Any], pieces: tuple[memoryview, ...]) -> None:
+    def _answer(self, content: dict[str, Any], pieces: tuple[bytes, ...]) -> None:
         answer = {"number": content["number"], "offset": content["offset"]}
         self._send(Message("chunk", answer, pieces))
 

@@ -28,9 +28,9 @@ class Message:
 
     kind: str
     content: dict[str, Any] = field(default_factory=dict)
-    payload: tuple[bytes | memoryview, ...] = ()
+    payload: tuple[bytes, ...] = ()
 
-    def encode(self) -> list[bytes | memoryview]:
+    def encode(self) -> list[bytes]:
         """Return the ZeroMQ frames: version, kind, JSON content, payload..."""
         return [
             bytes([VERSION]),

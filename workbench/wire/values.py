@@ -64,9 +64,9 @@ class Payload:
         """What the pickle refers to."""
         return self._parts[self._count :]
 
-    def read(self, offset: int, size: int) -> tuple[memoryview, ...]:
+    def read(self, offset: int, size: int) -> tuple[bytes, ...]:
         """Return up to `size` bytes from an offset, in pieces."""
-        return tuple(self._pieces(offset, size))
+        return tuple(map(bytes, self._pieces(offset, size)))
 
     def write(self, offset: int, pieces: Sequence[bytes]) -> None:
         """Write what `read` gave for an offset."""
@@ -92,7 +92,7 @@ class Payload:
 
 def dump(values: Mapping[str, Any]) -> Payload:
     """Return values as bytes; raises whatever one of them raises that cannot be pickled."""
-    import cloudpickle
+    import cloudpickle  # type: ignore[import-untyped]
 
     stream = _Pieces()
     buffers: list[memoryview] = []
@@ -104,7 +104,7 @@ def dump(values: Mapping[str, Any]) -> Payload:
         buffers.append(raw)
         return False
 
-    class Pickler(cloudpickle.Pickler):  # type: ignore[misc, no-any-unimported]
+    class Pickler(cloudpickle.Pickler):
         def reducer_override(self, value: Any) -> Any:
             numpy = sys.modules.get("numpy")
             if numpy is not None and type(value) is numpy.ndarray and not value.flags.writeable:
@@ -167,9 +167,7 @@ class _Pieces:
 class _Unpickler(pickle.Unpickler):
     """Reads what `dump` wrote, with this process's ``__main__`` as that of the functions."""
 
-    def __init__(
-        self, file: io.BytesIO, buffers: Sequence[Any], replaced: Collection[str]
-    ) -> None:
+    def __init__(self, file: io.BytesIO, buffers: Sequence[Any], replaced: Collection[str]) -> None:
         super().__init__(file, buffers=buffers)
         self._main: dict[str, Any] = sys.modules["__main__"].__dict__
         self._replaced = replaced
@@ -205,11 +203,12 @@ class _Unpickler(pickle.Unpickler):
     def _class_maker(self, usual: Any) -> Callable[..., Any]:
         def make(kind: Any, name: str, bases: Any, options: Any, *rest: Any) -> Any:
             here = None if name in self._replaced else self._main.get(name)
-            if options.get("__module__") == "__main__" == getattr(here, "__module__", ""):
-                if isinstance(here, type) and here.__qualname__ == name:
-                    self._known.add(id(here))
-                    return here
-            return usual(kind, name, bases, options, *rest)
+            modules = {options.get("__module__"), getattr(here, "__module__", "")}
+            known = isinstance(here, type) and here.__qualname__ == name
+            if not known or modules != {"__main__"}:
+                return usual(kind, name, bases, options, *rest)
+            self._known.add(id(here))
+            return here
 
         return make
 
