@@ -20,6 +20,10 @@ for _ in range({batches}[rank]):
     optimizer.step()
 ended = time.monotonic()
 """
+ASYNC = """
+h = hvd.allreduce_async(torch.ones(9), name='one')
+if rank: hvd.allreduce(torch.ones(2), name='two')
+"""
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +42,7 @@ def three():
         ("if rank: hvd.allreduce(torch.ones(2), name='n')", r"rank 0 ended .* 1-2 wait in 'n'"),
         ("if rank: hvd.allreduce(torch.ones(2))", "rank 0 ended .* 1-2 wait in 'allreduce without"),
         (
-            "h = hvd.allreduce_async(torch.ones(9), name='one')\nrank and hvd.allreduce(torch.ones(2), name='two')",
+            ASYNC,
             "rank 0 ended the cell while ranks 1-2 wait in 'two'",
         ),
     ],

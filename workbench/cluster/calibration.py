@@ -34,11 +34,11 @@ _workbench_sweep({sizes}, {repetitions})
 """
 
 
-def measure(cluster: Cluster) -> FittedFabric:
+def measure(cluster: Cluster, timeout_s: float) -> FittedFabric:
     """Sweep allreduces over all ranks, and fit a line to the medians of the slowest rank."""
     if cluster.n < 2:
         raise UsageError("a calibration was asked for on 1 rank: it takes at least 2")
     source = _SWEEP.format(sizes=SIZES_BYTES, repetitions=REPETITIONS)
-    by_rank = cluster.run(source, sink=TextSink()).values.values()
+    by_rank = cluster.run(source, timeout=timeout_s, sink=TextSink()).values.values()
     slowest = [max(times) for times in zip(*by_rank, strict=True)]
     return fit(list(SIZES_BYTES), slowest, cluster.n)

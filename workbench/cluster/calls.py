@@ -39,7 +39,13 @@ class Calls:
         # imported while the processes start, which takes as long
         import ipyparallel
 
-        self._client = ipyparallel.Client(str(client_file))
+        try:
+            self._client = ipyparallel.Client(str(client_file))
+        except TimeoutError as error:
+            raise StartFailed(
+                f"the ipyparallel controller does not answer ({error})",
+                cure="end its process, and start another cluster",
+            ) from None
         self._check = check
         self._timeout_s = timeout_s
 

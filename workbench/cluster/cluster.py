@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from workbench.cluster import keeping
-from workbench.cluster.background import in_background
+from workbench.cluster.background import in_background, interrupts_later
 from workbench.cluster.condition import Condition
 from workbench.cluster.hosts import HostsLike
 from workbench.cluster.lifecycle import Lifecycle
@@ -338,7 +338,8 @@ class Cluster:
 
         Cells run one after the other, in the order in which they were asked for.
         """
-        return in_background(self._queue(source, ranks, timeout, sink))
+        with interrupts_later():  # a cell in the queue that nobody runs would block all others
+            return in_background(self._queue(source, ranks, timeout, sink, ahead=True))
 
     def __setitem__(self, name: str, value: Any) -> None:
         """Set a name to `value` in every rank."""
@@ -414,11 +415,17 @@ class Cluster:
             return {rank: {} for rank in chosen}
         return self._exchange.pull(wanted, chosen, timeout)
 
-    def calibrate(self) -> FittedFabric:
-        """Measure what the fabric gives this cluster's allreduces, and keep it in `fabric`."""
+    def calibrate(self, timeout: float = 300.0) -> FittedFabric:
+        """Measure what the fabric gives this cluster's allreduces, and keep it in `fabric`.
+
+        Parameters
+        ----------
+        timeout
+            Seconds after which the ranks are interrupted.
+        """
         from workbench.cluster.calibration import measure
 
-        self.fabric = measure(self)
+        self.fabric = measure(self, timeout)
         return self.fabric
 
     def _queue(
@@ -427,7 +434,9 @@ class Cluster:
         ranks: str | Iterable[int] | None,
         timeout: float | None,
         sink: Sink | None,
+        *,
+        ahead: bool = False,
     ) -> Callable[[], RunResult]:
         self._condition.whole()
         where = NotebookSink() if sink is None else sink
-        return self._cells.queue(source, parse_ranks(ranks, self.n), timeout, where)
+        return self._cells.queue(source, parse_ranks(ranks, self.n), timeout, where, ahead=ahead)

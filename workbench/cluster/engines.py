@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from workbench.cluster.ring import Rendezvous
     from workbench.timings import Timings
     from workbench.wire import Inbox
+
+
+_POLL_S = 0.05
 
 
 class Engines:
@@ -303,6 +307,22 @@ class Engines:
         lost = self.lost()
         here = [member for member in self._members if member.info.rank not in lost]
         self._call("idle", here, patience_s=float("inf"))
+
+    def still_busy(self, limit_s: float) -> list[int]:
+        """Return the ranks whose cell still runs after some seconds."""
+        assert self._calls is not None
+        lost = self.lost()
+        idle = {
+            member.info.rank: self._calls.begin(member.engine, "idle")
+            for member in self._members
+            if member.info.rank not in lost
+        }
+        deadline = time.monotonic() + limit_s
+        for rank, call in idle.items():
+            while not call.wait(_POLL_S) and time.monotonic() < deadline:
+                if rank in self.lost():
+                    break
+        return [rank for rank, call in idle.items() if not call.ready() and rank not in self.lost()]
 
     def lost(self) -> dict[int, str]:
         """Return why ranks can no longer answer, by rank."""

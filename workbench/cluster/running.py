@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from workbench.wire import Inbox, Message
 
 _FREE_S = 1.0
+_LAST_S = 7.0
+"""How long ranks that were interrupted and freed may take before they are given up."""
 
 
 class Running:
@@ -132,10 +134,12 @@ class Running:
             return
         except KeyboardInterrupt:
             guard.interrupt(ranks)
-        time.sleep(_FREE_S)
-        guard.release(ranks, torn=bool(lost))
-        uninterrupted(self.engines.wait_until_idle)
-        if not lost:
+        busy = uninterrupted(lambda: self.engines.still_busy(_FREE_S))
+        if busy:
+            guard.release(busy, torn=bool(lost))
+            busy = uninterrupted(lambda: self.engines.still_busy(_LAST_S))
+        self.engines.give_up(busy)
+        if not self.engines.lost():
             uninterrupted(self.engines.reform)
 
     def leave(self) -> None:
