@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 _CHUNK_BYTES = 1 << 20
 _WINDOW = 8
 """Chunks under way to or from one rank."""
+_AGAIN_S = 1.0
+"""After this long without progress, chunks are sent or asked for again."""
 _TICK_S = 0.05
 _GRACE_S = 4.0
 _SHOW_S = 1.0
@@ -118,6 +120,8 @@ class Transfer:
         content, payload = message.content, self._payloads.get(rank)
         if content["number"] != self._number or payload is None:
             return
+        if content["offset"] != self._done[rank]:
+            return  # one before it was lost, and it will come again
         if message.payload:
             payload.write(content["offset"], message.payload)
         self._done[rank] = min(content["offset"] + _CHUNK_BYTES, payload.total)
@@ -142,17 +146,21 @@ class Transfer:
         """Send or ask for chunk after chunk on all ranks until all have arrived."""
         total = sum(payload.total for payload in self._payloads.values())
         shown = _Progress(self._what, total)
-        moved, deadline = 0, time.monotonic() + self._timeout_s
+        moved, last = 0, time.monotonic()
+        again = last + _AGAIN_S
         while moved < total:
             for rank in self._ranks:
                 self._fill_window(rank, message)
             self._arrived.wait(_TICK_S)
             self._arrived.clear()
             before, moved = moved, sum(self._done.values())
+            now = time.monotonic()
             if moved > before:
-                deadline = time.monotonic() + self._timeout_s
+                last, again = now, now + _AGAIN_S
                 shown.show(moved)
-            self._check(deadline, [r for r in self._ranks if not self._complete(r)])
+            elif now > again:  # a rank that was just connecting has not got it
+                self._asked, again = dict(self._done), now + _AGAIN_S
+            self._check(last + self._timeout_s, [r for r in self._ranks if not self._complete(r)])
 
     def _complete(self, rank: int) -> bool:
         return self._done[rank] >= self._payloads[rank].total

@@ -80,7 +80,7 @@ class Transfers:
         """Take a message of a transfer; return whether it was one."""
         content = message.content
         if message.kind == "put":
-            if content["offset"] == 0:
+            if content["offset"] == 0 and content["number"] != self._number:
                 self._drop()
                 self._number, self._payload = content["number"], Payload.empty(content["sizes"])
             if self._payload is not None and content["number"] == self._number:
