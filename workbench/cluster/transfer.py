@@ -33,6 +33,8 @@ _AGAIN_S = 1.0
 """After this long without progress, chunks are sent or asked for again."""
 _TICK_S = 0.05
 _GRACE_S = 4.0
+_NOTICED_S = 1.0
+"""Until then the end of a process is known."""
 _SHOW_S = 1.0
 """After this time progress is printed, then after twice that, and so on."""
 _MB = 1e6
@@ -191,8 +193,13 @@ class Transfer:
         try:
             return {rank: call.get() for rank, call in self._calls.items()}
         except Exception as error:  # noqa: BLE001 - whatever the rank raised
-            name, text = getattr(error, "ename", type(error).__name__), str(error)
-            raise self._failed({self._ranks[0]: RankError(name, text, "")}) from None
+            until = time.monotonic() + _NOTICED_S
+            while time.monotonic() < until:  # what has ended may not be known yet
+                self._check(until + 1.0, [])
+                time.sleep(_TICK_S)
+            name = getattr(error, "ename", type(error).__name__)
+            failed = next(r for r, call in self._calls.items() if not call.successful())
+            raise self._failed({failed: RankError(name, str(error), "")}) from None
 
     def _check(self, deadline: float, waiting: Sequence[int]) -> None:
         lost = self._lost()
