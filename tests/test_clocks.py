@@ -10,6 +10,7 @@ from timers import within
 from workbench.cluster.clock_pings import ClockPings
 from workbench.rank.control import Control
 from workbench.rank.interrupts import Interrupts
+from workbench.rank.recorder import Recorder
 from workbench.timings.cell_clocks import CellClocks
 from workbench.timings.clocks import Clocks
 from workbench.wire import Inbox, Message, Outbox
@@ -221,7 +222,7 @@ def test_a_rank_is_pinged_through_its_control_channel():
     inbox = Inbox(receive)
     answer = Control(
         send,
-        blocked=lambda: None,
+        recorder=Recorder(lambda _: True, lambda _: None),
         interrupts=Interrupts(),
         release=lambda **_: None,
         do_not_meet=lambda: None,

@@ -155,7 +155,7 @@ class WorkbenchMagics(Magics):
         missing = [name for name in args.names if name not in self._namespace]
         if missing:
             raise UsageError(
-                f"%push {line}: no {', '.join(missing)} in this notebook. Define it first."
+                f"%push {line}: no {', '.join(missing)} in this notebook. Assign it first."
             )
         values = {name: self._namespace[name] for name in args.names}
         registry.required().push(values, args.ranks)

@@ -39,7 +39,7 @@ _workbench_sweep({sizes}, {repetitions})
 """
 
 
-def measure(cluster: Cluster) -> FittedFabric:
+def measure(cluster: Cluster, timeout_s: float) -> FittedFabric:
     """Sweep allreduces over all ranks, and fit a line to the medians of the slowest rank.
 
     The tensors are on each rank's `device`. A line that does not describe what
@@ -50,7 +50,7 @@ def measure(cluster: Cluster) -> FittedFabric:
             "Cannot calibrate on 1 rank: a collective takes at least 2. Start a cluster of more."
         )
     source = _SWEEP.format(sizes=SIZES_BYTES, repetitions=REPETITIONS)
-    by_rank = cluster.run(source, sink=TextSink()).values.values()
+    by_rank = cluster.run(source, timeout=timeout_s, sink=TextSink()).values.values()
     slowest = [max(times) for times in zip(*by_rank, strict=True)]
     fabric = fit(list(SIZES_BYTES), slowest, cluster.n)
     if not fabric.reliable:

@@ -39,7 +39,13 @@ class Calls:
         # imported while the processes start, which takes as long
         import ipyparallel
 
-        self._client = ipyparallel.Client(str(client_file))
+        try:
+            self._client = ipyparallel.Client(str(client_file))
+        except TimeoutError as error:
+            raise StartFailed(
+                f"the ipyparallel controller does not answer ({error})",
+                cure="end its process, and start another cluster",
+            ) from None
         self._check = check
         self._timeout_s = timeout_s
 
@@ -52,13 +58,16 @@ class Calls:
         """All that have registered."""
         return set(self._client.ids)
 
-    def view(self, engines: list[int]) -> Any:
-        """Return ipyparallel's view of some engines."""
-        return self._client[engines]
-
     def begin(self, engine: int, name: str, *given: Any, **options: Any) -> Any:
-        """Call a function in one engine; returns ipyparallel's result, without waiting."""
-        return self._client[engine].apply_async(_Remote(name), *given, **options)
+        """Call a function in one engine; returns ipyparallel's result, without waiting.
+
+        Where it cannot even be sent, such as to an engine that has just gone, the
+        result is a failed one.
+        """
+        try:
+            return self._client[engine].apply_async(_Remote(name), *given, **options)
+        except Exception as error:  # noqa: BLE001 - several of ipyparallel's, and IndexError
+            return _NotSent(error)
 
     def wait_for_new(self, known: set[int], processes: list[Process]) -> list[int]:
         """Wait until as many new engines are there as processes were started.
@@ -143,6 +152,33 @@ class Calls:
                     who = named or f"{len(silent)} of {len(pending)} new ranks"
                     raise StartFailed(f"{who} did not answer {name!r} within {timeout_s:g} s")
         self._check(processes)  # one may have answered, and ended meanwhile
+
+
+class _NotSent:
+    """Stands for ipyparallel's result of a call that could not be sent."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def ready(self) -> bool:
+        """Whether it has ended."""
+        return True
+
+    def successful(self) -> bool:
+        """Whether it has given a value."""
+        return False
+
+    def wait(self, timeout: float | None = None) -> bool:  # noqa: ARG002 - as ipyparallel's
+        """Return at once."""
+        return True
+
+    def exception(self) -> Exception:
+        """Return why it failed."""
+        return self._error
+
+    def get(self) -> Any:
+        """Raise why it failed."""
+        raise self._error
 
 
 class _Remote:

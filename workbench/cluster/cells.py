@@ -65,12 +65,24 @@ class Cells:
 
     def between(self) -> AbstractContextManager[None]:
         """Wait until the cells that were asked for before have ended; others wait meanwhile."""
-        return self._turns.held(self._turns.ticket())
+        return self._turns.held()
 
     def queue(
-        self, source: str, ranks: tuple[int, ...], timeout: str | float | None, sink: Sink
+        self,
+        source: str,
+        ranks: tuple[int, ...],
+        timeout: str | float | None,
+        sink: Sink,
+        *,
+        ahead: bool = False,
     ) -> Callable[[], RunResult]:
-        """Return what runs a cell when its turn has come."""
+        """Return what runs a cell when its turn has come.
+
+        Parameters
+        ----------
+        ahead
+            Its turn counts from now on, rather than from the call.
+        """
         run = CellRun(
             next(self._numbers),
             ranks,
@@ -80,7 +92,7 @@ class Cells:
             timeout_s=None if timeout is None else parse_duration(timeout, "timeout"),
             hang_after_s=self._options.hang_after_s,
         )
-        ticket = self._turns.ticket()
+        ticket = self._turns.ticket() if ahead else None
 
         def follow() -> RunResult:
             with self._turns.held(ticket):

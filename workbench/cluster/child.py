@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -20,6 +21,8 @@ from workbench.errors import StartFailed, WireError
 from workbench.wire.lines import END, LineReader
 
 _CONNECT_S = 10.0
+_WRITE_S = 2.0
+"""How long a process may take to read what is sent to it: one that was stopped never does."""
 _POLL_S = 0.01
 _PATH_BYTES = 107
 """Longest name of a Unix socket (unix(7))."""
@@ -68,6 +71,7 @@ class Piped:
     def __init__(self, command: list[str], said: Callable[[str], None]) -> None:
         self._said = said
         self._writing = threading.Lock()
+        self._stalled = False
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -76,6 +80,8 @@ class Piped:
             # Ctrl-C in a terminal is for the cell, not for this process
             start_new_session=True,
         )
+        assert self._process.stdin is not None
+        os.set_blocking(self._process.stdin.fileno(), False)
         self._listener = threading.Thread(target=self._overhear, daemon=True)
         self._listener.start()
 
@@ -84,8 +90,17 @@ class Piped:
         stdin = self._process.stdin
         assert stdin is not None
         with self._writing:
-            stdin.write(data)
-            stdin.flush()
+            if stdin.closed or self._stalled:
+                raise BrokenPipeError("the process reads no more")
+            deadline, left = time.monotonic() + _WRITE_S, memoryview(data)
+            while left:
+                try:
+                    left = left[os.write(stdin.fileno(), left) :]
+                except BlockingIOError:
+                    if time.monotonic() > deadline:
+                        self._stalled = True  # what follows would not be whole lines
+                        raise TimeoutError("the process reads nothing") from None
+                    time.sleep(_POLL_S)
 
     def read(self) -> bytes:
         """See `Child`."""
@@ -103,17 +118,16 @@ class Piped:
     def end(self, timeout_s: float) -> None:
         """See `Child`."""
         assert self._process.stdin is not None
-        try:
-            with self._writing:
-                self._process.stdin.write(END)
-                self._process.stdin.close()
-        except (OSError, ValueError):
-            pass
+        with contextlib.suppress(OSError, ValueError):
+            self.write(END)
+        with contextlib.suppress(OSError, ValueError), self._writing:
+            self._process.stdin.close()
         try:
             self._process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             self._process.kill()
-            self._process.wait()
+            with contextlib.suppress(subprocess.TimeoutExpired):  # it hangs in the system
+                self._process.wait(timeout_s)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)  # what it has forked goes with it
 
@@ -144,6 +158,8 @@ class Held:
         self._writing = threading.Lock()
         self._socket = socket.socket(socket.AF_UNIX)
         try:
+            limit = struct.pack("ll", int(_WRITE_S), 0)
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
             self._socket.connect(str(path))
         except OSError:
             self._socket.close()

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from workbench.cluster import keeping
-from workbench.cluster.background import in_background
+from workbench.cluster.background import in_background, interrupts_later
 from workbench.cluster.condition import Condition
 from workbench.cluster.hosts import HostsLike
 from workbench.cluster.lifecycle import Lifecycle
@@ -106,6 +106,7 @@ class Cluster:
         self._condition = Condition(name)
         self._lifecycle = Lifecycle(name, options, self._condition)
         self._cells = self._lifecycle.cells
+        self._exchange = self._lifecycle.exchange
 
     @property
     def n(self) -> int:
@@ -344,7 +345,8 @@ class Cluster:
 
         Cells run one after the other, in the order in which they were asked for.
         """
-        return in_background(self._queue(source, ranks, timeout, sink))
+        with interrupts_later():  # a cell in the queue that nobody runs would block all others
+            return in_background(self._queue(source, ranks, timeout, sink, ahead=True))
 
     def __setitem__(self, name: str, value: Any) -> None:
         """Set a name to `value` in every rank."""
@@ -354,37 +356,83 @@ class Cluster:
         """Return a name's value from every rank, by rank."""
         return [row[name] for row in self.pull([name]).values()]
 
-    def push(self, names: dict[str, Any], ranks: str | Iterable[int] | None = None) -> None:
-        """Set names in the ranks' namespace."""
-        self._view(ranks).push(names, block=True)
+    def push(
+        self,
+        names: dict[str, Any],
+        ranks: str | Iterable[int] | None = None,
+        *,
+        timeout: float = 60.0,
+    ) -> None:
+        """Set names in the ranks' namespace, on all of them or, where it fails, on none.
 
-    def pull(
-        self, names: list[str], ranks: str | Iterable[int] | None = None
-    ) -> dict[int, dict[str, Any]]:
-        """Return the values of `names`, by rank.
+        What the notebook itself defines (functions, classes) is sent along;
+        functions use the ranks' namespace. Waits for the cells queued before.
+
+        Parameters
+        ----------
+        names
+            Values by name.
+        ranks
+            Such as ``"0,2-3"``; all by default.
+        timeout
+            Seconds without progress after which it fails.
 
         Raises
         ------
         UsageError
-            A rank does not have one of them.
+            A value cannot be pickled, or not be read on a rank.
+        RanksFailed
+            A rank was lost meanwhile.
+        CellTimeout
+            Nothing moved for `timeout` seconds.
+        ClusterStopped
+            The cluster was not started, or is gone.
         """
         chosen = parse_ranks(ranks, self.n)
-        try:
-            values = self._view(chosen).pull(names, block=True)
-        except Exception as error:
-            raise UsageError(
-                f"{', '.join(names)} was asked of ranks {ranks_text(chosen)}: {error}"
-            ) from error
-        return {
-            rank: dict(zip(names, row, strict=True))
-            for rank, row in zip(chosen, values, strict=True)
-        }
+        if names:
+            self._exchange.push(dict(names), chosen, timeout)
 
-    def calibrate(self) -> FittedFabric:
-        """Measure what the fabric gives this cluster's allreduces, and keep it in `fabric`."""
+    def pull(
+        self,
+        names: str | Iterable[str],
+        ranks: str | Iterable[int] | None = None,
+        *,
+        timeout: float = 60.0,
+    ) -> dict[int, dict[str, Any]]:
+        """Return the values of `names`, by rank.
+
+        A class that a cell has defined arrives with its value, unless this
+        notebook has a class of that name.
+
+        Parameters
+        ----------
+        names, ranks, timeout
+            As for `push`.
+
+        Raises
+        ------
+        UsageError
+            A rank does not have one of them, or its value cannot be sent or read.
+        RanksFailed, CellTimeout, ClusterStopped
+            As for `push`.
+        """
+        chosen = parse_ranks(ranks, self.n)
+        wanted = [names] if isinstance(names, str) else list(names)
+        if not wanted:
+            return {rank: {} for rank in chosen}
+        return self._exchange.pull(wanted, chosen, timeout)
+
+    def calibrate(self, timeout: float = 300.0) -> FittedFabric:
+        """Measure what the fabric gives this cluster's allreduces, and keep it in `fabric`.
+
+        Parameters
+        ----------
+        timeout
+            Seconds after which the ranks are interrupted.
+        """
         from workbench.cluster.calibration import measure
 
-        self.fabric = measure(self)
+        self.fabric = measure(self, timeout)
         return self.fabric
 
     def _queue(
@@ -393,11 +441,9 @@ class Cluster:
         ranks: str | Iterable[int] | None,
         timeout: str | float | None,
         sink: Sink | None,
+        *,
+        ahead: bool = False,
     ) -> Callable[[], RunResult]:
         self._condition.whole()
         where = NotebookSink() if sink is None else sink
-        return self._cells.queue(source, parse_ranks(ranks, self.n), timeout, where)
-
-    def _view(self, ranks: str | Iterable[int] | None) -> Any:
-        engines = self._condition.whole().engines
-        return engines.view(parse_ranks(ranks, self.n))
+        return self._cells.queue(source, parse_ranks(ranks, self.n), timeout, where, ahead=ahead)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -18,8 +19,12 @@ from workbench.errors import StartFailed, UsageError
 
 if TYPE_CHECKING:
     from workbench.cluster.agent import Agent
+    from workbench.cluster.ring import Rendezvous
     from workbench.timings import Timings
     from workbench.wire import Inbox
+
+
+_POLL_S = 0.05
 
 
 class Engines:
@@ -57,6 +62,7 @@ class Engines:
         self._timings: Timings | None = None
         self._members: list[Member] = []
         self._given_up: set[Process] = set()
+        self._rendezvous: Rendezvous | None = None
 
     @property
     def ranks(self) -> list[RankInfo]:
@@ -147,6 +153,7 @@ class Engines:
 
     def leave(self) -> None:
         """Let everything run where it is kept, for the next kernel."""
+        self._close_rendezvous()
         if self._calls is not None:
             self._calls.close()
         self._agents.leave()
@@ -154,6 +161,7 @@ class Engines:
 
     def stop(self) -> None:
         """End every process, and leave nothing behind."""
+        self._close_rendezvous()
         if self._calls is not None:
             self._calls.close()
         self._agents.close()
@@ -247,19 +255,32 @@ class Engines:
         """Form the ring, whose first collective proves that it works."""
         from workbench.cluster import ring
 
+        self._close_rendezvous()
         plan = ring.assign([f"vm{member.vm}" for member in self._members])
-        with ring.Rendezvous(plan, self._address) as rendezvous:
-            given = [
-                (rendezvous.environment(rank, self._agents.interface(member.vm)),)
-                for rank, member in enumerate(self._members)
-            ]
-            try:
-                sums = self._call("meet", self._members, given)
-            except BaseException:
-                self._do_not_meet()
-                raise
+        rendezvous = self._rendezvous = ring.Rendezvous(plan, self._address)
+        rendezvous.start()
+        given = [
+            (rendezvous.environment(rank, self._agents.interface(member.vm)),)
+            for rank, member in enumerate(self._members)
+        ]
+        dynamic = False
+        try:
+            met = self._call("meet", self._members, given)
+            dynamic = any(one["dynamic"] for one in met)
+        except BaseException:
+            self._do_not_meet()
+            raise
+        finally:
+            if not dynamic:
+                self._close_rendezvous()
+        sums = [one["sum"] for one in met]
         if any(total != len(self._members) for total in sums):
             raise StartFailed(f"the ring's first sum over {len(sums)} ranks was {sums}")
+
+    def _close_rendezvous(self) -> None:
+        if self._rendezvous is not None:
+            self._rendezvous.close()
+            self._rendezvous = None
 
     def _do_not_meet(self) -> None:
         """Have the ranks that wait for another in hvd.init() give up; they keep what they hold."""
@@ -279,16 +300,32 @@ class Engines:
         assert self._calls is not None
         return self._calls.begin(self._members[rank].engine, "run_cell", number, source)
 
-    def view(self, ranks: Iterable[int]) -> Any:
-        """Return ipyparallel's view of some ranks."""
+    def transfer(self, rank: int, step: str, *given: Any) -> Any:
+        """Begin a step of a rank's `Transfers`; returns ipyparallel's result."""
         assert self._calls is not None
-        return self._calls.view([self._members[rank].engine for rank in ranks])
+        return self._calls.begin(self._members[rank].engine, "transfer", step, *given)
 
     def wait_until_idle(self) -> None:
         """Wait for the cells that still run."""
         lost = self.lost()
         here = [member for member in self._members if member.info.rank not in lost]
         self._call("idle", here, patience_s=float("inf"))
+
+    def still_busy(self, limit_s: float) -> list[int]:
+        """Return the ranks whose cell still runs after some seconds."""
+        assert self._calls is not None
+        lost = self.lost()
+        idle = {
+            member.info.rank: self._calls.begin(member.engine, "idle")
+            for member in self._members
+            if member.info.rank not in lost
+        }
+        deadline = time.monotonic() + limit_s
+        for rank, call in idle.items():
+            while not call.wait(_POLL_S) and time.monotonic() < deadline:
+                if rank in self.lost():
+                    break
+        return [rank for rank, call in idle.items() if not call.ready() and rank not in self.lost()]
 
     def lost(self) -> dict[int, str]:
         """Return why ranks can no longer answer, by rank."""

@@ -6,14 +6,22 @@ from workbench.cluster.ranks import label
 from workbench.errors import RankError, RanksFailed
 
 
-def failure(errors: dict[int, RankError], *, released: bool) -> RanksFailed:
-    """Return the error to raise for a cell that failed on some ranks."""
+def failure(errors: dict[int, RankError], *, released: bool, stall: str = "") -> RanksFailed:
+    """Return the error to raise for a cell that failed on some ranks.
+
+    Parameters
+    ----------
+    stall
+        Why ranks that wait were freed, where no rank had failed.
+    """
     own = {rank: error for rank, error in errors.items() if not _follows(error)}
     told = own or errors
     parts = [
         f"{label(ranks)} {error.name}: {error.message}\n{error.traceback}".rstrip()
         for ranks, error in _grouped(told)
     ]
+    if stall and not own:  # Horovod's own error only says that it was shut down
+        parts = [stall]
     freed = sorted(set(errors) - set(own))
     if own and freed:
         parts.append(f"{label(freed)} freed from a collective; variables stand")

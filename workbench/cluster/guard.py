@@ -11,14 +11,17 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from workbench.cluster.ranks import label
 from workbench.wire import Message
 
 ASK_S = 0.1
 """How often ranks are asked where they are, once there is a reason to."""
 STUCK_S = 0.3
 """A rank that waits this long for a rank that has failed will wait for ever."""
-ENDED_STUCK_S = 3.0
-"""The same for a rank whose cell has ended well: it may have left a large tensor under way."""
+DRAINED_S = 3.0
+"""How long the last bytes of a collective may travel that another rank has completed."""
+AGAIN_S = 1.0
+"""A rank that still waits so long after it was freed is freed again, by force."""
 
 
 class Guard:
@@ -30,6 +33,14 @@ class Guard:
         The cell's number.
     send
         Sends a message to a rank.
+
+    Attributes
+    ----------
+    released
+        Whether ranks were freed.
+    stall
+        Which ranks had ended the cell while which waited for them, where that is
+        why ranks were freed.
     """
 
     def __init__(self, cell: int, send: Callable[[int, Message], None]) -> None:
@@ -37,12 +48,19 @@ class Guard:
         self._send = send
         self._asked = 0.0
         self._answers: dict[int, dict[str, Any]] = {}
+        self._ended: dict[int, dict[str, Any]] = {}
+        self._freed = float("-inf")
         self.released = False
+        self.stall = ""
 
     def interrupt(self, ranks: Iterable[int]) -> None:
         """Raise KeyboardInterrupt in the cell on these ranks."""
         for rank in ranks:
             self._send(rank, Message("interrupt", {"cell": self._cell}))
+
+    def end(self, rank: int, content: dict[str, Any]) -> None:
+        """Take note that a rank has ended the cell."""
+        self._ended[rank] = content
 
     def look(self, unfinished: set[int], now: float, *, sure: bool, torn: bool = False) -> None:
         """Ask where the unfinished ranks are; free them where all are stuck for good.
@@ -54,16 +72,20 @@ class Guard:
         torn
             A rank is gone.
         """
-        if self.released or now - self._asked < ASK_S:
+        if now - self._asked < ASK_S:
             return
-        limit = STUCK_S if sure else ENDED_STUCK_S
-        if unfinished and all(self._stuck(rank, limit) for rank in unfinished):
-            self.release(unfinished, torn=torn)
-            return
+        stuck = bool(unfinished) and all(self._stuck(rank, sure=sure) for rank in unfinished)
+        if stuck and now - self._freed > AGAIN_S:
+            if not sure:
+                self.stall = self._stall(unfinished)
+            self.release(unfinished, torn=torn or self.released)
         self._asked = now
         self._answers.clear()
         for rank in unfinished:
             self._send(rank, Message("where", {}))
+        for rank, content in self._ended.items():
+            if content["outstanding"] and not sure:
+                self._send(rank, Message("where", {"under_way": True}))
 
     def release(self, ranks: Iterable[int], *, torn: bool = False) -> None:
         """Shut Horovod down in every rank that waits; one would do, were it sure to hear.
@@ -74,6 +96,7 @@ class Guard:
             A rank is gone, for which Horovod itself would wait.
         """
         self.released = True
+        self._freed = time.monotonic()
         for rank in ranks:
             self._send(rank, Message("release", {"cell": self._cell, "torn": torn}))
 
@@ -91,6 +114,51 @@ class Guard:
             wait(0.05)
         return {rank: str(answer["stack"]) for rank, answer in self._answers.items()}
 
-    def _stuck(self, rank: int, limit: float) -> bool:
-        answer = self._answers.get(rank)
-        return bool(answer and answer["tensor"] and answer["blocked_s"] >= limit)
+    def _stuck(self, rank: int, *, sure: bool) -> bool:
+        """Whether a rank waits in a collective that can never be completed."""
+        place = self._answers.get(rank)
+        if not place or not place["tensor"] or place["blocked_s"] < STUCK_S:
+            return False
+        return sure or any(self._never_joins(ended, place) for ended in self._ended)
+
+    def _never_joins(self, ended: int, place: dict[str, Any]) -> bool:
+        """Whether a rank that has ended the cell is needed where another waits.
+
+        Unless it has left the collective under way, it has either completed it,
+        and the other only waits for the last bytes, or never called it.
+        """
+        if place["members"] is not None and ended not in place["members"]:
+            return False
+        if self._ended[ended]["outstanding"]:
+            left = self._answers.get(ended)
+            if left is None or place["tensor"] in left["under_way"]:
+                return False
+        called_more = place["calls"] > self._ended[ended]["calls"]
+        return bool(called_more or place["blocked_s"] >= DRAINED_S)
+
+    def _stall(self, waiting: Iterable[int]) -> str:
+        places = {rank: str(self._answers[rank]["tensor"]) for rank in sorted(waiting)}
+        needed = [
+            rank
+            for rank in sorted(self._ended)
+            if any(self._never_joins(rank, self._answers[other]) for other in places)
+        ]
+        return (
+            f"{_named(needed)} ended the cell while {waits(places)}. Call every collective on "
+            "all ranks (the same number of batches on each), or hvd.join() after the loop."
+        )
+
+
+def waits(tensors: dict[int, str]) -> str:
+    """Return which ranks wait in which tensor, in words."""
+    by_tensor: dict[str, list[int]] = {}
+    for rank, tensor in sorted(tensors.items()):
+        by_tensor.setdefault(tensor, []).append(rank)
+    return ", ".join(
+        f"{_named(ranks)} wait{'s' if len(ranks) == 1 else ''} in {tensor!r}"
+        for tensor, ranks in by_tensor.items()
+    )
+
+
+def _named(ranks: list[int]) -> str:
+    return label(ranks).strip("[]")

@@ -12,6 +12,9 @@ from workbench.wire import Message
 ASK_S = 0.5
 """How often ranks are asked where they are, once a cell has run for the threshold."""
 
+_JOIN = "join()"
+"""A rank may wait in ``hvd.join`` as long as the others train."""
+
 
 @dataclass(frozen=True)
 class _Place:
@@ -68,7 +71,9 @@ class HangWatch:
         waiting = {
             rank: place
             for rank, place in self._places.items()
-            if rank in unfinished and place.tensor and place.blocked_s >= self._after_s
+            if rank in unfinished
+            and place.tensor not in {None, _JOIN}
+            and place.blocked_s >= self._after_s
         }
         if not waiting:
             self._told = None

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from workbench.cluster.background import uninterrupted
 from workbench.cluster.cells import Cells
 from workbench.cluster.condition import Condition
+from workbench.cluster.exchange import Exchange
 from workbench.cluster.idle import IdleWatch
 from workbench.cluster.options import Options
 from workbench.cluster.running import Running
@@ -42,6 +43,8 @@ class Lifecycle:
         How many ranks there are, or will be.
     cells
         What runs on them.
+    exchange
+        What is pushed to them and pulled.
     """
 
     def __init__(self, name: str, options: Options, condition: Condition) -> None:
@@ -53,6 +56,7 @@ class Lifecycle:
         self._idle = IdleWatch(options.release_after, self._release)
         self.n = options.n
         self.cells = Cells(options, condition, lambda: self.timings, self._idle)
+        self.exchange = Exchange(condition, self.cells, self._idle)
 
     @property
     def timings(self) -> Timings:

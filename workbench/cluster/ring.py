@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from functools import partial
-from types import TracebackType
 
 from horovod.runner.common.util.hosts import SlotInfo, get_host_assignments, parse_hosts
 from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
@@ -34,9 +33,11 @@ def assign(hosts: list[str]) -> list[SlotInfo]:
 
 
 class Rendezvous:
-    """Horovod's own rendezvous server, on one interface and only while ranks meet.
+    """Horovod's own rendezvous server, on one interface.
 
-    Upstream's starter binds every interface; one server serves one init.
+    Upstream's starter binds every interface; one server serves one init. It is
+    closed once the ring is formed, unless ranks add process sets later, whose
+    connections are made through it as well.
 
     Parameters
     ----------
@@ -50,20 +51,16 @@ class Rendezvous:
         self._plan = plan
         self._interface = interface
 
-    def __enter__(self) -> Rendezvous:
+    def start(self) -> None:
+        """Start to listen."""
         self._server = RendezvousHTTPServer((self._interface, 0), RendezvousHandler, 0)
         self._server.init(self._plan)
         serve = partial(self._server.serve_forever, poll_interval=_POLL_S)
         self._thread = threading.Thread(target=serve, daemon=True)
         self._thread.start()
-        return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """Stop to listen."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()

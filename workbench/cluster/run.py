@@ -195,7 +195,7 @@ class CellRun:
             self._time_out()
         self._finish()
         if self.errors:
-            raise failure(self.errors, released=self.guard.released)
+            raise failure(self.errors, released=self.guard.released, stall=self.guard.stall)
         return RunResult(self._text.text, self._values)
 
     def _time_out(self) -> None:
@@ -263,6 +263,8 @@ class CellRun:
 
     def _take(self, rank: int, message: Message) -> None:
         now = time.monotonic()
+        if message.kind == "where" and not message.content["watch"]:
+            self.guard.answer(rank, message.content)
         if rank not in self._unfinished:
             return
         if message.kind == "output":
@@ -274,9 +276,8 @@ class CellRun:
             bundle = message.payload[0].decode()
             self._folder.display(rank, bundle, now)
             self._log.ranks[rank].display(bundle, message.content["iteration"])
-        elif message.kind == "where":
-            asked_by = self._watch if message.content["watch"] else self.guard
-            asked_by.answer(rank, message.content)
+        elif message.kind == "where" and message.content["watch"]:
+            self._watch.answer(rank, message.content)
         elif message.kind == "ended":
             self._end(rank, message, now)
 
@@ -289,6 +290,8 @@ class CellRun:
         self.outstanding += content["outstanding"] if content["error"] else 0
         if content["error"]:
             self.errors[rank] = RankError(**content["error"])
+        else:
+            self.guard.end(rank, content)
         if content["kept"]:
             self._values[rank] = Kept(content["kept"])
         else:

@@ -17,10 +17,13 @@ from workbench.rank.interrupts import ANY_CELL
 
 if TYPE_CHECKING:
     from workbench.cluster.clock_pings import ClockPings
+    from workbench.cluster.transfer import Transfer
     from workbench.timings import Timings
     from workbench.wire import Inbox, Message
 
 _FREE_S = 1.0
+_LAST_S = 7.0
+"""How long ranks that were interrupted and freed may take before they are given up."""
 
 
 class Running:
@@ -48,6 +51,8 @@ class Running:
         The cluster's.
     engines
         The ranks.
+    transfer
+        The push or pull that is under way, which gets its ranks' messages.
     """
 
     def __init__(
@@ -66,6 +71,7 @@ class Running:
         self._receive = receive
         self._inbox: Inbox | None = None
         self._pings: ClockPings | None = None
+        self.transfer: Transfer | None = None
         self.engines = Engines(options, folder, progress, name)
 
     def start(self) -> None:
@@ -128,10 +134,12 @@ class Running:
             return
         except KeyboardInterrupt:
             guard.interrupt(ranks)
-        time.sleep(_FREE_S)
-        guard.release(ranks, torn=bool(lost))
-        uninterrupted(self.engines.wait_until_idle)
-        if not lost:
+        busy = uninterrupted(lambda: self.engines.still_busy(_FREE_S))
+        if busy:
+            guard.release(busy, torn=bool(lost))
+            busy = uninterrupted(lambda: self.engines.still_busy(_LAST_S))
+        self.engines.give_up(busy)
+        if not self.engines.lost():
             uninterrupted(self.engines.reform)
 
     def leave(self) -> None:
@@ -156,6 +164,9 @@ class Running:
         received_ns = time.perf_counter_ns()
         if message.kind == "pong":
             self._timings().clocks.pong(rank, message.content, received_ns)
+        elif message.kind == "chunk":
+            if (transfer := self.transfer) is not None:
+                transfer.receive(rank, message)
         else:
             self._receive(rank, message)
 

@@ -7,6 +7,8 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from workbench.cluster.background import interrupts_later
+
 
 class Turns:
     """A lock whose holders take turns in the order of their tickets."""
@@ -23,13 +25,23 @@ class Turns:
         return ticket
 
     @contextmanager
-    def held(self, ticket: object) -> Iterator[None]:
-        """Wait for the ticket's turn, and give it up at the end; an interrupt gives it up too."""
+    def held(self, ticket: object | None = None) -> Iterator[None]:
+        """Wait for the ticket's turn, and give it up at the end; an interrupt gives it up too.
+
+        Parameters
+        ----------
+        ticket
+            A new one by default: no interrupt can come between its making and here.
+        """
+        own = object() if ticket is None else ticket
         try:
             with self._moved:
-                self._moved.wait_for(lambda: self._waiting[0] is ticket)
+                if ticket is None:
+                    self._waiting.append(own)
+                self._moved.wait_for(lambda: self._waiting[0] is own)
             yield
         finally:
-            with self._moved:
-                self._waiting.remove(ticket)
+            with interrupts_later(), self._moved:  # a ticket left behind would block all others
+                if own in self._waiting:
+                    self._waiting.remove(own)
                 self._moved.notify_all()

@@ -102,6 +102,10 @@ class Collectives:
 
     def clear(self) -> None:
         """Forget all."""
+        self._taken = 0
+        self._empty()
+
+    def _empty(self) -> None:
         self._open.clear()
         self._handles: list[Hashable] = []
         self._all = Collected()
@@ -121,6 +125,23 @@ class Collectives:
         """Collectives submitted and not waited for."""
         return len(self._open)
 
+    @property
+    def calls(self) -> int:
+        """How many were submitted since `clear`."""
+        return self._taken + len(self._handles)
+
+    def under_way(self) -> list[str]:
+        """Return the names of collectives that are not done and not waited for; in any thread."""
+        found = []
+        for handle, place in list(self._open.items()):
+            try:
+                done = self._poll(handle)
+            except ValueError:  # cleared meanwhile
+                continue
+            if not done:
+                found.append(self._all.operations[place].name)
+        return found
+
     def operation(self, place: int) -> Operation:
         """Return what the collective at `place` is."""
         return self._all.operations[place]
@@ -128,7 +149,8 @@ class Collectives:
     def take(self) -> Collected:
         """Return what was waited for; the rest stays, as collectives of the next step."""
         taken, left = self._all, self._open.copy()
-        self.clear()
+        self._taken += len(self._handles) - len(left)
+        self._empty()
         if left:
             self._handles = list(left)
             self._open |= {handle: place for place, handle in enumerate(left)}

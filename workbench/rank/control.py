@@ -12,6 +12,7 @@ from types import FrameType
 from typing import Any
 
 from workbench.rank.interrupts import ANY_CELL, Interrupts
+from workbench.rank.recorder import Recorder
 from workbench.wire import Message
 
 _HOROVOD_FILES = ("horovod/torch/mpi_ops.py", "horovod/torch/functions.py")
@@ -26,9 +27,8 @@ class Control:
     ----------
     send
         Sends a message to the kernel.
-    blocked
-        Tells the collective that the main thread waits for (an empty name for
-        one that the cell called itself), and since when.
+    recorder
+        Tells the collective that the main thread waits for, and what was submitted.
     interrupts
         Interrupts the cell that runs, and tells which.
     release
@@ -41,13 +41,13 @@ class Control:
         self,
         send: Callable[[Message], None],
         *,
-        blocked: Callable[[], tuple[str, int] | None],
+        recorder: Recorder,
         interrupts: Interrupts,
         release: Callable[..., None],
         do_not_meet: Callable[[], None],
     ) -> None:
         self._send = send
-        self._blocked = blocked
+        self._recorder = recorder
         self._interrupts = interrupts
         self._release = release
         self._do_not_meet = do_not_meet
@@ -71,12 +71,17 @@ class Control:
 
     def _where(self, content: dict[str, Any]) -> None:
         """Tell what the main thread does: its cell, its collective, its stack."""
-        blocked = self._blocked()
+        recorder = self._recorder
+        blocked = recorder.blocked
         frame = sys._current_frames().get(threading.main_thread().ident or 0)
         answer = {
             "cell": self._interrupts.cell,
-            "tensor": (blocked[0] or _collective_of(frame)) if blocked else None,
-            "blocked_s": (perf_counter_ns() - blocked[1]) / 1e9 if blocked else 0.0,
+            "tensor": (blocked.name or _collective_of(frame)) if blocked else None,
+            "blocked_s": (perf_counter_ns() - blocked.since) / 1e9 if blocked else 0.0,
+            "members": _members(blocked.process_set or _process_set_of(frame)) if blocked else None,
+            # a wait whose submission was not heard counts as one
+            "calls": recorder.calls + bool(blocked and not blocked.name),
+            "under_way": recorder.under_way() if content.get("under_way") else [],
             "stack": _stack(frame) if content.get("stack") else "",
             "watch": content.get("watch", False),
         }
@@ -95,6 +100,26 @@ class Control:
         """Whether the cell that runs is the one that is asked for, or any is."""
         cell = self._interrupts.cell
         return cell is not None and content.get("cell") in {cell, ANY_CELL}
+
+
+def _process_set_of(frame: FrameType | None) -> int:
+    """Return the process set that the cell gave to a collective that was not heard, or 0."""
+    while frame is not None:
+        if frame.f_code.co_filename.endswith(_HOROVOD_FILES) and "process_set" in frame.f_locals:
+            number = getattr(frame.f_locals["process_set"], "process_set_id", 0)
+            return int(number or 0)
+        frame = frame.f_back
+    return 0
+
+
+def _members(process_set: int) -> list[int] | None:
+    """Return the ranks of a process set; None for all."""
+    if process_set == 0:
+        return None
+    from horovod.torch.mpi_ops import _basics
+
+    ranks: dict[int, list[int]] = _basics._get_process_set_ids_and_ranks()
+    return [int(rank) for rank in ranks.get(process_set, [])] or None
 
 
 def _in_thread(work: Callable[[], None]) -> None:

@@ -6,10 +6,11 @@ is left to the sender's thread (`pack`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from time import perf_counter_ns
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from workbench.rank.collectives import Collected, Collectives, Operation
 from workbench.rank.cycle import Cycle
@@ -56,6 +57,24 @@ class Iteration:
         """Whether all of its times can be read: a GPU has come to its end."""
         spans = self.parts[-1].spans
         return spans is None or spans.ready
+
+
+class Blocked(NamedTuple):
+    """The collective that a rank waits for.
+
+    Attributes
+    ----------
+    name
+        Empty where it is a barrier, or its submission was not heard.
+    since
+        When the wait began, as ``time.perf_counter_ns()``.
+    process_set
+        The number of its process set; 0 for all ranks.
+    """
+
+    name: str
+    since: int
+    process_set: int = 0
 
 
 @dataclass(frozen=True)
@@ -120,7 +139,7 @@ class Recorder:
         self._exposed_since = 0
         self._waits: list[tuple[int, int]] = []
         self._wait_exposes = False
-        self._blocked: tuple[str, int] | None = None
+        self._blocked: Blocked | None = None
 
     def end_cell(self) -> int:
         """Deliver what is left, and return how many records the cell has."""
@@ -139,11 +158,17 @@ class Recorder:
         return self._collectives.outstanding
 
     @property
-    def blocked(self) -> tuple[str, int] | None:
-        """The collective that the rank waits for and since when, or None.
+    def calls(self) -> int:
+        """How many collectives the cell has submitted."""
+        return self._collectives.calls
 
-        The name is empty where it is a barrier, or was submitted unheard.
-        """
+    def under_way(self) -> list[str]:
+        """Return the names of collectives that are not done and not waited for; in any thread."""
+        return self._collectives.under_way()
+
+    @property
+    def blocked(self) -> Blocked | None:
+        """The collective that the rank waits for and since when, or None."""
         return self._blocked
 
     # the training loop
@@ -260,14 +285,24 @@ class Recorder:
             self._waits_for_buckets = False
             self.exposed_ends()
 
+    @contextmanager
+    def waits_in(self, name: str) -> Iterator[None]:
+        """Note that the body waits for all ranks, in a call that is no collective."""
+        self._blocked = Blocked(name, perf_counter_ns())
+        try:
+            yield
+        finally:
+            self._blocked = None
+
     def wait(self, handle: Hashable) -> None:
         """A wait for a handle begins; returns once it is done, where its submission was heard."""
         place = self._collectives.find(handle)
         now = perf_counter_ns()
         if place is None:
-            self._blocked = ("", now)
+            self._blocked = Blocked("", now)
         elif not self._collectives.see(place, now):
-            self._blocked = (self._collectives.operation(place).name, now)
+            operation = self._collectives.operation(place)
+            self._blocked = Blocked(operation.name, now, operation.process_set)
         if not self._exposed:
             self._wait_exposes = True
             self.exposed_begins()

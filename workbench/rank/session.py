@@ -22,6 +22,7 @@ import torch
 from horovod.torch import mpi_ops
 
 from workbench.rank import cell as cells
+from workbench.rank import process_sets
 from workbench.rank.control import Control
 from workbench.rank.ddp_hooks import DDPHooks
 from workbench.rank.device_clock import DeviceClock
@@ -32,6 +33,7 @@ from workbench.rank.recorder import Iteration, Outside, Recorder
 from workbench.rank.records import RecordChannel
 from workbench.rank.sockets import RingSockets
 from workbench.rank.torch_hooks import TorchHooks
+from workbench.rank.transfers import Transfers
 from workbench.resources.processes import rank_notices
 from workbench.wire import Address, Message, Outbox
 
@@ -65,11 +67,12 @@ class Session:
         self.hooks = (torch_hooks, HorovodHooks(self.recorder), DDPHooks(self.recorder))
         self._answer = Control(
             self._send,
-            blocked=lambda: self.recorder.blocked,
+            recorder=self.recorder,
             interrupts=self._interrupts,
             release=_release,
             do_not_meet=_do_not_meet,
         )
+        self.transfers = Transfers(shell, self._send, self._interrupts)
         self._control = self._connect(control, timings, world_size)
         output = OutputChannel(self._control, lambda: self.recorder.iterations)
         self._capture = Capture(shell, output)
@@ -93,7 +96,12 @@ class Session:
     def _connect(self, control: Address, timings: Address, world_size: int) -> Outbox:
         self._records = RecordChannel(timings, world_size)
         # what a cell prints is never dropped
-        return Outbox(control, self._answer, limit=None, name="control")
+        return Outbox(control, self._receive, limit=None, name="control")
+
+    def _receive(self, message: Message) -> None:
+        """Handle a message of the kernel, in the channel's thread."""
+        if not self.transfers.receive(message):
+            self._answer(message)
 
     def run_cell(self, number: int, source: str) -> None:
         """Run a cell, and tell the kernel how it ended."""
@@ -119,6 +127,7 @@ class Session:
             "kept": result.kept,
             "records": records,
             "outstanding": self.recorder.outstanding,
+            "calls": self.recorder.calls,
             "initialized": bool(mpi_ops.is_initialized()),
         }
         payload = () if result.value is None else (result.value,)
@@ -161,8 +170,10 @@ def join(
         rank_notices.post(cluster, control["rank"])
 
 
-def meet(environment: dict[str, str]) -> float:
-    """Form the ring with the other ranks, and return the sum of a collective over it.
+def meet(environment: dict[str, str]) -> dict[str, Any]:
+    """Form the ring with the other ranks; return the sum of a collective over it.
+
+    And whether process sets may be added to it later.
 
     Parameters
     ----------
@@ -179,7 +190,9 @@ def meet(environment: dict[str, str]) -> float:
         _init(hvd)
         _fill_namespace(hvd)
         total = hvd.allreduce(torch.ones(1), op=hvd.Sum, name="workbench.ready")
-    return float(total.item())
+    if _session is not None:
+        process_sets.install(_session.recorder, _ring)
+    return {"sum": float(total.item()), "dynamic": process_sets.dynamic()}
 
 
 def _init(hvd: Any) -> None:
@@ -249,6 +262,13 @@ def run_cell(number: int, source: str) -> None:
     _session.run_cell(number, source)
 
 
+def transfer(step: str, *given: Any) -> Any:
+    """Call a step of `Transfers`."""
+    if _session is None:
+        raise RuntimeError("this engine has not joined a cluster")
+    return getattr(_session.transfers, step)(*given)
+
+
 def _release(*, torn: bool) -> None:
     """Shut Horovod down beneath whoever waits in it; where that does not do, break the ring.
 
@@ -260,16 +280,15 @@ def _release(*, torn: bool) -> None:
     torn
         A rank is gone: Horovod would wait for it.
     """
-    ring, waits = _ring, _session.recorder.blocked if _session else None
-    threading.Thread(target=_shut_down, args=(ring,), daemon=True).start()
-    time.sleep(0 if torn else _SHUTDOWN_S)
+    ring = _ring
+    shutdown = threading.Thread(target=_shut_down, args=(ring,), daemon=True)
+    shutdown.start()
+    shutdown.join(0 if torn else _SHUTDOWN_S)
     deadline = time.monotonic() + _BREAK_S
-    # the same wait of the same ring: a cell that came after this one is not meant
-    while _session is not None and waits is not None and _session.recorder.blocked is waits:
+    # until Horovod's own thread has ended: whoever waits, or is about to, waits for that
+    while shutdown.is_alive() and _ring is ring and time.monotonic() < deadline:
         ring.shut_down()  # more than once: Gloo may be about to use a connection
-        if time.monotonic() > deadline:
-            return
-        time.sleep(_BREAK_PERIOD_S)
+        shutdown.join(_BREAK_PERIOD_S)
 
 
 def _shut_down(ring: RingSockets) -> None:

@@ -10,6 +10,8 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 _DESCRIPTORS = Path("/proc/self/fd")
@@ -37,6 +39,15 @@ class RingSockets:
     def __exit__(self, *_: object) -> None:
         self._ring = _open_sockets() - self._before
         self.forming = False
+
+    @contextmanager
+    def grows(self) -> Iterator[None]:
+        """Count the sockets that the body opens as the ring's."""
+        before = _open_sockets()
+        try:
+            yield
+        finally:
+            self._ring |= _open_sockets() - before
 
     def shut_down(self) -> None:
         """Let every read and write on them fail; the descriptors stay their owner's."""

@@ -3,6 +3,7 @@
 - `message`: one control message, its codec and version
 - `record`: one iteration of one rank, as compact binary
 - `layout`: the tensors that the iterations of a model reduce, sent once
+- `values`: Python values as bytes, for what is pushed and pulled
 - `link`: the encrypted, authenticated sockets at both ends
 - `lines`: what the agent of a VM is told, and tells
 - `lifeline`, `connection_file`: how processes that belong together start and end

@@ -1,0 +1,79 @@
+"""Calls of the kernel that wait for a process or a thread end where it does not answer."""
+
+import os
+import signal
+import sys
+import threading
+import time
+
+import psutil
+import pytest
+
+import workbench as wb
+from workbench.cluster.child import Piped
+from workbench.cluster.turns import Turns
+
+AGENT, CONTROLLER = "workbench.rank.agent", "workbench.cluster.controller"
+
+
+def test_writing_to_a_process_that_reads_nothing_ends():
+    """Once its pipe is full; and it can still be ended."""
+    child = Piped([sys.executable, "-c", "import time; time.sleep(60)"], lambda _: None)
+    began = time.monotonic()
+    with pytest.raises(OSError, match="reads nothing"):
+        child.write(b"x" * (1 << 21))
+    with pytest.raises(OSError, match="reads no more"):
+        child.write(b"more")
+    child.end(0.5)
+    assert time.monotonic() - began < 6
+    assert child.poll() == -signal.SIGKILL
+
+
+def test_everything_that_is_written_arrives():
+    """Also what is larger than a pipe."""
+    program = "import sys; print(len(sys.stdin.buffer.read(1 << 20)), flush=True)"
+    child = Piped([sys.executable, "-c", program], lambda _: None)
+    child.write(b"x" * (1 << 20))
+    assert child.read().strip() == str(1 << 20).encode()
+    child.end(0.5)
+
+
+def test_an_interrupt_while_it_waits_leaves_no_turn_behind():
+    """Those who come later would wait for it without an end."""
+    turns = Turns()
+    held, go_on = threading.Event(), threading.Event()
+
+    def hold():
+        with turns.held():
+            held.set()
+            go_on.wait(30)
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    held.wait(10)
+    for _ in range(20):
+        timer = threading.Timer(0.02, os.kill, (os.getpid(), signal.SIGINT))
+        timer.start()
+        with pytest.raises(KeyboardInterrupt), turns.held():
+            pytest.fail("its turn has not come")
+        timer.join()
+    go_on.set()
+    holder.join()
+    last = threading.Thread(target=lambda: turns.held().__enter__(), daemon=True)
+    last.start()
+    last.join(5)
+    assert not last.is_alive()
+
+
+@pytest.mark.parametrize("module", [AGENT, CONTROLLER])
+def test_a_cluster_with_a_stopped_process_can_be_stopped(module):
+    """Its agent or controller is SIGSTOPped: nothing that it should answer is waited for long."""
+    cluster = wb.Cluster(n=1).start()
+    (pid,) = [p.pid for p in psutil.Process().children() if module in p.cmdline()]
+    os.kill(pid, signal.SIGSTOP)
+    began = time.monotonic()
+    assert set(cluster.samples()) <= {info.vm for info in cluster.ranks}
+    cluster.memory_bytes()
+    cluster.stop()
+    assert time.monotonic() - began < 20
+    assert not psutil.pid_exists(pid)

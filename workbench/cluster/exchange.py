@@ -1,0 +1,134 @@
+"""Pushing values to the ranks and pulling them: queued behind the cells, and always ended."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from workbench.cluster.cells import Cells
+from workbench.cluster.condition import Condition
+from workbench.cluster.idle import IdleWatch
+from workbench.cluster.running import Running
+from workbench.cluster.transfer import Transfer
+from workbench.errors import UsageError
+from workbench.wire import values
+
+_WAITS_S = 1.0
+"""A push or pull that waits longer for the cells before it says so."""
+
+
+class Exchange:
+    """Moves values between this kernel and the ranks of one cluster.
+
+    Parameters
+    ----------
+    condition
+        The cluster's state.
+    cells
+        Its cells, for whose end a transfer waits.
+    idle
+        To be told when the cluster is used.
+    """
+
+    def __init__(self, condition: Condition, cells: Cells, idle: IdleWatch) -> None:
+        self._condition = condition
+        self._cells = cells
+        self._idle = idle
+
+    def push(self, names: dict[str, Any], ranks: tuple[int, ...], timeout_s: float) -> None:
+        """Set names in the ranks' namespace; see `Cluster.push`."""
+        what = f"push {_told(names)}"
+        try:
+            payload = values.dump(names)
+        except Exception:  # noqa: BLE001 - a user's class may raise anything
+            name, kind, why = values.unsendable(names)
+            raise UsageError(
+                f"{what}: {name!r} is of type {kind}, which cannot be pickled ({why}). "
+                "Push a plain part of it, or create it in a cell on the ranks."
+            ) from None
+        with self._turn(what) as running:
+            transfer = Transfer(running, ranks, self._condition.lost, what, timeout_s)
+            transfer.push(payload, list(names))
+
+    def pull(
+        self, names: list[str], ranks: tuple[int, ...], timeout_s: float
+    ) -> dict[int, dict[str, Any]]:
+        """Return the values of names, by rank; see `Cluster.pull`."""
+        what = f"pull {_told(names)}"
+        with self._turn(what) as running:
+            transfer = Transfer(running, ranks, self._condition.lost, what, timeout_s)
+            found = transfer.pull(names)
+        return {
+            rank: _load(what, rank, names, payload, types)
+            for rank, (payload, types) in found.items()
+        }
+
+    @contextmanager
+    def _turn(self, what: str) -> Iterator[Running]:
+        """Wait for the cells that were queued before, and keep the next ones waiting."""
+        condition = self._condition
+        condition.whole()
+        with _said_after(_WAITS_S, f"{what}: waiting for the cells that were queued before\n"):
+            turn = self._cells.between()
+            turn.__enter__()
+        try:
+            running = condition.whole()
+            condition.set("running", what)
+            self._idle.used()
+            try:
+                yield running
+            finally:
+                self._idle.used()
+                self._settle()
+        finally:
+            turn.__exit__(None, None, None)
+
+    def _settle(self) -> None:
+        condition = self._condition
+        with condition.lock:
+            if condition.state == "running":
+                lost = condition.lost()
+                condition.set(*(("failed", condition.trouble()) if lost else ("ready",)))
+
+
+def _load(
+    what: str, rank: int, names: list[str], payload: values.Payload, types: dict[str, str]
+) -> dict[str, Any]:
+    try:
+        loaded, needed = values.load(payload, names)
+    except Exception as error:  # noqa: BLE001 - a user's class may raise anything
+        told = ", ".join(f"{name!r} is of type {kind}" for name, kind in types.items())
+        raise UsageError(
+            f"{what}: this kernel cannot read the value of rank {rank} "
+            f"({values.one_line(error)}; {told}). Make its class importable here, or pull a "
+            "plain part of it."
+        ) from None
+    for name, value in needed.items():
+        sys.modules["__main__"].__dict__.setdefault(name, value)
+    return {name: loaded[name] for name in names}
+
+
+def _told(names: dict[str, Any] | list[str]) -> str:
+    return " ".join(names)
+
+
+@contextmanager
+def _said_after(seconds: float, text: str) -> Iterator[None]:
+    """Print a text where the body takes longer."""
+    from contextvars import copy_context
+
+    def say() -> None:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+
+    # the copied context is how ipykernel knows which cell's output this is
+    timer = threading.Timer(seconds, copy_context().run, (say,))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()

@@ -1,0 +1,65 @@
+"""``hvd.add_process_set``, where the ring was formed by a kernel that may be gone.
+
+Horovod connects the members of a new process set through the rendezvous server
+of the ring, and ends the process where there is none.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import Any
+
+import horovod.torch
+from horovod.common import process_sets
+
+from workbench.rank.recorder import Recorder
+from workbench.rank.sockets import RingSockets
+
+_DYNAMIC = "HOROVOD_DYNAMIC_PROCESS_SETS"
+_CONNECT_S = 5.0
+_add = process_sets.add_process_set
+
+
+def dynamic() -> bool:
+    """Return whether Horovod lets process sets be added to the ring."""
+    value = os.environ.get(_DYNAMIC, "")
+    return value.strip().isdigit() and int(value) > 0
+
+
+def install(recorder: Recorder, ring: RingSockets) -> None:
+    """Put a function in the place of Horovod's that checks, and that the kernel can end.
+
+    Parameters
+    ----------
+    recorder
+        Notes that the rank waits for the others.
+    ring
+        Gets the sockets of the process sets.
+    """
+
+    def add_process_set(process_set: Any) -> Any:
+        _check()
+        with recorder.waits_in("add_process_set()"), ring.grows():
+            return _add(process_set)
+
+    add_process_set.__doc__ = _add.__doc__
+    horovod.torch.add_process_set = add_process_set
+
+
+def _check() -> None:
+    """Raise where Horovod would refuse, or end the process."""
+    if not dynamic():
+        raise RuntimeError(
+            f"hvd.add_process_set: {_DYNAMIC} is not set. Set os.environ['{_DYNAMIC}'] = '1' on "
+            "every rank, and form the ring again with hvd.shutdown() at the end of that cell."
+        )
+    address = os.environ["HOROVOD_GLOO_RENDEZVOUS_ADDR"]
+    port = int(os.environ["HOROVOD_GLOO_RENDEZVOUS_PORT"])
+    try:
+        socket.create_connection((address, port), _CONNECT_S).close()
+    except OSError as error:
+        raise RuntimeError(
+            f"hvd.add_process_set: the server at {address}:{port} that connects its ranks cannot "
+            f"be reached ({error}). Call hvd.shutdown() in a cell, which forms the ring again."
+        ) from None

@@ -1,0 +1,219 @@
+"""Python values as bytes, to send between the kernel and the ranks.
+
+What is defined in ``__main__`` (a notebook's or a cell's functions and classes)
+travels by value, everything else by reference to its module. Large buffers,
+such as those of arrays, are neither copied nor made part of the pickle.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import sys
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import accumulate
+from types import FunctionType
+from typing import Any
+
+_LARGE_BYTES = 1 << 16
+"""A buffer from this size on is sent from where it is, without a copy."""
+_CLOUDPICKLE = "cloudpickle.cloudpickle"
+
+
+class Payload:
+    """Values as a sequence of bytes, which can be read and written in any order.
+
+    Parameters
+    ----------
+    stream
+        The pieces of the pickle, in order.
+    buffers
+        What the pickle refers to.
+    """
+
+    def __init__(self, stream: Sequence[Any], buffers: Sequence[Any]) -> None:
+        self._count = len(stream)
+        self._parts = [memoryview(part).cast("B") for part in (*stream, *buffers)]
+        self._starts = [0, *accumulate(len(part) for part in self._parts)]
+
+    @classmethod
+    def empty(cls, sizes: Sequence[int]) -> Payload:
+        """Return one to be filled by `write`; `sizes` are those of another."""
+        stream, *buffers = (bytearray(size) for size in sizes)
+        return cls([stream], buffers)
+
+    @property
+    def sizes(self) -> list[int]:
+        """The length of the whole pickle, and of each buffer."""
+        lengths = [len(part) for part in self._parts]
+        return [sum(lengths[: self._count]), *lengths[self._count :]]
+
+    @property
+    def total(self) -> int:
+        """The length of everything."""
+        return self._starts[-1]
+
+    @property
+    def stream(self) -> bytes:
+        """The whole pickle."""
+        return b"".join(self._parts[: self._count])
+
+    @property
+    def buffers(self) -> list[memoryview]:
+        """What the pickle refers to."""
+        return self._parts[self._count :]
+
+    def read(self, offset: int, size: int) -> tuple[bytes, ...]:
+        """Return up to `size` bytes from an offset, in pieces."""
+        return tuple(map(bytes, self._pieces(offset, size)))
+
+    def write(self, offset: int, pieces: Sequence[bytes]) -> None:
+        """Write what `read` gave for an offset."""
+        for piece in pieces:
+            data = memoryview(piece)
+            for place in self._pieces(offset, len(data)):
+                place[:] = data[: len(place)]
+                data = data[len(place) :]
+            offset += len(piece)
+
+    def _pieces(self, offset: int, size: int) -> list[memoryview]:
+        end = min(offset + size, self.total)
+        found = []
+        place = bisect_right(self._starts, offset) - 1
+        while offset < end:
+            first = offset - self._starts[place]
+            piece = self._parts[place][first : first + end - offset]
+            found += [piece] if len(piece) else []
+            offset += len(piece)
+            place += 1
+        return found
+
+
+def dump(values: Mapping[str, Any]) -> Payload:
+    """Return values as bytes; raises whatever one of them raises that cannot be pickled."""
+    import cloudpickle  # type: ignore[import-untyped]
+
+    stream = _Pieces()
+    buffers: list[memoryview] = []
+
+    def keep(buffer: pickle.PickleBuffer) -> bool:
+        raw = buffer.raw()
+        if raw.nbytes < _LARGE_BYTES:
+            return True  # part of the pickle
+        buffers.append(raw)
+        return False
+
+    class Pickler(cloudpickle.Pickler):
+        def reducer_override(self, value: Any) -> Any:
+            numpy = sys.modules.get("numpy")
+            if numpy is not None and type(value) is numpy.ndarray and not value.flags.writeable:
+                value = value.copy()  # else it would arrive read-only too
+                return value.__reduce_ex__(5)
+            return super().reducer_override(value)
+
+    Pickler(stream, protocol=5, buffer_callback=keep).dump(dict(values))
+    return Payload(stream.pieces, buffers)
+
+
+def load(payload: Payload, replaced: Collection[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the values, and the names of ``__main__`` that functions among them refer to.
+
+    A function uses this process's ``__main__``. So does an instance of a class
+    of ``__main__``, where one of that name is defined here and is not `replaced`.
+    """
+    unpickler = _Unpickler(io.BytesIO(payload.stream), payload.buffers, replaced)
+    values: dict[str, Any] = unpickler.load()
+    return values, unpickler.needed
+
+
+def unsendable(values: Mapping[str, Any]) -> tuple[str, str, str]:
+    """Return the name of the first value that cannot be pickled, its type, and why."""
+    for name, value in values.items():
+        try:
+            dump({name: value})
+        except Exception as error:  # noqa: BLE001 - a user's class may raise anything
+            return name, type_name(value), one_line(error)
+    return ", ".join(values), "values", "they cannot be pickled together"
+
+
+def type_name(value: Any) -> str:
+    """Return the name of a value's type, with its module where that says more."""
+    kind = type(value)
+    plain = kind.__module__ in {"builtins", "__main__"}
+    return kind.__qualname__ if plain else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def one_line(error: BaseException) -> str:
+    """Return an exception's type and the first line of its text."""
+    try:
+        text = str(error).strip().partition("\n")[0]
+    except Exception:  # noqa: BLE001 - a user's exception may have no text
+        text = ""
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+class _Pieces:
+    """A file for a pickler that keeps what is written without copying large parts."""
+
+    def __init__(self) -> None:
+        self.pieces: list[bytes] = []
+
+    def write(self, data: Any) -> int:
+        self.pieces.append(data if isinstance(data, bytes) else bytes(data))
+        return len(self.pieces[-1])
+
+
+class _Unpickler(pickle.Unpickler):
+    """Reads what `dump` wrote, with this process's ``__main__`` as that of the functions."""
+
+    def __init__(self, file: io.BytesIO, buffers: Sequence[Any], replaced: Collection[str]) -> None:
+        super().__init__(file, buffers=buffers)
+        self._main: dict[str, Any] = sys.modules["__main__"].__dict__
+        self._replaced = replaced
+        self.needed: dict[str, Any] = {}
+        self._known: set[int] = set()
+
+    def find_class(self, module: str, name: str) -> Any:
+        found = super().find_class(module, name)
+        own: dict[str, Callable[[Any], Callable[..., Any]]] = {
+            "_make_function": self._function_maker,
+            "_function_setstate": self._function_setter,
+            "_make_skeleton_class": self._class_maker,
+            "_class_setstate": self._class_setter,
+        }
+        return own[name](found) if module == _CLOUDPICKLE and name in own else found
+
+    def _function_maker(self, usual: Any) -> Callable[..., Any]:
+        def make(code: Any, names: dict[str, Any], *rest: Any) -> Any:
+            main = names.get("__name__") == "__main__"
+            return FunctionType(code, self._main, *rest) if main else usual(code, names, *rest)
+
+        return make
+
+    def _function_setter(self, usual: Any) -> Callable[..., Any]:
+        def set_state(function: Any, state: Any) -> None:
+            if function.__globals__ is self._main:
+                self.needed |= state[1]["__globals__"]
+                state[1]["__globals__"] = {}
+            usual(function, state)
+
+        return set_state
+
+    def _class_maker(self, usual: Any) -> Callable[..., Any]:
+        def make(kind: Any, name: str, bases: Any, options: Any, *rest: Any) -> Any:
+            here = None if name in self._replaced else self._main.get(name)
+            modules = {options.get("__module__"), getattr(here, "__module__", "")}
+            known = isinstance(here, type) and here.__qualname__ == name
+            if not known or modules != {"__main__"}:
+                return usual(kind, name, bases, options, *rest)
+            self._known.add(id(here))
+            return here
+
+        return make
+
+    def _class_setter(self, usual: Any) -> Callable[..., Any]:
+        def set_state(kind: Any, state: Any) -> Any:
+            return kind if id(kind) in self._known else usual(kind, state)
+
+        return set_state
