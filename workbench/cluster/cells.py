@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
-from workbench.cluster.background import uninterrupted
+from workbench.cluster.background import in_background, uninterrupted
 from workbench.cluster.condition import Condition
 from workbench.cluster.idle import IdleWatch
 from workbench.cluster.options import Options
@@ -52,6 +52,7 @@ class Cells:
         self._numbers = itertools.count(1)
         self._turns = Turns()
         self._run: CellRun | None = None
+        self._left: CellRun | None = None
 
     @property
     def busy(self) -> tuple[int, ...]:
@@ -89,7 +90,7 @@ class Cells:
 
     def receive(self, rank: int, message: Message) -> None:
         """Take a message of a rank, in any thread."""
-        run = self._run
+        run = self._run or self._left
         # where a rank is, is told of the rank and not of a cell
         if run is not None and message.content.get("cell", run.number) in {run.number, None}:
             run.deliver(rank, message)
@@ -117,19 +118,53 @@ class Cells:
         condition, engines = self._condition, running.engines
         self._idle.used()
         self._timings().end_cell(run.number, run.records)
-        self._run = None
+        self._left, self._run = run if run.unfinished else None, None
         torn = condition.lost() or run.unfinished
         if condition.state == "running" and run.broken and not torn:
-            condition.set("running", "forming the ring anew")
-            try:
-                engines.reform()
-            except WorkbenchError as error:
-                condition.set("failed", f"the ring could not be formed anew: {error}")
+            self._form_ring(running)
         with condition.lock:
             if condition.state != "running":
                 return
             engines.give_up(run.unfinished)
-            if condition.lost():
-                condition.set("failed", condition.trouble())
-            else:
-                condition.set("ready")
+            self._conclude()
+        if run.unfinished:
+            run.leave(lambda rank: self._recover_later(rank, run, running))
+
+    def _recover_later(self, rank: int, run: CellRun, running: Running) -> None:
+        in_background(lambda: self._recover(rank, run, running))
+
+    def _recover(self, rank: int, run: CellRun, running: Running) -> None:
+        """Use a rank again that has ended, late, a cell that was stopped."""
+        condition = self._condition
+        with self.between():
+            if condition.running is not running or self._left is not run:
+                return
+            running.engines.take_back(rank)
+            with condition.lock:
+                if condition.state != "failed":
+                    return
+                if condition.lost():
+                    self._conclude()
+                    return
+                condition.set("running")
+            self._left = None
+            if run.broken:
+                self._form_ring(running)
+            with condition.lock:
+                if condition.state == "running":
+                    self._conclude()
+
+    def _form_ring(self, running: Running) -> None:
+        self._condition.set("running", "forming the ring anew")
+        try:
+            running.engines.reform()
+        except WorkbenchError as error:
+            self._condition.set("failed", f"the ring could not be formed anew: {error}")
+
+    def _conclude(self) -> None:
+        """Be ready, or say what is in the way."""
+        condition = self._condition
+        if condition.lost():
+            condition.set("failed", condition.trouble())
+        else:
+            condition.set("ready")

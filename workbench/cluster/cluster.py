@@ -143,6 +143,7 @@ class Cluster:
         if engines is None:
             return []
         states = dict.fromkeys(self._condition.lost(), "dead")
+        states |= dict.fromkeys(engines.given_up, "running")
         states |= {rank: states.get(rank, "running") for rank in self._cells.busy}
         return [replace(r, state=states.get(r.rank, r.state)) for r in engines.ranks]
 

@@ -81,6 +81,11 @@ class Condition:
                 "--ranks N, or stop it with %cluster stop"
             )
         assert self.running is not None
+        if set(lost) <= self.running.engines.given_up:
+            return (
+                "the cluster is ready again when it ends, with all variables; "
+                "%cluster restart replaces it instead"
+            )
         if len(lost) == len(self.running.engines.ranks):
             return "stop it and start another: %cluster stop, %cluster start"
         return (

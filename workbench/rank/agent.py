@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
+import importlib
 import os
 import selectors
 import shutil
@@ -185,6 +186,10 @@ class Agent:
             import torch
 
             import workbench.rank.session  # noqa: F401
+
+            # the first optimizer needs it: 1 to 8 s in each rank, half a second here
+            with contextlib.suppress(Exception):
+                importlib.import_module("torch._dynamo")
 
             found: dict[str, Any] = {
                 "torch": torch.__version__,

@@ -70,7 +70,7 @@ class Control:
             handler(message.content)
 
     def _where(self, content: dict[str, Any]) -> None:
-        """Tell what the main thread does: its cell, its collective, its stack."""
+        """Tell what the main thread does: its cell, its collective, its stack, its interrupt."""
         blocked = self._blocked()
         frame = sys._current_frames().get(threading.main_thread().ident or 0)
         answer = {
@@ -79,6 +79,7 @@ class Control:
             "blocked_s": (perf_counter_ns() - blocked[1]) / 1e9 if blocked else 0.0,
             "stack": _stack(frame) if content.get("stack") else "",
             "watch": content.get("watch", False),
+            **self._interrupts.stage(),
         }
         self._send(Message("where", answer))
 
