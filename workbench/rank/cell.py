@@ -67,7 +67,7 @@ def run(
 def failed(error: BaseException) -> CellResult:
     """Return the result of a cell that failed outside its own code."""
     text = "".join(traceback.format_exception(error, limit=-tracebacks.FRAMES))
-    told = {"name": type(error).__name__, "message": tracebacks.message_of(error)}
+    told = {"name": type(error).__name__, "message": tracebacks.Texts().of_error(error)}
     return CellResult({**told, "traceback": text}, None, "")
 
 
@@ -80,9 +80,9 @@ def _told(shell: Any, error: BaseException) -> dict[str, str]:
     if isinstance(error, SystemExit):
         return {"name": name, "message": _left(error), "traceback": ""}
     try:
-        message, text = tracebacks.message_of(error), tracebacks.render(shell, error)
+        message, text = tracebacks.describe(shell, error)
     except Exception as other:  # noqa: BLE001 - an exception of a user's may refuse anything
-        return {"name": name, "message": f"<cannot be shown: {other!r}>", "traceback": ""}
+        message, text = f"<cannot be shown: {type(other).__name__}>", ""
     return {"name": name, "message": message, "traceback": text}
 
 
@@ -96,7 +96,7 @@ _QUIT = "quit()"
 
 def _left(error: SystemExit) -> str:
     """Return what a cell has done that called quit() or sys.exit()."""
-    code = "" if error.code is None else tracebacks.message_of(error)
+    code = "" if error.code is None else tracebacks.Texts().of_error(error)
     call = _QUIT if error.code is _QUIT else f"sys.exit({code})"
     return (
         f"{call} has ended the cell, not the rank, whose variables are kept. "
@@ -152,7 +152,7 @@ class _Caught:
             return
         last: BaseException | None = getattr(sys, "last_value", None)
         if last is not None:
-            sys.stderr.write(tracebacks.render(self._shell, last) + "\n")
+            sys.stderr.write(tracebacks.describe(self._shell, last)[1] + "\n")
 
 
 def _run_coroutine(coroutine: Coroutine[Any, Any, Any]) -> Any:

@@ -12,11 +12,10 @@ from types import FrameType
 from typing import Any
 
 from workbench.rank.interrupts import ANY_CELL, Interrupts
+from workbench.rank.places import CELL_FILE
 from workbench.wire import Message
 
 _HOROVOD_FILES = ("horovod/torch/mpi_ops.py", "horovod/torch/functions.py")
-_CELL_FILE = "ipykernel_"
-"""ipykernel compiles each cell under a file name with this in it."""
 
 
 class Control:
@@ -120,5 +119,5 @@ def _collective_of(frame: FrameType | None) -> str:
 def _stack(frame: FrameType | None) -> str:
     """Return the frames from the cell's own code downward, innermost last."""
     frames = traceback.extract_stack(frame)
-    own = [place for place, summary in enumerate(frames) if _CELL_FILE in summary.filename]
+    own = [place for place, summary in enumerate(frames) if CELL_FILE in summary.filename]
     return "".join(traceback.format_list(frames[own[0] :] if own else frames[-3:]))

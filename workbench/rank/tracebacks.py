@@ -11,15 +11,17 @@ from __future__ import annotations
 import builtins
 import linecache
 import os
-import sysconfig
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from types import FrameType, TracebackType
-from typing import Any, NamedTuple
+from types import TracebackType
+from typing import Any
+
+from workbench.rank.places import Painter, Place
 
 FRAMES = 20
 """Frames shown of the error itself."""
@@ -29,72 +31,34 @@ _CHAIN = 6
 _GROUP = 5
 _DEPTH = 3
 _CONTEXT = 2
-_LINE = 240
+_NOTES = 10
 _TEXT = 20_000
 _TEXT_S = 2.0
 _SOURCE_BYTES = 8 << 20
-CELL_FILE = "ipykernel_"
-"""ipykernel compiles each cell under a file name with this in it."""
 _CAUSE = "The above exception was the direct cause of the following exception:"
 _CONTEXT_OF = "During handling of the above exception, another exception occurred:"
-
-
-class _Place(NamedTuple):
-    """A frame of a traceback, and the line at which it was left."""
-
-    frame: FrameType
-    line: int
-    instruction: int
-
-    @property
-    def file(self) -> str:
-        return self.frame.f_code.co_filename
-
-    @property
-    def in_cell(self) -> bool:
-        return CELL_FILE in self.file
-
-    @property
-    def foreign(self) -> bool:
-        """Whether the code is a library's rather than the user's."""
-        return self.file.startswith(_LIBRARIES) or "-packages" in self.file
-
-    @property
-    def columns(self) -> tuple[int, int] | None:
-        """Which columns of the line were running, where Python tells (from 3.11 on)."""
-        tell = getattr(self.frame.f_code, "co_positions", None)
-        if tell is None:
-            return None
-        found = next(islice(tell(), self.instruction // 2, None), (None,) * 4)
-        if None in found or found[:2] != (self.line, self.line):
-            return None
-        return found[2], found[3]
 
 
 _PLAIN = {BaseException.__str__, OSError.__str__, KeyError.__str__}
 
 
-def message_of(error: BaseException) -> str:
-    """Return ``str(error)``, cut where it is long; why not, where it fails or takes long."""
-    if all(type(value) is str and len(value) < _TEXT for value in error.args) and (
-        type(error).__str__ in _PLAIN
-    ):
-        return str(error)
-    return _limited(partial(_text, error))
+def describe(shell: Any, error: BaseException) -> tuple[str, str]:
+    """Return the message of an error that a cell has raised, and its traceback.
 
-
-def render(shell: Any, error: BaseException) -> str:
-    """Return what to show for an error that a cell has raised, in the shell's colours."""
-    paint = _Painter(str(getattr(shell, "colors", "")).lower() != "nocolor")
-    if _is_one_line(error):
-        return paint.error(type(error).__name__, message_of(error))
+    Both are bounded; the traceback is in the shell's colours.
+    """
+    texts = Texts()
     own = getattr(error, "_render_traceback_", None)
     if own is not None:
-        return _limited(lambda: _shortened("\n".join(own())))
-    short = isinstance(error, KeyboardInterrupt)
-    parts = [] if short else list(_earlier(error, paint))
-    parts.append(_one(error, paint, 3 if short else FRAMES, 0 if short else _CONTEXT))
-    return "\n\n".join(parts)
+        return texts.of_error(error), texts.make(lambda: "\n".join(own()))
+    message = texts.of_error(error)
+    paint = Painter(str(getattr(shell, "colors", "")).lower() != "nocolor")
+    if _is_one_line(error) or getattr(shell.InteractiveTB, "mode", "") == "Minimal":
+        return message, paint.error(type(error).__name__, message)
+    if isinstance(error, KeyboardInterrupt):
+        return message, _One(texts, paint, 3, 0).render(error)
+    others, this = (_One(texts, paint, most) for most in (_FRAMES_OF_OTHERS, FRAMES))
+    return message, "\n\n".join([*_earlier(error, others), this.render(error, message)])
 
 
 def _is_one_line(error: BaseException) -> bool:
@@ -104,7 +68,7 @@ def _is_one_line(error: BaseException) -> bool:
     return isinstance(error, (SystemExit, UsageError))
 
 
-def _earlier(error: BaseException, paint: _Painter) -> Iterator[str]:
+def _earlier(error: BaseException, one: _One) -> Iterator[str]:
     """Return the errors that led to this one, the first one first."""
     chain: list[tuple[BaseException, str]] = []
     seen = {id(error)}
@@ -119,42 +83,65 @@ def _earlier(error: BaseException, paint: _Painter) -> Iterator[str]:
             break
         seen.add(id(error))
         chain.append((error, why))
-    for number, (earlier, why) in enumerate(reversed(chain)):
-        hidden = len(chain) - _CHAIN
-        if hidden > 0 and _CHAIN // 2 <= number < _CHAIN // 2 + hidden:
-            if number == _CHAIN // 2:
-                yield f"[... {hidden:,} errors between them are left out ...]"
-            continue
-        yield _one(earlier, paint, _FRAMES_OF_OTHERS, _CONTEXT) + f"\n\n{why}"
+    chain.reverse()
+    hidden = max(0, len(chain) - _CHAIN)
+    for number, (earlier, why) in enumerate(chain):
+        if not _CHAIN // 2 <= number < _CHAIN // 2 + hidden:
+            yield f"{one.render(earlier)}\n\n{why}"
+        elif number == _CHAIN // 2:
+            yield f"[... {hidden:,} errors between them are left out ...]"
 
 
-def _one(error: BaseException, paint: _Painter, most: int, context: int, depth: int = 0) -> str:
-    """Return one error: a heading, its frames, its message, and what a group holds."""
-    name = type(error).__name__
-    parts = [paint.heading(name)] if depth == 0 else []
-    parts += _frames(error, paint, most, context)
-    parts.append(_last_lines(error, paint))
-    if isinstance(error, getattr(builtins, "BaseExceptionGroup", ())) and depth < _DEPTH:
-        members: tuple[BaseException, ...] = getattr(error, "exceptions", ())
-        for number, member in enumerate(islice(members, _GROUP), 1):
-            inner = _one(member, paint, 2, 0, depth + 1)
-            parts.append(f"  {number} of {len(members):,}:\n{_indented(inner)}")
-        if len(members) > _GROUP:
-            parts.append(f"  [... {len(members) - _GROUP:,} more errors are left out ...]")
-    return "\n\n".join(parts)
+class _One:
+    """Renders one error: a heading, its frames, its message, and what a group holds.
+
+    Parameters
+    ----------
+    texts, paint
+        Make its parts.
+    most
+        Frames to show.
+    context
+        Lines of source around that of each frame.
+    """
+
+    def __init__(self, texts: Texts, paint: Painter, most: int, context: int = _CONTEXT) -> None:
+        self._texts = texts
+        self._paint = paint
+        self._most = most
+        self._context = context
+
+    def render(self, error: BaseException, message: str | None = None) -> str:
+        """Return the error as text."""
+        return f"{self._paint.heading(type(error).__name__)}\n{self._body(error, message)}"
+
+    def _body(self, error: BaseException, message: str | None, depth: int = 0) -> str:
+        parts = _frames(error, self._paint, self._most, self._context)
+        parts.append(self._last_lines(error, message))
+        if isinstance(error, getattr(builtins, "BaseExceptionGroup", ())) and depth < _DEPTH:
+            members: tuple[BaseException, ...] = getattr(error, "exceptions", ())
+            inner = _One(self._texts, self._paint, 2, 0)
+            for number, member in enumerate(members[:_GROUP], 1):
+                body = inner._body(member, None, depth + 1)
+                parts.append(f"  {number} of {len(members):,}:\n{_indented(body)}")
+            if len(members) > _GROUP:
+                parts.append(f"  [... {len(members) - _GROUP:,} more errors are left out ...]")
+        return "\n\n".join(parts)
+
+    def _last_lines(self, error: BaseException, message: str | None) -> str:
+        if isinstance(error, SyntaxError):
+            kind = type(error)
+            return self._texts.make(
+                lambda: "".join(traceback.format_exception_only(kind, error)).rstrip()
+            )
+        notes = islice(getattr(error, "__notes__", None) or (), _NOTES)
+        text = self._texts.of_error(error) if message is None else message
+        return "\n".join(
+            [self._paint.error(type(error).__name__, text), *map(self._texts.of, notes)]
+        )
 
 
-def _last_lines(error: BaseException, paint: _Painter) -> str:
-    name = type(error).__name__
-    if isinstance(error, SyntaxError):
-        lines = _limited(lambda: "".join(traceback.format_exception_only(type(error), error)))
-        return _shortened(lines.rstrip())
-    notes = getattr(error, "__notes__", None) or ()
-    told = [_limited(partial(_text, note)) for note in islice(notes, 10)]
-    return "\n".join([paint.error(name, message_of(error)), *told])
-
-
-def _frames(error: BaseException, paint: _Painter, most: int, context: int) -> list[str]:
+def _frames(error: BaseException, paint: Painter, most: int, context: int) -> list[str]:
     """Return the frames worth showing, with a line that counts those between them."""
     places = _places(error.__traceback__)
     chosen = _chosen(places, most)
@@ -167,12 +154,12 @@ def _frames(error: BaseException, paint: _Painter, most: int, context: int) -> l
     return parts
 
 
-def _places(walk: TracebackType | None) -> list[_Place]:
+def _places(walk: TracebackType | None) -> list[Place]:
     """Return the frames from the cell's own code downward."""
     places = []
     while walk is not None:
         line = walk.tb_lineno or walk.tb_frame.f_lineno
-        places.append(_Place(walk.tb_frame, line, walk.tb_lasti))
+        places.append(Place(walk.tb_frame, line, walk.tb_lasti))
         walk = walk.tb_next
     own = next((number for number, place in enumerate(places) if place.in_cell), None)
     below = places[own or 0 :]
@@ -185,10 +172,9 @@ def _is_ours(file: str) -> bool:
 
 
 _OUR_FOLDER = str(Path(__file__).parent)
-_LIBRARIES = (sysconfig.get_path("stdlib"), "<frozen")
 
 
-def _chosen(places: list[_Place], most: int) -> list[int]:
+def _chosen(places: list[Place], most: int) -> list[int]:
     """Return the numbers of the frames to show: both ends, then the user's own."""
     count = len(places)
     if count <= most:
@@ -207,14 +193,14 @@ def _chosen(places: list[_Place], most: int) -> list[int]:
     return sorted(chosen)
 
 
-def _left_out(places: list[_Place]) -> str:
+def _left_out(places: list[Place]) -> str:
     names = list(dict.fromkeys(place.frame.f_code.co_name for place in places))
     told = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
     word = "frame is" if len(places) == 1 else "frames are"
     return f"[... {len(places):,} {word} left out, in {told} ...]"
 
 
-def _frame(place: _Place, paint: _Painter, context: int) -> str:
+def _frame(place: Place, paint: Painter, context: int) -> str:
     """Return a frame's heading and the source around its line."""
     code = place.frame.f_code
     lines = _source(place)
@@ -226,21 +212,11 @@ def _frame(place: _Place, paint: _Painter, context: int) -> str:
     for number, text in zip(numbers, paint.code([lines[n - 1] for n in numbers]), strict=True):
         shown.append(paint.line(number, text, number == place.line))
         if number == place.line:
-            shown += _underline(lines[number - 1].rstrip(), place.columns)
+            shown += place.underline(lines[number - 1].rstrip())
     return "\n".join(shown)
 
 
-def _underline(line: str, columns: tuple[int, int] | None) -> list[str]:
-    """Return a line that marks the part of the line above that was running, where it is one."""
-    if columns is None or len(line) > _LINE:
-        return []
-    begin, end = (len(line.encode()[:column].decode(errors="replace")) for column in columns)
-    if line[begin:end].strip() in {"", line.strip()}:
-        return []
-    return [" " * (8 + begin) + "^" * (end - begin)]
-
-
-def _source(place: _Place) -> list[str]:
+def _source(place: Place) -> list[str]:
     """Return a file's lines; none where there is no file, or where it is huge."""
     file = place.file
     if file not in linecache.cache:
@@ -253,58 +229,8 @@ def _source(place: _Place) -> list[str]:
     return lines if place.line <= len(lines) else []
 
 
-class _Painter:
-    """Colours text for a terminal, as notebooks show it."""
-
-    def __init__(self, colours: bool) -> None:
-        self._colours = colours
-
-    def _with(self, code: int, text: str) -> str:
-        return f"\x1b[{code}m{text}\x1b[39m" if self._colours else text
-
-    def heading(self, name: str) -> str:
-        """Return the two lines above the frames."""
-        told = "Traceback (most recent call last)"
-        return f"{self._with(31, '-' * 75)}\n{self._with(31, name)}{told:>{75 - len(name)}}"
-
-    def error(self, name: str, message: str) -> str:
-        """Return the last line."""
-        return f"{self._with(31, name)}: {message}" if message else self._with(31, name)
-
-    def place(self, place: _Place) -> str:
-        """Return where a frame is."""
-        name = place.frame.f_code.co_name
-        where = "" if name == "<module>" else f", in {self._with(36, name)}"
-        if place.in_cell:
-            return f"{self._with(36, 'Cell')} {self._with(32, f'line {place.line}')}{where}"
-        return f"{self._with(36, 'File')} {self._with(32, f'{place.file}:{place.line}')}{where}"
-
-    def line(self, number: int, text: str, marked: bool) -> str:
-        """Return a line of source with its number."""
-        label = f"{'-' * max(1, 5 - len(str(number)))}> {number}" if marked else f"{number:>7}"
-        return f"{self._with(32, label)} {text}"
-
-    def code(self, lines: list[str]) -> list[str]:
-        """Return lines of source in colours, cut where they are long."""
-        texts = [line.rstrip() for line in lines]
-        texts = [text if len(text) <= _LINE else text[:_LINE] + " ..." for text in texts]
-        if not self._colours:
-            return texts
-        from pygments import highlight
-        from pygments.formatters import Terminal256Formatter
-        from pygments.lexers import PythonLexer
-
-        lexer = PythonLexer(stripnl=False, ensurenl=False)
-        painted = str(highlight("\n".join(texts), lexer, Terminal256Formatter())).split("\n")
-        return painted if len(painted) == len(texts) else texts
-
-
 def _indented(text: str) -> str:
     return "\n".join(f"    {line}" for line in text.splitlines())
-
-
-def _text(value: object) -> str:
-    return _shortened(str(value))
 
 
 def _shortened(text: str) -> str:
@@ -316,17 +242,35 @@ def _shortened(text: str) -> str:
     )
 
 
-def _limited(make: Callable[[], str]) -> str:
-    """Return a text that a user's code makes; where it raises or takes long, say so."""
-    made: list[str] = []
+class Texts:
+    """Makes texts by a user's code, in a time limit for all of them together."""
 
-    def follow() -> None:
-        try:
-            made.append(make())
-        except BaseException as error:  # noqa: BLE001 - a user's __str__ may raise anything
-            made.append(f"<its text cannot be made: {type(error).__name__}>")
+    def __init__(self) -> None:
+        self._until = time.monotonic() + _TEXT_S
 
-    thread = threading.Thread(target=follow, name="workbench-error-text", daemon=True)
-    thread.start()
-    thread.join(_TEXT_S)
-    return made[0] if made else f"<its text was not made within {_TEXT_S:g} s>"
+    def of(self, value: object) -> str:
+        """Return ``str(value)``, cut where it is long."""
+        return self.make(partial(str, value))
+
+    def of_error(self, error: BaseException) -> str:
+        """Return an error's message; at once, where only Python's own code makes it."""
+        if type(error).__str__ in _PLAIN and all(type(value) is str for value in error.args):
+            return _shortened(str(error))
+        return self.of(error)
+
+    def make(self, make: Callable[[], str]) -> str:
+        """Return what `make` returns; where it raises or takes long, say so."""
+        made: list[str] = []
+
+        def follow() -> None:
+            try:
+                made.append(_shortened(make()))
+            except BaseException as error:  # noqa: BLE001 - a user's __str__ may raise anything
+                made.append(f"<its text cannot be made: {type(error).__name__}>")
+
+        left_s = self._until - time.monotonic()
+        if left_s > 0:
+            thread = threading.Thread(target=follow, name="workbench-error-text", daemon=True)
+            thread.start()
+            thread.join(left_s)
+        return made[0] if made else f"<its text was not made within {_TEXT_S:g} s>"
