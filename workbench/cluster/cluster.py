@@ -320,7 +320,8 @@ class Cluster:
         RanksFailed
             It raised on some ranks; the others are free again.
         CellTimeout, CellInterrupted
-            It was stopped; the ranks are free again.
+            It was stopped. The ranks are free again, or the message names those that
+            still run it: the cluster is ready again when they end.
         ClusterStopped
             The cluster was not started, or is gone.
         """

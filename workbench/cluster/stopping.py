@@ -53,7 +53,7 @@ class Stopping:
         self._send = send
         self._began = time.monotonic()
         self._asked = 0.0
-        self._told = False
+        self._shown = False
         self._answers: dict[int, _Answer] = {}
 
     @property
@@ -79,9 +79,9 @@ class Stopping:
 
     def text(self, unfinished: Iterable[int]) -> str:
         """Return, once it takes long, one line that says what is waited for."""
-        if self._told or self.age_s < _TELL_S:
+        if self._shown or self.age_s < _TELL_S:
             return ""
-        self._told = True
+        self._shown = True
         return f"Stopping, {self.outcome(unfinished)}. Stop again to go on without waiting.\n"
 
     def outcome(self, unfinished: Iterable[int]) -> str:

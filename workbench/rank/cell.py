@@ -51,8 +51,8 @@ def run(
                 done = shell.run_cell(source, store_history=False)
                 interrupts.begin_to_end()
                 raised = caught.error or done.error_before_exec or done.error_in_exec
-                error = None if raised is None else _told(shell, raised)
-        except KeyboardInterrupt:  # before the cell's code, after it, or while its error was told
+                error = None if raised is None else _content(shell, raised)
+        except KeyboardInterrupt:  # around the code, or while its error is described
             error = _INTERRUPTED
     interrupts.begin_to_end()
     if error is not None:
@@ -67,14 +67,14 @@ def run(
 def failed(error: BaseException) -> CellResult:
     """Return the result of a cell that failed outside its own code."""
     text = "".join(traceback.format_exception(error, limit=-tracebacks.FRAMES))
-    told = {"name": type(error).__name__, "message": tracebacks.Texts().of_error(error)}
-    return CellResult({**told, "traceback": text}, None, "")
+    content = {"name": type(error).__name__, "message": tracebacks.Texts().of_error(error)}
+    return CellResult({**content, "traceback": text}, None, "")
 
 
 _INTERRUPTED = {"name": "KeyboardInterrupt", "message": "", "traceback": ""}
 
 
-def _told(shell: Any, error: BaseException) -> dict[str, str]:
+def _content(shell: Any, error: BaseException) -> dict[str, str]:
     """Return name, message and traceback of what a cell has raised."""
     name = type(error).__name__
     if isinstance(error, SystemExit):
@@ -143,7 +143,7 @@ class _Caught:
             self._channel.show(*self._shell.display_formatter.format(value))
 
     def _show_error(self, given: Any = None, *_: Any, **__: Any) -> None:
-        """Keep the error, for `run`, `%tb` and debuggers; `%tb` itself shows it again."""
+        """Keep the error for `run`, `%tb` and debuggers; called by `%tb`, show the last one."""
         raised = given[1] if isinstance(given, tuple) else sys.exc_info()[1]
         if raised is not None:
             self.error = raised

@@ -47,7 +47,7 @@ class Place(NamedTuple):
         return [" " * (8 + begin) + "^" * (end - begin)]
 
     def _columns(self) -> tuple[int, int] | None:
-        """Which columns of the line were running, where Python tells (from 3.11 on)."""
+        """Which columns of the line were running, which Python reports from 3.11 on."""
         tell = getattr(self.frame.f_code, "co_positions", None)
         if tell is None:
             return None
@@ -68,8 +68,8 @@ class Painter:
 
     def heading(self, name: str) -> str:
         """Return the two lines above the frames."""
-        told = "Traceback (most recent call last)"
-        return f"{self._with(31, '-' * 75)}\n{self._with(31, name)}{told:>{75 - len(name)}}"
+        title = "Traceback (most recent call last)"
+        return f"{self._with(31, '-' * 75)}\n{self._with(31, name)}{title:>{75 - len(name)}}"
 
     def error(self, name: str, message: str) -> str:
         """Return the last line."""

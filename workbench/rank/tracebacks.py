@@ -195,9 +195,9 @@ def _chosen(places: list[Place], most: int) -> list[int]:
 
 def _left_out(places: list[Place]) -> str:
     names = list(dict.fromkeys(place.frame.f_code.co_name for place in places))
-    told = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+    listed = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
     word = "frame is" if len(places) == 1 else "frames are"
-    return f"[... {len(places):,} {word} left out, in {told} ...]"
+    return f"[... {len(places):,} {word} left out, in {listed} ...]"
 
 
 def _frame(place: Place, paint: Painter, context: int) -> str:
