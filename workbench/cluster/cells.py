@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import time
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from workbench.cluster.options import Options
 from workbench.cluster.run import CellRun, RunResult
 from workbench.cluster.sink import Sink
 from workbench.cluster.turns import Turns
-from workbench.errors import WorkbenchError
+from workbench.errors import CellInterrupted, WorkbenchError
 
 if TYPE_CHECKING:
     from workbench.cluster.running import Running
@@ -110,8 +111,13 @@ class Cells:
 
         try:
             return run.wait(begin)
+        except CellInterrupted:  # one who stops it again has the answer already
+            with contextlib.suppress(KeyboardInterrupt):
+                uninterrupted(lambda: self._settle(run, running))
+            raise
         finally:
-            uninterrupted(lambda: self._settle(run, running))
+            if self._run is run:
+                uninterrupted(lambda: self._settle(run, running))
 
     def _settle(self, run: CellRun, running: Running) -> None:
         """Make the cluster ready again after a cell, or say why it is not."""
