@@ -77,8 +77,9 @@ test_fault = case_for_each(FAULTS, usual="cell_fails")
 
 def cell_fails(box, fault):
     source = f"if rank == 1:\n    time.sleep(0.3)\n{textwrap.indent(fault.code, '    ')}\n{MEET}"
+    cluster = box.cluster  # its start takes a time of its own
     with bounded(15), pytest.raises(RanksFailed, match=rf"(?s){fault.says}") as caught:
-        quiet(box.cluster, source)
+        quiet(cluster, source)
     assert list(caught.value.errors) == [1]
     assert "[ranks 0,2] freed" in str(caught.value)
     box.lives(fault.dead)

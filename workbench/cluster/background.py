@@ -74,7 +74,12 @@ def interrupts_later() -> Iterator[None]:
 
 
 def at_once(asked: Sequence[Asked], ask: Callable[[Asked], Result]) -> list[Result]:
-    """Call `ask` with each of `asked` at the same time, and return the results in order."""
+    """Call `ask` with each of `asked` at the same time, and return the results in order.
+
+    At the interpreter's exit, when no thread can be started any more: one after the other.
+    """
+    if len(asked) == 1 or not threading.main_thread().is_alive():
+        return [ask(one) for one in asked]
     # no pool: it takes no work once the interpreter has begun to end, when clusters are stopped
     futures = [in_background(partial(ask, one)) for one in asked]
     return [future.result() for future in futures]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
-from workbench.cluster.background import uninterrupted
+from workbench.cluster.background import in_background, uninterrupted
 from workbench.cluster.condition import Condition
 from workbench.cluster.durations import parse_duration
 from workbench.cluster.idle import IdleWatch
@@ -16,7 +17,7 @@ from workbench.cluster.options import Options
 from workbench.cluster.run import CellRun, RunResult
 from workbench.cluster.sink import Sink
 from workbench.cluster.turns import Turns
-from workbench.errors import CellError, WorkbenchError, reason
+from workbench.errors import CellError, CellInterrupted, WorkbenchError, reason
 
 if TYPE_CHECKING:
     from workbench.cluster.running import Running
@@ -53,6 +54,7 @@ class Cells:
         self._numbers = itertools.count(1)
         self._turns = Turns()
         self._run: CellRun | None = None
+        self._left: CellRun | None = None
 
     @property
     def busy(self) -> tuple[int, ...]:
@@ -102,7 +104,7 @@ class Cells:
 
     def receive(self, rank: int, message: Message) -> None:
         """Take a message of a rank, in any thread."""
-        run = self._run
+        run = self._run or self._left
         # where a rank is, is told of the rank and not of a cell
         if run is not None and message.content.get("cell", run.number) in {run.number, None}:
             run.deliver(rank, message)
@@ -124,28 +126,66 @@ class Cells:
             return run.wait(begin)
         except CellError as error:
             error.output = run.output
+            if isinstance(error, CellInterrupted):  # whoever stops it again has the answer already
+                with contextlib.suppress(KeyboardInterrupt):
+                    uninterrupted(lambda: self._settle(run, running))
             raise
         finally:
-            uninterrupted(lambda: self._settle(run, running))
+            if self._run is run:
+                uninterrupted(lambda: self._settle(run, running))
 
     def _settle(self, run: CellRun, running: Running) -> None:
         """Make the cluster ready again after a cell, or say why it is not."""
         condition, engines = self._condition, running.engines
         self._idle.used()
         self._timings().end_cell(run.number, run.records)
-        self._run = None
+        self._left, self._run = run if run.unfinished else None, None
         torn = condition.lost() or run.unfinished
         if condition.state == "running" and run.broken and not torn:
-            condition.set("running", "rebuilding the ring")
-            try:
-                engines.reform()
-            except WorkbenchError as error:
-                condition.set("failed", f"the ring could not be rebuilt: {reason(error)}")
+            self._form_ring(running)
         with condition.lock:
             if condition.state != "running":
                 return
             engines.give_up(run.unfinished)
-            if condition.lost():
-                condition.set("failed", condition.trouble())
-            else:
-                condition.set("ready")
+            self._conclude()
+        if run.unfinished:
+            run.leave(lambda rank: self._recover_later(rank, run, running))
+
+    def _recover_later(self, rank: int, run: CellRun, running: Running) -> None:
+        in_background(lambda: self._recover(rank, run, running))
+
+    def _recover(self, rank: int, run: CellRun, running: Running) -> None:
+        """Use a rank again that has ended, late, a cell that was stopped."""
+        condition = self._condition
+        with self.between():
+            if condition.running is not running or self._left is not run:
+                return
+            running.engines.take_back(rank)
+            with condition.lock:
+                if condition.state != "failed":
+                    return
+                if condition.lost():
+                    self._conclude()
+                    return
+                condition.set("running")
+            self._left = None
+            if run.broken:
+                self._form_ring(running)
+            with condition.lock:
+                if condition.state == "running":
+                    self._conclude()
+
+    def _form_ring(self, running: Running) -> None:
+        self._condition.set("running", "rebuilding the ring")
+        try:
+            running.engines.reform()
+        except WorkbenchError as error:
+            self._condition.set("failed", f"the ring could not be rebuilt: {reason(error)}")
+
+    def _conclude(self) -> None:
+        """Be ready, or say what is in the way."""
+        condition = self._condition
+        if condition.lost():
+            condition.set("failed", condition.trouble())
+        else:
+            condition.set("ready")

@@ -144,6 +144,7 @@ class Cluster:
         if engines is None:
             return []
         states = dict.fromkeys(self._condition.lost(), "dead")
+        states |= dict.fromkeys(engines.given_up, "running")
         states |= {rank: states.get(rank, "running") for rank in self._cells.busy}
         return [replace(r, state=states.get(r.rank, r.state)) for r in engines.ranks]
 
@@ -327,7 +328,8 @@ class Cluster:
         RanksFailed
             It raised on some ranks; the others are free again.
         CellTimeout, CellInterrupted
-            It was stopped; the ranks are free again.
+            It was stopped. The ranks are free again, or the message names those that
+            still run it: the cluster is ready again when they end.
         ClusterStopped
             The cluster was not started, or is gone.
         """

@@ -84,6 +84,11 @@ class Condition:
         engines = self.running.engines
         if engines.controller_ended:
             return "Stop it with %cluster stop, and start another with %cluster start."
+        if set(lost) <= engines.given_up:
+            return (
+                "The cluster is ready again when it ends, with all variables; "
+                "%cluster restart replaces it instead."
+            )
         if len(lost) == len(engines.ranks):
             return "Replace all ranks with %cluster restart; their variables are lost."
         return (

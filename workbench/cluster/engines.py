@@ -14,7 +14,7 @@ from workbench.cluster.controller_process import ControllerProcess
 from workbench.cluster.members import Member, free_places, launch
 from workbench.cluster.options import Options
 from workbench.cluster.preflight import Preflight
-from workbench.cluster.ranks import RankInfo
+from workbench.cluster.ranks import RankInfo, ranks_text
 from workbench.errors import StartFailed, UsageError
 
 if TYPE_CHECKING:
@@ -185,6 +185,12 @@ class Engines:
             A VM of theirs does not answer, or a new process did not come up.
         """
         chosen = sorted(set(ranks))
+        if busy := sorted(self.given_up - set(chosen)):
+            raise UsageError(
+                f"rank {ranks_text(busy)} still runs a cell that was stopped: wait until it has "
+                f"ended, or replace it too, with %cluster restart --ranks "
+                f"{ranks_text([*chosen, *busy])}"
+            )
         lost = self._agents.lost()
         for rank in chosen:
             vm = self._members[rank].vm
@@ -335,7 +341,7 @@ class Engines:
         for member in self._members:
             why = self._agents.why_lost(member.process)
             if not why and member.process in self._given_up:
-                why = "it still runs a cell that was given up"
+                why = "it still runs a cell that was stopped"
             if why:
                 found[member.info.rank] = why
         return found
@@ -346,8 +352,21 @@ class Engines:
         return bool(self._controller.ended)
 
     def give_up(self, ranks: Iterable[int]) -> None:
-        """Count ranks that do not react any more as lost, until they are replaced."""
+        """Count ranks that still run a stopped cell as lost, until `take_back` or a restart."""
         self._given_up |= {self._members[rank].process for rank in ranks}
+
+    def take_back(self, rank: int) -> None:
+        """Count a rank that was given up as one of the others: its cell has ended."""
+        self._given_up.discard(self._members[rank].process)
+
+    @property
+    def given_up(self) -> set[int]:
+        """The ranks that still run a stopped cell."""
+        return {
+            member.info.rank
+            for member in self._members
+            if member.process in self._given_up and not self._agents.why_lost(member.process)
+        }
 
     def memory_bytes(self) -> dict[int, int]:
         """Return the resident memory of each rank that runs, by rank."""

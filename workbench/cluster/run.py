@@ -18,13 +18,13 @@ from workbench.cluster.hang import HangWatch
 from workbench.cluster.merge import OutputLog
 from workbench.cluster.ranks import ranks_text
 from workbench.cluster.sink import Sink, TextSink
+from workbench.cluster.stopping import GRACE_S, Stopping
 from workbench.errors import CellInterrupted, CellTimeout, RankError
 from workbench.wire import Message
 
 _TICK_S = 0.05
-_GRACE_S = 4.0
-_LAST_S = 3.0
-"""How long interrupted ranks may take to end before the cell is given up."""
+_HURRY_S = 3.0
+"""Stopping a cell again hurries its ranks until then, and later goes on without them."""
 _REPR_CHARACTERS = 400
 """Longer texts are cut in the repr of a result."""
 
@@ -137,7 +137,11 @@ class CellRun:
         self.errors: dict[int, RankError] = {}
         self.calls: dict[int, Any] = {}
         self.guard = Guard(number, send)
+        self._send = send
         self._watch = HangWatch(ranks, hang_after_s, send)
+        self._stopping: Stopping | None = None
+        self._late: Callable[[int], None] | None = None
+        self._delivering = threading.Lock()
         self._events: deque[tuple[int, Message]] = deque()
         self._arrived = threading.Event()
         self._unfinished = set(ranks)
@@ -167,8 +171,22 @@ class CellRun:
 
     def deliver(self, rank: int, message: Message) -> None:
         """Take a message from a rank, in any thread."""
-        self._events.append((rank, message))
-        self._arrived.set()
+        with self._delivering:
+            late = self._late
+            if late is None:
+                self._events.append((rank, message))
+                self._arrived.set()
+        if late is not None and message.kind == "ended" and rank in self._unfinished:
+            self._end(rank, message, time.monotonic())
+            late(rank)
+
+    def leave(self, late: Callable[[int], None]) -> None:
+        """Follow the cell no more; call `late`, in a thread, with each rank that ends later."""
+        with self._delivering:
+            self._late, events = late, list(self._events)
+            self._events.clear()
+        for event in events:
+            self.deliver(*event)
 
     def wait(self, begin: Callable[[], None]) -> RunResult:
         """Show the output until every rank has ended, and return what came of it.
@@ -212,9 +230,13 @@ class CellRun:
         )
 
     def _outcome(self) -> str:
-        if self._unfinished:
-            return f"{self._where(self.unfinished)} did not react and still runs it"
-        return "it was interrupted there, and variables stand"
+        if not self._unfinished or self._stopping is None:
+            return "it was interrupted there, and variables are kept"
+        return (
+            f"{self._stopping.outcome(self._unfinished)}. Variables are kept, and the cluster is "
+            "ready again when it ends; %cluster restart replaces it instead.\n"
+            f"{self._stopping.places(self._unfinished)}"
+        ).rstrip()
 
     def _where(self, ranks: tuple[int, ...]) -> str:
         return f"rank{'s' if len(ranks) > 1 else ''} {ranks_text(ranks)}"
@@ -233,24 +255,43 @@ class CellRun:
 
     def _explain(self, now: float) -> None:
         """Say why the cell stands still, where it does."""
-        told = "" if self.errors else self._watch.look(self._unfinished, now)
-        if told:
+        self._note("" if self.errors else self._watch.look(self._unfinished, now))
+
+    def _note(self, text: str) -> None:
+        """Show what the kernel itself has to say."""
+        if text:
             self._write(float("inf"))
-            self._log.note(told)
-            self._sink.note(told)
+            self._log.note(text)
+            self._sink.note(text)
 
     def _stop(self, why: str) -> None:
         """Interrupt the ranks that run, free those that wait, and follow them to their end."""
-        self.guard.interrupt(self._unfinished)
-        self.errors.setdefault(-1, RankError(why, "", ""))  # the guard may free from now on
-        try:
-            self._follow(time.monotonic() + _GRACE_S)
-            if self._unfinished:
-                self.guard.release(self._unfinished, torn=self._torn)
-                self._follow(time.monotonic() + _LAST_S)
-        except KeyboardInterrupt:
-            self.guard.release(self._unfinished, torn=self._torn)
+        self._stopping = Stopping(self._send)
+        self.errors.setdefault(-1, RankError(why, "", ""))
+        again = False
+        while True:
+            try:
+                self.guard.interrupt(self._unfinished)
+                if again:
+                    self.guard.release(self._unfinished, torn=self._torn)
+                self._follow_stop(self._stopping)
+                break
+            except KeyboardInterrupt:
+                again = True
+                if self._stopping.age_s > _HURRY_S:
+                    break
         self._finish()
+
+    def _follow_stop(self, stopping: Stopping) -> None:
+        """Follow the ranks as long as one of them is worth waiting for."""
+        while self._unfinished and stopping.waits(self._unfinished):
+            self._step(_TICK_S)
+            self._drop_lost()
+            self.guard.look(self._unfinished, time.monotonic(), sure=True, torn=self._torn)
+            if stopping.age_s > GRACE_S and not self.guard.released:
+                self.guard.release(self._unfinished, torn=self._torn)
+            if self._unfinished:
+                self._note(stopping.text(self._unfinished))
 
     def _step(self, timeout_s: float) -> None:
         """Take what has come, then write what is ready."""
@@ -276,8 +317,11 @@ class CellRun:
             bundle = message.payload[0].decode()
             self._folder.display(rank, bundle, now)
             self._log.ranks[rank].display(bundle, message.content["iteration"])
-        elif message.kind == "where" and message.content["watch"]:
-            self._watch.answer(rank, message.content)
+        elif message.kind == "where":
+            if message.content["watch"]:
+                self._watch.answer(rank, message.content)
+            elif self._stopping is not None:
+                self._stopping.answer(rank, message.content)
         elif message.kind == "ended":
             self._end(rank, message, now)
 

@@ -13,13 +13,12 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
+import importlib
 import os
 import selectors
-import shutil
 import signal
 import socket
 import sys
-import tempfile
 import threading
 import time
 from collections import deque
@@ -32,6 +31,7 @@ import psutil
 import workbench
 from workbench.rank.aside import Aside, Samples, Snapshots
 from workbench.rank.children import Children
+from workbench.rank.folder import RankFolder
 from workbench.rank.reach import Reach, networks
 from workbench.wire.lines import PROTOCOL, LineReader, encode_line
 
@@ -64,7 +64,7 @@ class Agent:
         self._orders = orders
         self._reports = reports
         self._parent = parent
-        self._folder = Path(tempfile.mkdtemp(prefix="workbench-rank-"))
+        self._folder = RankFolder()
         self._children = Children(self._folder)
         self._reach = Reach()
         self._questions: dict[str, Callable[..., Any]] = {
@@ -104,7 +104,7 @@ class Agent:
         finally:
             self._children.stop()
             self._reach.close()
-            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder.remove()
 
     def _serve(self) -> None:
         reader = LineReader()
@@ -185,6 +185,10 @@ class Agent:
             import torch
 
             import workbench.rank.session  # noqa: F401
+
+            # the first optimizer needs it: 1 to 8 s in each rank, half a second here
+            with contextlib.suppress(Exception):
+                importlib.import_module("torch._dynamo")
 
             found: dict[str, Any] = {
                 "torch": torch.__version__,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import pickle
+import sys
 import traceback
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ from typing import Any
 
 from IPython.core.displayhook import DisplayHook
 
+from workbench.rank import tracebacks
 from workbench.rank.interrupts import Interrupts
 from workbench.rank.output import Capture, OutputChannel
 
@@ -43,18 +45,63 @@ def run(
 ) -> CellResult:
     """Run `source` in the shell's namespace, which `interrupts` may end."""
     caught = _Caught(shell, source, capture.channel)
+    with capture(number), caught.replaced():
+        try:
+            with interrupts.allowed():
+                done = shell.run_cell(source, store_history=False)
+                interrupts.begin_to_end()
+                raised = caught.error or done.error_before_exec or done.error_in_exec
+                error = None if raised is None else _content(shell, raised)
+        except KeyboardInterrupt:  # around the code, or while its error is described
+            error = _INTERRUPTED
+    interrupts.begin_to_end()
+    if error is not None:
+        return CellResult(error, None, "")
     try:
-        with capture(number), caught.replaced(), interrupts.allowed():
-            shell.run_cell(source, store_history=False)
-    except KeyboardInterrupt:  # it came before the cell's code, or after it
-        caught.error = {"name": "KeyboardInterrupt", "message": "", "traceback": ""}
-    return CellResult(caught.error, *_pickled(caught.value))
+        with interrupts.allowed(earlier=False):
+            return CellResult(None, *_pickled(caught.value))
+    except KeyboardInterrupt:
+        return CellResult(_INTERRUPTED, None, "")
 
 
 def failed(error: BaseException) -> CellResult:
     """Return the result of a cell that failed outside its own code."""
-    name, text = type(error).__name__, "".join(traceback.format_exception(error))
-    return CellResult({"name": name, "message": str(error), "traceback": text}, None, "")
+    text = "".join(traceback.format_exception(error, limit=-tracebacks.FRAMES))
+    content = {"name": type(error).__name__, "message": tracebacks.Texts().of_error(error)}
+    return CellResult({**content, "traceback": text}, None, "")
+
+
+_INTERRUPTED = {"name": "KeyboardInterrupt", "message": "", "traceback": ""}
+
+
+def _content(shell: Any, error: BaseException) -> dict[str, str]:
+    """Return name, message and traceback of what a cell has raised."""
+    name = type(error).__name__
+    if isinstance(error, SystemExit):
+        return {"name": name, "message": _left(error), "traceback": ""}
+    try:
+        message, text = tracebacks.describe(shell, error)
+    except Exception as other:  # noqa: BLE001 - an exception of a user's may refuse anything
+        message, text = f"<cannot be shown: {type(other).__name__}>", ""
+    return {"name": name, "message": message, "traceback": text}
+
+
+def leave() -> None:
+    """Stand in for a shell's `ask_exit`, with which quit() would end the rank after the cell."""
+    raise SystemExit(_QUIT)
+
+
+_QUIT = "quit()"
+
+
+def _left(error: SystemExit) -> str:
+    """Return what a cell has done that called quit() or sys.exit()."""
+    code = "" if error.code is None else tracebacks.Texts().of_error(error)
+    call = _QUIT if error.code is _QUIT else f"sys.exit({code})"
+    return (
+        f"{call} has ended the cell, not the rank, whose variables are kept. "
+        "To end the ranks, use %cluster stop."
+    )
 
 
 class _Caught:
@@ -65,21 +112,27 @@ class _Caught:
         self._quiet = DisplayHook.semicolon_at_end_of_expression(source)
         self._channel = channel
         self.value: Any = None
-        self.error: dict[str, str] | None = None
+        self.error: BaseException | None = None
 
     @contextmanager
     def replaced(self) -> Iterator[None]:
         """Put the catching functions in the shell's place."""
-        shell = self._shell
-        hook, shell.display_trap.hook = shell.display_trap.hook, self._on_value
-        show, shell._showtraceback = shell._showtraceback, self._on_error
-        runner, shell.loop_runner = shell.loop_runner, _run_coroutine
+        shell, trap = self._shell, self._shell.display_trap
+        functions: dict[str, Any] = {
+            "showtraceback": self._show_error,
+            "showsyntaxerror": self._show_error,
+            "loop_runner": _run_coroutine,
+        }
+        hook, trap.hook = trap.hook, self._on_value
+        saved = {name: getattr(shell, name) for name in functions}
+        for name, function in functions.items():
+            setattr(shell, name, function)
         try:
             yield
         finally:
-            shell.display_trap.hook = hook
-            shell._showtraceback = show
-            shell.loop_runner = runner
+            trap.hook = hook
+            for name, function in saved.items():
+                setattr(shell, name, function)
 
     def _on_value(self, value: Any) -> None:
         if value is None:
@@ -89,9 +142,17 @@ class _Caught:
         if not self._quiet:
             self._channel.show(*self._shell.display_formatter.format(value))
 
-    def _on_error(self, kind: type[BaseException], error: BaseException, lines: list[str]) -> None:
-        text = "\n".join(lines)
-        self.error = {"name": kind.__name__, "message": str(error), "traceback": text}
+    def _show_error(self, given: Any = None, *_: Any, **__: Any) -> None:
+        """Keep the error for `run`, `%tb` and debuggers; called by `%tb`, show the last one."""
+        raised = given[1] if isinstance(given, tuple) else sys.exc_info()[1]
+        if raised is not None:
+            self.error = raised
+            sys.last_type, sys.last_value = type(raised), raised
+            sys.last_traceback = raised.__traceback__
+            return
+        last: BaseException | None = getattr(sys, "last_value", None)
+        if last is not None:
+            sys.stderr.write(tracebacks.describe(self._shell, last)[1] + "\n")
 
 
 def _run_coroutine(coroutine: Coroutine[Any, Any, Any]) -> Any:

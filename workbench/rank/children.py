@@ -16,6 +16,7 @@ from typing import Any
 
 import psutil
 
+from workbench.rank.folder import RankFolder
 from workbench.wire.lifeline import die_with_parent
 
 _TERM_S = 0.5
@@ -49,10 +50,10 @@ class Children:
     Parameters
     ----------
     folder
-        For logs; readable by this user only.
+        For logs.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: RankFolder) -> None:
         self._folder = folder
         self._running: dict[int, Child] = {}
         self._oom = OomWatch()
@@ -68,7 +69,7 @@ class Children:
             Descriptors of the agent that the rank must not hold.
         """
         slot = int(order["slot"])
-        log = self._folder / f"rank-{slot}.log"
+        log = self._folder.path / f"rank-{slot}.log"
         parent = os.getpid()
         sys.stdout.flush()
         sys.stderr.flush()
@@ -199,7 +200,7 @@ def _own_cgroup_events() -> Path | None:
 
 
 def _become_rank(
-    order: dict[str, Any], agent: int, log: Path, folder: Path, inherited: list[int]
+    order: dict[str, Any], agent: int, log: Path, folder: RankFolder, inherited: list[int]
 ) -> None:
     """Turn this new process into an ipyparallel engine; never returns."""
     code = 1
@@ -211,12 +212,12 @@ def _become_rank(
         _redirect(log)
         for descriptor in inherited:
             os.close(descriptor)
-        die_with_parent(agent)
+        die_with_parent(agent, folder.remove)
         if order.get("cores"):
             os.sched_setaffinity(0, order["cores"])
         os.environ.update(order["environment"])
         os.environ["IPP_CONNECTION_INFO"] = json.dumps(order["connection"])
-        code = _run_engine(folder / f"profile-{order['slot']}")
+        code = _run_engine(folder.path / f"profile-{order['slot']}")
     except BaseException:  # noqa: BLE001 - nothing of the agent's may run in this process
         traceback.print_exc()
     finally:

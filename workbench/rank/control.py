@@ -12,12 +12,11 @@ from types import FrameType
 from typing import Any
 
 from workbench.rank.interrupts import ANY_CELL, Interrupts
+from workbench.rank.places import CELL_FILE
 from workbench.rank.recorder import Recorder
 from workbench.wire import Message
 
 _HOROVOD_FILES = ("horovod/torch/mpi_ops.py", "horovod/torch/functions.py")
-_CELL_FILE = "ipykernel_"
-"""ipykernel compiles each cell under a file name with this in it."""
 
 
 class Control:
@@ -70,7 +69,7 @@ class Control:
             handler(message.content)
 
     def _where(self, content: dict[str, Any]) -> None:
-        """Tell what the main thread does: its cell, its collective, its stack."""
+        """Tell what the main thread does: its cell, its collective, its stack, its interrupt."""
         recorder = self._recorder
         blocked = recorder.blocked
         frame = sys._current_frames().get(threading.main_thread().ident or 0)
@@ -84,6 +83,7 @@ class Control:
             "under_way": recorder.under_way() if content.get("under_way") else [],
             "stack": _stack(frame) if content.get("stack") else "",
             "watch": content.get("watch", False),
+            **self._interrupts.stage(),
         }
         self._send(Message("where", answer))
 
@@ -144,5 +144,5 @@ def _collective_of(frame: FrameType | None) -> str:
 def _stack(frame: FrameType | None) -> str:
     """Return the frames from the cell's own code downward, innermost last."""
     frames = traceback.extract_stack(frame)
-    own = [place for place, summary in enumerate(frames) if _CELL_FILE in summary.filename]
+    own = [place for place, summary in enumerate(frames) if CELL_FILE in summary.filename]
     return "".join(traceback.format_list(frames[own[0] :] if own else frames[-3:]))

@@ -12,9 +12,11 @@ import contextlib
 import gc
 import os
 import re
+import signal
 import socket
 import threading
 import time
+import warnings
 from functools import partial
 from typing import Any
 
@@ -59,6 +61,10 @@ class Session:
 
     def __init__(self, shell: Any, control: Address, timings: Address, world_size: int) -> None:
         self._shell = shell
+        # the engine's own would end it when its cell has ended, and not at all in a collective
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        shell.ask_exit = cells.leave
+        warnings.filterwarnings("ignore", message="To exit: use 'exit', 'quit'")  # neither ends it
         self._interrupts = Interrupts()
         gpu = torch.cuda.is_available()
         device = DeviceClock(partial(torch.cuda.Event, enable_timing=True)) if gpu else None

@@ -279,6 +279,8 @@ class Timings(Answers):
             self._keeper.close()
         self._running.clear()
         self._tell()
+        if self._publisher is not None:
+            self._publisher.close()
 
     def _make_writer(self) -> RunWriter | None:
         # loaded at once, so that the first cell's end does not wait for it

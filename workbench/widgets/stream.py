@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import threading
 import time
 from collections.abc import Callable
@@ -59,6 +60,8 @@ class Stream:
 
     def start(self) -> None:
         """Begin to send."""
+        # a thread that is in NumPy when the interpreter ends would abort the process
+        atexit.register(self.close)
         self._thread.start()
 
     def flush(self) -> None:
@@ -70,6 +73,7 @@ class Stream:
 
     def close(self) -> None:
         """Send nothing more; returns once the thread has ended."""
+        atexit.unregister(self.close)
         self._unsubscribe()
         self._closed.set()
         self._news.set()

@@ -26,6 +26,7 @@ log = logging.getLogger(__name__)
 
 VERSION = 1
 PERIOD_S = 1.0
+_END_S = 2.0
 
 
 class Publisher:
@@ -48,17 +49,27 @@ class Publisher:
         self._cursor = 0
         self._ranks: dict[int, dict[str, Any]] = {}
         self._wake = threading.Event()
+        self._closed = threading.Event()
         self._unsubscribe = timings.subscribe(self._wake.set)
-        threading.Thread(target=self._run, name="workbench-publisher", daemon=True).start()
+        self._thread = threading.Thread(target=self._run, name="workbench-publisher", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Withdraw what was posted; returns when the thread has ended, or a disk hangs.
+
+        A thread that is in NumPy when the interpreter ends would abort the process.
+        """
+        self._closed.set()
+        self._wake.set()
+        self._thread.join(_END_S)
 
     def _run(self) -> None:
         try:
-            while not self._timings.closed:
+            while not self._closed.is_set():
                 self._wake.wait()
                 self._wake.clear()
                 self._post()
-                while self._timings.running and not self._timings.closed:
-                    time.sleep(PERIOD_S)
+                while self._timings.running and not self._closed.wait(PERIOD_S):
                     self._post()
         except OSError as error:
             log.warning("cluster %s is not in the server's /metrics: %s", self._cluster, error)

@@ -1,0 +1,214 @@
+"""Stopping a cell: it may take a while and be pressed often, and never costs variables."""
+
+import contextlib
+import os
+import signal
+import threading
+import time
+
+import pytest
+from clusters import quiet
+from timers import within
+
+import workbench as wb
+from workbench.cluster import TextSink
+from workbench.errors import CellInterrupted, CellTimeout, ClusterStopped
+
+ASK = "import torch\nkept, float(hvd.allreduce(torch.ones(1), op=hvd.Sum))"
+TRAIN = """
+import torch
+model = torch.nn.Sequential(*[torch.nn.Linear(64, 64) for _ in range(4)])
+optimizer = hvd.DistributedOptimizer(
+    torch.optim.SGD(model.parameters(), lr=0.1), named_parameters=model.named_parameters())
+hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+while True:
+    optimizer.zero_grad()
+    model(torch.ones(8, 64)).sum().backward()
+    optimizer.step()
+"""
+STUBBORN = """
+import time
+until = time.monotonic() + {seconds}
+while rank == 1 and time.monotonic() < until:
+    try:
+        time.sleep(0.05)
+    except KeyboardInterrupt:
+        caught = True
+if rank != 1:
+    time.sleep(60)
+"""
+DEAF = """
+import signal, time
+if rank == 1:
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    time.sleep(SECONDS)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+time.sleep(60)
+"""
+"""As code in C that never looks at signals, for a time that is known."""
+
+
+@pytest.fixture(autouse=True)
+def ctrl_c():
+    """Let SIGINT interrupt this process, whoever has started it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture
+def kept(cluster):
+    """The cluster, whose ranks hold a variable each."""
+    quiet(cluster, "kept = rank * 10")
+    yield cluster
+    if not within(20, lambda: cluster.state == "ready"):
+        cluster.restart()
+
+
+@contextlib.contextmanager
+def stops(*after_s):
+    """Press the stop button while the body runs, at these times."""
+
+    def press():
+        began = time.monotonic()
+        for moment in after_s:
+            time.sleep(max(0.0, began + moment - time.monotonic()))
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+
+    thread = threading.Thread(target=press, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        while thread.is_alive():
+            with contextlib.suppress(KeyboardInterrupt):  # the cell has ended before
+                thread.join()
+
+
+def usable(cluster):
+    """Whether ranks hold what they held, and the ring carries a collective."""
+    n = cluster.n
+    values = quiet(cluster, ASK, timeout=20).values
+    return values == {rank: (rank * 10, float(n)) for rank in range(n)}
+
+
+@pytest.mark.parametrize("delay", [0.02, 0.3, 0.9])
+def test_a_stop_in_the_first_training_cell(delay):
+    """Ranks that have just started load much when they first train: the stop reaches them."""
+    with wb.Cluster(n=2) as cluster:
+        quiet(cluster, "kept = rank * 10")
+        began = time.monotonic()
+        with stops(delay), pytest.raises(CellInterrupted, match="variables are kept"):
+            quiet(cluster, TRAIN)
+        assert time.monotonic() - began < 5
+        assert cluster.state == "ready"
+        assert usable(cluster)
+
+
+def test_the_first_optimizer_is_made_at_once():
+    """What PyTorch loads for it is loaded before the ranks are forked."""
+    with wb.Cluster(n=1) as cluster:
+        assert quiet(cluster, "import sys; 'torch._dynamo' in sys.modules").values == {0: True}
+
+
+@pytest.mark.parametrize("times", [(0.5, 0.9), (0.5, 0.55, 0.6, 0.7, 0.8), (0.5, 1.5)])
+@pytest.mark.parametrize(
+    "source", [TRAIN, "import time\ntry: time.sleep(60)\nfinally: time.sleep(2)"]
+)
+def test_stops_in_a_row(kept, source, times):
+    """Pressed twice and more it hurries, and gives nothing up."""
+    with stops(*times), pytest.raises((CellInterrupted, KeyboardInterrupt)):
+        quiet(kept, source)
+    assert within(10, lambda: kept.state == "ready"), kept.message
+    assert usable(kept)
+
+
+def test_code_that_catches_the_interrupt(kept):
+    """It is said that it goes on; the cluster is ready again when it ends, the ring included."""
+    with stops(0.5), pytest.raises(CellInterrupted) as caught:
+        quiet(kept, STUBBORN.format(seconds=9))
+    assert "rank 1 has caught the interrupt and goes on" in str(caught.value)
+    assert "ready again" in str(caught.value)
+    assert "until" in str(caught.value) or "sleep" in str(caught.value)  # the line where it is
+    assert kept.state == "failed"
+    assert [info.state for info in kept.ranks] == ["ready", "running"]
+    with pytest.raises(ClusterStopped, match=r"rank 1.*still runs a cell.*ready again"):
+        quiet(kept, "1")
+    assert within(12, lambda: kept.state == "ready"), kept.message
+    assert usable(kept)
+    assert quiet(kept, "globals().pop('caught', None)").values[1] is True
+
+
+def test_a_time_limit_and_code_that_catches_the_interrupt(kept):
+    """The same after a cell's time limit."""
+    with pytest.raises(CellTimeout, match="rank 1 has caught the interrupt and goes on"):
+        quiet(kept, STUBBORN.format(seconds=9), timeout=0.5)
+    assert within(12, lambda: kept.state == "ready"), kept.message
+    assert usable(kept)
+
+
+def test_code_that_looks_at_no_signal(kept):
+    """It ends first: it is waited for, and what is waited for is said."""
+    sink = TextSink()
+    with stops(2.0), pytest.raises(CellInterrupted):
+        kept.run(DEAF.replace("SECONDS", "10"), sink=sink)
+    assert "rank 1 did not react: it is in code that cannot be interrupted" in sink.text
+    assert within(12, lambda: kept.state == "ready"), kept.message
+    assert usable(kept)
+
+
+def test_a_stop_after_the_explanation_goes_on_at_once(kept):
+    """Whoever does not want to wait presses again; the rank is used again when it ends."""
+    began = time.monotonic()
+    with stops(1.5, 5.5), pytest.raises(CellInterrupted, match="rank 1 did not react"):
+        quiet(kept, DEAF.replace("SECONDS", "10"))
+    assert time.monotonic() - began < 7
+    assert kept.state == "failed"
+    assert within(15, lambda: kept.state == "ready"), kept.message
+    assert usable(kept)
+
+
+def test_a_rank_that_dies_after_it_was_left():
+    """A rank that still runs a stopped cell and is killed then is lost, and named so."""
+    with wb.Cluster(n=2) as cluster:
+        quiet(cluster, "kept = rank * 10")
+        with pytest.raises(CellTimeout, match="goes on"):
+            quiet(cluster, STUBBORN.format(seconds=60), timeout=0.5)
+        os.kill(cluster.ranks[1].pid, signal.SIGKILL)
+        assert within(5, lambda: cluster.ranks[1].state == "dead")
+        with pytest.raises(ClusterStopped, match="SIGKILL"):
+            quiet(cluster, "1")
+        cluster.restart()
+        assert quiet(cluster, "globals().get('kept')").values == {0: 0, 1: None}
+
+
+LOST = """
+import time
+class Slow:
+    def __del__(self): time.sleep(30)
+slow = Slow()
+del slow
+time.sleep(60)
+"""
+PICKLED = """
+import time
+class Slow:
+    def __reduce__(self): time.sleep(60)
+    def __repr__(self): return "slow"
+Slow()
+"""
+TOLD = """
+import time
+class Slow(Exception):
+    def __str__(self): time.sleep(60)
+raise Slow
+"""
+
+
+@pytest.mark.parametrize("source", [LOST, PICKLED, TOLD], ids=["lost", "pickled", "told"])
+def test_wherever_a_rank_is(kept, source):
+    """In a destructor, whose errors Python drops; while a value is pickled; in an error's text."""
+    with stops(1.0), pytest.raises(CellInterrupted, match="variables are kept"):
+        quiet(kept, source)
+    assert kept.state == "ready"
+    assert usable(kept)

@@ -1,0 +1,122 @@
+"""Which ranks of a cell that is being stopped are worth waiting for, and what to say of each."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from workbench.cluster.ranks import label, ranks_text
+from workbench.wire import Message
+
+GRACE_S = 4.0
+"""For a rank of which nothing shows that it will end soon."""
+PENDING_S = 10.0
+"""For one in which Python has not come to raise the interrupt: it loads a library, or computes."""
+ENDING_S = 60.0
+"""For one whose code has ended, and that makes its error or its value ready."""
+_ASK_S = 0.25
+_FRESH_S = 2.0
+_TELL_S = 3.0
+_PATIENCE_S = {"pending": PENDING_S, "ending": ENDING_S, "": ENDING_S}
+_SILENT = "did not react and still runs it"
+_DOES = {
+    "ignored": "did not react, for the cell has replaced the handler of SIGINT",
+    "raised": "has caught the interrupt and goes on",
+    "pending": "did not react: it is in code that cannot be interrupted",
+    "ending": "is making its error or value ready",
+    "": "is about to end it",
+}
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """What a rank has answered, and when."""
+
+    at: float
+    stage: str
+    raised_s: float
+    place: str
+
+
+class Stopping:
+    """Follows the ranks of a cell from its interrupt on.
+
+    Parameters
+    ----------
+    send
+        Sends a message to a rank.
+    """
+
+    def __init__(self, send: Callable[[int, Message], None]) -> None:
+        self._send = send
+        self._began = time.monotonic()
+        self._asked = 0.0
+        self._shown = False
+        self._answers: dict[int, _Answer] = {}
+
+    @property
+    def age_s(self) -> float:
+        """Seconds since the stop began."""
+        return time.monotonic() - self._began
+
+    def answer(self, rank: int, content: dict[str, Any]) -> None:
+        """Take a rank's answer to ``where``."""
+        place = content["stack"].strip() or self._place(rank)
+        self._answers[rank] = _Answer(
+            time.monotonic(), content["stage"], content["raised_s"], place
+        )
+
+    def waits(self, unfinished: Iterable[int]) -> bool:
+        """Ask the ranks where they are; return whether one of them is worth waiting for."""
+        ranks, now = list(unfinished), time.monotonic()
+        if now - self._asked >= _ASK_S:
+            self._asked = now
+            for rank in ranks:
+                self._send(rank, Message("where", {"stack": True}))
+        return any(self._is_worth_it(rank) for rank in ranks)
+
+    def text(self, unfinished: Iterable[int]) -> str:
+        """Return, once it takes long, one line that says what is waited for."""
+        if self._shown or self.age_s < _TELL_S:
+            return ""
+        self._shown = True
+        return f"Stopping, {self.outcome(unfinished)}. Stop again to go on without waiting.\n"
+
+    def outcome(self, unfinished: Iterable[int]) -> str:
+        """Return what the ranks that have not ended do, each thing once."""
+        groups: dict[str, list[int]] = {}
+        for rank in sorted(unfinished):
+            groups.setdefault(self._does(rank), []).append(rank)
+        return "; ".join(
+            f"rank{'s' if len(ranks) > 1 else ''} {ranks_text(ranks)} {does}"
+            for does, ranks in groups.items()
+        )
+
+    def places(self, unfinished: Iterable[int]) -> str:
+        """Return where the code of the ranks is that have not ended."""
+        return "\n".join(
+            f"{label([rank])} is at:\n  {place}"
+            for rank in sorted(unfinished)
+            if (place := self._place(rank))
+        )
+
+    def _is_worth_it(self, rank: int) -> bool:
+        answer = self._fresh(rank)
+        if answer is None:
+            return self.age_s < GRACE_S
+        if answer.stage == "raised":  # what it does now may be to clean up
+            return answer.raised_s < GRACE_S
+        return self.age_s < _PATIENCE_S.get(answer.stage, GRACE_S)
+
+    def _does(self, rank: int) -> str:
+        answer = self._fresh(rank)
+        return _SILENT if answer is None else _DOES.get(answer.stage, _SILENT)
+
+    def _place(self, rank: int) -> str:
+        return self._answers[rank].place if rank in self._answers else ""
+
+    def _fresh(self, rank: int) -> _Answer | None:
+        answer = self._answers.get(rank)
+        return answer if answer and time.monotonic() - answer.at < _FRESH_S else None

@@ -1,0 +1,276 @@
+"""The text of an error, in a bounded time and length whatever was raised.
+
+IPython's own formatter parses every file of a traceback and shows every frame:
+9 s for an interrupt in the middle of a large import, 200 KB for a recursion.
+Here only source lines are read, the frames in the middle are counted instead
+of shown, and the texts of a user's exception get a time limit.
+"""
+
+from __future__ import annotations
+
+import builtins
+import linecache
+import os
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from workbench.rank.places import Painter, Place
+
+FRAMES = 20
+"""Frames shown of the error itself."""
+_FRAMES_OF_OTHERS = 6
+"""The same for an error that led to it, or for one of a group."""
+_CHAIN = 6
+_GROUP = 5
+_DEPTH = 3
+_CONTEXT = 2
+_NOTES = 10
+_TEXT = 20_000
+_TEXT_S = 2.0
+_SOURCE_BYTES = 8 << 20
+_CAUSE = "The above exception was the direct cause of the following exception:"
+_CONTEXT_OF = "During handling of the above exception, another exception occurred:"
+
+
+_PLAIN = {BaseException.__str__, OSError.__str__, KeyError.__str__}
+
+
+def describe(shell: Any, error: BaseException) -> tuple[str, str]:
+    """Return the message of an error that a cell has raised, and its traceback.
+
+    Both are bounded; the traceback is in the shell's colours.
+    """
+    texts = Texts()
+    own = getattr(error, "_render_traceback_", None)
+    if own is not None:
+        return texts.of_error(error), texts.make(lambda: "\n".join(own()))
+    message = texts.of_error(error)
+    paint = Painter(str(getattr(shell, "colors", "")).lower() != "nocolor")
+    if _is_one_line(error) or getattr(shell.InteractiveTB, "mode", "") == "Minimal":
+        return message, paint.error(type(error).__name__, message)
+    if isinstance(error, KeyboardInterrupt):
+        return message, _One(texts, paint, 3, 0).render(error)
+    others, this = (_One(texts, paint, most) for most in (_FRAMES_OF_OTHERS, FRAMES))
+    return message, "\n\n".join([*_earlier(error, others), this.render(error, message)])
+
+
+def _is_one_line(error: BaseException) -> bool:
+    """Whether the place of an error says nothing: the cell was left, or a magic misused."""
+    from IPython.core.error import UsageError
+
+    return isinstance(error, (SystemExit, UsageError))
+
+
+def _earlier(error: BaseException, one: _One) -> Iterator[str]:
+    """Return the errors that led to this one, the first one first."""
+    chain: list[tuple[BaseException, str]] = []
+    seen = {id(error)}
+    while True:
+        if error.__cause__ is not None:
+            error, why = error.__cause__, _CAUSE
+        elif error.__context__ is not None and not error.__suppress_context__:
+            error, why = error.__context__, _CONTEXT_OF
+        else:
+            break
+        if id(error) in seen:
+            break
+        seen.add(id(error))
+        chain.append((error, why))
+    chain.reverse()
+    hidden = max(0, len(chain) - _CHAIN)
+    for number, (earlier, why) in enumerate(chain):
+        if not _CHAIN // 2 <= number < _CHAIN // 2 + hidden:
+            yield f"{one.render(earlier)}\n\n{why}"
+        elif number == _CHAIN // 2:
+            yield f"[... {hidden:,} errors between them are left out ...]"
+
+
+class _One:
+    """Renders one error: a heading, its frames, its message, and what a group holds.
+
+    Parameters
+    ----------
+    texts, paint
+        Make its parts.
+    most
+        Frames to show.
+    context
+        Lines of source around that of each frame.
+    """
+
+    def __init__(self, texts: Texts, paint: Painter, most: int, context: int = _CONTEXT) -> None:
+        self._texts = texts
+        self._paint = paint
+        self._most = most
+        self._context = context
+
+    def render(self, error: BaseException, message: str | None = None) -> str:
+        """Return the error as text."""
+        return f"{self._paint.heading(type(error).__name__)}\n{self._body(error, message)}"
+
+    def _body(self, error: BaseException, message: str | None, depth: int = 0) -> str:
+        parts = _frames(error, self._paint, self._most, self._context)
+        parts.append(self._last_lines(error, message))
+        if isinstance(error, getattr(builtins, "BaseExceptionGroup", ())) and depth < _DEPTH:
+            members: tuple[BaseException, ...] = getattr(error, "exceptions", ())
+            inner = _One(self._texts, self._paint, 2, 0)
+            for number, member in enumerate(members[:_GROUP], 1):
+                body = inner._body(member, None, depth + 1)
+                parts.append(f"  {number} of {len(members):,}:\n{_indented(body)}")
+            if len(members) > _GROUP:
+                parts.append(f"  [... {len(members) - _GROUP:,} more errors are left out ...]")
+        return "\n\n".join(parts)
+
+    def _last_lines(self, error: BaseException, message: str | None) -> str:
+        if isinstance(error, SyntaxError):
+            kind = type(error)
+            return self._texts.make(
+                lambda: "".join(traceback.format_exception_only(kind, error)).rstrip()
+            )
+        notes = islice(getattr(error, "__notes__", None) or (), _NOTES)
+        text = self._texts.of_error(error) if message is None else message
+        return "\n".join(
+            [self._paint.error(type(error).__name__, text), *map(self._texts.of, notes)]
+        )
+
+
+def _frames(error: BaseException, paint: Painter, most: int, context: int) -> list[str]:
+    """Return the frames worth showing, with a line that counts those between them."""
+    places = _places(error.__traceback__)
+    chosen = _chosen(places, most)
+    parts, before = [], -1
+    for number in chosen:
+        if number - before > 1:
+            parts.append(_left_out(places[before + 1 : number]))
+        parts.append(_frame(places[number], paint, context))
+        before = number
+    return parts
+
+
+def _places(walk: TracebackType | None) -> list[Place]:
+    """Return the frames from the cell's own code downward."""
+    places = []
+    while walk is not None:
+        line = walk.tb_lineno or walk.tb_frame.f_lineno
+        places.append(Place(walk.tb_frame, line, walk.tb_lasti))
+        walk = walk.tb_next
+    own = next((number for number, place in enumerate(places) if place.in_cell), None)
+    below = places[own or 0 :]
+    # functions of PyTorch that are timed are called through ours
+    return [place for place in below if place is below[-1] or not _is_ours(place.file)]
+
+
+def _is_ours(file: str) -> bool:
+    return f"{os.sep}IPython{os.sep}" in file or file.startswith(_OUR_FOLDER)
+
+
+_OUR_FOLDER = str(Path(__file__).parent)
+
+
+def _chosen(places: list[Place], most: int) -> list[int]:
+    """Return the numbers of the frames to show: both ends, then the user's own."""
+    count = len(places)
+    if count <= most:
+        return list(range(count))
+    ends = max(1, most // 5)
+    chosen = {0, count - 1, *range(ends), *range(count - ends, count)}
+    shown = {(places[number].file, places[number].line) for number in chosen}
+    for wanted in (lambda place: place.in_cell, lambda place: not place.foreign):
+        for number in range(count - 1, -1, -1):  # the innermost say most
+            if len(chosen) >= most:
+                break
+            place = places[number]
+            if wanted(place) and (place.file, place.line) not in shown:
+                chosen.add(number)
+                shown.add((place.file, place.line))
+    return sorted(chosen)
+
+
+def _left_out(places: list[Place]) -> str:
+    names = list(dict.fromkeys(place.frame.f_code.co_name for place in places))
+    listed = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+    word = "frame is" if len(places) == 1 else "frames are"
+    return f"[... {len(places):,} {word} left out, in {listed} ...]"
+
+
+def _frame(place: Place, paint: Painter, context: int) -> str:
+    """Return a frame's heading and the source around its line."""
+    code = place.frame.f_code
+    lines = _source(place)
+    begin = max(code.co_firstlineno, place.line - context, 1) if lines else 0
+    if code.co_name == "<module>":
+        begin = max(1, place.line - context)
+    shown = [paint.place(place)]
+    numbers = range(begin, min(place.line + context, len(lines)) + 1) if lines else range(0)
+    for number, text in zip(numbers, paint.code([lines[n - 1] for n in numbers]), strict=True):
+        shown.append(paint.line(number, text, number == place.line))
+        if number == place.line:
+            shown += place.underline(lines[number - 1].rstrip())
+    return "\n".join(shown)
+
+
+def _source(place: Place) -> list[str]:
+    """Return a file's lines; none where there is no file, or where it is huge."""
+    file = place.file
+    if file not in linecache.cache:
+        try:
+            if Path(file).stat().st_size > _SOURCE_BYTES:
+                return []
+        except OSError:
+            return []
+    lines = linecache.getlines(file, place.frame.f_globals)
+    return lines if place.line <= len(lines) else []
+
+
+def _indented(text: str) -> str:
+    return "\n".join(f"    {line}" for line in text.splitlines())
+
+
+def _shortened(text: str) -> str:
+    if len(text) <= _TEXT:
+        return text
+    half = _TEXT // 2
+    return (
+        f"{text[:half]}\n[... {len(text) - 2 * half:,} characters are left out ...]\n{text[-half:]}"
+    )
+
+
+class Texts:
+    """Makes texts by a user's code, in a time limit for all of them together."""
+
+    def __init__(self) -> None:
+        self._until = time.monotonic() + _TEXT_S
+
+    def of(self, value: object) -> str:
+        """Return ``str(value)``, cut where it is long."""
+        return self.make(partial(str, value))
+
+    def of_error(self, error: BaseException) -> str:
+        """Return an error's message; at once, where only Python's own code makes it."""
+        if type(error).__str__ in _PLAIN and all(type(value) is str for value in error.args):
+            return _shortened(str(error))
+        return self.of(error)
+
+    def make(self, make: Callable[[], str]) -> str:
+        """Return what `make` returns; where it raises or takes long, say so."""
+        made: list[str] = []
+
+        def follow() -> None:
+            try:
+                made.append(_shortened(make()))
+            except BaseException as error:  # noqa: BLE001 - a user's __str__ may raise anything
+                made.append(f"<its text cannot be made: {type(error).__name__}>")
+
+        left_s = self._until - time.monotonic()
+        if left_s > 0:
+            thread = threading.Thread(target=follow, name="workbench-error-text", daemon=True)
+            thread.start()
+            thread.join(left_s)
+        return made[0] if made else f"<its text was not made within {_TEXT_S:g} s>"
