@@ -309,12 +309,22 @@ def test_folders_that_nobody_could_remove(folders):
         assert within(5, lambda: not rank.is_running() or rank.status() == "zombie")
     assert folder.exists()
     long_ago = time.time() - 600
-    os.utime(folder, (long_ago, long_ago))
+    os.utime(folder / "lock", (long_ago, long_ago))
     with wb.Cluster(n=1) as used:
         assert not folder.exists()
         (other,) = folders()
-        os.utime(other, (long_ago, long_ago))
+        os.utime(other / "lock", (long_ago, long_ago))
         with wb.Cluster(n=1):
             assert other.exists()
         assert quiet(used, "1").values == {0: 1}
     assert not folders()
+
+
+def test_a_folder_of_another_version_stays(folders, tmp_path):
+    """A folder without a lock may be in use by an agent that makes none."""
+    strange = tmp_path / "workbench-rank-strange"
+    strange.mkdir()
+    long_ago = time.time() - 600
+    os.utime(strange, (long_ago, long_ago))
+    with wb.Cluster(n=1):
+        assert strange.exists()
