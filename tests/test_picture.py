@@ -162,7 +162,7 @@ class TestFigure:
     def test_no_rows_is_said(self):
         """An empty figure would look like a run without cost."""
         pd = pytest.importorskip("pandas")
-        with pytest.raises(UsageError, match="without a row"):
+        with pytest.raises(UsageError, match="no iteration"):
             iteration_figure(pd.DataFrame())
 
 

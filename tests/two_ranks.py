@@ -9,11 +9,12 @@ from workbench.horovod_build.command import end_group
 
 # Two ranks on one host, each running the code that the third argument is.
 LAUNCH = """
-import os, subprocess, sys
+import contextlib, os, subprocess, sys
 from workbench.cluster.ring import Rendezvous, assign
 
 address, interface, code = sys.argv[1:]
-with Rendezvous(assign(["here", "here"]), address) as ring:
+with contextlib.closing(Rendezvous(assign(["here", "here"]), address)) as ring:
+    ring.start()
     ranks = [
         subprocess.Popen(
             [sys.executable, "-c", code],

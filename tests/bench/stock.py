@@ -1,5 +1,7 @@
 """What a user of stock ipyparallel writes to make a ring of its engines."""
 
+import contextlib
+
 
 def form_ring(client, names, interface, address="127.0.0.1"):
     """Import torch and Horovod on all engines, init, and wait for a collective.
@@ -12,7 +14,8 @@ def form_ring(client, names, interface, address="127.0.0.1"):
     view.block = True
     view.execute("import torch")
     view.execute("import horovod.torch as hvd")
-    with ring.Rendezvous(ring.assign(names), address) as rendezvous:
+    with contextlib.closing(ring.Rendezvous(ring.assign(names), address)) as rendezvous:
+        rendezvous.start()
         view.execute("import os")
         pending = []
         for rank, engine in enumerate(client.ids):
