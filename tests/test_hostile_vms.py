@@ -67,7 +67,10 @@ def test_answers_of_a_vm_as_text():
     snapshot["host"]["hostname"] = {"unknown": ESCAPES}
     snapshot["gpus"][0]["driver_version"] = {"unknown": ESCAPES}
     found = Survey(
-        Preflight([{"VM": ESCAPES, "driver": ESCAPES}], [Problem(ESCAPES, True, ESCAPES, ESCAPES)]),
+        Preflight(
+            [{"VM": ESCAPES, "driver": ESCAPES}],
+            [Problem(ESCAPES, True, ESCAPES, ESCAPES, "error")],
+        ),
         {"vm1": Snapshot.from_plain(snapshot)},
     )
     assert controls(repr(SurveyView(found))) == set()

@@ -156,7 +156,7 @@ def test_there_is_none_or_there_are_several(attach):
     with pytest.raises(NoCluster, match=r"Cannot attach to a cluster: .* none runs"):
         attach()
     (first, _), (second, _) = kernel("", "n=1, keep=60"), kernel("", "n=1, keep=60")
-    with pytest.raises(UsageError, match="name one of"):
+    with pytest.raises(UsageError, match="Name one of"):
         attach()
     with pytest.raises(NoCluster, match="Cannot attach to cluster 'other'"):
         attach("other")
