@@ -138,8 +138,11 @@ def test_whatever_a_rank_waits_in_it_is_freed(cluster, wait):
 
 def test_ranks_that_wait_for_one_that_has_ended_are_freed(cluster):
     """Unequal loops: one rank ends its cell, the other waits for it and would for ever."""
-    with pytest.raises(RanksFailed, match="HorovodInternalError"):
+    with pytest.raises(RanksFailed, match="rank 0 ended the cell while rank 1 waits") as raised:
         quiet(cluster, "import torch\nif rank: hvd.allreduce(torch.ones(1))", timeout=30)
+    assert {rank: error.name for rank, error in raised.value.errors.items()} == {
+        1: "HorovodInternalError"
+    }
     assert quiet(cluster, "float(hvd.allreduce(torch.ones(1), op=hvd.Sum))").values == {0: 2, 1: 2}
 
 

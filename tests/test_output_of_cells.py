@@ -50,6 +50,7 @@ for epoch in range(3):
 def test_figures_keep_their_places(notebook):
     """Displays are part of the order; equal ones of late ranks are one."""
     cell = notebook.run("""%%distributed
+import time
 from IPython.display import HTML, display
 time.sleep(rank * 0.3)
 print("before")
@@ -121,6 +122,7 @@ def test_a_flood_stays_out_of_the_notebook(notebook):
 def test_a_flood_on_both_streams_and_long_lines(notebook):
     """Streams that alternate, and a line without end, are bounded as well."""
     cell = notebook.run("""%%distributed
+import sys
 for at in range(20_000):
     print('out', at)
     print('err', at, file=sys.stderr)
@@ -133,7 +135,10 @@ print('x' * 5_000_000)
 
 def test_a_flood_of_figures(notebook):
     """Figures beyond a hundred are counted, not sent."""
-    cell = notebook.run("%%distributed --ranks 0\nfor at in range(300): display(HTML(f'{at}'))")
+    cell = notebook.run(
+        "%%distributed --ranks 0\nfrom IPython.display import HTML, display\n"
+        "for at in range(300): display(HTML(f'{at}'))"
+    )
     shown = [output for output in cell.outputs if output.output_type == "display_data"]
     assert len(shown) == 100
     assert "not shown" in text_of(cell)
