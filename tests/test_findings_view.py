@@ -141,7 +141,7 @@ def test_file_with_a_blank_in_its_name(magics, files):
 
 def test_files_or_vms(magics, files):
     """Files and `--hosts` at once is a question that has no answer."""
-    with pytest.raises(ValueError, match="not both"):
+    with pytest.raises(ValueError, match="one or the other"):
         magics.doctor(f"{files}/good.json --hosts vm1")
 
 

@@ -98,7 +98,7 @@ def test_operations_reach_the_key(tools):
 
 def test_asking_for_nccl_without_cuda_says_what_was_found():
     """--with nccl beside a PyTorch without CUDA is an error that says so."""
-    with pytest.raises(BuildFailed, match=r"--with nccl .* 2\.13\.0\+cpu is built without CUDA"):
+    with pytest.raises(BuildFailed, match=r"--with nccl: .* 2\.13\.0\+cpu is built without CUDA"):
         choose(CPU_TORCH, wanted=["nccl"])
 
 
@@ -142,7 +142,7 @@ def test_nccl_is_taken_from_beside_pytorch(tmp_path):
 
 @pytest.mark.parametrize(
     ("wanted", "unwanted", "told"),
-    [([], ["gloo"], "always"), (["mpi"], ["mpi"], "both"), (["ccl"], [], "gloo, nccl, mpi")],
+    [([], ["gloo"], "always"), (["mpi"], ["mpi"], "exclude each other"), (["ccl"], [], "gloo, nccl, mpi")],
 )
 def test_senseless_choices_are_refused(wanted, unwanted, told):
     """A choice that cannot mean anything is refused with what could be chosen."""

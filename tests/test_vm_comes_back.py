@@ -69,7 +69,7 @@ def test_a_resize_uses_its_slots_again(lost):
     machines, cluster = lost
     cluster.resize()
     assert [info.vm for info in cluster.ranks] == ["vm1", "vm3"]
-    with pytest.raises(UsageError, match=r"3 ranks .* have 2 slots"):
+    with pytest.raises(UsageError, match=r"3 ranks: .* have 2 slots"):
         cluster.resize(3)
     assert cluster.state == "ready"
     machines.mend("vm2")
