@@ -52,6 +52,9 @@ def run(
                 interrupts.begin_to_end()
                 raised = caught.error or done.error_before_exec or done.error_in_exec
                 error = None if raised is None else _content(shell, raised)
+                # the error's own frames lead back to these: in such a circle its tensors and a
+                # DataLoader's workers wait for the garbage collector, which joins each for 5 s
+                done.error_before_exec = done.error_in_exec = caught.error = raised = None
         except KeyboardInterrupt:  # around the code, or while its error is described
             error = _INTERRUPTED
     interrupts.begin_to_end()
