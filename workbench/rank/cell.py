@@ -166,7 +166,7 @@ class _Caught:
 def _ends_with_semicolon(source: str) -> bool:
     """Whether the value of a cell is not to be shown; what magics and shells read is no Python."""
     try:
-        return DisplayHook.semicolon_at_end_of_expression(source)
+        return bool(DisplayHook.semicolon_at_end_of_expression(source))
     except (SyntaxError, tokenize.TokenError):
         return False
 
