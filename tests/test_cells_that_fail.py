@@ -36,6 +36,33 @@ def test_a_syntax_error_is_an_error(cluster):
         quiet(cluster, "for for")
 
 
+def test_a_failed_cell_keeps_nothing_once_another_fails(cluster):
+    """Only the last error keeps its frames, as `%debug` needs them: no tensors pile up."""
+    quiet(
+        cluster,
+        "import gc, weakref\ngc.disable()\nheld = weakref.WeakSet()\nclass Activations: pass\n"
+        "def fail():\n  activations = Activations()\n  held.add(activations)\n  1 / 0",
+    )
+    for _ in range(3):
+        with pytest.raises(RanksFailed):
+            quiet(cluster, "fail()")
+    assert quiet(cluster, "count = len(held)\ngc.enable()\ncount").values == {0: 1, 1: 1}
+
+
+def test_the_workers_of_a_loader_that_failed_end_with_the_next_error(cluster):
+    """And at once: the garbage collector would wait 5 s for each, in the middle of a training."""
+    load = (
+        "from torch.utils.data import DataLoader\nimport psutil\n"
+        "def epoch():\n"
+        "  batches = iter(DataLoader(range(100), num_workers=1))\n  next(batches)\n  1 / 0\n"
+        "epoch()"
+    )
+    for source in (load, "1/0"):
+        with pytest.raises(RanksFailed):
+            quiet(cluster, source)
+    assert quiet(cluster, "len(psutil.Process().children())").values == {0: 0, 1: 0}
+
+
 def test_a_rank_that_fails_frees_the_others(cluster):
     """One rank raises while the other waits in a collective: it is freed, and all goes on."""
     source = "import torch\nif rank == 1: raise ValueError('boom')\nhvd.allreduce(torch.ones(2))"

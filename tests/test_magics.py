@@ -146,6 +146,7 @@ def test_ranks_out_and_timeout(started):
     [
         ("%%distributed --ranks 7\n1", "numbered 0-1"),
         ("%%distributed --out 1x\n1", "not a valid Python name"),
+        ("%%distributed --out class\n1", "not a valid Python name"),
         ("%%distributed --timeout -1\n1", "above 0"),
         ("%%distributed --bogus\n1", "--bogus"),
         ("%cluster dance", "dance"),

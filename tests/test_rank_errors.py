@@ -122,6 +122,33 @@ def test_an_error_is_told_soon_and_briefly(cluster, source, says):
         assert "Cell line" in plain(error.traceback)
 
 
+@pytest.mark.parametrize(
+    "source", ["for for", "print('a'", "if True:\n  x = 1\n y = 2", 'x = """', "'open"]
+)
+def test_what_is_no_python_is_shown_without_anybodys_frames(cluster, source):
+    """The line and what is wrong with it; neither the compiler's frames nor those of the rank."""
+    error, _, text = failing(cluster, source)
+    assert error.name in ("SyntaxError", "IndentationError", "_IncompleteInputError")
+    assert "workbench" not in text
+    assert "IPython" not in text
+    assert plain(error.traceback).count("File ") == 1
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "!echo 'a (open' ; echo [b",
+        "%%bash\necho 'a (b [c {{d'",
+        "%%writefile {path}\na (text {{ of any kind\n  and\n any indent",
+        "%%html\n<b>it's (open</b>",
+    ],
+    ids=["shell", "bash", "file", "html"],
+)
+def test_a_cell_that_is_no_python_runs(cluster, source, tmp_path):
+    """What a magic or the shell reads needs no balanced brackets and no indentation."""
+    quiet(cluster, source.format(path=tmp_path / "text"))
+
+
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="there are no groups before Python 3.11")
 def test_a_group_of_errors_is_an_error(cluster):
     """IPython only prints it: the cell had no error at all."""

@@ -12,6 +12,7 @@ from timers import within
 
 import workbench as wb
 from workbench.cluster import TextSink
+from workbench.cluster.stopping import Stopping
 from workbench.errors import CellInterrupted, CellTimeout, ClusterStopped
 
 ASK = "import torch\nkept, float(hvd.allreduce(torch.ones(1), op=hvd.Sum))"
@@ -137,6 +138,17 @@ def test_code_that_catches_the_interrupt(kept):
     assert within(12, lambda: kept.state == "ready"), kept.message
     assert usable(kept)
     assert quiet(kept, "globals().pop('caught', None)").values[1] is True
+
+
+def test_what_several_ranks_do_is_said_in_the_plural():
+    """`rank 1 has`, but `ranks 0-1 have`."""
+    stopping = Stopping(lambda rank, message: None)
+    for rank in (0, 1, 2):
+        stage = "pending" if rank == 2 else "raised"
+        stopping.answer(rank, {"stage": stage, "raised_s": 1.0, "stack": "line 1"})
+    assert stopping.outcome([0, 1]) == "ranks 0-1 have caught the interrupt and go on"
+    assert stopping.outcome([1]) == "rank 1 has caught the interrupt and goes on"
+    assert stopping.outcome([2]).startswith("rank 2 did not react: it is in code")
 
 
 def test_a_time_limit_and_code_that_catches_the_interrupt(kept):

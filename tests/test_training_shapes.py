@@ -155,6 +155,54 @@ for _ in range(5):
     check(frame(), 5)
 
 
+@pytest.mark.parametrize(
+    "gradients",
+    [
+        "torch.autograd.grad(loss_of(), parameters)",
+        "torch.func.grad(functional)(dict(model.named_parameters())).values()",
+    ],
+    ids=["autograd", "func"],
+)
+def test_gradients_that_the_script_asks_for(fresh, gradients):
+    """A loop without any backward(): iterations all the same, with a backward in them."""
+    cluster, frame = fresh
+    cluster.run(
+        MODEL
+        + f"""
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+parameters = list(model.parameters())
+def functional(held):
+    return torch.func.functional_call(model, held, inputs).sum()
+for _ in range(5):
+    gradients = {gradients}
+    for number, (parameter, gradient) in enumerate(zip(parameters, gradients)):
+        parameter.grad = hvd.allreduce(gradient, name=str(number))
+    optimizer.step()
+"""
+    )
+    table = frame()
+    check(table, 5)
+    assert (table["backward_us"] > 0).all()
+
+
+def test_a_gradient_penalty_is_a_part_of_its_iteration(fresh):
+    """`autograd.grad` within a forward whose backward follows: one iteration, as without it."""
+    cluster, frame = fresh
+    cluster.run(
+        MODEL
+        + """
+optimizer = distributed(model)
+for _ in range(5):
+    optimizer.zero_grad()
+    given = torch.ones(8, 32, requires_grad=True)
+    (slope,) = torch.autograd.grad(model(given).sum(), given, create_graph=True)
+    (loss_of() + slope.norm()).backward()
+    optimizer.step()
+"""
+    )
+    check(frame(), 5)
+
+
 def test_explicit_synchronize_and_clipping(fresh):
     """A synchronize before the step is the iteration's exposed communication, clipping is not."""
     cluster, frame = fresh

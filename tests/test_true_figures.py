@@ -473,6 +473,19 @@ def test_a_rank_that_is_late_for_no_reason_of_its_own_is_said_in_words():
     assert "none of its phases" in evidence
 
 
+def test_nobody_waits_for_a_rank_that_is_late_while_the_others_compute(trained):
+    """Rank 0 is 50 ms behind rank 1, and its gradients come while rank 1 sleeps before its step."""
+    _, rows = trained("""
+m = net(); optimizer = distributed(m)
+for number in range(30):
+    optimizer.zero_grad(); loss = m(inputs).sum()
+    if number == 1 and rank == 0: time.sleep(0.05)
+    loss.backward(); time.sleep(0.06); optimizer.step()
+""")
+    for name, cause in causes(rows).items():
+        assert not name.startswith("waiting") or cause.saving_us < 20_000, cause
+
+
 LOADING = """
 class Items(Dataset):
     def __init__(self, count, pause): self.count, self.pause = count, pause

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
+from keyword import iskeyword
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
@@ -94,7 +95,7 @@ class WorkbenchMagics(Magics):
         from workbench.cluster import registry
 
         cluster = registry.required()
-        if args.out and not args.out.isidentifier():
+        if args.out and (not args.out.isidentifier() or iskeyword(args.out)):
             raise UsageError(f"--out {args.out}: not a valid Python name. Name it e.g. result.")
         result: object
         if args.noblock:

@@ -20,14 +20,18 @@ _ASK_S = 0.25
 _FRESH_S = 2.0
 _TELL_S = 3.0
 _PATIENCE_S = {"pending": PENDING_S, "ending": ENDING_S, "": ENDING_S}
-_SILENT = "did not react and still runs it"
+_SILENT = ("did not react and still runs it", "did not react and still run it")
 _DOES = {
-    "ignored": "did not react, for the cell has replaced the handler of SIGINT",
-    "raised": "has caught the interrupt and goes on",
-    "pending": "did not react: it is in code that cannot be interrupted",
-    "ending": "is making its error or value ready",
-    "": "is about to end it",
+    "ignored": ("did not react, for the cell has replaced the handler of SIGINT",) * 2,
+    "raised": ("has caught the interrupt and goes on", "have caught the interrupt and go on"),
+    "pending": (
+        "did not react: it is in code that cannot be interrupted",
+        "did not react: they are in code that cannot be interrupted",
+    ),
+    "ending": ("is making its error or value ready", "are making their errors or values ready"),
+    "": ("is about to end it", "are about to end it"),
 }
+"""What a rank does, and what several do."""
 
 
 @dataclass(frozen=True)
@@ -86,11 +90,11 @@ class Stopping:
 
     def outcome(self, unfinished: Iterable[int]) -> str:
         """Return what the ranks that have not ended do, each thing once."""
-        groups: dict[str, list[int]] = {}
+        groups: dict[tuple[str, str], list[int]] = {}
         for rank in sorted(unfinished):
             groups.setdefault(self._does(rank), []).append(rank)
         return "; ".join(
-            f"rank{'s' if len(ranks) > 1 else ''} {ranks_text(ranks)} {does}"
+            f"rank{'s' if len(ranks) > 1 else ''} {ranks_text(ranks)} {does[len(ranks) > 1]}"
             for does, ranks in groups.items()
         )
 
@@ -110,7 +114,7 @@ class Stopping:
             return answer.raised_s < GRACE_S
         return self.age_s < _PATIENCE_S.get(answer.stage, GRACE_S)
 
-    def _does(self, rank: int) -> str:
+    def _does(self, rank: int) -> tuple[str, str]:
         answer = self._fresh(rank)
         return _SILENT if answer is None else _DOES.get(answer.stage, _SILENT)
 

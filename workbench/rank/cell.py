@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import pickle
 import sys
+import tokenize
 import traceback
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
@@ -51,7 +52,14 @@ def run(
                 done = shell.run_cell(source, store_history=False)
                 interrupts.begin_to_end()
                 raised = caught.error or done.error_before_exec or done.error_in_exec
+                if isinstance(done.error_before_exec, SyntaxError):
+                    # neither the compiler's frames nor a file's name that holds the process
+                    done.error_before_exec.__traceback__ = None
+                    done.error_before_exec.filename = "Cell"
                 error = None if raised is None else _content(shell, raised)
+                # the error's own frames lead back to these: in such a circle its tensors and a
+                # DataLoader's workers wait for the garbage collector, which joins each for 5 s
+                done.error_before_exec = done.error_in_exec = caught.error = raised = None
         except KeyboardInterrupt:  # around the code, or while its error is described
             error = _INTERRUPTED
     interrupts.begin_to_end()
@@ -109,7 +117,7 @@ class _Caught:
 
     def __init__(self, shell: Any, source: str, channel: OutputChannel) -> None:
         self._shell = shell
-        self._quiet = DisplayHook.semicolon_at_end_of_expression(source)
+        self._source = source
         self._channel = channel
         self.value: Any = None
         self.error: BaseException | None = None
@@ -139,7 +147,7 @@ class _Caught:
             return
         self._shell.user_ns["_"] = value
         self.value = value
-        if not self._quiet:
+        if not _ends_with_semicolon(self._source):
             self._channel.show(*self._shell.display_formatter.format(value))
 
     def _show_error(self, given: Any = None, *_: Any, **__: Any) -> None:
@@ -153,6 +161,14 @@ class _Caught:
         last: BaseException | None = getattr(sys, "last_value", None)
         if last is not None:
             sys.stderr.write(tracebacks.describe(self._shell, last)[1] + "\n")
+
+
+def _ends_with_semicolon(source: str) -> bool:
+    """Whether the value of a cell is not to be shown; what magics and shells read is no Python."""
+    try:
+        return bool(DisplayHook.semicolon_at_end_of_expression(source))
+    except (SyntaxError, tokenize.TokenError):
+        return False
 
 
 def _run_coroutine(coroutine: Coroutine[Any, Any, Any]) -> Any:

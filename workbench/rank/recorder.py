@@ -206,6 +206,24 @@ class Recorder:
             self._buckets.clear()
             self._clock.backward_ended(perf_counter_ns())
 
+    def gradients_begin(self, *, goes_on: bool) -> None:
+        """``torch.autograd.grad`` was called: a backward, whose gradients the script gets itself.
+
+        The forward `goes_on` behind it where a graph of the gradients is kept, for a penalty.
+        """
+        if self._backwards or not goes_on:
+            self.backward_begins()
+        else:
+            self._trained = True
+            self._clock.push(Phase.BACKWARD, perf_counter_ns())
+
+    def gradients_end(self, *, goes_on: bool) -> None:
+        """``torch.autograd.grad`` returned or raised."""
+        if self._backwards:
+            self.backward_ends()
+        elif goes_on:
+            self._clock.pop(perf_counter_ns())
+
     def step_begins(self, optimizer: int) -> None:
         """A step hook fired; Horovod's optimizers fire twice, one within the other."""
         if self._backwards:

@@ -57,6 +57,7 @@ class TorchHooks:
         ]
         self._patches.replace(Optimizer, "__init__", self._new_optimizer)
         self._patches.replace(torch.autograd, "backward", self._backward)
+        self._patches.replace(torch.autograd, "grad", self._grad)
         self._patches.replace(Optimizer, "zero_grad", self._zero_grad)
         self._patches.replace(dataloader._BaseDataLoaderIter, "__next__", self._next)
         if self._copies:
@@ -111,6 +112,21 @@ class TorchHooks:
                 recorder.backward_ends()
 
         return backward
+
+    def _grad(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        recorder = self._recorder
+
+        def grad(*args: Any, **kwargs: Any) -> Any:
+            if torch.compiler.is_compiling():
+                return original(*args, **kwargs)
+            goes_on = bool(kwargs.get("create_graph") or args[4:5] == (True,))
+            recorder.gradients_begin(goes_on=goes_on)
+            try:
+                return original(*args, **kwargs)
+            finally:
+                recorder.gradients_end(goes_on=goes_on)
+
+        return grad
 
     def _zero_grad(self, original: Callable[..., None]) -> Callable[..., None]:
         recorder = self._recorder

@@ -86,7 +86,8 @@ class Straggler:
         ``"one iteration"``, ``"always"``, or ``"from 10 to 29"``.
     late_us
         How much later than the median of the others it was ready for its last
-        collective; less than the excess where that ran beside communication.
+        collective, as far as one of them waited for it; less than the excess
+        where that ran beside communication.
     uncertainty_us
         How far `late_us` may be off by the clocks; NaN where it was told
         without them.
@@ -114,7 +115,11 @@ class _Ring:
             self.warm[:] = True
         self.iteration_us = np.median(rows["iteration_ns"], axis=1) / 1e3
         self.usual_us = float(np.median(self.iteration_us[self.warm]))
+        waits = found.late_us.max(axis=1, keepdims=True) - found.late_us
+        waits = np.minimum(waits, rows["exposed_ns"] / 1e3)
         self.late = behind(found.late_us)
+        # what a rank is late while the others compute costs nothing
+        self.waited_for = np.minimum(self.late, waits.max(axis=1, keepdims=True))
         self.longer = {
             phase: behind(rows[f"{phase}_ns"] / 1e3)
             for phase in _KINDS
@@ -131,10 +136,10 @@ class _Ring:
 
     def late_for(self, phase: str, places: npt.NDArray[np.intp], column: int) -> float:
         """Return how late a rank is in the iterations that a phase of `places` delays."""
-        late = float(np.median(self.late[places, column]))
+        late = float(np.median(self.waited_for[places, column]))
         after = places[places + 1 < len(self.late)] + 1
         if phase in _AFTER and len(after):
-            late = max(late, float(np.median(self.late[after, column])))
+            late = max(late, float(np.median(self.waited_for[after, column])))
         return late
 
 
@@ -207,7 +212,8 @@ def _confirmed(ring: _Ring, phase: str, places: npt.NDArray[np.intp], column: in
     """Whether the others waited for the phase, or, for none, that no phase explains the wait."""
     if phase == UNKNOWN:
         own = sum(_median(longer, places, column) for longer in ring.longer.values())
-        return own < CONFIRMED * _median(ring.late, places, column)
+        late = _median(ring.late, places, column)
+        return own < CONFIRMED * late <= ring.late_for(phase, places, column)
     late = ring.late_for(phase, places, column)
     length = max(one for one in noise.LENGTHS if one <= len(places))
     if late < CLEAR * noise.noise(ring.late[ring.warm], length)[column]:
