@@ -10,8 +10,10 @@ import psutil
 import pytest
 
 import workbench as wb
+from workbench.cluster import TextSink
 from workbench.cluster.child import Piped
 from workbench.cluster.turns import Turns
+from workbench.errors import CellInterrupted
 
 AGENT, CONTROLLER = "workbench.rank.agent", "workbench.cluster.controller"
 
@@ -54,7 +56,7 @@ def test_an_interrupt_while_it_waits_leaves_no_turn_behind():
     for _ in range(20):
         timer = threading.Timer(0.02, os.kill, (os.getpid(), signal.SIGINT))
         timer.start()
-        with pytest.raises(KeyboardInterrupt), turns.held():
+        with pytest.raises(CellInterrupted, match="queued before"), turns.held():
             pytest.fail("its turn has not come")
         timer.join()
     go_on.set()
@@ -77,3 +79,29 @@ def test_a_cluster_with_a_stopped_process_can_be_stopped(module):
     cluster.stop()
     assert time.monotonic() - began < 20
     assert not psutil.pid_exists(pid)
+
+
+@pytest.mark.parametrize(
+    ("call", "what"),
+    [
+        (lambda cluster: cluster.run("1"), "this cell"),
+        (lambda cluster: cluster.restart([1]), "starting rank 1"),
+        (lambda cluster: cluster["x"], "pull x"),
+    ],
+    ids=["a cell", "a restart", "a pull"],
+)
+def test_what_waits_for_a_background_cell_says_so_and_can_be_interrupted(call, what, capsys):
+    """The line comes after a second; the interrupt ends the wait, and nothing else."""
+    main = threading.main_thread().ident
+    with wb.Cluster(n=2) as cluster:
+        running = cluster.run_in_background("import time; time.sleep(4); 'done'", sink=TextSink())
+        timer = threading.Timer(2.0, signal.pthread_kill, (main, signal.SIGINT))
+        timer.start()
+        with pytest.raises(CellInterrupted, match=f"{what}.*interrupted while it waited"):
+            call(cluster)
+        timer.join()
+        said = capsys.readouterr().out
+        assert what in said
+        assert "waiting for the cells that were queued before" in said
+        assert running.result(30).values == {0: "done", 1: "done"}
+        assert cluster.run("1", sink=TextSink()).values == {0: 1, 1: 1}

@@ -142,7 +142,11 @@ def test_nccl_is_taken_from_beside_pytorch(tmp_path):
 
 @pytest.mark.parametrize(
     ("wanted", "unwanted", "told"),
-    [([], ["gloo"], "always"), (["mpi"], ["mpi"], "exclude each other"), (["ccl"], [], "gloo, nccl, mpi")],
+    [
+        ([], ["gloo"], "always"),
+        (["mpi"], ["mpi"], "exclude each other"),
+        (["ccl"], [], "gloo, nccl, mpi"),
+    ],
 )
 def test_senseless_choices_are_refused(wanted, unwanted, told):
     """A choice that cannot mean anything is refused with what could be chosen."""

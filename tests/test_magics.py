@@ -29,13 +29,19 @@ class Notebook:
             kind, content = message["msg_type"], message["content"]
             if kind == "status" and content["execution_state"] == "idle":
                 return
-            if kind in {"stream", "display_data", "execute_result", "error"}:
+            if kind in {"stream", "display_data", "execute_result", "error", "clear_output"}:
                 yield time.monotonic(), kind, content
 
     def run(self, source):
         """Run a cell: its stream text, its displays' bundles, and its error's lines or None."""
         text, bundles, error = "", [], None
+        cleared = False
         for _, kind, content in self.outputs(self.send(source)):
+            if kind == "clear_output":  # with the next output, as a front end does
+                cleared = True
+                continue
+            if cleared:
+                text, bundles, cleared = "", [], False
             if kind == "stream":
                 text += content["text"]
             elif kind == "error":

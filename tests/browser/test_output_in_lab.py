@@ -38,6 +38,8 @@ def notebook(new_lab, server):
 
 def test_lines_are_in_their_final_order(notebook):
     """Ranks half a second apart: the page shows each common line once when the cell has ended."""
+    notebook.cells.nth(1).scroll_into_view_if_needed()  # cells out of sight are not drawn
+    expect(notebook.output(1)).to_contain_text("[rank 1] 1")
     lines = notebook.output(1).inner_text().split("\n")
     assert [line for line in lines if line.strip()] == [
         *(

@@ -65,9 +65,15 @@ class Cells:
         """Count on from numbers above those that an earlier kernel has given."""
         self._numbers = itertools.count(int(time.time()))
 
-    def between(self) -> AbstractContextManager[None]:
-        """Wait until the cells that were asked for before have ended; others wait meanwhile."""
-        return self._turns.held()
+    def between(self, what: str = "") -> AbstractContextManager[None]:
+        """Wait until the cells that were queued before have ended; others wait meanwhile.
+
+        Parameters
+        ----------
+        what
+            What waits, for the user; see `Turns.held`.
+        """
+        return self._turns.held(what=what)
 
     def queue(
         self,
@@ -97,7 +103,7 @@ class Cells:
         ticket = self._turns.ticket() if ahead else None
 
         def follow() -> RunResult:
-            with self._turns.held(ticket):
+            with self._turns.held(ticket, "" if ahead else "this cell"):
                 return self._follow(run, source)
 
         return follow

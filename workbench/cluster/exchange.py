@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -15,9 +14,6 @@ from workbench.cluster.running import Running
 from workbench.cluster.transfer import Transfer
 from workbench.errors import UsageError
 from workbench.wire import values
-
-_WAITS_S = 1.0
-"""A push or pull that waits longer for the cells before it says so."""
 
 
 class Exchange:
@@ -71,10 +67,7 @@ class Exchange:
         """Wait for the cells that were queued before, and keep the next ones waiting."""
         condition = self._condition
         condition.whole()
-        with _said_after(_WAITS_S, f"{what}: waiting for the cells that were queued before\n"):
-            turn = self._cells.between()
-            turn.__enter__()
-        try:
+        with self._cells.between(what):
             running = condition.whole()
             condition.set("running", what)
             self._idle.used()
@@ -83,8 +76,6 @@ class Exchange:
             finally:
                 self._idle.used()
                 self._settle()
-        finally:
-            turn.__exit__(None, None, None)
 
     def _settle(self) -> None:
         condition = self._condition
@@ -113,22 +104,3 @@ def _load(
 
 def _told(names: dict[str, Any] | list[str]) -> str:
     return " ".join(names)
-
-
-@contextmanager
-def _said_after(seconds: float, text: str) -> Iterator[None]:
-    """Print a text where the body takes longer."""
-    from contextvars import copy_context
-
-    def say() -> None:
-        sys.stdout.write(text)
-        sys.stdout.flush()
-
-    # the copied context is how ipykernel knows which cell's output this is
-    timer = threading.Timer(seconds, copy_context().run, (say,))
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()

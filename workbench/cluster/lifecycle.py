@@ -128,7 +128,7 @@ class Lifecycle:
             What is done, in words.
         """
         condition = self._condition
-        with self.cells.between():
+        with self.cells.between(message):
             running, before = condition.running, (condition.state, condition.message)
             if running is None or condition.state not in {"ready", "failed"}:
                 raise ClusterStopped(

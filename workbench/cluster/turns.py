@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from workbench.cluster.background import interrupts_later
+from workbench.errors import CellInterrupted
+
+_NOTICE_S = 1.0
 
 
 class Turns:
@@ -25,23 +29,45 @@ class Turns:
         return ticket
 
     @contextmanager
-    def held(self, ticket: object | None = None) -> Iterator[None]:
+    def held(self, ticket: object | None = None, what: str = "") -> Iterator[None]:
         """Wait for the ticket's turn, and give it up at the end; an interrupt gives it up too.
 
         Parameters
         ----------
         ticket
             A new one by default: no interrupt can come between its making and here.
+        what
+            What waits, for the line that says so after a second; empty for none.
+
+        Raises
+        ------
+        CellInterrupted
+            The user interrupted while it waited.
         """
         own = object() if ticket is None else ticket
         try:
             with self._moved:
                 if ticket is None:
                     self._waiting.append(own)
-                self._moved.wait_for(lambda: self._waiting[0] is own)
+                self._wait(own, what)
             yield
         finally:
             with interrupts_later(), self._moved:  # a ticket left behind would block all others
                 if own in self._waiting:
                     self._waiting.remove(own)
                 self._moved.notify_all()
+
+    def _wait(self, own: object, what: str) -> None:
+        def is_first() -> bool:
+            return self._waiting[0] is own
+
+        try:
+            if what and not self._moved.wait_for(is_first, _NOTICE_S):
+                sys.stdout.write(f"{what}: waiting for the cells that were queued before.\n")
+                sys.stdout.flush()
+            self._moved.wait_for(is_first)
+        except KeyboardInterrupt:
+            raise CellInterrupted(
+                f"{what or 'a cell'}: interrupted while it waited for the cells that were queued "
+                "before, which go on. Wait for them, or end them with %cluster stop."
+            ) from None

@@ -26,7 +26,8 @@ LEAST_SHARE = 0.05
 CONFIRMED = 0.5
 """...it is this share of what the others wait for, and they wait for this share of it..."""
 CONTENDED = 0.2
-"""...or for this share of it, where their waiting alone is `LEAST_SHARE` of the iteration..."""
+"""...or for this share of it, where their waiting alone is `LEAST_SHARE` of the iteration, for at
+least half of the run: what else uses the cores delays a rank for a short stretch..."""
 CLEAR = 1.5
 """...which is so many times the noise of being late."""
 LINK_TIMES = 2.0
@@ -220,7 +221,8 @@ def _confirmed(ring: _Ring, phase: str, places: npt.NDArray[np.intp], column: in
         return False
     excess = _median(ring.longer[phase], places, column)
     least = LEAST_SHARE * float(np.median(ring.iteration_us[places]))
-    share = CONTENDED if late >= least else CONFIRMED
+    lasting = 2 * len(places) >= ring.warm.sum()
+    share = CONTENDED if lasting and late >= least else CONFIRMED
     return late >= share * excess and excess >= CONFIRMED * late
 
 
