@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,14 +20,22 @@ _ASK_S = 0.25
 _FRESH_S = 2.0
 _TELL_S = 3.0
 _PATIENCE_S = {"pending": PENDING_S, "ending": ENDING_S, "": ENDING_S}
-_SILENT = "did not react and still runs it"
+_SILENT = ("did not react and still runs it", "did not react and still run it")
 _DOES = {
-    "ignored": "did not react, for the cell has replaced the handler of SIGINT",
-    "raised": "has caught the interrupt and goes on",
-    "pending": "did not react: it is in code that cannot be interrupted",
-    "ending": "is making its error or value ready",
-    "": "is about to end it",
+    "ignored": ("did not react, for the cell has replaced the handler of SIGINT",) * 2,
+    "raised": ("has caught the interrupt and goes on", "have caught the interrupt and go on"),
+    "pending": (
+        "did not react: it is in code that cannot be interrupted",
+        "did not react: they are in code that cannot be interrupted",
+    ),
+    "ending": ("is making its error or value ready", "are making their error or value ready"),
+    "": ("is about to end it", "are about to end it"),
 }
+"""What a rank does, and what several do."""
+_ENDED = (
+    "has ended it, and what it wrote is still being shown",
+    "have ended it, and what they wrote is still being shown",
+)
 
 
 @dataclass(frozen=True)
@@ -47,10 +55,13 @@ class Stopping:
     ----------
     send
         Sends a message to a rank.
+    ended
+        The ranks that have ended the cell, even if their output has not been read yet.
     """
 
-    def __init__(self, send: Callable[[int, Message], None]) -> None:
+    def __init__(self, send: Callable[[int, Message], None], ended: Container[int] = ()) -> None:
         self._send = send
+        self._ended = ended
         self._began = time.monotonic()
         self._asked = 0.0
         self._shown = False
@@ -86,11 +97,11 @@ class Stopping:
 
     def outcome(self, unfinished: Iterable[int]) -> str:
         """Return what the ranks that have not ended do, each thing once."""
-        groups: dict[str, list[int]] = {}
+        groups: dict[tuple[str, str], list[int]] = {}
         for rank in sorted(unfinished):
             groups.setdefault(self._does(rank), []).append(rank)
         return "; ".join(
-            f"rank{'s' if len(ranks) > 1 else ''} {ranks_text(ranks)} {does}"
+            f"rank{'s' if len(ranks) > 1 else ''} {ranks_text(ranks)} {does[len(ranks) > 1]}"
             for does, ranks in groups.items()
         )
 
@@ -99,10 +110,12 @@ class Stopping:
         return "\n".join(
             f"{label([rank])} is at:\n  {place}"
             for rank in sorted(unfinished)
-            if (place := self._place(rank))
+            if rank not in self._ended and (place := self._place(rank))
         )
 
     def _is_worth_it(self, rank: int) -> bool:
+        if rank in self._ended:
+            return True
         answer = self._fresh(rank)
         if answer is None:
             return self.age_s < GRACE_S
@@ -110,7 +123,9 @@ class Stopping:
             return answer.raised_s < GRACE_S
         return self.age_s < _PATIENCE_S.get(answer.stage, GRACE_S)
 
-    def _does(self, rank: int) -> str:
+    def _does(self, rank: int) -> tuple[str, str]:
+        if rank in self._ended:
+            return _ENDED
         answer = self._fresh(rank)
         return _SILENT if answer is None else _DOES.get(answer.stage, _SILENT)
 
