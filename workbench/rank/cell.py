@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import pickle
 import sys
+import tokenize
 import traceback
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
@@ -104,12 +105,20 @@ def _left(error: SystemExit) -> str:
     )
 
 
+def _ends_with_semicolon(source: str) -> bool:
+    """Whether the value of the last expression is not to be shown."""
+    try:
+        return bool(DisplayHook.semicolon_at_end_of_expression(source))
+    except (SyntaxError, tokenize.TokenError):  # the shell will show what is wrong, and where
+        return False
+
+
 class _Caught:
     """Catches what the shell would show: the last value and the error."""
 
     def __init__(self, shell: Any, source: str, channel: OutputChannel) -> None:
         self._shell = shell
-        self._quiet = DisplayHook.semicolon_at_end_of_expression(source)
+        self._quiet = _ends_with_semicolon(source)
         self._channel = channel
         self.value: Any = None
         self.error: BaseException | None = None
