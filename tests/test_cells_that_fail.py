@@ -63,6 +63,17 @@ def test_the_workers_of_a_loader_that_failed_end_with_the_next_error(cluster):
     assert quiet(cluster, "len(psutil.Process().children())").values == {0: 0, 1: 0}
 
 
+@pytest.mark.parametrize("source", ["print(1", "x = [1, 2\ny = 3", '"""never ends'])
+def test_what_is_not_closed_is_a_syntax_error(cluster, source):
+    """As in a notebook: what is wrong is named, and none of our own code is shown."""
+    with pytest.raises(RanksFailed) as caught:
+        quiet(cluster, source)
+    assert {error.name for error in caught.value.errors.values()} <= {
+        "SyntaxError", "_IncompleteInputError",
+    }  # fmt: skip
+    assert "session.py" not in str(caught.value)
+
+
 def test_a_rank_that_fails_frees_the_others(cluster):
     """One rank raises while the other waits in a collective: it is freed, and all goes on."""
     source = "import torch\nif rank == 1: raise ValueError('boom')\nhvd.allreduce(torch.ones(2))"

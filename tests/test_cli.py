@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -43,3 +44,30 @@ def test_the_package_is_a_program():
         [sys.executable, "-m", "workbench", "--version"], capture_output=True, text=True, check=True
     )
     assert done.stdout == f"workbench {workbench.__version__}\n"
+
+
+@pytest.mark.parametrize("command", [["resources"], ["doctor", "--json"]])
+def test_a_reader_that_leaves_early(command):
+    """As `head` does: the command ends as if by SIGPIPE, without a word."""
+    program = subprocess.Popen(
+        [sys.executable, "-m", "workbench", *command],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    program.stdout.close()
+    assert program.stderr.read() == ""
+    assert program.wait() == 141
+    program.stderr.close()
+
+
+@pytest.mark.parametrize("command", [["resources", "--json"], ["doctor"]])
+def test_a_full_disk_behind_standard_output(command):
+    """It is one line, and status 1."""
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "workbench", *command],
+            stdout=full, stderr=subprocess.PIPE, text=True, check=False,
+        )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stderr == (
+        "standard output: No space left on device. Write it to a disk with room.\n"
+    )

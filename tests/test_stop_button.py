@@ -194,6 +194,28 @@ def test_a_rank_that_dies_after_it_was_left():
         assert quiet(cluster, "globals().get('kept')").values == {0: 0, 1: None}
 
 
+class SlowSink(TextSink):
+    """Shows output more slowly than ranks write it, as a busy machine does."""
+
+    def put(self, folded):
+        time.sleep(0.004)
+        super().put(folded)
+
+    def settle(self, output):
+        """Keep the live order."""
+
+
+def test_stop_while_the_output_is_far_behind(kept):
+    """Ranks that have ended are not said to run on because what they wrote is still being read."""
+    source = "import time\nfor i in range(1_000): print(rank, i, 'x' * 60)\ntime.sleep(60)"
+    sink = SlowSink()
+    with stops(1.5), pytest.raises(CellInterrupted) as caught:
+        kept.run(source, sink=sink)
+    assert "did not react" not in str(caught.value) + sink.text
+    assert within(1, lambda: kept.state == "ready"), kept.message
+    assert usable(kept)
+
+
 LOST = """
 import time
 class Slow:

@@ -7,7 +7,9 @@ runs it and returns the exit status, importing its room only then.
 from __future__ import annotations
 
 import argparse
+import errno
 import json
+import os
 import shutil
 import sys
 from dataclasses import asdict
@@ -23,6 +25,10 @@ if TYPE_CHECKING:
     from workbench.doctor import Finding
     from workbench.resources import Snapshot
 
+_SIGPIPE_STATUS = 141
+"""The exit status that a shell gives for a process that SIGPIPE has ended."""
+_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one subcommand and return its exit status.
@@ -35,13 +41,31 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     try:
         status: int = arguments.run(arguments)
+        if sys.stdout is not None:
+            sys.stdout.flush()  # what cannot be written is reported here, not by the interpreter
     except WorkbenchError as error:
         print(error, file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("Interrupted.", file=sys.stderr)
         return 130
+    except BrokenPipeError:  # whoever reads has enough, as `head` has
+        _discard_output()
+        return _SIGPIPE_STATUS
+    except OSError as error:
+        if error.filename is not None or error.errno not in _NO_ROOM:
+            raise
+        _discard_output()
+        print(f"standard output: {error.strerror}. Write it to a disk with room.", file=sys.stderr)
+        return 1
     return status
+
+
+def _discard_output() -> None:
+    """Have the interpreter's own flush at exit succeed."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, sys.stdout.fileno())
+    os.close(null)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -6,6 +6,7 @@ import signal
 import textwrap
 import time
 
+import psutil
 import pytest
 from disks import small_disk
 from timers import later
@@ -15,6 +16,7 @@ from workbench.errors import CellInterrupted, CellTimeout, RanksFailed
 
 from .box import (
     AGENT,
+    ASK,
     CONTROLLER,
     ENDED,
     HANG_S,
@@ -67,6 +69,7 @@ FAULTS = (
     Fault("batch counts differ", by="batch_counts_differ"),
     Fault("a rank holds the GIL", by="gil_held"),
     Fault("a link is cut for two seconds", by="link_cut_and_mended"),
+    Fault("the ssh client is killed", by="ssh_killed"),
 )
 
 test_fault = case_for_each(FAULTS, usual="cell_fails")
@@ -233,3 +236,17 @@ for i in range(60):
             assert len(re.findall(rf"(?m)^{ranks} said \d+$", result.output)) == 60
         assert cluster["kept"] == [0, 10]
         assert cluster.state == "ready"
+
+
+def ssh_killed(box, machines):
+    box.close()
+    with across(machines) as cluster:
+        clients = [one for one in psutil.Process().children() if "vm2" in one.cmdline()]
+        with (
+            later(0.5, lambda: [client.kill() for client in clients]),
+            bounded(15),
+            pytest.raises(RanksFailed, match=r"ssh client of vm2 on this machine .*SIGKILL"),
+        ):
+            quiet(cluster, f"if rank == 1: time.sleep(60)\n{MEET}")
+        cluster.restart()
+        assert [row[0] for row in quiet(cluster, ASK).values.values()] == [0, None]

@@ -72,3 +72,17 @@ def test_a_pipe_in_the_place_of_a_file(ended, name):
     show(ended.path)
     assert [run.name for run in wb.list_runs()] == [ended.path.name]
     assert time.monotonic() - began < 10
+
+
+@pytest.mark.parametrize("name", ["a" * 20_000, "a/" * 3_000])
+def test_a_name_that_is_too_long(name):
+    """It is one short error."""
+    with pytest.raises(wb.RunError, match="File name too long") as caught:
+        wb.open_run(name)
+    assert len(str(caught.value)) < 1_000
+
+
+def test_a_folder_in_the_home_of_nobody(monkeypatch):
+    """It is a folder of that name, as a path is elsewhere."""
+    monkeypatch.setenv("GRADIENT_WORKBENCH_RUNS", "~nobody-of-this-name/runs")
+    assert wb.list_runs() == []

@@ -340,6 +340,8 @@ class Agent:
         last = f" ({said[-1].strip()})" if said else ""
         if code == 255:
             return f"{self.name} does not answer any more{last}"
+        if code is not None and code < 0:  # a signal here ends ssh; one there is ssh's status 255
+            return f"the ssh client of {self.name} on this machine {exit_text(code)}{last}"
         return f"the agent of {self.name} {_ended(code)}{last}"
 
     def _keep_alive(self) -> None:

@@ -6,7 +6,7 @@ import pickle
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,6 +25,10 @@ from workbench.wire import Message
 _TICK_S = 0.05
 _HURRY_S = 3.0
 """Stopping a cell again hurries its ranks until then, and later goes on without them."""
+_STEP_S = 0.25
+"""How long output is taken before what else has come is attended to."""
+_PIECE_BYTES = 1 << 16
+"""Output is taken in pieces of about this size: a rank sends what it wrote meanwhile at once."""
 _REPR_CHARACTERS = 400
 """Longer texts are cut in the repr of a result."""
 
@@ -97,6 +101,18 @@ def _unpickle(value: bytes | Kept | None) -> Any:
         return Kept(f"this kernel cannot read it: {type(error).__name__}: {error}")
 
 
+def _pieces(message: Message) -> Iterator[Message]:
+    """Cut output at line ends, which are never within a character."""
+    if message.kind != "output" or len(message.payload[0]) <= _PIECE_BYTES:
+        yield message
+        return
+    text, at = message.payload[0], 0
+    while at < len(text):
+        end = text.find(b"\n", at + _PIECE_BYTES) + 1 or len(text)
+        yield Message("output", message.content, (text[at:end],))
+        at = end
+
+
 class CellRun:
     """A cell that was sent to its ranks; `wait` follows it to its end.
 
@@ -143,6 +159,15 @@ class CellRun:
         self._late: Callable[[int], None] | None = None
         self._delivering = threading.Lock()
         self._events: deque[tuple[int, Message]] = deque()
+        self._answers: deque[tuple[int, Message]] = deque()
+        """Where ranks are: taken before all output, which may be much and is then old."""
+        self._came = dict.fromkeys(ranks, 0)
+        self._taken = dict.fromkeys(ranks, 0)
+        """Events of each rank; the first is counted where they are delivered."""
+        self._written = True
+        """Whether all that could be written is: nothing more is taken before."""
+        self._ended: set[int] = set()
+        """The ranks whose end was delivered, whether or not it has been taken."""
         self._arrived = threading.Event()
         self._unfinished = set(ranks)
         self._values: dict[int, bytes | Kept | None] = {}
@@ -174,11 +199,21 @@ class CellRun:
         with self._delivering:
             late = self._late
             if late is None:
-                self._events.append((rank, message))
+                self._put(rank, message)
                 self._arrived.set()
         if late is not None and message.kind == "ended" and rank in self._unfinished:
             self._end(rank, message, time.monotonic())
             late(rank)
+
+    def _put(self, rank: int, message: Message) -> None:
+        if message.kind == "where":
+            self._answers.append((rank, message))
+            return
+        for piece in _pieces(message):
+            self._events.append((rank, piece))
+            self._came[rank] += 1
+        if message.kind == "ended":
+            self._ended.add(rank)
 
     def leave(self, late: Callable[[int], None]) -> None:
         """Follow the cell no more; call `late`, in a thread, with each rank that ends later."""
@@ -266,7 +301,7 @@ class CellRun:
 
     def _stop(self, why: str) -> None:
         """Interrupt the ranks that run, free those that wait, and follow them to their end."""
-        self._stopping = Stopping(self._send)
+        self._stopping = Stopping(self._send, self._ended)
         self.errors.setdefault(-1, RankError(why, "", ""))
         again = False
         while True:
@@ -298,14 +333,30 @@ class CellRun:
         self._arrived.wait(timeout_s)
         self._arrived.clear()
         with interrupts_later():  # what has come must not get lost between here and there
-            for _ in range(len(self._events)):
-                self._take(*self._events.popleft())
-            self._write(time.monotonic())
+            for _ in range(len(self._answers)):
+                self._take_answer(*self._answers.popleft())
+            until = time.monotonic() + _STEP_S
+            while self._events and self._written and time.monotonic() < until:
+                rank, message = self._events.popleft()
+                self._take(rank, message)
+                self._taken[rank] += 1
+            self._write(time.monotonic(), time.monotonic() + _STEP_S)
+            if self._events or not self._written:
+                self._arrived.set()
+
+    def _take_answer(self, rank: int, message: Message) -> None:
+        watch = message.content["watch"]
+        if not watch:
+            self.guard.answer(rank, message.content)
+        if rank not in self._unfinished:
+            return
+        if watch:
+            self._watch.answer(rank, message.content)
+        elif self._stopping is not None:
+            self._stopping.answer(rank, message.content)
 
     def _take(self, rank: int, message: Message) -> None:
         now = time.monotonic()
-        if message.kind == "where" and not message.content["watch"]:
-            self.guard.answer(rank, message.content)
         if rank not in self._unfinished:
             return
         if message.kind == "output":
@@ -317,11 +368,6 @@ class CellRun:
             bundle = message.payload[0].decode()
             self._folder.display(rank, bundle, now)
             self._log.ranks[rank].display(bundle, message.content["iteration"])
-        elif message.kind == "where":
-            if message.content["watch"]:
-                self._watch.answer(rank, message.content)
-            elif self._stopping is not None:
-                self._stopping.answer(rank, message.content)
         elif message.kind == "ended":
             self._end(rank, message, now)
 
@@ -348,15 +394,19 @@ class CellRun:
                 self._folder.end(rank, time.monotonic())
                 self.errors[rank] = RankError("RankFailed", str(call.exception()), "")
         for rank, why in self._lost().items():
-            if rank in self._unfinished:
+            if rank in self._unfinished and self._taken[rank] == self._came[rank]:
                 self._unfinished.discard(rank)
                 self._folder.end(rank, time.monotonic())
                 self.errors[rank] = RankError("RankLost", why, "")
                 self._torn = True
 
-    def _write(self, now: float) -> None:
+    def _write(self, now: float, until: float = float("inf")) -> None:
+        self._written = True
         for folded in self._folder.ready(now):
             self._sink.put(folded)
+            if time.monotonic() > until:
+                self._written = False
+                break
         self._sink.poll()
 
     def _finish(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +32,10 @@ _DOES = {
     "": ("is about to end it", "are about to end it"),
 }
 """What a rank does, and what several do."""
+_ENDED = (
+    "has ended it, and what it wrote is still being shown",
+    "have ended it, and what they wrote is still being shown",
+)
 
 
 @dataclass(frozen=True)
@@ -51,10 +55,13 @@ class Stopping:
     ----------
     send
         Sends a message to a rank.
+    ended
+        The ranks that have ended the cell, even if their output has not been read yet.
     """
 
-    def __init__(self, send: Callable[[int, Message], None]) -> None:
+    def __init__(self, send: Callable[[int, Message], None], ended: Container[int] = ()) -> None:
         self._send = send
+        self._ended = ended
         self._began = time.monotonic()
         self._asked = 0.0
         self._shown = False
@@ -103,10 +110,12 @@ class Stopping:
         return "\n".join(
             f"{label([rank])} is at:\n  {place}"
             for rank in sorted(unfinished)
-            if (place := self._place(rank))
+            if rank not in self._ended and (place := self._place(rank))
         )
 
     def _is_worth_it(self, rank: int) -> bool:
+        if rank in self._ended:
+            return True
         answer = self._fresh(rank)
         if answer is None:
             return self.age_s < GRACE_S
@@ -115,6 +124,8 @@ class Stopping:
         return self.age_s < _PATIENCE_S.get(answer.stage, GRACE_S)
 
     def _does(self, rank: int) -> tuple[str, str]:
+        if rank in self._ended:
+            return _ENDED
         answer = self._fresh(rank)
         return _SILENT if answer is None else _DOES.get(answer.stage, _SILENT)
 

@@ -59,9 +59,9 @@ def runs_folder(folder: FolderLike | None = None) -> Path:
     """
     named = os.environ.get(FOLDER_VARIABLE) if folder is None else folder
     if named:
-        return Path(named).expanduser().absolute()
+        return _expanded(os.fspath(named)).absolute()
     data = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
-    return Path(data).expanduser().absolute() / "gradient-workbench" / "runs"
+    return _expanded(data).absolute() / "gradient-workbench" / "runs"
 
 
 def new_path(cluster: str, folder: FolderLike | None = None) -> Path:
@@ -86,6 +86,10 @@ def all_runs(folder: FolderLike | None = None) -> list[RunFolder]:
     return sorted(runs, key=_began, reverse=True)
 
 
+_SHOWN = 300
+"""Characters of a name that an error quotes."""
+
+
 def find(path_or_name: FolderLike, folder: FolderLike | None = None) -> RunFolder:
     """Return a run's folder by its path, its name, or its cluster's name.
 
@@ -100,10 +104,20 @@ def find(path_or_name: FolderLike, folder: FolderLike | None = None) -> RunFolde
     # a cluster's name stands for its newest run
     named += [run for run in runs if re.fullmatch(rf"\d+-\d+-{re.escape(asked)}", run.path.name)]
     path = named[0].path if named else _expanded(asked)
-    run = RunFolder(path)
-    if run.is_run():
-        return run
-    raise RunError(f"run {asked!r} was asked for: {_why(path)}; {_hint(runs, folder)}")
+    try:
+        run = RunFolder(path)
+        if run.is_run():
+            return run
+        why = _why(path)
+    except OSError as error:  # such as a folder above that may not be read, or too long a name
+        why = f"it cannot be read ({error.strerror})"
+    raise RunError(f"run {_short(asked)} was asked for: {why}; {_hint(runs, folder)}")
+
+
+def _short(asked: str) -> str:
+    """Return a name in quotes, of which a long one's middle is left out."""
+    text = repr(asked)
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN // 2]}...{text[-_SHOWN // 2 :]}"
 
 
 def _expanded(path: str) -> Path:
