@@ -85,7 +85,7 @@ def test_a_cluster_with_a_stopped_process_can_be_stopped(module):
     ("call", "what"),
     [
         (lambda cluster: cluster.run("1"), "this cell"),
-        (lambda cluster: cluster.restart([1]), "starting rank 1"),
+        (lambda cluster: cluster.restart([1]), "replacing rank 1"),
         (lambda cluster: cluster["x"], "pull x"),
     ],
     ids=["a cell", "a restart", "a pull"],
