@@ -14,7 +14,7 @@ from clusters import quiet
 from timers import later, within
 
 import workbench as wb
-from workbench.errors import CellTimeout, ClusterStopped, RanksFailed, UsageError
+from workbench.errors import CellInterrupted, CellTimeout, ClusterStopped, RanksFailed, UsageError
 
 CONTROLLER = "workbench.cluster.controller"
 MODULE = """
@@ -238,7 +238,7 @@ def test_pickling_that_takes_long_is_interrupted(cluster, tmp_path):
 def test_a_pull_waits_for_the_cells_before_and_says_so(cluster, capsys):
     """It gets what the cell has set; while it waits it can be interrupted."""
     future = cluster.run_in_background("import time; time.sleep(3); late = rank")
-    with interrupted_after(0.5), pytest.raises(KeyboardInterrupt):
+    with interrupted_after(0.5), pytest.raises(CellInterrupted, match="pull late: interrupted"):
         cluster["late"]
     assert cluster["late"] == [0, 1]
     future.result(timeout=10)
