@@ -267,6 +267,19 @@ def test_causes_are_ranked_by_saving():
     assert "slow data, throughout: its data takes 20.00 ms longer" in causes[0].evidence
 
 
+def test_waiting_for_a_late_rank_is_not_counted_as_communication_too():
+    """What the others wait for a rank is that rank's to save; communication has the rest."""
+    causes = {cause.name: cause for cause in explain(cluster_of(both(range(20), late=20)))}
+    prompt = {cause.name: cause for cause in explain(cluster_of(both(range(20))))}
+    alone = prompt["exposed communication"].saving_us
+    assert causes["waiting for rank 1"].saving_us == 20_000
+    assert causes["exposed communication"].saving_us == pytest.approx(alone, abs=1)
+    assert (
+        "10.00 ms of it is waiting for the late ranks" in causes["exposed communication"].evidence
+    )
+    assert "waiting" not in prompt["exposed communication"].evidence
+
+
 def test_the_latest_iterations_can_be_explained_alone():
     """A rank that was late only before is a cause of all iterations, and none of the latest."""
     cluster = cluster_of([*both(range(20), late=20), *both(range(20, 60))])

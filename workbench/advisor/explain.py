@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from workbench.errors import UsageError
 from workbench.timings import Summary, stragglers
@@ -108,10 +109,11 @@ def explain(
         raise UsageError(
             "Nothing to explain: no iteration was recorded. Train in a %%distributed cell first."
         )
+    late = stragglers.find(rows)
     causes = [
         *_unheard(summary),
-        *_late(summary, rows),
-        *_communication(summary, fabric, rows),
+        *_late(summary, late),
+        *_communication(summary, fabric, rows, late),
         *_data(summary),
         *_other(summary, rows),
     ]
@@ -137,9 +139,9 @@ def _cause(
     return Cause(name, evidence, cure, saving, saving / summary.iteration_us, bound)
 
 
-def _late(summary: Summary, rows: Rows) -> Iterator[Cause]:
+def _late(summary: Summary, late: list[dict[str, Any]]) -> Iterator[Cause]:
     """Ranks that the others wait for, and links, each for its share of the iterations."""
-    for found in stragglers.find(rows):
+    for found in late:
         length = found["last_iteration"] - found["first_iteration"] + 1
         share = length / max(summary.iterations, length)
         excess = found["excess_us"] if found["rank"] < 0 else found["late_us"]
@@ -188,7 +190,9 @@ def _unheard(summary: Summary) -> Iterator[Cause]:
     )
 
 
-def _communication(summary: Summary, fabric: FittedFabric | None, rows: Rows) -> Iterator[Cause]:
+def _communication(
+    summary: Summary, fabric: FittedFabric | None, rows: Rows, late: list[dict[str, Any]]
+) -> Iterator[Cause]:
     exposed = summary.exposed_us
     if not summary.bytes or not exposed > 0:
         return
@@ -197,6 +201,11 @@ def _communication(summary: Summary, fabric: FittedFabric | None, rows: Rows) ->
         f"({summary.exposed_share:.0%}): {summary.bytes / 1e6:.2f} MB at "
         f"{summary.busbw_gbps:.2f} Gbit/s bus bandwidth"
     )
+    rows = warm(rows)
+    waited = np.nan_to_num(waiting_us(rows))
+    if (named := float(np.mean(waited * _within(rows, late)))) > 0:
+        evidence += f"; {named / 1e3:.2f} ms of it is waiting for the late ranks"
+        exposed = max(0.0, exposed - named)  # which are causes of their own
     if fabric is None or not fabric.reliable:
         why = "cluster.calibrate() measures it" if fabric is None else fabric.caveat
         evidence += f"; what the fabric could give is not known: {why}"
@@ -217,12 +226,22 @@ def _communication(summary: Summary, fabric: FittedFabric | None, rows: Rows) ->
     else:
         saved = min(exposed, fabric.fixed_us)
         yield _cause(summary, "latency of communication", evidence, _SELDOM, saved, bound=True)
-    waited = np.nan_to_num(waiting_us(warm(rows)))
     # what lies within the calibration's error is no finding
     least = should * (1 + fabric.error)
     over = min(exposed, summary.communication_us - float(waited.mean()) - least)
     cure = "see who else uses the network, and the NICs' counters; fewer, larger collectives"
     yield _cause(summary, "communication slower than the fabric", evidence, cure, over, bound=True)
+
+
+def _within(rows: Rows, late: list[dict[str, Any]]) -> npt.NDArray[np.bool_]:
+    """Return which rows are of iterations in which a rank was late."""
+    inside = np.zeros(len(rows), dtype=bool)
+    for found in late:
+        if found["rank"] >= 0:
+            inside |= (rows["iteration"] >= found["first_iteration"]) & (
+                rows["iteration"] <= found["last_iteration"]
+            )
+    return inside
 
 
 def _data(summary: Summary) -> Iterator[Cause]:
