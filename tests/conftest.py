@@ -5,6 +5,7 @@ import signal
 
 import pytest
 from fake_machine import Machine
+from timers import within
 
 import workbench as wb
 
@@ -37,6 +38,24 @@ def cluster():
     """Two real ranks on this machine, for a whole file of tests."""
     with wb.Cluster(n=2) as running:
         yield running
+
+
+@pytest.fixture(autouse=True)
+def usable_cluster(request):
+    """Start a shared cluster again where the test before has left it broken."""
+    if "cluster" not in request.fixturenames:
+        return
+    shared = request.getfixturevalue("cluster")
+    if isinstance(shared, wb.Cluster):
+        within(20, lambda: shared.state == "ready" or has_lost_ranks(shared))
+        if shared.state != "ready" or has_lost_ranks(shared):
+            shared.stop()
+            shared.start()
+
+
+def has_lost_ranks(cluster):
+    """Whether a process of the cluster is gone for good."""
+    return any(info.state == "dead" for info in cluster.ranks)
 
 
 @pytest.fixture

@@ -111,6 +111,9 @@ def test_samples_come_while_a_cell_runs(page, tmp_path):
     page.wait(lambda: bool(page.outputs), "the start of the cell")
     page.heard.clear()
     page.wait(lambda: count(page, "samples") > LAPSE_S + 1, "samples without a request")
+    described, began = count(page, "vms"), time.monotonic()
+    page.wait(lambda: count(page, "vms") > described + 1, "descriptions without a request")
+    assert time.monotonic() - began < 9
     assert cell not in page.ended
     page.ask("watch", on=True)
     heard(page, "samples")

@@ -156,8 +156,20 @@ class Notebook:
         return self.cells.nth(cell).locator(".jp-Cell-outputArea")
 
     def expect_running(self, cell: int) -> None:
-        """Wait until a cell runs; fail where it has ended."""
+        """Wait until a cell runs; fail where it has ended.
+
+        A cell that is queued has the same prompt: the cells before it must have ended.
+        """
         expect(self.prompt(cell)).to_have_text("[*]:", timeout=60_000)
+        for before in range(cell):
+            pending = self.prompt(before).filter(has_text="[*]:")
+            expect(pending).to_have_count(0, timeout=60_000)
+        expect(self.prompt(cell)).to_have_text("[*]:")
+
+    def reload(self) -> None:
+        """Reload the page, and wait until the notebook is drawn again."""
+        self.lab.page.reload()
+        expect(self.cells.first).to_be_visible(timeout=60_000)
 
     def expect_ended(self, cell: int, timeout_s: float = 60) -> None:
         """Wait until a cell has run."""

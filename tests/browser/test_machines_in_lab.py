@@ -128,7 +128,7 @@ def test_the_vms_of_a_cluster(new_lab, server, screenshots, machines):
         expect(cpu_of(lab.panel.card("vm2"))).to_have_text(re.compile(r"^\d"))
         lab.page.screenshot(path=screenshots / "machines-cluster.png")
         notebook.save()
-        lab.page.reload()
+        notebook.reload()
         expect(cpu_of(lab.panel.card("vm2"))).to_have_text(re.compile(r"^\d"))
         expect(lab.panel.card("vm1").locator(".jp-gw-Use-number")).to_have_text(PERCENT)
         lab.run_command("kernelmenu:restart")

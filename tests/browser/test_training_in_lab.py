@@ -207,7 +207,7 @@ def test_reload_in_mid_cell(notebook, view):
     """After a reload the view is there with its last state, and goes on before the cell ends."""
     notebook.save()
     saved = view.iteration
-    notebook.lab.page.reload()
+    notebook.reload()
     view.show()
     view.wait_for_iterations(saved + 20 - view.iteration)
     # A kernel hears a page that was reloaded at the cell's end only: the page answers.

@@ -27,7 +27,7 @@ def shared(tmp_path_factory):
             del os.environ["PYTHONPATH"]
         else:
             os.environ["PYTHONPATH"] = before
-    assert within(5, lambda: not ours())
+    assert within(20, lambda: not ours())
 
 
 @pytest.fixture

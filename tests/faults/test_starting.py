@@ -53,7 +53,7 @@ def starting(box):
         with bounded(25):
             yield cluster
         assert cluster.state == "stopped"
-        assert within(5, lambda: not ours())
+        assert within(20, lambda: not ours())
     finally:
         cluster.stop()
 

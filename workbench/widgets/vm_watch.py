@@ -19,9 +19,10 @@ LAPSE_S = 12.0
 
 _PERIOD_S = 1.0
 _OFF = float("-inf")
-_AGAIN_S = 10.0
-"""While a cell runs the VMs are told this often: a page that is reloaded
-meanwhile can listen but cannot ask."""
+_AGAIN_S = 3.0
+"""Period of the VMs' descriptions while a cell runs: a page that is reloaded
+meanwhile can listen but cannot ask, and shows no devices until one arrives.
+A description has about 12 kB per VM."""
 
 
 class VmWatch:
