@@ -268,7 +268,9 @@ def part(*, torn: bool = False) -> None:
         # resets the handles' numbers too: unnamed collectives are negotiated by them,
         # and a rank that was freed has counted further than the one that failed
         hvd.shutdown()
-    for thing in gc.get_objects():
+    things = gc.get_objects()
+    process_sets.end_with_ring(things)
+    for thing in things:
         if _is_distributed_optimizer(thing):
             _forget_handles(thing)
 
