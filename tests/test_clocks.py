@@ -225,7 +225,7 @@ def test_a_rank_is_pinged_through_its_control_channel():
         recorder=Recorder(lambda _: True, lambda _: None),
         interrupts=Interrupts(),
         release=lambda **_: None,
-        do_not_meet=lambda: None,
+        do_not_meet=lambda _: None,
     )
     outbox = Outbox(inbox.address_for(0), answer)
     outbox.send(Message("pong", {"ring": -1}))  # connected: what is sent before is dropped

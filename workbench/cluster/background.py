@@ -31,19 +31,45 @@ def in_background(task: Callable[[], Result]) -> Future[Result]:
     return future
 
 
-def uninterrupted(task: Callable[[], Result]) -> Result:
-    """Call `task` to its end even where the user interrupts meanwhile; raise that afterwards."""
-    future = in_background(task)
-    interrupted = False
-    while True:
-        try:
-            result = future.result()
-        except KeyboardInterrupt:
-            interrupted = True
-            continue
-        if interrupted:
-            raise KeyboardInterrupt
-        return result
+def uninterrupted(
+    task: Callable[[], Result], interrupted: Callable[[], None] = lambda: None
+) -> Result:
+    """Call `task` once, to its end, even where the user interrupts; raise that afterwards.
+
+    Where an interrupt is raised at once, `task` has not begun, and will not.
+
+    Parameters
+    ----------
+    interrupted
+        Called with each interrupt while `task` runs, from the signal handler.
+    """
+    # not even the start of the thread may be cut short: the caller, to whom an interrupt
+    # means that nothing was done, would call the task a second time while it runs
+    with _interrupts_kept(interrupted) as came:
+        result = in_background(task).result()
+    if came:
+        raise KeyboardInterrupt
+    return result
+
+
+@contextmanager
+def _interrupts_kept(interrupted: Callable[[], None]) -> Iterator[list[int]]:
+    """Give a list to which each interrupt in the body is added, instead of being raised."""
+    came: list[int] = []
+    usual = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(usual):
+        yield came
+        return
+
+    def keep(number: int, _: FrameType | None) -> None:
+        came.append(number)
+        interrupted()
+
+    signal.signal(signal.SIGINT, keep)
+    try:
+        yield came
+    finally:
+        signal.signal(signal.SIGINT, usual)
 
 
 @contextmanager

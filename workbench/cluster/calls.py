@@ -16,6 +16,20 @@ _POLL_S = 0.02
 _ANSWER_S = 0.1
 
 
+class CallFailed(StartFailed):
+    """A function raised in an engine, which goes on; a process that ended is no such failure.
+
+    Attributes
+    ----------
+    kind
+        The class of the exception, by name.
+    """
+
+    def __init__(self, name: str, error: Exception) -> None:
+        super().__init__(f"the ranks failed at {name!r}: {error}")
+        self.kind = str(getattr(error, "ename", type(error).__name__))
+
+
 class Calls:
     """Engines as ipyparallel's client reaches them, by number.
 
@@ -129,7 +143,7 @@ class Calls:
         except StartFailed:
             raise
         except Exception as error:
-            raise StartFailed(f"the ranks failed at {name!r}: {error}") from error
+            raise CallFailed(name, error) from error
 
     def _wait(
         self,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import threading
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -18,6 +19,9 @@ from workbench.cluster.run import CellRun, RunResult
 from workbench.cluster.sink import Sink
 from workbench.cluster.turns import Turns
 from workbench.errors import CellError, CellInterrupted, WorkbenchError, reason
+
+_NOTICE_S = 1.0
+"""A ring that is not formed after this time is mentioned in the output."""
 
 if TYPE_CHECKING:
     from workbench.cluster.running import Running
@@ -95,7 +99,7 @@ class Cells:
             next(self._numbers),
             ranks,
             sink,
-            send=self._condition.whole().send,
+            send=self._condition.whole(ring=False).send,
             lost=self._condition.lost,
             timeout_s=None if timeout is None else parse_duration(timeout, "timeout"),
             hang_after_s=self._options.hang_after_s,
@@ -116,15 +120,12 @@ class Cells:
             run.deliver(rank, message)
 
     def _follow(self, run: CellRun, source: str) -> RunResult:
-        running = self._condition.whole()
-        self._run = run
-        vms = {info.rank: info.vm for info in running.engines.ranks}
-        self._timings().describe(running.name, vms)
-        self._timings().begin_cell(run.number)
-        self._condition.set("running")
-        self._idle.used()
+        running = self._condition.whole(ring=False)
+        if running.engines.ring_broken:
+            self._repair(run, running)
 
         def begin() -> None:
+            self._begin(run, running)
             for rank in run.ranks:
                 run.calls[rank] = running.engines.run(rank, run.number, source)
 
@@ -134,11 +135,30 @@ class Cells:
             error.output = run.output
             if isinstance(error, CellInterrupted):  # whoever stops it again has the answer already
                 with contextlib.suppress(KeyboardInterrupt):
-                    uninterrupted(lambda: self._settle(run, running))
+                    self._settle_uninterrupted(run, running)
             raise
         finally:
-            if self._run is run:
-                uninterrupted(lambda: self._settle(run, running))
+            self._settle_uninterrupted(run, running)
+
+    def _begin(self, run: CellRun, running: Running) -> None:
+        self._run = run
+        vms = {info.rank: info.vm for info in running.engines.ranks}
+        self._timings().describe(running.name, vms)
+        self._timings().begin_cell(run.number)
+        self._condition.set("running")
+        self._idle.used()
+
+    def _settle_uninterrupted(self, run: CellRun, running: Running) -> None:
+        """Settle a cell once; an interrupt meanwhile is raised when that is done."""
+        interrupted = False
+        while self._run is run:
+            try:
+                uninterrupted(lambda: self._settle(run, running), running.engines.give_up_ring)
+                break
+            except KeyboardInterrupt:  # before it began, or while it ran
+                interrupted = True
+        if interrupted:
+            raise KeyboardInterrupt
 
     def _settle(self, run: CellRun, running: Running) -> None:
         """Make the cluster ready again after a cell, or say why it is not."""
@@ -148,7 +168,7 @@ class Cells:
         self._left, self._run = run if run.unfinished else None, None
         torn = condition.lost() or run.unfinished
         if condition.state == "running" and run.broken and not torn:
-            self._form_ring(running)
+            self._form_ring(running, run.say)
         with condition.lock:
             if condition.state != "running":
                 return
@@ -181,12 +201,55 @@ class Cells:
                 if condition.state == "running":
                     self._conclude()
 
-    def _form_ring(self, running: Running) -> None:
-        self._condition.set("running", "rebuilding the ring")
+    def _repair(self, run: CellRun, running: Running) -> None:
+        """Form the ring that the ranks lack before a cell.
+
+        Raises
+        ------
+        ClusterStopped
+            It could not be formed.
+        CellInterrupted
+            The user interrupted meanwhile.
+        """
+
+        def form() -> None:
+            self._form_ring(running, run.say)
+            with self._condition.lock:
+                if self._condition.state == "running":
+                    self._conclude()
+
         try:
-            running.engines.reform()
+            uninterrupted(form, running.engines.give_up_ring)
+        except KeyboardInterrupt:
+            raise CellInterrupted("the cell was interrupted before it began") from None
+        self._condition.whole()
+
+    def _form_ring(self, running: Running, say: Callable[[str], None] = lambda _: None) -> None:
+        """Form the ring, or be failed.
+
+        Parameters
+        ----------
+        say
+            Called with a line where it takes long.
+        """
+        ended, tries = threading.Event(), [""]
+
+        def say_later() -> None:
+            if not ended.wait(_NOTICE_S):
+                say(f"Rebuilding the ring{tries[-1]}. Stop again to go on without it.\n")
+
+        def report(text: str) -> None:
+            tries.append(f": {text}".rstrip("."))
+            self._condition.set("running", f"rebuilding the ring{tries[-1]}")
+
+        self._condition.set("running", "rebuilding the ring")
+        in_background(say_later)
+        try:
+            running.engines.reform(report)
         except WorkbenchError as error:
             self._condition.set("failed", f"the ring could not be rebuilt: {reason(error)}")
+        finally:
+            ended.set()
 
     def _conclude(self) -> None:
         """Be ready, or say what is in the way."""

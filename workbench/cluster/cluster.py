@@ -239,7 +239,8 @@ class Cluster:
     def restart(self, ranks: str | Iterable[int] | None = None) -> Cluster:
         """Put new processes in the place of some ranks; the others keep their variables.
 
-        A VM that was lost is taken in again, where it answers.
+        A VM that was lost is taken in again, where it answers. Where no rank is lost, but
+        the ring could not be formed, it is formed again, and all keep their variables.
         Broadcast the parameters and the optimizer's state to bring a new rank up to date.
 
         Parameters
@@ -250,11 +251,14 @@ class Cluster:
         Raises
         ------
         UsageError
-            No rank is lost, and none was named.
+            No rank is lost and the ring is not broken, and none was named.
         StartFailed
             A VM does not answer, or a new process did not come up.
         """
         chosen = tuple(self._condition.lost()) if ranks is None else parse_ranks(ranks, self.n)
+        if not chosen and self._condition.lacks_only_ring:
+            self._lifecycle.change("rebuilding the ring", lambda engines: engines.reform())
+            return self
         if not chosen:
             raise UsageError(
                 "Nothing to restart: no rank is lost. Name the ranks to replace, such as "
@@ -446,6 +450,6 @@ class Cluster:
         *,
         ahead: bool = False,
     ) -> Callable[[], RunResult]:
-        self._condition.whole()
+        self._condition.whole(ring=False)
         where = NotebookSink() if sink is None else sink
         return self._cells.queue(source, parse_ranks(ranks, self.n), timeout, where, ahead=ahead)

@@ -55,9 +55,27 @@ class Condition:
             return {info.rank: "the cluster was stopped" for info in engines.ranks}
         return engines.lost()
 
-    def whole(self) -> Running:
-        """Return the processes, or raise `ClusterStopped` where they cannot run a cell."""
+    @property
+    def lacks_only_ring(self) -> bool:
+        """Whether all ranks are there, with their variables, and could not form a ring."""
+        return (
+            self.state == "failed"
+            and self.running is not None
+            and self.running.engines.ring_broken
+            and not self.lost()
+        )
+
+    def whole(self, *, ring: bool = True) -> Running:
+        """Return the processes, or raise `ClusterStopped` where they cannot run a cell.
+
+        Parameters
+        ----------
+        ring
+            False where they may lack the ring, which the caller then forms.
+        """
         if self.state in _UP and self.running is not None and not self.lost():
+            return self.running
+        if not ring and self.lacks_only_ring and self.running is not None:
             return self.running
         if self.state == "starting":
             raise ClusterStopped(f"cluster {self._name}: still starting. Wait until it is ready.")
@@ -77,8 +95,8 @@ class Condition:
     def _cure(self, lost: tuple[int, ...]) -> str:
         if not lost:
             return (
-                "Rebuild the ring with %cluster resize, replace ranks with %cluster restart "
-                "--ranks N, or stop it with %cluster stop."
+                "Rebuild the ring with %cluster restart, which keeps all variables, replace ranks "
+                "with %cluster restart --ranks N, or stop it with %cluster stop."
             )
         assert self.running is not None
         engines = self.running.engines

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workbench.cluster.agents import Agents, Place, Process
-from workbench.cluster.calls import Calls
+from workbench.cluster.calls import CallFailed, Calls
 from workbench.cluster.controller_process import ControllerProcess
 from workbench.cluster.members import Member, free_places, launch
 from workbench.cluster.options import Options
@@ -25,6 +25,11 @@ if TYPE_CHECKING:
 
 
 _POLL_S = 0.05
+_RING_TRIES = 3
+_RING_S = 20.0
+"""A ring that could not be formed so soon is tried again."""
+_RING_PATIENCE_S = 3.0
+"""An interrupt of the forming of a ring ends it only after this time: it is usually quick."""
 
 
 class Engines:
@@ -40,6 +45,11 @@ class Engines:
         Called, in threads, with how far each VM is on its way up.
     name
         The cluster's, which its ranks tell to whoever samples their VM.
+
+    Attributes
+    ----------
+    ring_broken
+        Whether the ranks are in no ring, because it could not be formed.
     """
 
     def __init__(
@@ -63,6 +73,9 @@ class Engines:
         self._members: list[Member] = []
         self._given_up: set[Process] = set()
         self._rendezvous: Rendezvous | None = None
+        self._ring_began: float | None = None
+        self._ring_given_up = False
+        self.ring_broken = False
 
     @property
     def ranks(self) -> list[RankInfo]:
@@ -169,10 +182,26 @@ class Engines:
 
     # a change of ranks
 
-    def reform(self) -> None:
-        """Leave a broken ring and form a new one; namespaces stand."""
-        self._call("part", self._members, torn=False)
-        self._meet()
+    def reform(self, report: Callable[[str], None] = lambda _: None) -> None:
+        """Leave a broken ring and form a new one; variables are kept.
+
+        Parameters
+        ----------
+        report
+            Called with one line, once it takes long.
+        """
+        torn, self.ring_broken = self.ring_broken, True
+        self._call("part", self._members, torn=torn)
+        self._meet(report)
+
+    def give_up_ring(self) -> None:
+        """Make the forming of a ring that takes long in another thread fail."""
+        began = self._ring_began
+        if began is not None and time.monotonic() - began > _RING_PATIENCE_S:
+            self._ring_given_up = True
+            self._do_not_meet()
+            # a rank that still waits to hear of another has no connection to break
+            self._close_rendezvous()
 
     def restart(self, ranks: Iterable[int]) -> None:
         """Put new processes in the place of some ranks; the others keep their variables.
@@ -231,7 +260,8 @@ class Engines:
         lost = self.lost()
         # all leave the ring before any ends: the others would wait for it
         here = [member for member in self._members if member.info.rank not in lost]
-        self._call("part", here, torn=bool(lost))
+        torn, self.ring_broken = bool(lost) or self.ring_broken, True
+        self._call("part", here, torn=torn)
         self._agents.stop([member.place for member in self._members if member not in kept])
         self._members = kept
         added = self._launched(places) if places else []
@@ -257,7 +287,35 @@ class Engines:
         self._call("join", self._members, given)
         self._meet()
 
-    def _meet(self) -> None:
+    def _meet(self, report: Callable[[str], None] = lambda _: None) -> None:
+        """Form the ring; where ranks could not join it, try again with another rendezvous.
+
+        Raises
+        ------
+        StartFailed
+            A rank has ended, or the last try failed as well.
+        """
+        self.ring_broken, self._ring_given_up = True, False
+        began = self._ring_began = time.monotonic()
+        try:
+            for number in range(2, _RING_TRIES + 2):
+                try:
+                    self._meet_once()
+                    break
+                except CallFailed as error:
+                    if self._ring_given_up:
+                        raise StartFailed("the forming of the ring was interrupted") from error
+                    late = number > _RING_TRIES or time.monotonic() - began > _RING_S
+                    if late or error.kind != "RingNotFormed":
+                        raise
+                    report(f"try {number} of {_RING_TRIES}, after {error.cause}")
+                    # each rank that has not failed yet does now, and leaves what it has joined
+                    self._call("part", self._members, torn=True)
+        finally:
+            self._ring_began = None
+        self.ring_broken = False
+
+    def _meet_once(self) -> None:
         """Form the ring, whose first collective proves that it works."""
         from workbench.cluster import ring
 
@@ -284,17 +342,21 @@ class Engines:
             raise StartFailed(f"the ring's first sum over {len(sums)} ranks was {sums}")
 
     def _close_rendezvous(self) -> None:
-        if self._rendezvous is not None:
-            self._rendezvous.close()
-            self._rendezvous = None
+        rendezvous, self._rendezvous = self._rendezvous, None
+        if rendezvous is not None:
+            rendezvous.close()
 
     def _do_not_meet(self) -> None:
         """Have the ranks that wait for another in hvd.init() give up; they keep what they hold."""
         from workbench.wire import Message
 
-        assert self._control is not None
+        rendezvous = self._rendezvous
+        if rendezvous is None or self._control is None:
+            return
         for member in self._members:
-            self._control.send(member.info.rank, Message("do_not_meet", {}))
+            self._control.send(
+                member.info.rank, Message("do_not_meet", {"ring": str(rendezvous.port)})
+            )
 
     # while they run
 

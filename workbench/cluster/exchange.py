@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from workbench.cluster.background import uninterrupted
 from workbench.cluster.cells import Cells
 from workbench.cluster.condition import Condition
 from workbench.cluster.idle import IdleWatch
@@ -75,7 +76,7 @@ class Exchange:
                 yield running
             finally:
                 self._idle.used()
-                self._settle()
+                uninterrupted(self._settle)
 
     def _settle(self) -> None:
         condition = self._condition

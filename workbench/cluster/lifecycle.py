@@ -149,7 +149,7 @@ class Lifecycle:
                 condition.set("ready")
 
             try:
-                uninterrupted(follow)
+                uninterrupted(follow, running.engines.give_up_ring)
             except UsageError:
                 condition.set(*before)
                 raise

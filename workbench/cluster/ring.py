@@ -65,6 +65,11 @@ class Rendezvous:
         self._server.server_close()
         self._thread.join()
 
+    @property
+    def port(self) -> int:
+        """Where it listens; another one for each ring."""
+        return int(self._server.server_address[1])
+
     def environment(self, rank: int, interface_name: str) -> dict[str, str]:
         """Return the variables with which `rank` finds the others.
 
@@ -83,7 +88,7 @@ class Rendezvous:
             "CROSS_RANK": slot.cross_rank,
             "CROSS_SIZE": slot.cross_size,
             "GLOO_RENDEZVOUS_ADDR": self._interface,
-            "GLOO_RENDEZVOUS_PORT": self._server.server_address[1],
+            "GLOO_RENDEZVOUS_PORT": self.port,
             "GLOO_IFACE": interface_name,
             "GLOO_TIMEOUT_SECONDS": _GLOO_TIMEOUT_S,
             "CONTROLLER": "gloo",

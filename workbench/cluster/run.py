@@ -191,8 +191,12 @@ class CellRun:
 
     @property
     def unfinished(self) -> tuple[int, ...]:
-        """The ranks in which the cell has not ended."""
-        return tuple(sorted(self._unfinished))
+        """The ranks in which the cell has begun and not ended."""
+        return tuple(sorted(self._unfinished)) if self.calls else ()
+
+    def say(self, text: str) -> None:
+        """Show what the kernel has to say after the cell has ended."""
+        self._sink.note(text)
 
     def deliver(self, rank: int, message: Message) -> None:
         """Take a message from a rank, in any thread."""
@@ -240,6 +244,8 @@ class CellRun:
             uninterrupted(begin)
             self._follow(self._deadline())
         except KeyboardInterrupt:
+            if not self.calls:
+                raise CellInterrupted("the cell was interrupted before it began") from None
             self._stop("interrupted")
             raise CellInterrupted(
                 f"the cell was interrupted on {self._where(self.ranks)}; {self._outcome()}"

@@ -140,7 +140,7 @@ class Running:
             busy = uninterrupted(lambda: self.engines.still_busy(_LAST_S))
         self.engines.give_up(busy)
         if not self.engines.lost():
-            uninterrupted(self.engines.reform)
+            uninterrupted(self.engines.reform, self.engines.give_up_ring)
 
     def leave(self) -> None:
         """Let everything run where it is kept, for the next kernel."""

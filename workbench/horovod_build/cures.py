@@ -220,6 +220,106 @@ CURES = (
     horovod_global.background_thread =
 """,
     ),
+    # At its end the background thread agrees with all ranks on the removal of each
+    # process set. What Gloo throws where a rank is gone left the thread, which ends
+    # the process. Without the others, each rank removes its sets on its own.
+    Cure(
+        name="process-set-of-a-lost-rank",
+        defect="a rank that is killed while a process set exists takes the other ranks along",
+        upstream=f"{_REPOSITORY}/horovod/common/process_set.cc#L213",
+        file="horovod/common/process_set.cc",
+        old="""\
+    MarkProcessSetForRemoval(id);
+    // Block until all processes have been able to finalize and deregister
+    // this process set.
+    while (true) {
+      InitializeRegisteredAndRemoveMarkedIfReady_(context, status);
+      if (ProcessSetHasJustBeenRemoved()) {
+        break;
+      } else {
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
+    }
+  }
+""",
+        new="""\
+    MarkProcessSetForRemoval(id);
+    // Block until all processes have been able to finalize and deregister
+    // this process set.
+    try {
+      while (true) {
+        InitializeRegisteredAndRemoveMarkedIfReady_(context, status);
+        if (ProcessSetHasJustBeenRemoved()) {
+          break;
+        } else {
+          std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        }
+      }
+    } catch (const std::exception& ex) {
+      LOG(DEBUG) << "Process sets are removed without the other ranks: "
+                 << ex.what();
+      break;
+    }
+  }
+  for (auto id : ids_copy) {
+    if (id != 0 && Contains(id)) {
+      Get(id).Finalize(status);
+      DeregisterProcessSet(id);
+    }
+  }
+  id_to_be_removed_ = NO_PENDING_REMOVAL;
+""",
+    ),
+    # These two wait in the caller's thread, for a flag that is up for less than the
+    # millisecond they sleep where the shutdown is quick; the first also reads the
+    # process set that the shutdown has freed.
+    Cure(
+        name="process-set-added-at-shutdown",
+        defect="hvd.add_process_set() may wait for ever, or seem to succeed, when a rank is lost",
+        upstream=f"{_REPOSITORY}/horovod/common/operations.cc#L1287",
+        file="horovod/common/operations.cc",
+        old="""\
+    if (process_set->initialization_done) {
+      return id;
+    }
+    if (horovod_global.shut_down) {
+      return HOROVOD_PROCESS_SET_ERROR_SHUTDOWN;
+    }
+""",
+        new="""\
+    {
+      std::lock_guard<std::recursive_mutex> table_lock(
+          horovod_global.process_set_table.mutex);
+      if (horovod_global.shut_down || !horovod_global.initialization_done ||
+          !horovod_global.process_set_table.Contains(id)) {
+        return HOROVOD_PROCESS_SET_ERROR_SHUTDOWN;
+      }
+      if (horovod_global.process_set_table.Get(id).initialization_done) {
+        return id;
+      }
+    }
+""",
+    ),
+    Cure(
+        name="process-set-removed-at-shutdown",
+        defect="hvd.remove_process_set() may wait for ever when a rank is lost",
+        upstream=f"{_REPOSITORY}/horovod/common/operations.cc#L1318",
+        file="horovod/common/operations.cc",
+        old="""\
+      return process_set_id;
+    }
+    if (horovod_global.shut_down) {
+      return HOROVOD_PROCESS_SET_ERROR_SHUTDOWN;
+    }
+""",
+        new="""\
+      return process_set_id;
+    }
+    if (horovod_global.shut_down || !horovod_global.initialization_done) {
+      return HOROVOD_PROCESS_SET_ERROR_SHUTDOWN;
+    }
+""",
+    ),
 )
 """All that are applied."""
 

@@ -31,9 +31,9 @@ class Control:
     interrupts
         Interrupts the cell that runs, and tells which.
     release
-        Frees every rank from its collective; ``torn`` tells whether a rank is gone.
+        Frees every rank from its collective, in a thread; ``torn`` says whether a rank is gone.
     do_not_meet
-        Gives up a ring that is being formed.
+        Gives up the ring of a name while it is being formed.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Control:
         recorder: Recorder,
         interrupts: Interrupts,
         release: Callable[..., None],
-        do_not_meet: Callable[[], None],
+        do_not_meet: Callable[[str], None],
     ) -> None:
         self._send = send
         self._recorder = recorder
@@ -60,7 +60,7 @@ class Control:
             "where": self._where,
             "interrupt": self._interrupt,
             "release": self._release_ranks,
-            "do_not_meet": lambda _: _in_thread(self._do_not_meet),
+            "do_not_meet": lambda content: _in_thread(partial(self._do_not_meet, content["ring"])),
         }
         handler = handlers.get(message.kind)
         if handler is None:
@@ -94,7 +94,7 @@ class Control:
     def _release_ranks(self, content: dict[str, Any]) -> None:
         """Shut Horovod down; that may take seconds, and questions must still be answered."""
         if self._meant(content):
-            _in_thread(partial(self._release, torn=bool(content.get("torn"))))
+            self._release(torn=bool(content.get("torn")))
 
     def _meant(self, content: dict[str, Any]) -> bool:
         """Whether the cell that runs is the one that is asked for, or any is."""

@@ -1,13 +1,15 @@
 """``hvd.add_process_set``, where the ring was formed by a kernel that may be gone.
 
 Horovod connects the members of a new process set through the rendezvous server
-of the ring, and ends the process where there is none.
+of the ring, and ends the process where there is none. A process set ends with
+the ring, and its number is given to another set of the next ring.
 """
 
 from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Iterable
 from typing import Any
 
 import horovod.torch
@@ -19,6 +21,41 @@ from workbench.rank.sockets import RingSockets
 _DYNAMIC = "HOROVOD_DYNAMIC_PROCESS_SETS"
 _CONNECT_S = 5.0
 _add = process_sets.add_process_set
+
+
+class ProcessSetLost(RuntimeError, AttributeError):
+    """A process set of an earlier ring is used."""
+
+
+class _LostProcessSet(process_sets.ProcessSet):
+    """What a process set of the user becomes at the end of its ring, until it is added again."""
+
+    @property
+    def process_set_id(self) -> int:
+        """Raise what is wrong: Horovod asks for the number wherever the set is used."""
+        raise ProcessSetLost(
+            f"process set of ranks {self.ranks}: the ring was rebuilt since, which ended it. "
+            f"Add it again on all ranks with hvd.add_process_set({self.ranks})."
+        )
+
+    @process_set_id.setter
+    def process_set_id(self, number: int | None) -> None:
+        """Be a usual process set again: it is added, or removed for good."""
+        self.__class__ = process_sets.ProcessSet
+        self.process_set_id = number
+
+    def __str__(self) -> str:
+        return f"ProcessSet(ranks={self.ranks}, ended with its ring)"
+
+
+def end_with_ring(things: Iterable[Any]) -> None:
+    """Have every process set among some objects say that it is gone, wherever it is used.
+
+    Without this it would be a set of other ranks, once one gets its number.
+    """
+    for thing in things:
+        if type(thing) is process_sets.ProcessSet and thing.process_set_id:
+            thing.__class__ = _LostProcessSet
 
 
 def dynamic() -> bool:

@@ -25,6 +25,10 @@ _FIRST_OF_CELL, _FORWARD_UNSEEN, _UNHEARD = map(
 )
 
 
+_IN_BACKWARD = -1
+"""Stands for all optimizers that stepped within one backward."""
+
+
 class Finishing(Hashable, Protocol):
     """A bucket under way; `finished` is 0 until it is known when it was."""
 
@@ -131,6 +135,7 @@ class Recorder:
         self._collectives.clear()
         self._steps: list[int] = []
         self._backwards = 0
+        self._stepped_in_backward = False
         self._trained = False
         self._unheard = False
         self._buckets: list[Finishing] = []
@@ -196,15 +201,22 @@ class Recorder:
         if self._backwards == 1:
             self._clock.backward(perf_counter_ns())
 
-    def backward_ends(self) -> None:
+    def backward_ends(self, *, raised: bool = False) -> None:
         """``torch.autograd.backward`` returned or raised."""
         self._backwards -= 1
+        if raised:  # some parameters were stepped and some not
+            self._stepped_in_backward = False
         if self._backwards == 0:
             self._end_of_buckets()
             for bucket in self._buckets:
                 self._collectives.waited(bucket, bucket.finished)
             self._buckets.clear()
-            self._clock.backward_ended(perf_counter_ns())
+            now = perf_counter_ns()
+            self._clock.backward_ended(now)
+            if self._stepped_in_backward:
+                self._stepped_in_backward = False
+                self._clock.step(now)
+                self._finish(self._cycle.step(_IN_BACKWARD, self._take_part(now)))
 
     def gradients_begin(self, *, goes_on: bool) -> None:
         """``torch.autograd.grad`` was called: a backward, whose gradients the script gets itself.
@@ -224,10 +236,21 @@ class Recorder:
         elif goes_on:
             self._clock.pop(perf_counter_ns())
 
-    def step_begins(self, optimizer: int) -> None:
-        """A step hook fired; Horovod's optimizers fire twice, one within the other."""
+    def step_begins(self, optimizer: int, *, whole: bool = False) -> None:
+        """A step hook fired; Horovod's optimizers fire twice, one within the other.
+
+        Parameters
+        ----------
+        whole
+            Within a backward, such as in a hook of a parameter's gradient, this is a step of
+            its own, and the end of that backward is one of all such optimizers. Otherwise the
+            step is a piece of one that comes after the backward, as Adasum's are.
+        """
         if self._backwards:
-            return  # Adasum steps inside the backward
+            if whole:
+                self._stepped_in_backward = True
+                self._clock.push(Phase.OPTIMIZER, perf_counter_ns())
+            return
         # an optimizer nests in itself once: anything else means that a step raised
         if len(self._steps) == 2 or (self._steps and self._steps[0] != optimizer):
             self._steps.clear()
@@ -235,8 +258,10 @@ class Recorder:
         if len(self._steps) == 1:
             self._clock.step(perf_counter_ns())
 
-    def step_ends(self, optimizer: int) -> None:
-        """A step hook fired at a step's end."""
+    def step_ends(self, optimizer: int, *, whole: bool = False) -> None:
+        """A step hook fired at a step's end; `whole` as for its begin."""
+        if self._backwards and whole:
+            self._clock.pop(perf_counter_ns())
         if self._backwards or not self._steps:
             return
         self._steps.pop()

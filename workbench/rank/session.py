@@ -46,6 +46,10 @@ _BREAK_PERIOD_S = 0.1
 _HOROVOD_LOG = re.compile(r"Horovod could not be initialized: (?:\[[^]]*\.(?:cc|h):\d+\] )*(.*)")
 
 
+class RingNotFormed(RuntimeError):
+    """The ranks could not be joined in a ring; another try may succeed."""
+
+
 class Session:
     """One rank of one cluster.
 
@@ -191,11 +195,17 @@ def meet(environment: dict[str, str]) -> dict[str, Any]:
 
     os.environ.update(environment)
     with _shutdown:  # one that is under way belongs to the ring before
-        _ring = RingSockets()
-    with _ring:
-        _init(hvd)
-        _fill_namespace(hvd)
-        total = hvd.allreduce(torch.ones(1), op=hvd.Sum, name="workbench.ready")
+        _ring = RingSockets(environment["HOROVOD_GLOO_RENDEZVOUS_PORT"])
+    try:
+        with _ring:
+            _init(hvd)
+            _fill_namespace(hvd)
+            total = hvd.allreduce(torch.ones(1), op=hvd.Sum, name="workbench.ready")
+    except BaseException as error:
+        part(torn=True)  # else the next hvd.init() fails at once
+        if isinstance(error, hvd.HorovodInternalError):
+            raise RingNotFormed(f"the first collective failed: {error}") from None
+        raise
     if _session is not None:
         process_sets.install(_session.recorder, _ring)
     return {"sum": float(total.item()), "dynamic": process_sets.dynamic()}
@@ -208,7 +218,8 @@ def _init(hvd: Any) -> None:
         hvd.init()
     except ValueError as error:
         cause = _HOROVOD_LOG.findall(_log_since(logged))
-        raise RuntimeError(f"hvd.init() failed: {cause[-1]}" if cause else str(error)) from None
+        why = f"hvd.init() failed: {cause[-1]}" if cause else str(error)
+        raise RingNotFormed(why) from None
 
 
 def _log_size() -> int:
@@ -227,10 +238,16 @@ def _log_since(size: int) -> str:
         return ""
 
 
-def _do_not_meet() -> None:
-    """Let the ring that is being formed fail: a rank will not come, for which Gloo would wait."""
+def _do_not_meet(name: str) -> None:
+    """Let a ring that is being formed fail: a rank will not come, for which Gloo would wait.
+
+    Parameters
+    ----------
+    name
+        The ring's: the message may come when the next one is being formed.
+    """
     ring, deadline = _ring, time.monotonic() + _BREAK_S
-    while ring.forming and time.monotonic() < deadline:
+    while ring.name == name and ring.forming and time.monotonic() < deadline:
         ring.shut_down()  # more than once: Gloo may be about to open a connection
         time.sleep(_BREAK_PERIOD_S)
 
@@ -251,7 +268,9 @@ def part(*, torn: bool = False) -> None:
         # resets the handles' numbers too: unnamed collectives are negotiated by them,
         # and a rank that was freed has counted further than the one that failed
         hvd.shutdown()
-    for thing in gc.get_objects():
+    things = gc.get_objects()
+    process_sets.end_with_ring(things)
+    for thing in things:
         if _is_distributed_optimizer(thing):
             _forget_handles(thing)
 
@@ -286,7 +305,13 @@ def _release(*, torn: bool) -> None:
     torn
         A rank is gone: Horovod would wait for it.
     """
-    ring = _ring
+    # the ring of now: a thread that starts late would break the next one
+    args = (_ring, torn)
+    threading.Thread(target=_break, args=args, name="workbench-release", daemon=True).start()
+
+
+def _break(ring: RingSockets, torn: bool) -> None:
+    """Do what `_release` says, in a thread: it may take seconds."""
     shutdown = threading.Thread(target=_shut_down, args=(ring,), daemon=True)
     shutdown.start()
     shutdown.join(0 if torn else _SHUTDOWN_S)

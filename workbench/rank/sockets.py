@@ -20,13 +20,19 @@ _DESCRIPTORS = Path("/proc/self/fd")
 class RingSockets:
     """Notes which sockets a ring has opened; use as a context manager around its forming.
 
+    Parameters
+    ----------
+    name
+        Which ring it is, among those that are formed one after the other.
+
     Attributes
     ----------
     forming
         Whether the ring is being formed now.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, name: str = "") -> None:
+        self.name = name
         self.forming = False
         self._before: set[tuple[int, str]] = set()
         self._ring: set[tuple[int, str]] = set()
@@ -52,9 +58,11 @@ class RingSockets:
     def shut_down(self) -> None:
         """Let every read and write on them fail; the descriptors stay their owner's."""
         now = _open_sockets()
-        for descriptor, _ in now - self._before if self.forming else self._ring & now:
+        for descriptor, inode in now - self._before if self.forming else self._ring & now:
             with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as one:
-                if one.family in {socket.AF_INET, socket.AF_INET6}:
+                # the number may be another socket's by now, such as one of the next ring
+                same = inode == f"socket:[{os.fstat(one.fileno()).st_ino}]"
+                if same and one.family in {socket.AF_INET, socket.AF_INET6}:
                     one.shutdown(socket.SHUT_RDWR)
 
 

@@ -83,7 +83,7 @@ class TorchHooks:
 
     def _step_begins(self, optimizer: Optimizer, *_: Any) -> None:
         key = id(optimizer)
-        self._recorder.step_begins(key)
+        self._recorder.step_begins(key, whole=not _is_adasum(optimizer))
         steps = self._steps[key] = self._steps.get(key, 0) + 1
         # Horovod's optimizers fire twice a step: by now the loop has been through
         # twice, and every model it calls has been met
@@ -91,7 +91,7 @@ class TorchHooks:
             self._modules.stop_search()
 
     def _step_ends(self, optimizer: Optimizer, *_: Any) -> None:
-        self._recorder.step_ends(id(optimizer))
+        self._recorder.step_ends(id(optimizer), whole=not _is_adasum(optimizer))
 
     def _new_optimizer(self, original: Callable[..., None]) -> Callable[..., None]:
         def __init__(self_: Optimizer, *args: Any, **kwargs: Any) -> None:  # noqa: N807
@@ -106,10 +106,12 @@ class TorchHooks:
 
         def backward(*args: Any, **kwargs: Any) -> None:
             recorder.backward_begins()
+            raised = True
             try:
                 original(*args, **kwargs)
+                raised = False
             finally:
-                recorder.backward_ends()
+                recorder.backward_ends(raised=raised)
 
         return backward
 
@@ -164,6 +166,11 @@ class TorchHooks:
             return batch
 
         return __next__
+
+
+def _is_adasum(optimizer: Optimizer) -> bool:
+    """Whether it is Horovod's, whose hooks step each parameter before the loop's own step()."""
+    return hasattr(optimizer, "_starting_models")
 
 
 def _on_host(tensor: torch.Tensor) -> bool:
