@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from workbench.cluster.agents import Process
-from workbench.cluster.ranks import ranks_text
+from workbench.cluster.ranks import phrase
 from workbench.errors import StartFailed
 
 _POLL_S = 0.02
@@ -148,7 +148,7 @@ class Calls:
                         one.get()  # raises what it raised there; the others may wait for it
                 if time.monotonic() > deadline:
                     silent = [place for place, a in enumerate(pending) if not a.ready()]
-                    named = f"rank {ranks_text(ranks[p] for p in silent)}" if ranks else ""
+                    named = phrase(ranks[p] for p in silent) if ranks else ""
                     who = named or f"{len(silent)} of {len(pending)} new ranks"
                     raise StartFailed(f"{who} did not answer {name!r} within {timeout_s:g} s")
         self._check(processes)  # one may have answered, and ended meanwhile

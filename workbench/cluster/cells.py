@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
@@ -17,12 +18,45 @@ from workbench.cluster.options import Options
 from workbench.cluster.run import CellRun, RunResult
 from workbench.cluster.sink import Sink
 from workbench.cluster.turns import Turns
-from workbench.errors import CellError, CellInterrupted, WorkbenchError, reason
+from workbench.errors import CellError, CellInterrupted, UsageError, WorkbenchError, reason
 
 if TYPE_CHECKING:
     from workbench.cluster.running import Running
     from workbench.timings import Timings
     from workbench.wire import Message
+
+
+class BackgroundRun(Future[RunResult]):
+    """The future result of a cell that runs in the background.
+
+    ``cancel()`` has no effect, since the cell is queued at once; use `interrupt`.
+
+    Parameters
+    ----------
+    interrupt
+        Interrupts the cell, from any thread.
+    """
+
+    def __init__(self, interrupt: Callable[[], None]) -> None:
+        super().__init__()
+        self._interrupt = interrupt
+
+    def interrupt(self) -> bool:
+        """Stop the cell as the stop button stops one that the notebook waits for.
+
+        Returns at once. ``result()`` then raises `CellInterrupted`; variables are
+        kept, and cells that were queued later run next. A cell that has not begun
+        is removed from the queue.
+
+        Returns
+        -------
+        bool
+            False where the cell had ended already.
+        """
+        if self.done():
+            return False
+        self._interrupt()
+        return True
 
 
 class Cells:
@@ -83,8 +117,8 @@ class Cells:
         sink: Sink,
         *,
         ahead: bool = False,
-    ) -> Callable[[], RunResult]:
-        """Return what runs a cell when its turn has come.
+    ) -> tuple[Callable[[], RunResult], Callable[[], None]]:
+        """Return what runs a cell when its turn has come, and what interrupts it until its end.
 
         Parameters
         ----------
@@ -103,10 +137,33 @@ class Cells:
         ticket = self._turns.ticket() if ahead else None
 
         def follow() -> RunResult:
-            with self._turns.held(ticket, "" if ahead else "this cell"):
+            what = "" if ahead else "this cell"
+            with self._turns.held(ticket, what, lambda: run.interrupted):
                 return self._follow(run, source)
 
-        return follow
+        def interrupt() -> None:
+            run.interrupt()
+            self._turns.wake()
+
+        return follow, interrupt
+
+    def interrupt(self) -> tuple[int, ...]:
+        """Interrupt the cell that runs, from any thread; return the ranks on which it runs.
+
+        Raises
+        ------
+        UsageError
+            No cell runs.
+        """
+        run = self._run or self._left
+        ranks = run.unfinished if run is not None else ()
+        if run is None or not ranks:
+            raise UsageError(
+                "Nothing to interrupt: no cell runs on this cluster. Use it while a cell runs "
+                "that was started with %%distributed --noblock."
+            )
+        run.interrupt()
+        return ranks
 
     def receive(self, rank: int, message: Message) -> None:
         """Take a message of a rank, in any thread."""

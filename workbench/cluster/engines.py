@@ -14,7 +14,7 @@ from workbench.cluster.controller_process import ControllerProcess
 from workbench.cluster.members import Member, free_places, launch
 from workbench.cluster.options import Options
 from workbench.cluster.preflight import Preflight
-from workbench.cluster.ranks import RankInfo, ranks_text
+from workbench.cluster.ranks import RankInfo, phrase, ranks_text
 from workbench.errors import StartFailed, UsageError
 
 if TYPE_CHECKING:
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 
 _POLL_S = 0.05
+STILL_RUNS = "it still runs a cell that was stopped"
+"""Why a rank that was given up counts as lost."""
 
 
 class Engines:
@@ -187,9 +189,9 @@ class Engines:
         chosen = sorted(set(ranks))
         if busy := sorted(self.given_up - set(chosen)):
             raise UsageError(
-                f"rank {ranks_text(busy)} still runs a cell that was stopped: wait until it has "
-                f"ended, or replace it too, with %cluster restart --ranks "
-                f"{ranks_text([*chosen, *busy])}"
+                f"Cannot restart {phrase(chosen)}: {phrase(busy, 'still runs', 'still run')} a "
+                "cell that was stopped. Wait until it has ended, or replace all with %cluster "
+                f"restart --ranks {ranks_text([*chosen, *busy])}."
             )
         lost = self._agents.lost()
         for rank in chosen:
@@ -341,7 +343,7 @@ class Engines:
         for member in self._members:
             why = self._agents.why_lost(member.process)
             if not why and member.process in self._given_up:
-                why = "it still runs a cell that was stopped"
+                why = STILL_RUNS
             if why:
                 found[member.info.rank] = why
         return found
