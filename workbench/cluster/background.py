@@ -40,8 +40,16 @@ def in_background(
     return future
 
 
-def uninterrupted(task: Callable[[], Result]) -> Result:
-    """Call `task` to its end even where the user interrupts meanwhile; raise that afterwards."""
+def uninterrupted(
+    task: Callable[[], Result], on_interrupt: Callable[[], None] = lambda: None
+) -> Result:
+    """Call `task` to its end even where the user interrupts meanwhile; raise that afterwards.
+
+    Parameters
+    ----------
+    on_interrupt
+        Called at each interrupt, such as to have `task` end soon.
+    """
     future = in_background(task)
     interrupted = False
     while True:
@@ -49,6 +57,7 @@ def uninterrupted(task: Callable[[], Result]) -> Result:
             result = future.result()
         except KeyboardInterrupt:
             interrupted = True
+            on_interrupt()
             continue
         if interrupted:
             raise KeyboardInterrupt

@@ -238,6 +238,28 @@ class Cells:
                 if condition.state == "running":
                     self._conclude()
 
+    def recover_earlier(self, running: Running) -> None:
+        """Use ranks again, later, that go on with an earlier kernel's cell though interrupted."""
+        in_background(lambda: self._recover_earlier(running))
+
+    def _recover_earlier(self, running: Running) -> None:
+        condition = self._condition
+        ranks = running.engines.wait_until_left()
+        with self.between():
+            with condition.lock:
+                if condition.running is not running or condition.state != "failed":
+                    return
+                for rank in ranks & running.engines.given_up:
+                    running.engines.take_back(rank)
+                if condition.lost():
+                    self._conclude()
+                    return
+                condition.set("running")
+            self._form_ring(running)
+            with condition.lock:
+                if condition.state == "running":
+                    self._conclude()
+
     def _form_ring(self, running: Running) -> None:
         self._condition.set("running", "rebuilding the ring")
         try:

@@ -263,6 +263,7 @@ class Cluster:
         self._lifecycle.change(
             f"replacing {phrase(chosen)}",
             lambda engines: engines.restart(chosen),
+            self.n,
         )
         return self
 
@@ -286,6 +287,7 @@ class Cluster:
         self._lifecycle.change(
             f"going on with {n} ranks" if n else "going on with the ranks that are left",
             lambda engines: engines.resize(n),
+            n,
         )
         return self
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, replace
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 
 _POLL_S = 0.05
+_LEAVE_S = 3.0
+"""How long a rank that is to be replaced may take to answer, before it is not waited for."""
 STILL_RUNS = "it still runs a cell that was stopped"
 """Why a rank that was given up counts as lost."""
 
@@ -171,9 +174,14 @@ class Engines:
 
     # a change of ranks
 
+    @property
+    def interrupted(self) -> threading.Event:
+        """While it is set, a change of the ranks ends at its next step, by `StartFailed`."""
+        return self._agents.interrupted
+
     def reform(self) -> None:
         """Leave a broken ring and form a new one; namespaces stand."""
-        self._call("part", self._members, torn=False)
+        self._part(self._members, torn=False)
         self._meet()
 
     def restart(self, ranks: Iterable[int]) -> None:
@@ -230,14 +238,24 @@ class Engines:
 
     def _regroup(self, kept: list[Member], places: list[Place]) -> None:
         """Form a ring of the ranks that stay and of new ones, in the order of VMs and slots."""
-        lost = self.lost()
+        lost = set(self.lost())
+        # a process that is stopped (SIGSTOP) does not leave the ring: the others break it
+        lost |= set(self.still_busy(_LEAVE_S, [m for m in self._members if m not in kept]))
         # all leave the ring before any ends: the others would wait for it
         here = [member for member in self._members if member.info.rank not in lost]
-        self._call("part", here, torn=bool(lost))
+        self._part(here, torn=bool(lost))
         self._agents.stop([member.place for member in self._members if member not in kept])
         self._members = kept
         added = self._launched(places) if places else []
         self._admit([*kept, *added])
+
+    def _part(self, members: list[Member], *, torn: bool) -> None:
+        """Have ranks leave the ring; where one does not, no other goes on waiting for it."""
+        try:
+            self._call("part", members, torn=torn)
+        except BaseException:
+            self._do_not_meet()
+            raise
 
     def _launched(self, places: list[Place]) -> list[Member]:
         assert self._calls is not None
@@ -291,7 +309,10 @@ class Engines:
             self._rendezvous = None
 
     def _do_not_meet(self) -> None:
-        """Have the ranks that wait for another in hvd.init() give up; they keep what they hold."""
+        """Have ranks that wait for another in hvd.init() or in hvd.shutdown() give up.
+
+        Their variables are kept.
+        """
         from workbench.wire import Message
 
         assert self._control is not None
@@ -313,19 +334,32 @@ class Engines:
         assert self._calls is not None
         return self._calls.begin(self._members[rank].engine, "transfer", step, *given)
 
+    def wait_until_left(self) -> set[int]:
+        """Wait until the ranks that were given up have ended their cell; return which they were.
+
+        Ends early where one of them is lost or replaced.
+        """
+        assert self._calls is not None
+        ranks = self.given_up
+        for rank in ranks:
+            call = self._calls.begin(self._members[rank].engine, "idle")
+            while not call.wait(_POLL_S) and ranks <= self.given_up:
+                continue
+        return ranks
+
     def wait_until_idle(self) -> None:
         """Wait for the cells that still run."""
         lost = self.lost()
         here = [member for member in self._members if member.info.rank not in lost]
         self._call("idle", here, patience_s=float("inf"))
 
-    def still_busy(self, limit_s: float) -> list[int]:
-        """Return the ranks whose cell still runs after some seconds."""
+    def still_busy(self, limit_s: float, members: list[Member] | None = None) -> list[int]:
+        """Return the ranks, of some or all, that still do something else after some seconds."""
         assert self._calls is not None
         lost = self.lost()
         idle = {
             member.info.rank: self._calls.begin(member.engine, "idle")
-            for member in self._members
+            for member in (self._members if members is None else members)
             if member.info.rank not in lost
         }
         deadline = time.monotonic() + limit_s

@@ -228,9 +228,9 @@ def _log_since(size: int) -> str:
 
 
 def _do_not_meet() -> None:
-    """Let the ring that is being formed fail: a rank will not come, for which Gloo would wait."""
+    """Let the ring that is being formed or left fail: a rank is missing that Gloo waits for."""
     ring, deadline = _ring, time.monotonic() + _BREAK_S
-    while ring.forming and time.monotonic() < deadline:
+    while (ring.forming or _shutdown.locked()) and time.monotonic() < deadline:
         ring.shut_down()  # more than once: Gloo may be about to open a connection
         time.sleep(_BREAK_PERIOD_S)
 
