@@ -67,6 +67,31 @@ def read_file(path: str | os.PathLike[str], limit: int) -> bytes:
     return b"".join(parts)
 
 
+def write_regular(path: str | os.PathLike[str], text: str) -> None:
+    """Write a regular file, new or not, without waiting for the reader of a pipe.
+
+    Raises
+    ------
+    OSError
+        It cannot be written, or is a folder, a pipe, a socket or a device.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
+    try:
+        file = os.open(path, flags, 0o666)
+    except OSError as error:
+        if error.errno == errno.ENXIO:  # a pipe that nobody reads, or a socket
+            raise OSError(errno.EINVAL, "a pipe or a socket, not a file") from None
+        raise
+    except ValueError as error:
+        raise OSError(errno.EINVAL, f"no path of a file ({error})") from error
+    with os.fdopen(file, "w", encoding="utf-8") as stream:
+        kind = os.fstat(file).st_mode
+        if not stat.S_ISREG(kind):
+            raise OSError(errno.EINVAL, f"{_kind(kind)}, not a file")
+        stream.truncate(0)
+        stream.write(text)
+
+
 def wait_for_lock(descriptor: int, operation: int, timeout_s: float) -> None:
     """Lock an open file; wait for another process that has locked it, but not for ever.
 

@@ -31,6 +31,7 @@ from workbench.rank.device_clock import DeviceClock
 from workbench.rank.horovod_hooks import HorovodHooks, poll
 from workbench.rank.interrupts import Interrupts
 from workbench.rank.output import Capture, OutputChannel
+from workbench.rank.process_state import ProcessState
 from workbench.rank.recorder import Iteration, Outside, Recorder
 from workbench.rank.records import RecordChannel
 from workbench.rank.sockets import RingSockets
@@ -66,6 +67,7 @@ class Session:
         shell.ask_exit = cells.leave
         warnings.filterwarnings("ignore", message="To exit: use 'exit', 'quit'")  # neither ends it
         self._interrupts = Interrupts()
+        self._state = ProcessState()
         gpu = torch.cuda.is_available()
         device = DeviceClock(partial(torch.cuda.Event, enable_timing=True)) if gpu else None
         self.recorder = Recorder(poll, self._deliver, device)
@@ -119,7 +121,9 @@ class Session:
         for hooks in self.hooks:
             hooks.begin_cell()
         try:
-            result = cells.run(self._shell, number, source, self._capture, self._interrupts)
+            result = cells.run(
+                self._shell, number, source, self._capture, self._interrupts, self._state
+            )
         except BaseException as error:  # noqa: BLE001 - whatever it is, the kernel must hear of the end
             result = cells.failed(error)
         finally:
