@@ -48,6 +48,18 @@ def printable(text: str, keep: str = "") -> str:
     )
 
 
+def shortened(text: str, most: int) -> str:
+    """Return a text of at most about `most` characters: its middle is left out where it is longer.
+
+    A message that quotes an argument ends in what is wrong with it.
+    """
+    left_out = len(text) - most
+    if left_out <= 0:
+        return text
+    half = most // 2
+    return f"{text[:half]}... {left_out:,} characters ...{text[-half:]}"
+
+
 class WorkbenchError(Exception):
     """Base of every error that this package raises on purpose.
 
@@ -55,9 +67,17 @@ class WorkbenchError(Exception):
     """
 
     _escapes: ClassVar[bool] = True
+    _kept: ClassVar[str] = "\n\t"
+    """Characters that are not escaped."""
+    _longest: ClassVar[int | None] = None
+    """The middle of a longer message is left out: it quotes an argument."""
 
     def __init__(self, message: object = "") -> None:
-        super().__init__(printable(str(message), keep="\n\t") if self._escapes else message)
+        if not self._escapes:
+            super().__init__(message)
+            return
+        text = printable(str(message), keep=self._kept)
+        super().__init__(text if self._longest is None else shortened(text, self._longest))
 
     def _render_traceback_(self) -> list[str]:
         """Return what IPython shows: what happened, without our own frames."""
@@ -67,6 +87,8 @@ class WorkbenchError(Exception):
 class UsageError(WorkbenchError, ValueError):
     """The call cannot mean anything as it stands."""
 
+    _longest = 1000
+
 
 class ClusterError(WorkbenchError):
     """A cluster cannot do what was asked."""
@@ -74,6 +96,8 @@ class ClusterError(WorkbenchError):
 
 class NoCluster(ClusterError):
     """No cluster was started in this kernel."""
+
+    _longest = 1000
 
 
 class ClusterStopped(ClusterError):
@@ -213,9 +237,15 @@ class WireError(WorkbenchError):
 class RunError(WorkbenchError):
     """A run of timings on disk that is not there, or that cannot be read."""
 
+    _kept = ""
+    _longest = 1000
+
 
 class SnapshotError(WorkbenchError):
     """A snapshot or topology file that cannot be read."""
+
+    _kept = ""
+    _longest = 1000
 
 
 class VmsUnavailable(WorkbenchError):

@@ -28,7 +28,7 @@ _VIEWS = (
     *("live", "summary", "table", "waterfall", "ranks", "collectives"),
     *("list", "open", "compare"),
 )
-_VERBS = ("start", "status", "stop", "restart", "resize", "attach")
+_VERBS = ("start", "status", "stop", "interrupt", "restart", "resize", "attach")
 
 
 @magics_class
@@ -50,6 +50,10 @@ class WorkbenchMagics(Magics):
 
         ``cluster = %cluster start -n 2``; ``%cluster start --hosts vm1:2,vm2:2``;
         ``%cluster restart --ranks 1``; ``%cluster resize -n 6``.
+
+        ``%cluster interrupt`` ends the cell that runs in the background
+        (``%%distributed --noblock``), as the stop button ends one that the
+        notebook waits for: variables are kept, and cells queued behind it run next.
         """
         args = _parse(self.cluster, line)
         from workbench.cluster import registry
@@ -63,6 +67,8 @@ class WorkbenchMagics(Magics):
                 return registry.start(args.n, **times, **options)
         if args.verb == "attach":
             return registry.attach(args.name)
+        if args.verb == "interrupt":
+            return _interrupt(registry.required())
         if args.verb == "restart":
             return registry.required().restart(args.ranks)
         if args.verb == "resize":
@@ -302,6 +308,16 @@ def _progress_shown() -> Iterator[None]:
         yield
     finally:
         stop()
+
+
+def _interrupt(cluster: Cluster) -> None:
+    from workbench.cluster.ranks import phrase
+
+    ranks = phrase(cluster.interrupt())
+    sys.stdout.write(
+        f"Interrupting the cell on {ranks}. Its own output says what came of it; cells that are "
+        "queued behind it run next.\n"
+    )
 
 
 def _show_failure(future: Future[Any]) -> None:

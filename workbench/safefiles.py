@@ -8,16 +8,19 @@ file) or a `ValueError` (its content) whose text says why.
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import math
 import os
 import stat
+import time
 from pathlib import Path
 from typing import Any
 
 _MOST_DIGITS = 20
 """Of a whole number: 2 to the power of 64 has as many."""
 _CHUNK_BYTES = 1 << 20
+_LOCK_POLL_S = 0.02
 
 
 def open_regular(path: str | os.PathLike[str]) -> int:
@@ -62,6 +65,60 @@ def read_file(path: str | os.PathLike[str], limit: int) -> bytes:
     if size > limit:
         raise OSError(errno.EFBIG, f"larger than {_size(limit)}, the most that is read")
     return b"".join(parts)
+
+
+def write_regular(path: str | os.PathLike[str], text: str) -> None:
+    """Write a regular file, new or not, without waiting for the reader of a pipe.
+
+    Raises
+    ------
+    OSError
+        It cannot be written, or is a folder, a pipe, a socket or a device.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
+    try:
+        file = os.open(path, flags, 0o666)
+    except OSError as error:
+        if error.errno == errno.ENXIO:  # a pipe that nobody reads, or a socket
+            raise OSError(errno.EINVAL, "a pipe or a socket, not a file") from None
+        raise
+    except ValueError as error:
+        raise OSError(errno.EINVAL, f"no path of a file ({error})") from error
+    with os.fdopen(file, "w", encoding="utf-8") as stream:
+        kind = os.fstat(file).st_mode
+        if not stat.S_ISREG(kind):
+            raise OSError(errno.EINVAL, f"{_kind(kind)}, not a file")
+        stream.truncate(0)
+        stream.write(text)
+
+
+def wait_for_lock(descriptor: int, operation: int, timeout_s: float) -> None:
+    """Lock an open file; wait for another process that has locked it, but not for ever.
+
+    Parameters
+    ----------
+    operation
+        ``fcntl.LOCK_SH`` or ``fcntl.LOCK_EX``.
+
+    Raises
+    ------
+    TimeoutError
+        Another process still has the lock.
+    OSError
+        The file system has no locks.
+    """
+    deadline = time.monotonic() + timeout_s
+    while True:
+        try:
+            fcntl.flock(descriptor, operation | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                raise TimeoutError(
+                    f"another process has kept it locked for {timeout_s:g} s"
+                ) from None
+            time.sleep(_LOCK_POLL_S)
+        else:
+            return
 
 
 def modified_s(path: str | os.PathLike[str]) -> float:

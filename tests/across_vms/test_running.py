@@ -140,9 +140,9 @@ float(hvd.allreduce(torch.ones(1), op=hvd.Sum, name="waited for"))
 """,
     )
     assert "[ranks 0-2] in 'waited for'" in result.output
-    assert "Missing is rank 3" in result.output
+    assert "Rank 3 is missing" in result.output
     assert "in late" in result.output
-    assert result.output.count("Missing is rank 3") == 1
+    assert result.output.count("Rank 3 is missing") == 1
     assert set(result.values.values()) == {4.0}
 
 

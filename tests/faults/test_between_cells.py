@@ -76,7 +76,7 @@ def stopped_while_idle(box):
     os.kill(pid, signal.SIGSTOP)
     with later(HANG_S + 3, lambda: os.kill(pid, signal.SIGCONT)):
         result = quiet(box.cluster, f"{MEET}; rank")
-    assert "Missing is rank 1, which does not answer: its process is stopped" in result.output
+    assert "Rank 1 is missing and does not answer: its process is stopped" in result.output
     box.lives()
 
 

@@ -117,7 +117,7 @@ def stopped_in_a_collective(box):
             box.cluster,
             f"if rank == 1: os.kill(os.getpid(), signal.SIGSTOP)\n{MEET}; rank",
         )
-    assert "Missing is rank 1, which does not answer: its process is stopped" in result.output
+    assert "Rank 1 is missing and does not answer: its process is stopped" in result.output
     assert result.values == {0: 0, 1: 1, 2: 2}
     box.lives()
 
@@ -209,7 +209,7 @@ def gil_held(box):
     """`PyDLL` keeps the GIL, as a slow regular expression does, for a time that is known."""
     source = f"if rank == 1: ctypes.PyDLL(None).sleep({int(HANG_S) + 3})\n{MEET}; rank"
     result = quiet(box.cluster, source)
-    assert "Missing is rank 1, which does not answer" in result.output
+    assert "Rank 1 is missing and does not answer" in result.output
     assert "Python's lock" in result.output
     assert result.values == {0: 0, 1: 1, 2: 2}
     box.lives()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import signal
 import sys
 import threading
@@ -73,6 +74,8 @@ class Agent:
         It runs already, kept from an earlier kernel.
     on_change
         Called, in a thread, when it has come a step further.
+    interrupted
+        While it is set, no report or answer is waited for.
 
     Attributes
     ----------
@@ -91,6 +94,7 @@ class Agent:
         keep: Keep | None = None,
         found: bool = False,
         on_change: Callable[[], None] = lambda: None,
+        interrupted: threading.Event | None = None,
     ) -> None:
         self.host = host
         self._slots = slots
@@ -100,6 +104,8 @@ class Agent:
         self.loaded: dict[str, Any] = {}
         self._python = (host.python if host else None) or sys.executable
         self._pids: dict[int, int] = {}
+        self._starts: dict[int, str] = {}
+        """Which start of a slot is the newest, of those that this kernel has ordered."""
         self._refused: dict[int, str] = {}
         self._ends: dict[int, End] = {}
         self._gone = ""
@@ -112,6 +118,7 @@ class Agent:
             take=self._take,
             on_change=on_change,
             on_end=self._end,
+            interrupted=interrupted,
         )
         self._channel.start()
         if not found:
@@ -258,7 +265,9 @@ class Agent:
     def start(self, slot: int, **content: Any) -> None:
         """Start the rank of a slot."""
         self._pids.pop(slot, None)
-        self.order("start", slot=slot, **content)
+        self._refused.pop(slot, None)
+        self._starts[slot] = secrets.token_hex(4)
+        self.order("start", slot=slot, start=self._starts[slot], **content)
 
     def ask(self, kind: str, timeout_s: float = _ANSWER_S, **of: Any) -> Any:
         """Ask about the VM's network or memory, and return the answer.
@@ -321,10 +330,14 @@ class Agent:
     def _take(self, kind: str, content: dict[str, Any]) -> None:
         if kind in {"hello", "facts", "loaded"}:
             setattr(self, kind, content)
-        elif kind == "started":
-            self._pids[content["slot"]] = content["pid"]
-        elif kind == "refused":
-            self._refused[content["slot"]] = content["why"]
+        elif kind in {"started", "refused"}:
+            slot, start = content["slot"], content.get("start")
+            if start != self._starts.get(slot, start):
+                return  # of a start that was given up
+            if kind == "started":
+                self._pids[slot] = content["pid"]
+            else:
+                self._refused[slot] = content["why"]
         elif kind == "exited":
             self._ends[content["pid"]] = End(content["code"], content["oom"], content["log"])
 

@@ -14,6 +14,9 @@ from workbench.cluster.child import Child
 from workbench.errors import WireError
 from workbench.wire.lines import LineReader, encode_line
 
+_POLL_S = 0.2
+"""How long a wait takes to notice an interrupt."""
+
 
 class Question:
     """What an agent was asked; the answer to one that nobody holds any more is dropped.
@@ -54,6 +57,8 @@ class AgentChannel:
         Called, in a thread, after reports were taken.
     on_end
         Called, in a thread, when nothing more will come.
+    interrupted
+        While it is set, nothing is waited for.
     """
 
     def __init__(
@@ -64,6 +69,7 @@ class AgentChannel:
         take: Callable[[str, dict[str, Any]], None],
         on_change: Callable[[], None],
         on_end: Callable[[], None],
+        interrupted: threading.Event | None = None,
     ) -> None:
         self._child = child
         self._said = said
@@ -75,6 +81,7 @@ class AgentChannel:
         self._numbers = itertools.count()
         self._questions: weakref.WeakValueDictionary[str, Question] = weakref.WeakValueDictionary()
         self._ended = False
+        self._interrupted = threading.Event() if interrupted is None else interrupted
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._listen, name="workbench-agent", daemon=True)
 
@@ -107,9 +114,10 @@ class AgentChannel:
         """Wait until reports have brought something about; whether they have."""
         with self._changed:
             while not reached():
-                left = max(0.0, deadline - time.monotonic())
-                if self._ended or not self._changed.wait(left):
-                    return reached()
+                left = deadline - time.monotonic()
+                if self._ended or left <= 0 or self._interrupted.is_set():
+                    return False
+                self._changed.wait(min(left, _POLL_S))
         return True
 
     def join(self, timeout_s: float | None = None) -> None:

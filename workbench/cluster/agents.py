@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterable
@@ -43,6 +44,8 @@ class Agents:
     ----------
     preflight
         What was found on the VMs before their ranks were started; None on this machine.
+    interrupted
+        Set while a change of the ranks is to end soon: nothing is waited for.
     """
 
     def __init__(self, options: Options, folder: Path, progress: Callable[[str], None]) -> None:
@@ -57,6 +60,7 @@ class Agents:
         self._links: dict[int, network.Link] = {}
         self._layer: str | None = None
         self.preflight: preflight.Preflight | None = None
+        self.interrupted = threading.Event()
 
     # up and down
 
@@ -211,7 +215,12 @@ class Agents:
             self._agents[vm].order("stop", slots=[slot])
 
     def check(self, processes: Iterable[Process]) -> None:
-        """Raise `StartFailed` where a rank's process, or its VM's agent, has ended."""
+        """Raise `StartFailed` where a rank's process, or its VM's agent, has ended.
+
+        Or where the change of the ranks was interrupted.
+        """
+        if self.interrupted.is_set():
+            raise StartFailed("interrupted")
         for vm, pid in processes:
             agent = self._agents[vm]
             end = agent.end_of(pid)
@@ -296,6 +305,7 @@ class Agents:
             keep=None if self._keep_s is None else Keep(path, self._keep_s),
             found=found,
             on_change=self._tell_progress,
+            interrupted=self.interrupted,
         )
 
     def _tell_progress(self) -> None:

@@ -16,9 +16,18 @@ Asked = TypeVar("Asked")
 Result = TypeVar("Result")
 
 
-def in_background(task: Callable[[], Result]) -> Future[Result]:
-    """Call `task` in a thread; the future gives its result or its error."""
-    future: Future[Result] = Future()
+def in_background(
+    task: Callable[[], Result], future: Future[Result] | None = None
+) -> Future[Result]:
+    """Call `task` in a thread; the future gives its result or its error.
+
+    Parameters
+    ----------
+    future
+        The one to use; a new one by default.
+    """
+    future = Future() if future is None else future
+    future.set_running_or_notify_cancel()  # from now on cancel() changes nothing and returns False
 
     def follow() -> None:
         try:

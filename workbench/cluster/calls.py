@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from workbench.cluster.agents import Process
-from workbench.cluster.ranks import ranks_text
+from workbench.cluster.ranks import phrase, ranks_text
 from workbench.errors import StartFailed
 
 _POLL_S = 0.02
@@ -83,23 +83,34 @@ class Calls:
         except Exception as error:  # noqa: BLE001 - several of ipyparallel's, and IndexError
             return _NotSent(error)
 
-    def wait_for_new(self, known: set[int], processes: list[Process]) -> list[int]:
-        """Wait until as many new engines are there as processes were started.
+    def greet_new(self, known: set[int], processes: list[Process]) -> dict[int, dict[str, Any]]:
+        """Wait until the engines of these processes answer; return what each says of itself.
+
+        Engines of a start that was given up may appear too, even dead: they are left out.
 
         Raises
         ------
         StartFailed
-            A process has ended, or the time is over.
+            A process has ended, an engine has failed, or the time is over.
         """
         deadline = time.monotonic() + self._timeout_s
+        asked: dict[int, Any] = {}
         while True:
-            engines = sorted(self.engines - known)
-            if len(engines) >= len(processes):
-                return engines
+            for engine in self.engines - known - set(asked):
+                asked[engine] = self.begin(engine, "hello")
+            found = {
+                engine: answer.get()
+                for engine, answer in sorted(asked.items())
+                if answer.ready() and not _is_dead(answer)
+            }
+            found = {engine: one for engine, one in found.items() if _process(one) in processes}
+            if len(found) == len(processes):
+                self._check(processes)  # one may have answered, and ended meanwhile
+                return found
             self._check(processes)
             if time.monotonic() > deadline:
                 raise StartFailed(
-                    f"{len(processes)} ranks were started, {len(engines)} were ready after "
+                    f"{len(processes)} ranks were started, {len(found)} were ready after "
                     f"{self._timeout_s:g} s; is the machine overloaded?"
                 )
             time.sleep(_POLL_S)
@@ -162,10 +173,38 @@ class Calls:
                         one.get()  # raises what it raised there; the others may wait for it
                 if time.monotonic() > deadline:
                     silent = [place for place, a in enumerate(pending) if not a.ready()]
-                    named = f"rank {ranks_text(ranks[p] for p in silent)}" if ranks else ""
+                    named = phrase(ranks[p] for p in silent) if ranks else ""
                     who = named or f"{len(silent)} of {len(pending)} new ranks"
-                    raise StartFailed(f"{who} did not answer {name!r} within {timeout_s:g} s")
+                    raise StartFailed(
+                        f"{who} did not answer {name!r} within {timeout_s:g} s",
+                        cure=f"replace what does not answer with %cluster restart --ranks "
+                        f"{ranks_text(ranks[p] for p in silent)}"
+                        if ranks
+                        else "",
+                    )
         self._check(processes)  # one may have answered, and ended meanwhile
+
+
+def _is_dead(answer: Any) -> bool:
+    """Whether a call was not answered because its engine has ended.
+
+    Raises
+    ------
+    StartFailed
+        The engine is there, and the call has failed in it.
+    """
+    if answer.successful():
+        return False
+    error = answer.exception()
+    if isinstance(answer, _NotSent) or type(error).__name__ == "EngineError":
+        return True
+    raise StartFailed(f"the ranks failed at 'hello': {error}")
+
+
+def _process(greeting: dict[str, Any]) -> Process:
+    """Return whose greeting it is; an engine that no agent has started has no VM."""
+    vm = str(greeting["place"]).partition(":")[0]
+    return int(vm) if vm.isdecimal() else -1, greeting["pid"]
 
 
 class _NotSent:

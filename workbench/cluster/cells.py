@@ -7,6 +7,7 @@ import itertools
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,7 @@ from workbench.cluster.options import Options
 from workbench.cluster.run import CellRun, RunResult
 from workbench.cluster.sink import Sink
 from workbench.cluster.turns import Turns
-from workbench.errors import CellError, CellInterrupted, WorkbenchError, reason
+from workbench.errors import CellError, CellInterrupted, UsageError, WorkbenchError, reason
 
 _NOTICE_S = 1.0
 """A ring that is not formed after this time is mentioned in the output."""
@@ -27,6 +28,39 @@ if TYPE_CHECKING:
     from workbench.cluster.running import Running
     from workbench.timings import Timings
     from workbench.wire import Message
+
+
+class BackgroundRun(Future[RunResult]):
+    """The future result of a cell that runs in the background.
+
+    ``cancel()`` has no effect, since the cell is queued at once; use `interrupt`.
+
+    Parameters
+    ----------
+    interrupt
+        Interrupts the cell, from any thread.
+    """
+
+    def __init__(self, interrupt: Callable[[], None]) -> None:
+        super().__init__()
+        self._interrupt = interrupt
+
+    def interrupt(self) -> bool:
+        """Stop the cell as the stop button stops one that the notebook waits for.
+
+        Returns at once. ``result()`` then raises `CellInterrupted`; variables are
+        kept, and cells that were queued later run next. A cell that has not begun
+        is removed from the queue.
+
+        Returns
+        -------
+        bool
+            False where the cell had ended already.
+        """
+        if self.done():
+            return False
+        self._interrupt()
+        return True
 
 
 class Cells:
@@ -87,8 +121,8 @@ class Cells:
         sink: Sink,
         *,
         ahead: bool = False,
-    ) -> Callable[[], RunResult]:
-        """Return what runs a cell when its turn has come.
+    ) -> tuple[Callable[[], RunResult], Callable[[], None]]:
+        """Return what runs a cell when its turn has come, and what interrupts it until its end.
 
         Parameters
         ----------
@@ -107,10 +141,33 @@ class Cells:
         ticket = self._turns.ticket() if ahead else None
 
         def follow() -> RunResult:
-            with self._turns.held(ticket, "" if ahead else "this cell"):
+            what = "" if ahead else "this cell"
+            with self._turns.held(ticket, what, lambda: run.interrupted):
                 return self._follow(run, source)
 
-        return follow
+        def interrupt() -> None:
+            run.interrupt()
+            self._turns.wake()
+
+        return follow, interrupt
+
+    def interrupt(self) -> tuple[int, ...]:
+        """Interrupt the cell that runs, from any thread; return the ranks on which it runs.
+
+        Raises
+        ------
+        UsageError
+            No cell runs.
+        """
+        run = self._run or self._left
+        ranks = run.unfinished if run is not None else ()
+        if run is None or not ranks:
+            raise UsageError(
+                "Nothing to interrupt: no cell runs on this cluster. Use it while a cell runs "
+                "that was started with %%distributed --noblock."
+            )
+        run.interrupt()
+        return ranks
 
     def receive(self, rank: int, message: Message) -> None:
         """Take a message of a rank, in any thread."""
@@ -197,6 +254,28 @@ class Cells:
             self._left = None
             if run.broken:
                 self._form_ring(running)
+            with condition.lock:
+                if condition.state == "running":
+                    self._conclude()
+
+    def recover_earlier(self, running: Running) -> None:
+        """Use ranks again, later, that go on with an earlier kernel's cell though interrupted."""
+        in_background(lambda: self._recover_earlier(running))
+
+    def _recover_earlier(self, running: Running) -> None:
+        condition = self._condition
+        ranks = running.engines.wait_until_left()
+        with self.between():
+            with condition.lock:
+                if condition.running is not running or condition.state != "failed":
+                    return
+                for rank in ranks & running.engines.given_up:
+                    running.engines.take_back(rank)
+                if condition.lost():
+                    self._conclude()
+                    return
+                condition.set("running")
+            self._form_ring(running)
             with condition.lock:
                 if condition.state == "running":
                     self._conclude()

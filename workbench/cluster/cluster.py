@@ -5,18 +5,18 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future
 from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from workbench.cluster import keeping
 from workbench.cluster.background import in_background, interrupts_later
+from workbench.cluster.cells import BackgroundRun
 from workbench.cluster.condition import Condition
 from workbench.cluster.hosts import HostsLike
 from workbench.cluster.lifecycle import Lifecycle
 from workbench.cluster.options import Options
-from workbench.cluster.ranks import RankInfo, parse_ranks, ranks_text
+from workbench.cluster.ranks import RankInfo, parse_ranks, phrase
 from workbench.cluster.run import RunResult
 from workbench.cluster.sink import NotebookSink, Sink
 from workbench.errors import StartFailed, UsageError
@@ -265,8 +265,9 @@ class Cluster:
                 "%cluster restart --ranks 1."
             )
         self._lifecycle.change(
-            f"replacing rank {ranks_text(chosen)}",
+            f"replacing {phrase(chosen)}",
             lambda engines: engines.restart(chosen),
+            self.n,
         )
         return self
 
@@ -290,6 +291,7 @@ class Cluster:
         self._lifecycle.change(
             f"going on with {n} ranks" if n else "going on with the ranks that are left",
             lambda engines: engines.resize(n),
+            n,
         )
         return self
 
@@ -337,7 +339,8 @@ class Cluster:
         ClusterStopped
             The cluster was not started, or is gone.
         """
-        return self._queue(source, ranks, timeout, sink)()
+        follow, _ = self._queue(source, ranks, timeout, sink)
+        return follow()
 
     def run_in_background(
         self,
@@ -346,13 +349,31 @@ class Cluster:
         timeout: str | float | None = None,
         *,
         sink: Sink | None = None,
-    ) -> Future[RunResult]:
+    ) -> BackgroundRun:
         """Do as `run` does, but return at once; the future gives the result or the error.
 
-        Cells run one after the other, in the order in which they were asked for.
+        Cells run one after the other, in the order of the calls. The future's
+        ``interrupt()`` stops this one.
         """
         with interrupts_later():  # a cell in the queue that nobody runs would block all others
-            return in_background(self._queue(source, ranks, timeout, sink, ahead=True))
+            follow, interrupt = self._queue(source, ranks, timeout, sink, ahead=True)
+            future = BackgroundRun(interrupt)
+            in_background(follow, future)
+            return future
+
+    def interrupt(self) -> tuple[int, ...]:
+        """Stop the cell that runs, as the stop button does; return the ranks on which it runs.
+
+        Returns at once, and may be called from any thread. Whoever waits for the
+        cell gets `CellInterrupted`; variables are kept, and the cells that are
+        queued behind it run next. A second call while it stops hurries its ranks.
+
+        Raises
+        ------
+        UsageError
+            No cell runs.
+        """
+        return self._cells.interrupt()
 
     def __setitem__(self, name: str, value: Any) -> None:
         """Set a name to `value` in every rank."""
@@ -449,7 +470,7 @@ class Cluster:
         sink: Sink | None,
         *,
         ahead: bool = False,
-    ) -> Callable[[], RunResult]:
+    ) -> tuple[Callable[[], RunResult], Callable[[], None]]:
         self._condition.whole(ring=False)
         where = NotebookSink() if sink is None else sink
         return self._cells.queue(source, parse_ranks(ranks, self.n), timeout, where, ahead=ahead)

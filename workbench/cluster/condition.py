@@ -6,7 +6,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from workbench.cluster import registry
-from workbench.cluster.ranks import ranks_text
+from workbench.cluster.ranks import grouped, phrase, ranks_text
 from workbench.errors import ClusterStopped
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class Condition:
     def trouble(self) -> str:
         """Return what is wrong, and what to do."""
         lost = self.lost()
-        told = "; ".join(f"rank {rank}: {why}" for rank, why in lost.items())
+        told = "; ".join(_trouble_of(ranks, why) for why, ranks in grouped(lost))
         return f"{(told or self.message).rstrip('.')}. {self._cure(tuple(lost))}"
 
     def _cure(self, lost: tuple[int, ...]) -> str:
@@ -104,7 +104,7 @@ class Condition:
             return "Stop it with %cluster stop, and start another with %cluster start."
         if set(lost) <= engines.given_up:
             return (
-                "The cluster is ready again when it ends, with all variables; "
+                "The cluster is ready again when that cell ends, with all variables; "
                 "%cluster restart replaces it instead."
             )
         if len(lost) == len(engines.ranks):
@@ -113,3 +113,12 @@ class Condition:
             f"Replace what is lost with %cluster restart --ranks {ranks_text(lost)}, or go on "
             "without it with %cluster resize."
         )
+
+
+def _trouble_of(ranks: list[int], why: str) -> str:
+    from workbench.cluster.engines import STILL_RUNS
+
+    if why == STILL_RUNS:
+        cell = STILL_RUNS.removeprefix("it still runs ")
+        return phrase(ranks, f"still runs {cell}", f"still run {cell}")
+    return f"{phrase(ranks)}: {why}"

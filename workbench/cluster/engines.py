@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, replace
@@ -14,7 +15,7 @@ from workbench.cluster.controller_process import ControllerProcess
 from workbench.cluster.members import Member, free_places, launch
 from workbench.cluster.options import Options
 from workbench.cluster.preflight import Preflight
-from workbench.cluster.ranks import RankInfo, ranks_text
+from workbench.cluster.ranks import RankInfo, phrase, ranks_text
 from workbench.errors import StartFailed, UsageError
 
 if TYPE_CHECKING:
@@ -30,6 +31,10 @@ _RING_S = 20.0
 """A ring that could not be formed so soon is tried again."""
 _RING_PATIENCE_S = 3.0
 """An interrupt of the forming of a ring ends it only after this time: it is usually quick."""
+_LEAVE_S = 3.0
+"""How long a rank that is to be replaced may take to answer, before it is not waited for."""
+STILL_RUNS = "it still runs a cell that was stopped"
+"""Why a rank that was given up counts as lost."""
 
 
 class Engines:
@@ -73,6 +78,8 @@ class Engines:
         self._members: list[Member] = []
         self._given_up: set[Process] = set()
         self._rendezvous: Rendezvous | None = None
+        self._ring = ""
+        """The name of the newest ring that this kernel has formed or tried to."""
         self._ring_began: float | None = None
         self._ring_given_up = False
         self.ring_broken = False
@@ -182,6 +189,11 @@ class Engines:
 
     # a change of ranks
 
+    @property
+    def interrupted(self) -> threading.Event:
+        """While it is set, a change of the ranks ends at its next step, by `StartFailed`."""
+        return self._agents.interrupted
+
     def reform(self, report: Callable[[str], None] = lambda _: None) -> None:
         """Leave a broken ring and form a new one; variables are kept.
 
@@ -191,7 +203,7 @@ class Engines:
             Called with one line, once it takes long.
         """
         torn, self.ring_broken = self.ring_broken, True
-        self._call("part", self._members, torn=torn)
+        self._part(self._members, torn=torn)
         self._meet(report)
 
     def give_up_ring(self) -> None:
@@ -216,9 +228,9 @@ class Engines:
         chosen = sorted(set(ranks))
         if busy := sorted(self.given_up - set(chosen)):
             raise UsageError(
-                f"rank {ranks_text(busy)} still runs a cell that was stopped: wait until it has "
-                f"ended, or replace it too, with %cluster restart --ranks "
-                f"{ranks_text([*chosen, *busy])}"
+                f"Cannot restart {phrase(chosen)}: {phrase(busy, 'still runs', 'still run')} a "
+                "cell that was stopped. Wait until it has ended, or replace all with %cluster "
+                f"restart --ranks {ranks_text([*chosen, *busy])}."
             )
         lost = self._agents.lost()
         for rank in chosen:
@@ -257,15 +269,25 @@ class Engines:
 
     def _regroup(self, kept: list[Member], places: list[Place]) -> None:
         """Form a ring of the ranks that stay and of new ones, in the order of VMs and slots."""
-        lost = self.lost()
+        lost = set(self.lost())
+        # a process that is stopped (SIGSTOP) does not leave the ring: the others break it
+        lost |= set(self.still_busy(_LEAVE_S, [m for m in self._members if m not in kept]))
         # all leave the ring before any ends: the others would wait for it
         here = [member for member in self._members if member.info.rank not in lost]
         torn, self.ring_broken = bool(lost) or self.ring_broken, True
-        self._call("part", here, torn=torn)
+        self._part(here, torn=torn)
         self._agents.stop([member.place for member in self._members if member not in kept])
         self._members = kept
         added = self._launched(places) if places else []
         self._admit([*kept, *added])
+
+    def _part(self, members: list[Member], *, torn: bool) -> None:
+        """Have ranks leave the ring; where one does not, no other goes on waiting for it."""
+        try:
+            self._call("part", members, torn=torn)
+        except BaseException:
+            self._do_not_meet()
+            raise
 
     def _launched(self, places: list[Place]) -> list[Member]:
         assert self._calls is not None
@@ -323,6 +345,7 @@ class Engines:
         plan = ring.assign([f"vm{member.vm}" for member in self._members])
         rendezvous = self._rendezvous = ring.Rendezvous(plan, self._address)
         rendezvous.start()
+        self._ring = str(rendezvous.port)
         given = [
             (rendezvous.environment(rank, self._agents.interface(member.vm)),)
             for rank, member in enumerate(self._members)
@@ -347,16 +370,16 @@ class Engines:
             rendezvous.close()
 
     def _do_not_meet(self) -> None:
-        """Have the ranks that wait for another in hvd.init() give up; they keep what they hold."""
+        """Have ranks that wait for another in hvd.init() or in hvd.shutdown() give up.
+
+        Their variables are kept.
+        """
         from workbench.wire import Message
 
-        rendezvous = self._rendezvous
-        if rendezvous is None or self._control is None:
+        if self._control is None:
             return
         for member in self._members:
-            self._control.send(
-                member.info.rank, Message("do_not_meet", {"ring": str(rendezvous.port)})
-            )
+            self._control.send(member.info.rank, Message("do_not_meet", {"ring": self._ring}))
 
     # while they run
 
@@ -373,19 +396,32 @@ class Engines:
         assert self._calls is not None
         return self._calls.begin(self._members[rank].engine, "transfer", step, *given)
 
+    def wait_until_left(self) -> set[int]:
+        """Wait until the ranks that were given up have ended their cell; return which they were.
+
+        Ends early where one of them is lost or replaced.
+        """
+        assert self._calls is not None
+        ranks = self.given_up
+        for rank in ranks:
+            call = self._calls.begin(self._members[rank].engine, "idle")
+            while not call.wait(_POLL_S) and ranks <= self.given_up:
+                continue
+        return ranks
+
     def wait_until_idle(self) -> None:
         """Wait for the cells that still run."""
         lost = self.lost()
         here = [member for member in self._members if member.info.rank not in lost]
         self._call("idle", here, patience_s=float("inf"))
 
-    def still_busy(self, limit_s: float) -> list[int]:
-        """Return the ranks whose cell still runs after some seconds."""
+    def still_busy(self, limit_s: float, members: list[Member] | None = None) -> list[int]:
+        """Return the ranks, of some or all, that still do something else after some seconds."""
         assert self._calls is not None
         lost = self.lost()
         idle = {
             member.info.rank: self._calls.begin(member.engine, "idle")
-            for member in self._members
+            for member in (self._members if members is None else members)
             if member.info.rank not in lost
         }
         deadline = time.monotonic() + limit_s
@@ -403,7 +439,7 @@ class Engines:
         for member in self._members:
             why = self._agents.why_lost(member.process)
             if not why and member.process in self._given_up:
-                why = "it still runs a cell that was stopped"
+                why = STILL_RUNS
             if why:
                 found[member.info.rank] = why
         return found

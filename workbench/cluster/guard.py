@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from workbench.cluster.ranks import label
+from workbench.cluster.ranks import grouped, phrase
 from workbench.wire import Message
 
 ASK_S = 0.1
@@ -144,21 +144,14 @@ class Guard:
             if any(self._never_joins(rank, self._answers[other]) for other in places)
         ]
         return (
-            f"{_named(needed)} ended the cell while {waits(places)}. Call every collective on "
+            f"{phrase(needed)} ended the cell while {waits(places)}. Call every collective on "
             "all ranks (the same number of batches on each), or hvd.join() after the loop."
         )
 
 
 def waits(tensors: dict[int, str]) -> str:
     """Return which ranks wait in which tensor, in words."""
-    by_tensor: dict[str, list[int]] = {}
-    for rank, tensor in sorted(tensors.items()):
-        by_tensor.setdefault(tensor, []).append(rank)
     return ", ".join(
-        f"{_named(ranks)} wait{'s' if len(ranks) == 1 else ''} in {tensor!r}"
-        for tensor, ranks in by_tensor.items()
+        phrase(ranks, f"waits in {tensor!r}", f"wait in {tensor!r}")
+        for tensor, ranks in grouped(tensors)
     )
-
-
-def _named(ranks: list[int]) -> str:
-    return label(ranks).strip("[]")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from workbench.cluster.ranks import label, ranks_text
+from workbench.cluster.ranks import grouped, label, phrase
 from workbench.wire import Message
 
 ASK_S = 0.5
@@ -94,24 +94,26 @@ class HangWatch:
 
 
 def _waits(waiting: dict[int, _Place]) -> str:
-    by_tensor: dict[str, list[int]] = {}
-    for rank, place in sorted(waiting.items()):
-        by_tensor.setdefault(str(place.tensor), []).append(rank)
     since = max(place.blocked_s for place in waiting.values())
-    told = "; ".join(f"{label(ranks)} in {tensor!r}" for tensor, ranks in by_tensor.items())
+    tensors = {rank: str(place.tensor) for rank, place in waiting.items()}
+    told = "; ".join(f"{label(ranks)} in {tensor!r}" for tensor, ranks in grouped(tensors))
     return f"Standing still for {since:.0f} s, waiting for other ranks: {told}."
 
 
 def _missing(absent: dict[int, _Place], silent: list[int], ended: list[int]) -> Iterable[str]:
-    for rank, place in sorted(absent.items()):
-        yield f"Missing is rank {rank}, which is here:\n{place.stack.rstrip()}"
+    for stack, ranks in grouped({rank: p.stack.rstrip() for rank, p in absent.items()}):
+        what = phrase(ranks, "is missing; it is at", "are missing; they are at")
+        yield f"{what.capitalize()}:\n{stack}"
     if silent:
-        yield (
-            f"Missing is rank {ranks_text(silent)}, which does not answer: its process is "
-            "stopped, or in code that holds Python's lock"
+        what = phrase(
+            silent,
+            "is missing and does not answer: its process is",
+            "are missing and do not answer: their processes are",
         )
+        yield f"{what.capitalize()} stopped, or in code that holds Python's lock."
     if ended:
-        yield f"Rank {ranks_text(ended)} has ended the cell already, and takes part no more."
+        what = phrase(ended, "has ended", "have ended")
+        yield f"{what.capitalize()} the cell already and will not join this collective."
 
 
 def _all_wait(places: dict[int, _Place]) -> str:

@@ -15,6 +15,7 @@ from workbench.cluster.condition import Condition
 from workbench.cluster.exchange import Exchange
 from workbench.cluster.idle import IdleWatch
 from workbench.cluster.options import Options
+from workbench.cluster.ranks import phrase
 from workbench.cluster.running import Running
 from workbench.errors import ClusterError, ClusterStopped, UsageError, reason
 
@@ -105,6 +106,11 @@ class Lifecycle:
         except BaseException as error:
             running.leave()
             condition.set("stopped", f"could not attach: {reason(error)}")
+            if isinstance(error, KeyboardInterrupt):
+                raise ClusterError(
+                    f"attaching to {self._name}: interrupted before it was done. Its ranks and "
+                    "their variables are kept. Attach again with %cluster attach."
+                ) from None
             raise
         atexit.register(self._stop_at_exit, os.getpid())
         self._kept = True
@@ -112,6 +118,8 @@ class Lifecycle:
             condition.set("failed", condition.trouble())
         else:
             condition.set("ready")
+        if running.engines.given_up:
+            self.cells.recover_earlier(running)
         self._idle.start()
 
     def stop(self) -> None:
@@ -119,13 +127,20 @@ class Lifecycle:
         if self._begin_to_stop():
             uninterrupted(self._take_down)
 
-    def change(self, message: str, change: Callable[[Engines], None]) -> None:
-        """Change the ranks when the cells that were asked for before have ended.
+    def change(self, message: str, change: Callable[[Engines], None], n: int | None = None) -> None:
+        """Change the ranks when the cells that were queued before have ended.
 
         Parameters
         ----------
         message
             What is done, in words.
+        n
+            How many ranks there are to be; None for those that are left.
+
+        Raises
+        ------
+        ClusterError
+            It was interrupted; the message says what is lost, and what to do.
         """
         condition = self._condition
         with self.cells.between(message):
@@ -141,6 +156,8 @@ class Lifecycle:
                     )
                 )
             condition.set("starting", message)
+            engines = running.engines
+            infos, failed = engines.ranks, condition.lost()
 
             def follow() -> None:
                 change(running.engines)
@@ -149,14 +166,25 @@ class Lifecycle:
                 condition.set("ready")
 
             try:
-                uninterrupted(follow, running.engines.give_up_ring)
+                uninterrupted(follow, engines.interrupted.set)
             except UsageError:
                 condition.set(*before)
                 raise
             except Exception as error:
-                self.n = len(running.engines.ranks)
-                condition.set("failed", reason(error))
-                raise
+                self.n = len(engines.ranks)
+                if not engines.interrupted.is_set():
+                    condition.set("failed", reason(error))
+                    raise
+                pids = {(info.vm, info.pid) for info in engines.ranks}
+                gone = [info.rank for info in infos if (info.vm, info.pid) not in pids]
+                told = _interrupted(message, {*gone, *failed})
+                condition.set("failed", told)
+                raise ClusterError(
+                    f"{told} Rebuild the ring with %cluster resize -n "
+                    f"{n or len(infos) - len(failed)}, which also starts what is missing."
+                ) from None
+            finally:
+                engines.interrupted.clear()
 
     # steps
 
@@ -220,3 +248,13 @@ class Lifecycle:
                 return
         self.stop()
         self._condition.set("stopped", f"released after {text} without a cell")
+
+
+def _interrupted(message: str, lost: set[int]) -> str:
+    """Return what is left after a change of the ranks that was interrupted."""
+    kept = (
+        f"Variables of {phrase(lost)} are lost, those of all others are kept"
+        if lost
+        else "All variables are kept"
+    )
+    return f"{message}: interrupted before it was done. {kept}."

@@ -87,13 +87,9 @@ def _launched(
     plans = {place: agents.start(place, connection) for place in places}
     processes = agents.wait_until_started(places)
     started = list(processes.values())
-    engines = calls.wait_for_new(known, started)
-    greetings = calls.call("hello", engines, [()] * len(engines), processes=started)
     members = []
-    for engine, found in zip(engines, greetings, strict=True):
+    for engine, found in calls.greet_new(known, started).items():
         vm, slot = map(int, found["place"].split(":"))
-        if processes.get((vm, slot)) != (vm, found["pid"]):
-            continue  # left over from a start that failed
         plan, name = plans[vm, slot], agents.name(vm)
         info = RankInfo(
             0, name, found["pid"], plan.gpu, plan.numa, plan.nic, "ready", found["threads"]

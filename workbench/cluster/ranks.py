@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import SupportsIndex
+from typing import SupportsIndex, TypeVar
 
 from workbench.errors import UsageError
+
+Same = TypeVar("Same", bound=Hashable)
 
 _PART = re.compile(r"(\d{1,9})(?:\s*-\s*(\d{1,9}))?")
 
@@ -115,7 +117,27 @@ def ranks_text(ranks: Iterable[int]) -> str:
     return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
 
 
+def phrase(ranks: Iterable[int], one: str = "", several: str = "") -> str:
+    """Return ranks as the subject of a sentence: ``rank 0 is`` or ``ranks 0-1 are``.
+
+    Parameters
+    ----------
+    one, several
+        The verb, and what follows it, for one rank and for several; none by default.
+    """
+    ranks = list(ranks)
+    words = ("rank", one) if len(ranks) == 1 else ("ranks", several)
+    return f"{words[0]} {ranks_text(ranks)} {words[1]}".rstrip()
+
+
 def label(ranks: Iterable[int]) -> str:
     """Return the mark of an output: ``[rank 0]`` or ``[ranks 0-1]``."""
-    ranks = list(ranks)
-    return f"[{'rank' if len(ranks) == 1 else 'ranks'} {ranks_text(ranks)}]"
+    return f"[{phrase(ranks)}]"
+
+
+def grouped(by_rank: Mapping[int, Same]) -> list[tuple[Same, list[int]]]:
+    """Return equal values once, each with the ranks that have it, by the first of them."""
+    groups: dict[Same, list[int]] = {}
+    for rank, value in sorted(by_rank.items()):
+        groups.setdefault(value, []).append(rank)
+    return list(groups.items())

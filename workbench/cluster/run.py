@@ -16,7 +16,7 @@ from workbench.cluster.fold import Folder
 from workbench.cluster.guard import Guard
 from workbench.cluster.hang import HangWatch
 from workbench.cluster.merge import OutputLog
-from workbench.cluster.ranks import ranks_text
+from workbench.cluster.ranks import grouped, phrase
 from workbench.cluster.sink import Sink, TextSink
 from workbench.cluster.stopping import GRACE_S, Stopping
 from workbench.errors import CellInterrupted, CellTimeout, RankError
@@ -178,6 +178,8 @@ class CellRun:
         self._lost = lost
         self._torn = False
         self._timeout_s = timeout_s
+        self._interrupts = 0
+        """Calls of `interrupt` that `wait` has not handled yet."""
 
     @property
     def broken(self) -> bool:
@@ -197,6 +199,22 @@ class CellRun:
     def say(self, text: str) -> None:
         """Show what the kernel has to say after the cell has ended."""
         self._sink.note(text)
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether `interrupt` was called and `wait` has not handled it yet."""
+        return self._interrupts > 0
+
+    def interrupt(self) -> None:
+        """Stop the cell as an interrupt in the thread that waits for it does, from any thread.
+
+        A cell that was left because ranks still run it is interrupted there again.
+        """
+        if self._late is not None:
+            self.guard.interrupt(self._unfinished)
+            return
+        self._interrupts += 1
+        self._arrived.set()
 
     def deliver(self, rank: int, message: Message) -> None:
         """Take a message from a rank, in any thread."""
@@ -248,7 +266,7 @@ class CellRun:
                 raise CellInterrupted("the cell was interrupted before it began") from None
             self._stop("interrupted")
             raise CellInterrupted(
-                f"the cell was interrupted on {self._where(self.ranks)}; {self._outcome()}"
+                f"the cell was interrupted on {phrase(self.ranks)}; {self._outcome()}"
             ) from None
         if self._unfinished:
             self._time_out()
@@ -262,10 +280,10 @@ class CellRun:
         stacks = self.guard.stacks(set(unfinished), self._step)
         self._stop("timed out")
         stuck = "\n".join(
-            f"rank {rank} was at:\n{text}" for rank, text in sorted(stacks.items()) if text
+            f"{phrase(ranks, 'was', 'were')} at:\n{text}" for text, ranks in grouped(stacks) if text
         )
         raise CellTimeout(
-            f"the cell was not done after {self._timeout_s:g} s on {self._where(unfinished)}; "
+            f"the cell was not done after {self._timeout_s:g} s on {phrase(unfinished)}; "
             f"{self._outcome()}\n{stuck}".rstrip(),
             unfinished,
         )
@@ -279,20 +297,23 @@ class CellRun:
             f"{self._stopping.places(self._unfinished)}"
         ).rstrip()
 
-    def _where(self, ranks: tuple[int, ...]) -> str:
-        return f"rank{'s' if len(ranks) > 1 else ''} {ranks_text(ranks)}"
-
     def _deadline(self) -> float:
         return float("inf") if self._timeout_s is None else time.monotonic() + self._timeout_s
 
     def _follow(self, deadline: float) -> None:
         while self._unfinished and time.monotonic() < deadline:
+            self._raise_interrupt()
             self._step(_TICK_S)
             self._drop_lost()
             self._explain(time.monotonic())
             if self.errors or len(self._unfinished) < len(self.ranks):
                 now, sure = time.monotonic(), bool(self.errors)
                 self.guard.look(self._unfinished, now, sure=sure, torn=self._torn)
+
+    def _raise_interrupt(self) -> None:
+        if self._interrupts:
+            self._interrupts -= 1
+            raise KeyboardInterrupt
 
     def _explain(self, now: float) -> None:
         """Say why the cell stands still, where it does."""
@@ -326,6 +347,7 @@ class CellRun:
     def _follow_stop(self, stopping: Stopping) -> None:
         """Follow the ranks as long as one of them is worth waiting for."""
         while self._unfinished and stopping.waits(self._unfinished):
+            self._raise_interrupt()
             self._step(_TICK_S)
             self._drop_lost()
             self.guard.look(self._unfinished, time.monotonic(), sure=True, torn=self._torn)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from workbench.cluster.ranks import label, ranks_text
+from workbench.cluster.ranks import grouped, label, phrase
 from workbench.wire import Message
 
 GRACE_S = 4.0
@@ -97,20 +97,16 @@ class Stopping:
 
     def outcome(self, unfinished: Iterable[int]) -> str:
         """Return what the ranks that have not ended do, each thing once."""
-        groups: dict[tuple[str, str], list[int]] = {}
-        for rank in sorted(unfinished):
-            groups.setdefault(self._does(rank), []).append(rank)
-        return "; ".join(
-            f"rank{'s' if len(ranks) > 1 else ''} {ranks_text(ranks)} {does[len(ranks) > 1]}"
-            for does, ranks in groups.items()
-        )
+        does = {rank: self._does(rank) for rank in unfinished}
+        return "; ".join(phrase(ranks, *words) for words, ranks in grouped(does))
 
     def places(self, unfinished: Iterable[int]) -> str:
         """Return where the code of the ranks is that have not ended."""
+        places = {rank: self._place(rank) for rank in unfinished if rank not in self._ended}
         return "\n".join(
-            f"{label([rank])} is at:\n  {place}"
-            for rank in sorted(unfinished)
-            if rank not in self._ended and (place := self._place(rank))
+            f"{label(ranks)} {'is' if len(ranks) == 1 else 'are'} at:\n  {place}"
+            for place, ranks in grouped(places)
+            if place
         )
 
     def _is_worth_it(self, rank: int) -> bool:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from workbench.cluster.background import uninterrupted
 from workbench.cluster.failures import failure
 from workbench.cluster.guard import Guard
-from workbench.cluster.ranks import label, ranks_text
+from workbench.cluster.ranks import grouped, phrase, ranks_text
 from workbench.errors import CellTimeout, RankError, UsageError
 from workbench.wire import Message
 from workbench.wire.values import Payload
@@ -208,9 +208,9 @@ class Transfer:
             raise self._failed(gone)
         if time.monotonic() > deadline:
             raise CellTimeout(
-                f"{self._what}: no answer of {_ranks(waiting)} for {self._timeout_s:g} s. "
-                "Give more time with timeout=, or replace the rank with %cluster restart --ranks "
-                f"{ranks_text(waiting)}.",
+                f"{self._what}: no answer of {phrase(waiting)} for {self._timeout_s:g} s. "
+                "Give more time with timeout=, or replace what does not answer with %cluster "
+                f"restart --ranks {ranks_text(waiting)}.",
                 tuple(waiting),
             )
 
@@ -221,15 +221,13 @@ class Transfer:
         """Raise `UsageError` where ranks have no such name, or cannot pickle it."""
         missing = {rank: tuple(one["missing"]) for rank, one in told.items() if "missing" in one}
         if missing:
-            parts = [
-                f"no {_quoted(names)} on {_ranks(ranks)}" for names, ranks in _grouped(missing)
-            ]
+            parts = [f"no {_quoted(names)} on {phrase(ranks)}" for names, ranks in grouped(missing)]
             raise UsageError(f"{self._what}: {'; '.join(parts)}. Set it there in a cell first.")
         refused = {r: tuple(one["unsendable"]) for r, one in told.items() if "unsendable" in one}
         if refused:
             parts = [
-                f"{name!r} on {_ranks(ranks)} is of type {kind}, which cannot be pickled ({why})"
-                for (name, kind, why), ranks in _grouped(refused)
+                f"{name!r} on {phrase(ranks)} is of type {kind}, which cannot be pickled ({why})"
+                for (name, kind, why), ranks in grouped(refused)
             ]
             raise UsageError(f"{self._what}: {'; '.join(parts)}. Pull a plain part of it instead.")
 
@@ -271,25 +269,13 @@ class _Progress:
         sys.stdout.flush()
 
 
-def _ranks(ranks: Sequence[int]) -> str:
-    return label(ranks).strip("[]")
-
-
 def _quoted(names: Sequence[str]) -> str:
     return ", ".join(map(repr, names))
 
 
 def _unreadable(errors: dict[int, str]) -> str:
-    parts = [f"{_ranks(ranks)} cannot read it ({why})" for why, ranks in _grouped(errors)]
+    parts = [f"{phrase(ranks)} cannot read it ({why})" for why, ranks in grouped(errors)]
     return (
         f"{'; '.join(parts)}. Classes of modules must be importable there; "
         "those of the notebook are sent along."
     )
-
-
-def _grouped(by_rank: dict[int, Any]) -> list[tuple[Any, list[int]]]:
-    """Return equal values once, each with the ranks that have it."""
-    groups: dict[Any, list[int]] = {}
-    for rank, value in sorted(by_rank.items()):
-        groups.setdefault(value, []).append(rank)
-    return list(groups.items())

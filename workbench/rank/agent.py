@@ -138,7 +138,12 @@ class Agent:
         elif kind == "start":
             self._waiting.append(content)
         elif kind == "stop":
-            self._children.stop(content.get("slots"))
+            slots = content.get("slots")
+            # what was ordered before and has not been started yet must not come afterwards
+            self._waiting = [
+                order for order in self._waiting if slots is not None and order["slot"] not in slots
+            ]
+            self._children.stop(slots)
             self._report("stopped", {"slots": content.get("slots")})
         elif kind == "signal":
             self._children.signal(content["number"])
@@ -218,13 +223,14 @@ class Agent:
             aside.halt(_HALT_S)
         while self._waiting:
             order = self._waiting.pop(0)
+            which = {"slot": order["slot"], "start": order.get("start")}
             inherited = [self._orders, self._reports, self._wake, self._awakened]
             try:
                 child = self._children.start(order, inherited)
             except OSError as error:  # no memory, or too many processes
-                self._report("refused", {"slot": order["slot"], "why": str(error)})
+                self._report("refused", {**which, "why": str(error)})
                 continue
-            self._report("started", {"slot": child.slot, "pid": child.pid})
+            self._report("started", {**which, "pid": child.pid})
         for aside in self._asides.values():
             aside.go_on()
 

@@ -17,6 +17,7 @@ from IPython.core.displayhook import DisplayHook
 from workbench.rank import tracebacks
 from workbench.rank.interrupts import Interrupts
 from workbench.rank.output import Capture, OutputChannel
+from workbench.rank.process_state import ProcessState
 
 VALUE_LIMIT_BYTES = 64 << 20
 """A last expression's value beyond this stays in its rank."""
@@ -42,15 +43,22 @@ class CellResult:
 
 
 def run(
-    shell: Any, number: int, source: str, capture: Capture, interrupts: Interrupts
+    shell: Any,
+    number: int,
+    source: str,
+    capture: Capture,
+    interrupts: Interrupts,
+    state: ProcessState,
 ) -> CellResult:
-    """Run `source` in the shell's namespace, which `interrupts` may end."""
+    """Run `source` in the shell's namespace, which `interrupts` may end; then repair `state`."""
     caught = _Caught(shell, source, capture.channel)
     with capture(number), caught.replaced():
         try:
             with interrupts.allowed():
                 done = shell.run_cell(source, store_history=False)
                 interrupts.begin_to_end()
+                if repaired := state.repair():
+                    capture.channel.write("stderr", repaired)
                 raised = caught.error or done.error_before_exec or done.error_in_exec
                 if isinstance(done.error_before_exec, SyntaxError):
                     # neither the compiler's frames nor a file's name that holds the process
@@ -189,8 +197,13 @@ def _pickled(value: Any) -> tuple[bytes | None, str]:
         return None, ""
     try:
         data = pickle.dumps(value, protocol=5)
-    except Exception as error:  # noqa: BLE001 - a user's __reduce__ may raise anything
-        return None, f"{type(value).__name__} cannot be pickled: {error}"
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001 - a user's __reduce__ may raise anything
+        return (
+            None,
+            f"{type(value).__name__} cannot be pickled: {str(error) or type(error).__name__}",
+        )
     if len(data) > VALUE_LIMIT_BYTES:
         return None, f"{type(value).__name__} has {len(data):,} bytes, too many to send unasked"
     return data, ""

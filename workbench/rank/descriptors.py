@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import codecs
+import contextlib
+import fcntl
 import os
 import threading
 from collections.abc import Callable
 
+from workbench.rank.process_state import reopen_descriptors
+
 _NAMES = {1: "stdout", 2: "stderr"}
 _MARK = b"\x00workbench\x00"
+_LEAST = 10
 _MARK_S = 0.5
 """A child that writes without end must not hold up the end of a cell."""
 
@@ -34,15 +39,18 @@ class Descriptors:
 
     def redirect(self) -> None:
         """Let both descriptors lead to us."""
+        reopen_descriptors()
         for number, (_, end) in self._pipes.items():
-            self._saved[number] = os.dup(number)
+            # above the numbers that a cell may close, such as all of os.closerange(0, 3)
+            self._saved[number] = fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, _LEAST)
             os.dup2(end, number)
 
     def restore(self) -> None:
         """Put them back, once all that was written before has been read."""
         for number, saved in self._saved.items():
-            os.dup2(saved, number)
-            os.close(saved)
+            with contextlib.suppress(OSError):  # the cell has closed it: the next one reopens it
+                os.dup2(saved, number)
+                os.close(saved)
         self._saved.clear()
         for number, (_, end) in self._pipes.items():
             self._marks[number].clear()

@@ -31,6 +31,7 @@ from workbench.rank.device_clock import DeviceClock
 from workbench.rank.horovod_hooks import HorovodHooks, poll
 from workbench.rank.interrupts import Interrupts
 from workbench.rank.output import Capture, OutputChannel
+from workbench.rank.process_state import ProcessState
 from workbench.rank.recorder import Iteration, Outside, Recorder
 from workbench.rank.records import RecordChannel
 from workbench.rank.sockets import RingSockets
@@ -70,6 +71,7 @@ class Session:
         shell.ask_exit = cells.leave
         warnings.filterwarnings("ignore", message="To exit: use 'exit', 'quit'")  # neither ends it
         self._interrupts = Interrupts()
+        self._state = ProcessState()
         gpu = torch.cuda.is_available()
         device = DeviceClock(partial(torch.cuda.Event, enable_timing=True)) if gpu else None
         self.recorder = Recorder(poll, self._deliver, device)
@@ -123,7 +125,9 @@ class Session:
         for hooks in self.hooks:
             hooks.begin_cell()
         try:
-            result = cells.run(self._shell, number, source, self._capture, self._interrupts)
+            result = cells.run(
+                self._shell, number, source, self._capture, self._interrupts, self._state
+            )
         except BaseException as error:  # noqa: BLE001 - whatever it is, the kernel must hear of the end
             result = cells.failed(error)
         finally:
@@ -239,15 +243,18 @@ def _log_since(size: int) -> str:
 
 
 def _do_not_meet(name: str) -> None:
-    """Let a ring that is being formed fail: a rank will not come, for which Gloo would wait.
+    """Let a ring that is being formed or left fail: a rank is missing that Gloo waits for.
 
     Parameters
     ----------
     name
-        The ring's: the message may come when the next one is being formed.
+        The ring's: the message may come when the next one is being formed. Empty for
+        the ring of now, where the kernel has not formed it.
     """
     ring, deadline = _ring, time.monotonic() + _BREAK_S
-    while ring.name == name and ring.forming and time.monotonic() < deadline:
+    while name in {"", ring.name} and time.monotonic() < deadline:
+        if not (ring.forming or _shutdown.locked()):
+            return
         ring.shut_down()  # more than once: Gloo may be about to open a connection
         time.sleep(_BREAK_PERIOD_S)
 

@@ -144,6 +144,8 @@ class _One:
 def _frames(error: BaseException, paint: Painter, most: int, context: int) -> list[str]:
     """Return the frames worth showing, with a line that counts those between them."""
     places = _places(error.__traceback__)
+    if isinstance(error, SyntaxError) and places and _is_ours(places[-1].file):
+        places.pop()  # IPython's compiler, for a magic: the error itself shows the line
     chosen = _chosen(places, most)
     parts, before = [], -1
     for number in chosen:

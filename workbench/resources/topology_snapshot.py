@@ -21,10 +21,11 @@ from workbench.resources.pcie.probe import state_of
 from workbench.resources.pcie.records import PciDevice, Pcie, PciTree, TopologyNvlink
 from workbench.resources.snapshot import Probe, Snapshot
 from workbench.resources.unknown import Unknown
-from workbench.safefiles import modified_s
+from workbench.safefiles import modified_s, write_regular
 
 R = TypeVar("R")
 
+_STREAMS = ("/dev/stdout", "/dev/stderr", "/dev/fd/")
 _WHY = "a topology file does not tell"
 _INFINIBAND = "0x0207"
 # Classes of NVLink's peers, as NCCL's src/graph/topo.cc knows them.
@@ -77,9 +78,15 @@ def write_topology(snapshot: Snapshot, path: str | Path) -> None:
     """
     text = snapshot.to_nccl_topology()
     try:
-        Path(path).write_text(text, encoding="utf-8")
+        if str(path).startswith(_STREAMS):
+            Path(path).write_text(text, encoding="utf-8")
+        else:
+            write_regular(path, text)
     except OSError as error:
-        raise SnapshotError(f"cannot write the topology file {path}: {error.strerror}") from error
+        raise SnapshotError(
+            f"cannot write the topology file {path}: {error.strerror}. Name a regular file or a "
+            "new one."
+        ) from error
 
 
 def _snapshot(tree: PciTree, taken_at: float) -> Snapshot:

@@ -100,7 +100,8 @@ def compare(a: Rows, b: Rows, names: tuple[str, str]) -> Comparison:
     for name, rows in zip(names, (a, b), strict=True):
         if not len(rows):
             raise UsageError(
-                f"{names[0]} and {names[1]} were to be compared: {name} has no iteration"
+                f"Cannot compare {names[0]} and {names[1]}: {name} has no iteration. Choose runs "
+                "that have trained."
             )
     left, right = warm(a), warm(b)
     figures, others = _figures(left), _figures(right)

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from workbench.safefiles import load_json, read_file, write_private
+from workbench.safefiles import load_json, read_file, wait_for_lock, write_private
 
 FORMAT = 1
 """Of the folder; raised where an earlier version would misread a later one's."""
@@ -30,6 +30,8 @@ HEARTBEAT_S = 60.0
 
 _FACTS = "run.json"
 _LOCK = "lock"
+_LOCK_S = 2.0
+"""Whoever checks whether a run is in use has the lock for a moment."""
 _MOST_BYTES = 16 << 20
 """Of `run.json`: that of 512 ranks has some 100 kB."""
 _STREAM = re.compile(r"(iterations|collectives|layouts)-(\d+)\.arrows")
@@ -81,11 +83,23 @@ class RunFolder:
         write_private(self.path / _FACTS, json.dumps(facts, indent=1))
 
     def lock(self) -> int:
-        """Say that this process writes to it, until the file that is returned is closed."""
+        """Say that this process writes to it, until the file that is returned is closed.
+
+        Raises
+        ------
+        TimeoutError
+            Another process keeps it locked.
+        """
         file = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        # without locks, the file's time says that somebody writes
-        with contextlib.suppress(OSError):
-            fcntl.flock(file, fcntl.LOCK_SH)
+        try:
+            wait_for_lock(file, fcntl.LOCK_SH, _LOCK_S)
+        except TimeoutError as error:
+            os.close(file)
+            raise TimeoutError(
+                f"{self.path / _LOCK}: {error}. End that process, which `lslocks` names"
+            ) from None
+        except OSError:  # without locks, the file's time says that somebody writes
+            pass
         return file
 
     def beat(self) -> None:

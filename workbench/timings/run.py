@@ -142,7 +142,10 @@ class Run(Answers):
         """Return a copy of the raw rows from the `start`-th on (see `arrivals.ALIGNED`)."""
         sizes = self._folder.sizes()
         if not sizes:
-            raise RunError(f"run {self.name} was asked for its timings: {self.path} is gone")
+            raise RunError(
+                f"run {self.name}: its folder {self.path} is gone. Choose another run with "
+                "%timings list."
+            )
         if sizes != self._sizes:
             self._rows = self._reader.rows()
             self._sizes = sizes

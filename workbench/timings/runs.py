@@ -47,7 +47,7 @@ def _number(variable: str, default: int) -> int:
     if not text:
         return default
     if not text.isdecimal() or not int(text):
-        raise UsageError(f"{variable}={text!r} is set: write a whole number from 1")
+        raise UsageError(f"{variable}={text!r}: not a positive integer. Set it to one.")
     return int(text)
 
 
@@ -111,7 +111,7 @@ def find(path_or_name: FolderLike, folder: FolderLike | None = None) -> RunFolde
         why = _why(path)
     except OSError as error:  # such as a folder above that may not be read, or too long a name
         why = f"it cannot be read ({error.strerror})"
-    raise RunError(f"run {_short(asked)} was asked for: {why}; {_hint(runs, folder)}")
+    raise RunError(f"run {_short(asked)}: {why}. {_hint(runs, folder)}")
 
 
 def _short(asked: str) -> str:
@@ -142,8 +142,8 @@ def _why(path: Path) -> str:
 def _hint(runs: list[RunFolder], folder: FolderLike | None) -> str:
     where = runs_folder(folder)
     if not runs:
-        return f"in {where} there is none"
-    return f"the newest in {where} is {runs[0].path.name}, and %timings list shows all"
+        return f"{where} holds no run: train on a cluster first, or name another folder."
+    return f"The newest run in {where} is {runs[0].path.name}; %timings list shows all."
 
 
 def prune(folder: FolderLike | None, limits: Limits, new: Path) -> None:

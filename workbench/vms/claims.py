@@ -23,6 +23,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from workbench.errors import VmsUnavailable
+from workbench.safefiles import wait_for_lock
 from workbench.vms import etc
 from workbench.vms.network import free_subnet
 
@@ -31,6 +32,7 @@ _NAMESPACES = Path("/run/netns")
 _NAME = re.compile(r"wb[0-9a-f]{8}")
 """Ten characters, always: no name begins another, and five are left for an interface's."""
 _KILL_S = 5.0
+_LOCK_S = 60.0
 _POLL_S = 0.01
 
 
@@ -182,7 +184,7 @@ def _alone() -> Iterator[None]:
     try:
         _ROOT.mkdir(mode=0o755, exist_ok=True)
         with (_ROOT / "lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            wait_for_lock(lock.fileno(), fcntl.LOCK_EX, _LOCK_S)
             yield
     except OSError as error:
         raise VmsUnavailable(f"{_ROOT} cannot be used: {error}") from error

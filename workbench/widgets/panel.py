@@ -86,7 +86,7 @@ class PanelLink:
         elif kind == "stop":
             self._begin(registry.stop)
         else:
-            self._fail(f"the panel asked for {kind!r}: start, stop, refresh and watch are known")
+            self._fail(f"{kind!r}: unknown. Send start, stop, refresh or watch.")
 
     def _begin(self, task: Callable[[], object]) -> None:
         # In a thread: the shell must stay free for the next request.

@@ -11,7 +11,8 @@ import io
 import pickle
 import sys
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import accumulate
 from types import FunctionType
 from typing import Any
@@ -112,7 +113,8 @@ def dump(values: Mapping[str, Any]) -> Payload:
                 return value.__reduce_ex__(5)
             return super().reducer_override(value)
 
-    Pickler(stream, protocol=5, buffer_callback=keep).dump(dict(values))
+    with _errors_of(pickle.PicklingError):
+        Pickler(stream, protocol=5, buffer_callback=keep).dump(dict(values))
     return Payload(stream.pieces, buffers)
 
 
@@ -123,8 +125,20 @@ def load(payload: Payload, replaced: Collection[str]) -> tuple[dict[str, Any], d
     of ``__main__``, where one of that name is defined here and is not `replaced`.
     """
     unpickler = _Unpickler(io.BytesIO(payload.stream), payload.buffers, replaced)
-    values: dict[str, Any] = unpickler.load()
+    with _errors_of(pickle.UnpicklingError):
+        values: dict[str, Any] = unpickler.load()
     return values, unpickler.needed
+
+
+@contextmanager
+def _errors_of(kind: type[Exception]) -> Iterator[None]:
+    """Raise `kind` where a user's class raises what would end a process, such as SystemExit."""
+    try:
+        yield
+    except (Exception, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        raise kind(f"its class raised {one_line(error)}") from error
 
 
 def unsendable(values: Mapping[str, Any]) -> tuple[str, str, str]:

@@ -28,9 +28,7 @@ def table(run: Exports, what: str) -> pa.Table:
     elif what == "collectives":
         given = collectives(run.records())
     else:
-        raise UsageError(
-            f"an Arrow table of {what!r} was asked for: there are 'iterations' and 'collectives'"
-        )
+        raise UsageError(f"to_arrow({what!r}): no such table. Write 'iterations' or 'collectives'.")
     # from pandas: a float's NaN is "not known", which is null in Arrow
     arrays = [pa.array(given[name], from_pandas=True) for name in given]
     fields = [

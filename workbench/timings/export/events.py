@@ -67,7 +67,9 @@ def open_trace(path: Path, head: dict[str, Any]) -> Iterator[EventWriter]:
         Its folder is not there.
     """
     if not path.parent.is_dir():
-        raise UsageError(f"a trace was asked for as {path}: there is no folder {path.parent}")
+        raise UsageError(
+            f"{path}: the folder {path.parent} does not exist. Create it, or choose another."
+        )
     part = path.with_name(f"{path.name}.part")
     try:
         with (

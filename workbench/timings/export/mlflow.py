@@ -26,7 +26,7 @@ def log(
         from mlflow.tracking import MlflowClient
     except ImportError as error:
         raise UsageError(
-            f"an export to MLflow was asked for: {error}; pip install mlflow"
+            f"Cannot export to MLflow: {error}. Install it with pip install mlflow."
         ) from None
     every = series(run, per_rank)
     first = next(every)  # raises where there is nothing to log, before a run is made

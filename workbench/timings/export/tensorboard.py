@@ -21,7 +21,7 @@ def write(run: Exports, folder: str | os.PathLike[str], per_rank: bool) -> Path:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
         raise UsageError(
-            f"an export to TensorBoard was asked for: {error}; pip install tensorboard"
+            f"Cannot export to TensorBoard: {error}. Install it with pip install tensorboard."
         ) from None
     folder, now = Path(folder), time.time()
     for one in series(run, per_rank):

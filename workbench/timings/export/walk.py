@@ -76,7 +76,7 @@ def chosen(run: Exports, iterations: tuple[int, int] | None) -> Rows:
     rows = run.rows()
     if not len(rows):
         raise UsageError(
-            "an export was asked for of timings without an iteration: train, then ask again"
+            "Cannot export the timings: they hold no iteration. Train first, then export again."
         )
     first, last = int(rows["iteration"].min()), int(rows["iteration"].max())
     if iterations is not None:
@@ -84,7 +84,8 @@ def chosen(run: Exports, iterations: tuple[int, int] | None) -> Rows:
         rows = rows[(rows["iteration"] >= start) & (rows["iteration"] <= stop)]
         if not len(rows):
             raise UsageError(
-                f"iterations {start} to {stop} were asked for: there are {first} to {last}"
+                f"iterations={start}, {stop}: the timings hold none of these. "
+                f"Choose from {first} to {last}."
             )
     return rows[np.lexsort((rows["rank"], rows["iteration"]))]
 
