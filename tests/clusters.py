@@ -1,4 +1,4 @@
-"""What tests of clusters share: quiet cells, a training, and processes that end."""
+"""What tests of clusters share: quiet cells, trainings, and processes that end."""
 
 import psutil
 from timers import within
@@ -15,6 +15,23 @@ def gone(pids, seconds=5.0):
     """Whether all processes end within some seconds."""
     return within(seconds, lambda: not any(map(psutil.pid_exists, pids)))
 
+
+SHARED_MODEL = """
+import contextlib, os, tempfile, time, torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, Dataset
+torch.manual_seed(0)
+if not dist.is_initialized():
+    where = hvd.broadcast_object(tempfile.mktemp(), name="where")
+    dist.init_process_group(
+        "gloo", init_method=f"file://{where}", rank=rank, world_size=world_size)
+def net():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 8))
+"""
+"""A cell's beginning: PyTorch's process group next to Horovod's, and a small model."""
 
 TRAINING = """
 import torch

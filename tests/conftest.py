@@ -33,6 +33,18 @@ def machine(tmp_path):
     return Machine(tmp_path)
 
 
+@pytest.fixture
+def read_topology(tmp_path):
+    """Read text as a topology file of NCCL."""
+
+    def read(text):
+        file = tmp_path / "topology.xml"
+        file.write_text(text)
+        return wb.Snapshot.from_nccl_topology(file)
+
+    return read
+
+
 @pytest.fixture(scope="module")
 def cluster():
     """Two real ranks on this machine, for a whole file of tests."""

@@ -210,19 +210,18 @@ def test_a_rank_that_fails_beyond_its_cell_is_told():
             quiet(cluster, source, timeout=20)
 
 
-def test_a_rank_that_does_not_react_is_replaced():
+def test_a_rank_that_does_not_react_is_replaced(cluster):
     """It is ended and started anew; the others keep their variables."""
-    with wb.Cluster(n=2) as cluster:
-        quiet(cluster, "kept = rank")
-        source = "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nwhile rank: pass"
-        with pytest.raises(CellTimeout, match="rank 1 did not react"):
-            quiet(cluster, source, timeout=1)
-        assert cluster.state == "failed"
-        cluster.restart()
-        assert quiet(cluster, "globals().get('kept'), world_size").values == {
-            0: (0, 2),
-            1: (None, 2),
-        }
+    quiet(cluster, "kept = rank")
+    source = "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nwhile rank: pass"
+    with pytest.raises(CellTimeout, match="rank 1 did not react"):
+        quiet(cluster, source, timeout=1)
+    assert cluster.state == "failed"
+    cluster.restart()
+    assert quiet(cluster, "globals().get('kept'), world_size").values == {
+        0: (0, 2),
+        1: (None, 2),
+    }
 
 
 class Interrupted(TextSink):

@@ -1,19 +1,11 @@
 """PyTorch's DistributedDataParallel in a cell: its buckets are timed, the user's hook is kept."""
 
 import pytest
+from clusters import SHARED_MODEL
 
-BEGIN = """
-import contextlib, tempfile, torch
-import torch.distributed as dist
-from torch import nn
-from torch.nn.parallel import DistributedDataParallel
-if not dist.is_initialized():
-    where = hvd.broadcast_object(tempfile.mktemp(), name="where")
-    dist.init_process_group(
-        "gloo", init_method=f"file://{where}", rank=rank, world_size=world_size)
-def net():
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 8))
+BEGIN = (
+    SHARED_MODEL
+    + """
 inputs, targets = torch.randn(64, 32) + rank, torch.randint(0, 8, (64,))
 def train(model, steps=5, micro=1):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -26,6 +18,7 @@ def train(model, steps=5, micro=1):
 def weights(model):
     return torch.cat([p.detach().flatten() for p in model.parameters()]).tolist()
 """
+)
 BYTES = 4 * (32 * 64 + 64 + 64 * 8 + 8)
 PHASES = ["data", "copy", "forward", "backward", "exposed", "optimizer", "other"]
 

@@ -20,18 +20,6 @@ NVSWITCH = "0x068000"
 NOT_TOLD = "a topology file does not tell"
 
 
-@pytest.fixture
-def read(tmp_path):
-    """Read text as a topology file."""
-
-    def read(text):
-        file = tmp_path / "topology.xml"
-        file.write_text(text)
-        return Snapshot.from_nccl_topology(file)
-
-    return read
-
-
 def distance(snapshot, a, b):
     (found,) = snapshot.pcie.between(a, b)
     assert found.source == "nccl topology file"
@@ -41,9 +29,9 @@ def distance(snapshot, a, b):
 # Vendors' files
 
 
-def test_azure_ndv4(read):
+def test_azure_ndv4(read_topology):
     """8 GPUs, 8 InfiniBand ports: within a CPU one switch, all else SYS; each GPU has two ports."""
-    snapshot = read(azure_ndv4())
+    snapshot = read_topology(azure_ndv4())
     assert (len(snapshot.gpus), len(snapshot.nics)) == (8, 8)
     assert {nic.kind for nic in snapshot.nics} == {"rdma"}
     assert distance(snapshot, "0003:00:00.0", "0104:00:00.0") == "PIX"
@@ -53,9 +41,9 @@ def test_azure_ndv4(read):
     assert snapshot.pcie.tree("nccl topology file").find("000d:00:00.0").numa_node == 2
 
 
-def test_aws_p4d(read):
+def test_aws_p4d(read_topology):
     """8 GPUs, 4 EFA ports: PIX in a group, PHB between the two of a CPU, SYS across."""
-    snapshot = read(aws_p4d())
+    snapshot = read_topology(aws_p4d())
     assert (len(snapshot.gpus), len(snapshot.nics)) == (8, 4)
     assert distance(snapshot, "0000:10:1c.0", "0000:10:1b.0") == "PIX"
     assert distance(snapshot, "0000:10:1c.0", "0000:20:1b.0") == "PHB"
@@ -64,9 +52,9 @@ def test_aws_p4d(read):
 
 
 @pytest.mark.parametrize("text", [azure_ndv4(), aws_p4d()], ids=["azure", "aws"])
-def test_what_a_file_makes_can_be_used(read, text):
+def test_what_a_file_makes_can_be_used(read_topology, text):
     """Its snapshot goes through JSON, reads well, and the doctor has nothing to say of unknowns."""
-    snapshot = read(text)
+    snapshot = read_topology(text)
     assert Snapshot.from_json(snapshot.to_json()) == snapshot
     assert str(snapshot).startswith("Host: unknown (only the topology file")
     assert "PCIe distances, by nccl topology file" in str(snapshot)
@@ -74,16 +62,16 @@ def test_what_a_file_makes_can_be_used(read, text):
 
 
 @pytest.mark.parametrize("text", [azure_ndv4(), aws_p4d()], ids=["azure", "aws"])
-def test_round_trip(read, text):
+def test_round_trip(read_topology, text):
     """Written and read again, a tree is the same to its last attribute."""
-    first = read(text)
-    again = read(first.to_nccl_topology())
+    first = read_topology(text)
+    again = read_topology(first.to_nccl_topology())
     assert again.pcie == first.pcie
 
 
-def test_nccl_takes_what_is_written(read):
+def test_nccl_takes_what_is_written(read_topology):
     """NCCL's own parser takes no XML declaration and no tabs, and wants the version first."""
-    text = read(azure_ndv4()).to_nccl_topology()
+    text = read_topology(azure_ndv4()).to_nccl_topology()
     assert text.startswith('<system version="1">\n')
     assert "\t" not in text
     assert re.findall(r"<(\w+)", text).count("pci") == 20
@@ -92,43 +80,45 @@ def test_nccl_takes_what_is_written(read):
 # What else such files hold
 
 
-def test_nested_switches(read):
+def test_nested_switches(read_topology):
     """Any switch above another makes PXB, whichever side it is on."""
     inner = switch(2, pci(A, GPU), pci(B, GPU))
-    snapshot = read(system(cpu(0, switch(1, inner, pci(C, GPU), switch(3, pci(N, INFINIBAND))))))
+    snapshot = read_topology(
+        system(cpu(0, switch(1, inner, pci(C, GPU), switch(3, pci(N, INFINIBAND)))))
+    )
     assert distance(snapshot, A, B) == "PIX"
     assert distance(snapshot, A, C) == "PXB"
     assert distance(snapshot, A, N) == "PXB"
     assert distance(snapshot, C, N) == "PXB"
-    assert snapshot.pcie == read(snapshot.to_nccl_topology()).pcie
+    assert snapshot.pcie == read_topology(snapshot.to_nccl_topology()).pcie
 
 
-def test_devices_below_the_cpu(read):
+def test_devices_below_the_cpu(read_topology):
     """Without any switch the CPU is between them; upper case and long domains are sysfs's."""
     long = "00000000:" + A[5:].upper()
-    snapshot = read(system(cpu(0, pci(long, GPU), pci(N, INFINIBAND))))
+    snapshot = read_topology(system(cpu(0, pci(long, GPU), pci(N, INFINIBAND))))
     assert distance(snapshot, A, N) == "PHB"
 
 
-def test_no_numa_node(read):
+def test_no_numa_node(read_topology):
     """Numaid -1 is no node; two CPU elements of one numaid are one CPU, as NCCL has it."""
-    snapshot = read(system(cpu(-1, pci(A, GPU)), cpu(-1, pci(N, INFINIBAND))))
+    snapshot = read_topology(system(cpu(-1, pci(A, GPU)), cpu(-1, pci(N, INFINIBAND))))
     assert "-1" in snapshot.nics[0].numa_node.reason
     assert distance(snapshot, A, N) == "PHB"
     assert 'numaid="-1"' in snapshot.to_nccl_topology()
 
 
-def test_dump_of_several_hosts(read):
+def test_dump_of_several_hosts(read_topology):
     """In NCCL's dump of several hosts, node 0 of one is not node 0 of another."""
     cpus = (
         f'<cpu host_hash="0x{n}" numaid="0">{pci(one, GPU)}</cpu>' for n, one in ((1, A), (2, B))
     )
-    snapshot = read(system(*cpus))
+    snapshot = read_topology(system(*cpus))
     assert distance(snapshot, A, B) == "SYS"
-    assert read(snapshot.to_nccl_topology()).pcie == snapshot.pcie
+    assert read_topology(snapshot.to_nccl_topology()).pcie == snapshot.pcie
 
 
-def test_missing_attributes(read):
+def test_missing_attributes(read_topology):
     """What a file leaves out is unknown with its reason; a device is told by what it holds."""
     text = (
         f'<system version="1"><cpu numaid="0"><pci busid="ffff:ff:01.0">'
@@ -136,7 +126,7 @@ def test_missing_attributes(read):
         f'<pci busid="{N}" link_speed="" link_width=""><nic><net name="mlx5_0"/></nic></pci>'
         f'<pci busid="{B}"/></pci></cpu></system>'
     )
-    snapshot = read(text)
+    snapshot = read_topology(text)
     tree = snapshot.pcie.tree("nccl topology file")
     kinds = {one.address: one.kind for one in tree.devices}
     unclear = kinds.pop(B)
@@ -148,29 +138,29 @@ def test_missing_attributes(read):
     assert distance(snapshot, A, N) == "PIX"
 
 
-def test_nvlinks(read):
+def test_nvlinks(read_topology):
     """NVLink elements are kept, to GPUs and to switches, and written again."""
     links = (
         f'<gpu dev="0"><nvlink target="{B.upper()}" count="4" tclass="0x030200"/>'
         f'<nvlink target="0000:c1:00.0" count="2" tclass="{NVSWITCH}"/></gpu>'
     )
-    snapshot = read(system(cpu(0, pci(A, GPU, links), pci(B, GPU))))
+    snapshot = read_topology(system(cpu(0, pci(A, GPU, links), pci(B, GPU))))
     tree = snapshot.pcie.tree("nccl topology file")
     assert [(one.gpu, one.peer, one.count) for one in tree.nvlinks] == [
         (A, B, 4),
         (A, "0000:c1:00.0", 2),
     ]
     assert tree.nvlinks[1].peer_class == NVSWITCH
-    assert read(snapshot.to_nccl_topology()).pcie == snapshot.pcie
+    assert read_topology(snapshot.to_nccl_topology()).pcie == snapshot.pcie
 
 
-def test_what_gpus_say_of_nvlink(read):
+def test_what_gpus_say_of_nvlink(read_topology):
     """A GPU's links are those that the file counts, each with its peer; rates are not there."""
     links = (
         f'<gpu sm="103"><nvlink target="{B}" count="2" tclass="0x030200"/>'
         f'<nvlink target="fffffff:ff:ff.0" count="1" tclass="{NVSWITCH}"/></gpu>'
     )
-    first, second = read(system(cpu(0, pci(A, GPU, links), pci(B, GPU)))).gpus
+    first, second = read_topology(system(cpu(0, pci(A, GPU, links), pci(B, GPU)))).gpus
     assert [(one.number, one.state, one.peer) for one in first.nvlink.links] == [
         (0, "up", "gpu"),
         (1, "up", "gpu"),
@@ -182,35 +172,35 @@ def test_what_gpus_say_of_nvlink(read):
     assert (first.compute_capability, second.nvlink) == ("10.3", Unknown(NOT_TOLD))
 
 
-def test_switch_that_the_vm_does_not_show(read):
+def test_switch_that_the_vm_does_not_show(read_topology):
     """NCCL's dump in such a VM has a target that is no address: it stands for a switch."""
     links = '<gpu><nvlink target="fffffff:ffff:ff" count="12"/></gpu>'
-    snapshot = read(system(cpu(0, pci(A, GPU, links)), cpu(1, pci(B, GPU, links))))
+    snapshot = read_topology(system(cpu(0, pci(A, GPU, links)), cpu(1, pci(B, GPU, links))))
     assert {one.peer for one in snapshot.gpus[0].nvlink.links} == {"switch"}
     assert snapshot.distance(0, 1) == "NVLINK"
     assert "  NVLinks of GPU0, GPU1: 12 to the switch" in str(snapshot)
-    assert read(snapshot.to_nccl_topology()).pcie == snapshot.pcie
+    assert read_topology(snapshot.to_nccl_topology()).pcie == snapshot.pcie
 
 
-def test_what_an_element_holds_counts_more_than_its_class(read):
+def test_what_an_element_holds_counts_more_than_its_class(read_topology):
     """NCCL takes an element with a gpu or a nic in it for one, whatever its class is."""
     inside = pci(A, "0x120000", "<gpu/>"), pci(N, "0x088000", '<nic><net name="x"/></nic>')
-    snapshot = read(system(cpu(0, switch(1, *inside))))
+    snapshot = read_topology(system(cpu(0, switch(1, *inside))))
     assert distance(snapshot, A, N) == "PIX"
     assert (len(snapshot.gpus), len(snapshot.nics)) == (1, 1)
 
 
-def test_a_boards_display_controller_is_no_gpu(read):
+def test_a_boards_display_controller_is_no_gpu(read_topology):
     """It has a GPU's class, another maker, and no gpu element; NCCL passes over it too."""
     board = pci("0000:03:00.0", "0x030000", vendor="0x1a03")
-    snapshot = read(system(cpu(0, pci(A, GPU, vendor="0x10de"), board)))
+    snapshot = read_topology(system(cpu(0, pci(A, GPU, vendor="0x10de"), board)))
     assert [gpu.pci_address for gpu in snapshot.gpus] == [A]
 
 
-def test_nic_at_the_cpu(read):
+def test_nic_at_the_cpu(read_topology):
     """NCCL takes a nic element that lies in the cpu itself, as clouds' virtual NICs do."""
     net = '<nic><net name="eth0" speed="100000" gdr="0"/></nic>'
-    snapshot = read(system(cpu(0, pci(A, GPU), net), cpu(1, pci(B, GPU))))
+    snapshot = read_topology(system(cpu(0, pci(A, GPU), net), cpu(1, pci(B, GPU))))
     (nic,) = snapshot.nics
     assert (nic.name, nic.kind, nic.rate_gbps) == ("eth0", "virtual", 100.0)
     assert [distance(snapshot, one, nic.pci_address) for one in (A, B)] == ["PHB", "SYS"]
@@ -219,42 +209,42 @@ def test_nic_at_the_cpu(read):
     assert "<nic" not in snapshot.to_nccl_topology()
 
 
-def test_gpudirect_that_the_file_rules_out(read):
+def test_gpudirect_that_the_file_rules_out(read_topology):
     """A gdr of 0 stands, however near the two are."""
     nic = pci(N, INFINIBAND, '<nic><net name="mlx5_0" gdr="0"/></nic>')
-    snapshot = read(system(cpu(0, switch(1, pci(A, GPU, '<gpu gdr="1"/>'), nic))))
+    snapshot = read_topology(system(cpu(0, switch(1, pci(A, GPU, '<gpu gdr="1"/>'), nic))))
     (verdict,) = snapshot.pcie.gpudirect
     assert (distance(snapshot, A, N), verdict.possible) == ("PIX", False)
     assert verdict.why == f"the topology file says of {N} that it cannot (gdr=0)"
-    again = read(snapshot.to_nccl_topology())
+    again = read_topology(snapshot.to_nccl_topology())
     assert [one.possible for one in again.pcie.gpudirect] == [False]
 
 
-def test_gpus_joined_to_their_cpu_by_c2c(read):
+def test_gpus_joined_to_their_cpu_by_c2c(read_topology):
     """On Grace a NIC at the GPU's own CPU is near enough, one at another CPU is not."""
     grace = pci(A, GPU, '<gpu sm="90"><c2c bw="44712" count="5"/></gpu>')
-    snapshot = read(
+    snapshot = read_topology(
         system(cpu(0, grace, pci(N, INFINIBAND)), cpu(1, pci(M, INFINIBAND), pci(B, GPU)))
     )
     verdicts = {(one.gpu, one.nic): one.possible for one in snapshot.pcie.gpudirect}
     assert verdicts == {(A, N): True, (A, M): False, (B, N): False, (B, M): False}
-    assert read(snapshot.to_nccl_topology()).pcie == snapshot.pcie
+    assert read_topology(snapshot.to_nccl_topology()).pcie == snapshot.pcie
 
 
-def test_unknown_elements_are_passed_over(read):
+def test_unknown_elements_are_passed_over(read_topology):
     """As NCCL does, with all that lies in them."""
     extra = f'<vendor note="&lt;x&gt;">{cpu(7, pci(D, GPU))}</vendor>'
-    snapshot = read(system(extra, cpu(0, pci(A, GPU))))
+    snapshot = read_topology(system(extra, cpu(0, pci(A, GPU))))
     assert [gpu.pci_address for gpu in snapshot.gpus] == [A]
 
 
 # From sysfs
 
 
-def test_topology_of_sysfs(machine, read):
+def test_topology_of_sysfs(machine, read_topology):
     """What sysfs shows, written as NCCL folds it, has the same distances when it is read."""
     seen = snap(build_host(machine))
-    told = read(seen.to_nccl_topology())
+    told = read_topology(seen.to_nccl_topology())
     for a, b in itertools.combinations((A, B, C, D, N, M), 2):
         (by_sysfs,) = seen.pcie.between(a, b)
         assert distance(told, a, b) == by_sysfs.distance
@@ -296,10 +286,10 @@ LAUGHS = '<!DOCTYPE s [<!ENTITY a "aa"><!ENTITY b "&a;&a;">]>' + system(cpu(0, p
         (system("<!--" + " " * (1 << 20) + "-->"), "larger than 1024 KiB"),
     ],
 )
-def test_bad_file(read, text, message):
+def test_bad_file(read_topology, text, message):
     """A file that is no topology is refused: what was found, where, and what to do."""
     with pytest.raises(SnapshotError, match=re.escape(message)) as raised:
-        read(text)
+        read_topology(text)
     assert "topology.xml" in str(raised.value)
 
 

@@ -243,27 +243,26 @@ def test_leaving_from_a_thread_ends_no_rank(cluster):
     ["time.sleep(60)", "while True: pass", "hvd.allreduce(torch.ones(1)) if rank else wait()"],
     ids=["sleeps", "computes", "waits"],
 )
-def test_a_signal_that_ends_a_rank(name, source):
+def test_a_signal_that_ends_a_rank(cluster, name, source):
     """It ends at once, wherever it is, and its signal is named; the other keeps its variables."""
-    with wb.Cluster(n=2) as cluster:
-        quiet(cluster, "import time, torch\nkept = rank\ndef wait(): time.sleep(60)")
-        pid = cluster.ranks[1].pid
-        sent = []
+    quiet(cluster, "import time, torch\nkept = rank\ndef wait(): time.sleep(60)")
+    pid = cluster.ranks[1].pid
+    sent = []
 
-        def send():
-            time.sleep(0.7)
-            sent.append(time.monotonic())
-            os.kill(pid, getattr(signal, name))
+    def send():
+        time.sleep(0.7)
+        sent.append(time.monotonic())
+        os.kill(pid, getattr(signal, name))
 
-        in_background(send)
-        cell = f"if rank == 1:\n    {source}\nelse:\n    hvd.barrier()"
-        with pytest.raises(RanksFailed, match=rf"rank 1.*killed by {name}"):
-            quiet(cluster, cell, timeout=40)
-        assert time.monotonic() - sent[0] < 4
-        with pytest.raises(ClusterStopped, match=name):
-            quiet(cluster, "1")
-        cluster.restart()
-        assert quiet(cluster, "globals().get('kept')").values == {0: 0, 1: None}
+    in_background(send)
+    cell = f"if rank == 1:\n    {source}\nelse:\n    hvd.barrier()"
+    with pytest.raises(RanksFailed, match=rf"rank 1.*killed by {name}"):
+        quiet(cluster, cell, timeout=40)
+    assert time.monotonic() - sent[0] < 4
+    with pytest.raises(ClusterStopped, match=name):
+        quiet(cluster, "1")
+    cluster.restart()
+    assert quiet(cluster, "globals().get('kept')").values == {0: 0, 1: None}
 
 
 def test_an_interrupt_of_one_rank(cluster):

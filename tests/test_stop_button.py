@@ -178,18 +178,16 @@ def test_a_stop_after_the_explanation_goes_on_at_once(kept):
     assert usable(kept)
 
 
-def test_a_rank_that_dies_after_it_was_left():
+def test_a_rank_that_dies_after_it_was_left(kept):
     """A rank that still runs a stopped cell and is killed then is lost, and named so."""
-    with wb.Cluster(n=2) as cluster:
-        quiet(cluster, "kept = rank * 10")
-        with pytest.raises(CellTimeout, match="goes on"):
-            quiet(cluster, STUBBORN.format(seconds=60), timeout=0.5)
-        os.kill(cluster.ranks[1].pid, signal.SIGKILL)
-        assert within(5, lambda: cluster.ranks[1].state == "dead")
-        with pytest.raises(ClusterStopped, match="SIGKILL"):
-            quiet(cluster, "1")
-        cluster.restart()
-        assert quiet(cluster, "globals().get('kept')").values == {0: 0, 1: None}
+    with pytest.raises(CellTimeout, match="goes on"):
+        quiet(kept, STUBBORN.format(seconds=60), timeout=0.5)
+    os.kill(kept.ranks[1].pid, signal.SIGKILL)
+    assert within(5, lambda: kept.ranks[1].state == "dead")
+    with pytest.raises(ClusterStopped, match="SIGKILL"):
+        quiet(kept, "1")
+    kept.restart()
+    assert quiet(kept, "globals().get('kept')").values == {0: 0, 1: None}
 
 
 class SlowSink(TextSink):

@@ -36,16 +36,6 @@ def bare(text):
     return re.sub(r'<pci busid="([^"]+)"(?: \w+="[^"]*")*', r'<pci busid="\1"', text)
 
 
-@pytest.fixture
-def read(tmp_path):
-    def read(text):
-        file = tmp_path / "topology.xml"
-        file.write_text(text)
-        return Snapshot.from_nccl_topology(file)
-
-    return read
-
-
 def on_machine(machine, text, nvml=None):
     """A snapshot of a machine that NCCL is given a file on."""
     file = machine.sysfs.parent / "told.xml"
@@ -60,9 +50,9 @@ def on_machine(machine, text, nvml=None):
 @pytest.mark.parametrize(
     ("text", "count"), [(LAID_OUT, 4), (bare(azure_ndv4()), 16), (bare(aws_p4d()), 12)]
 )
-def test_a_file_of_bus_ids_alone(read, text, count):
+def test_a_file_of_bus_ids_alone(read_topology, text, count):
     """Devices are there by address and NUMA node, of unknown kind; nothing is claimed of them."""
-    snapshot = read(text)
+    snapshot = read_topology(text)
     assert (snapshot.gpus, snapshot.nics) == ((), ())
     tree = snapshot.pcie.tree(TOPOLOGY_FILE)
     unclear = [one for one in tree.devices if isinstance(one.kind, Unknown)]
@@ -77,12 +67,12 @@ def test_a_file_of_bus_ids_alone(read, text, count):
     assert "NUMA node 1: DEV" in shown
     assert "of unknown kind (the topology file gives no class, and NCCL reads it from" in shown
     assert Snapshot.from_json(snapshot.to_json()) == snapshot
-    assert read(snapshot.to_nccl_topology()).pcie.distances == snapshot.pcie.distances
+    assert read_topology(snapshot.to_nccl_topology()).pcie.distances == snapshot.pcie.distances
 
 
-def test_distances_of_devices_of_unknown_kind(read):
+def test_distances_of_devices_of_unknown_kind(read_topology):
     """They are found by address and measured; a wrong name lists them."""
-    snapshot = read(bare(azure_ndv4()))
+    snapshot = read_topology(bare(azure_ndv4()))
     assert snapshot.distance("0003:00:00.0", "0104:00:00.0") is Distance.PIX
     assert snapshot.distance("0003:00:00.0", "0001:00:00.0") is Distance.SYS
     assert snapshot.distance("0003:00:00.0", "0003:00:00.0") is Distance.LOC
@@ -91,9 +81,9 @@ def test_distances_of_devices_of_unknown_kind(read):
     assert any("DEV0" in line and "PIX" in line for line in matrix(snapshot))
 
 
-def test_the_doctor_of_such_a_file(read, machine):
+def test_the_doctor_of_such_a_file(read_topology, machine):
     """It reads well, and no VM is held against another for what a file does not say."""
-    snapshot = read(bare(aws_p4d()))
+    snapshot = read_topology(bare(aws_p4d()))
     assert diagnose(snapshot) == []
     text = describe(snapshot, [], 500)
     assert "(GPUs unknown, NICs unknown, 12 devices of unknown kind): nothing wrong" in text
@@ -105,18 +95,18 @@ def test_the_doctor_of_such_a_file(read, machine):
     describe_all(pair, {name: diagnose(one) for name, one in pair.items()}, diagnose_all(pair))
 
 
-def test_a_files_gpus_are_no_other_model(read, machine):
+def test_a_files_gpus_are_no_other_model(read_topology, machine):
     """What a file never says, model and form and RDMA, is no difference to a live VM."""
     live = snap(build_host(machine), FakeNvml(h100(bus_id=f"0000{A}")))
-    told = read(live.to_nccl_topology())
+    told = read_topology(live.to_nccl_topology())
     rules = {one.rule: one.evidence for one in diagnose_all({"file": told, "live": live})}
     assert "rdma_unlike" not in rules
     assert "model" not in rules.get("gpus_unlike", "")
 
 
-def test_every_view_takes_it(read, tmp_path, capsys):
+def test_every_view_takes_it(read_topology, tmp_path, capsys):
     """Notebook, command line and the server's reader of files."""
-    snapshot = read(LAID_OUT)
+    snapshot = read_topology(LAID_OUT)
     html = ResourcesView(snapshot)._repr_html_()
     assert "of unknown kind" in html
     assert A in html
@@ -127,10 +117,10 @@ def test_every_view_takes_it(read, tmp_path, capsys):
     assert "unknown" in read_for_page("topology.xml", file.read_bytes())
 
 
-def test_some_are_known(read):
+def test_some_are_known(read_topology):
     """What is known of some devices is not hidden by what is not known of others."""
     text = LAID_OUT.replace(f'"{A}"', f'"{A}" class="0x030200"')
-    snapshot = read(text)
+    snapshot = read_topology(text)
     assert [gpu.pci_address for gpu in snapshot.gpus] == [A]
     assert (snapshot.probes["gpus"].status, snapshot.probes["nics"].status) == ("ok", "unknown")
     assert "(1 GPU, NICs unknown, 3 devices of unknown kind)" in describe(snapshot, [], 500)
@@ -205,27 +195,29 @@ def test_a_switch_of_another_machines_branch(machine):
     assert on_machine(machine, text).pcie.topology_file_state.status == "read"
 
 
-def test_a_cpu_without_numaid(read):
+def test_a_cpu_without_numaid(read_topology):
     """NCCL does not look that up."""
-    snapshot = read(f'<system version="1"><cpu><pci busid="{A}" class="0x0302"/></cpu></system>')
+    snapshot = read_topology(
+        f'<system version="1"><cpu><pci busid="{A}" class="0x0302"/></cpu></system>'
+    )
     assert snapshot.pcie.topology_file_state.status == "refused"
     assert "no numaid" in snapshot.pcie.topology_file_state.why
     assert isinstance(snapshot.pcie.trees[0].find(A).numa_node, Unknown)
-    assert read(snapshot.to_nccl_topology()).pcie.topology_file_state.status == "read"
+    assert read_topology(snapshot.to_nccl_topology()).pcie.topology_file_state.status == "read"
 
 
 @pytest.mark.parametrize("text", [azure_ndv4(), aws_p4d()])
-def test_vendors_files_are_read_as_before(read, text):
+def test_vendors_files_are_read_as_before(read_topology, text):
     """Nothing of a full file is unknown."""
-    snapshot = read(text)
+    snapshot = read_topology(text)
     assert {one.status for name, one in snapshot.probes.items() if name != "host"} == {"ok"}
     assert "unknown kind" not in str(snapshot)
 
 
-def test_many_devices_of_unknown_kind(read):
+def test_many_devices_of_unknown_kind(read_topology):
     """As many as a file may have are shown within seconds."""
     leaves = "".join(f'<pci busid="0000:{n:02x}:00.0"/>' for n in range(256))
-    snapshot = read(f'<system version="1"><cpu numaid="0">{leaves}</cpu></system>')
+    snapshot = read_topology(f'<system version="1"><cpu numaid="0">{leaves}</cpu></system>')
     distances = [one.distance for one in snapshot.pcie.distances]
     assert len(distances) == 256 * 255 // 2
     assert set(distances) == {"PHB"}

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from clusters import SHARED_MODEL
 from recorded import MS, ONE_VM, RankClock, iteration_record, recorded, true_start
 from traces import read, slices
 
@@ -28,20 +29,9 @@ from workbench.widgets.text_table import summary_text
 from workbench.widgets.views import Causes, timings_view
 from workbench.wire import Flag, IterationRecord
 
-BEGIN = """
-import os, tempfile, time, torch
-import torch.distributed as dist
-from torch import nn
-from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader, Dataset
-torch.manual_seed(0)
-if not dist.is_initialized():
-    where = hvd.broadcast_object(tempfile.mktemp(), name="where")
-    dist.init_process_group(
-        "gloo", init_method=f"file://{where}", rank=rank, world_size=world_size)
-def net():
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 8))
+BEGIN = (
+    SHARED_MODEL
+    + """
 inputs, targets = torch.randn(64, 32), torch.randint(0, 8, (64,))
 def loss_of(m): return nn.functional.cross_entropy(m(inputs), targets)
 def sgd(m): return torch.optim.SGD(m.parameters(), lr=0.01)
@@ -61,6 +51,7 @@ def train(m, optimizer, steps=8, reduce=None, after=0.0):
 def by_hand(m):
     for p in m.parameters(): dist.all_reduce(p.grad)
 """
+)
 UNHEARD = {
     "by hand": "m = net(); train(m, sgd(m), reduce=by_hand)",
     "a list of objects": """

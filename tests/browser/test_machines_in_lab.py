@@ -84,15 +84,21 @@ def test_a_file_that_is_neither(panel, tmp_path):
     expect(panel.card(f"file: {FILE.name}")).to_be_visible()
 
 
-@pytest.mark.parametrize("theme", THEMES)
-@pytest.mark.parametrize("width", [1280, 1920])
-def test_readable(new_lab, server, screenshots, theme, width):
-    """The cards and the drawing in every theme: text stands out from its ground."""
-    lab = new_lab(server, width=width)
+@pytest.fixture(scope="module", params=[1280, 1920])
+def two_files(request, new_lab, server):
+    """A page of some width, with a card of each kind of file; and the width."""
+    lab = new_lab(server, width=request.param)
     lab.open()
     lab.panel.open()
     lab.panel.look_at(FILE)
     lab.panel.look_at(SNAPSHOT)
+    return lab, request.param
+
+
+@pytest.mark.parametrize("theme", THEMES)
+def test_readable(two_files, screenshots, theme):
+    """The cards and the drawing in every theme: text stands out from its ground."""
+    lab, width = two_files
     lab.set_theme(theme)
     expect(devices(lab.panel.card(f"file: {SNAPSHOT.name}"), "GPU").first).to_be_visible()
     name = f"machines-{theme.removeprefix('JupyterLab ').replace(' ', '-').lower()}-{width}.png"
