@@ -200,7 +200,10 @@ def _pickled(value: Any) -> tuple[bytes | None, str]:
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # noqa: BLE001 - a user's __reduce__ may raise anything
-        return None, f"{type(value).__name__} cannot be pickled: {str(error) or type(error).__name__}"
+        return (
+            None,
+            f"{type(value).__name__} cannot be pickled: {str(error) or type(error).__name__}",
+        )
     if len(data) > VALUE_LIMIT_BYTES:
         return None, f"{type(value).__name__} has {len(data):,} bytes, too many to send unasked"
     return data, ""
