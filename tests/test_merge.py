@@ -1,6 +1,7 @@
 """The final order of a cell's output follows from what ranks said, not from when it came."""
 
 import random
+import re
 import time
 
 import pytest
@@ -81,7 +82,8 @@ def test_the_order_does_not_depend_on_timing(seed):
         texts.add(text_of(log))
         for rank, text in said.items():
             heard = "".join(f.item.text for f in log.merged() if rank in f.ranks)
-            assert heard == text.replace("\r\n", "\n")
+            shown = re.sub(r"[^\r\n]*\r(?=[^\r\n])", "", text.replace("\r\n", "\n"))
+            assert heard == shown  # what a carriage return writes over is not there
     assert len(texts) == 1
 
 

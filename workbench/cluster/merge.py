@@ -45,7 +45,17 @@ class RankLog:
         self._add(self._lines.flush())
 
     def _add(self, items: Iterable[Item]) -> None:
-        self.items += [(item, self._iteration) for item in items]
+        for item in items:
+            before = self.items[-1][0] if self.items else None
+            if before is not None and before.text.endswith("\r") and before.stream == item.stream:
+                self.items[-1] = (_overwritten(before, item), self._iteration)
+            else:
+                self.items.append((item, self._iteration))
+
+
+def _overwritten(before: Item, item: Item) -> Item:
+    """Return what is left of a line after another was written over it: the newest text."""
+    return item if item.text.strip("\r\n") else item._replace(text=before.text[:-1] + item.text)
 
 
 class OutputLog:

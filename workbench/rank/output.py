@@ -19,6 +19,9 @@ from IPython.core.displaypub import DisplayPublisher
 from workbench.rank.descriptors import Descriptors
 from workbench.wire import Message, Outbox
 
+_WIDGET = "application/vnd.jupyter.widget-view+json"
+"""Names a model, which only the notebook's kernel could tell the page of."""
+
 
 class OutputChannel:
     """Sends what a rank's cells print and show, in its order.
@@ -66,7 +69,10 @@ class OutputChannel:
         self._put(stream, text)
 
     def show(self, data: dict[str, Any], metadata: dict[str, Any]) -> None:
-        """Send a display: a MIME bundle and its metadata."""
+        """Send a display: a MIME bundle and its metadata; of a widget, its text."""
+        if _WIDGET in data:
+            text = data.get("text/plain", "A widget")
+            data = {"text/plain": f"{text}\n(Shown as text: widgets are not supported in a rank.)"}
         self._put("display", json.dumps({"data": _plain(data), "metadata": _plain(metadata)}))
 
     def _put(self, kind: str, text: str) -> None:

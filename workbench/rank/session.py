@@ -24,7 +24,7 @@ import torch
 from horovod.torch import mpi_ops
 
 from workbench.rank import cell as cells
-from workbench.rank import process_sets
+from workbench.rank import console_bars, process_sets
 from workbench.rank.control import Control
 from workbench.rank.ddp_hooks import DDPHooks
 from workbench.rank.device_clock import DeviceClock
@@ -70,6 +70,7 @@ class Session:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         shell.ask_exit = cells.leave
         warnings.filterwarnings("ignore", message="To exit: use 'exit', 'quit'")  # neither ends it
+        console_bars.install()
         self._interrupts = Interrupts()
         self._state = ProcessState()
         gpu = torch.cuda.is_available()
