@@ -17,6 +17,7 @@ from typing import Any
 from IPython.core.displaypub import DisplayPublisher
 
 from workbench.rank.descriptors import Descriptors
+from workbench.rank.window import Window
 from workbench.wire import Message, Outbox
 
 
@@ -25,7 +26,8 @@ class OutputChannel:
 
     Writes that follow each other closely leave as one message: the outbox's
     thread takes whatever has come together since it last did. What a thread
-    of the user's writes between two cells opens the next one's output.
+    of the user's writes between two cells opens the next one's output. Who
+    writes faster than the kernel takes it waits, as for a pipe that is full.
 
     Parameters
     ----------
@@ -33,25 +35,33 @@ class OutputChannel:
         To the kernel.
     iteration
         Tells how many iterations the cell has done: it orders what ranks say.
+    world_size
+        Ranks in the cluster.
     """
 
-    def __init__(self, outbox: Outbox, iteration: Callable[[], int] = lambda: 0) -> None:
+    def __init__(
+        self, outbox: Outbox, iteration: Callable[[], int] = lambda: 0, world_size: int = 1
+    ) -> None:
         self._outbox = outbox
         self._iteration = iteration
+        self._window = Window(world_size)
         self._cell: int | None = None
         self._lock = threading.Lock()
         self._pending: list[tuple[str, int, str]] = []
 
-    def move(self, outbox: Outbox) -> None:
-        """Send through another outbox from now on."""
+    def move(self, outbox: Outbox, world_size: int) -> None:
+        """Send through another outbox from now on, among so many ranks."""
         with self._lock:
             self._outbox = outbox
+            self._window.resize(world_size)
 
     def begin(self, cell: int) -> None:
         """What is written from now on belongs to `cell`."""
         with self._lock:
             self._cell = cell
+            self._window.begin()
             if self._pending:
+                self._window.write(sum(len(text) for *_, text in self._pending))
                 self._outbox.send_later(self._take)
 
     def end(self) -> None:
@@ -60,6 +70,15 @@ class OutputChannel:
             last = self._messages()
             self._outbox.send_later(lambda: last)
             self._cell = None
+            self._window.end()
+
+    def receive(self, message: Message) -> bool:
+        """Handle the kernel's answer to a mark; return whether the message is one."""
+        if message.kind != "taken":
+            return False
+        if message.content["cell"] == self._cell:
+            self._window.take(message.content["written"])
+        return True
 
     def write(self, stream: str, text: str) -> None:
         """Send text of ``"stdout"`` or ``"stderr"``."""
@@ -72,8 +91,12 @@ class OutputChannel:
     def _put(self, kind: str, text: str) -> None:
         with self._lock:
             self._pending.append((kind, self._iteration(), text))
+            self._window.write(len(text))
             if len(self._pending) == 1 and self._cell is not None:
                 self._outbox.send_later(self._take)
+        # the outbox's own thread hears the answers
+        if self._window.full and not self._outbox.is_own_thread:
+            self._window.wait()
 
     def _take(self) -> list[Message]:
         """Called by the outbox's thread: a later write asks for a further call."""
@@ -87,12 +110,19 @@ class OutputChannel:
             texts = [text for *_, text in pieces]
             content = {"cell": self._cell, "iteration": iteration}
             if kind == "display":
-                messages += [Message(kind, content, (text.encode(),)) for text in texts]
+                messages += [self._message(kind, content, text) for text in texts]
             else:
-                text = "".join(texts).encode("utf-8", "replace")
-                messages.append(Message("output", {**content, "stream": kind}, (text,)))
+                text, size = "".join(texts), self._window.chunk
+                messages += [
+                    self._message("output", {**content, "stream": kind}, text[at : at + size])
+                    for at in range(0, len(text), size)
+                ]
         self._pending.clear()
         return messages
+
+    def _message(self, kind: str, content: dict[str, Any], text: str) -> Message:
+        mark = self._window.send(len(text))
+        return Message(kind, {**content, **mark}, (text.encode("utf-8", "replace"),))
 
 
 def _plain(values: dict[str, Any]) -> Any:
@@ -139,7 +169,7 @@ class CellStream(io.TextIOBase):
         return self._descriptor
 
     def write(self, text: str) -> int:
-        """Send the text; never blocks."""
+        """Send the text; wait where the kernel is too far behind."""
         if not isinstance(text, str):
             raise TypeError(f"write() argument must be str, not {type(text).__name__}")
         if os.getpid() != self._pid:
