@@ -42,7 +42,7 @@ class Folded(NamedTuple):
     ranks
         Who said it.
     item
-        What they said.
+        What they said; in the final order also whole lines that follow each other.
     """
 
     ranks: tuple[int, ...]
@@ -247,7 +247,7 @@ class Writer:
         """Ranks and streams whose unfinished line was ended for them."""
 
     def render(self, folded: Folded, mark: str) -> str:
-        """Return the text to write for a folded line, its mark included.
+        """Return the text to write for a folded line, or several, each with its mark.
 
         Empty where a rank ends a line that was ended already. Without a mark,
         the text is the kernel's own.
@@ -263,6 +263,8 @@ class Writer:
         goes_on = self._open == (ranks, stream)
         before = "" if goes_on else self.close() + mark + " "
         ended = text.endswith(("\n", "\r"))
+        if "\n" in text[:-1]:
+            text = text[:-1].replace("\n", f"\n{mark} ") + text[-1]
         self._open = None if ended else (ranks, stream)
         return before + text
 

@@ -14,11 +14,13 @@ differs, only so many lines ahead are compared.
 from __future__ import annotations
 
 import heapq
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from operator import attrgetter
 
-from workbench.cluster.fold import Folded, Item, Lines
+from workbench.cluster.fold import Folded, Item
+from workbench.cluster.rank_log import RankLog
 
 LOOK_AHEAD_LINES = 1 << 16
 """How many lines of all ranks together are compared; of each at least `_LEAST_LINES`."""
@@ -27,89 +29,23 @@ _PART = 1000
 """How many lines are given at a time."""
 
 
-class RankLog:
-    """What one rank said in a cell and is not merged yet, in its order.
+class OutputLog:
+    """All that the ranks said in a cell, and what the kernel noted meanwhile.
 
-    Attributes
+    Parameters
     ----------
-    taken
-        How many items were merged.
-    alone
-        How many of the latest were its own only, in one iteration.
+    ranks
+        Whose output will come.
+    look_ahead
+        How many lines of each rank are compared; by default `LOOK_AHEAD_LINES`
+        of all of them together.
     """
 
-    def __init__(self) -> None:
-        self._items: list[Item] = []
-        self._iterations: list[int] = []
-        self._start = 0
-        self._lines = Lines()
-        self._iteration = 0
-        self.taken = 0
-        self.alone = 0
-
-    def __len__(self) -> int:
-        """Return how many items are not merged yet."""
-        return len(self._items) - self._start
-
-    def copy(self) -> RankLog:
-        """Return another one, from which the same can be taken."""
-        other = RankLog()
-        other._items, other._iterations = list(self._items), list(self._iterations)
-        other._start, other.taken, other.alone = self._start, self.taken, self.alone
-        return other
-
-    def text(self, stream: str, text: str, iteration: int) -> None:
-        """Add what the rank wrote."""
-        self._iteration = iteration
-        self._add(self._lines.feed(stream, text))
-
-    def display(self, bundle: str, iteration: int) -> None:
-        """Add what the rank showed, as JSON text."""
-        self.end()
-        self._iteration = iteration
-        self._add([Item("display", "", bundle)])
-
-    def end(self) -> None:
-        """End a line that has no end."""
-        self._add(self._lines.flush())
-
-    def next(self, most: int) -> list[Item]:
-        """Return the next items."""
-        return self._items[self._start : self._start + most]
-
-    def head(self) -> Item:
-        """Return the next item."""
-        return self._items[self._start]
-
-    def iteration(self) -> int:
-        """Return the rank's iteration at its next item."""
-        return self._iterations[self._start]
-
-    def take(self, count: int, *, alone: bool) -> None:
-        """Count the next items as merged, with those of other ranks or not."""
-        begin, end = self._start, min(self._start + count, len(self._items) - 1)
-        # iterations only grow: where that of the next item began
-        began = bisect_left(self._iterations, self._iterations[end], begin, end)
-        before = self.alone if began == begin else 0
-        self.alone = before + self._start + count - began if alone else 0
-        self._start += count
-        self.taken += count
-        if self._start > 10_000 and 2 * self._start > len(self._items):
-            del self._items[: self._start], self._iterations[: self._start]
-            self._start = 0
-
-    def _add(self, items: Sequence[Item]) -> None:
-        self._items += items
-        self._iterations += [self._iteration] * len(items)
-
-
-class OutputLog:
-    """All that the ranks said in a cell, and what the kernel noted meanwhile."""
-
-    def __init__(self, ranks: Sequence[int]) -> None:
+    def __init__(self, ranks: Sequence[int], look_ahead: int | None = None) -> None:
         self.ranks = {rank: RankLog() for rank in ranks}
         self._notes: list[tuple[dict[int, int], str]] = []
-        self._look_ahead = max(LOOK_AHEAD_LINES // max(len(ranks), 1), _LEAST_LINES)
+        usual = max(LOOK_AHEAD_LINES // max(len(ranks), 1), _LEAST_LINES)
+        self._look_ahead = usual if look_ahead is None else look_ahead
         self._merger: _Merger | None = None
 
     def note(self, text: str) -> None:
@@ -144,7 +80,7 @@ class OutputLog:
         """Return everything in its final order, and leave it there."""
         for log in self.ranks.values():
             log.end()
-        other = OutputLog(list(self.ranks))
+        other = OutputLog(list(self.ranks), self._look_ahead)
         other.ranks = {rank: log.copy() for rank, log in self.ranks.items()}
         other._notes = list(self._notes)
         return [folded for part in other.rest() for folded in part]
@@ -161,16 +97,18 @@ class OutputLog:
         equal = min((_equal(first, other) for other in others), default=len(first))
         for log in logs:
             log.take(equal, alone=len(logs) == 1)
-        return output + [Folded(ranks, item) for item in first[:equal]]
+        return output + _joined(ranks, first[:equal])
 
     def _merged_part(self, merger: _Merger, most: int | None) -> list[Folded]:
         output = self._due_notes()
-        for _ in range(_PART if most is None else min(_PART, most)):
-            folded = merger.next()
-            if folded is None:
+        left = _PART if most is None else min(_PART, most)
+        while left > 0:
+            folded = merger.next(1 if self._notes else left)
+            if not folded:
                 self._merger = None
                 break
-            output.append(folded)
+            output += folded
+            left -= sum(max(1, one.item.text.count("\n")) for one in folded)
             if self._notes:
                 output += self._due_notes()
         if most is not None and merger.taken >= most:
@@ -186,6 +124,19 @@ class OutputLog:
 
     def _is_past(self, counts: Mapping[int, int]) -> bool:
         return all(self.ranks[rank].taken >= count for rank, count in counts.items())
+
+
+def _joined(ranks: tuple[int, ...], items: Sequence[Item]) -> list[Folded]:
+    """Return items that follow each other; whole lines of one stream as one text."""
+    output: list[Folded] = []
+    for stream, run in groupby(items, key=attrgetter("stream")):
+        same = list(run)
+        text = "".join(item.text for item in same)
+        if text.count("\n") == len(same) and "\r" not in text:
+            output.append(Folded(ranks, Item(stream, text)))
+        else:
+            output += [Folded(ranks, item) for item in same]
+    return output
 
 
 def _equal(first: list[Item], other: list[Item]) -> int:
@@ -248,35 +199,47 @@ class _Merger:
         for item in list(self._heads):
             self._check(item)
 
-    def next(self) -> Folded | None:
-        """Take the next item, with the ranks that say it; None at the end."""
+    def next(self, most: int) -> list[Folded]:
+        """Take the next item, with the ranks that say it, or at most so many; empty at the end."""
         rank = self._first(self._free)
         if rank is None:
             rank = self._first(self._waiting)
         if rank is None:
-            return None
+            return []
         item = self._said[rank][self._at[rank]]
         if item not in self._several:
-            self._take(rank, alone=True)
-            if (found := self._advance(rank)) is not None:
-                self._check(found)
-            return Folded((rank,), item)
+            return self._own(rank, most)
         ranks = sorted(self._heads.pop(item))
         changed = {item}
         for one in ranks:
             self._counts[one][item] -= 1
             self._coming[item] -= not self._counts[one][item]
-            self._take(one, alone=len(ranks) == 1)
+            self._take(one, 1, alone=len(ranks) == 1)
             if (found := self._advance(one)) is not None:
                 changed.add(found)
         for found in changed:
             self._check(found)
-        return Folded(tuple(ranks), item)
+        return [Folded(tuple(ranks), item)]
 
-    def _take(self, rank: int, *, alone: bool) -> None:
-        self._at[rank] += 1
+    def _own(self, rank: int, most: int) -> list[Folded]:
+        """Take what only one rank says: several lines, where no other can go on."""
+        heapq.heappop(self._free)
+        at, said = self._at[rank], self._said[rank]
+        count = 1
+        if self._first(self._free) is None:
+            ahead = said[at : at + most]
+            count = next((i for i, item in enumerate(ahead) if item in self._several), len(ahead))
+        self._take(rank, count, alone=True)
+        if (found := self._advance(rank)) is not None:
+            self._check(found)
+        return (
+            [Folded((rank,), said[at])] if count == 1 else _joined((rank,), said[at : at + count])
+        )
+
+    def _take(self, rank: int, count: int, *, alone: bool) -> None:
+        self._at[rank] += count
         self.taken = max(self.taken, self._at[rank])
-        self._logs[rank].take(1, alone=alone)
+        self._logs[rank].take(count, alone=alone)
 
     def _advance(self, rank: int) -> Item | None:
         """Have a rank's next item wait, where others say it too; return that item, or None."""
