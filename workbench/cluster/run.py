@@ -55,7 +55,8 @@ class RunResult:
     ----------
     output
         The text of all ranks, equal lines merged. Its order follows from what each
-        rank said, and not from when it came.
+        rank said, and not from when it came. Of more than 200 million characters
+        it has the beginning and the end, with a line between them that says so.
     values
         The last expression's value by rank; None where there was none, a
         `Kept` where it could not be sent.
@@ -425,6 +426,7 @@ class CellRun:
         for rank in self.ranks:
             self._folder.end(rank, time.monotonic())
         self._write(float("inf"))
+        self._acknowledge()
         for output in self._log.rest():
             self._order(output)
             self._sink.poll()

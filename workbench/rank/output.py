@@ -70,7 +70,10 @@ class OutputChannel:
             last = self._messages()
             self._outbox.send_later(lambda: last)
             self._cell = None
-            self._window.end()
+
+    def stop_waiting(self) -> None:
+        """Have nobody wait any more: the cell's code has ended, what is left is sent at once."""
+        self._window.end()
 
     def receive(self, message: Message) -> bool:
         """Handle the kernel's answer to a mark; return whether the message is one."""
@@ -139,9 +142,7 @@ def _encode(value: object) -> str:
 
 
 class CellStream(io.TextIOBase):
-    """Stands in for ``sys.stdout`` or ``sys.stderr``; one for all cells of a rank.
-
-    A logging handler or a progress bar may keep it from one cell to the next.
+    """Stands in for ``sys.stdout`` or ``sys.stderr``; handlers may keep it over cells.
 
     Parameters
     ----------
@@ -293,6 +294,7 @@ class Capture:
             with not_interactive(shell):
                 yield
         finally:
+            self.channel.stop_waiting()
             self._descriptors.restore()
             sys.stdout, sys.stderr, shell.display_pub = saved
             self.channel.end()

@@ -53,7 +53,7 @@ class Window:
             self._written = 0
 
     def end(self) -> None:
-        """The cell has ended: nobody waits any more."""
+        """The cell's code has ended: nobody waits any more."""
         with self._room:
             self._open = False
             self._room.notify_all()
