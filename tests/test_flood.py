@@ -97,7 +97,9 @@ def test_a_flood_is_interrupted(usable):
         signal.signal(signal.SIGINT, before)
     assert time.monotonic() - began < 7.0
     # an interrupt may come in the middle of a print()
-    said = re.findall(r"^(?:\[rank 0\]|\[ranks 0-1\]) line (\d+)$", raised.value.output, re.M)
+    said = re.findall(
+        r"^(?:\[rank 0\]|\[ranks 0-1\]) line (\d+)$", raised.value.output, re.MULTILINE
+    )
     numbers = [int(number) for number in said]
     assert len(numbers) > 1000
     assert numbers == list(range(len(numbers)))

@@ -366,16 +366,22 @@ class CellRun:
         if rank not in self._unfinished:
             return
         if message.kind == "output":
-            text = message.payload[0].decode("utf-8", "replace")
-            stream, iteration = message.content["stream"], message.content["iteration"]
-            self._folder.text(rank, stream, text, now)
-            self._log.ranks[rank].text(stream, text, iteration)
-        elif message.kind == "display":
-            bundle = message.payload[0].decode()
-            self._folder.display(rank, bundle, now)
-            self._log.ranks[rank].display(bundle, message.content["iteration"])
+            self._take_output(rank, message, now)
         elif message.kind == "ended":
             self._end(rank, message, now)
+
+    def _take_output(self, rank: int, message: Message, now: float) -> None:
+        whole, at = message.payload[0].decode("utf-8", "replace"), 0
+        log = self._log.ranks[rank]
+        for kind, iteration, characters in message.content["segments"]:
+            text = whole[at : at + characters]
+            at += characters
+            if kind == "display":
+                self._folder.display(rank, text, now)
+                log.display(text, iteration)
+            else:
+                self._folder.text(rank, kind, text, now)
+                log.text(kind, text, iteration)
 
     def _end(self, rank: int, message: Message, now: float) -> None:
         content = message.content

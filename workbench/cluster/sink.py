@@ -14,7 +14,7 @@ from workbench.cluster.excerpt import DOUBLE, HALF, Excerpt, Size
 from workbench.cluster.fold import Folded, Item, Writer
 from workbench.cluster.ranks import label
 
-_REDRAW_S = 1.0
+_REDRAW_S = 2.0
 """How often the output of a cell is written again, where it is too long to show whole."""
 
 

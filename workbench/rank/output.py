@@ -107,25 +107,31 @@ class OutputChannel:
             return self._messages() if self._cell is not None else []
 
     def _messages(self) -> list[Message]:
-        """Return what is pending: displays, and each run of one stream in one iteration."""
+        """Return what is pending, each of some displays and runs of one stream in one iteration."""
         messages = []
+        segments: list[tuple[str, int, str]] = []
+        size = room = self._window.chunk
         for (kind, iteration), pieces in itertools.groupby(self._pending, key=lambda one: one[:2]):
             texts = [text for *_, text in pieces]
-            content = {"cell": self._cell, "iteration": iteration}
-            if kind == "display":
-                messages += [self._message(kind, content, text) for text in texts]
-            else:
-                text, size = "".join(texts), self._window.chunk
-                messages += [
-                    self._message("output", {**content, "stream": kind}, text[at : at + size])
-                    for at in range(0, len(text), size)
-                ]
+            if kind != "display":
+                whole = "".join(texts)
+                texts = [whole[at : at + size] for at in range(0, len(whole), size)]
+            for text in texts:
+                segments.append((kind, iteration, text))
+                room -= len(text)
+                if room <= 0:
+                    messages.append(self._message(segments))
+                    segments, room = [], size
+        if segments:
+            messages.append(self._message(segments))
         self._pending.clear()
         return messages
 
-    def _message(self, kind: str, content: dict[str, Any], text: str) -> Message:
-        mark = self._window.send(len(text))
-        return Message(kind, {**content, **mark}, (text.encode("utf-8", "replace"),))
+    def _message(self, segments: list[tuple[str, int, str]]) -> Message:
+        text = "".join(text for *_, text in segments)
+        sizes = [(kind, iteration, len(text)) for kind, iteration, text in segments]
+        content = {"cell": self._cell, "segments": sizes, **self._window.send(len(text))}
+        return Message("output", content, (text.encode("utf-8", "replace"),))
 
 
 def _plain(values: dict[str, Any]) -> Any:
