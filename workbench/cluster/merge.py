@@ -22,7 +22,7 @@ from operator import attrgetter
 from workbench.cluster.fold import Folded, Item
 from workbench.cluster.rank_log import RankLog
 
-LOOK_AHEAD_LINES = 1 << 16
+LOOK_AHEAD_LINES = 1 << 15
 """How many lines of all ranks together are compared; of each at least `_LEAST_LINES`."""
 _LEAST_LINES = 1000
 _PART = 1000
