@@ -102,6 +102,16 @@ def test_a_cell_that_still_runs_is_waited_for(attach):
     assert len(cluster.timings) == 18
 
 
+@pytest.mark.parametrize("lines", [50_000, 200_000])
+def test_a_flood_goes_on_without_its_kernel(attach, lines):
+    """Ranks that print without end wait neither for the kernel that died nor for the next."""
+    source = f"time.sleep(1)\nfor at in range({lines}): print(at)\nlate = rank"
+    kernel(IN_A_CELL.format(source=source))
+    cluster = attach()
+    assert cluster["late"] == [0, 1]
+    assert quiet(cluster, "print('next')").output == "[ranks 0-1] next\n"
+
+
 def test_a_cell_that_is_stuck_can_be_interrupted(attach):
     """Ctrl-C while attaching frees the ranks; they are usable, and keep their variables."""
     source = "if rank: time.sleep(100)\nhvd.allreduce(torch.ones(1), name='stuck')"

@@ -16,7 +16,7 @@ from workbench.cluster.condition import Condition
 from workbench.cluster.durations import parse_duration
 from workbench.cluster.idle import IdleWatch
 from workbench.cluster.options import Options
-from workbench.cluster.run import CellRun, RunResult
+from workbench.cluster.run import CellRun, RunResult, acknowledge
 from workbench.cluster.sink import Sink
 from workbench.cluster.turns import Turns
 from workbench.errors import CellError, CellInterrupted, UsageError, WorkbenchError, reason
@@ -175,6 +175,9 @@ class Cells:
         # where a rank is, is told of the rank and not of a cell
         if run is not None and message.content.get("cell", run.number) in {run.number, None}:
             run.deliver(rank, message)
+        elif (running := self._condition.running) is not None:
+            # of a cell that an earlier kernel began: it must not wait for us
+            acknowledge(running.send, rank, message)
 
     def _follow(self, run: CellRun, source: str) -> RunResult:
         running = self._condition.whole(ring=False)

@@ -63,7 +63,26 @@ class Excerpt:
         self._all = 0
 
     def add(self, folded: Folded) -> None:
-        """Add the next line or display."""
+        """Add the next line or display, or whole lines of one stream."""
+        ranks, item = folded
+        if item.bundle or "\n" not in item.text[:-1]:
+            self._add(folded)
+            return
+        lines = item.text[:-1].split("\n")
+        if self._full and len(lines) > HALF.lines:
+            self._leave_out(len(lines) - HALF.lines)
+            del lines[: -HALF.lines]
+        for line in lines:
+            self._add(Folded(ranks, Item(item.stream, line + "\n")))
+
+    def _leave_out(self, lines: int) -> None:
+        """Count lines that have nothing but as many others behind them as are shown."""
+        self._all += lines
+        self._left_out += lines + len(self._tail)
+        self._tail.clear()
+        self._sizes = self._sizes[0], Size()
+
+    def _add(self, folded: Folded) -> None:
         self._all += 1
         folded = _cut(folded)
         head_size, tail_size = self._sizes

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import repeat
 from typing import NamedTuple
 
 HOLD_S = 0.15
@@ -34,8 +34,7 @@ class Item(NamedTuple):
     bundle: str = ""
 
 
-@dataclass(frozen=True)
-class Folded:
+class Folded(NamedTuple):
     """What some ranks said.
 
     Attributes
@@ -43,7 +42,7 @@ class Folded:
     ranks
         Who said it.
     item
-        What they said.
+        What they said; in the final order also whole lines that follow each other.
     """
 
     ranks: tuple[int, ...]
@@ -66,32 +65,35 @@ class Lines:
         """Whether a line has begun and not ended."""
         return bool(self._parts)
 
-    def feed(self, stream: str, text: str) -> Iterator[Item]:
-        """Yield the lines that `text` ends."""
+    def feed(self, stream: str, text: str) -> list[Item]:
+        """Return the lines that `text` ends."""
+        before = []
         if stream != self._stream:
-            yield from self.flush()
+            before = self.flush()
             self._stream = stream
-        if self._parts and self._parts[-1].endswith("\r"):
-            text = self._parts.pop() + text
-        if "\r" in text:
-            text = text.replace("\r\n", "\n")
-        pieces = _PIECE.findall(text)
-        for piece in pieces[:-1]:
-            yield self._line(piece)
-        if pieces and pieces[-1].endswith("\n"):
-            yield self._line(pieces[-1])
-        elif pieces:  # a carriage return may be the first half of a line's end
-            self._parts.append(pieces[-1])
-
-    def flush(self) -> Iterator[Item]:
-        """Yield the line that has not ended, if there is one."""
-        if self._parts:
-            yield self._line("")
-
-    def _line(self, end: str) -> Item:
-        text = "".join([*self._parts, end])
+        held = bool(self._parts) and self._parts[-1].endswith("\r")
+        if not (held or "\n" in text or "\r" in text):
+            if text:
+                self._parts.append(text)
+            return before
+        text = "".join([*self._parts, text])
         self._parts.clear()
-        return Item(self._stream, text)
+        if "\r" in text:
+            pieces = _PIECE.findall(text.replace("\r\n", "\n"))
+            # a carriage return may be the first half of a line's end
+            rest = "" if pieces[-1].endswith("\n") else pieces.pop()
+        else:
+            *lines, rest = text.split("\n")
+            pieces = [line + "\n" for line in lines]
+        if rest:
+            self._parts.append(rest)
+        return before + [Item(stream, piece) for piece in pieces]
+
+    def flush(self) -> list[Item]:
+        """Return the line that has not ended, if there is one."""
+        text = "".join(self._parts)
+        self._parts.clear()
+        return [Item(self._stream, text)] if text else []
 
 
 class _Queue:
@@ -104,22 +106,20 @@ class _Queue:
         self.unfinished_since = 0.0
         self.ended = False
 
-    def put(self, item: Item, now: float) -> None:
-        self.items.append((item, now))
-        self.counts[item] += 1
+    def put(self, items: Sequence[Item], now: float) -> None:
+        self.items.extend(zip(items, repeat(now)))
+        self.counts.update(items)
 
     def flush(self, now: float) -> None:
-        for item in self.lines.flush():
-            self.put(item, now)
-
-    def head(self) -> Item | None:
-        return self.items[0][0] if self.items else None
+        self.put(self.lines.flush(), now)
 
     def take(self) -> None:
         item, _ = self.items.popleft()
-        self.counts[item] -= 1
-        if not self.counts[item]:
+        count = self.counts[item]
+        if count == 1:
             del self.counts[item]
+        else:
+            self.counts[item] = count - 1
 
 
 class Folder:
@@ -143,18 +143,19 @@ class Folder:
         """Add what a rank wrote."""
         queue = self._queues[rank]
         unfinished = queue.lines.unfinished
-        for item in queue.lines.feed(stream, text):
-            unfinished = False
-            self._wait_longer(rank, item, now)
-            queue.put(item, now)
-        if queue.lines.unfinished and not unfinished:
+        items = queue.lines.feed(stream, text)
+        if self._written:
+            for item in items:
+                self._wait_longer(rank, item, now)
+        queue.put(items, now)
+        if queue.lines.unfinished and (items or not unfinished):
             queue.unfinished_since = now
 
     def display(self, rank: int, bundle: str, now: float) -> None:
         """Add what a rank showed, as JSON text."""
         queue = self._queues[rank]
         queue.flush(now)
-        queue.put(Item("display", "", bundle), now)
+        queue.put([Item("display", "", bundle)], now)
 
     def end(self, rank: int, now: float) -> None:
         """A rank has nothing more to say."""
@@ -168,32 +169,52 @@ class Folder:
             # a prompt or a progress bar without a line's end shows up too
             if queue.lines.unfinished and now - queue.unfinished_since >= HOLD_S:
                 queue.flush(now)
-        while (folded := self._next(now)) is not None:
-            yield folded
+        while (item := self._next(now)) is not None:
+            ranks = tuple(
+                rank
+                for rank, queue in self._queues.items()
+                if queue.items and queue.items[0][0] == item
+            )
+            since = self._queues[ranks[0]].items[0][1]
+            yield self._take(item, ranks, now)
+            if len(ranks) == 1:
+                yield from self._go_on(ranks[0], since, now)
 
-    def _next(self, now: float) -> Folded | None:
+    def _next(self, now: float) -> Item | None:
+        """Return the item that can be written now, if there is one."""
         heads: dict[Item, list[int]] = {}
         silent = False
         for rank, queue in self._queues.items():
-            head = queue.head()
-            if head is not None:
-                heads.setdefault(head, []).append(rank)
+            if queue.items:
+                heads.setdefault(queue.items[0][0], []).append(rank)
             elif not queue.ended:
                 silent = True
         if not heads:
             return None
         item = self._choose(heads)
-        ranks = heads[item]
-        held = now - min(self._queues[rank].items[0][1] for rank in ranks)
-        if silent and len(ranks) < len(self._queues) and held < self._hold_s:
-            return None
+        if silent:  # somebody may still say the same
+            held = now - min(self._queues[rank].items[0][1] for rank in heads[item])
+            if held < self._hold_s:
+                return None
+        return item
+
+    def _take(self, item: Item, ranks: tuple[int, ...], now: float) -> Folded:
         for rank in ranks:
             self._queues[rank].take()
         if len(ranks) < len(self._queues):
             if len(self._written) >= _REMEMBERED:
                 self._written.clear()
-            self._written[item] = now, tuple(ranks)
-        return Folded(tuple(ranks), item)
+            self._written[item] = now, ranks
+        return Folded(ranks, item)
+
+    def _go_on(self, rank: int, since: float, now: float) -> Iterator[Folded]:
+        """Yield what came together with a rank's line and no other rank will say."""
+        items = self._queues[rank].items
+        while items and items[0][1] == since:
+            item = items[0][0]
+            if self._coming(item, (rank,)):
+                return
+            yield self._take(item, (rank,), now)
 
     def _wait_longer(self, rank: int, item: Item, now: float) -> None:
         """Wait longer from now on, where a rank says what was just written without it."""
@@ -210,10 +231,11 @@ class Folder:
         free = [item for item in heads if not self._coming(item, heads[item])]
         return min(free or heads, key=lambda item: self._queues[heads[item][0]].items[0][1])
 
-    def _coming(self, item: Item, ranks: list[int]) -> bool:
-        return any(
-            item in queue.counts for rank, queue in self._queues.items() if rank not in ranks
-        )
+    def _coming(self, item: Item, ranks: Sequence[int]) -> bool:
+        for rank, queue in self._queues.items():  # no any(): it is called for each line
+            if item in queue.counts and rank not in ranks:
+                return True
+        return False
 
 
 class Writer:
@@ -225,7 +247,7 @@ class Writer:
         """Ranks and streams whose unfinished line was ended for them."""
 
     def render(self, folded: Folded, mark: str) -> str:
-        """Return the text to write for a folded line, its mark included.
+        """Return the text to write for a folded line, or several, each with its mark.
 
         Empty where a rank ends a line that was ended already. Without a mark,
         the text is the kernel's own.
@@ -241,6 +263,8 @@ class Writer:
         goes_on = self._open == (ranks, stream)
         before = "" if goes_on else self.close() + mark + " "
         ended = text.endswith(("\n", "\r"))
+        if "\n" in text[:-1]:
+            text = text[:-1].replace("\n", f"\n{mark} ") + text[-1]
         self._open = None if ended else (ranks, stream)
         return before + text
 

@@ -6,13 +6,13 @@ import pickle
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from workbench.cluster.background import interrupts_later, uninterrupted
 from workbench.cluster.failures import failure
-from workbench.cluster.fold import Folder
+from workbench.cluster.fold import Folded, Folder
 from workbench.cluster.guard import Guard
 from workbench.cluster.hang import HangWatch
 from workbench.cluster.merge import OutputLog
@@ -27,8 +27,6 @@ _HURRY_S = 3.0
 """Stopping a cell again hurries its ranks until then, and later goes on without them."""
 _STEP_S = 0.25
 """How long output is taken before what else has come is attended to."""
-_PIECE_BYTES = 1 << 16
-"""Output is taken in pieces of about this size: a rank sends what it wrote meanwhile at once."""
 _REPR_CHARACTERS = 400
 """Longer texts are cut in the repr of a result."""
 
@@ -57,7 +55,8 @@ class RunResult:
     ----------
     output
         The text of all ranks, equal lines merged. Its order follows from what each
-        rank said, and not from when it came.
+        rank said, and not from when it came. Of more than 200 million characters
+        it has the beginning and the end, with a line between them that says so.
     values
         The last expression's value by rank; None where there was none, a
         `Kept` where it could not be sent.
@@ -101,16 +100,11 @@ def _unpickle(value: bytes | Kept | None) -> Any:
         return Kept(f"this kernel cannot read it: {type(error).__name__}: {error}")
 
 
-def _pieces(message: Message) -> Iterator[Message]:
-    """Cut output at line ends, which are never within a character."""
-    if message.kind != "output" or len(message.payload[0]) <= _PIECE_BYTES:
-        yield message
-        return
-    text, at = message.payload[0], 0
-    while at < len(text):
-        end = text.find(b"\n", at + _PIECE_BYTES) + 1 or len(text)
-        yield Message("output", message.content, (text[at:end],))
-        at = end
+def acknowledge(send: Callable[[int, Message], None], rank: int, message: Message) -> None:
+    """Let a rank write more, where this is output by whose mark it waits for that."""
+    if "written" in message.content:
+        content = {name: message.content[name] for name in ("cell", "written")}
+        send(rank, Message("taken", content))
 
 
 class CellRun:
@@ -166,6 +160,8 @@ class CellRun:
         """Events of each rank; the first is counted where they are delivered."""
         self._written = True
         """Whether all that could be written is: nothing more is taken before."""
+        self._marks: dict[int, Message] = {}
+        """The latest output of each rank that is to hear that it was taken."""
         self._ended: set[int] = set()
         """The ranks whose end was delivered, whether or not it has been taken."""
         self._arrived = threading.Event()
@@ -223,6 +219,8 @@ class CellRun:
             if late is None:
                 self._put(rank, message)
                 self._arrived.set()
+        if late is not None:
+            acknowledge(self._send, rank, message)
         if late is not None and message.kind == "ended" and rank in self._unfinished:
             self._end(rank, message, time.monotonic())
             late(rank)
@@ -231,9 +229,8 @@ class CellRun:
         if message.kind == "where":
             self._answers.append((rank, message))
             return
-        for piece in _pieces(message):
-            self._events.append((rank, piece))
-            self._came[rank] += 1
+        self._events.append((rank, message))
+        self._came[rank] += 1
         if message.kind == "ended":
             self._ended.add(rank)
 
@@ -368,9 +365,18 @@ class CellRun:
                 rank, message = self._events.popleft()
                 self._take(rank, message)
                 self._taken[rank] += 1
+                if "written" in message.content:
+                    self._marks[rank] = message
             self._write(time.monotonic(), time.monotonic() + _STEP_S)
+            if self._written:
+                self._acknowledge()
             if self._events or not self._written:
                 self._arrived.set()
+
+    def _acknowledge(self) -> None:
+        """Let ranks write more, once what they wrote is dealt with."""
+        while self._marks:
+            acknowledge(self._send, *self._marks.popitem())
 
     def _take_answer(self, rank: int, message: Message) -> None:
         watch = message.content["watch"]
@@ -388,16 +394,22 @@ class CellRun:
         if rank not in self._unfinished:
             return
         if message.kind == "output":
-            text = message.payload[0].decode("utf-8", "replace")
-            stream, iteration = message.content["stream"], message.content["iteration"]
-            self._folder.text(rank, stream, text, now)
-            self._log.ranks[rank].text(stream, text, iteration)
-        elif message.kind == "display":
-            bundle = message.payload[0].decode()
-            self._folder.display(rank, bundle, now)
-            self._log.ranks[rank].display(bundle, message.content["iteration"])
+            self._take_output(rank, message, now)
         elif message.kind == "ended":
             self._end(rank, message, now)
+
+    def _take_output(self, rank: int, message: Message, now: float) -> None:
+        whole, at = message.payload[0].decode("utf-8", "replace"), 0
+        log = self._log.ranks[rank]
+        for kind, iteration, characters in message.content["segments"]:
+            text = whole[at : at + characters]
+            at += characters
+            if kind == "display":
+                self._folder.display(rank, text, now)
+                log.display(text, iteration)
+            else:
+                self._folder.text(rank, kind, text, now)
+                log.text(kind, text, iteration)
 
     def _end(self, rank: int, message: Message, now: float) -> None:
         content = message.content
@@ -436,11 +448,21 @@ class CellRun:
                 self._written = False
                 break
         self._sink.poll()
+        while self._written and (output := self._log.advance()):
+            self._order(output)
+            self._written = time.monotonic() <= until
+
+    def _order(self, output: list[Folded]) -> None:
+        for sink in (self._text, self._sink):
+            sink.order(output)
 
     def _finish(self) -> None:
         for rank in self.ranks:
             self._folder.end(rank, time.monotonic())
         self._write(float("inf"))
-        output = self._log.merged()
+        self._acknowledge()
+        for output in self._log.rest():
+            self._order(output)
+            self._sink.poll()
         for sink in (self._text, self._sink):
-            sink.settle(output)
+            sink.settle(())

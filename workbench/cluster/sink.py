@@ -6,8 +6,10 @@ import json
 import sys
 import time
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, Protocol
 
+from workbench.cluster.bounded_text import BoundedText
 from workbench.cluster.excerpt import DOUBLE, HALF, Excerpt, Size
 from workbench.cluster.fold import Folded, Item, Writer
 from workbench.cluster.ranks import label
@@ -17,7 +19,7 @@ _REDRAW_S = 2.0
 
 
 class Sink(Protocol):
-    """Takes merged output: while the cell runs, then all of it in its final order."""
+    """Takes merged output: as it comes, and also in its final order."""
 
     def put(self, folded: Folded) -> None:
         """Take one line or display."""
@@ -28,49 +30,72 @@ class Sink(Protocol):
     def poll(self) -> None:
         """Called several times a second while the cell runs."""
 
+    def order(self, output: Sequence[Folded]) -> None:
+        """Take the next part of the output in its final order, as soon as that is certain."""
+
     def settle(self, output: Sequence[Folded]) -> None:
-        """Take all of the output in its final order; nothing more will come."""
+        """Take the last part of the final order; nothing more will come."""
+
+
+class _Text:
+    """Output as text; a display counts as its plain text."""
+
+    def __init__(self) -> None:
+        self._writer = Writer()
+        self.text = BoundedText()
+
+    def add(self, folded: Folded) -> None:
+        mark = _mark(folded)
+        if not folded.item.bundle:
+            self.text.add(self._writer.render(folded, mark))
+            return
+        plain = json.loads(folded.item.bundle)["data"].get("text/plain", "")
+        self.text.add(self._writer.close(), _marked(mark, str(plain)))
+
+    def note(self, text: str) -> None:
+        self.text.add(self._writer.close(), text)
+
+    def close(self) -> None:
+        self.text.add(self._writer.close())
 
 
 class TextSink:
     """Keeps the output as text; a display counts as its plain text."""
 
     def __init__(self) -> None:
-        self._writer = Writer()
-        self._parts: list[str] = []
+        self._live = _Text()
+        self._final = _Text()
 
     @property
     def text(self) -> str:
         """All text so far; once the cell has ended, in its final order."""
-        return "".join(self._parts)
+        return str(self._live.text)
 
     def put(self, folded: Folded) -> None:
         """Keep one line or display."""
-        mark = _mark(folded)
-        if not folded.item.bundle:
-            self._parts.append(self._writer.render(folded, mark))
-            return
-        plain = json.loads(folded.item.bundle)["data"].get("text/plain", "")
-        self._parts += [self._writer.close(), _marked(mark, str(plain))]
+        self._live.add(folded)
 
     def note(self, text: str) -> None:
         """Keep what the kernel says."""
-        self._parts += [self._writer.close(), text]
+        self._live.note(text)
 
     def poll(self) -> None:
         """Do nothing."""
 
-    def settle(self, output: Sequence[Folded]) -> None:
-        """Keep the output in its final order."""
-        self._parts.clear()
-        self._writer = Writer()
+    def order(self, output: Sequence[Folded]) -> None:
+        """Keep the next part of the final order, for the end."""
         for folded in output:
-            self.put(folded)
+            self._final.add(folded)
+
+    def settle(self, output: Sequence[Folded]) -> None:
+        """Have the final order as the text."""
+        self.order(output)
+        self._live, self._final = self._final, _Text()
         self.close()
 
     def close(self) -> None:
         """End an unfinished line."""
-        self._parts.append(self._writer.close())
+        self._live.close()
 
 
 class NotebookSink:
@@ -87,6 +112,8 @@ class NotebookSink:
         self._own_cell = _is_distributed_cell()
         self._limited = _is_notebook()
         self._excerpt = self._new_excerpt()
+        self._final = self._new_excerpt()
+        """The same in the final order."""
         self._page = Page()
         self._limit = DOUBLE if self._own_cell else HALF
         self._used = Size()
@@ -121,11 +148,18 @@ class NotebookSink:
             self._page.write(self._excerpt.progress())
             self._page.write(hidden)
 
+    def order(self, output: Sequence[Folded]) -> None:
+        """Take the next part of the final order, to show it at the end."""
+        if self._own_cell:
+            for folded in output:
+                self._final.add(folded)
+
     def settle(self, output: Sequence[Folded]) -> None:
         """Show the final order, or the end of what there was no room for."""
+        self.order(output)
         self._page.close()
         if self._own_cell:
-            self._excerpt = self._new_excerpt(output)
+            self._excerpt = self._final
             final = Page(silent=True)
             final.write(*self._excerpt.entries())
             final.close()
@@ -136,11 +170,8 @@ class NotebookSink:
         self._page.close()
         sys.stdout.flush()
 
-    def _new_excerpt(self, output: Sequence[Folded] = ()) -> Excerpt:
-        excerpt = Excerpt("_distributed.output" if self._own_cell else "the result's `output`")
-        for folded in output:
-            excerpt.add(folded)
-        return excerpt
+    def _new_excerpt(self) -> Excerpt:
+        return Excerpt("_distributed.output" if self._own_cell else "the result's `output`")
 
     def _redraw(self) -> None:
         from IPython.display import clear_output
@@ -239,7 +270,10 @@ def _is_distributed_cell() -> bool:
 
 
 def _mark(folded: Folded) -> str:
-    return label(folded.ranks) if folded.ranks else ""
+    return _label(folded.ranks) if folded.ranks else ""
+
+
+_label = lru_cache(label)
 
 
 def _marked(mark: str, text: str) -> str:

@@ -17,6 +17,7 @@ from typing import Any
 from IPython.core.displaypub import DisplayPublisher
 
 from workbench.rank.descriptors import Descriptors
+from workbench.rank.window import Window
 from workbench.wire import Message, Outbox
 
 _WIDGET = "application/vnd.jupyter.widget-view+json"
@@ -28,7 +29,8 @@ class OutputChannel:
 
     Writes that follow each other closely leave as one message: the outbox's
     thread takes whatever has come together since it last did. What a thread
-    of the user's writes between two cells opens the next one's output.
+    of the user's writes between two cells opens the next one's output. Who
+    writes faster than the kernel takes it waits, as for a pipe that is full.
 
     Parameters
     ----------
@@ -36,25 +38,33 @@ class OutputChannel:
         To the kernel.
     iteration
         Tells how many iterations the cell has done: it orders what ranks say.
+    world_size
+        Ranks in the cluster.
     """
 
-    def __init__(self, outbox: Outbox, iteration: Callable[[], int] = lambda: 0) -> None:
+    def __init__(
+        self, outbox: Outbox, iteration: Callable[[], int] = lambda: 0, world_size: int = 1
+    ) -> None:
         self._outbox = outbox
         self._iteration = iteration
+        self._window = Window(world_size)
         self._cell: int | None = None
         self._lock = threading.Lock()
         self._pending: list[tuple[str, int, str]] = []
 
-    def move(self, outbox: Outbox) -> None:
-        """Send through another outbox from now on."""
+    def move(self, outbox: Outbox, world_size: int) -> None:
+        """Send through another outbox from now on, among so many ranks."""
         with self._lock:
             self._outbox = outbox
+            self._window.resize(world_size)
 
     def begin(self, cell: int) -> None:
         """What is written from now on belongs to `cell`."""
         with self._lock:
             self._cell = cell
+            self._window.begin()
             if self._pending:
+                self._window.write(sum(len(text) for *_, text in self._pending))
                 self._outbox.send_later(self._take)
 
     def end(self) -> None:
@@ -63,6 +73,18 @@ class OutputChannel:
             last = self._messages()
             self._outbox.send_later(lambda: last)
             self._cell = None
+
+    def stop_waiting(self) -> None:
+        """Have nobody wait any more: the cell's code has ended, what is left is sent at once."""
+        self._window.end()
+
+    def receive(self, message: Message) -> bool:
+        """Handle the kernel's answer to a mark; return whether the message is one."""
+        if message.kind != "taken":
+            return False
+        if message.content["cell"] == self._cell:
+            self._window.take(message.content["written"])
+        return True
 
     def write(self, stream: str, text: str) -> None:
         """Send text of ``"stdout"`` or ``"stderr"``."""
@@ -78,8 +100,12 @@ class OutputChannel:
     def _put(self, kind: str, text: str) -> None:
         with self._lock:
             self._pending.append((kind, self._iteration(), text))
+            self._window.write(len(text))
             if len(self._pending) == 1 and self._cell is not None:
                 self._outbox.send_later(self._take)
+        # the outbox's own thread hears the answers
+        if self._window.full and not self._outbox.is_own_thread:
+            self._window.wait()
 
     def _take(self) -> list[Message]:
         """Called by the outbox's thread: a later write asks for a further call."""
@@ -87,18 +113,31 @@ class OutputChannel:
             return self._messages() if self._cell is not None else []
 
     def _messages(self) -> list[Message]:
-        """Return what is pending: displays, and each run of one stream in one iteration."""
+        """Return what is pending, each of some displays and runs of one stream in one iteration."""
         messages = []
+        segments: list[tuple[str, int, str]] = []
+        size = room = self._window.chunk
         for (kind, iteration), pieces in itertools.groupby(self._pending, key=lambda one: one[:2]):
             texts = [text for *_, text in pieces]
-            content = {"cell": self._cell, "iteration": iteration}
-            if kind == "display":
-                messages += [Message(kind, content, (text.encode(),)) for text in texts]
-            else:
-                text = "".join(texts).encode("utf-8", "replace")
-                messages.append(Message("output", {**content, "stream": kind}, (text,)))
+            if kind != "display":
+                whole = "".join(texts)
+                texts = [whole[at : at + size] for at in range(0, len(whole), size)]
+            for text in texts:
+                segments.append((kind, iteration, text))
+                room -= len(text)
+                if room <= 0:
+                    messages.append(self._message(segments))
+                    segments, room = [], size
+        if segments:
+            messages.append(self._message(segments))
         self._pending.clear()
         return messages
+
+    def _message(self, segments: list[tuple[str, int, str]]) -> Message:
+        text = "".join(text for *_, text in segments)
+        sizes = [(kind, iteration, len(text)) for kind, iteration, text in segments]
+        content = {"cell": self._cell, "segments": sizes, **self._window.send(len(text))}
+        return Message("output", content, (text.encode("utf-8", "replace"),))
 
 
 def _plain(values: dict[str, Any]) -> Any:
@@ -115,9 +154,7 @@ def _encode(value: object) -> str:
 
 
 class CellStream(io.TextIOBase):
-    """Stands in for ``sys.stdout`` or ``sys.stderr``; one for all cells of a rank.
-
-    A logging handler or a progress bar may keep it from one cell to the next.
+    """Stands in for ``sys.stdout`` or ``sys.stderr``; handlers may keep it over cells.
 
     Parameters
     ----------
@@ -145,7 +182,7 @@ class CellStream(io.TextIOBase):
         return self._descriptor
 
     def write(self, text: str) -> int:
-        """Send the text; never blocks."""
+        """Send the text; wait where the kernel is too far behind."""
         if not isinstance(text, str):
             raise TypeError(f"write() argument must be str, not {type(text).__name__}")
         if os.getpid() != self._pid:
@@ -269,6 +306,7 @@ class Capture:
             with not_interactive(shell):
                 yield
         finally:
+            self.channel.stop_waiting()
             self._descriptors.restore()
             sys.stdout, sys.stderr, shell.display_pub = saved
             self.channel.end()

@@ -87,7 +87,7 @@ class Session:
         )
         self.transfers = Transfers(shell, self._send, self._interrupts)
         self._control = self._connect(control, timings, world_size)
-        output = OutputChannel(self._control, lambda: self.recorder.iterations)
+        output = OutputChannel(self._control, lambda: self.recorder.iterations, world_size)
         self._capture = Capture(shell, output)
         # once for all: an optimizer keeps the hooks with which it was made
         for hooks in self.hooks:
@@ -98,7 +98,7 @@ class Session:
         self._records.close()
         self._control.close()
         self._control = self._connect(control, timings, world_size)
-        self._capture.channel.move(self._control)
+        self._capture.channel.move(self._control, world_size)
 
     def _deliver(self, iteration: Iteration | Outside) -> None:
         self._records.put(iteration)
@@ -113,7 +113,7 @@ class Session:
 
     def _receive(self, message: Message) -> None:
         """Handle a message of the kernel, in the channel's thread."""
-        if not self.transfers.receive(message):
+        if not self.transfers.receive(message) and not self._capture.channel.receive(message):
             self._answer(message)
 
     def run_cell(self, number: int, source: str) -> None:

@@ -96,6 +96,11 @@ class _Link:
         self._thread = threading.Thread(target=self._run, name=f"workbench-{name}", daemon=True)
         self._thread.start()
 
+    @property
+    def is_own_thread(self) -> bool:
+        """Whether the caller is the thread that touches the socket."""
+        return threading.current_thread() is self._thread
+
     def close(self) -> None:
         """Stop the thread and free the socket; may be called again."""
         if self._closing.is_set():
