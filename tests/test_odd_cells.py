@@ -69,6 +69,22 @@ def test_the_cells_after_it_work(cluster, name):
     assert cluster["pushed"] == [3, 3]
 
 
+def test_an_interrupt_leaves_no_gradients_off(cluster):
+    """As one within `no_grad`'s own code would; what an earlier cell has set stays."""
+    off = "import time, torch; _ = torch.set_grad_enabled(False)"
+    off += "\ntorch.set_autocast_enabled('cpu', True)"
+    modes = "import torch; torch.is_grad_enabled(), torch.is_autocast_enabled('cpu')"
+    with pytest.raises(CellTimeout):
+        quiet(cluster, f"{off}\ntime.sleep(60)", timeout=0.5)
+    assert quiet(cluster, modes).values == {0: (True, False), 1: (True, False)}
+    quiet(cluster, off)
+    with pytest.raises(CellTimeout):
+        quiet(cluster, "time.sleep(60)", timeout=0.5)
+    assert quiet(cluster, modes).values == {0: (False, True), 1: (False, True)}
+    on = "_ = torch.set_grad_enabled(True)\ntorch.set_autocast_enabled('cpu', False)"
+    assert quiet(cluster, f"{on}\n{modes}").values == {0: (True, False), 1: (True, False)}
+
+
 def test_a_print_of_the_users_stays(cluster):
     """A builtin that was replaced by another function is what the user wants."""
     source = "import builtins; usual = print; builtins.print = lambda *a: usual('mine', *a)"

@@ -17,7 +17,7 @@ from IPython.core.displayhook import DisplayHook
 from workbench.rank import tracebacks
 from workbench.rank.interrupts import Interrupts
 from workbench.rank.output import Capture, OutputChannel
-from workbench.rank.process_state import ProcessState
+from workbench.rank.process_state import GradientMode, ProcessState
 
 VALUE_LIMIT_BYTES = 64 << 20
 """A last expression's value beyond this stays in its rank."""
@@ -51,6 +51,7 @@ def run(
     state: ProcessState,
 ) -> CellResult:
     """Run `source` in the shell's namespace, which `interrupts` may end; then repair `state`."""
+    mode = GradientMode()
     caught = _Caught(shell, source, capture.channel)
     with capture(number), caught.replaced():
         try:
@@ -71,6 +72,8 @@ def run(
         except KeyboardInterrupt:  # around the code, or while its error is described
             error = _INTERRUPTED
     interrupts.begin_to_end()
+    if error is not None and error["name"] == "KeyboardInterrupt":
+        mode.restore()
     if error is not None:
         return CellResult(error, None, "")
     try:

@@ -10,6 +10,8 @@ import signal
 import sys
 from collections.abc import Iterator
 
+import torch
+
 _RECURSIONS = 500
 """A cell of a notebook already begins at about 60 frames."""
 _OPEN_FILES = 256
@@ -62,6 +64,24 @@ def _signals() -> Iterator[str]:
     if signal.SIGINT in blocked:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         yield "the blocked signal SIGINT"
+
+
+class GradientMode:
+    """Notes PyTorch's modes before a cell, which an interrupt may end within ``no_grad()``.
+
+    Where it arrives within a context manager's own ``__enter__`` or ``__exit__``, the mode is
+    never left: each later training would fail for tensors without a ``grad_fn``.
+    """
+
+    def __init__(self) -> None:
+        self._grad = torch.is_grad_enabled()
+        self._autocast = {kind: torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda")}
+
+    def restore(self) -> None:
+        """Set the modes that were noted."""
+        torch.set_grad_enabled(self._grad)
+        for kind, enabled in self._autocast.items():
+            torch.set_autocast_enabled(kind, enabled)
 
 
 def reopen_descriptors() -> None:
