@@ -54,7 +54,7 @@ class SyntheticSource:
             end = len(self._rows) // self.ranks - 1 if last is None else last
             begin = max(0, end - 99) if first is None else first
             rows = self._rows[begin * self.ranks : (end + 1) * self.ranks]
-        late = Straggler(self.ranks - 1, "backward", 4000.0, 200, 259)
+        late = Straggler(self.ranks - 1, "backward", 4000.0, 4000.0, 200, 259)
         return Details(
             begin if rows else -1,
             end,

@@ -124,7 +124,7 @@ def test_a_source_says_who_is_late_and_since_when(cluster):
         [late] = source.details().stragglers
         assert (late.rank, late.phase) == (1, "data")
         assert late.first_iteration == 60
-    assert late.excess_us == pytest.approx(3000)
+    assert late.excess_us == late.late_us == pytest.approx(3000)
     assert late.last_iteration == 299
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -251,6 +251,5 @@ def _known(value: float, why: str = _NOT_YET) -> float | Unknown:
 
 
 def _straggler(row: dict[str, Any]) -> Straggler:
-    """Return what the view tells; the others wait as long as the rank is late."""
-    late = row["late_us"] if row["late_us"] > 0 else row["excess_us"]
-    return Straggler(row["rank"], row["phase"], late, row["first_iteration"], row["last_iteration"])
+    """Return what the view tells."""
+    return Straggler(**{field.name: row[field.name] for field in fields(Straggler)})

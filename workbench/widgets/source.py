@@ -121,11 +121,19 @@ class Straggler:
     """A rank that the others waited for: `phase` is where it differs from them.
 
     The rank is -1 where all wait for a link, the phase ``"unknown"`` where none tells.
+
+    Attributes
+    ----------
+    excess_us
+        What the phase, or the link, takes longer.
+    late_us
+        For how much of that the others wait; 0 for a link.
     """
 
     rank: int
     phase: str
     excess_us: float
+    late_us: float
     first_iteration: int
     last_iteration: int
 

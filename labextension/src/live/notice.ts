@@ -82,7 +82,8 @@ export class Notice {
 
   private _straggler(late: IStraggler, latest: number): string {
     const trans = this._trans;
-    const { value, unit } = time(late.excess_us);
+    const longer = time(late.excess_us);
+    const wait = time(late.late_us);
     const now = latest - late.last_iteration <= RECENT;
     const when = now
       ? trans.__('since iteration %1', count(late.first_iteration))
@@ -95,19 +96,23 @@ export class Notice {
       return trans.__(
         'A link is slow %1: communication takes %2 longer.',
         when,
-        `${value} ${unit}`
+        `${longer.value} ${longer.unit}`
       );
     }
     const phase = IN_TIME.find(one => one.label === late.phase);
     const why = phase
-      ? trans.__(', by its %1', phaseName(phase, trans))
+      ? trans.__(
+          ', by its %1 (%2 longer)',
+          phaseName(phase, trans),
+          `${longer.value} ${longer.unit}`
+        )
       : trans.__(', and no phase of its own says why');
     return trans.__(
       'Rank %1 is late %2%3: the others wait %4 for it.',
       late.rank,
       when,
       why,
-      `${value} ${unit}`
+      `${wait.value} ${wait.unit}`
     );
   }
 

@@ -96,11 +96,14 @@ export interface ICollective {
 /**
  * A rank that the others waited for; `phase` is where it differs from them. The
  * rank is -1 where all wait for a link, the phase 'unknown' where none tells.
+ * What the phase or the link takes longer is `excess_us`; for `late_us` of that
+ * the others wait.
  */
 export interface IStraggler {
   rank: number;
   phase: string;
   excess_us: number;
+  late_us: number;
   first_iteration: number;
   last_iteration: number;
 }

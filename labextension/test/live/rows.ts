@@ -57,6 +57,7 @@ export function details(first: number, last: number): IDetails {
         rank: 1,
         phase: 'data',
         excess_us: 4100,
+        late_us: 2500,
         first_iteration: first,
         last_iteration: last
       }
