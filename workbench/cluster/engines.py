@@ -203,6 +203,12 @@ class Engines:
             Called with one line, once it takes long.
         """
         torn, self.ring_broken = self.ring_broken, True
+        if torn and (silent := self.still_busy(_LEAVE_S)):
+            raise StartFailed(
+                f"{phrase(silent, 'does', 'do')} not answer",
+                cure=f"replace {'it' if len(silent) == 1 else 'them'} with %cluster restart "
+                f"--ranks {ranks_text(silent)}",
+            )
         self._part(self._members, torn=torn)
         self._meet(report)
 

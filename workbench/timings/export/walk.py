@@ -76,7 +76,7 @@ def chosen(run: Exports, iterations: tuple[int, int] | None) -> Rows:
     rows = run.rows()
     if not len(rows):
         raise UsageError(
-            "Cannot export the timings: they hold no iteration. Train first, then export again."
+            "No iteration was recorded yet. Train in a %%distributed cell first."
         )
     first, last = int(rows["iteration"].min()), int(rows["iteration"].max())
     if iterations is not None:
