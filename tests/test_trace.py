@@ -206,7 +206,7 @@ def test_some_iterations(tmp_path):
 
 def test_a_folder_that_is_not_there(tmp_path):
     """It is named."""
-    with pytest.raises(UsageError, match=r"no folder .*nowhere"):
+    with pytest.raises(UsageError, match=r"folder .*nowhere does not exist"):
         recorded(1).to_trace(tmp_path / "nowhere" / "t.json")
 
 
