@@ -50,3 +50,16 @@ train({iterations})
 def training(iterations, width=8):
     """A plain Horovod script, of two tensors; `train` is there afterwards."""
     return TRAINING.format(width=width, iterations=iterations)
+
+
+QUEUED = """
+import glob
+def queued_us():
+    total = 0
+    for path in glob.glob("/proc/self/task/*/schedstat"):
+        try:
+            with open(path) as file: total += int(file.read().split()[1])
+        except OSError: pass  # a thread that has ended
+    return total / 1e3
+"""
+"""A cell's beginning: for how long this rank's threads were ready and had no core, so far."""

@@ -4,13 +4,14 @@ import time
 
 import numpy as np
 import pytest
+from clusters import QUEUED
 
 import workbench as wb
 from workbench.cluster import TextSink
 from workbench.vms import vms, why_not
 
 MODEL = """
-import glob, time, torch
+import time, torch
 from torch import nn
 torch.manual_seed(0)
 torch.set_num_threads(1)  # the test VMs share their cores
@@ -53,13 +54,6 @@ def train(n, late=None, where="", when=(), seconds=0.020):
         with optimizer.skip_synchronize():
             optimizer.step()
     return slept[:]
-def queued_us():
-    total = 0
-    for path in glob.glob("/proc/self/task/*/schedstat"):
-        try:
-            with open(path) as file: total += int(file.read().split()[1])
-        except OSError: pass  # a thread that has ended
-    return total / 1e3
 def train_and_measure_queueing(n):
     found = []
     for i in range(n):
@@ -78,7 +72,7 @@ class Run:
     def __init__(self, cluster, machines=None):
         self.cluster = cluster
         self.machines = machines
-        cluster.run(MODEL, sink=TextSink())
+        cluster.run(QUEUED + MODEL, sink=TextSink())
 
     def train(self, n, **options):
         """Train in a cell; return its first iteration and what each rank slept."""

@@ -75,9 +75,7 @@ def chosen(run: Exports, iterations: tuple[int, int] | None) -> Rows:
     """
     rows = run.rows()
     if not len(rows):
-        raise UsageError(
-            "No iteration was recorded yet. Train in a %%distributed cell first."
-        )
+        raise UsageError("No iteration was recorded yet. Train in a %%distributed cell first.")
     first, last = int(rows["iteration"].min()), int(rows["iteration"].max())
     if iterations is not None:
         start, stop = iterations
