@@ -39,7 +39,7 @@ class Lateness:
         How far the difference of two ranks may be off, per iteration; NaN
         where it was told without clocks.
     service_us
-        What the last collective took once all had come to it, per iteration.
+        At most how long the last collective took once all had come to it, per iteration.
     """
 
     rows: Rows
@@ -90,6 +90,7 @@ def _lateness(rows: Rows, places: npt.NDArray[np.intp]) -> Lateness:
     waited = np.minimum(spent - spent.min(axis=1, keepdims=True), rows["exposed_ns"])
     late = (waited.max(axis=1, keepdims=True) - waited) / 1e3
     uncertainty = np.full(len(rows), np.nan)
+    service = spent.min(axis=1) / 1e3
     if "uncertainty_ns" in (rows.dtype.names or ()):
         arrived = rows["start_ns"] + rows["offset_ns"] + rows["last_ns"]
         skew = (arrived - arrived.min(axis=1, keepdims=True)) / 1e3
@@ -99,7 +100,11 @@ def _lateness(rows: Rows, places: npt.NDArray[np.intp]) -> Lateness:
         most = skew + np.where(known[:, 0], doubt, np.inf)[:, np.newaxis]
         late = np.where(clear[:, np.newaxis], skew, np.minimum(late, most))
         uncertainty = np.where(clear, doubt, np.nan)
-    return Lateness(rows, places, late, uncertainty, spent.min(axis=1) / 1e3)
+        # the last rank to come may compute on, and see only then that the others are done
+        ended = (arrived - rows["last_ns"] + rows["done_ns"]).min(axis=1)
+        most_service = np.maximum(0.0, ended - arrived.max(axis=1)) / 1e3 + doubt
+        service = np.where(known[:, 0], np.fmin(service, most_service), service)
+    return Lateness(rows, places, late, uncertainty, service)
 
 
 def waiting_us(rows: Rows) -> npt.NDArray[np.float64]:
