@@ -99,6 +99,40 @@ def test_a_summary_of_nothing():
     assert found.slowest_rank is None
 
 
+def test_process_sets_are_rings_of_their_own():
+    """Bandwidth is by the ranks of the set, and nobody waits for a rank of another one."""
+    filled = Store()
+    for rank in range(4):
+        sets, ranks = (1 + rank // 2,), (2,)
+        filled.add_layout(
+            rank, Layout(0, ("a",), (400,), (1,), ("allreduce",), sets, ranks, ("optimizer",))
+        )
+    for index in range(20):
+        for rank in range(4):
+            late, waits = 30 * (rank == 1), 30 * (rank == 0)
+            row = record(index, world=4, data=1 + late, communication=10 + waits,
+                         exposed=4 + waits, layout=0)  # fmt: skip
+            filled.add(rank, row)
+    table = columns(filled.rows())
+    assert table["busbw_gbps"] == pytest.approx(table["algbw_gbps"])
+    (found,) = find(filled.rows())
+    assert (found["rank"], found["phase"], found["late_us"]) == (1, "data", 30_000)
+    assert set(table["wait_us"][table["rank"] == 0]) == {30_000}
+    assert set(table["wait_us"][table["rank"] > 0]) == {0}
+
+
+def test_ranks_outside_a_process_set_are_not_waited_for():
+    """A set's figures are known as soon as its own ranks have reported."""
+    filled = Store()
+    for rank, late in ((0, 0), (2, 20)):
+        filled.add_layout(
+            rank, Layout(0, ("a",), (400,), (1,), ("allreduce",), (1,), (2,), ("optimizer",))
+        )
+        row = record(0, world=3, communication=30 - late, exposed=24 - late, layout=0)
+        filled.add(rank, row)
+    assert columns(filled.rows())["wait_us"].tolist() == [20_000, 0]
+
+
 def test_only_a_rank_that_is_late_throughout_is_named():
     """A rank late in most iterations is named with the wait; one late by noise is not."""
     assert summarize(store(*both(range(20), late=20)).rows()).slowest_rank == 1

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from workbench.timings.store import Rows
+from workbench.timings.store import Rows, peers_of
 
 Matrix = npt.NDArray[np.float64]
 
@@ -74,12 +74,16 @@ def behind(values: Matrix) -> Matrix:
 
 
 def lateness(rows: Rows) -> Iterator[Lateness]:
-    """Return the complete iterations of `rows`, those of each number of ranks by themselves."""
-    order = np.lexsort((rows["rank"], rows["iteration"]))
-    _, start, counts = np.unique(rows["iteration"][order], return_index=True, return_counts=True)
-    sizes = rows["world_size"][order[start]] if len(order) else counts
-    for size in np.unique(sizes[counts == sizes]):
-        first = start[(counts == sizes) & (sizes == size)]
+    """Return the complete iterations of `rows`: each process set's, and number of ranks', apart."""
+    order = np.lexsort((rows["rank"], rows["process_set"], rows["iteration"]))
+    of_iteration, of_set = rows["iteration"][order], rows["process_set"][order]
+    begins = (np.diff(of_iteration, prepend=-1) != 0) | (np.diff(of_set, prepend=-1) != 0)
+    start = np.flatnonzero(begins)
+    counts = np.diff(start, append=len(order))
+    sizes, sets = peers_of(rows)[order[start]], of_set[start]
+    complete = counts == sizes
+    for size, number in sorted(set(zip(sizes[complete], sets[complete], strict=True))):
+        first = start[complete & (sizes == size) & (sets == number)]
         places = order[first[:, np.newaxis] + np.arange(size)]
         yield _lateness(rows[places], places)
 
