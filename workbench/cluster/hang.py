@@ -46,12 +46,19 @@ class HangWatch:
         A collective that takes longer is explained; None for never.
     send
         Sends a message to a rank.
+    ring
+        All ranks of the cluster; those of the cell, where it is empty.
     """
 
     def __init__(
-        self, ranks: Iterable[int], after_s: float | None, send: Callable[[int, Message], None]
+        self,
+        ranks: Iterable[int],
+        after_s: float | None,
+        send: Callable[[int, Message], None],
+        ring: Iterable[int] = (),
     ) -> None:
         self._ranks = tuple(ranks)
+        self._ring = tuple(ring) or self._ranks
         self._after_s = after_s
         self._send = send
         self._began: float | None = None
@@ -96,6 +103,7 @@ class HangWatch:
             self._told = None
             return ""
         needed = self._needed(waiting)
+        outside = sorted(needed - set(self._ranks))
         silent = sorted((unfinished & needed) - set(self._places))
         absent = {
             r: p for r, p in self._places.items() if r in unfinished & needed and not p.tensor
@@ -107,6 +115,17 @@ class HangWatch:
         self._told = state
         lines = [_waits(waiting)]
         lines += _missing(absent, silent, ended)
+        if outside:
+            what = phrase(
+                outside,
+                "does not run this cell, but the collective needs it",
+                "do not run this cell, but the collective needs them",
+            )
+            lines.append(
+                f"{what.capitalize()}: it never ends. Interrupt the cell, and run it without "
+                "--ranks."
+            )
+            return "\n".join(lines) + "\n"
         here = {rank: place for rank, place in self._places.items() if rank in needed}
         numbered = "" if absent or silent or ended else _differently_numbered(here)
         if numbered:
@@ -120,12 +139,7 @@ class HangWatch:
     def _needed(self, waiting: dict[int, _Place]) -> set[int]:
         """Return the ranks that are in the collectives that others wait in."""
         members = [place.members for place in waiting.values()]
-        return {
-            rank
-            for its in members
-            for rank in (self._ranks if its is None else its)
-            if rank in self._ranks
-        }
+        return {rank for its in members for rank in (self._ring if its is None else its)}
 
 
 def _waits(waiting: dict[int, _Place]) -> str:
