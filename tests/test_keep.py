@@ -93,10 +93,14 @@ def test_the_next_kernel_finds_it(runtime, attach, then):
     assert not list(runtime.glob("workbench-*"))
 
 
-def test_a_cell_that_still_runs_is_waited_for(attach):
-    """What the ranks were doing when the kernel died is done to its end, and timed."""
-    _, _ = kernel(IN_A_CELL.format(source="time.sleep(2); train(4); late = rank"))
+def test_a_cell_that_still_runs_is_waited_for(attach, capsys):
+    """What the ranks were doing when the kernel died is done to its end, and timed; it is said."""
+    _, _ = kernel(IN_A_CELL.format(source="time.sleep(6); train(4); late = rank"))
+    capsys.readouterr()
     cluster = attach()
+    said = capsys.readouterr().out
+    assert said.count("\n") == 1
+    assert f"Attaching to {cluster.name}: waiting for the cell that still runs" in said
     assert cluster["late"] == [0, 1]
     quiet(cluster, "1")
     assert len(cluster.timings) == 18

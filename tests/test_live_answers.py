@@ -96,6 +96,20 @@ def test_collectives_of_one_buffer_share_by_their_bytes(cluster):
     assert (large.exposed_share, small.exposed_share) == pytest.approx((0.75, 0.25))
 
 
+def test_a_collective_is_one_row_whatever_comes_with_it(cluster):
+    """A metric in every fourth iteration does not split the gradients' figures in two."""
+    store = cluster.timings._store
+    for index in range(8):
+        now_and_then = index % 4 == 3
+        store.add_layout(0, layout([3_000_000, 4][: 1 + now_and_then]))
+        store.add(0, iteration(index, [12, 13] if now_and_then else [10]))
+    rows = {one.name: one for one in cluster.timings.collective_totals(0, 7).collectives}
+    assert len(cluster.timings.collective_totals(0, 7).collectives) == len(rows) == 2
+    assert rows["layer0"].mean_us == pytest.approx((6 * 2000 + 2 * 4000) / 8)
+    assert rows["layer0"].busbw_gbps == pytest.approx(3e6 * 8 / 2.5e6)
+    assert sum(one.exposed_share for one in rows.values()) == pytest.approx(1)
+
+
 def test_only_the_stretch_that_is_asked_for(cluster):
     """Iterations before and after it do not count."""
     train(cluster, 30)

@@ -165,6 +165,22 @@ def test_a_magic_that_does_not_exist_is_an_error(cluster):
     assert error.name == "UsageError"
 
 
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [
+        ("%load_ext workbench", "Use them in a cell without %%distributed."),
+        ("%%distributed\n1", "not found"),
+    ],
+    ids=["load_ext", "distributed"],
+)
+def test_the_notebooks_magics_in_a_rank(cluster, source, says):
+    """A mistake of a beginner's is told in one line: no rank starts a cluster of its own."""
+    error, _, text = failing(cluster, source)
+    assert error.name == "UsageError"
+    assert len(plain(text).splitlines()) == 1
+    assert says in text
+
+
 def test_a_script_that_fails_is_an_error(cluster, tmp_path):
     """`%run` shows the error of its script, and passes none on."""
     script = tmp_path / "script.py"

@@ -50,6 +50,24 @@ def test_a_stall_names_ranks_once():
     assert "Rank 5 has ended" in report([0, 1], absent={2: "a", 3: "a", 4: "a"})
 
 
+def test_a_collective_in_a_cell_of_some_ranks():
+    """The other ranks never come: it is not said that all are in it, nor that it goes on."""
+    watch = HangWatch([1, 2], 1.0, lambda rank, message: None, range(4))
+    watch.look({1, 2}, 0.0)
+    watch.look({1, 2}, 10.0)
+    for rank in (1, 2):
+        watch.answer(rank, {"tensor": "grad", "blocked_s": 9.0, "stack": "", "members": None})
+    said = watch.look({1, 2}, 20.0)
+    assert "Ranks 0,3 do not run this cell" in said
+    assert "without --ranks" in said
+    assert "All ranks are in it" not in said
+    assert "It goes on" not in said
+    watch.look({1, 2}, 30.0)
+    for rank in (1, 2):
+        watch.answer(rank, {"tensor": "set", "blocked_s": 9.0, "stack": "", "members": [1, 2]})
+    assert "do not run" not in watch.look({1, 2}, 40.0)
+
+
 def test_ranks_that_still_run_a_cell():
     """What keeps several ranks busy is one clause; a rank that is replaced alone is refused."""
     source = STUBBORN.format(seconds=60).replace("rank == 1", "True").replace("rank != 1", "False")

@@ -11,6 +11,7 @@ from workbench.advisor import explain
 from workbench.errors import UsageError
 from workbench.fabric import fit, halving_doubling_us, ring_us, tree_us
 from workbench.timings import Timings
+from workbench.timings.arrivals import ALIGNED
 from workbench.timings.derive import columns
 from workbench.timings.store import Store
 from workbench.timings.stragglers import find
@@ -20,11 +21,13 @@ from workbench.wire import Flag, IterationRecord, Layout, Message, Outbox
 MS = 1_000_000
 
 
-def record(index, *, cell=1, communication=10, exposed=4, data=1, world=2, size=1_000_000, **more):
+def record(
+    index, *, cell=1, communication=10, exposed=4, data=1, world=2, size=1_000_000, other=0, **more
+):
     """An iteration whose phases add up; times in milliseconds."""
     phases = {
         "data_ns": round(data * MS), "copy_ns": 0, "forward_ns": 5 * MS, "backward_ns": 8 * MS,
-        "exposed_ns": round(exposed * MS), "optimizer_ns": 2 * MS, "other_ns": 0,
+        "exposed_ns": round(exposed * MS), "optimizer_ns": 2 * MS, "other_ns": other * MS,
     }  # fmt: skip
     duration = sum(phases.values())
     return IterationRecord(
@@ -94,6 +97,40 @@ def test_a_summary_of_nothing():
     assert found.iteration == -1
     assert math.isnan(found.iteration_us)
     assert found.slowest_rank is None
+
+
+def test_process_sets_are_rings_of_their_own():
+    """Bandwidth is by the ranks of the set, and nobody waits for a rank of another one."""
+    filled = Store()
+    for rank in range(4):
+        sets, ranks = (1 + rank // 2,), (2,)
+        filled.add_layout(
+            rank, Layout(0, ("a",), (400,), (1,), ("allreduce",), sets, ranks, ("optimizer",))
+        )
+    for index in range(20):
+        for rank in range(4):
+            late, waits = 30 * (rank == 1), 30 * (rank == 0)
+            row = record(index, world=4, data=1 + late, communication=10 + waits,
+                         exposed=4 + waits, layout=0)  # fmt: skip
+            filled.add(rank, row)
+    table = columns(filled.rows())
+    assert table["busbw_gbps"] == pytest.approx(table["algbw_gbps"])
+    (found,) = find(filled.rows())
+    assert (found["rank"], found["phase"], found["late_us"]) == (1, "data", 30_000)
+    assert set(table["wait_us"][table["rank"] == 0]) == {30_000}
+    assert set(table["wait_us"][table["rank"] > 0]) == {0}
+
+
+def test_ranks_outside_a_process_set_are_not_waited_for():
+    """A set's figures are known as soon as its own ranks have reported."""
+    filled = Store()
+    for rank, late in ((0, 0), (2, 20)):
+        filled.add_layout(
+            rank, Layout(0, ("a",), (400,), (1,), ("allreduce",), (1,), (2,), ("optimizer",))
+        )
+        row = record(0, world=3, communication=30 - late, exposed=24 - late, layout=0)
+        filled.add(rank, row)
+    assert columns(filled.rows())["wait_us"].tolist() == [20_000, 0]
 
 
 def test_only_a_rank_that_is_late_throughout_is_named():
@@ -176,6 +213,25 @@ def test_a_link_that_becomes_slow_is_no_rank():
     assert (found["kind"], found["rank"], found["phase"]) == ("slow link", -1, "communication")
     assert (found["first_iteration"], found["last_iteration"]) == (40, 69)
     assert found["excess_us"] == 50_000
+
+
+def test_a_rank_that_computes_on_before_it_looks_is_no_link():
+    """What a rank sees late, for it was busy when the others were done, took no longer."""
+    rows = []
+    for index in range(80):
+        busy = 30 if index < 40 else 0
+        rows.append((0, record(index, communication=2 + busy, exposed=2 + busy)))
+        rows.append((1, record(index, communication=2 + busy, exposed=2, other=busy)))
+    told = store(*rows).rows()
+    clocked = np.zeros(len(told), dtype=ALIGNED)
+    for name in told.dtype.names:
+        clocked[name] = told[name]
+    # rank 1 comes after its last pause: the gradients are reduced 2 ms later, and rank 0 sees it
+    clocked["start_ns"] += np.where(told["rank"] == 1, told["other_ns"], 0)
+    clocked["last_ns"] = 14 * MS
+    clocked["done_ns"] = clocked["last_ns"] + told["communication_ns"]
+    clocked["uncertainty_ns"] = 0.1 * MS
+    assert {one["kind"] for one in find(clocked)} == {"slow compute"}
 
 
 def test_a_store_forgets_the_oldest_half_and_counts_it():

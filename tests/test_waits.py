@@ -7,7 +7,8 @@ import pytest
 from clusters import quiet
 
 import workbench as wb
-from workbench.errors import RanksFailed
+from workbench.cluster import TextSink
+from workbench.errors import CellTimeout, RanksFailed
 
 TRAIN = """
 import time, torch
@@ -111,6 +112,31 @@ def test_a_process_set_waits_for_its_own_members_only():
         assert quiet(cluster, waits, timeout=30).values == {0: None, 1: 2.0, 2: 2.0}
         with pytest.raises(RanksFailed, match=r"rank 1 ended .* rank 2 waits"):
             quiet(cluster, "if rank == 2: hvd.barrier(process_set=pair)", timeout=20)
+
+
+def test_unnamed_collectives_that_never_meet_are_explained():
+    """Horovod matches them by a number, which differs once a process set has been used."""
+    said = []
+    written = TextSink()
+    written.note = said.append
+    with wb.Cluster(n=3, hang_after_s=1.0) as cluster:
+        source = """
+        import os, torch
+        os.environ["HOROVOD_DYNAMIC_PROCESS_SETS"] = "1"
+        hvd.shutdown()
+        """
+        quiet(cluster, textwrap.dedent(source))
+        quiet(cluster, "pair = hvd.add_process_set([1, 2])\nalone = hvd.add_process_set([2])")
+        quiet(cluster, "if rank == 2: hvd.allreduce(torch.ones(1), process_set=alone)")
+        waits = "if rank: hvd.allreduce(torch.ones(1), process_set=pair)"
+        with pytest.raises(CellTimeout):
+            cluster.run(waits, timeout=4, sink=written)
+        assert "Rank 0 has ended" not in "".join(said)
+        assert "give the collective a name" in "".join(said)
+        assert "It goes on" not in "".join(said)
+        named = "float(hvd.allreduce(torch.ones(1), name='n', process_set=pair)) if rank else 0"
+        assert quiet(cluster, "pair = hvd.add_process_set([1, 2])").values.keys() == {0, 1, 2}
+        assert quiet(cluster, named, timeout=20).values == {0: 0, 1: 1.0, 2: 1.0}
 
 
 def test_a_rank_that_waits_again_after_it_was_freed_is_freed_again(three):

@@ -35,6 +35,7 @@ every public name below is fetched from its room when it is first used.
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -110,6 +111,14 @@ def __dir__() -> list[str]:
 
 def load_ipython_extension(shell: InteractiveShell) -> None:
     """Register the magics: ``%load_ext workbench``."""
+    session = sys.modules.get("workbench.rank.session")
+    if session is not None and session.is_joined():
+        from workbench.errors import UsageError
+
+        raise UsageError(
+            "%load_ext workbench: the magics are for the notebook, and this cell runs on a rank. "
+            "Use them in a cell without %%distributed."
+        )
     from workbench.magics import register
 
     register(shell)

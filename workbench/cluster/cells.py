@@ -129,11 +129,13 @@ class Cells:
         ahead
             Its turn counts from now on, rather than from the call.
         """
+        running = self._condition.whole(ring=False)
         run = CellRun(
             next(self._numbers),
             ranks,
             sink,
-            send=self._condition.whole(ring=False).send,
+            send=running.send,
+            ring=tuple(range(len(running.engines.ranks))),
             lost=self._condition.lost,
             timeout_s=None if timeout is None else parse_duration(timeout, "timeout"),
             hang_after_s=self._options.hang_after_s,

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 from workbench.cluster.ranks import label
 from workbench.errors import RankError, RanksFailed
+
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def failure(errors: dict[int, RankError], *, released: bool, stall: str = "") -> RanksFailed:
@@ -16,10 +20,7 @@ def failure(errors: dict[int, RankError], *, released: bool, stall: str = "") ->
     """
     own = {rank: error for rank, error in errors.items() if not _follows(error)}
     told = own or errors
-    parts = [
-        f"{label(ranks)} {error.name}: {error.message}\n{error.traceback}".rstrip()
-        for ranks, error in _grouped(told)
-    ]
+    parts = [f"{label(ranks)} {_text(error)}" for ranks, error in _grouped(told)]
     if stall and not own:  # Horovod's own error only says that it was shut down
         parts = [stall]
     freed = sorted(set(errors) - set(own))
@@ -31,6 +32,14 @@ def failure(errors: dict[int, RankError], *, released: bool, stall: str = "") ->
             "and the optimizer's state before you go on"
         )
     return RanksFailed("\n".join(parts), dict(sorted(told.items())))
+
+
+def _text(error: RankError) -> str:
+    """Return the error's message, and its traceback unless that is the same line."""
+    message = f"{error.name}: {error.message}"
+    if _COLOURS.sub("", error.traceback).strip() == message.strip():
+        return message.rstrip()
+    return f"{message}\n{error.traceback}".rstrip()
 
 
 def _follows(error: RankError) -> bool:

@@ -18,11 +18,21 @@ _JOIN = "join()"
 
 @dataclass(frozen=True)
 class _Place:
-    """Where a rank is: in a collective since a while, or in code of its own."""
+    """Where a rank is: in a collective since a while, or in code of its own.
+
+    Attributes
+    ----------
+    members
+        The ranks that the collective needs; None for all.
+    number
+        By which Horovod matches it, where it has no name.
+    """
 
     tensor: str | None
     blocked_s: float
     stack: str
+    members: tuple[int, ...] | None = None
+    number: int | None = None
 
 
 class HangWatch:
@@ -36,12 +46,19 @@ class HangWatch:
         A collective that takes longer is explained; None for never.
     send
         Sends a message to a rank.
+    ring
+        All ranks of the cluster; those of the cell, where it is empty.
     """
 
     def __init__(
-        self, ranks: Iterable[int], after_s: float | None, send: Callable[[int, Message], None]
+        self,
+        ranks: Iterable[int],
+        after_s: float | None,
+        send: Callable[[int, Message], None],
+        ring: Iterable[int] = (),
     ) -> None:
         self._ranks = tuple(ranks)
+        self._ring = tuple(ring) or self._ranks
         self._after_s = after_s
         self._send = send
         self._began: float | None = None
@@ -64,7 +81,14 @@ class HangWatch:
 
     def answer(self, rank: int, content: dict[str, Any]) -> None:
         """Take a rank's answer to `look`."""
-        self._places[rank] = _Place(content["tensor"], content["blocked_s"], content["stack"])
+        members = content.get("members")
+        self._places[rank] = _Place(
+            content["tensor"],
+            content["blocked_s"],
+            content["stack"],
+            None if members is None else tuple(members),
+            content.get("number"),
+        )
 
     def _tell(self, unfinished: set[int]) -> str:
         assert self._after_s is not None
@@ -78,19 +102,44 @@ class HangWatch:
         if not waiting:
             self._told = None
             return ""
-        silent = sorted(unfinished - set(self._places))
-        absent = {r: p for r, p in self._places.items() if r in unfinished and not p.tensor}
-        ended = sorted(set(self._ranks) - unfinished)
+        needed = self._needed(waiting)
+        outside = sorted(needed - set(self._ranks))
+        silent = sorted((unfinished & needed) - set(self._places))
+        absent = {
+            r: p for r, p in self._places.items() if r in unfinished & needed and not p.tensor
+        }
+        ended = sorted(set(self._ranks) & needed - unfinished)
         state = (frozenset(waiting), frozenset(absent), tuple(silent), tuple(ended))
         if state == self._told:
             return ""
         self._told = state
         lines = [_waits(waiting)]
         lines += _missing(absent, silent, ended)
-        if not (absent or silent or ended):
-            lines.append(_all_wait(self._places))
-        lines.append("It goes on as soon as they come; interrupt the cell to free the ranks.")
+        if outside:
+            what = phrase(
+                outside,
+                "does not run this cell, but the collective needs it",
+                "do not run this cell, but the collective needs them",
+            )
+            lines.append(
+                f"{what.capitalize()}: it never ends. Interrupt the cell, and run it without "
+                "--ranks."
+            )
+            return "\n".join(lines) + "\n"
+        here = {rank: place for rank, place in self._places.items() if rank in needed}
+        numbered = "" if absent or silent or ended else _differently_numbered(here)
+        if numbered:
+            lines.append(numbered)
+        else:
+            if not (absent or silent or ended):
+                lines.append(_all_wait(here))
+            lines.append("It goes on as soon as they come; interrupt the cell to free the ranks.")
         return "\n".join(lines) + "\n"
+
+    def _needed(self, waiting: dict[int, _Place]) -> set[int]:
+        """Return the ranks that are in the collectives that others wait in."""
+        members = [place.members for place in waiting.values()]
+        return {rank for its in members for rank in (self._ring if its is None else its)}
 
 
 def _waits(waiting: dict[int, _Place]) -> str:
@@ -124,3 +173,16 @@ def _all_wait(places: dict[int, _Place]) -> str:
             "same order where it has no name."
         )
     return "All ranks are in it: it is under way, or the network between them carries nothing."
+
+
+def _differently_numbered(places: dict[int, _Place]) -> str:
+    """Return why a collective without a name is never completed; empty where it may be."""
+    numbers = {rank: place.number for rank, place in sorted(places.items())}
+    if None in numbers.values() or len(set(numbers.values())) < 2:
+        return ""
+    told = ", ".join(f"{number} on {phrase(ranks)}" for number, ranks in grouped(numbers))
+    return (
+        "Every rank waits for the others, but they do not meet: Horovod matches collectives "
+        f"without a name by how many a rank has started before ({told}), and process sets make "
+        "that differ. Interrupt the cell and give the collective a name: name=..."
+    )

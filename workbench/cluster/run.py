@@ -126,6 +126,8 @@ class CellRun:
         After this long the ranks are interrupted; None for never.
     hang_after_s
         A collective that takes longer is explained in the output; None for never.
+    ring
+        All ranks of the cluster, of which others may not run the cell.
     """
 
     def __init__(
@@ -138,6 +140,7 @@ class CellRun:
         lost: Callable[[], dict[int, str]],
         timeout_s: float | None,
         hang_after_s: float | None = None,
+        ring: tuple[int, ...] = (),
     ) -> None:
         self.number = number
         self.ranks = ranks
@@ -148,7 +151,7 @@ class CellRun:
         self.calls: dict[int, Any] = {}
         self.guard = Guard(number, send)
         self._send = send
-        self._watch = HangWatch(ranks, hang_after_s, send)
+        self._watch = HangWatch(ranks, hang_after_s, send, ring)
         self._stopping: Stopping | None = None
         self._late: Callable[[int], None] | None = None
         self._delivering = threading.Lock()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from workbench.timings import Timings
     from workbench.wire import Inbox, Message
 
+_NOTICE_S = 1.0
 _FREE_S = 1.0
 _LAST_S = 7.0
 """How long ranks that were interrupted and freed may take before they are given up."""
@@ -130,6 +132,12 @@ class Running:
         if lost:  # what waits for them would wait for ever
             guard.release(ranks, torn=True)
         try:
+            if self.engines.still_busy(_NOTICE_S):
+                sys.stdout.write(
+                    f"Attaching to {self.name}: waiting for the cell that still runs, whose "
+                    "output is not shown. An interrupt ends it; variables are kept.\n"
+                )
+                sys.stdout.flush()
             self.engines.wait_until_idle()
             return
         except KeyboardInterrupt:

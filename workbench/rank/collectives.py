@@ -20,6 +20,10 @@ LIMIT = 1 << 15
 """Collectives without a step, such as of a cell that never steps, that are kept (10 MB)."""
 
 
+UNNAMED = " without a name"
+"""The end of what an operation is called that has no name: its ranks must give it one number."""
+
+
 class Operation(NamedTuple):
     """What one collective is; the fields of `wire.Layout`, one by one."""
 

@@ -9,11 +9,12 @@ from collections.abc import Callable
 from functools import partial
 from time import perf_counter_ns
 from types import FrameType
-from typing import Any
+from typing import Any, cast
 
+from workbench.rank.collectives import UNNAMED
 from workbench.rank.interrupts import ANY_CELL, Interrupts
 from workbench.rank.places import CELL_FILE
-from workbench.rank.recorder import Recorder
+from workbench.rank.recorder import Blocked, Recorder
 from workbench.wire import Message
 
 _HOROVOD_FILES = ("horovod/torch/mpi_ops.py", "horovod/torch/functions.py")
@@ -77,6 +78,7 @@ class Control:
             "cell": self._interrupts.cell,
             "tensor": (blocked.name or _collective_of(frame)) if blocked else None,
             "blocked_s": (perf_counter_ns() - blocked.since) / 1e9 if blocked else 0.0,
+            "number": _number(blocked) if blocked else None,
             "members": _members(blocked.process_set or _process_set_of(frame)) if blocked else None,
             # a wait whose submission was not heard counts as one
             "calls": recorder.calls + bool(blocked and not blocked.name),
@@ -120,6 +122,12 @@ def _members(process_set: int) -> list[int] | None:
 
     ranks: dict[int, list[int]] = _basics._get_process_set_ids_and_ranks()
     return [int(rank) for rank in ranks.get(process_set, [])] or None
+
+
+def _number(blocked: Blocked) -> int | None:
+    """Return the number by which Horovod knows a collective without a name; None for others."""
+    known = blocked.name.endswith(UNNAMED) and isinstance(blocked.handle, int)
+    return cast("int", blocked.handle) if known else None
 
 
 def _in_thread(work: Callable[[], None]) -> None:

@@ -19,7 +19,7 @@ import horovod.torch.mpi_ops as mpi_ops
 import horovod.torch.optimizer as distributed
 import horovod.torch.sync_batch_norm
 
-from workbench.rank.collectives import Operation
+from workbench.rank.collectives import UNNAMED, Operation
 from workbench.rank.patches import Patches
 from workbench.rank.recorder import Recorder
 
@@ -156,7 +156,7 @@ def _meet(name: str | None, size: int, tensors: int, kind: str, process_set: Any
     by, sparse = _origin()
     if sparse:  # two allgathers, of which the values are the tensor
         kind, tensors = "sparse allreduce", int(str(name).endswith(".values"))
-    label = name or f"{kind} without a name"
+    label = name or f"{kind}{UNNAMED}"
     number, ranks = process_set.process_set_id, process_set.size()
     return Operation(label, size, tensors, kind, number, ranks, by)
 

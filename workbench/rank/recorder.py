@@ -74,11 +74,14 @@ class Blocked(NamedTuple):
         When the wait began, as ``time.perf_counter_ns()``.
     process_set
         The number of its process set; 0 for all ranks.
+    handle
+        Horovod's, by which it is negotiated where it has no name.
     """
 
     name: str
     since: int
     process_set: int = 0
+    handle: Hashable = None
 
 
 @dataclass(frozen=True)
@@ -345,7 +348,7 @@ class Recorder:
             self._blocked = Blocked("", now)
         elif not self._collectives.see(place, now):
             operation = self._collectives.operation(place)
-            self._blocked = Blocked(operation.name, now, operation.process_set)
+            self._blocked = Blocked(operation.name, now, operation.process_set, handle)
         if not self._exposed:
             self._wait_exposes = True
             self.exposed_begins()

@@ -283,6 +283,11 @@ def part(*, torn: bool = False) -> None:
             _forget_handles(thing)
 
 
+def is_joined() -> bool:
+    """Whether this process is a rank of a cluster."""
+    return _session is not None
+
+
 def idle() -> bool:
     """Return at once: it is called after what ran before has ended."""
     return True

@@ -8,7 +8,13 @@ import numpy as np
 import numpy.typing as npt
 
 from workbench.timings.lateness import waiting_us
-from workbench.timings.store import PHASES, Rows, communication_unseen, forward_unseen
+from workbench.timings.store import (
+    PHASES,
+    Rows,
+    communication_unseen,
+    forward_unseen,
+    peers_of,
+)
 
 Column = npt.NDArray[Any]
 
@@ -17,8 +23,9 @@ def columns(rows: Rows) -> dict[str, Column]:
     """Return the columns of ``to_frame()`` for `rows`.
 
     ``algbw`` is bytes over communication time, ``busbw`` that times
-    2(n-1)/n for n ranks (nccl-tests, PERFORMANCE.md); Gbit/s are 10^9 bits/s.
-    NaN where there is nothing to divide, or where it is not known: what a rank
+    2(n-1)/n for n ranks (nccl-tests, PERFORMANCE.md), which are those of the
+    process set where all went through one; Gbit/s are 10^9 bits/s. NaN where
+    there is nothing to divide, or where it is not known: what a rank
     communicated that nothing could time is in its other phases.
     """
     micro = {f"{phase}_us": rows[f"{phase}_ns"] / 1e3 for phase in PHASES}
@@ -29,7 +36,7 @@ def columns(rows: Rows) -> dict[str, Column]:
     communication = rows["communication_ns"]
     some = communication > 0
     algbw = _divide(rows["bytes"] * 8.0, communication, some)
-    n = np.maximum(rows["world_size"], 1)
+    n = np.maximum(peers_of(rows), 1)
     return {
         "iteration": rows["iteration"],
         "rank": rows["rank"],
@@ -57,7 +64,7 @@ def bandwidth_gbps(rows: Rows, *, bus: bool) -> float:
     That is the mean of single ones by the time that each took. NaN where
     nothing was communicated.
     """
-    n = np.maximum(rows["world_size"], 1)
+    n = np.maximum(peers_of(rows), 1)
     bits = rows["bytes"] * 8.0 * (2 * (n - 1) / n if bus else 1.0)
     some = rows["communication_ns"] > 0
     time_ns = rows["communication_ns"][some].sum()

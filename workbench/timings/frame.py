@@ -8,7 +8,7 @@ import numpy as np
 
 from workbench.timings.derive import bus_factor, columns
 from workbench.timings.service import serve
-from workbench.timings.store import CollectiveRecord, Rows
+from workbench.timings.store import CollectiveRecord, Rows, peers
 from workbench.wire.record import TICK_NS
 
 if TYPE_CHECKING:
@@ -87,11 +87,11 @@ def _served(records: list[CollectiveRecord]) -> list[tuple[np.ndarray, np.ndarra
     alike: dict[Any, list[int]] = {}
     for place, item in enumerate(records):
         if item.iteration >= 0:
-            key = item.iteration, item.layout.names, item.layout.kinds
+            key = item.iteration, item.layout.names, item.layout.kinds, item.layout.process_sets
             alike.setdefault(key, []).append(place)
     for places in alike.values():
         first = records[places[0]]
-        if len(places) != first.record.world_size:
+        if len(places) != peers(first.layout, first.record.world_size)[1]:
             continue
         layout, shape = first.layout, (len(places), len(first.layout.names))
         submitted, unfinished, finished = (

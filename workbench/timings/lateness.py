@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from workbench.timings.store import Rows
+from workbench.timings.store import Rows, peers_of
 
 Matrix = npt.NDArray[np.float64]
 
@@ -39,7 +39,7 @@ class Lateness:
         How far the difference of two ranks may be off, per iteration; NaN
         where it was told without clocks.
     service_us
-        What the last collective took once all had come to it, per iteration.
+        At most how long the last collective took once all had come to it, per iteration.
     """
 
     rows: Rows
@@ -74,12 +74,16 @@ def behind(values: Matrix) -> Matrix:
 
 
 def lateness(rows: Rows) -> Iterator[Lateness]:
-    """Return the complete iterations of `rows`, those of each number of ranks by themselves."""
-    order = np.lexsort((rows["rank"], rows["iteration"]))
-    _, start, counts = np.unique(rows["iteration"][order], return_index=True, return_counts=True)
-    sizes = rows["world_size"][order[start]] if len(order) else counts
-    for size in np.unique(sizes[counts == sizes]):
-        first = start[(counts == sizes) & (sizes == size)]
+    """Return the complete iterations of `rows`: each process set's, and number of ranks', apart."""
+    order = np.lexsort((rows["rank"], rows["process_set"], rows["iteration"]))
+    of_iteration, of_set = rows["iteration"][order], rows["process_set"][order]
+    begins = (np.diff(of_iteration, prepend=-1) != 0) | (np.diff(of_set, prepend=-1) != 0)
+    start = np.flatnonzero(begins)
+    counts = np.diff(start, append=len(order))
+    sizes, sets = peers_of(rows)[order[start]], of_set[start]
+    complete = counts == sizes
+    for size, number in sorted(set(zip(sizes[complete], sets[complete], strict=True))):
+        first = start[complete & (sizes == size) & (sets == number)]
         places = order[first[:, np.newaxis] + np.arange(size)]
         yield _lateness(rows[places], places)
 
@@ -90,6 +94,7 @@ def _lateness(rows: Rows, places: npt.NDArray[np.intp]) -> Lateness:
     waited = np.minimum(spent - spent.min(axis=1, keepdims=True), rows["exposed_ns"])
     late = (waited.max(axis=1, keepdims=True) - waited) / 1e3
     uncertainty = np.full(len(rows), np.nan)
+    service = spent.min(axis=1) / 1e3
     if "uncertainty_ns" in (rows.dtype.names or ()):
         arrived = rows["start_ns"] + rows["offset_ns"] + rows["last_ns"]
         skew = (arrived - arrived.min(axis=1, keepdims=True)) / 1e3
@@ -99,7 +104,11 @@ def _lateness(rows: Rows, places: npt.NDArray[np.intp]) -> Lateness:
         most = skew + np.where(known[:, 0], doubt, np.inf)[:, np.newaxis]
         late = np.where(clear[:, np.newaxis], skew, np.minimum(late, most))
         uncertainty = np.where(clear, doubt, np.nan)
-    return Lateness(rows, places, late, uncertainty, spent.min(axis=1) / 1e3)
+        # the last rank to come may compute on, and see only then that the others are done
+        ended = (arrived - rows["last_ns"] + rows["done_ns"]).min(axis=1)
+        most_service = np.maximum(0.0, ended - arrived.max(axis=1)) / 1e3 + doubt
+        service = np.where(known[:, 0], np.fmin(service, most_service), service)
+    return Lateness(rows, places, late, uncertainty, service)
 
 
 def waiting_us(rows: Rows) -> npt.NDArray[np.float64]:

@@ -36,14 +36,18 @@ ROW = np.dtype(
         ("tensors", "i4"),
         ("world_size", "i4"),
         ("flags", "i4"),
+        ("process_set", "i4"),
+        ("peers", "i4"),
     ]
 )
+"""`process_set` and `peers` are the number of Horovod's process set, and of the ranks, that all
+collectives of the iteration went through; where they went through several, 0 and all ranks."""
 
 COLUMNS = tuple(ROW.names or ())
 Rows = npt.NDArray[Any]
 
 ROW_LIMIT = 1 << 20
-"""Rows kept (155 MB); beyond it the older half is forgotten, and counted."""
+"""Rows kept (164 MB); beyond it the older half is forgotten, and counted."""
 
 COLLECTIVES_LIMIT = 1 << 15
 """Records whose single collectives are kept (65 MB for 161 tensors)."""
@@ -119,12 +123,12 @@ class Store:
         """Append a record."""
         with self._lock:
             iteration = -1
+            layout = self._layouts.get((rank, record.layout))
             if not record.flags & Flag.OUTSIDE:
                 first = self._first_of_cell.setdefault(record.cell, self._next_iteration)
                 iteration = first + record.index
                 self._next_iteration = max(self._next_iteration, iteration + 1)
-                self._append(_row(iteration, rank, record))
-            layout = self._layouts.get((rank, record.layout))
+                self._append(_row(iteration, rank, record, layout))
             if layout is not None and record.submitted:
                 self._collectives.append(CollectiveRecord(iteration, record, rank, layout))
                 self._collectives_total += 1
@@ -207,7 +211,21 @@ class Store:
         self._count += 1
 
 
-def _row(iteration: int, rank: int, record: IterationRecord) -> tuple[Any, ...]:
+def peers(layout: Layout, world_size: int) -> tuple[int, int]:
+    """Return the process set of all of a layout's collectives, and how many ranks it has."""
+    sets = set(zip(layout.process_sets, layout.ranks, strict=True))
+    number, ranks = sets.pop() if len(sets) == 1 else (0, 0)
+    return (number, ranks) if number and ranks else (0, world_size)
+
+
+def peers_of(rows: Rows) -> npt.NDArray[np.int64]:
+    """Return how many ranks each row's collectives went through; files of old do not say it."""
+    return np.where(rows["peers"] > 0, rows["peers"], rows["world_size"]).astype(np.int64)
+
+
+def _row(
+    iteration: int, rank: int, record: IterationRecord, layout: Layout | None
+) -> tuple[Any, ...]:
     return (
         iteration,
         rank,
@@ -222,6 +240,7 @@ def _row(iteration: int, rank: int, record: IterationRecord) -> tuple[Any, ...]:
         record.tensors,
         record.world_size,
         int(record.flags),
+        *(peers(layout, record.world_size) if layout is not None else (0, record.world_size)),
     )
 
 

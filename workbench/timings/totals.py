@@ -7,7 +7,7 @@ spread evenly over what was asked for, all at once by numpy.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -86,9 +86,33 @@ def total(records: Sequence[CollectiveRecord]) -> CollectiveTotals:
     step = -(-len(records) // MOST_RECORDS)
     groups = _by_layout(records[::step])
     exposed_ns = sum(one.record.exposed_ns for group in groups for one in group)
-    found = [row for group in groups for row in _group(group, exposed_ns)]
+    found = _merged([(row, len(group)) for group in groups for row in _group(group, exposed_ns)])
     found.sort(key=lambda row: (-row.exposed_share, -row.mean_us))
     return CollectiveTotals(min(numbers), max(numbers), tuple(found))
+
+
+def _merged(rows: list[tuple[CollectiveTotal, int]]) -> list[CollectiveTotal]:
+    """Return one row per collective, whichever others were in the same iterations.
+
+    Parameters
+    ----------
+    rows
+        Each with the number of records that it is the mean of.
+    """
+    alike: dict[tuple[Any, ...], list[tuple[CollectiveTotal, int]]] = {}
+    for row, count in rows:
+        key = row.name, row.kind, row.process_set, row.by, row.bytes
+        alike.setdefault(key, []).append((row, count))
+    found = []
+    for same in alike.values():
+        mean_us = sum(row.mean_us * n for row, n in same) / sum(n for _, n in same)
+        share = sum(row.exposed_share for row, _ in same)
+        busbw: float | Unknown = _NO_TIME
+        for row, _ in same:
+            if not isinstance(row.busbw_gbps, Unknown):
+                busbw = row.busbw_gbps * row.mean_us / mean_us
+        found.append(replace(same[0][0], mean_us=mean_us, busbw_gbps=busbw, exposed_share=share))
+    return found
 
 
 def _by_layout(records: Iterable[CollectiveRecord]) -> list[list[CollectiveRecord]]:
