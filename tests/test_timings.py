@@ -336,6 +336,12 @@ def test_waiting_for_a_late_rank_is_not_counted_as_communication_too():
     assert "waiting" not in prompt["exposed communication"].evidence
 
 
+def test_one_rank_has_no_communication_to_explain():
+    """What Horovod takes for one rank's gradients is nothing that fewer bytes would save."""
+    alone = [(0, record(index, world=1)) for index in range(20)]
+    assert "exposed communication" not in {cause.name for cause in explain(cluster_of(alone))}
+
+
 def test_the_latest_iterations_can_be_explained_alone():
     """A rank that was late only before is a cause of all iterations, and none of the latest."""
     cluster = cluster_of([*both(range(20), late=20), *both(range(20, 60))])

@@ -194,8 +194,8 @@ def _communication(
     summary: Summary, fabric: FittedFabric | None, rows: Rows, late: list[dict[str, Any]]
 ) -> Iterator[Cause]:
     exposed = summary.exposed_us
-    if not summary.bytes or not exposed > 0:
-        return
+    if not summary.bytes or not exposed > 0 or rows["world_size"].max() < 2:
+        return  # one rank has nobody to communicate with
     evidence = (
         f"training stands still for gradients {exposed / 1e3:.2f} ms an iteration "
         f"({summary.exposed_share:.0%}): {summary.bytes / 1e6:.2f} MB at "
