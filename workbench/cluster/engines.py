@@ -347,12 +347,13 @@ class Engines:
         from workbench.cluster import ring
 
         self._close_rendezvous()
+        shared = ring.shared_settings(self._call("ring_settings", self._members))
         plan = ring.assign([f"vm{member.vm}" for member in self._members])
         rendezvous = self._rendezvous = ring.Rendezvous(plan, self._address)
         rendezvous.start()
         self._ring = str(rendezvous.port)
         given = [
-            (rendezvous.environment(rank, self._agents.interface(member.vm)),)
+            (rendezvous.environment(rank, self._agents.interface(member.vm)), shared)
             for rank, member in enumerate(self._members)
         ]
         dynamic = False
