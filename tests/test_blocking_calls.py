@@ -105,3 +105,19 @@ def test_what_waits_for_a_background_cell_says_so_and_can_be_interrupted(call, w
         assert "waiting for the cells that were queued before" in said
         assert running.result(30).values == {0: "done", 1: "done"}
         assert cluster.run("1", sink=TextSink()).values == {0: 1, 1: 1}
+
+
+def test_a_rank_that_was_stopped_for_long_is_there_with_its_variables(monkeypatch):
+    """As after a pause of its VM: ipyparallel gives up an engine for good, after so many beats."""
+    monkeypatch.setattr("workbench.cluster.controller_process._HEART_PERIOD_MS", 5)
+    with wb.Cluster(n=2) as cluster:
+        cluster.run("kept = rank * 10", sink=TextSink())
+        pid = cluster.ranks[1].pid
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            time.sleep(5)
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        assert cluster["kept"] == [0, 10]
+        cluster.restart("0")
+        assert cluster.run("globals().get('kept')", sink=TextSink()).values == {0: None, 1: 10}

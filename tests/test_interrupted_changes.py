@@ -15,7 +15,7 @@ from timers import within
 
 import workbench as wb
 from notebooks import error_of, opened
-from workbench.errors import ClusterError, ClusterStopped
+from workbench.errors import ClusterError, ClusterStopped, UsageError
 
 AGENT = "workbench.rank.agent"
 
@@ -79,6 +79,26 @@ def test_a_process_that_does_not_start(three, stopped_ranks):
     os.kill(agent, signal.SIGCONT)
     three.resize(2)
     assert quiet(three, "globals().get('kept')").values == {0: 0, 1: None}
+
+
+@pytest.mark.parametrize("replaced", ["0", "0-1"])
+def test_ranks_that_are_missing_are_not_worked_around(three, stopped_ranks, replaced):
+    """After a replacement that was interrupted no cell runs on fewer ranks; one command cures."""
+    (agent,) = [p.pid for p in psutil.Process().children() if AGENT in p.cmdline()]
+    stopped_ranks(agent)
+    with stops(2.0), pytest.raises(ClusterError):
+        three.restart(replaced)
+    os.kill(agent, signal.SIGCONT)
+    cure = r"Variables of rank.* are lost.*%cluster resize -n 2, which also starts what is missing"
+    for _ in range(2):
+        with pytest.raises(ClusterStopped, match=cure):
+            quiet(three, "rank")
+    with pytest.raises(UsageError, match="ranks are missing"):
+        three.restart("0")  # which of them that is has changed
+    three.restart()
+    kept = {0: None, 1: 10 if replaced == "0" else None}
+    assert quiet(three, "globals().get('kept')").values == kept
+    assert quiet(three, ASK.replace("kept, ", "")).values == {0: 2.0, 1: 2.0}
 
 
 @pytest.mark.parametrize("delay", [0.05, 0.4, 0.8, 1.2, 1.7])

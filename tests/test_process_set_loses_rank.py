@@ -3,6 +3,7 @@
 import os
 import signal
 import threading
+import time
 
 import pytest
 from clusters import quiet
@@ -120,3 +121,24 @@ def test_a_set_of_an_earlier_ring_says_that_it_is_gone(dynamic):
     asked = f"{SUM.format('pair')} if rank < 2 else None"
     assert quiet(dynamic, asked, timeout=20).values == {0: 2.0, 1: 2.0, 2: None}
     quiet(dynamic, "hvd.remove_process_set(pair), hvd.remove_process_set(other)", timeout=20)
+
+
+@pytest.mark.parametrize("where", ["True", "rank == 0"])
+def test_process_sets_that_a_cell_has_switched_on(where):
+    """A rank that is replaced or added gets the setting too: else it is in no ring with them."""
+    with wb.Cluster(n=2) as cluster:
+        switch = f"if {where}: os.environ['HOROVOD_DYNAMIC_PROCESS_SETS'] = '1'"
+        quiet(cluster, f"import os, torch\nkept = rank * 10\n{switch}\nhvd.shutdown()")
+        for n in (2, 3):
+            if n == 2:
+                kill(cluster, 1)
+                assert within(5, lambda: cluster.ranks[1].state == "dead")
+                began = time.monotonic()
+                cluster.restart()
+            else:
+                cluster.resize(3)
+            assert time.monotonic() - began < 20
+            pair = f"pair = hvd.add_process_set([0, {n - 1}])"
+            quiet(cluster, f"import torch\n{pair}" if n == 3 else "import torch", timeout=20)
+            assert quiet(cluster, ALL, timeout=20).values == dict.fromkeys(range(n), float(n))
+            assert quiet(cluster, "globals().get('kept')").values[0] == 0

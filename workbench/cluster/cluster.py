@@ -241,6 +241,7 @@ class Cluster:
 
         A VM that was lost is taken in again, where it answers. Where no rank is lost, but
         the ring could not be formed, it is formed again, and all keep their variables.
+        Where an earlier change was interrupted, it starts the ranks that are missing.
         Broadcast the parameters and the optimizer's state to bring a new rank up to date.
 
         Parameters
@@ -251,10 +252,20 @@ class Cluster:
         Raises
         ------
         UsageError
-            No rank is lost and the ring is not broken, and none was named.
+            No rank is lost and the ring is not broken, and none was named. Or some were
+            named after a change that was interrupted.
         StartFailed
             A VM does not answer, or a new process did not come up.
         """
+        wanted = self._condition.wanted
+        if wanted is not None and ranks is None:
+            return self.resize(wanted)
+        if self._condition.renumbered:
+            raise UsageError(
+                f"--ranks {ranks}: ranks are missing, because an earlier change ended early, and "
+                "the others have changed their numbers. Start what is missing with %cluster "
+                "restart first."
+            )
         chosen = tuple(self._condition.lost()) if ranks is None else parse_ranks(ranks, self.n)
         if not chosen and self._condition.lacks_only_ring:
             self._lifecycle.change("rebuilding the ring", lambda engines: engines.reform())

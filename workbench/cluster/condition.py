@@ -62,8 +62,21 @@ class Condition:
             self.state == "failed"
             and self.running is not None
             and self.running.engines.ring_broken
+            and self.running.engines.wanted is None
             and not self.lost()
         )
+
+    @property
+    def wanted(self) -> int | None:
+        """How many ranks a change that ended early was to leave; None where none did."""
+        if self.state != "failed" or self.running is None:
+            return None
+        return self.running.engines.wanted
+
+    @property
+    def renumbered(self) -> bool:
+        """Whether ranks are missing, or have other numbers, because that change ended early."""
+        return self.running is not None and self.running.engines.renumbered
 
     def whole(self, *, ring: bool = True) -> Running:
         """Return the processes, or raise `ClusterStopped` where they cannot run a cell.
@@ -89,6 +102,12 @@ class Condition:
     def trouble(self) -> str:
         """Return what is wrong, and what to do."""
         lost = self.lost()
+        if self.wanted is not None:
+            return (
+                f"{self.message.rstrip('.')}. Rebuild the ring with %cluster resize -n "
+                f"{self.wanted}, which also starts what is missing, or start a new cluster after "
+                "%cluster stop."
+            )
         told = "; ".join(_trouble_of(ranks, why) for why, ranks in grouped(lost))
         return f"{(told or self.message).rstrip('.')}. {self._cure(tuple(lost))}"
 

@@ -21,7 +21,9 @@ from workbench.wire.lines import LineReader
 
 _HEART_PERIOD_MS = 200
 """An engine counts as there at its first heartbeat; ipyparallel's default is 3,000."""
-_HEART_MISSES = 150
+_HEART_MISSES = 10**9
+"""Never: an engine that was given up once would not be taken back, though a process that was
+stopped or a VM that was paused goes on. Agents notice when a rank has ended."""
 _TERM_S = 1.0
 _LOG_LINES = 12
 

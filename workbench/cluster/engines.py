@@ -55,6 +55,11 @@ class Engines:
     ----------
     ring_broken
         Whether the ranks are in no ring, because it could not be formed.
+    wanted
+        How many ranks a change that ended early was to leave; None where none did.
+        No cell can run until the next change.
+    renumbered
+        Whether that change had got so far that ranks are missing, or have other numbers.
     """
 
     def __init__(
@@ -83,6 +88,8 @@ class Engines:
         self._ring_began: float | None = None
         self._ring_given_up = False
         self.ring_broken = False
+        self.wanted: int | None = None
+        self.renumbered = False
 
     @property
     def ranks(self) -> list[RankInfo]:
@@ -275,6 +282,7 @@ class Engines:
 
     def _regroup(self, kept: list[Member], places: list[Place]) -> None:
         """Form a ring of the ranks that stay and of new ones, in the order of VMs and slots."""
+        self.wanted = len(kept) + len(places)
         lost = set(self.lost())
         # a process that is stopped (SIGSTOP) does not leave the ring: the others break it
         lost |= set(self.still_busy(_LEAVE_S, [m for m in self._members if m not in kept]))
@@ -283,7 +291,7 @@ class Engines:
         torn, self.ring_broken = bool(lost) or self.ring_broken, True
         self._part(here, torn=torn)
         self._agents.stop([member.place for member in self._members if member not in kept])
-        self._members = kept
+        self._members, self.renumbered = _numbered(kept), True
         added = self._launched(places) if places else []
         self._admit([*kept, *added])
 
@@ -301,18 +309,15 @@ class Engines:
 
     def _admit(self, members: list[Member]) -> None:
         """Number the members as ranks, give them their channels, and form the ring."""
-        ordered = sorted(members, key=lambda member: member.place)
-        self._members = [
-            replace(member, info=replace(member.info, rank=rank))
-            for rank, member in enumerate(ordered)
-        ]
+        self._members = _numbered(sorted(members, key=lambda member: member.place))
         assert self._control is not None
         assert self._timings is not None
-        n = len(ordered)
+        n = len(self._members)
         self._timings.joined()
         addresses = [(self._control.address_for(r), self._timings.address_for(r)) for r in range(n)]
         given = [(a.to_content(), b.to_content(), n, self._name) for a, b in addresses]
         self._call("join", self._members, given)
+        self.wanted, self.renumbered = None, False
         self._meet()
 
     def _meet(self, report: Callable[[str], None] = lambda _: None) -> None:
@@ -348,12 +353,13 @@ class Engines:
         from workbench.cluster import ring
 
         self._close_rendezvous()
+        shared = ring.shared_settings(self._call("ring_settings", self._members))
         plan = ring.assign([f"vm{member.vm}" for member in self._members])
         rendezvous = self._rendezvous = ring.Rendezvous(plan, self._address)
         rendezvous.start()
         self._ring = str(rendezvous.port)
         given = [
-            (rendezvous.environment(rank, self._agents.interface(member.vm)),)
+            (rendezvous.environment(rank, self._agents.interface(member.vm)), shared)
             for rank, member in enumerate(self._members)
         ]
         dynamic = False
@@ -510,3 +516,10 @@ class Engines:
             ranks=[member.info.rank for member in members],
             **options,
         )
+
+
+def _numbered(members: list[Member]) -> list[Member]:
+    """Return the members with their places in the list as their ranks."""
+    return [
+        replace(member, info=replace(member.info, rank=rank)) for rank, member in enumerate(members)
+    ]

@@ -15,6 +15,7 @@ from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPSer
 
 _GLOO_TIMEOUT_S = 30
 """Horovod's own default. Where a peer dies while Gloo sends to it, Gloo may not notice before."""
+_DYNAMIC = "HOROVOD_DYNAMIC_PROCESS_SETS"
 _POLL_S = 0.02
 """How long the server takes to notice that it is to stop; half a second by default."""
 
@@ -30,6 +31,24 @@ def assign(hosts: list[str]) -> list[SlotInfo]:
     slots = ",".join(f"{host}:{count}" for host, count in Counter(hosts).items())
     plan: list[SlotInfo] = get_host_assignments(parse_hosts(slots), len(hosts))
     return plan
+
+
+def shared_settings(ranks: list[dict[str, str]]) -> dict[str, str]:
+    """Return the settings that all ranks of the ring before share, for those that are new.
+
+    And that of process sets where only some have set it: such ranks form no ring.
+
+    Parameters
+    ----------
+    ranks
+        The HOROVOD_* variables of each rank; none where it was in no ring before.
+    """
+    before = [settings for settings in ranks if settings]
+    shared = dict(
+        set.intersection(*(set(settings.items()) for settings in before)) if before else ()
+    )
+    on = [settings[_DYNAMIC] for settings in before if settings.get(_DYNAMIC, "") not in {"", "0"}]
+    return {**shared, **({_DYNAMIC: on[0]} if on else {})}
 
 
 class Rendezvous:

@@ -185,7 +185,21 @@ def join(
         rank_notices.post(cluster, control["rank"])
 
 
-def meet(environment: dict[str, str]) -> dict[str, Any]:
+def _own_settings() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name.startswith("HOROVOD_")}
+
+
+def ring_settings() -> dict[str, str]:
+    """Return the settings of Horovod in this rank's environment; none before its first ring.
+
+    A cell may have changed them, and ranks that differ in some of them form no ring.
+    """
+    if "HOROVOD_GLOO_RENDEZVOUS_PORT" not in os.environ:
+        return {}
+    return _own_settings()
+
+
+def meet(environment: dict[str, str], shared: dict[str, str] | None = None) -> dict[str, Any]:
     """Form the ring with the other ranks; return the sum of a collective over it.
 
     And whether process sets may be added to it later.
@@ -194,11 +208,13 @@ def meet(environment: dict[str, str]) -> dict[str, Any]:
     ----------
     environment
         The HOROVOD_* variables of this rank; Horovod reads them at every init.
+    shared
+        Those of the other ranks, for one that has not set them itself.
     """
     global _ring  # noqa: PLW0603 - one process is one rank
     import horovod.torch as hvd
 
-    os.environ.update(environment)
+    os.environ.update({**(shared or {}), **_own_settings(), **environment})
     with _shutdown:  # one that is under way belongs to the ring before
         _ring = RingSockets(environment["HOROVOD_GLOO_RENDEZVOUS_PORT"])
     try:

@@ -135,7 +135,7 @@ def _errors_of(kind: type[Exception]) -> Iterator[None]:
     """Raise `kind` where a user's class raises what would end a process, such as SystemExit."""
     try:
         yield
-    except (Exception, KeyboardInterrupt):
+    except (Exception, KeyboardInterrupt, GeneratorExit):
         raise
     except BaseException as error:
         raise kind(f"its class raised {one_line(error)}") from error
