@@ -4,6 +4,7 @@ import dataclasses
 import json
 import os
 import subprocess
+import sys
 import time
 from importlib.util import find_spec
 
@@ -254,3 +255,27 @@ def test_a_rank_outlives_a_ring_that_was_not_formed():
     assert process.returncode == 0, said
     assert said.count("MISSED") == 1
     assert said.count("SUM 1.0") == 2
+
+
+THREE_RINGS = """
+import torch, horovod.torch as hvd
+for _ in range(3):
+    hvd.init()
+    print("SUM", hvd.allreduce(torch.ones(1), op=hvd.Sum).item(), flush=True)
+    hvd.shutdown()
+"""
+ALONE = {"RANK": 0, "SIZE": 1, "LOCAL_RANK": 0, "LOCAL_SIZE": 1, "CROSS_RANK": 0, "CROSS_SIZE": 1}
+
+
+@needs_horovod
+def test_a_rank_with_settings_outlives_its_first_ring():
+    """Its own buffer size and cycle time: a ring that is formed later takes them again."""
+    settings = {**ALONE, "FUSION_THRESHOLD": 1 << 25, "CYCLE_TIME": 2, "CONTROLLER": "gloo"}
+    env = {name: value for name, value in os.environ.items() if not name.startswith("HOROVOD_")}
+    env |= {f"HOROVOD_{name}": str(value) for name, value in settings.items()}
+    done = subprocess.run(
+        [sys.executable, "-c", THREE_RINGS], env=env, capture_output=True, text=True, timeout=60,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("SUM 1.0") == 3

@@ -16,6 +16,15 @@ _POLL_S = 0.02
 _ANSWER_S = 0.1
 
 
+_STEPS = {
+    "hello": "start",
+    "join": "take its place",
+    "meet": "join the ring",
+    "part": "leave the ring",
+}
+"""What the functions do that are called in a rank, in an error."""
+
+
 class CallFailed(StartFailed):
     """A function raised in an engine, which goes on; a process that ended is no such failure.
 
@@ -25,9 +34,10 @@ class CallFailed(StartFailed):
         The class of the exception, by name.
     """
 
-    def __init__(self, name: str, error: Exception) -> None:
-        super().__init__(f"the ranks failed at {name!r}: {error}")
+    def __init__(self, name: str, error: Exception, who: str = "a new rank") -> None:
         self.kind = str(getattr(error, "ename", type(error).__name__))
+        why = getattr(error, "evalue", error)
+        super().__init__(f"{who} failed to {_STEPS.get(name, name)}: {self.kind}: {why}")
 
 
 class Calls:
@@ -154,7 +164,11 @@ class Calls:
         except StartFailed:
             raise
         except Exception as error:
-            raise CallFailed(name, error) from error
+            engine = getattr(error, "engine_info", {}).get("engine_id")
+            if ranks is None or engine not in engines:
+                raise CallFailed(name, error) from error
+            who = phrase([ranks[engines.index(engine)]])
+            raise CallFailed(name, error, who) from error
 
     def _wait(
         self,
@@ -198,7 +212,7 @@ def _is_dead(answer: Any) -> bool:
     error = answer.exception()
     if isinstance(answer, _NotSent) or type(error).__name__ == "EngineError":
         return True
-    raise StartFailed(f"the ranks failed at 'hello': {error}")
+    raise CallFailed("hello", error)
 
 
 def _process(greeting: dict[str, Any]) -> Process:

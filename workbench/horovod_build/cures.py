@@ -87,6 +87,28 @@ class Cure:
 _REPOSITORY = "https://github.com/horovod/horovod/blob/v0.28.1"
 
 CURES = (
+    # HOROVOD_CYCLE_TIME and HOROVOD_FUSION_THRESHOLD take their parameters out of a
+    # vector. The next init sets both to their defaults first, in that vector: behind
+    # its end, or in the place of the other.
+    Cure(
+        name="settings-of-an-earlier-init",
+        defect="with HOROVOD_CYCLE_TIME and HOROVOD_FUSION_THRESHOLD set, every rank dies of "
+        "SIGSEGV at its second hvd.init()",
+        upstream=f"{_REPOSITORY}/horovod/common/parameter_manager.cc#L447",
+        file="horovod/common/parameter_manager.cc",
+        old="""\
+  } else {
+    Eigen::VectorXd v = TunableParameter::BestValue();
+    v[index_[variable]] = value;
+""",
+        new="""\
+  } else if (fixed_values_.find(variable) != fixed_values_.end()) {
+    fixed_values_[variable] = value;
+  } else {
+    Eigen::VectorXd v = TunableParameter::BestValue();
+    v[index_[variable]] = value;
+""",
+    ),
     # A process set, the one of all ranks too, has a context of its own, whose
     # member of this name nobody sets; only the context that it is made from has
     # read HOROVOD_GLOO_IFACE. Given no interface, Gloo takes the address of the
