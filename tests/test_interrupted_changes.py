@@ -55,10 +55,8 @@ def test_a_rank_that_does_not_leave_the_ring(three, stopped_ranks):
     assert "%cluster resize -n 3" in told
     assert len(told.splitlines()) == 1
     assert three.state == "failed"
-    began = time.monotonic()
-    with pytest.raises(ClusterStopped, match=r"rank 1 does not answer.*restart --ranks 1"):
-        quiet(three, "1")  # which forms the ring, were all there
-    assert time.monotonic() - began < 10
+    with pytest.raises(ClusterStopped, match=r"interrupted before.*resize"):
+        quiet(three, "1")
     began = time.monotonic()
     three.restart("1")
     assert time.monotonic() - began < 40

@@ -1,7 +1,6 @@
 """Values to the ranks and back: as they are, at once or with a reason, and never half."""
 
 import os
-import pickle
 import signal
 import subprocess
 import threading
@@ -16,7 +15,6 @@ from timers import later, within
 
 import workbench as wb
 from workbench.errors import CellInterrupted, CellTimeout, ClusterStopped, RanksFailed, UsageError
-from workbench.wire.values import _errors_of
 
 CONTROLLER = "workbench.cluster.controller"
 MODULE = """
@@ -295,10 +293,3 @@ def test_a_controller_killed_meanwhile(own, tmp_path):
         pytest.raises(RanksFailed, match="controller was killed by SIGKILL"),
     ):
         own["slow"]
-
-
-def test_values_that_an_interrupt_leaves_unread_raise_nothing_later():
-    """What is dropped between its begin and its end, as an interrupt may have it."""
-    begun = _errors_of(pickle.UnpicklingError).gen
-    next(begun)
-    begun.close()

@@ -11,8 +11,7 @@ import io
 import pickle
 import sys
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import accumulate
 from types import FunctionType
 from typing import Any
@@ -113,7 +112,7 @@ def dump(values: Mapping[str, Any]) -> Payload:
                 return value.__reduce_ex__(5)
             return super().reducer_override(value)
 
-    with _errors_of(pickle.PicklingError):
+    with _ErrorsOf(pickle.PicklingError):
         Pickler(stream, protocol=5, buffer_callback=keep).dump(dict(values))
     return Payload(stream.pieces, buffers)
 
@@ -125,20 +124,27 @@ def load(payload: Payload, replaced: Collection[str]) -> tuple[dict[str, Any], d
     of ``__main__``, where one of that name is defined here and is not `replaced`.
     """
     unpickler = _Unpickler(io.BytesIO(payload.stream), payload.buffers, replaced)
-    with _errors_of(pickle.UnpicklingError):
+    with _ErrorsOf(pickle.UnpicklingError):
         values: dict[str, Any] = unpickler.load()
     return values, unpickler.needed
 
 
-@contextmanager
-def _errors_of(kind: type[Exception]) -> Iterator[None]:
-    """Raise `kind` where a user's class raises what would end a process, such as SystemExit."""
-    try:
-        yield
-    except (Exception, KeyboardInterrupt, GeneratorExit):
-        raise
-    except BaseException as error:
-        raise kind(f"its class raised {one_line(error)}") from error
+class _ErrorsOf:
+    """Raises `kind` where a user's class raises what would end a process, such as SystemExit.
+
+    No generator: one that an interrupt drops before its body would take that for GeneratorExit.
+    """
+
+    def __init__(self, kind: type[Exception]) -> None:
+        self._kind = kind
+
+    def __enter__(self) -> None:
+        """Begin."""
+
+    def __exit__(self, _: object, error: BaseException | None, *__: object) -> None:
+        """Raise it; an error or an interrupt is raised as it is."""
+        if error is not None and not isinstance(error, (Exception, KeyboardInterrupt)):
+            raise self._kind(f"its class raised {one_line(error)}") from error
 
 
 def unsendable(values: Mapping[str, Any]) -> tuple[str, str, str]:
