@@ -177,10 +177,10 @@ import workbench as wb
 from workbench.cluster import TextSink
 with wb.Cluster(2) as cluster:
     cluster.run("import workbench.rank.session as s, os, resource\\n"
-        "def meet(environment, meet=s.meet):\\n"
+        "def meet(*given, meet=s.meet):\\n"
         "    opened, limit = len(os.listdir('/proc/self/fd')), resource.RLIMIT_NOFILE\\n"
         "    resource.setrlimit(limit, (opened + 2, resource.getrlimit(limit)[1]))\\n"
-        "    return meet(environment)\\n"
+        "    return meet(*given)\\n"
         "s.meet = meet", ranks=1, sink=TextSink())
     try:
         cluster.restart([0])
@@ -192,7 +192,7 @@ import workbench as wb
 from workbench.cluster import TextSink
 with wb.Cluster(2) as cluster:
     cluster.run("import workbench.rank.session as s, os\\n"
-        "def meet(environment): os.write(2, b'last words'); os.abort()\\n"
+        "def meet(*_): os.write(2, b'last words'); os.abort()\\n"
         "s.meet = meet", ranks=1, sink=TextSink())
     try:
         cluster.restart([0])
