@@ -45,6 +45,14 @@ def read_topology(tmp_path):
     return read
 
 
+@pytest.fixture
+def ctrl_c():
+    """Let SIGINT interrupt this process, whoever has started it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.fixture(scope="module")
 def cluster():
     """Two real ranks on this machine, for a whole file of tests."""

@@ -14,6 +14,8 @@ from workbench.cluster import TextSink
 from workbench.cluster.background import uninterrupted
 from workbench.errors import CellInterrupted, ClusterStopped, StartFailed, UsageError
 
+pytestmark = pytest.mark.usefixtures("ctrl_c")
+
 ASK = "import torch\nkept, float(hvd.allreduce(torch.ones(1), op=hvd.Sum))"
 FAILS = """
 import time
@@ -42,14 +44,6 @@ hvd.init = init
 """All ranks wait once for another that does not come: half a minute, if nobody ends it."""
 BREAK = "hvd.shutdown()"
 """After this cell the ring is rebuilt."""
-
-
-@pytest.fixture(autouse=True)
-def ctrl_c():
-    """Let SIGINT interrupt this process, whoever has started it."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture

@@ -15,6 +15,8 @@ from workbench.cluster import TextSink
 from workbench.cluster.stopping import Stopping
 from workbench.errors import CellInterrupted, CellTimeout, ClusterStopped
 
+pytestmark = pytest.mark.usefixtures("ctrl_c")
+
 ASK = "import torch\nkept, float(hvd.allreduce(torch.ones(1), op=hvd.Sum))"
 TRAIN = """
 import torch
@@ -47,14 +49,6 @@ if rank == 1:
 time.sleep(60)
 """
 """As code in C that never looks at signals, for a time that is known."""
-
-
-@pytest.fixture(autouse=True)
-def ctrl_c():
-    """Let SIGINT interrupt this process, whoever has started it."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture

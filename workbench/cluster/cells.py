@@ -259,9 +259,7 @@ class Cells:
             self._left = None
             if run.broken:
                 self._form_ring(running)
-            with condition.lock:
-                if condition.state == "running":
-                    self._conclude()
+            self._conclude_if_running()
 
     def recover_earlier(self, running: Running) -> None:
         """Use ranks again, later, that go on with an earlier kernel's cell though interrupted."""
@@ -281,9 +279,7 @@ class Cells:
                     return
                 condition.set("running")
             self._form_ring(running)
-            with condition.lock:
-                if condition.state == "running":
-                    self._conclude()
+            self._conclude_if_running()
 
     def _repair(self, run: CellRun, running: Running) -> None:
         """Form the ring that the ranks lack before a cell.
@@ -298,9 +294,7 @@ class Cells:
 
         def form() -> None:
             self._form_ring(running, run.say)
-            with self._condition.lock:
-                if self._condition.state == "running":
-                    self._conclude()
+            self._conclude_if_running()
 
         try:
             uninterrupted(form, running.engines.give_up_ring)
@@ -334,6 +328,12 @@ class Cells:
             self._condition.set("failed", f"the ring could not be rebuilt: {reason(error)}")
         finally:
             ended.set()
+
+    def _conclude_if_running(self) -> None:
+        """Conclude, unless the cluster was stopped or has failed meanwhile."""
+        with self._condition.lock:
+            if self._condition.state == "running":
+                self._conclude()
 
     def _conclude(self) -> None:
         """Be ready, or say what is in the way."""
