@@ -14,6 +14,7 @@ from traces import read, slices
 import workbench as wb
 from workbench.advisor import explain
 from workbench.cluster import TextSink
+from workbench.cluster.calibration import REPETITIONS, SIZES_BYTES
 from workbench.errors import RanksFailed
 from workbench.fabric import fit
 from workbench.timings.arrivals import ALIGNED
@@ -359,6 +360,32 @@ def test_a_calibration_sweeps_the_device_of_its_rank(cluster):
         warnings.simplefilter("ignore")  # a busy machine
         assert cluster.calibrate().n == 2
     cluster.fabric = None
+
+
+DISTURBED = """
+import time
+kept, calls = hvd.allreduce_, 0
+def allreduce_(tensor, **options):
+    global calls
+    calls += 1
+    if calls <= {calls} and tensor.numel() == 1024:
+        time.sleep(0.1)
+    return kept(tensor, **options)
+hvd.allreduce_ = allreduce_
+"""
+
+
+def test_a_sweep_that_was_disturbed_is_repeated(cluster):
+    """Another process takes the cores during the smallest size of the first sweep."""
+    one_sweep = len(SIZES_BYTES) * (REPETITIONS + 2)
+    cluster.run(DISTURBED.format(calls=one_sweep), sink=TextSink())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a busy machine
+        fabric = cluster.calibrate()
+    calls = cluster.run("hvd.allreduce_ = kept\ncalls", sink=TextSink()).values[0]
+    cluster.fabric = None
+    assert calls in (2 * one_sweep, 3 * one_sweep)
+    assert fabric.measured_us[0] < 0.1e6
 
 
 # DDP
