@@ -150,6 +150,19 @@ def test_a_cell_whose_ring_cannot_be_formed_is_refused_with_the_cure(kept):
     assert quiet(kept, "'ran' in globals()").values == {0: False, 1: False}
 
 
+def test_variables_are_reached_while_the_ring_is_broken(kept):
+    """They need no ring; the cluster still says what it lacks, and the next cell rebuilds it."""
+    fail(kept, 3)
+    quiet(kept, BREAK)
+    assert kept.state == "failed"
+    assert kept["kept"] == [0, 10]
+    kept.push({"sent": 1})
+    assert kept.state == "failed"
+    assert "boom" in kept.message
+    assert usable(kept)
+    assert quiet(kept, "sent").values == {0: 1, 1: 1}
+
+
 def test_a_restart_without_a_lost_rank_needs_a_broken_ring(kept):
     """A cluster that is well has nothing to restart."""
     with pytest.raises(UsageError, match="Nothing to restart"):

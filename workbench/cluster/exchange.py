@@ -67,23 +67,25 @@ class Exchange:
     def _turn(self, what: str) -> Iterator[Running]:
         """Wait for the cells that were queued before, and keep the next ones waiting."""
         condition = self._condition
-        condition.whole()
+        condition.whole(ring=False)
         with self._cells.between(what):
-            running = condition.whole()
+            running = condition.whole(ring=False)
+            before = condition.state, condition.message
             condition.set("running", what)
             self._idle.used()
             try:
                 yield running
             finally:
                 self._idle.used()
-                uninterrupted(self._settle)
+                uninterrupted(lambda: self._settle(*before))
 
-    def _settle(self) -> None:
+    def _settle(self, state: str, message: str) -> None:
+        """Restore the state before; without a ring it was "failed" for that reason."""
         condition = self._condition
         with condition.lock:
             if condition.state == "running":
                 lost = condition.lost()
-                condition.set(*(("failed", condition.trouble()) if lost else ("ready",)))
+                condition.set(*(("failed", condition.trouble()) if lost else (state, message)))
 
 
 def _load(
