@@ -190,7 +190,7 @@ class Calls:
                     named = phrase(ranks[p] for p in silent) if ranks else ""
                     who = named or f"{len(silent)} of {len(pending)} new ranks"
                     raise StartFailed(
-                        f"{who} did not answer {name!r} within {timeout_s:g} s",
+                        f"{who} did not {_STEPS.get(name, name)} within {timeout_s:g} s",
                         cure=f"replace what does not answer with %cluster restart --ranks "
                         f"{ranks_text(ranks[p] for p in silent)}"
                         if ranks
