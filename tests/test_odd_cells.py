@@ -207,3 +207,11 @@ def test_errors_say_what_is_wrong_and_what_to_do(cluster, tmp_path):
         with pytest.raises((UsageError, RunError), match=says) as caught:
             call()
         assert "asked" not in str(caught.value)
+
+
+def test_a_library_that_prints_much_and_keeps_the_gil(cluster):
+    """As an extension in C++ does that prints its progress; nobody can read meanwhile."""
+    write = "ctypes.PyDLL(None).write(1, b'x' * 500_000 + b'\\n', 500_001)"
+    result = quiet(cluster, f"import ctypes\n{write}", timeout=20)
+    assert result.values == {0: 500_001, 1: 500_001}
+    assert result.output.count("x") >= 500_000

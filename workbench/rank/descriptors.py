@@ -14,6 +14,8 @@ from workbench.rank.process_state import reopen_descriptors
 _NAMES = {1: "stdout", 2: "stderr"}
 _MARK = b"\x00workbench\x00"
 _LEAST = 10
+_PIPE_BYTES = 1 << 20
+"""What a C library may write in one call without releasing the GIL, which our readers need."""
 _MARK_S = 0.5
 """A child that writes without end must not hold up the end of a cell."""
 
@@ -32,7 +34,9 @@ class Descriptors:
         self._saved: dict[int, int] = {}
         self._pipes = {number: os.pipe() for number in _NAMES}
         self._marks = {number: threading.Event() for number in _NAMES}
-        for number in _NAMES:
+        for number, (_, end) in self._pipes.items():
+            with contextlib.suppress(OSError):  # a user may have only so much memory in pipes
+                fcntl.fcntl(end, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
             threading.Thread(
                 target=self._read, args=(number,), name=f"workbench-fd{number}", daemon=True
             ).start()
