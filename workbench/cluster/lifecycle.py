@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import time
 from collections.abc import Callable
@@ -236,10 +237,12 @@ class Lifecycle:
         if pid != os.getpid() or not self._begin_to_stop():
             return
         running = self._condition.running
-        if self._kept and running is not None:
-            running.leave()
-        else:
-            self._take_down()
+        # after another Ctrl-C the processes end by themselves, for this one is gone
+        with contextlib.suppress(KeyboardInterrupt):
+            if self._kept and running is not None:
+                running.leave()
+            else:
+                self._take_down()
 
     def _release(self, text: str) -> None:
         """Stop, because nobody has used the cluster for the time that `text` tells."""
