@@ -3,6 +3,8 @@
 
 PYTHON ?= python3
 TORCH_VERSION ?= 2.13.0
+# Most tests wait for ranks: two at a time, each with two or three ranks, fit on two cores.
+TEST_PROCESSES ?= 2
 
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
@@ -38,7 +40,7 @@ LAB_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 help:  ## say what there is
 	@echo "make TARGET, of:"
 	@sed -n -E 's/^([a-z]+):[^#]*## (.*)/  \1\t\2/p' Makefile | expand -t 10
-	@echo "Variables: TORCH_VERSION=$(TORCH_VERSION) PYTHON=$(PYTHON)"
+	@echo "Variables: TORCH_VERSION=$(TORCH_VERSION) PYTHON=$(PYTHON) TEST_PROCESSES=$(TEST_PROCESSES)"
 
 demo: $(STAMPS)/ready  ## set up, train on two ranks from a notebook, print what communication costs
 	@echo "==> running notebooks/01-quickstart.ipynb on two ranks (under a minute)"
@@ -48,8 +50,10 @@ lab: $(STAMPS)/ready  ## set up, open JupyterLab on the quickstart
 	@$(BIN)/jupyter lab $(LAB_ROOT) notebooks/01-quickstart.ipynb
 
 test: $(STAMPS)/ready $(STAMPS)/dev $(STAMPS)/test-packages  ## run all tests: Python, notebook, browser, TypeScript
-	@echo "==> tests: Python, notebook, browser (some minutes)"
-	@$(BIN)/python -m pytest
+	@echo "==> tests: Python, notebook, browser, in $(TEST_PROCESSES) processes (some minutes)"
+	@$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile -m "not timing"
+	@echo "==> tests that compare times, one after the other (some minutes)"
+	@$(BIN)/python -m pytest -m timing
 	@echo "==> tests: TypeScript (half a minute)"
 	@$(JLPM) test
 

@@ -10,6 +10,8 @@ from workbench.demo import NOTEBOOK, run_demo
 from workbench.errors import CellError
 from workbench.vms import why_not
 
+pytestmark = pytest.mark.timing
+
 ACROSS_VMS = NOTEBOOK.with_name("02-across-vms.ipynb")
 NAMESPACES = Path("/run/netns")
 

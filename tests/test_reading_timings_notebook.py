@@ -8,6 +8,8 @@ import pytest
 from workbench.demo import NOTEBOOK, run_demo
 from workbench.vms import why_not
 
+pytestmark = pytest.mark.timing
+
 READING = NOTEBOOK.with_name("03-reading-timings.ipynb")
 
 

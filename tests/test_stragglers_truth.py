@@ -10,6 +10,8 @@ import workbench as wb
 from workbench.cluster import TextSink
 from workbench.vms import vms, why_not
 
+pytestmark = pytest.mark.timing
+
 MODEL = """
 import time, torch
 from torch import nn

@@ -6,6 +6,8 @@ from the scripts: iterations from their loops, bytes from their models.
 
 import pytest
 
+pytestmark = pytest.mark.timing
+
 PHASES = [
     "data_us", "copy_us", "forward_us", "backward_us", "exposed_us", "optimizer_us", "other_us"
 ]  # fmt: skip

@@ -30,6 +30,8 @@ from workbench.widgets.text_table import summary_text
 from workbench.widgets.views import Causes, timings_view
 from workbench.wire import Flag, IterationRecord
 
+pytestmark = pytest.mark.timing
+
 BEGIN = (
     SHARED_MODEL
     + """

@@ -14,7 +14,10 @@ from workbench.cluster import TextSink
 from workbench.cluster.hosts import parse_hosts
 from workbench.vms import vms, why_not
 
-pytestmark = pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
+pytestmark = [
+    pytest.mark.timing,
+    pytest.mark.skipif(why_not() is not None, reason=str(why_not())),
+]
 ITERATIONS = 12
 PARAMETERS = 8 << 20
 

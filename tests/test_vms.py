@@ -17,7 +17,10 @@ from timers import within
 from workbench.errors import UsageError, VmsUnavailable
 from workbench.vms import clean_up, vms, why_not
 
-pytestmark = pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
+pytestmark = [
+    pytest.mark.timing,
+    pytest.mark.skipif(why_not() is not None, reason=str(why_not())),
+]
 
 RECEIVER = """
 import socket, time

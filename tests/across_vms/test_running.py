@@ -21,6 +21,8 @@ from workbench.errors import (
 )
 from workbench.vms import vms
 
+pytestmark = pytest.mark.timing
+
 HANG_S = 2.0
 
 
