@@ -20,6 +20,8 @@ from workbench.cluster.fold import Folded, Item
 from workbench.cluster.merge import OutputLog
 from workbench.errors import CellInterrupted, RanksFailed
 
+pytestmark = pytest.mark.timing
+
 FLOOD = """
 import time
 until, at = time.monotonic() + {seconds}, 0
