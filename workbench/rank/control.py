@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from time import perf_counter_ns
 from types import FrameType
@@ -74,14 +74,16 @@ class Control:
         recorder = self._recorder
         blocked = recorder.blocked
         frame = sys._current_frames().get(threading.main_thread().ident or 0)
+        process_set = (blocked.process_set or _process_set_of(frame)) if blocked else 0
         answer = {
+            "asked": content.get("asked", 0.0),
             "cell": self._interrupts.cell,
             "tensor": (blocked.name or _collective_of(frame)) if blocked else None,
             "blocked_s": (perf_counter_ns() - blocked.since) / 1e9 if blocked else 0.0,
             "number": _number(blocked) if blocked else None,
-            "members": _members(blocked.process_set or _process_set_of(frame)) if blocked else None,
-            # a wait whose submission was not heard counts as one
-            "calls": recorder.calls + bool(blocked and not blocked.name),
+            "members": (blocked.members or _members(process_set)) if blocked else None,
+            "process_set": process_set,
+            "calls": recorder.calls.get(process_set, 0),
             "under_way": recorder.under_way() if content.get("under_way") else [],
             "stack": _stack(frame) if content.get("stack") else "",
             "watch": content.get("watch", False),
@@ -114,13 +116,16 @@ def _process_set_of(frame: FrameType | None) -> int:
     return 0
 
 
-def _members(process_set: int) -> list[int] | None:
+def _members(process_set: int) -> Sequence[int] | None:
     """Return the ranks of a process set; None for all."""
     if process_set == 0:
         return None
     from horovod.torch.mpi_ops import _basics
 
-    ranks: dict[int, list[int]] = _basics._get_process_set_ids_and_ranks()
+    try:
+        ranks: dict[int, list[int]] = _basics._get_process_set_ids_and_ranks()
+    except (RuntimeError, ValueError):  # Horovod is shutting down, and its sets go one by one
+        return None
     return [int(rank) for rank in ranks.get(process_set, [])] or None
 
 

@@ -79,6 +79,9 @@ class HorovodHooks:
             replace(mpi_ops, name, start)
         for owner in _OWNERS:
             replace(owner, "synchronize", self._wait)
+        for owner in (mpi_ops, horovod.torch):
+            replace(owner, "barrier", self._barrier)
+            replace(owner, "join", self._join)
         # its classes copy their methods when an optimizer is made
         replace(distributed._DistributedOptimizer, "synchronize", self._expose)
 
@@ -138,6 +141,29 @@ class HorovodHooks:
                 recorder.waited(handle)
 
         return synchronize
+
+    def _barrier(self, original: Function) -> Function:
+        """Return ``hvd.barrier`` as a wait that the kernel can be told of."""
+        recorder = self._recorder
+
+        def barrier(process_set: Any = mpi_ops.global_process_set) -> None:
+            number = getattr(process_set, "process_set_id", 0) or 0  # Horovod refuses what is none
+            members = tuple(process_set.ranks or ()) if number else None
+            with recorder.waits_in("barrier()", number, members):
+                original(process_set)
+
+        return barrier
+
+    def _join(self, original: Function) -> Function:
+        """Return ``hvd.join`` as a wait that the kernel can be told of."""
+        recorder = self._recorder
+
+        def join(device: int = -1) -> int:
+            with recorder.waits_in("join()"):
+                last: int = original(device)
+                return last
+
+        return join
 
     def _expose(self, original: Function) -> Function:
         recorder = self._recorder
