@@ -1,14 +1,18 @@
 """Waits for process sets and in them: who is freed, when, and what is said of it."""
 
+import os
+import signal
 import textwrap
+import threading
 import time
 
 import pytest
 from clusters import quiet
+from timers import within
 
 import workbench as wb
 from workbench.cluster import TextSink
-from workbench.errors import CellInterrupted, RanksFailed
+from workbench.errors import CellInterrupted, CellTimeout, RanksFailed
 
 SUM = """
 if rank in {1}: met = hvd.allreduce(torch.ones(1), op=hvd.Sum, name='sum', process_set={0}).item()
@@ -146,6 +150,21 @@ def test_who_waits_for_a_rank_that_waits_in_vain_is_freed_with_it(pair):
     with pytest.raises(RanksFailed, match=says):
         quiet(pair, textwrap.dedent(source), timeout=20)
     assert time.monotonic() - began < 10
+    works(pair)
+
+
+def test_a_rank_answers_while_horovod_waits_for_one_that_is_stopped(pair):
+    """Horovod says nothing of its process sets then; the kernel hears where the ranks are."""
+    source = """
+    if rank == 0: os.kill(os.getpid(), signal.SIGSTOP)
+    while rank: hvd.allreduce(torch.ones(1), name="on", process_set=pair)
+    """
+    timer = threading.Timer(6, os.kill, [pair.ranks[0].pid, signal.SIGCONT])
+    timer.start()
+    with pytest.raises(CellTimeout, match=r"ranks? 1(-2)? w.*at:\n.*\n.*name=\"on\""):
+        quiet(pair, textwrap.dedent(source), timeout=2)
+    timer.join()
+    assert within(10, lambda: pair.state == "ready")
     works(pair)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from time import perf_counter_ns
 from types import FrameType
@@ -81,7 +81,7 @@ class Control:
             "tensor": (blocked.name or _collective_of(frame)) if blocked else None,
             "blocked_s": (perf_counter_ns() - blocked.since) / 1e9 if blocked else 0.0,
             "number": _number(blocked) if blocked else None,
-            "members": (blocked.members or _members(process_set)) if blocked else None,
+            "members": recorder.members.get(process_set),
             "process_set": process_set,
             "calls": recorder.calls.get(process_set, 0),
             "under_way": recorder.under_way() if content.get("under_way") else [],
@@ -114,19 +114,6 @@ def _process_set_of(frame: FrameType | None) -> int:
             return int(number or 0)
         frame = frame.f_back
     return 0
-
-
-def _members(process_set: int) -> Sequence[int] | None:
-    """Return the ranks of a process set; None for all."""
-    if process_set == 0:
-        return None
-    from horovod.torch.mpi_ops import _basics
-
-    try:
-        ranks: dict[int, list[int]] = _basics._get_process_set_ids_and_ranks()
-    except (RuntimeError, ValueError):  # Horovod is shutting down, and its sets go one by one
-        return None
-    return [int(rank) for rank in ranks.get(process_set, [])] or None
 
 
 def _number(blocked: Blocked) -> int | None:

@@ -94,7 +94,9 @@ def add_process_set(process_set: Any) -> Any:
     _check()
     ranks = getattr(process_set, "ranks", process_set)
     with _ring.grows(), _waits("add_process_set", ranks):
-        return _add(process_set)
+        added = _add(process_set)
+    _recorder.members[added.process_set_id] = tuple(added.ranks)
+    return added
 
 
 @wraps(_remove)

@@ -76,15 +76,12 @@ class Blocked(NamedTuple):
         The number of its process set; 0 for all ranks.
     handle
         Horovod's, by which it is negotiated where it has no name.
-    members
-        The ranks of its process set, where the call has named them.
     """
 
     name: str
     since: int
     process_set: int = 0
     handle: Hashable = None
-    members: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -114,6 +111,9 @@ class Recorder:
         A collective was handed to Horovod: ``Collectives.submit``.
     done
         Tells whether a wait for a handle needs no note: ``Collectives.done``.
+    members
+        The ranks of each process set that was used, by its number. Horovod knows them as well,
+        but does not answer while its thread waits for other ranks.
     """
 
     def __init__(
@@ -127,6 +127,7 @@ class Recorder:
         self._collectives = Collectives(poll, self._deliver_outside)
         self.submitted = self._collectives.submit
         self.done = self._collectives.done
+        self.members: dict[int, tuple[int, ...]] = {}
         self.begin_cell(0)
 
     # the cell
@@ -339,20 +340,18 @@ class Recorder:
             self.exposed_ends()
 
     @contextmanager
-    def waits_in(
-        self, name: str, process_set: int = 0, members: tuple[int, ...] | None = None
-    ) -> Iterator[None]:
+    def waits_in(self, name: str, process_set: int = 0) -> Iterator[None]:
         """Note that the body waits for other ranks, in a call that moves no tensor.
 
         Parameters
         ----------
         name
             What is called.
-        process_set, members
-            Whom it waits for; all ranks by default.
+        process_set
+            The number of the process set it waits for; all ranks by default.
         """
         self._waits_in[process_set] = self._waits_in.get(process_set, 0) + 1
-        self._blocked = Blocked(name, perf_counter_ns(), process_set, members=members)
+        self._blocked = Blocked(name, perf_counter_ns(), process_set)
         try:
             yield
         finally:
