@@ -100,11 +100,6 @@ def test_while_a_set_is_added(dynamic):
     survives(dynamic, 2)
 
 
-@pytest.mark.xfail(
-    reason="known defect: one of the ranks is sometimes not freed, and waits for the cell's limit; "
-    "its variables are kept",
-    strict=False,
-)
 def test_while_a_set_is_removed(dynamic):
     """The same in remove_process_set()."""
     quiet(dynamic, "pair = hvd.add_process_set([0, 1])")

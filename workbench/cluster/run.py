@@ -421,10 +421,9 @@ class CellRun:
         self.records[rank] = content["records"]
         self._initialized &= content["initialized"]
         self.outstanding += content["outstanding"] if content["error"] else 0
+        self.guard.end(rank, content, now)
         if content["error"]:
             self.errors[rank] = RankError(**content["error"])
-        else:
-            self.guard.end(rank, content)
         if content["kept"]:
             self._values[rank] = Kept(content["kept"])
         else:

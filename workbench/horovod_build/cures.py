@@ -342,6 +342,27 @@ CURES = (
     }
 """,
     ),
+    # The set of all ranks outlives a shutdown, and with it who had called join(): in
+    # the next ring that rank takes part in collectives as one that has no tensors
+    # left, without the tensor of join() that it then needs.
+    Cure(
+        name="join-of-an-earlier-init",
+        defect="a rank dies of SIGSEGV at the next hvd.init() where Horovod was shut down while "
+        "ranks waited in hvd.join()",
+        upstream=f"{_REPOSITORY}/horovod/common/process_set.cc#L150",
+        file="horovod/common/process_set.cc",
+        old="""\
+  registered_global_ranks.clear();
+  initialization_done = false;
+""",
+        new="""\
+  registered_global_ranks.clear();
+  joined_size = 0;
+  last_joined_rank = -1;
+  joined = false;
+  initialization_done = false;
+""",
+    ),
 )
 """All that are applied."""
 

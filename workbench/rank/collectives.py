@@ -107,6 +107,7 @@ class Collectives:
     def clear(self) -> None:
         """Forget all."""
         self._taken = 0
+        self._of_sets: dict[int, int] = {}
         self._empty()
 
     def _empty(self) -> None:
@@ -130,9 +131,10 @@ class Collectives:
         return len(self._open)
 
     @property
-    def calls(self) -> int:
-        """How many were submitted since `clear`."""
-        return self._taken + len(self._handles)
+    def calls(self) -> dict[int, int]:
+        """How many were submitted since `clear`, by the number of their process set."""
+        of_sets = self._of_sets.copy()
+        return {0: self._taken + len(self._handles) - sum(of_sets.values()), **of_sets}
 
     def under_way(self) -> list[str]:
         """Return the names of collectives that are not done and not waited for; in any thread."""
@@ -166,6 +168,9 @@ class Collectives:
     def submit(self, operation: Operation, handle: Hashable, began: int) -> None:
         """Note a submission that began at `began`."""
         place = len(self._handles)
+        if operation.process_set:
+            number = operation.process_set
+            self._of_sets[number] = self._of_sets.get(number, 0) + 1
         if self._oldest < place:
             self._look(began)
         self._open[handle] = place

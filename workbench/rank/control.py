@@ -74,14 +74,16 @@ class Control:
         recorder = self._recorder
         blocked = recorder.blocked
         frame = sys._current_frames().get(threading.main_thread().ident or 0)
+        process_set = (blocked.process_set or _process_set_of(frame)) if blocked else 0
         answer = {
+            "asked": content.get("asked", 0.0),
             "cell": self._interrupts.cell,
             "tensor": (blocked.name or _collective_of(frame)) if blocked else None,
             "blocked_s": (perf_counter_ns() - blocked.since) / 1e9 if blocked else 0.0,
             "number": _number(blocked) if blocked else None,
-            "members": _members(blocked.process_set or _process_set_of(frame)) if blocked else None,
-            # a wait whose submission was not heard counts as one
-            "calls": recorder.calls + bool(blocked and not blocked.name),
+            "members": recorder.members.get(process_set),
+            "process_set": process_set,
+            "calls": recorder.calls.get(process_set, 0),
             "under_way": recorder.under_way() if content.get("under_way") else [],
             "stack": _stack(frame) if content.get("stack") else "",
             "watch": content.get("watch", False),
@@ -112,16 +114,6 @@ def _process_set_of(frame: FrameType | None) -> int:
             return int(number or 0)
         frame = frame.f_back
     return 0
-
-
-def _members(process_set: int) -> list[int] | None:
-    """Return the ranks of a process set; None for all."""
-    if process_set == 0:
-        return None
-    from horovod.torch.mpi_ops import _basics
-
-    ranks: dict[int, list[int]] = _basics._get_process_set_ids_and_ranks()
-    return [int(rank) for rank in ranks.get(process_set, [])] or None
 
 
 def _number(blocked: Blocked) -> int | None:

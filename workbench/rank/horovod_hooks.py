@@ -18,6 +18,7 @@ import horovod.torch.functions
 import horovod.torch.mpi_ops as mpi_ops
 import horovod.torch.optimizer as distributed
 import horovod.torch.sync_batch_norm
+from horovod.common.exceptions import HorovodInternalError
 
 from workbench.rank.collectives import UNNAMED, Operation
 from workbench.rank.patches import Patches
@@ -45,6 +46,7 @@ _OWNERS = (
 )
 """Modules that hold `synchronize` under a name of their own."""
 _SPARSE = "sparse_allreduce_async"
+_NO_SUCH_SET = "Process set provided does not exist"
 _KNOWN_LIMIT = 1 << 14
 """A cell may give each of its collectives another name."""
 
@@ -79,6 +81,9 @@ class HorovodHooks:
             replace(mpi_ops, name, start)
         for owner in _OWNERS:
             replace(owner, "synchronize", self._wait)
+        for owner in (mpi_ops, horovod.torch):
+            replace(owner, "barrier", self._barrier)
+            replace(owner, "join", self._join)
         # its classes copy their methods when an optimizer is made
         replace(distributed._DistributedOptimizer, "synchronize", self._expose)
 
@@ -94,7 +99,8 @@ class HorovodHooks:
     def _starter(
         self, kind: str, known: dict[Any, Operation], *, grouped: bool
     ) -> Callable[[Function], Function]:
-        submitted, find = self._recorder.submitted, known.get
+        recorder, find = self._recorder, known.get
+        submitted = recorder.submitted
 
         def make(original: Function) -> Function:
             places = list(inspect.signature(original).parameters)
@@ -102,7 +108,10 @@ class HorovodHooks:
 
             def start(*args: Any) -> int:
                 began = perf_counter_ns()
-                handle: int = original(*args)
+                try:
+                    handle: int = original(*args)
+                except ValueError as error:
+                    raise _end_of_ring(error, args[among]) from None
                 size = sum(tensor.nbytes for tensor in args[0]) if grouped else args[0].nbytes
                 operation = find(args[at])
                 if (
@@ -110,6 +119,7 @@ class HorovodHooks:
                     or operation.size != size
                     or operation.process_set != args[among].process_set_id
                 ):
+                    _note_members(recorder, args[among])
                     tensors = len(args[0]) if grouped else 1
                     adasum = kind == "allreduce" and args[3] == mpi_ops.Adasum
                     if len(known) >= _KNOWN_LIMIT:
@@ -139,6 +149,29 @@ class HorovodHooks:
 
         return synchronize
 
+    def _barrier(self, original: Function) -> Function:
+        """Return ``hvd.barrier`` as a wait that the kernel can be told of."""
+        recorder = self._recorder
+
+        def barrier(process_set: Any = mpi_ops.global_process_set) -> None:
+            number = getattr(process_set, "process_set_id", 0) or 0  # Horovod refuses what is none
+            _note_members(recorder, process_set)
+            with recorder.waits_in("barrier()", number):
+                original(process_set)
+
+        return barrier
+
+    def _join(self, original: Function) -> Function:
+        """Return ``hvd.join`` as a wait that the kernel can be told of."""
+        recorder = self._recorder
+
+        def join(device: int = -1) -> int:
+            with recorder.waits_in("join()"):
+                last: int = original(device)
+                return last
+
+        return join
+
     def _expose(self, original: Function) -> Function:
         recorder = self._recorder
 
@@ -157,8 +190,27 @@ def _meet(name: str | None, size: int, tensors: int, kind: str, process_set: Any
     if sparse:  # two allgathers, of which the values are the tensor
         kind, tensors = "sparse allreduce", int(str(name).endswith(".values"))
     label = name or f"{kind}{UNNAMED}"
-    number, ranks = process_set.process_set_id, process_set.size()
+    number = process_set.process_set_id
+    # Horovod's own count waits for its thread, which may wait for another rank
+    ranks = len(process_set.ranks) if number and process_set.ranks else process_set.size()
     return Operation(label, size, tensors, kind, number, ranks, by)
+
+
+def _note_members(recorder: Recorder, process_set: Any) -> None:
+    """Let the kernel know which ranks a process set has, where it is not the one of all."""
+    number = getattr(process_set, "process_set_id", None)
+    if number and process_set.ranks:
+        recorder.members[number] = tuple(process_set.ranks)
+
+
+def _end_of_ring(error: ValueError, process_set: Any) -> Exception:
+    """Return what Horovod raises where a ring breaks, if this is because its sets are gone."""
+    if _NO_SUCH_SET not in str(error) or not process_set.process_set_id:
+        return error
+    ended: Exception = HorovodInternalError(
+        f"process set of ranks {process_set.ranks}: its ring has ended."
+    )
+    return ended
 
 
 def _origin() -> tuple[str, bool]:

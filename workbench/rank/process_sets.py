@@ -1,4 +1,4 @@
-"""``hvd.add_process_set``, where the ring was formed by a kernel that may be gone.
+"""Adding and removing process sets, where the ring was formed by a kernel that may be gone.
 
 Horovod connects the members of a new process set through the rendezvous server
 of the ring, and ends the process where there is none. A process set ends with
@@ -9,18 +9,25 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from functools import wraps
 from typing import Any
 
 import horovod.torch
 from horovod.common import process_sets
+from horovod.common.exceptions import HorovodInternalError
 
 from workbench.rank.recorder import Recorder
 from workbench.rank.sockets import RingSockets
 
 _DYNAMIC = "HOROVOD_DYNAMIC_PROCESS_SETS"
 _CONNECT_S = 5.0
-_add = process_sets.add_process_set
+_SHUT_DOWN = "Horovod is shutting down."
+"""What both functions raise as a ValueError, where every collective raises HorovodInternalError."""
+_add, _remove = process_sets.add_process_set, process_sets.remove_process_set
+_recorder: Recorder
+_ring: RingSockets
 
 
 class ProcessSetLost(RuntimeError, AttributeError):
@@ -65,7 +72,7 @@ def dynamic() -> bool:
 
 
 def install(recorder: Recorder, ring: RingSockets) -> None:
-    """Put a function in the place of Horovod's that checks, and that the kernel can end.
+    """Put functions in the place of Horovod's that check, and that the kernel can end.
 
     Parameters
     ----------
@@ -74,14 +81,48 @@ def install(recorder: Recorder, ring: RingSockets) -> None:
     ring
         Gets the sockets of the process sets.
     """
+    global _recorder, _ring
+    _recorder, _ring = recorder, ring
+    for owner in (horovod.torch, horovod.torch.mpi_ops, process_sets):
+        owner.add_process_set = add_process_set
+        owner.remove_process_set = remove_process_set
 
-    def add_process_set(process_set: Any) -> Any:
-        _check()
-        with recorder.waits_in("add_process_set()"), ring.grows():
-            return _add(process_set)
 
-    add_process_set.__doc__ = _add.__doc__
-    horovod.torch.add_process_set = add_process_set
+@wraps(_add)
+def add_process_set(process_set: Any) -> Any:
+    """Add a process set, as Horovod does; the ring's sockets grow by those of the set."""
+    _check()
+    ranks = getattr(process_set, "ranks", process_set)
+    with _ring.grows(), _waits("add_process_set", ranks):
+        added = _add(process_set)
+    _recorder.members[added.process_set_id] = tuple(added.ranks)
+    return added
+
+
+@wraps(_remove)
+def remove_process_set(process_set: Any) -> bool:
+    """Remove a process set, as Horovod does."""
+    number = process_set.process_set_id
+    try:
+        with _waits("remove_process_set", process_set.ranks):
+            return bool(_remove(process_set))
+    except HorovodInternalError:
+        process_set.process_set_id = number  # it ends with its ring instead, and says so
+        raise
+
+
+@contextmanager
+def _waits(name: str, ranks: Iterable[int]) -> Iterator[None]:
+    """Let the kernel know that the body waits for all ranks; raise what collectives raise."""
+    try:
+        with _recorder.waits_in(f"{name}()"):
+            yield
+    except ValueError as error:
+        if str(error) != _SHUT_DOWN:
+            raise
+        raise HorovodInternalError(
+            f"hvd.{name}({list(ranks)}): Horovod was shut down before all ranks had called it."
+        ) from None
 
 
 def _check() -> None:

@@ -69,7 +69,7 @@ class Blocked(NamedTuple):
     Attributes
     ----------
     name
-        Empty where it is a barrier, or its submission was not heard.
+        Empty where its submission was not heard.
     since
         When the wait began, as ``time.perf_counter_ns()``.
     process_set
@@ -111,6 +111,9 @@ class Recorder:
         A collective was handed to Horovod: ``Collectives.submit``.
     done
         Tells whether a wait for a handle needs no note: ``Collectives.done``.
+    members
+        The ranks of each process set that was used, by its number. Horovod knows them as well,
+        but does not answer while its thread waits for other ranks.
     """
 
     def __init__(
@@ -124,6 +127,7 @@ class Recorder:
         self._collectives = Collectives(poll, self._deliver_outside)
         self.submitted = self._collectives.submit
         self.done = self._collectives.done
+        self.members: dict[int, tuple[int, ...]] = {}
         self.begin_cell(0)
 
     # the cell
@@ -148,6 +152,7 @@ class Recorder:
         self._waits: list[tuple[int, int]] = []
         self._wait_exposes = False
         self._blocked: Blocked | None = None
+        self._waits_in: dict[int, int] = {}
 
     def end_cell(self) -> int:
         """Deliver what is left, and return how many records the cell has."""
@@ -166,9 +171,12 @@ class Recorder:
         return self._collectives.outstanding
 
     @property
-    def calls(self) -> int:
-        """How many collectives the cell has submitted."""
-        return self._collectives.calls
+    def calls(self) -> dict[int, int]:
+        """How many collectives, barriers and the like the cell has called, by process set."""
+        calls = self._collectives.calls
+        for number, count in self._waits_in.copy().items():
+            calls[number] = calls.get(number, 0) + count
+        return calls
 
     def under_way(self) -> list[str]:
         """Return the names of collectives that are not done and not waited for; in any thread."""
@@ -332,9 +340,18 @@ class Recorder:
             self.exposed_ends()
 
     @contextmanager
-    def waits_in(self, name: str) -> Iterator[None]:
-        """Note that the body waits for all ranks, in a call that is no collective."""
-        self._blocked = Blocked(name, perf_counter_ns())
+    def waits_in(self, name: str, process_set: int = 0) -> Iterator[None]:
+        """Note that the body waits for other ranks, in a call that moves no tensor.
+
+        Parameters
+        ----------
+        name
+            What is called.
+        process_set
+            The number of the process set it waits for; all ranks by default.
+        """
+        self._waits_in[process_set] = self._waits_in.get(process_set, 0) + 1
+        self._blocked = Blocked(name, perf_counter_ns(), process_set)
         try:
             yield
         finally:
@@ -345,7 +362,7 @@ class Recorder:
         place = self._collectives.find(handle)
         now = perf_counter_ns()
         if place is None:
-            self._blocked = Blocked("", now)
+            self._blocked = self._blocked or Blocked("", now)  # `waits_in` knows it better
         elif not self._collectives.see(place, now):
             operation = self._collectives.operation(place)
             self._blocked = Blocked(operation.name, now, operation.process_set, handle)

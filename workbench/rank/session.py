@@ -142,7 +142,7 @@ class Session:
             "kept": result.kept,
             "records": records,
             "outstanding": self.recorder.outstanding,
-            "calls": self.recorder.calls,
+            "calls": {str(number): count for number, count in self.recorder.calls.items()},
             "initialized": bool(mpi_ops.is_initialized()),
         }
         payload = () if result.value is None else (result.value,)
