@@ -15,9 +15,16 @@ from timers import within
 
 import workbench as wb
 from notebooks import error_of, opened
-from workbench.errors import ClusterError, ClusterStopped, UsageError
+from workbench.errors import ClusterError, ClusterStopped, StartFailed, UsageError
 
 AGENT = "workbench.rank.agent"
+
+KILLED_BY_THE_RING = """
+import os, signal
+import horovod.torch
+if rank == 0:
+    horovod.torch.init = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+"""
 
 
 @pytest.fixture
@@ -62,6 +69,23 @@ def test_a_rank_that_does_not_leave_the_ring(three, stopped_ranks):
     assert time.monotonic() - began < 40
     assert three.state == "ready"
     assert quiet(three, "globals().get('kept')").values == {0: 0, 1: None}
+
+
+@pytest.mark.parametrize("change", [lambda c: c.restart("1"), lambda c: c.resize(3)])
+def test_a_rank_that_stays_ends_during_the_change(three, change):
+    """It is named by its rank and signal, with the cure; what it logged long ago is not shown."""
+    quiet(three, KILLED_BY_THE_RING)
+    with pytest.raises(StartFailed) as caught:
+        change(three)
+    pid = three.ranks[0].pid
+    assert str(caught.value) == (
+        f"rank 0: its process {pid} on {three.ranks[0].vm} was killed by SIGKILL: "
+        "replace it with %cluster restart"
+    )
+    n = three.n
+    three.restart()
+    assert quiet(three, "globals().get('kept')", ranks=[0]).values == {0: None}
+    assert three.n == n
 
 
 def test_a_process_that_does_not_start(three, stopped_ranks):
