@@ -238,9 +238,10 @@ class Agents:
                     cure="replace it with %cluster restart",
                 )
             if end is not None:
+                why = end.oom or ("its log ends" if end.log else "its log is empty")
                 raise StartFailed(
                     f"the rank process {pid} on {agent.name} {exit_text(end.code)} while it "
-                    f"started; {end.oom or 'its log ends'}:\n{end.log}"
+                    f"started; {why}" + (f":\n{end.log}" if end.log else "")
                 )
             if agent.lost:
                 raise StartFailed(agent.lost)
