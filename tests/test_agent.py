@@ -5,7 +5,9 @@ import subprocess
 import sys
 
 import pytest
+from disks import fill, small_disk
 
+from workbench.rank.children import log_tail
 from workbench.resources.host.identity import machine_identity
 from workbench.vms import vms, why_not
 from workbench.wire.lines import LineReader, encode_line
@@ -34,6 +36,17 @@ class Agent:
                 if found == kind:
                     return content
         pytest.fail(f"the agent ended without a report of {kind}")
+
+
+def test_an_empty_log_on_a_full_disk_says_so(tmp_path):
+    """What a rank wrote before it ended is lost there: its end would have no cause."""
+    with small_disk(tmp_path / "disk") as disk:
+        log = disk / "ranks" / "rank-0.log"
+        log.parent.mkdir()
+        log.touch()
+        assert log_tail(log) == ""
+        fill(disk)
+        assert f"{disk} has no space left" in log_tail(log)
 
 
 @pytest.fixture

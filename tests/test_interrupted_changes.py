@@ -15,9 +15,16 @@ from timers import within
 
 import workbench as wb
 from notebooks import error_of, opened
-from workbench.errors import ClusterError, ClusterStopped, UsageError
+from workbench.errors import ClusterError, ClusterStopped, StartFailed, UsageError
 
 AGENT = "workbench.rank.agent"
+
+KILLED_BY_THE_RING = """
+import os, signal
+import horovod.torch
+if rank == 0:
+    horovod.torch.{step} = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+"""
 
 
 @pytest.fixture
@@ -62,6 +69,26 @@ def test_a_rank_that_does_not_leave_the_ring(three, stopped_ranks):
     assert time.monotonic() - began < 40
     assert three.state == "ready"
     assert quiet(three, "globals().get('kept')").values == {0: 0, 1: None}
+
+
+@pytest.mark.parametrize(
+    ("step", "cure"),
+    [("shutdown", "Rebuild the ring with %cluster resize -n 3"), ("init", "Replace what is lost")],
+)
+def test_a_rank_that_stays_ends_during_the_change(three, step, cure):
+    """It is named by its rank and signal, with one cure; what it logged long ago is not shown."""
+    quiet(three, KILLED_BY_THE_RING.format(step=step))
+    with pytest.raises(StartFailed) as caught:
+        three.resize(3)
+    rank = three.ranks[0]
+    told = f"rank 0: its process {rank.pid} on {rank.vm} was killed by SIGKILL"
+    assert str(caught.value) == f"{told}: replace it with %cluster restart"
+    with pytest.raises(ClusterStopped) as refused:
+        quiet(three, "1")
+    assert f"{told}. {cure}" in str(refused.value)
+    three.restart()
+    assert three.n == 3
+    assert 10 in quiet(three, "globals().get('kept')").values.values()
 
 
 def test_a_process_that_does_not_start(three, stopped_ranks):

@@ -45,6 +45,11 @@ BREAKS = {
         "import resource as r; r.setrlimit(r.RLIMIT_NOFILE, (20, r.getrlimit(r.RLIMIT_NOFILE)[1]))",
         "the limit of open files from 20",
     ),
+    "few files for good": (
+        "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (200, 200))",
+        "The limit of open files: 200, and only a privileged process can raise it again. If later",
+    ),
+    "no names of ours": ("del hvd, rank, local_rank, world_size, device", ""),
 }
 
 
@@ -67,6 +72,16 @@ def test_the_cells_after_it_work(cluster, name):
         quiet(cluster, "import time; time.sleep(60)", timeout=0.5)
     cluster.push({"pushed": 3})
     assert cluster["pushed"] == [3, 3]
+
+
+def test_what_a_cell_finds_is_there_after_a_reset(cluster):
+    """`%reset` deletes what cells have defined; a name that a cell has redefined stays its own."""
+    quiet(cluster, "import os; os.chdir('/')\n%reset -f")  # IPython's own needs a folder
+    names = "(rank, local_rank, world_size, str(device), hvd.size())"
+    assert quiet(cluster, names).values == {0: (0, 0, 2, "cpu", 2), 1: (1, 1, 2, "cpu", 2)}
+    quiet(cluster, "device = 'mine'")
+    assert quiet(cluster, "device").values == {0: "mine", 1: "mine"}
+    quiet(cluster, "del device")
 
 
 def test_an_interrupt_leaves_no_gradients_off(cluster):

@@ -15,6 +15,7 @@ import workbench as wb
 from workbench.errors import (
     ClusterError,
     ClusterStopped,
+    StartFailed,
     UsageError,
 )
 
@@ -33,6 +34,19 @@ def listening():
     """The TCP ports that this process listens on."""
     connections = psutil.Process().net_connections("tcp")
     return {found.laddr.port for found in connections if found.status == psutil.CONN_LISTEN}
+
+
+def test_a_runtime_folder_that_cannot_be_made(tmp_path, monkeypatch):
+    """It is an error of ours, with the cure; the same cluster can be started afterwards."""
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path / "file" / "runtime"))
+    cluster = wb.Cluster(n=1)
+    with pytest.raises(StartFailed, match=r"Not a directory\)\. .* set JUPYTER_RUNTIME_DIR"):
+        cluster.start()
+    assert cluster.state == "stopped"
+    monkeypatch.delenv("JUPYTER_RUNTIME_DIR")
+    with cluster:
+        assert cluster.state == "ready"
 
 
 def test_starting_twice(cluster):

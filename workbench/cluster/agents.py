@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ _PLACE = "WORKBENCH_PLACE"
 """Tells a rank's process its VM and slot, by which its engine is known."""
 _THREADS = "WORKBENCH_THREADS"
 _MEMORY_S = 1.0
+_NO_RANKS: Mapping[Any, int] = {}
 
 Place = tuple[int, int]
 """A VM's number among the cluster's hosts, and a slot there."""
@@ -214,20 +215,33 @@ class Agents:
         for vm, slot in places:
             self._agents[vm].order("stop", slots=[slot])
 
-    def check(self, processes: Iterable[Process]) -> None:
+    def check(
+        self, processes: Iterable[Process], earlier: Mapping[Process, int] = _NO_RANKS
+    ) -> None:
         """Raise `StartFailed` where a rank's process, or its VM's agent, has ended.
 
         Or where the change of the ranks was interrupted.
+
+        Parameters
+        ----------
+        earlier
+            The ranks of those processes that were in a ring before: they do not start.
         """
         if self.interrupted.is_set():
             raise StartFailed("interrupted")
         for vm, pid in processes:
             agent = self._agents[vm]
             end = agent.end_of(pid)
+            if end is not None and (vm, pid) in earlier:
+                raise StartFailed(
+                    f"rank {earlier[vm, pid]}: {self.why_lost((vm, pid))}",
+                    cure="replace it with %cluster restart",
+                )
             if end is not None:
+                why = end.oom or ("its log ends" if end.log else "its log is empty")
                 raise StartFailed(
                     f"the rank process {pid} on {agent.name} {exit_text(end.code)} while it "
-                    f"started; {end.oom or 'its log ends'}:\n{end.log}"
+                    f"started; {why}" + (f":\n{end.log}" if end.log else "")
                 )
             if agent.lost:
                 raise StartFailed(agent.lost)

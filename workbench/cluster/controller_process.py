@@ -143,7 +143,19 @@ def runtime_folder() -> Path:
 
 
 def new_folder() -> Path:
-    """Return a new folder that only this user can read: it will hold keys."""
+    """Return a new folder that only this user can read: it will hold keys.
+
+    Raises
+    ------
+    StartFailed
+        It cannot be made.
+    """
     runtime = runtime_folder()
-    runtime.mkdir(parents=True, exist_ok=True, mode=0o700)
-    return Path(tempfile.mkdtemp(prefix="workbench-", dir=runtime))
+    try:
+        runtime.mkdir(parents=True, exist_ok=True, mode=0o700)
+        return Path(tempfile.mkdtemp(prefix="workbench-", dir=runtime))
+    except OSError as error:
+        raise StartFailed(
+            f"{runtime}: cannot make a folder there ({error.strerror}). Make it writable, or set "
+            "JUPYTER_RUNTIME_DIR to another folder before the kernel starts."
+        ) from error

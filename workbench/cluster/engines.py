@@ -82,6 +82,8 @@ class Engines:
         self._timings: Timings | None = None
         self._members: list[Member] = []
         self._given_up: set[Process] = set()
+        self._served: set[Process] = set()
+        """Processes that were ranks before a change began."""
         self._rendezvous: Rendezvous | None = None
         self._ring = ""
         """The name of the newest ring that this kernel has formed or tried to."""
@@ -176,6 +178,7 @@ class Engines:
         self._members = [
             Member(**{**member, "info": RankInfo(**member["info"])}) for member in state["members"]
         ]
+        self._served = {member.process for member in self._members}
         self._calls = self._connected()
 
     def leave(self) -> None:
@@ -347,6 +350,7 @@ class Engines:
         finally:
             self._ring_began = None
         self.ring_broken = False
+        self._served = {member.process for member in self._members}
 
     def _meet_once(self) -> None:
         """Form the ring, whose first collective proves that it works."""
@@ -497,7 +501,8 @@ class Engines:
     def _check(self, processes: Iterable[Process]) -> None:
         """Raise `StartFailed` where something has ended that must run."""
         self._controller.check()
-        self._agents.check(processes)
+        ranks = {member.process: member.info.rank for member in self._members}
+        self._agents.check(processes, {one: ranks[one] for one in self._served & set(ranks)})
 
     def _call(
         self,

@@ -18,7 +18,7 @@ from workbench.cluster.idle import IdleWatch
 from workbench.cluster.options import Options
 from workbench.cluster.ranks import phrase
 from workbench.cluster.running import Running
-from workbench.errors import ClusterError, ClusterStopped, UsageError, reason
+from workbench.errors import ClusterError, ClusterStopped, StartFailed, UsageError, reason
 
 if TYPE_CHECKING:
     from workbench.cluster.engines import Engines
@@ -174,7 +174,11 @@ class Lifecycle:
             except Exception as error:
                 self.n = len(engines.ranks)
                 if not engines.interrupted.is_set():
-                    condition.set("failed", reason(error))
+                    told = reason(error)
+                    if isinstance(error, StartFailed) and engines.wanted is not None:
+                        # the condition itself says what to do after a change that ended early
+                        told = told.removesuffix(f": {error.cure}")
+                    condition.set("failed", told)
                     raise
                 pids = {(info.vm, info.pid) for info in engines.ranks}
                 gone = [info.rank for info in infos if (info.vm, info.pid) not in pids]

@@ -178,12 +178,17 @@ class OomWatch:
 
 
 def log_tail(path: Path) -> str:
-    """Return the last lines of a log."""
+    """Return the last lines of a log, or why it has none, where that is known."""
     try:
-        text = path.read_text(errors="replace")
+        lines = path.read_text(errors="replace").splitlines()
+        if not lines and os.statvfs(path.parent).f_bavail == 0:
+            folder = path.parent.parent
+            return (
+                f"(empty: {folder} has no space left. Free some, or set TMPDIR to another folder)"
+            )
     except OSError:
         return ""
-    return "\n".join(text.splitlines()[-_LOG_LINES:])
+    return "\n".join(lines[-_LOG_LINES:])
 
 
 def _own_cgroup_events() -> Path | None:

@@ -24,14 +24,22 @@ class ProcessState:
 
     def __init__(self) -> None:
         self._recursions = max(sys.getrecursionlimit(), _RECURSIONS)
+        self._told_hard = False
         self._open_files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
     def repair(self) -> str:
         """Restore what is unusable; return a line that says what, or an empty text."""
         repaired = [*self._recursion(), *_builtins(), *_signals(), *self._files()]
-        if not repaired:
-            return ""
-        return f"Reset after this cell, because later cells need it: {', '.join(repaired)}.\n"
+        if repaired:
+            return f"Reset after this cell, because later cells need it: {', '.join(repaired)}.\n"
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if not self._told_hard and 0 <= soft == hard < min(_OPEN_FILES, self._open_files):
+            self._told_hard = True
+            return (
+                f"The limit of open files: {hard}, and only a privileged process can raise it "
+                "again. If later cells fail, replace the rank with %cluster restart --ranks.\n"
+            )
+        return ""
 
     def _recursion(self) -> Iterator[str]:
         limit = sys.getrecursionlimit()
@@ -43,6 +51,8 @@ class ProcessState:
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         if 0 <= soft < min(_OPEN_FILES, self._open_files):
             wanted = self._open_files if hard < 0 else min(self._open_files, hard)
+            if wanted <= soft:
+                return
             with contextlib.suppress(OSError, ValueError):
                 resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
                 yield f"the limit of open files from {soft} to {wanted}"

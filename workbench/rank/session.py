@@ -119,6 +119,7 @@ class Session:
     def run_cell(self, number: int, source: str) -> None:
         """Run a cell, and tell the kernel how it ended."""
         with self._interrupts.cell_runs(number):
+            _restore_names(self._shell)
             self._run_cell(number, source)
 
     def _run_cell(self, number: int, source: str) -> None:
@@ -151,6 +152,8 @@ class Session:
 
 _session: Session | None = None
 _ring = RingSockets()
+_names: dict[str, Any] = {}
+"""What every cell finds in its namespace."""
 _shutdown = threading.Lock()
 """Horovod's shutdown joins its thread; two that join the same one wait for ever."""
 
@@ -394,3 +397,11 @@ def _fill_namespace(hvd: Any) -> None:
         torch.cuda.set_device(names["device"])
     shell: Any = get_ipython()
     shell.push(names, interactive=False)
+    _names.update(names)
+
+
+def _restore_names(shell: Any) -> None:
+    """Set the names again that a cell has deleted, as ``%reset`` does; others are the user's."""
+    missing = {name: value for name, value in _names.items() if name not in shell.user_ns}
+    if missing:
+        shell.push(missing, interactive=False)
