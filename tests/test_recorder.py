@@ -353,6 +353,29 @@ def test_a_wait_that_is_interrupted_leaves_its_collective_outstanding():
     assert ring.recorder.blocked is None
 
 
+def test_a_barrier_is_waited_for_with_pauses_and_left_by_an_interrupt():
+    """Its submission is not heard; a wait that spins would take the core that others need."""
+    polls = []
+
+    def poll(handle):
+        polls.append(time.monotonic())
+        if handle == 8 and len(polls) == 3:
+            raise KeyboardInterrupt
+        return len(polls) > 1 and time.monotonic() > polls[0] + 0.2
+
+    ring = Ring(poll)
+    ring.wait(7)
+    assert polls[-1] - polls[0] >= 0.2
+    assert len(polls) < 5_000
+    assert ring.recorder.outstanding == 0
+    polls.clear()
+    with pytest.raises(KeyboardInterrupt):
+        ring.wait(8)
+    assert ring.recorder.outstanding == 1
+    ring.recorder.begin_cell(1)
+    assert ring.recorder.outstanding == 0
+
+
 def test_the_rank_knows_where_it_is_blocked():
     """During a wait the tensor's name can be asked for from another thread."""
     ring = Ring()
