@@ -292,6 +292,28 @@ CURES = (
   id_to_be_removed_ = NO_PENDING_REMOVAL;
 """,
     ),
+    # The set of all ranks outlives its ring. A rank that joined stays a joined one in
+    # the next, and takes the tensor of its join(), which has ended, for each allreduce.
+    Cure(
+        name="join-of-an-earlier-init",
+        defect="a rank that is freed from hvd.join() by a shutdown dies of SIGSEGV in the first "
+        "collective after the next hvd.init()",
+        upstream=f"{_REPOSITORY}/horovod/common/process_set.cc#L150",
+        file="horovod/common/process_set.cc",
+        old="""\
+  registered_global_ranks.clear();
+  initialization_done = false;
+}
+""",
+        new="""\
+  registered_global_ranks.clear();
+  joined = false;
+  joined_size = 0;
+  last_joined_rank = -1;
+  initialization_done = false;
+}
+""",
+    ),
     # These two wait in the caller's thread, for a flag that is up for less than the
     # millisecond they sleep where the shutdown is quick; the first also reads the
     # process set that the shutdown has freed.
