@@ -257,6 +257,41 @@ def test_a_rank_outlives_a_ring_that_was_not_formed():
     assert said.count("SUM 1.0") == 2
 
 
+# Rank 1 does not join. The next ring needs a rendezvous server, so each makes one of its own.
+FREED_FROM_JOIN = """
+import os, time
+import horovod.torch as hvd
+import torch
+
+hvd.init()
+hvd.allreduce(torch.ones(1), name="both")
+if hvd.rank() == 0:
+    try:
+        hvd.join()
+    except hvd.HorovodInternalError:
+        print("FREED", flush=True)
+else:
+    time.sleep(1)
+hvd.shutdown()
+alone = {"RANK": 0, "SIZE": 1, "LOCAL_RANK": 0, "LOCAL_SIZE": 1, "CROSS_RANK": 0, "CROSS_SIZE": 1}
+os.environ |= {f"HOROVOD_{name}": str(value) for name, value in alone.items()}
+del os.environ["HOROVOD_GLOO_RENDEZVOUS_ADDR"]
+hvd.init()
+print("SUM", hvd.allreduce(torch.ones(1), op=hvd.Sum, name="after").item(), flush=True)
+hvd.shutdown()
+"""
+
+
+@needs_horovod
+def test_a_rank_outlives_a_join_that_another_did_not_come_to():
+    """Who is freed from hvd.join() is a usual rank of the next ring."""
+    with two_ranks(FREED_FROM_JOIN) as process:
+        said, _ = process.communicate(timeout=30)
+    assert process.returncode == 0, said
+    assert said.count("FREED") == 1
+    assert said.count("SUM 1.0") == 2
+
+
 THREE_RINGS = """
 import torch, horovod.torch as hvd
 for _ in range(3):

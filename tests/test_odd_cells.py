@@ -84,6 +84,28 @@ def test_what_a_cell_finds_is_there_after_a_reset(cluster):
     quiet(cluster, "del device")
 
 
+@pytest.mark.parametrize(
+    ("end", "status"), [("", 0), ("import sys; sys.exit(7)", 7), ("1 / 0", 1), ("quit()", 1)]
+)
+def test_a_forked_process_ends_with_its_cell(cluster, end, status):
+    """A child that does not leave by os._exit() must not go on as a second rank."""
+    source = f"""
+import os
+child = os.fork()
+if child == 0:
+    {end or "pass"}
+else:
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    print('rank', status)
+"""
+    sink = TextSink()
+    cluster.run(source, sink=sink, timeout=20)
+    assert f"[ranks 0-1] rank {status}" in sink.text.splitlines()
+    assert ("ZeroDivisionError" in sink.text) == (end == "1 / 0")
+    quiet(cluster, "import torch")
+    assert quiet(cluster, "float(hvd.allreduce(torch.ones(1), op=hvd.Sum))").values[0] == 2
+
+
 def test_an_interrupt_leaves_no_gradients_off(cluster):
     """As one within `no_grad`'s own code would; what an earlier cell has set stays."""
     off = "import time, torch; _ = torch.set_grad_enabled(False)"

@@ -43,8 +43,8 @@ class Ring:
 
         return deliver
 
-    def submit(self, handle, name, size=100, by="optimizer"):
-        operation = Operation(name, size, 1, by=by)
+    def submit(self, handle, name, size=100, by="optimizer", process_set=0):
+        operation = Operation(name, size, 1, by=by, process_set=process_set)
         self.recorder.submitted(operation, handle, time.perf_counter_ns())
 
     def wait(self, handle):
@@ -98,6 +98,26 @@ def test_records_hold_what_happened():
     starts = [record.start_ns for record in ring.records]
     ends = [record.start_ns + record.duration_ns for record in ring.records]
     assert starts[1:] == ends[:-1]
+
+
+def test_a_wait_before_the_gradients_is_told_from_that_for_them():
+    """A loss that is averaged before the backward: its wait is no part of the last stop."""
+    ring = Ring()
+    for process_set, known in ((0, True), (1, False)):
+        ring.recorder.forward_begins(training=True, grad=True)
+        ring.submit(1, "loss", process_set=process_set)
+        began = time.perf_counter_ns()
+        ring.wait(1)
+        spent = time.perf_counter_ns() - began
+        ring.recorder.backward_begins()
+        ring.submit(2, "gradient")
+        ring.recorder.backward_ends()
+        ring.step(handles=[2])
+        ring.recorder.end_cell()
+        record = ring.records[-1]
+        assert 0 <= record.stopped_ns <= min(spent, record.exposed_ns)
+        assert (record.stopped_ns > 0) == known
+        ring.recorder.begin_cell(1)
 
 
 def test_a_completion_is_bracketed_by_polls():
@@ -331,6 +351,29 @@ def test_a_wait_that_is_interrupted_leaves_its_collective_outstanding():
         ring.recorder.wait(7)
     assert ring.recorder.outstanding == 1
     assert ring.recorder.blocked is None
+
+
+def test_a_barrier_is_waited_for_with_pauses_and_left_by_an_interrupt():
+    """Its submission is not heard; a wait that spins would take the core that others need."""
+    polls = []
+
+    def poll(handle):
+        polls.append(time.monotonic())
+        if handle == 8 and len(polls) == 3:
+            raise KeyboardInterrupt
+        return len(polls) > 1 and time.monotonic() > polls[0] + 0.2
+
+    ring = Ring(poll)
+    ring.wait(7)
+    assert polls[-1] - polls[0] >= 0.2
+    assert len(polls) < 5_000
+    assert ring.recorder.outstanding == 0
+    polls.clear()
+    with pytest.raises(KeyboardInterrupt):
+        ring.wait(8)
+    assert ring.recorder.outstanding == 1
+    ring.recorder.begin_cell(1)
+    assert ring.recorder.outstanding == 0
 
 
 def test_the_rank_knows_where_it_is_blocked():

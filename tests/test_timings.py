@@ -99,6 +99,35 @@ def test_a_summary_of_nothing():
     assert found.slowest_rank is None
 
 
+def test_a_wait_before_the_last_collective_is_waiting():
+    """Who comes late to a loss that is averaged is named, though its gradients come in time."""
+    filled = Store()
+    for index in range(20):
+        for rank in range(3):
+            late, waits = 30 * (rank == 1), 30 * (rank != 1)
+            row = record(index, world=3, data=1 + late, communication=10 + waits,
+                         exposed=4 + waits, stopped_ns=(1 + waits) * MS)  # fmt: skip
+            filled.add(rank, row)
+    table = columns(filled.rows())
+    assert set(table["wait_us"][table["rank"] != 1]) == {30_000}
+    assert set(table["wait_us"][table["rank"] == 1]) == {0}
+    (found,) = find(filled.rows())
+    assert (found["rank"], found["phase"], found["late_us"]) == (1, "data", 30_000)
+
+
+def test_one_rank_late_before_another_late_at_the_last():
+    """Each waits for the other once: both waits are counted, and neither is late in the end."""
+    filled = Store()
+    for rank, stopped in enumerate((30, 0)):
+        last = 30 - stopped
+        mark = array("I", [0]), array("I", [(2 + last) * 10_000])
+        row = record(0, exposed=32, communication=32, stopped_ns=stopped * MS,
+                     submitted=mark[0], unfinished=mark[0], finished=mark[1])  # fmt: skip
+        filled.add(rank, row)
+    table = columns(filled.rows())
+    assert table["wait_us"].tolist() == [30_000, 30_000]
+
+
 def test_process_sets_are_rings_of_their_own():
     """Bandwidth is by the ranks of the set, and nobody waits for a rank of another one."""
     filled = Store()

@@ -4,7 +4,11 @@ Two real Horovod ranks run plain Horovod scripts; what must come out follows
 from the scripts: iterations from their loops, bytes from their models.
 """
 
+import pandas as pd
 import pytest
+
+import workbench as wb
+from workbench.timings import stragglers
 
 pytestmark = pytest.mark.timing
 
@@ -138,6 +142,35 @@ def test_a_rank_that_is_late_is_named_with_its_phase(fresh):
     assert found["excess_us"] == pytest.approx(80_000, abs=20_000)
     summary = cluster.timings.summary(latest=8)
     assert summary.slowest_rank == 1
+
+
+@pytest.mark.parametrize("meeting", ["hvd.allreduce(loss.detach(), name='loss')", "hvd.barrier()"])
+def test_a_rank_that_is_late_for_an_averaged_loss_is_named(fresh, meeting):
+    """The others wait at the first collective of the iteration, and not for the gradients."""
+    cluster, frame = fresh
+    before = len(cluster.timings)
+    cluster.run(
+        MODEL
+        + f"""
+optimizer = distributed(model)
+for _ in range(12):
+    if rank == 1: time.sleep(0.08)
+    loss = loss_of()
+    {meeting}
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+    )
+    table = without_first(frame())
+    waits = table.groupby("rank")["wait_us"].median()
+    assert waits[0] == pytest.approx(80_000, abs=20_000)
+    assert waits[1] < 20_000
+    found = pd.DataFrame(stragglers.find(cluster.timings.rows()[before:])).iloc[-1]
+    assert (found["rank"], found["phase"]) == (1, "other")
+    assert found["late_us"] == pytest.approx(80_000, abs=20_000)
+    named = [cause.name for cause in wb.explain(cluster)]
+    assert "waiting for rank 1" in named
 
 
 def test_gradient_accumulation(fresh):

@@ -19,7 +19,7 @@ def record(**changes):
         "size_bytes": 1 << 33, "tensors": 161, "world_size": 512, "dropped": 2,
         "flags": Flag.FIRST_OF_CELL, "layout": 9,
         "submitted": array("I", range(161)), "unfinished": array("I", range(1, 162)),
-        "finished": array("I", range(2, 163)),
+        "finished": array("I", range(2, 163)), "stopped_ns": 2,
     }  # fmt: skip
     return IterationRecord(**(values | changes))
 

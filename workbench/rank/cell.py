@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 import pickle
 import sys
 import tokenize
@@ -10,7 +12,7 @@ import traceback
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 from IPython.core.displayhook import DisplayHook
 
@@ -51,12 +53,14 @@ def run(
     state: ProcessState,
 ) -> CellResult:
     """Run `source` in the shell's namespace, which `interrupts` may end; then repair `state`."""
-    mode = GradientMode()
+    mode, process = GradientMode(), os.getpid()
     caught = _Caught(shell, source, capture.channel)
     with capture(number), caught.replaced():
         try:
             with interrupts.allowed():
                 done = shell.run_cell(source, store_history=False)
+                if os.getpid() != process:
+                    _end_child(caught.error)
                 interrupts.begin_to_end()
                 if repaired := state.repair():
                     capture.channel.write("stderr", repaired)
@@ -83,11 +87,30 @@ def run(
         return CellResult(_INTERRUPTED, None, "")
 
 
+def _end_child(error: BaseException | None) -> NoReturn:
+    """End a process that a cell has forked, and that has come to the end of the cell as well.
+
+    It has the rank's connections, and none of the threads that serve them.
+    """
+    status = 0
+    with contextlib.suppress(BaseException):  # whatever happens, it must not become a second rank
+        if isinstance(error, SystemExit) and (error.code is None or isinstance(error.code, int)):
+            status = error.code or 0
+        elif error is not None:
+            status = 1
+            only = isinstance(error, SystemExit)
+            os.write(2, (f"{error}\n" if only else _plain_traceback(error)).encode())
+    os._exit(status & 0xFF)
+
+
+def _plain_traceback(error: BaseException) -> str:
+    return "".join(traceback.format_exception(error, limit=-tracebacks.FRAMES))
+
+
 def failed(error: BaseException) -> CellResult:
     """Return the result of a cell that failed outside its own code."""
-    text = "".join(traceback.format_exception(error, limit=-tracebacks.FRAMES))
     content = {"name": type(error).__name__, "message": tracebacks.Texts().of_error(error)}
-    return CellResult({**content, "traceback": text}, None, "")
+    return CellResult({**content, "traceback": _plain_traceback(error)}, None, "")
 
 
 _INTERRUPTED = {"name": "KeyboardInterrupt", "message": "", "traceback": ""}

@@ -106,7 +106,7 @@ class Collectives:
 
     def clear(self) -> None:
         """Forget all."""
-        self._taken = 0
+        self._taken = self._left = 0
         self._of_sets: dict[int, int] = {}
         self._empty()
 
@@ -127,8 +127,8 @@ class Collectives:
 
     @property
     def outstanding(self) -> int:
-        """Collectives submitted and not waited for."""
-        return len(self._open)
+        """Collectives submitted and not waited for, barriers included."""
+        return len(self._open) + self._left
 
     @property
     def calls(self) -> dict[int, int]:
@@ -209,15 +209,27 @@ class Collectives:
         """Wait until it is done.
 
         Horovod's own wait does not pause between its looks, and takes the core
-        that its threads, or those that load data, may need.
+        that its threads, or those that load data, may need. A barrier and a
+        join() are waited for as well: only their submission is not heard.
         """
         place = self._open.get(handle)
-        if place is None:
-            return
+        if place is None and not isinstance(handle, int):
+            return  # of several collectives, each of which is waited for
         began = now = perf_counter_ns()
-        while not self.see(place, now):
-            sleep(min((now - began) * WATCH_SHARE * 1e-9, WATCH_MOST_S))
-            now = perf_counter_ns()
+        try:
+            while not (self._ended(handle) if place is None else self.see(place, now)):
+                sleep(min((now - began) * WATCH_SHARE * 1e-9, WATCH_MOST_S))
+                now = perf_counter_ns()
+        except BaseException:  # interrupted
+            self._left += place is None
+            raise
+
+    def _ended(self, handle: Hashable) -> bool:
+        """Tell whether what was not noted here is done; where it is cleared, it is."""
+        try:
+            return bool(self._poll(handle))
+        except ValueError:
+            return True
 
     def waited(self, handle: Hashable, finished: int = 0) -> None:
         """Note that the wait for it has returned, and that the handle is cleared.

@@ -95,6 +95,7 @@ class Packer:
             other_ns=spent[Phase.OTHER],
             communication_ns=communication,
             overlapped_ns=communication - overlap(busy, waits),
+            stopped_ns=_stopped(waits, submitted, finished) if _one_ring(done) else 0,
             size_bytes=sum(operation.size for operation in done.operations),
             tensors=sum(operation.tensors for operation in done.operations),
             world_size=self._world_size,
@@ -122,6 +123,25 @@ def _window(parts: list[Part], done: Collected) -> tuple[int, int, list[int], Fl
         columns, flags = [one.take() for one in spans], flags | Flag.DEVICE_TIMES
     spent = [sum(times) for times in zip(*columns, strict=True)]
     return start, sum(spent) if flags & Flag.DEVICE_TIMES else duration, spent, flags
+
+
+def _stopped(
+    waits: list[tuple[int, int]],
+    submitted: npt.NDArray[np.int64],
+    finished: npt.NDArray[np.int64],
+) -> int:
+    """Return how long training stood still for anything but the last collective."""
+    if not len(submitted):
+        return sum(end - begin for begin, end in waits)
+    last, done = int(submitted.max()), int(finished.max())
+    return sum(
+        end - begin if begin >= done else max(0, min(end, last) - begin) for begin, end in waits
+    )
+
+
+def _one_ring(done: Collected) -> bool:
+    """Whether all collectives went through one process set: else ranks stop in different ones."""
+    return len({operation.process_set for operation in done.operations}) <= 1
 
 
 def _joined(parts: list[Collected]) -> Collected:

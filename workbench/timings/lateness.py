@@ -8,6 +8,12 @@ One that was busy when its gradients were reduced sees the end later: nobody
 waited longer than its training stood still.
 Where the clocks are known and the ranks arrive further apart than these may be
 off, the clocks tell.
+
+A rank may wait earlier in the iteration too: for a loss that is averaged, at a
+barrier, in the step of another optimizer. All ranks stop there equally often,
+and the last one to come hardly waits. So what a rank stood still there longer
+than the one that stood still for the shortest time was waiting. It is less than
+the truth where several ranks are late in turn within one iteration.
 """
 
 from __future__ import annotations
@@ -35,6 +41,8 @@ class Lateness:
         Where each stands in the rows that were asked about.
     late_us
         Behind the rank that came first: 0 or more.
+    waited_us
+        For the rank that came last, while training stood still.
     uncertainty_us
         How far the difference of two ranks may be off, per iteration; NaN
         where it was told without clocks.
@@ -45,6 +53,7 @@ class Lateness:
     rows: Rows
     places: npt.NDArray[np.intp]
     late_us: Matrix
+    waited_us: Matrix
     uncertainty_us: npt.NDArray[np.float64]
     service_us: npt.NDArray[np.float64]
 
@@ -90,9 +99,12 @@ def lateness(rows: Rows) -> Iterator[Lateness]:
 
 def _lateness(rows: Rows, places: npt.NDArray[np.intp]) -> Lateness:
     known = np.asarray((rows["done_ns"] > 0).all(axis=1, keepdims=True))
-    spent = np.where(known, rows["done_ns"] - rows["last_ns"], rows["communication_ns"])
-    waited = np.minimum(spent - spent.min(axis=1, keepdims=True), rows["exposed_ns"])
-    late = (waited.max(axis=1, keepdims=True) - waited) / 1e3
+    stopped = np.minimum(rows["stopped_ns"], rows["exposed_ns"])
+    unmarked = np.maximum(rows["communication_ns"] - stopped, 0)
+    spent = np.where(known, rows["done_ns"] - rows["last_ns"], unmarked)
+    stopped, at_last = stopped / 1e3, (rows["exposed_ns"] - stopped) / 1e3
+    waited = np.minimum((spent - spent.min(axis=1, keepdims=True)) / 1e3, at_last)
+    late = waited.max(axis=1, keepdims=True) - waited
     uncertainty = np.full(len(rows), np.nan)
     service = spent.min(axis=1) / 1e3
     if "uncertainty_ns" in (rows.dtype.names or ()):
@@ -108,16 +120,18 @@ def _lateness(rows: Rows, places: npt.NDArray[np.intp]) -> Lateness:
         ended = (arrived - rows["last_ns"] + rows["done_ns"]).min(axis=1)
         most_service = np.maximum(0.0, ended - arrived.max(axis=1)) / 1e3 + doubt
         service = np.where(known[:, 0], np.fmin(service, most_service), service)
-    return Lateness(rows, places, late, uncertainty, service)
+    waited = np.minimum(late.max(axis=1, keepdims=True) - late, at_last)
+    waited += stopped - stopped.min(axis=1, keepdims=True)
+    late += stopped.max(axis=1, keepdims=True) - stopped
+    return Lateness(rows, places, late, waited, uncertainty, service)
 
 
 def waiting_us(rows: Rows) -> npt.NDArray[np.float64]:
-    """Return how long each row's rank waited for the one that came last to the last collective.
+    """Return how long each row's rank waited for the one that came last, while it stood still.
 
     NaN where not every rank of the ring has reported.
     """
     waits = np.full(len(rows), np.nan)
     for found in lateness(rows):
-        behind = found.late_us.max(axis=1, keepdims=True) - found.late_us
-        waits[found.places] = np.minimum(behind, found.rows["exposed_ns"] / 1e3)
+        waits[found.places] = found.waited_us
     return waits

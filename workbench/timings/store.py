@@ -31,6 +31,7 @@ ROW = np.dtype(
         *((f"{phase}_ns", "i8") for phase in PHASES),
         ("communication_ns", "i8"),
         ("overlapped_ns", "i8"),
+        ("stopped_ns", "i8"),
         *((f"{mark}_ns", "i8") for mark in MARKS),
         ("bytes", "i8"),
         ("tensors", "i4"),
@@ -47,7 +48,7 @@ COLUMNS = tuple(ROW.names or ())
 Rows = npt.NDArray[Any]
 
 ROW_LIMIT = 1 << 20
-"""Rows kept (164 MB); beyond it the older half is forgotten, and counted."""
+"""Rows kept (172 MB); beyond it the older half is forgotten, and counted."""
 
 COLLECTIVES_LIMIT = 1 << 15
 """Records whose single collectives are kept (65 MB for 161 tensors)."""
@@ -235,6 +236,7 @@ def _row(
         *(getattr(record, f"{phase}_ns") for phase in PHASES),
         record.communication_ns,
         record.overlapped_ns,
+        record.stopped_ns,
         *_marks(record),
         record.size_bytes,
         record.tensors,

@@ -86,8 +86,8 @@ class Straggler:
     how_often
         ``"one iteration"``, ``"always"``, or ``"from 10 to 29"``.
     late_us
-        How much later than the median of the others it was ready for its last
-        collective, as far as one of them waited for it; less than the excess
+        How much later than the median of the others it came to the collectives of an
+        iteration, as far as one of them waited for it; less than the excess
         where that ran beside communication.
     uncertainty_us
         How far `late_us` may be off by the clocks; NaN where it was told
@@ -116,11 +116,9 @@ class _Ring:
             self.warm[:] = True
         self.iteration_us = np.median(rows["iteration_ns"], axis=1) / 1e3
         self.usual_us = float(np.median(self.iteration_us[self.warm]))
-        waits = found.late_us.max(axis=1, keepdims=True) - found.late_us
-        waits = np.minimum(waits, rows["exposed_ns"] / 1e3)
         self.late = behind(found.late_us)
         # what a rank is late while the others compute costs nothing
-        self.waited_for = np.minimum(self.late, waits.max(axis=1, keepdims=True))
+        self.waited_for = np.minimum(self.late, found.waited_us.max(axis=1, keepdims=True))
         self.longer = {
             phase: behind(rows[f"{phase}_ns"] / 1e3)
             for phase in _KINDS

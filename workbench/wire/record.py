@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 
 from workbench.errors import WireError
 
-VERSION = 2
+VERSION = 3
 TICK_NS = 100
 """Unit of the intervals: 32 bits of it reach 429 s into an iteration."""
 
-_FIXED = struct.Struct("<BBHIIQQ 9Q QIIB3x HI")
+_FIXED = struct.Struct("<BBHIIQQ 9Q QIIB3x HIQ")
 _LIMIT = 0xFFFFFFFF
 _PHASES = ("data", "copy", "forward", "backward", "exposed", "optimizer", "other")
 _TIMES = ("start", "duration", *_PHASES, "communication", "overlapped")
@@ -75,6 +75,10 @@ class IterationRecord:
         Number of the `Layout` that names the collectives.
     submitted, unfinished, finished
         Per collective, in ticks of `TICK_NS` after `start_ns`.
+    stopped_ns
+        The part of the waits of `exposed_ns` that is not for the last collective: for those
+        before it, such as a loss that is averaged, and in barriers. 0 where the collectives went
+        through several process sets.
     """
 
     cell: int
@@ -99,6 +103,7 @@ class IterationRecord:
     submitted: array[int] = field(default_factory=lambda: array("I"))
     unfinished: array[int] = field(default_factory=lambda: array("I"))
     finished: array[int] = field(default_factory=lambda: array("I"))
+    stopped_ns: int = 0
 
     def pack(self) -> bytes:
         """Return the record as bytes."""
@@ -111,6 +116,7 @@ class IterationRecord:
             0,
             self.layout,
             self.world_size,
+            self.stopped_ns,
         )
         return b"".join((fixed, self.submitted, self.unfinished, self.finished))
 
@@ -130,10 +136,12 @@ class IterationRecord:
             )
         if len(data) < _FIXED.size:
             raise WireError(f"a record of {len(data)} bytes is cut short of its {_FIXED.size}")
-        (_, flags, count, *numbers, dropped, _, layout, world_size) = _FIXED.unpack_from(data)
+        (_, flags, count, *numbers, dropped, _, layout, world_size, stopped) = _FIXED.unpack_from(
+            data
+        )
         # in the order of the fields: a kernel does this for thousands of records a second
         columns = _columns(memoryview(data), count)
-        values = (*numbers, world_size, dropped, Flag(flags), layout, *columns)
+        values = (*numbers, world_size, dropped, Flag(flags), layout, *columns, stopped)
         return cls(*values)
 
 
