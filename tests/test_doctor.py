@@ -12,7 +12,7 @@ from fake_nvml import DRIVER_NOT_LOADED, FakeNvml, h100, vgpu
 import workbench
 from workbench.cli import main
 from workbench.doctor import diagnose
-from workbench.doctor.rules import RULES
+from workbench.doctor.rules import LIVE, RULES
 from workbench.resources import UNLIMITED, Snapshot, Unknown, take_snapshot
 from workbench.resources.gpus.vgpu import decode_profile
 
@@ -90,11 +90,13 @@ def test_worst_first(machine):
     assert [finding.severity for finding in found] == ["error", "warning", "info"]
 
 
-def test_every_rule_is_named_after_its_function(machine):
-    """A finding names its rule, so that the rule's file can be found."""
-    assert len({rule.__name__ for rule in RULES}) == len(RULES)
-    for rule in RULES:
-        assert rule.__module__ == f"workbench.doctor.rules.{rule.__name__}"
+def test_every_rule_is_named_after_its_check():
+    """A finding contains the name of its rule, by which the check can be found."""
+    for rules in (RULES, LIVE):
+        assert len({rule.name for rule in rules}) == len(rules)
+        for rule in rules:
+            assert rule.name == rule.check.__name__
+            assert rule.check.__module__.startswith("workbench.doctor.")
 
 
 # The command line

@@ -16,7 +16,7 @@ from workbench.cluster.survey import Survey
 from workbench.doctor import diagnose, rules
 from workbench.widgets.survey import SurveyView
 
-NAMES = {rule.__name__ for rule in rules.LIMITS}
+NAMES = {rule.name for rule in rules.LIMITS}
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 
 

@@ -110,7 +110,7 @@ def test_a_host_file(machines, tmp_path):
 
 # looking without starting
 
-LIMITS = {rule.__name__ for rule in rules.LIMITS}
+LIMITS = {rule.name for rule in rules.LIMITS}
 
 
 def differing(found):

@@ -6,7 +6,8 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from workbench.doctor import diagnose
-from workbench.doctor.text import paragraphs, verdict
+from workbench.doctor.finding import paragraphs
+from workbench.doctor.text import verdict
 from workbench.errors import printable
 from workbench.widgets.findings import SIGNS, cards, said
 from workbench.widgets.machine import table
