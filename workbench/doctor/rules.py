@@ -97,12 +97,12 @@ def diagnose(snapshot: Snapshot, sample: Sample | None = None) -> list[Finding]:
         Empty if no rule finds anything wrong. An unknown value is never taken for a wrong one.
     """
     live = [] if sample is None else _findings(LIVE, sample)
-    return _worst_first([*_findings(RULES, snapshot), *live])
+    return worst_first([*_findings(RULES, snapshot), *live])
 
 
 def diagnose_limits(snapshot: Snapshot) -> list[Finding]:
     """Return the findings about limits that ranks run into: a part of `diagnose`, worst first."""
-    return _worst_first(_findings(LIMITS, snapshot))
+    return worst_first(_findings(LIMITS, snapshot))
 
 
 def diagnose_all(snapshots: Mapping[str, Snapshot]) -> list[Finding]:
@@ -119,7 +119,7 @@ def diagnose_all(snapshots: Mapping[str, Snapshot]) -> list[Finding]:
         Each names the VMs that differ from most. What is wrong within one VM, `diagnose`
         finds. A value that is unknown on a VM is left out of the comparison.
     """
-    return _worst_first(_findings(ACROSS, snapshots))
+    return worst_first(_findings(ACROSS, snapshots))
 
 
 def rule_count(rules: Iterable[Rule[T]]) -> int:
@@ -131,5 +131,6 @@ def _findings(rules: Iterable[Rule[T]], evidence: T) -> list[Finding]:
     return [finding for rule in rules for finding in rule(evidence)]
 
 
-def _worst_first(findings: Iterable[Finding]) -> list[Finding]:
+def worst_first(findings: Iterable[Finding]) -> list[Finding]:
+    """Return findings by severity; those of one severity keep their order."""
     return sorted(findings, key=lambda finding: SEVERITIES.index(finding.severity))
