@@ -1,4 +1,4 @@
-"""Preflight and doctor judge a VM's limits alike: one table of limits, run through both."""
+"""Preflight and doctor use the same rules for a VM's limits, and the same findings."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 
 @dataclass
 class Vm:
-    """An agent that has reported: preflight reads nothing else of one that is alone."""
+    """An agent that has reported; of a single VM preflight reads nothing else."""
 
     name: str
     facts: dict
@@ -99,7 +99,7 @@ def test_a_survey_shows_a_limit_once(vm):
 
 
 def test_what_is_good_to_know_is_no_fault(vm):
-    """A survey in which only that was found says that all is well."""
+    """A survey with nothing worse says that nothing is wrong."""
     snapshot = vm(open_files=1024, gpus=1)
     found = checked(snapshot)
     assert [one.severity for one in found.problems] == ["info"]
@@ -129,7 +129,7 @@ def test_rdma_is_what_nccl_uses(vm):
 
 
 def test_settings_of_the_host_file_count(vm):
-    """What ranks are started with is what is judged, not only what the machine has."""
+    """The environment of the ranks is checked, not only that of the machine."""
     (host,) = parse_hosts([{"name": "vm1", "environment": {"NCCL_PROTO": "LL"}}])
     agent = Vm("vm1", {"snapshot": vm().to_plain()}, host)
     assert preflight.snapshot_of(agent).host.nccl_settings["NCCL_PROTO"] == "LL"
