@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 from dataclasses import replace
 
 import fake_machine
@@ -10,9 +12,11 @@ from fake_machine import roce_gids
 from fake_nvml import DRIVER_NOT_LOADED, FakeNvml, h100, vgpu
 
 import workbench
+import workbench.doctor
 from workbench.cli import main
 from workbench.doctor import diagnose
-from workbench.doctor.rules import LIVE, RULES
+from workbench.doctor.rule import Rule
+from workbench.doctor.rules import ACROSS, LIMITS, LIVE, RULES
 from workbench.resources import UNLIMITED, Snapshot, Unknown, take_snapshot
 from workbench.resources.gpus.vgpu import decode_profile
 
@@ -97,6 +101,20 @@ def test_every_rule_is_named_after_its_check():
         for rule in rules:
             assert rule.name == rule.check.__name__
             assert rule.check.__module__.startswith("workbench.doctor.")
+
+
+def test_every_rule_is_run():
+    """A rule that is written and not listed in a table would never find anything."""
+    written = [
+        value
+        for module in pkgutil.iter_modules(workbench.doctor.__path__, "workbench.doctor.")
+        for value in vars(importlib.import_module(module.name)).values()
+        if isinstance(value, Rule)
+    ]
+    listed = (*RULES, *LIVE, *ACROSS)
+    assert len(written) >= len(RULES)
+    assert [rule.name for rule in written if rule not in listed] == []
+    assert set(LIMITS) < set(RULES)
 
 
 # The command line

@@ -120,5 +120,5 @@ def known(value: object) -> str | None:
 
 def count(number: int | str, singular: str) -> str:
     """Write ``"1 port"``, ``"2 ports"`` or ``"no ports"``."""
-    plural = "" if str(number) == "1" else "s"
-    return f"{number or 'no'} {singular}{plural}"
+    ending = "" if str(number) == "1" else "s"
+    return f"{number or 'no'} {singular}{ending}"

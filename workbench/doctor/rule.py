@@ -14,7 +14,7 @@ from workbench.resources import Gpu, Snapshot
 T = TypeVar("T")
 """What a rule reads: a `Snapshot`, a `Sample`, or the snapshots of several VMs by name."""
 
-Read = Callable[[Snapshot], "str | None"]
+Read = Callable[[Snapshot], str | None]
 """Returns a value of one VM in words; None if it is not known."""
 
 
