@@ -22,7 +22,7 @@ from topology_files import aws_p4d, azure_ndv4
 
 from workbench.cli import main
 from workbench.doctor import describe, diagnose
-from workbench.doctor.text import paragraphs
+from workbench.doctor.finding import paragraphs
 from workbench.resources import UNLIMITED, Snapshot
 
 

@@ -1,7 +1,9 @@
-"""Each rule, with a snapshot that is good and one that is not."""
+"""Each rule, with a good and a bad snapshot."""
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 from dataclasses import replace
 
 import fake_machine
@@ -10,15 +12,17 @@ from fake_machine import roce_gids
 from fake_nvml import DRIVER_NOT_LOADED, FakeNvml, h100, vgpu
 
 import workbench
+import workbench.doctor
 from workbench.cli import main
 from workbench.doctor import diagnose
-from workbench.doctor.rules import RULES
+from workbench.doctor.rule import Rule
+from workbench.doctor.rules import ACROSS, LIMITS, LIVE, RULES
 from workbench.resources import UNLIMITED, Snapshot, Unknown, take_snapshot
 from workbench.resources.gpus.vgpu import decode_profile
 
 
-def well(snapshot, **host):
-    """The same VM with limits as they should be, whatever this machine's are."""
+def with_good_limits(snapshot, **host):
+    """The same VM with good limits, whatever this machine's are."""
     values = {
         "shm_bytes": 8 << 30,
         "memlock_bytes": UNLIMITED,
@@ -30,7 +34,7 @@ def well(snapshot, **host):
 
 
 def snap(machine, nvml=None, **host):
-    return well(fake_machine.snap(machine, nvml or FakeNvml(h100())), **host)
+    return with_good_limits(fake_machine.snap(machine, nvml or FakeNvml(h100())), **host)
 
 
 def rules(snapshot):
@@ -49,8 +53,8 @@ def add_roce(machine, number=0, mtu=9000, **port):
     machine.add_rdma(f"mlx5_{number}", device=pci, **{**values, **port})
 
 
-def test_a_well_set_up_machine(machine):
-    """A VM with a whole GPU and two fast RDMA ports has nothing to be told."""
+def test_a_machine_that_is_set_up_right(machine):
+    """A VM with a whole GPU and two fast RDMA ports has no findings."""
     add_roce(machine, 0)
     add_roce(machine, 1)
     machine.add_rdma("mlx5_5", device=machine.add_pci("0000:1a:00.0"))
@@ -58,13 +62,13 @@ def test_a_well_set_up_machine(machine):
 
 
 def test_unknown_is_never_wrong(tmp_path):
-    """Where nothing can be read, nothing is taken for wrong."""
+    """If nothing can be read, no rule finds anything wrong."""
     nothing = tmp_path / "no"
     snapshot = take_snapshot(sysfs=nothing, procfs=nothing, devfs=nothing, nvml=FakeNvml())
     unread = dict.fromkeys(
         ("shm_bytes", "memlock_bytes", "open_files", "usable_numa_nodes"), Unknown("x")
     )
-    empty = well(snapshot, **unread)
+    empty = with_good_limits(snapshot, **unread)
     assert diagnose(empty) == []
 
 
@@ -75,7 +79,7 @@ def test_any_real_machine_can_be_diagnosed():
 
 
 def test_findings_survive_the_file(machine):
-    """A snapshot that was sent is diagnosed as the VM itself."""
+    """A snapshot from a file gives the findings of the VM itself."""
     add_roce(machine, mtu=1500, state="1: DOWN")
     snapshot = snap(machine, FakeNvml(vgpu(), vgpu()), memlock_bytes=65536)
     loaded = Snapshot.from_json(snapshot.to_json())
@@ -84,24 +88,40 @@ def test_findings_survive_the_file(machine):
 
 
 def test_worst_first(machine):
-    """Errors come before warnings, and those before what is good to know."""
+    """Errors come before warnings, and warnings before what is good to know."""
     add_roce(machine, mtu=1500, state="1: DOWN")
     found = diagnose(snap(machine, FakeNvml(vgpu())))
     assert [finding.severity for finding in found] == ["error", "warning", "info"]
 
 
-def test_every_rule_is_named_after_its_function(machine):
-    """A finding names its rule, so that the rule's file can be found."""
-    assert len({rule.__name__ for rule in RULES}) == len(RULES)
-    for rule in RULES:
-        assert rule.__module__ == f"workbench.doctor.rules.{rule.__name__}"
+def test_every_rule_is_named_after_its_check():
+    """A finding contains the name of its rule, by which the check can be found."""
+    for rules in (RULES, LIVE):
+        assert len({rule.name for rule in rules}) == len(rules)
+        for rule in rules:
+            assert rule.name == rule.check.__name__
+            assert rule.check.__module__.startswith("workbench.doctor.")
+
+
+def test_every_rule_is_run():
+    """A rule that is written and not listed in a table would never find anything."""
+    written = [
+        value
+        for module in pkgutil.iter_modules(workbench.doctor.__path__, "workbench.doctor.")
+        for value in vars(importlib.import_module(module.name)).values()
+        if isinstance(value, Rule)
+    ]
+    listed = (*RULES, *LIVE, *ACROSS)
+    assert len(written) >= len(RULES)
+    assert [rule.name for rule in written if rule not in listed] == []
+    assert set(LIMITS) < set(RULES)
 
 
 # The command line
 
 
 def test_command_line_reads_a_file(machine, tmp_path, capsys):
-    """`workbench doctor --file` diagnoses the VM of the file; its status tells of errors."""
+    """`workbench doctor --file` diagnoses the VM of the file; exit status 1 means an error."""
     add_roce(machine, mtu=1500)
     good, bad = tmp_path / "good.json", tmp_path / "bad.json"
     good.write_text(snap(machine).to_json())
@@ -114,8 +134,8 @@ def test_command_line_reads_a_file(machine, tmp_path, capsys):
     assert "ERROR  this VM\n  evidence  the shared memory" in capsys.readouterr().out
 
 
-def test_command_line_with_nothing_to_say(machine, tmp_path, capsys):
-    """Where nothing is wrong it says so, and how many rules looked."""
+def test_command_line_without_findings(machine, tmp_path, capsys):
+    """If nothing is wrong it says so, and how many rules were checked."""
     file = tmp_path / "vm.json"
     file.write_text(snap(machine).to_json())
     assert main(["doctor", "--file", str(file)]) == 0
@@ -126,7 +146,7 @@ def test_command_line_with_nothing_to_say(machine, tmp_path, capsys):
 
 
 def test_probe_failed(machine):
-    """A driver that does not answer is named with its reason; an absent one is not."""
+    """A driver that does not answer is reported with its reason; an absent one is not."""
     finding = only(snap(machine, FakeNvml(init_error=18)))
     assert (finding.rule, finding.subject) == ("probe_failed", "the GPUs")
     assert "differ in version" in finding.evidence
@@ -147,7 +167,7 @@ def test_gpu_without_driver(machine):
 
 
 def test_nvidia_device_that_is_no_gpu(machine):
-    """An NVSwitch or an audio function is no GPU that misses its driver."""
+    """An NVSwitch or an audio function is not a GPU without its driver."""
     machine.add_pci("0000:02:00.1", vendor="0x10de", pci_class="0x040300")
     machine.add_pci("0000:05:00.0", vendor="0x10de", pci_class="0x068000")
     assert rules(snap(machine, FakeNvml(init_error=DRIVER_NOT_LOADED))) == []
@@ -174,7 +194,7 @@ def test_vgpus_without_p2p(machine, name, evidence):
 
 
 def test_single_fractional_vgpu(machine):
-    """One alone is only good to know."""
+    """A single one is only good to know."""
     assert only(snap(machine, FakeNvml(vgpu()))).severity == "info"
 
 
@@ -185,7 +205,7 @@ def test_whole_vgpus(machine, name):
 
 
 def test_vgpu_of_an_unknown_board(machine):
-    """Of a board that is not in the list nothing is claimed."""
+    """A board that is not in the list gives no finding."""
     assert rules(snap(machine, FakeNvml(vgpu("NVIDIA Z900-10C"), vgpu("NVIDIA Z900-10C")))) == []
 
 
@@ -214,7 +234,7 @@ def test_port_down(machine):
     assert "ip link set dev ens0 up" in finding.cure
 
 
-def test_port_waits_for_the_subnet_manager(machine):
+def test_port_without_subnet_manager(machine):
     """An InfiniBand port in INIT has a link but no subnet manager: another cure."""
     machine.add_rdma("mlx5_0", device=machine.add_pci("0000:1a:00.0"), state="2: INIT")
     assert "subnet manager" in only(snap(machine)).cure
@@ -223,7 +243,7 @@ def test_port_waits_for_the_subnet_manager(machine):
 # rdma_port_slow
 
 
-def test_port_slower_than_its_twin(machine):
+def test_port_slower_than_an_equal_one(machine):
     """Of two ports of one model the slower one is named, with both rates."""
     add_roce(machine, 0)
     add_roce(machine, 1, rate="100 Gb/sec (4X EDR)")
@@ -234,7 +254,7 @@ def test_port_slower_than_its_twin(machine):
 
 
 def test_ports_of_other_models_may_differ(machine):
-    """A 200 Gb/s storage adapter beside 400 Gb/s ports is no fault."""
+    """A 200 Gb/s storage adapter next to 400 Gb/s ports is no fault."""
     add_roce(machine, 0)
     add_roce(machine, 1, hca_type="MT41692", rate="200 Gb/sec (2X NDR)")
     assert rules(snap(machine)) == []
@@ -244,7 +264,7 @@ def test_ports_of_other_models_may_differ(machine):
 
 
 def test_roce_with_the_default_mtu(machine):
-    """An MTU of 1500 on RoCE is a warning with the command."""
+    """An MTU of 1500 on RoCE is a warning with the command that raises it."""
     add_roce(machine, mtu=1500)
     finding = only(snap(machine))
     assert (finding.rule, finding.subject) == ("roce_mtu", "ens0")
@@ -252,7 +272,7 @@ def test_roce_with_the_default_mtu(machine):
 
 
 def test_mtu_elsewhere(machine):
-    """A plain NIC with 1500 is as it should be."""
+    """A plain NIC with 1500 is no fault."""
     machine.add_interface("eth0", device=machine.add_pci("0000:00:03.0"), mtu=1500)
     assert rules(snap(machine)) == []
 
@@ -261,7 +281,7 @@ def test_mtu_elsewhere(machine):
 
 
 def test_memlock_with_rdma(machine):
-    """A limit on locked memory is an error where there is RDMA, and none where there is not."""
+    """A limit on locked memory is an error with RDMA, and no finding without."""
     assert rules(snap(machine, memlock_bytes=8 << 20)) == []
     add_roce(machine)
     finding = only(snap(machine, memlock_bytes=8 << 20))

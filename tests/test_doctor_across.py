@@ -1,4 +1,4 @@
-"""Rules over several VMs: each with VMs that are alike and one that is not."""
+"""Rules over several VMs: each with equal VMs and one that differs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from topology_files import GPU, INFINIBAND, cpu, pci, switch, system
 
 import workbench
 from workbench.doctor import diagnose_all
-from workbench.doctor.across import ACROSS
+from workbench.doctor.rules import ACROSS, LIVE, RULES, rule_count
 from workbench.resources import NcclSettings, Snapshot, Unknown
 
 
@@ -41,7 +41,7 @@ def vms(*snapshots):
 
 
 def only(*snapshots):
-    """The one finding about VMs; it is the same of snapshots that were sent."""
+    """The one finding about VMs; it is the same for snapshots from files."""
     (finding,) = diagnose_all(vms(*snapshots))
     sent = vms(*(Snapshot.from_json(one.to_json()) for one in snapshots))
     assert diagnose_all(sent) == [finding]
@@ -62,7 +62,7 @@ def roce(**port):
 
 
 @pytest.mark.parametrize("build", [hgx_a100, hgx_h100, lambda: a100_guest("A100-40C", 40, 2)])
-def test_vms_that_are_alike(snap, build):
+def test_equal_vms(snap, build):
     """Nothing is found in equal VMs, in one, and in none."""
     assert diagnose_all(vms(*(snap(build(), roce()) for _ in range(3)))) == []
     assert diagnose_all(vms(snap(build(), roce()))) == []
@@ -70,14 +70,14 @@ def test_vms_that_are_alike(snap, build):
 
 
 def test_it_is_public():
-    """It stands beside `diagnose`, and every rule has a file of its name."""
+    """It is public as `diagnose` is, and its rules have names of their own."""
     assert workbench.diagnose_all is diagnose_all
-    for rule in ACROSS:
-        assert rule.__module__ == f"workbench.doctor.across.{rule.__name__}"
+    assert rule_count(ACROSS) == 12
+    assert not {rule.name for rule in ACROSS} & {rule.name for rule in (*RULES, *LIVE)}
 
 
 def test_unknown_is_no_difference(snap):
-    """A VM of which nothing is known is not held against the others."""
+    """A VM of which nothing is known does not differ from the others."""
     nothing = snap()
     unread = {name: Unknown("x") for name in nothing.host.__dataclass_fields__}
     nothing = replace(nothing, host=replace(nothing.host, **unread), pcie=Unknown("x"))
@@ -85,7 +85,7 @@ def test_unknown_is_no_difference(snap):
 
 
 def test_most_and_none(snap):
-    """The one that differs from most is named; where no value has most, all are."""
+    """The VM that differs from most is named; if no value has a majority, all are."""
     few, many = (lambda: snap(cpus=4)), (lambda: snap(cpus=16))
     finding = only(many(), few(), many(), many())
     assert finding.subject == "vm2"
@@ -105,7 +105,7 @@ def test_many_that_differ(snap):
 
 
 def test_the_same_gpu(snap):
-    """One VM by two names, or two containers with one GPU, is an error."""
+    """One VM under two names, or two containers with one GPU, is an error."""
     one = snap()
     finding = only(one, snap(), one)
     assert (finding.rule, finding.severity, finding.subject) == (
@@ -132,7 +132,7 @@ def test_number_of_gpus(snap):
 
 
 def test_form_of_gpus(snap):
-    """Another model or another vGPU profile is named."""
+    """Another model or another vGPU profile is reported."""
     finding = only(*(snap(a100_guest(f"A100-{gb}C", gb)) for gb in (40, 40, 20)))
     assert (finding.rule, finding.subject) == ("gpus_unlike", "vm3")
     assert "A100-20C" in finding.evidence
@@ -143,7 +143,7 @@ def test_form_of_gpus(snap):
 
 
 def test_drivers(snap):
-    """Another driver is named with the CUDA that it serves."""
+    """Another driver is reported with its CUDA version."""
     finding = only(snap(), snap(), snap(FakeNvml(h100(), driver="535.104.05", cuda=12_020)))
     assert (finding.rule, finding.subject) == ("drivers_unlike", "vm3")
     assert "NVIDIA driver 535.104.05 (CUDA 12.2)" in finding.evidence
@@ -153,7 +153,7 @@ def test_drivers(snap):
 
 
 def test_licence_on_one(snap):
-    """The VMs without a licence are the subject, even where they are most."""
+    """The VMs without a licence are the subject, even if they are the majority."""
     finding = only(*(snap(a100_guest("A100-40C", 40, licensed=n == 1)) for n in range(3)))
     assert (finding.rule, finding.subject) == ("licences_unlike", "vm1, vm3")
 
@@ -173,7 +173,7 @@ def test_nvlinks(snap):
 
 
 def test_peers_of_vgpus(snap):
-    """VGPUs of one VM that may not use NVLink, though those of the others do."""
+    """Only the vGPUs of one VM may not use NVLink."""
     finding = only(*(snap(a100_guest("A100-40C", 40, 2, p2p=p2p)) for p2p in (0, 0, 5)))
     assert finding.rule == "nvlinks_unlike"
     assert "vm3 has NVLink between no pairs of GPUs" in finding.evidence
@@ -221,20 +221,20 @@ def far(machine):
 
 
 def test_gpudirect(snap):
-    """A VM whose GPU has no near port, where the others' have."""
+    """Only one VM's GPU has no near port."""
     finding = only(snap(build=near), snap(build=near), snap(build=far))
     assert (finding.rule, finding.subject) == ("gpudirect_unlike", "vm3")
     assert "GPUDirect RDMA for 0 of 1 GPUs; the other 2 have" in finding.evidence
 
 
 def test_topology_file_on_one(snap, tmp_path):
-    """A file that one VM has and the others lack, or that is another one."""
+    """A file that only one VM has, or that differs."""
     text = system(cpu(0, switch(1, pci(A, GPU), pci(N, INFINIBAND))))
     file, other = tmp_path / "file.xml", tmp_path / "other.xml"
     file.write_text(text)
     other.write_text(text.replace(f'"{N}"', f'"{N}"').replace(pci(N, INFINIBAND), ""))
-    told = {"NCCL_TOPO_FILE": str(file)}
-    finding = only(snap(build=near, nccl=told), snap(build=near), snap(build=near))
+    with_file = {"NCCL_TOPO_FILE": str(file)}
+    finding = only(snap(build=near, nccl=with_file), snap(build=near), snap(build=near))
     assert (finding.rule, finding.subject) == ("topology_files_unlike", "vm1")
     assert "a topology file of 1 GPUs and 1 NICs; the other 2 have no topology file" in (
         finding.evidence
@@ -243,7 +243,7 @@ def test_topology_file_on_one(snap, tmp_path):
         one.rule
         for one in diagnose_all(
             vms(
-                *(snap(build=near, nccl=told) for _ in range(2)),
+                *(snap(build=near, nccl=with_file) for _ in range(2)),
                 snap(build=near, nccl={"NCCL_TOPO_FILE": str(other)}),
             )
         )
@@ -255,7 +255,7 @@ def test_topology_file_on_one(snap, tmp_path):
 
 
 def test_settings(snap):
-    """A setting on one VM only is named; what rightly differs is not."""
+    """A setting on one VM only is reported; settings that may differ are not."""
     finding = only(snap(nccl={"NCCL_PROTO": "LL"}), snap(), snap())
     assert (finding.rule, finding.subject) == ("nccl_settings_unlike", "vm1")
     assert "vm1 has NCCL_PROTO=LL; the other 2 have no NCCL_PROTO" in finding.evidence
@@ -283,5 +283,5 @@ def test_machines(snap, values, evidence):
 
 
 def test_memory_that_is_nearly_the_same(snap):
-    """Some MB that a kernel keeps for itself are no difference."""
+    """Some MB that a kernel reserves are no difference."""
     assert diagnose_all(vms(snap(), snap(memory_bytes=(64_000_000 << 10)))) == []

@@ -41,13 +41,13 @@ def changed(nvml, index=0, **changes):
 
 
 @pytest.mark.parametrize("build", [hgx_a100, hgx_h100])
-def test_boards_that_are_well(machine, build):
-    """Eight idle GPUs of an HGX board have nothing to be told."""
+def test_good_boards(machine, build):
+    """Eight idle GPUs of an HGX board have no findings."""
     assert diagnose(seen(machine, build())) == []
 
 
-def test_guest_that_is_well(machine):
-    """Two whole vGPUs with a licence, and peer-to-peer, have nothing to be told."""
+def test_good_guest(machine):
+    """Two whole vGPUs with a licence, and peer-to-peer, have no findings."""
     assert diagnose(seen(machine, a100_guest("A100-40C", 40, 2))) == []
 
 
@@ -58,7 +58,7 @@ def test_guest_that_is_well(machine):
     "why", ["did not answer within 0.5 s", "has not come back from an earlier call"]
 )
 def test_driver_that_answers_in_part(machine, why):
-    """A call that hangs is told of, though the GPUs are listed."""
+    """A call that hangs is reported, though the GPUs are listed."""
     snapshot = seen(machine, hgx_h100())
     gpus = tuple(replace(gpu, nvlink=Unknown(f"NVML {why}")) for gpu in snapshot.gpus)
     (finding,) = diagnose(replace(snapshot, gpus=gpus))
@@ -67,7 +67,7 @@ def test_driver_that_answers_in_part(machine, why):
 
 
 def test_driver_that_does_not_answer_at_all(machine):
-    """It is told once."""
+    """It is reported once."""
     snapshot = snap(machine, FakeNvml(init_error=LIB_RM_VERSION_MISMATCH))
     silent = replace(snapshot, gpu_pairs=Unknown("NVML did not answer within 2 s"))
     assert [one.rule for one in diagnose(silent)] == ["probe_failed"]
@@ -83,8 +83,8 @@ def test_lost_gpu(machine):
     assert "Restart the VM" in finding.cure
 
 
-def test_gpu_that_waits_for_a_reset(machine):
-    """It is told from a lost one by its cure, also where only some calls are refused."""
+def test_gpu_that_needs_a_reset(machine):
+    """Its cure differs from that of a lost one, even if only some calls are refused."""
     nvml = hgx_h100()
     nvml.refused["nvmlDeviceGetMemoryInfo"] = 16
     (finding,) = found(machine, nvml, "gpu_lost")
@@ -96,7 +96,7 @@ def test_gpu_that_waits_for_a_reset(machine):
 
 
 def test_several_mig_devices(machine):
-    """Two MIG devices cannot train together by NCCL; one alone has nothing to be told."""
+    """Two MIG devices cannot train together by NCCL; a single one has no finding."""
     gpu = mig_a100()
     (finding,) = found(machine, FakeNvml(gpu), "mig_without_p2p")
     assert (finding.severity, finding.subject) == ("warning", "GPU 0")
@@ -107,8 +107,8 @@ def test_several_mig_devices(machine):
 # mig_without_devices
 
 
-def test_a_gpu_in_mig_mode_that_is_not_cut(machine):
-    """CUDA finds nothing on it; one that is cut, or not in MIG mode, is fine."""
+def test_a_gpu_in_mig_mode_without_devices(machine):
+    """CUDA finds nothing on it; one with devices, or not in MIG mode, is fine."""
     gpu = mig_a100()
     (finding,) = found(machine, FakeNvml(h100(), replace(gpu, mig=[])), "mig_without_devices")
     assert (finding.severity, finding.subject) == ("error", "GPU 1")
@@ -125,20 +125,20 @@ def test_mig_devices_are_counted_as_such(machine):
 
 
 def test_gpus_that_could_not_be_counted(machine):
-    """Where the driver fails they are unknown, not none."""
+    """If the driver fails they are unknown, not none."""
     snapshot = seen(machine, FakeNvml(init_error=LIB_RM_VERSION_MISMATCH))
     assert "(GPUs unknown, no NICs)" in describe(snapshot, diagnose(snapshot))
 
 
 def test_mig_devices_are_one_gpu(machine):
-    """What is wrong with a GPU that MIG cut up is said once."""
+    """A finding about a GPU with several MIG devices is reported once."""
     gpu = replace(mig_a100(), persistence=0)
     (finding,) = found(machine, FakeNvml(gpu), "persistence_mode_off")
     assert finding.subject == "GPU 0"
 
 
 def test_the_same_of_many_gpus_is_one_finding(machine):
-    """Seven GPUs of eight are named by their range."""
+    """Seven GPUs of eight are named by their ranges."""
     nvml = hgx_h100()
     for index in (0, 1, 2, 3, 5, 6, 7):
         changed(nvml, index, persistence=0)
@@ -170,7 +170,7 @@ def test_link_down(machine):
 
 
 def test_cards_without_bridges(machine):
-    """Links that are down on every GPU wait for a bridge: no fault."""
+    """Links that are down on every GPU are for a bridge: no fault."""
     links = tuple(Link(up=False) for _ in range(12))
     nvml = hgx_a100()
     for index in range(8):
@@ -196,7 +196,7 @@ def test_fewer_links_than_the_model_has(machine):
 
 
 def test_bridged_pairs(machine):
-    """Four cards with bridges in pairs: good to know, with the pairs; one pair alone is well."""
+    """Four cards with bridges in pairs: good to know, with the pairs; one pair is no finding."""
     (finding,) = diagnose(seen(machine, bridged_a100()))
     assert (finding.rule, finding.severity) == ("bridged_pairs", "info")
     assert "the pairs 0-1, 2-3" in finding.evidence
@@ -223,7 +223,7 @@ def test_fabric_not_ready(machine, fabric, evidence):
 
 
 def test_uncorrected_errors(machine):
-    """Uncorrected errors and a remapping that waits are one warning with the number."""
+    """Uncorrected errors and a pending remapping are one warning with the number."""
     nvml = changed(hgx_h100(), 1, uncorrected=(3, 3), remapped=(0, 1, 1, 0))
     (finding,) = found(machine, nvml, "ecc_errors")
     assert (finding.subject, finding.severity) == ("GPU 1", "warning")
@@ -240,7 +240,7 @@ def test_remapping_failed(machine):
 
 
 def test_errors_of_the_past(machine):
-    """Errors of a GPU's life, whose rows were remapped, are over."""
+    """Earlier errors, whose rows were remapped, are no finding."""
     nvml = changed(hgx_h100(), 1, uncorrected=(0, 9), remapped=(2, 3, 0, 0))
     assert diagnose(seen(machine, nvml)) == []
 
@@ -265,7 +265,7 @@ def test_throttled(machine, held, severity, evidence):
 
 @pytest.mark.parametrize("held", [0, IDLE, 0x2, None])
 def test_not_throttled(machine, held):
-    """An idle GPU, one with clocks that somebody chose, and one that tells nothing are well."""
+    """Idle GPUs, and GPUs with chosen or unknown clocks, have no finding."""
     assert found(machine, changed(hgx_h100(), 0, held=held), "throttled") == []
 
 
@@ -291,7 +291,7 @@ def test_generation_at_rest_and_at_work(machine):
 
 
 def test_persistence_mode_off(machine):
-    """A driver that lets go of an unused GPU is good to know."""
+    """A driver that discards the state of an unused GPU is good to know."""
     (finding,) = diagnose(seen(machine, FakeNvml(h100(**{**H100_STATE, "persistence": 0}))))
     assert (finding.rule, finding.severity) == ("persistence_mode_off", "info")
 
@@ -315,7 +315,7 @@ def test_compute_mode(machine, mode, severity, evidence):
 
 
 def test_vgpus_with_unified_memory(machine):
-    """Whole A100 vGPUs with PIX and no peer-to-peer look as with unified memory."""
+    """Whole A100 vGPUs with PIX and no peer-to-peer suggest unified memory."""
     nvml = a100_guest("A100-40C", 40, 2, p2p=NOT_SUPPORTED)
     (finding,) = diagnose(seen(machine, nvml))
     assert (finding.rule, finding.subject) == ("unified_memory_on", "GPUs 0-1")
@@ -325,7 +325,7 @@ def test_vgpus_with_unified_memory(machine):
 
 
 def test_vgpus_without_peer_to_peer(machine):
-    """Whole vGPUs of a board that unified memory does not harm are told of device groups."""
+    """On boards that keep NVLink with unified memory, the cure names device groups."""
     nvml = a100_guest("H100XM-80C", 80, 2, p2p=NOT_SUPPORTED)
     (finding,) = found(machine, nvml, "p2p_refused")
     assert finding.subject == "GPUs 0-1"
@@ -335,7 +335,7 @@ def test_vgpus_without_peer_to_peer(machine):
 
 
 def test_fractional_vgpus_may_not(machine):
-    """Where the profile rules it out, that rule speaks and this one does not."""
+    """If the profile rules it out, only the rule about profiles reports it."""
     nvml = a100_guest("A100-20C", 20, 2, p2p=NOT_SUPPORTED)
     assert [one.rule for one in diagnose(seen(machine, nvml))] == ["vgpu_without_p2p"]
 

@@ -26,7 +26,7 @@ def no_gpu():
 
 
 def snap(machine, nvml=None, nccl=None, **host):
-    """A VM whose limits are as they should be, whatever this machine's are."""
+    """A VM with good limits, whatever this machine's are."""
     settings = NcclSettings(nccl or {}, machine.sysfs.parent)
     snapshot = fake_machine.snap(machine, nvml or two_gpus(), nccl=settings)
     values = {"shm_bytes": 8 << 30, "memlock_bytes": UNLIMITED, "open_files": 65536, **host}
@@ -38,7 +38,7 @@ def found(snapshot, rule):
 
 
 def only(snapshot):
-    """The one finding that there is; it says the same of a snapshot that was sent."""
+    """The only finding; it is the same for a snapshot from a file."""
     (finding,) = diagnose(snapshot)
     assert diagnose(Snapshot.from_json(snapshot.to_json())) == [finding]
     return finding
@@ -62,7 +62,7 @@ def test_nothing_is_wrong_with_a_good_machine(machine):
 
 
 def test_nothing_known_nothing_wrong(tmp_path):
-    """Where all is unknown, no rule finds anything."""
+    """If everything is unknown, no rule finds anything."""
     no = tmp_path / "no"
     snapshot = take_snapshot(
         sysfs=no, procfs=no, devfs=no, nvml=no_gpu(), nccl=NcclSettings({}, no)
@@ -76,7 +76,7 @@ def test_nothing_known_nothing_wrong(tmp_path):
 
 @pytest.mark.parametrize(("limit", "severity"), [(1024, "info"), (256, "warning")])
 def test_few_open_files(machine, limit, severity):
-    """The usual limit is good to know beside GPUs, a lower one is a warning."""
+    """With GPUs the usual limit is good to know, a lower one is a warning."""
     finding = only(snap(machine, open_files=limit))
     assert (finding.rule, finding.severity) == ("open_files_limit", severity)
     assert f"{limit} files" in finding.evidence
@@ -90,7 +90,7 @@ def test_enough_open_files(machine, limit):
 
 
 def test_usual_open_files_without_gpus(machine):
-    """What every login gets is not held against a VM that has no GPU."""
+    """The limit that every login gets is no finding on a VM without GPUs."""
     assert diagnose(snap(machine, no_gpu(), open_files=1024)) == []
 
 
@@ -98,7 +98,7 @@ def test_usual_open_files_without_gpus(machine):
 
 
 def test_memory_limit(machine):
-    """A limit of a cgroup below half of the memory is told with both numbers."""
+    """A cgroup limit below half of the memory is reported with both numbers."""
     machine.write(machine.sysfs / "fs/cgroup/memory.max", str(8 << 30))
     finding = only(snap(machine))
     assert (finding.rule, finding.severity) == ("memory_limit", "info")
@@ -151,14 +151,14 @@ def test_container_without_rdma_devices(machine):
 
 
 def test_vm_without_uverbs(machine):
-    """On a VM itself the kernel's module is what misses."""
+    """On a VM itself the kernel module is missing."""
     add_roce(machine)
     assert "modprobe ib_uverbs" in only(snap(machine, rdma_device_nodes=())).cure
     assert diagnose(snap(machine, rdma_device_nodes=Unknown("needs root"))) == []
 
 
 def test_no_rdma_no_device_nodes(machine):
-    """Without RDMA nothing misses in /dev/infiniband."""
+    """Without RDMA nothing is missing in /dev/infiniband."""
     assert diagnose(snap(machine)) == []
 
 
@@ -182,7 +182,7 @@ def test_roce_without_v2(machine, gids, evidence, cure):
 
 
 def test_ethernet_rdma_that_may_be_iwarp(machine):
-    """Of a driver that may speak iWARP, whose ports have no RoCE v2, nothing is claimed."""
+    """A driver that may use iWARP, whose ports have no RoCE v2, gives no finding."""
     pci = machine.add_pci("0000:3b:00.0", driver="irdma")
     machine.add_rdma("irdma0", device=pci, link_layer="Ethernet", gids=V1_ONLY)
     assert found(snap(machine), "roce_without_v2_gid") == []
@@ -274,8 +274,8 @@ def test_tcp_where_there_is_no_rdma(machine):
         ("NCCL_SHM_DISABLE", "1", "nccl_shm_disabled"),
     ],
 )
-def test_ways_between_gpus_switched_off(machine, name, value, rule):
-    """What keeps several GPUs from their short ways is a warning, and for one GPU nothing."""
+def test_paths_between_gpus_switched_off(machine, name, value, rule):
+    """Direct paths switched off are a warning with several GPUs, and no finding with one."""
     finding = only(snap(machine, nccl={name: value}))
     assert (finding.rule, finding.severity) == (rule, "warning")
     assert f"{name}={value} is set, with 2 GPUs" in finding.evidence
@@ -294,7 +294,7 @@ def test_settings_that_nccl_takes_for_off(machine, value):
 
 
 def test_gpu_on_other_node(machine):
-    """A GPU whose node has none of the CPUs that may be used is named with its node."""
+    """A GPU on a node without usable CPUs is reported with its node."""
     add_gpu(machine, GPUS[0], numa=0)
     add_gpu(machine, GPUS[1], numa=1)
     finding = only(snap(machine, usable_numa_nodes=(0,)))
@@ -309,7 +309,7 @@ def test_gpu_on_other_node(machine):
 
 
 def test_no_numa_in_a_vm(machine):
-    """A hypervisor that gives several GPUs no node is good to know of."""
+    """Several GPUs without a NUMA node are good to know."""
     for address in GPUS:
         add_gpu(machine, address, numa=-1)
     machine.set_dmi("QEMU", "Standard PC (Q35 + ICH9, 2009)")
@@ -320,14 +320,14 @@ def test_no_numa_in_a_vm(machine):
 
 
 def test_no_numa_elsewhere(machine):
-    """One GPU, an unknown hypervisor, or a topology file that tells: no finding."""
+    """One GPU, an unknown hypervisor, or a topology file: no finding."""
     for address in GPUS:
         add_gpu(machine, address, numa=-1)
     rule = "numa_unknown_in_vm"
     assert found(snap(machine), rule) == []  # no hypervisor is known
     machine.set_dmi("QEMU", "Standard PC (Q35 + ICH9, 2009)")
     assert found(snap(machine, FakeNvml(h100())), rule) == []
-    told = snap(machine)
-    assert "NCCL_TOPO_FILE is not set" in found(told, rule)[0].evidence
-    told = replace(told, pcie=replace(told.pcie, topology_file="/etc/vm.xml"))
-    assert found(told, rule) == []
+    snapshot = snap(machine)
+    assert "NCCL_TOPO_FILE is not set" in found(snapshot, rule)[0].evidence
+    snapshot = replace(snapshot, pcie=replace(snapshot.pcie, topology_file="/etc/vm.xml"))
+    assert found(snapshot, rule) == []

@@ -1,4 +1,4 @@
-"""Rules over what is used now, each with a good and a bad sample."""
+"""Rules over current use, each with a good and a bad sample."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ def process(kind, **values):
 @pytest.fixture
 def vm(machine):
     snapshot = snap(machine, FakeNvml(h100()))
-    well = {"shm_bytes": 8 << 30, "memlock_bytes": UNLIMITED, "open_files": 65536}
-    return replace(snapshot, host=replace(snapshot.host, **well))
+    good = {"shm_bytes": 8 << 30, "memlock_bytes": UNLIMITED, "open_files": 65536}
+    return replace(snapshot, host=replace(snapshot.host, **good))
 
 
 def test_nothing_is_idle(vm):
-    """A GPU that is busy, just paused, or of which it is not known is well."""
+    """A GPU that is busy, paused for a moment, or not known to be idle is no finding."""
     for idle_s in (0.0, 200.0, NOT_READ):
         assert diagnose(vm, sample(idle_s)) == []
     assert diagnose(vm) == []
@@ -64,14 +64,14 @@ def test_nothing_is_idle(vm):
     [(420.0, "info", "7 min"), (2_820.0, "warning", "47 min"), (11_000.0, "warning", "3 h 3 min")],
 )
 def test_idle_and_taken(vm, idle_s, severity, duration):
-    """How long a GPU is idle while somebody holds it decides how bad that is."""
+    """How long a GPU is idle with memory allocated decides the severity."""
     (finding,) = diagnose(vm, sample(idle_s))
     assert (finding.rule, finding.severity, finding.subject) == ("gpu_idle", severity, "GPU 0")
     assert f"idle for {duration}" in finding.evidence
 
 
 @pytest.mark.parametrize(
-    ("holder", "who", "cure"),
+    ("user", "who", "cure"),
     [
         (process("kernel", notebook="train.ipynb"), "the kernel of train.ipynb", "empty_cache"),
         (process("kernel"), "a Jupyter kernel", "Shut the kernel down"),
@@ -79,15 +79,15 @@ def test_idle_and_taken(vm, idle_s, severity, duration):
         (process("other"), "python3 (pid 4711, 6 GiB)", "`kill 4711`"),
     ],
 )
-def test_who_holds_it(vm, holder, who, cure):
+def test_who_uses_it(vm, user, who, cure):
     """The process is named as its owner knows it, with the cure that fits."""
-    (finding,) = diagnose(vm, sample(3_600.0, (holder,)))
+    (finding,) = diagnose(vm, sample(3_600.0, (user,)))
     assert who in finding.evidence
     assert cure in finding.cure
 
 
 def test_rdma_errors(vm):
-    """Counters that rise are named with their rate; single errors are nothing."""
+    """Rising counters are reported with their rate; single errors are not."""
     (finding,) = diagnose(vm, sample(out_of_sequence=42.0, packet_seq_err=0.1))
     assert (finding.rule, finding.subject) == ("rdma_errors", "mlx5_0")
     assert finding.evidence == "out_of_sequence 42/s"

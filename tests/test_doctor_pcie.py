@@ -78,7 +78,7 @@ def configure(machine, address, *entries):
 
 
 def test_flat_vm(flat):
-    """A flat VM has GPUs too far from their port and no file; both are said once for all."""
+    """A flat VM has GPUs too far from their port and no file; both are reported once for all."""
     snapshot = taken(flat)
     (far,) = found(snapshot, "gpu_nic_too_far")
     assert (far.subject, far.severity) == ("GPUs 0-1", "warning")
@@ -166,7 +166,7 @@ def test_dma_buf(switched):
 
 
 def test_gpu_memory_that_is_not_wanted(flat):
-    """Where GPU and port are too far apart, that rule speaks and this one does not."""
+    """If GPU and port are too far apart, only the rule about distances reports it."""
     assert found(taken(driver(flat, CLOSED)), "peer_memory_missing") == []
     assert len(found(taken(flat, TRUE), "peer_memory_missing")) == 1
 
@@ -175,7 +175,7 @@ def test_gpu_memory_that_is_not_wanted(flat):
 
 
 def test_file_that_is_not_there(flat):
-    """A setting that names no file is a warning, and no missing file besides."""
+    """A setting that names no file is one warning, not also a missing file."""
     snapshot = taken(flat, NCCL_TOPO_FILE="/no/such.xml")
     (finding,) = found(snapshot, "topology_file_unreadable")
     assert finding.severity == "warning"
@@ -203,7 +203,7 @@ def test_broken_file(flat):
     ],
 )
 def test_file_that_nccl_stops_at(flat, text, evidence):
-    """What other parsers take and NCCL's does not is an error: no rank would start."""
+    """A file that only NCCL's parser rejects is an error: no rank would start."""
     snapshot = taken(flat, text)
     (finding,) = found(snapshot, "topology_file_refused")
     assert finding.severity == "error"
@@ -214,13 +214,13 @@ def test_file_that_nccl_stops_at(flat, text, evidence):
 
 
 def test_file_that_nccl_takes(flat):
-    """Comments may hold anything, values any blank."""
+    """Comments may contain anything, values any blank."""
     text = "<!-- <?xml?>\t\n<a\n> -->\n" + TRUE.replace("x86_64", "x86\t64")
     assert found(taken(flat, text), "topology_file_refused") == []
 
 
 def test_a_file_of_another_machine_is_judged(tmp_path):
-    """A file that was sent is judged without the machine that it is for."""
+    """A file is checked without the machine that it is for."""
     file = tmp_path / "topology.xml"
     file.write_text(f'<?xml version="1.0"?>\n{TRUE}')
     (finding,) = diagnose(Snapshot.from_nccl_topology(file))
@@ -254,7 +254,7 @@ def test_file_that_flatters_a_host(machine):
 
 
 def test_acs_on_bare_metal(switched):
-    """Redirection on the way from GPU to port is a warning with the command for each bridge."""
+    """Redirection between GPU and port is a warning with the command for each bridge."""
     bare(switched)
     configure(switched, "0000:51:02.0", (ACS, 0x001D))
     (finding,) = diagnose_pcie(switched)
@@ -298,7 +298,7 @@ def test_ats_in_a_vm(switched):
 
 
 def test_ats_on_bare_metal(switched):
-    """Without a VM nobody asks for ATS."""
+    """Without a VM ATS is not needed."""
     configure(bare(switched), N, (ATS, 0))
     assert diagnose_pcie(switched) == []
 

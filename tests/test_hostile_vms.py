@@ -14,8 +14,9 @@ from hostile import RAW, controls, mutated_json
 from large_snapshots import HGX
 
 from workbench.cluster import Cluster
-from workbench.cluster.preflight import Preflight, Problem
+from workbench.cluster.preflight import Preflight
 from workbench.cluster.survey import Survey
+from workbench.doctor import Finding
 from workbench.errors import (
     CellError,
     ClusterError,
@@ -69,7 +70,8 @@ def test_answers_of_a_vm_as_text():
     found = Survey(
         Preflight(
             [{"VM": ESCAPES, "driver": ESCAPES}],
-            [Problem(ESCAPES, True, ESCAPES, ESCAPES, "error")],
+            [Finding("x", "error", *[ESCAPES] * 5)],
+            [],
         ),
         {"vm1": Snapshot.from_plain(snapshot)},
     )

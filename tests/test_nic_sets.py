@@ -1,4 +1,4 @@
-"""The sets of RDMA ports that NCCL uses on several VMs, held against each other."""
+"""Differences between the RDMA ports that NCCL uses on several VMs."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_a_slow_port_in_another_place(vm):
 
 
 def test_a_container_that_opens_fewer(vm):
-    """One node of two is there, and a setting hides that (NVIDIA/nccl#2428)."""
+    """One device node of two exists, and a setting hides that (NVIDIA/nccl#2428)."""
     both, one = vm("erdma_0", "erdma_1"), vm("erdma_0", "erdma_1", nodes=1)
     (finding,) = found(both, both, one)
     assert (finding.severity, finding.subject) == ("warning", "vm3")
@@ -109,14 +109,14 @@ def test_storage_ports_are_not_counted(vm):
     ],
 )
 def test_link_layers(vm, first, second, severity):
-    """As bad as what is lost by them: nothing, speed, or the connection."""
+    """The severity follows what is lost: nothing, speed, or the connection."""
     snapshots = vm("a", "b", **first), vm("a", "b", **second)
     layers = [one for one in found(*snapshots, rule="rdma_unlike") if "RDMA over" in one.evidence]
     assert [one.severity for one in layers] == [severity]
 
 
 def test_another_number_is_found_once(vm):
-    """By the rule for numbers, which says what may come of it."""
+    """Only the rule about numbers of ports reports it."""
     two, three = vm("mlx5_0", "mlx5_1"), vm("mlx5_0", "mlx5_1", "mlx5_2")
     assert found(two, three) == []
     (finding,) = found(two, three, rule="rdma_unlike")

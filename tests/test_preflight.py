@@ -1,4 +1,4 @@
-"""Preflight and doctor judge a VM's limits alike: one table of limits, run through both."""
+"""Preflight and doctor use the same rules for a VM's limits, and the same findings."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from fake_nvml import FakeNvml, h100, mig_a100
 from workbench.cluster import preflight
 from workbench.cluster.hosts import parse_hosts
 from workbench.cluster.network import Link
-from workbench.cluster.preflight import Preflight
+from workbench.cluster.preflight import Preflight, Vms
 from workbench.cluster.survey import Survey
 from workbench.doctor import diagnose, rules
 from workbench.widgets.survey import SurveyView
 
-NAMES = {rule.__name__ for rule in rules.LIMITS}
+NAMES = {rule.name for rule in rules.LIMITS}
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 
 
 @dataclass
 class Vm:
-    """An agent that has reported: preflight reads nothing else of one that is alone."""
+    """An agent that has reported; of a single VM preflight reads nothing else."""
 
     name: str
     facts: dict
@@ -40,7 +40,7 @@ class Vm:
 def checked(snapshot, slots=1, host=None):
     """What preflight says of one VM."""
     vm = Vm("vm1", {"snapshot": snapshot.to_plain(), "cores": [0]}, host)
-    return preflight.look([vm], [Link("ens192", "10.0.0.1", "")], [slots])
+    return preflight.check(Vms([vm], [Link("ens192", "10.0.0.1", "")], [slots]))
 
 
 @pytest.fixture
@@ -82,7 +82,9 @@ def test_one_verdict(vm, limit, value, rdma, gpus):
     ]
     found = checked(snapshot)
     assert [
-        (one.rule, one.severity, one.what, one.cure) for one in found.problems if one.rule in NAMES
+        (one.rule, one.severity, one.evidence, one.cure)
+        for one in found.problems
+        if one.rule in NAMES
     ] == doctors
     assert found.fatal == []
 
@@ -97,12 +99,12 @@ def test_a_survey_shows_a_limit_once(vm):
 
 
 def test_what_is_good_to_know_is_no_fault(vm):
-    """A survey in which only that was found says that all is well."""
+    """A survey with nothing worse says that nothing is wrong."""
     snapshot = vm(open_files=1024, gpus=1)
     found = checked(snapshot)
     assert [one.severity for one in found.problems] == ["info"]
     assert "All of them reach each other" in repr(SurveyView(Survey(found, {})))
-    assert "All of them reach each other" in repr(SurveyView(Survey(Preflight([], []), {})))
+    assert "All of them reach each other" in repr(SurveyView(Survey(Preflight([], [], []), {})))
 
 
 def test_mig_devices_are_counted_as_ranks_get_them(machine):
@@ -110,7 +112,7 @@ def test_mig_devices_are_counted_as_ranks_get_them(machine):
     snapshot = snap(machine, FakeNvml(mig_a100()))
     assert checked(snapshot, 2).fatal == []
     (problem,) = checked(snapshot, 3).fatal
-    assert (problem.severity, problem.what) == (
+    assert (problem.severity, problem.evidence) == (
         "error",
         "3 ranks on 2 GPUs: each rank needs its own",
     )
@@ -127,7 +129,21 @@ def test_rdma_is_what_nccl_uses(vm):
 
 
 def test_settings_of_the_host_file_count(vm):
-    """What ranks are started with is what is judged, not only what the machine has."""
+    """The environment of the ranks is checked, not only that of the machine."""
     (host,) = parse_hosts([{"name": "vm1", "environment": {"NCCL_PROTO": "LL"}}])
     agent = Vm("vm1", {"snapshot": vm().to_plain()}, host)
     assert preflight.snapshot_of(agent).host.nccl_settings["NCCL_PROTO"] == "LL"
+
+
+def test_versions_that_differ(vm):
+    """A finding of the doctor's kind names the VM with the rarest value, and all values."""
+    plain = {"snapshot": vm().to_plain(), "cores": [0]}
+    vms = [Vm(f"vm{number}", plain, loaded={"torch": "2.13.0"}) for number in (1, 2, 3)]
+    vms[1].loaded["torch"] = "2.12.1"
+    links = [Link("ens192", f"10.0.0.{number}", "") for number in (1, 2, 3)]
+    (finding,) = preflight.version_mismatch(Vms(vms, links, [1, 1, 1]))
+    assert (finding.rule, finding.severity, finding.subject) == ("version_mismatch", "error", "vm2")
+    assert finding.evidence == "torch differs (vm1 has 2.13.0, vm2 has 2.12.1, vm3 has 2.13.0)"
+    assert all((finding.why, finding.cure, finding.source))
+    vms[1].loaded.clear()  # not loaded yet
+    assert list(preflight.version_mismatch(Vms(vms, links, [1, 1, 1]))) == []

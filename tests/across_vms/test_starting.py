@@ -110,7 +110,7 @@ def test_a_host_file(machines, tmp_path):
 
 # looking without starting
 
-LIMITS = {rule.__name__ for rule in rules.LIMITS}
+LIMITS = {rule.name for rule in rules.LIMITS}
 
 
 def differing(found):
@@ -127,10 +127,10 @@ def test_a_survey_tells_what_differs(machines):
         machines.run("vm3", ["ip", "link", "set", "eth0", "mtu", "1500"])
     assert [row["VM"] for row in found.preflight.rows] == ["vm1", "vm2", "vm3"]
     unknown, mtu = differing(found)
-    assert (unknown.vm, unknown.fatal) == ("nowhere.invalid", True)
-    assert "name is not known" in unknown.what
-    assert (mtu.vm, mtu.fatal) == ("vm3", False)
-    assert "vm3 has 1400" in mtu.what
+    assert (unknown.subject, found.preflight.fatal) == ("nowhere.invalid", [unknown])
+    assert "name is not known" in unknown.evidence
+    assert mtu.subject == "vm3"
+    assert "vm3 has 1400" in mtu.evidence
     assert found.snapshots["vm2"].nics[0].name == "ens192"
     shown = repr(SurveyView(found))
     assert "vm3: MTU differs" in shown
@@ -143,9 +143,10 @@ def test_a_survey_tells_of_vms_that_are_set_up_otherwise(machines, tmp_path):
     python.write_text(f'#!/bin/sh\nNCCL_PROTO=LL exec {sys.executable} "$@"\n')
     python.chmod(0o755)
     own = {"name": "vm2", "python": str(python)}
-    (problem,) = differing(survey(["vm1", own, "vm3"], machines.ssh_config))
-    assert (problem.vm, problem.fatal) == ("vm2", False)
-    assert problem.what == "vm2 has NCCL_PROTO=LL; the other 2 have no NCCL_PROTO"
+    found = survey(["vm1", own, "vm3"], machines.ssh_config)
+    (problem,) = differing(found)
+    assert (problem.subject, found.preflight.fatal) == ("vm2", [])
+    assert problem.evidence == "vm2 has NCCL_PROTO=LL; the other 2 have no NCCL_PROTO"
     assert "the same on every VM" in problem.cure
 
 
@@ -166,6 +167,6 @@ def test_a_survey_and_a_start_say_the_same(machines, host):
     with pytest.raises(StartFailed) as caught:
         wb.Cluster(hosts=hosts, ssh_config=machines.ssh_config).start()
     error = caught.value
-    assert (problem.vm, problem.what, problem.cure) == (error.vm, error.cause, error.cure)
+    assert (problem.subject, problem.evidence, problem.cure) == (error.vm, error.cause, error.cure)
     assert (error.vm, bool(error.cure)) == (host["name"], True)
     assert str(error) == f"{error.vm}: {error.cause}: {error.cure}"

@@ -347,8 +347,10 @@ class Agents:
                 warnings.warn(crowded, RuntimeWarning, stacklevel=2)
         links = network.choose(up)
         if self._hosts is not None:
-            self.preflight = preflight.look(up, links, [self._slots[vm] for vm in there])
+            self.preflight = preflight.check(
+                preflight.Vms(up, links, [self._slots[vm] for vm in there])
+            )
             if self.preflight.fatal:
-                raise StartFailed.together([fatal.failure() for fatal in self.preflight.fatal])
+                raise StartFailed.together(list(map(preflight.failure, self.preflight.fatal)))
         self._links = dict(zip(there, links, strict=True))
         self._layer = placement.link_layer(agents)

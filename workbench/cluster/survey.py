@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from workbench.cluster import network, preflight
@@ -11,7 +11,8 @@ from workbench.cluster.agent import Agent
 from workbench.cluster.background import at_once
 from workbench.cluster.hosts import HostsLike, parse_hosts
 from workbench.cluster.options import checked_ssh_config
-from workbench.cluster.preflight import Preflight, Problem
+from workbench.cluster.preflight import Preflight, Vms
+from workbench.doctor import Finding
 from workbench.errors import HorovodMissing, StartFailed
 from workbench.resources import Snapshot
 
@@ -23,7 +24,7 @@ class Survey:
     Attributes
     ----------
     preflight
-        A row per VM that answers, and the problems of all.
+        A row per VM that answers, and the findings about all.
     snapshots
         What each VM that answers has, by its name.
     """
@@ -46,13 +47,13 @@ def survey(
     config = None if ssh_config is None else checked_ssh_config(ssh_config)
     agents = [Agent(host, host.slots, config) for host in chosen]
     try:
-        return _look(agents, time.monotonic() + timeout_s)
+        return _check(agents, time.monotonic() + timeout_s)
     finally:
         at_once(agents, Agent.close)
 
 
-def _look(agents: list[Agent], deadline: float) -> Survey:
-    problems: list[Problem] = []
+def _check(agents: list[Agent], deadline: float) -> Survey:
+    failures: list[Finding] = []
     there = []
     for agent in agents:
         try:
@@ -60,13 +61,13 @@ def _look(agents: list[Agent], deadline: float) -> Survey:
             there.append(agent)
             agent.wait_until_loaded(deadline)
         except (StartFailed, HorovodMissing) as error:
-            problems.append(Problem.of(agent.name, error))
-    found = Preflight([], [])
+            failures.append(preflight.finding_of(agent.name, error))
+    found = Preflight([], [], [])
     if there:
         slots = [agent.host.slots if agent.host else 1 for agent in there]
         try:
-            found = preflight.look(there, network.choose(there), slots)
+            found = preflight.check(Vms(there, network.choose(there), slots))
         except StartFailed as error:
-            problems.append(Problem.of(there[0].name, error))
+            failures.append(preflight.finding_of(there[0].name, error))
     snapshots = {agent.name: preflight.snapshot_of(agent) for agent in there}
-    return Survey(Preflight(found.rows, problems + found.problems), snapshots)
+    return Survey(replace(found, fatal=failures + found.fatal), snapshots)

@@ -6,7 +6,8 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from workbench.doctor import diagnose
-from workbench.doctor.text import paragraphs, verdict
+from workbench.doctor.finding import paragraphs
+from workbench.doctor.text import verdict
 from workbench.errors import printable
 from workbench.widgets.findings import SIGNS, cards, said
 from workbench.widgets.machine import table
@@ -33,10 +34,10 @@ class SurveyView:
         ]
         problems = [p for p in survey.preflight.problems if p.severity != "info"]
         self._problems = [
-            [f"{SIGNS[p.severity]} {p.severity}", *map(printable, (p.vm, p.what, p.cure))]
+            [f"{SIGNS[p.severity]} {p.severity}", *map(printable, (p.subject, p.evidence, p.cure))]
             for p in problems
         ]
-        shown = {(p.vm, p.rule) for p in problems}
+        shown = {(p.subject, p.rule) for p in problems}
         self._findings = {
             vm: (
                 snapshot,

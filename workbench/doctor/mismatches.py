@@ -1,0 +1,289 @@
+"""Rules about several VMs that train together: what must be the same on all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from statistics import median_low
+
+from workbench.doctor.facts import (
+    count,
+    devices_of_unknown_kind,
+    known,
+    links_of,
+    links_up,
+)
+from workbench.doctor.finding import Severity
+from workbench.doctor.gpus import same_gpu_twice
+from workbench.doctor.nccl_settings import nccl_setting_mismatch
+from workbench.doctor.rdma_mismatches import RDMA_MISMATCHES
+from workbench.doctor.rule import (
+    Case,
+    Read,
+    Rule,
+    compare,
+    mismatch_cases,
+    must_match,
+    rule,
+    summary,
+)
+from workbench.doctor.vgpus import licence_mismatch
+from workbench.resources import Gpu, Snapshot, Unknown
+from workbench.resources.gpus.records import Ecc
+from workbench.resources.pcie.distances import of_unknown_kind
+from workbench.resources.pcie.records import TOPOLOGY_FILE
+from workbench.resources.summary import show_bytes
+
+_FILE_STATES = {
+    "none": "no topology file",
+    "missing": "a setting that names a topology file which does not exist",
+    "broken": "a topology file that cannot be read",
+    "refused": "a topology file that NCCL rejects",
+}
+_NO_GPU = "no GPU"
+_SAME_MEMORY = 0.05  # MemTotal of equal VMs differs by what each kernel reserves
+_MACHINE_CURE = (
+    "Ask for VMs of one size and one image; `workbench resources` on each shows what it has."
+)
+_MACHINE_SOURCE = (
+    "PyTorch, Performance Tuning Guide, Load-balance workload in a distributed setting"
+)
+
+
+# What each VM has
+
+
+def _gpu_count(snapshot: Snapshot) -> str | None:
+    probe = snapshot.probes.get("gpus")
+    if devices_of_unknown_kind(snapshot) or (probe is not None and probe.status == "unknown"):
+        return None
+    if snapshot.gpus:
+        return count(len(snapshot.gpus), "GPU")
+    failed = probe is not None and probe.status == "failed"
+    return f"{_NO_GPU} that answers" if failed else _NO_GPU
+
+
+def _gpu_models(snapshot: Snapshot) -> str | None:
+    models = [_model(gpu) for gpu in snapshot.gpus]
+    return None if None in models else summary([model for model in models if model])
+
+
+def _model(gpu: Gpu) -> str | None:
+    """Write model and form of a GPU; None if neither is known, as from a topology file."""
+    name, form = known(gpu.name), known(gpu.form)
+    if gpu.form == "vgpu":
+        form = None if name and name.endswith(str(gpu.vgpu_profile)) else known(gpu.vgpu_profile)
+    return ", ".join(filter(None, (name, form))) or None
+
+
+def _driver(snapshot: Snapshot) -> str | None:
+    return summary(
+        [
+            f"NVIDIA driver {gpu.driver_version} (CUDA {known(gpu.cuda_version) or 'not known'})"
+            for gpu in snapshot.gpus
+            if isinstance(gpu.driver_version, str)
+        ]
+    )
+
+
+def _nvlinks_up(snapshot: Snapshot) -> str | None:
+    counts = sorted(len(links_up(gpu)) for gpu in snapshot.gpus if links_of(gpu))
+    words = summary([str(number) for number in counts])
+    return None if words is None else f"{words} NVLinks up per GPU"
+
+
+def _nvlink_pairs(snapshot: Snapshot) -> str | None:
+    pairs = snapshot.gpu_pairs
+    if isinstance(pairs, Unknown) or not pairs:
+        return None
+    answers = [pair.p2p_nvlink for pair in pairs]
+    if any(isinstance(answer, Unknown) for answer in answers):
+        return None
+    joined = answers.count("ok")
+    return f"NVLink between {'all' if joined == len(answers) else joined or 'no'} pairs of GPUs"
+
+
+def _ecc(snapshot: Snapshot) -> str | None:
+    modes = [gpu.ecc.enabled for gpu in snapshot.gpus if isinstance(gpu.ecc, Ecc)]
+    words = summary(sorted("on" if mode else "off" for mode in modes if isinstance(mode, bool)))
+    return None if words is None else f"ECC {words}"
+
+
+def _topology_file(snapshot: Snapshot) -> str | None:
+    pcie = snapshot.pcie
+    if isinstance(pcie, Unknown) or isinstance(pcie.topology_file_state, Unknown):
+        return None
+    status = pcie.topology_file_state.status
+    if status in _FILE_STATES:
+        return _FILE_STATES[status]
+    tree = pcie.tree(TOPOLOGY_FILE)
+    if tree is None:
+        return None
+    gpus, nics = (sum(device.kind == kind for device in tree.devices) for kind in ("gpu", "nic"))
+    unclear = len(of_unknown_kind(tree.devices))
+    more = f", and {unclear} devices of unknown kind" if unclear else ""
+    return f"a topology file of {gpus} GPUs and {nics} NICs{more}"
+
+
+def _cores(snapshot: Snapshot) -> str | None:
+    cpus = known(snapshot.host.cpus)
+    return None if cpus is None else count(cpus, "usable core")
+
+
+def _memory_bytes(snapshot: Snapshot) -> int | None:
+    limit, total = snapshot.host.memory_limit_bytes, snapshot.host.memory_bytes
+    sizes = [size for size in (limit, total) if isinstance(size, int)]
+    return min(sizes) if isinstance(total, int) else None
+
+
+def _numa_nodes(snapshot: Snapshot) -> str | None:
+    nodes = known(snapshot.host.numa_nodes)
+    return None if nodes is None else count(nodes, "NUMA node")
+
+
+def _kernel(snapshot: Snapshot) -> str | None:
+    kernel = known(snapshot.host.kernel)
+    return None if kernel is None else f"kernel {kernel}"
+
+
+def _hypervisor(snapshot: Snapshot) -> str | None:
+    hypervisor = known(snapshot.host.hypervisor)
+    return "no hypervisor" if hypervisor == "none" else hypervisor
+
+
+# Comparisons with texts that depend on the values
+
+
+@rule(
+    "warning",
+    name="gpus_unlike",
+    why="Ranks are distributed by GPU: the VM with the fewest GPUs limits a cluster of equal VMs, "
+    "and additional GPUs stay idle.",
+    cure="Ask for VMs with the same GPUs, or set how many ranks each VM runs "
+    "(`%cluster start --hosts vm1:4,vm2:8`).",
+    source="Horovod, Run Horovod: hosts and slots",
+)
+def gpu_count_mismatch(snapshots: Mapping[str, Snapshot]) -> Iterator[Case]:
+    """Compare the number of GPUs; a VM with none is an error."""
+    mismatch = compare(snapshots, _gpu_count)
+    if mismatch is None:
+        return
+    case = Case(mismatch.evidence, mismatch.vms)
+    if any(value.startswith(_NO_GPU) for value in mismatch.values.values()):
+        why = "Ranks without a GPU cannot train together with ranks that have one."
+        case = replace(case, severity="error", why=why)
+    yield case
+
+
+@rule(
+    "info",
+    name="machines_unlike",
+    why="The VM with the least memory limits the workers and the caches of the data loaders.",
+    cure=_MACHINE_CURE,
+    source=_MACHINE_SOURCE,
+)
+def memory_mismatch(snapshots: Mapping[str, Snapshot]) -> list[Case]:
+    """Compare memory; sizes within 5 % of the usual one count as equal."""
+    sizes = [size for one in snapshots.values() if (size := _memory_bytes(one)) is not None]
+    usual = median_low(sizes) if sizes else 0
+
+    def memory(snapshot: Snapshot) -> str | None:
+        size = _memory_bytes(snapshot)
+        if size is None:
+            return None
+        is_usual = abs(size - usual) <= _SAME_MEMORY * usual
+        return f"{show_bytes(usual if is_usual else size)} of memory"
+
+    return mismatch_cases(snapshots, memory)
+
+
+def _machine_must_match(severity: Severity, read: Read, why: str) -> Rule[Mapping[str, Snapshot]]:
+    return must_match(
+        "machines_unlike", severity, read, why=why, cure=_MACHINE_CURE, source=_MACHINE_SOURCE
+    )
+
+
+MISMATCHES: tuple[Rule[Mapping[str, Snapshot]], ...] = (
+    same_gpu_twice,
+    gpu_count_mismatch,
+    must_match(
+        "gpus_unlike",
+        "warning",
+        _gpu_models,
+        why="Every step waits for the slowest rank: faster GPUs, and those with more memory, work "
+        "at the pace and with the batch of the others.",
+        cure="Ask for VMs of one kind: the same model in the same form, vGPUs of the same profile.",
+        source="PyTorch, DistributedDataParallel: ranks in step",
+    ),
+    must_match(
+        "drivers_unlike",
+        "warning",
+        _driver,
+        why="A program built for the newer CUDA does not start on the older driver, and NCCL may "
+        "choose other transports on each: such errors come from one VM only.",
+        cure="Install the same driver on every VM; for a vGPU one that matches the host's "
+        "(`nvidia-smi --query-gpu=driver_version --format=csv`).",
+        source="NVIDIA, CUDA Compatibility; Virtual GPU Software, Release Notes",
+    ),
+    licence_mismatch,
+    *(
+        must_match(
+            "nvlinks_unlike",
+            "warning",
+            read,
+            why="Within the VM that has less, gradients go over PCIe or through host memory; the "
+            "ranks of all other VMs wait for it.",
+            cure="`nvidia-smi nvlink --status` and `nvidia-smi topo -m` on those VMs; for vGPUs "
+            "ask whether all come from device groups of one size with NVLink.",
+            source="NVIDIA, NCCL User Guide, Troubleshooting, GPU-to-GPU communication",
+        )
+        for read in (_nvlinks_up, _nvlink_pairs)
+    ),
+    must_match(
+        "ecc_unlike",
+        "info",
+        _ecc,
+        why="With ECC off, memory errors enter the gradients of all ranks unnoticed; on some "
+        "boards ECC costs memory and bandwidth.",
+        cure="The same on all: `sudo nvidia-smi -e 1`, then a reset or restart.",
+        source="NVIDIA, nvidia-smi documentation, ECC Mode",
+    ),
+    *RDMA_MISMATCHES,
+    must_match(
+        "topology_files_unlike",
+        "warning",
+        _topology_file,
+        why="NCCL searches rings and trees over what every rank reports: if one VM shows another "
+        "machine than the rest, all use the slower common denominator, or GPUDirect RDMA is used "
+        "on one side only.",
+        cure="The same file on every VM of a kind, and the same `NCCL_TOPO_FILE=FILE` in the "
+        "environment or in /etc/nccl.conf.",
+        source="NVIDIA, NCCL User Guide, Environment Variables, NCCL_TOPO_FILE",
+    ),
+    nccl_setting_mismatch,
+    _machine_must_match(
+        "warning",
+        _cores,
+        "On the VM with fewer cores, data loaders and communication threads wait for a core, and "
+        "every step of all VMs waits for them.",
+    ),
+    memory_mismatch,
+    _machine_must_match(
+        "info",
+        _numa_nodes,
+        "Cores, GPUs and NICs are grouped differently: a binding that is right for one VM is wrong "
+        "for the other.",
+    ),
+    _machine_must_match(
+        "info",
+        _kernel,
+        "Drivers, RDMA and networking come from the kernel: a fault on some VMs only may come from "
+        "it.",
+    ),
+    _machine_must_match(
+        "info",
+        _hypervisor,
+        "Each hypervisor shows PCIe, clocks and NUMA in its own way: NCCL may choose other paths.",
+    ),
+)
+"""All rules over several VMs, in the order of a report."""

@@ -1,0 +1,181 @@
+"""Rules about NVLinks, the NVSwitch fabric and peer-to-peer between GPUs of one VM."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from workbench.doctor.facts import gpu_names, links_of, links_up, pair_names
+from workbench.doctor.rule import Case, each_gpu, group_gpus, rule
+from workbench.doctor.vgpus import suggests_unified_memory
+from workbench.resources import Gpu, Snapshot, Unknown
+from workbench.resources.gpus.records import Fabric, NvLinks
+from workbench.resources.gpus.vgpu import VgpuProfile
+
+# Models of which every GPU has all links of its generation (NVIDIA's data sheets: V100 6,
+# A100 12, H100 18), by the beginning of the name that the driver reports.
+_LINKS_OF_MODEL = {
+    "Tesla V100-SXM": 6,
+    "NVIDIA A100-SXM": 12,
+    "A100-SXM": 12,
+    "NVIDIA H100 80GB HBM3": 18,
+}
+
+
+@rule(
+    "warning",
+    why="An allreduce inside this VM is as fast as the GPU with the fewest links. If the VM has "
+    "only some GPUs of a board, the links to the other GPUs may be off on purpose.",
+    cure="`nvidia-smi nvlink --status` and `nvidia-smi nvlink -e` (errors per link); search "
+    "`dmesg` for Xid 74. Check that all bridges are seated. Ask the administrator to reset the "
+    "GPU or restart the host.",
+    source="NVIDIA, XID Errors, Xid catalog",
+)
+def nvlink_down(snapshot: Snapshot) -> list[Case]:
+    """Find GPUs with links that are down, in a VM that uses NVLink.
+
+    If no link of any GPU is up, the links may be for a bridge that nobody bought.
+    """
+    in_use = any(links_up(gpu) for gpu in snapshot.gpus)
+    return group_gpus(snapshot, _links_down) if in_use else []
+
+
+def _links_down(gpu: Gpu) -> Case | None:
+    links = links_of(gpu)
+    down = [str(link.number) for link in links if link.state == "down"]
+    if not down:
+        return None
+    return Case(f"NVLinks that are down: {', '.join(down)} ({len(down)} of {len(links)})")
+
+
+@rule(
+    "warning",
+    why="Each missing link takes its share of the bandwidth to the other GPUs.",
+    cure="`nvidia-smi nvlink --status`; search `dmesg` for Xid 74, and ask the administrator "
+    "whether links were switched off for this VM (which has only some GPUs of a board) or have "
+    "failed.",
+    source="NVIDIA, data sheets of V100, A100 and H100; XID Errors, Xid catalog",
+)
+@each_gpu
+def nvlink_fewer_than_model(gpu: Gpu) -> Case | None:
+    """Find SXM GPUs that list fewer links, up or down, than their model has."""
+    if not isinstance(gpu.name, str) or gpu.form not in ("whole", "passthrough"):
+        return None
+    names = (name for name in _LINKS_OF_MODEL if gpu.name.startswith(name))
+    expected = _LINKS_OF_MODEL.get(next(names, ""), 0)
+    listed = len(links_of(gpu))  # 0 if they are not known
+    if listed == 0 or listed >= expected:
+        return None
+    return Case(f"{listed} NVLinks, where {gpu.name} has {expected}")
+
+
+@rule(
+    "info",
+    why="A bridge joins two cards: an allreduce over all of them crosses PCIe between the "
+    "pairs, and is only as fast as that.",
+    source="NVIDIA, NVLink (nvidia.com): A100 PCIe in two-GPU configurations",
+)
+def bridged_pairs(snapshot: Snapshot) -> Iterator[Case]:
+    """Find several pairs of GPUs, each with NVLinks to its partner only."""
+    partner = {gpu.pci_address: _partner(gpu) for gpu in snapshot.gpus}
+    index = {gpu.pci_address: gpu.index for gpu in snapshot.gpus}
+    pairs = sorted(
+        (index[one], index[other])
+        for one, other in partner.items()
+        if other is not None and partner.get(other) == one and index[one] < index[other]
+    )
+    if len(pairs) < 2:
+        return
+    joined = ", ".join(f"{first}-{second}" for first, second in pairs)
+    yield Case(
+        f"NVLink joins the pairs {joined}, and nothing joins the pairs to one another",
+        gpu_names(index for pair in pairs for index in pair),
+        cure="Train on one pair if that is enough, for example with "
+        f"`CUDA_VISIBLE_DEVICES={pairs[0][0]},{pairs[0][1]}`; for all GPUs at NVLink's speed ask "
+        "for a board with NVSwitch (HGX).",
+    )
+
+
+def _partner(gpu: Gpu) -> str | None:
+    """Return the PCI address of the only GPU that a GPU's NVLinks lead to."""
+    up = links_up(gpu)
+    peers = {link.peer_pci_address for link in up if link.peer == "gpu"}
+    if len(peers) != 1 or any(link.peer != "gpu" for link in up):
+        return None
+    (only,) = peers
+    return only if isinstance(only, str) else None
+
+
+@rule(
+    "error",
+    why="CUDA does not start before Fabric Manager has configured the NVSwitches "
+    "(cudaErrorSystemNotReady); a GPU that fails to register has no peer-to-peer over NVLink.",
+    cure="If the VM has all GPUs and the NVSwitches: `sudo systemctl restart "
+    "nvidia-fabricmanager`, in the version of the driver. If the host has the NVSwitches: ask "
+    "the administrator to check Fabric Manager there. `nvidia-smi -q | grep -A2 Fabric` shows "
+    "the state.",
+    source="NVIDIA, Fabric Manager User Guide",
+)
+@each_gpu
+def fabric_not_ready(gpu: Gpu) -> Case | None:
+    """Find GPUs whose registration with the fabric has not finished, or has failed."""
+    fabric = gpu.nvlink.fabric if isinstance(gpu.nvlink, NvLinks) else None
+    if not isinstance(fabric, Fabric):
+        return None
+    if fabric.state in ("not started", "in progress"):
+        return Case(f"registration with the NVSwitch fabric is {fabric.state}")
+    if isinstance(fabric.status, str) and fabric.status != "success":
+        return Case(f"registration with the NVSwitch fabric ended with: {fabric.status}")
+    return None
+
+
+@rule(
+    "warning",
+    why="Gradients between these GPUs go over PCIe or through host memory.",
+    cure="`nvidia-smi topo -p2p n` and `nvidia-smi nvlink --status`; on a board with NVSwitches, "
+    "Fabric Manager must run in the version of the driver: "
+    "`systemctl status nvidia-fabricmanager`.",
+    source="NVIDIA, Fabric Manager User Guide",
+)
+def p2p_refused(snapshot: Snapshot) -> Iterator[Case]:
+    """Find pairs with NVLinks, or of vGPUs that may use them, that have no P2P over NVLink."""
+    if isinstance(snapshot.gpu_pairs, Unknown):
+        return
+    gpus = {gpu.index: gpu for gpu in snapshot.gpus}
+    found: dict[tuple[str, bool], list[str]] = {}
+    for pair in snapshot.gpu_pairs:
+        one, other, answer = gpus.get(pair.first), gpus.get(pair.second), pair.p2p_nvlink
+        if one is None or other is None or suggests_unified_memory(pair, one, other):
+            continue  # `unified_memory_on` reports these pairs
+        if isinstance(answer, str) and answer != "ok" and _should_have_p2p(one, other):
+            pairs = found.setdefault((answer, one.form == "vgpu"), [])
+            pairs.append(f"{pair.first}-{pair.second}")
+    for (answer, are_vgpus), pairs in found.items():
+        evidence, subject = f"peer-to-peer over NVLink is {answer}", pair_names(pairs)
+        if are_vgpus:
+            yield Case(
+                f"{evidence}, though their profiles permit it",
+                subject,
+                cure="Ask the administrator whether the vGPUs come from one device group and are "
+                "on GPUs that NVLink joins.",
+                source="NVIDIA AI Enterprise, Peer-To-Peer (P2P) CUDA Transfers",
+            )
+        else:
+            yield Case(f"{evidence}, though their links are up", subject)
+
+
+def _should_have_p2p(one: Gpu, other: Gpu) -> bool:
+    if one.form == other.form == "vgpu":
+        return all(isinstance(x.vgpu, VgpuProfile) and x.vgpu.p2p is True for x in (one, other))
+    if {one.form, other.form} - {"whole", "passthrough"}:
+        return False
+    on_switches = _has_link_to_switch(one) and _has_link_to_switch(other)
+    return on_switches or _has_link_to(one, other) or _has_link_to(other, one)
+
+
+def _has_link_to_switch(gpu: Gpu) -> bool:
+    return any(link.peer == "switch" for link in links_up(gpu))
+
+
+def _has_link_to(one: Gpu, other: Gpu) -> bool:
+    peers = {link.peer_pci_address for link in links_up(one)}
+    return isinstance(other.pci_address, str) and other.pci_address in peers

@@ -1,0 +1,234 @@
+"""Rules about RDMA that must be the same on all VMs: ports, link layers, rates, GPUDirect RDMA."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+
+from workbench.doctor.facts import count, has_rdma, is_topology_file, is_unknown
+from workbench.doctor.finding import Severity
+from workbench.doctor.rule import Case, Read, Rule, mismatch_cases, must_match, rule, summary
+from workbench.resources import Nic, Snapshot, Unknown
+from workbench.resources.nccl_ports import (
+    active_ports,
+    common_layer,
+    ports_in_use,
+    settings_of,
+    tcp_only,
+)
+from workbench.resources.nccl_settings import is_on
+
+_NAME = "rdma_unlike"
+_SOURCE = "NVIDIA, NCCL User Guide, Troubleshooting, Networking issues"
+_IGNORE_SETTING = "NCCL_IGNORE_NET_MISMATCH"
+
+
+def _of_each_port(read: Callable[[Nic], str | None]) -> Read:
+    """Make a value of a VM out of a value of each of its active RDMA ports."""
+
+    def read_all(snapshot: Snapshot) -> str | None:
+        values = [read(nic) for nic in active_ports(snapshot)]
+        return summary(sorted(value for value in values if value is not None))
+
+    return read_all
+
+
+def _link_layer(nic: Nic) -> str | None:
+    return f"RDMA over {nic.link_layer}" if isinstance(nic.link_layer, str) else None
+
+
+def _rate(nic: Nic) -> str | None:
+    return f"{nic.rate_gbps:g} Gb/s" if isinstance(nic.rate_gbps, float | int) else None
+
+
+def _mtu(nic: Nic) -> str | None:
+    return f"MTU {nic.mtu}" if isinstance(nic.mtu, int) else None
+
+
+def _firmware(nic: Nic) -> str | None:
+    if isinstance(nic.firmware, Unknown) or isinstance(nic.hca_type, Unknown):
+        return None
+    return f"{nic.hca_type} with firmware {nic.firmware}"
+
+
+def _port_states(snapshot: Snapshot) -> list[object] | None:
+    """Return the states of the RDMA ports; None if one, or whether there are any, is unknown."""
+    if is_unknown(snapshot, "nics") or is_topology_file(snapshot):
+        return None
+    states: list[object] = [nic.state for nic in snapshot.nics if nic.kind == "rdma"]
+    return None if any(isinstance(state, Unknown) for state in states) else states
+
+
+def _active_ports(snapshot: Snapshot) -> str | None:
+    if _port_states(snapshot) is None:
+        return None
+    return count(len(active_ports(snapshot)), "active RDMA port")
+
+
+def _gpudirect(snapshot: Snapshot) -> str | None:
+    pcie = snapshot.pcie
+    if isinstance(pcie, Unknown):
+        return None
+    ports = {device.address for device in pcie.there() if has_rdma(device)}
+    pairs = [pair for pair in pcie.gpudirect if pair.nic in ports]
+    if not pairs or any(isinstance(pair.possible, Unknown) for pair in pairs):
+        return None
+    near = {pair.gpu for pair in pairs if pair.possible is True}
+    return f"GPUDirect RDMA for {len(near)} of {len({pair.gpu for pair in pairs})} GPUs"
+
+
+@rule("info", name=_NAME, source=_SOURCE)
+def link_layer_mismatch(snapshots: Mapping[str, Snapshot]) -> Iterator[Case]:
+    """Compare link layers; a difference is as bad as what it costs: nothing, speed, or all."""
+    common = common_layer(snapshots.values())
+    for case in mismatch_cases(snapshots, _of_each_port(_link_layer)):
+        severity: Severity = "info"
+        why = f"Collectives use {common}, which all VMs have; the other ports are excluded."
+        cure = "No change is needed."
+        if common is None:
+            severity = "error"
+            why = (
+                "InfiniBand and RoCE cannot communicate with each other: the ranks find no common "
+                "network, or fall back to TCP."
+            )
+            cure = "Ask for VMs on one fabric, or leave the other VMs out of `--hosts`."
+        elif any(common_layer([one]) not in (None, common) for one in snapshots.values()):
+            severity = "warning"
+            why = (
+                f"Collectives use {common}, which all VMs have; the faster ports of some VMs are "
+                "not used."
+            )
+            cure = "Ask for VMs whose fastest ports have the same link layer."
+        yield replace(case, severity=severity, why=why, cure=cure)
+
+
+def _must_match_on_common_layer(
+    severity: Severity, read: Read, *, why: str, cure: str
+) -> Rule[Mapping[str, Snapshot]]:
+    """Make the rule that a value of RDMA ports must be the same on all VMs.
+
+    It skips ports that ranks exclude, such as those for storage on another fabric.
+    """
+
+    def check(snapshots: Mapping[str, Snapshot]) -> list[Case]:
+        layer = common_layer(snapshots.values())
+        return mismatch_cases(snapshots, lambda one: read(_without_other_layers(one, layer)))
+
+    return Rule(_NAME, check, severity, why, cure, _SOURCE)
+
+
+def _without_other_layers(snapshot: Snapshot, layer: str | None) -> Snapshot:
+    if layer is None:
+        return snapshot
+    nics = (
+        nic
+        for nic in snapshot.nics
+        if nic.kind != "rdma" or not isinstance(nic.link_layer, str) or nic.link_layer == layer
+    )
+    return replace(snapshot, nics=tuple(nics))
+
+
+@rule(
+    "warning",
+    name="nic_sets_unlike",
+    cure="The same ports in the same order on every VM (`rdma link`), NCCL_IB_HCA the same or "
+    "nowhere, and in containers all of /dev/infiniband. Otherwise exclude on each VM what the "
+    "others do not have: `NCCL_IB_HCA=^=mlx5_3`.",
+    source="NVIDIA/nccl, issues 1277, 1363 and 2428",
+)
+def nic_set_mismatch(snapshots: Mapping[str, Snapshot]) -> Iterator[Case]:
+    """Find VMs with as many active ports, of which NCCL uses others, or in another order."""
+    vms = {vm: one for vm, one in snapshots.items() if _port_states(one) and _uses_rdma(one)}
+    layer = common_layer(vms.values())
+    active = {sum(port.link_layer == layer for port in active_ports(one)) for one in vms.values()}
+    if layer is None or len(active) > 1:
+        return  # `rdma_unlike` reports that
+    ignoring = [vm for vm, one in vms.items() if is_on(settings_of(one).get(_IGNORE_SETTING))]
+    silently = f", silently, for {_IGNORE_SETTING} is set on {', '.join(ignoring)}"
+    for case in mismatch_cases(vms, partial(_nccl_ports, layer)):
+        yield replace(
+            case,
+            severity="error" if ignoring else "warning",
+            why="NCCL pairs the ports of two VMs by their order: ranks wait without end for the "
+            f"peer of an unpaired port{silently if ignoring else ''}, or a slow port is paired "
+            "with a fast one.",
+        )
+
+
+def _uses_rdma(snapshot: Snapshot) -> bool:
+    return tcp_only(settings_of(snapshot)) is None
+
+
+def _nccl_ports(layer: str, snapshot: Snapshot) -> str:
+    ports = ports_in_use(snapshot, layer)
+    words = f"{count(len(ports), 'RDMA port')} for NCCL"
+    if len(ports) > 1:  # a single port is paired whatever its name
+        several_rates = len({port.rate_gbps for port in ports}) > 1
+        names = ", ".join(_port_name(port, with_rate=several_rates) for port in ports)
+        words += f" ({names})"
+    return words + _missing_device_nodes(snapshot)
+
+
+def _port_name(port: Nic, *, with_rate: bool) -> str:
+    name = str(port.rdma_device) + ("" if port.rdma_port in (1, 0) else f":{port.rdma_port}")
+    rate = _rate(port) if with_rate else None
+    return name if rate is None else f"{name} at {rate}"
+
+
+def _missing_device_nodes(snapshot: Snapshot) -> str:
+    """Write that there are fewer device nodes than devices, as in some containers."""
+    nodes = snapshot.host.rdma_device_nodes
+    devices = {str(nic.rdma_device) for nic in snapshot.nics if nic.kind == "rdma"}
+    if isinstance(nodes, Unknown):
+        return ""
+    opened = sum(node.startswith("uverbs") for node in nodes)
+    if opened >= len(devices):
+        return ""
+    return f", {opened} of {len(devices)} devices below /dev/infiniband"
+
+
+RDMA_MISMATCHES: tuple[Rule[Mapping[str, Snapshot]], ...] = (
+    link_layer_mismatch,
+    _must_match_on_common_layer(
+        "warning",
+        _active_ports,
+        why="If one VM has no RDMA, or fewer ports, the others fall back to what it has: TCP, or "
+        "fewer links. NCCL pairs ports by their order: with one more on one side, ranks may wait "
+        "without end (NVIDIA/nccl, issues 1277 and 2428).",
+        cure="`ibv_devinfo` and `rdma link` on those VMs; ask the administrator for the missing "
+        "port or virtual function.",
+    ),
+    _must_match_on_common_layer(
+        "warning",
+        _of_each_port(_rate),
+        why="Every collective is as fast as the slowest link in its ring.",
+        cure="`ibstat` or `ethtool` on those VMs; ask the administrator to check the cable, the "
+        "switch port or the virtual function's rate limit (`ip link show`, max_tx_rate).",
+    ),
+    _must_match_on_common_layer(
+        "warning",
+        _of_each_port(_mtu),
+        why="Over TCP, frames above the smaller MTU are lost; RoCE uses the smaller one for each "
+        "connection, and is slower for it.",
+        cure="The same on every VM: `sudo ip link set dev INTERFACE mtu 9000`, and on the switch.",
+    ),
+    _must_match_on_common_layer(
+        "info",
+        _of_each_port(_firmware),
+        why="Errors and rates that occur on some VMs only often come from another firmware.",
+        cure="`mlxfwmanager --query` on the host of each; ask the administrator for the same "
+        "version.",
+    ),
+    nic_set_mismatch,
+    must_match(
+        "gpudirect_unlike",
+        "warning",
+        _gpudirect,
+        why="Ranks whose GPU has no near port copy every gradient through host memory; all others "
+        "wait for them.",
+        cure="Compare the matrices of `workbench resources` on those VMs: GPU or port in another "
+        "place, another topology file, or NCCL_NET_GDR_LEVEL on one VM only.",
+        source="NVIDIA, NCCL User Guide, Environment Variables, NCCL_NET_GDR_LEVEL",
+    ),
+)
