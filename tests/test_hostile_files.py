@@ -25,7 +25,7 @@ from workbench.cluster.hosts import parse_hosts
 from workbench.doctor import describe, diagnose
 from workbench.errors import SnapshotError, UsageError, WorkbenchError
 from workbench.resources import NcclSettings, Snapshot, take_snapshot
-from workbench.resources.sent import load, parse
+from workbench.resources.load_snapshot import load, parse
 from workbench.safefiles import load_json, read_file
 from workbench.widgets.findings import FindingsView
 from workbench.widgets.machine import ResourcesView
@@ -270,8 +270,8 @@ training = Training()
 training.train(4)
 training.close()
 from pathlib import Path
-from workbench.resources.noticeboard import Noticeboard
-Noticeboard(Path(os.environ["JUPYTER_RUNTIME_DIR"]) / "gradient-workbench").post("x", {{}})
+from workbench.resources.process_registry import ProcessRegistry
+ProcessRegistry(Path(os.environ["JUPYTER_RUNTIME_DIR"]) / "gradient-workbench").register("x", {{}})
 from workbench.cluster import keeping
 from workbench.cluster.controller_process import new_folder
 keeping.save(new_folder(), {{"name": "x"}})
