@@ -87,7 +87,7 @@ def test_damaged_topology_files(data):
         ('{"version": 2, "version": 2}', "'version' twice"),
         ("[" * 100_000, "nested too deeply"),
         ("", "neither a snapshot"),
-        ("{", "no complete JSON"),
+        ("{", "not complete JSON"),
         ("\x1f\x8b\x08\x00", "neither a snapshot"),
         ('{"version": "\\ud800"}', "version '\\ud800'"),
     ],
@@ -112,7 +112,7 @@ def test_a_byte_order_mark_is_passed_over(tmp_path, mark):
 
 def test_more_gpus_than_any_host_has():
     """The error names their number and the limit; the limit itself is read and shown."""
-    with pytest.raises(SnapshotError, match=r"gpus: 600 entries, and at most 256"):
+    with pytest.raises(SnapshotError, match=r"gpus: 600 entries\. At most 256"):
         Snapshot.from_plain(large(600))
     with pytest.raises(SnapshotError, match=r"nics: 3,000 entries, and at most 2,048"):
         Snapshot.from_plain(large(1, 3_000))

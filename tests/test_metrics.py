@@ -196,7 +196,7 @@ def test_two_kernels_are_told_apart(metrics, start_kernel):
 # The process registry
 
 
-def test_only_the_owner_reads_a_notice(tmp_path):
+def test_only_the_owner_reads_an_entry(tmp_path):
     """Folder and file are the owner's alone, and nothing half-written is left."""
     folder = tmp_path / "registry"
     registry = ProcessRegistry(folder)
@@ -210,7 +210,7 @@ def test_only_the_owner_reads_a_notice(tmp_path):
     assert registry.read() == []
 
 
-def test_what_is_no_notice_is_skipped(tmp_path):
+def test_invalid_entries_are_skipped(tmp_path):
     """Broken, foreign and cut files do not hide the good one."""
     registry = ProcessRegistry(tmp_path)
     registry.register("good", {"x": 1})
@@ -218,14 +218,14 @@ def test_what_is_no_notice_is_skipped(tmp_path):
     for name, text in (("a", ""), ("b", "[1]"), ("c", '{"signed": 5}'), ("d", good[:-9])):
         (tmp_path / f"{name}.json").write_text(text)
     elsewhere = json.loads(good)
-    elsewhere["signed"]["where"] = "another machine"
+    elsewhere["signed"]["namespace"] = "another machine"
     (tmp_path / "e.json").write_text(json.dumps(elsewhere))
     assert registry.read() == [{"x": 1}]
-    assert (tmp_path / "e.json").exists()  # its process may well live, there
+    assert (tmp_path / "e.json").exists()  # its process may still run there
 
 
 def test_a_process_id_that_was_used_again_is_another_process(tmp_path):
-    """An entry whose process ended is gone, though its number is taken by now."""
+    """An entry whose process ended is gone, although its id was reused."""
     registry = ProcessRegistry(tmp_path)
     registry.register("old", {"x": 1})
     path = next(tmp_path.iterdir())
