@@ -7,7 +7,7 @@ step is a module:
 - `torchinfo` and `machine` inspect PyTorch and this machine
 - `operations` decides which operations are built
 - `key` and `cache` find a wheel that was built before
-- `recipe`, `patches` and `compiling` build the wheel
+- `recipe`, `patches` (each a `patch`) and `compiling` build the wheel
 - `diagnosis` finds the cause of a failed build in its log
 - `wheelrecord` writes into the wheel what it was built against
 - `installing` installs it, and `smoke_test` tests it

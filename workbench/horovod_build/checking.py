@@ -13,7 +13,7 @@ from workbench.horovod_build.key import RECORD_NAME
 from workbench.horovod_build.patches import PATCHES, missing_patches
 
 if TYPE_CHECKING:
-    from workbench.horovod_build.patches import Patch
+    from workbench.horovod_build.patch import Patch
 
 _PROBE = """
 import json, torch

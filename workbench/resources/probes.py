@@ -41,8 +41,7 @@ def take_snapshot(
 ) -> Snapshot:
     """Take a snapshot of this VM: its host, GPUs, NICs and PCIe.
 
-    This never raises: a part that cannot be read is empty or `Unknown`, and
-    ``snapshot.probes[part]`` contains the reason.
+    A part that cannot be read is empty or `Unknown`; ``probes[part]`` has the reason.
 
     Parameters
     ----------
@@ -53,8 +52,7 @@ def take_snapshot(
     nccl
         NCCL's settings, among them its topology file; by default this process's.
     time_limit_s
-        Time limit of each probe. NVML alone needs seconds if the driver's persistence
-        mode is off.
+        Time limit of each probe. NVML needs seconds if the persistence mode is off.
     """
     sysfs, procfs = Path(sysfs), Path(procfs)
     settings = NcclSettings() if nccl is None else nccl
