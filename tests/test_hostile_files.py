@@ -114,7 +114,7 @@ def test_more_gpus_than_any_host_has():
     """The error names their number and the limit; the limit itself is read and shown."""
     with pytest.raises(SnapshotError, match=r"gpus: 600 entries\. At most 256"):
         Snapshot.from_plain(large(600))
-    with pytest.raises(SnapshotError, match=r"nics: 3,000 entries, and at most 2,048"):
+    with pytest.raises(SnapshotError, match=r"nics: 3,000 entries\. At most 2,048"):
         Snapshot.from_plain(large(1, 3_000))
     plain = large(8)
     plain["gpus"][0]["name"] = "x" * 100_000
