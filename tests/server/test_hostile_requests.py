@@ -63,7 +63,7 @@ def test_more_gpus_than_any_host_has(send):
     """The answer names their number and the limit."""
     status, answer = send(json.dumps(large(600)), "?name=rack.json")
     assert status == 400
-    assert "gpus: 600 entries, and at most 256 are read" in answer["message"]
+    assert "gpus: 600 entries. At most 256 are read." in answer["message"]
     assert answer["message"].startswith("rack.json")
     assert send(json.dumps(large(256)))[0] == 200
 
