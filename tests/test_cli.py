@@ -14,16 +14,16 @@ from workbench.horovod_build import OPERATIONS
 def test_errors_of_ours_are_one_message(capsys):
     """A mistake is one message on standard error and status 1, never a traceback."""
     assert main(["build-horovod", "--without", "gloo"]) == 1
-    told = capsys.readouterr()
-    assert "--without gloo: ranks find each other over Gloo" in told.err
-    assert "Traceback" not in told.err
+    captured = capsys.readouterr()
+    assert "--without gloo: ranks find each other over Gloo" in captured.err
+    assert "Traceback" not in captured.err
 
 
 @pytest.mark.parametrize(
     "arguments",
     [[], ["nonsuch"], ["build-horovod", "--with", "smoke"], ["build-horovod", "--jobs", "0"]],
 )
-def test_a_wrong_call_is_told_apart(arguments, capsys):
+def test_a_wrong_call_ends_with_status_2(arguments, capsys):
     """What cannot be parsed ends with status 2 and the usage."""
     with pytest.raises(SystemExit) as ended:
         main(arguments)
@@ -69,5 +69,5 @@ def test_a_full_disk_behind_standard_output(command):
         )  # fmt: skip
     assert done.returncode == 1
     assert done.stderr == (
-        "standard output: No space left on device. Write it to a disk with room.\n"
+        "standard output: No space left on device. Write it to a disk with free space.\n"
     )

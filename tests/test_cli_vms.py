@@ -129,7 +129,7 @@ def test_files_and_options_do_not_mix(files, capsys):
     """Which VM is meant is asked back."""
     command = ["doctor", str(files / "a.json"), "--topology", str(files / "azure.xml")]
     assert main(command) == 1
-    assert "Name all files without an option" in capsys.readouterr().err
+    assert "Name all files as arguments" in capsys.readouterr().err
 
 
 # How it reads

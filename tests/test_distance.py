@@ -52,7 +52,7 @@ def test_records(host):
 @pytest.mark.parametrize("name", [7, "7", "mlx5_9", "0000:99:00.0", "GPU-none", ""])
 def test_a_device_that_is_not_there(host, name):
     """What was given and what there is are both said."""
-    said = rf"{name!r}: no GPU or NIC of this VM\. Name one .*: GPUs 0, 1, 2, 3; NICs mlx5_0"
+    said = rf"{name!r}: no such GPU or NIC in this VM\. Use one .*: GPUs 0, 1, 2, 3; NICs mlx5_0"
     with pytest.raises(UsageError, match=said):
         host.distance(name, 0)
 

@@ -12,7 +12,7 @@ from timers import within
 from traces import check_format, read, slices
 
 from workbench.errors import UsageError
-from workbench.resources.noticeboard import FOLDER, Noticeboard
+from workbench.resources.process_registry import FOLDER, ProcessRegistry
 from workbench.timings import Timings
 from workbench.widgets.study import VERBS, study_view
 
@@ -174,7 +174,7 @@ def test_a_real_run(cluster, tmp_path, monkeypatch):
     assert timings.to_arrow("collectives").num_rows == len(table)
     for verb in VERBS:
         assert study_view(cluster, verb, []).data
-    board = Noticeboard(tmp_path / FOLDER)
+    board = ProcessRegistry(tmp_path / FOLDER)
 
     def posted():
         notices = board.read()

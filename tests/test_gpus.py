@@ -60,7 +60,7 @@ def test_every_machine_comes_back_from_json(look, build):
     text = snapshot.to_json()
     assert ": null" not in text
     assert '{"unknown": ""}' not in text
-    assert "not asked for yet" not in text
+    assert "not read yet" not in text
 
 
 # State
@@ -78,7 +78,7 @@ def test_state_of_a_gpu(look):
     assert (gpu.clocks.memory_mhz, gpu.clocks.memory_max_mhz) == (2619, 2619)
     assert dataclasses.astuple(gpu.pcie_link) == (5, 5, 16, 16)
     assert (gpu.persistence_mode, gpu.compute_mode) == (True, "default")
-    assert gpu.licence == Unknown("not a vGPU: it computes without a licence")
+    assert gpu.licence == Unknown("not a vGPU: it needs no licence")
 
 
 def test_errors_and_what_holds_the_clocks(look):

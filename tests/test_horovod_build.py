@@ -19,10 +19,10 @@ from horovod_environments import (
 from workbench.errors import BuildFailed, UsageError
 from workbench.horovod_build import check
 from workbench.horovod_build.cache import WheelCache, cache_folder
-from workbench.horovod_build.cures import record
 from workbench.horovod_build.key import facts, key
 from workbench.horovod_build.machine import jobs, this_machine
 from workbench.horovod_build.operations import choose, find_nccl
+from workbench.horovod_build.patches import digests
 from workbench.horovod_build.recipe import environment, write_toolchain
 from workbench.horovod_build.torchinfo import TorchInfo, installed_torch
 
@@ -74,9 +74,9 @@ def test_what_was_found_reaches_the_key(torch, machine):
     assert key(other) != plain
 
 
-def test_the_cures_reach_the_key():
-    """A wheel from before a defect was cured is not taken for one with the cure."""
-    assert facts(CPU_TORCH, MACHINE, choose(CPU_TORCH))["cures"] == record()
+def test_the_patches_are_part_of_the_key():
+    """A wheel from before a defect was patched is not used in place of a patched one."""
+    assert facts(CPU_TORCH, MACHINE, choose(CPU_TORCH))["cures"] == digests()
 
 
 def test_operations_reach_the_key(tools):
@@ -141,16 +141,16 @@ def test_nccl_is_taken_from_beside_pytorch(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("wanted", "unwanted", "told"),
+    ("wanted", "unwanted", "message"),
     [
         ([], ["gloo"], "always"),
         (["mpi"], ["mpi"], "exclude each other"),
         (["ccl"], [], "gloo, nccl, mpi"),
     ],
 )
-def test_senseless_choices_are_refused(wanted, unwanted, told):
+def test_contradictory_choices_are_rejected(wanted, unwanted, message):
     """A choice that cannot mean anything is refused with what could be chosen."""
-    with pytest.raises(UsageError, match=told):
+    with pytest.raises(UsageError, match=message):
         choose(CPU_TORCH, wanted, unwanted)
 
 
@@ -223,7 +223,7 @@ def test_a_damaged_wheel_is_not_used(tmp_path):
     assert cache.put("k", wheel, {}) == cache.get("k")
 
 
-def test_many_builders_leave_one_whole_entry(tmp_path):
+def test_many_builders_leave_one_complete_entry(tmp_path):
     """Builders that finish at once never leave a mixture or a scrap."""
     cache, wheel = WheelCache(tmp_path / "cache"), tiny_wheel(tmp_path)
     threads = [threading.Thread(target=cache.put, args=("k", wheel, {})) for _ in range(8)]
@@ -236,7 +236,7 @@ def test_many_builders_leave_one_whole_entry(tmp_path):
 
 
 def test_a_second_builder_waits_for_the_first(tmp_path):
-    """The second is told that it waits, and then finds the first one's wheel."""
+    """The second reports that it waits, and then finds the wheel of the first."""
     cache, wheel = WheelCache(tmp_path / "cache"), tiny_wheel(tmp_path)
     waits, found = threading.Event(), []
 

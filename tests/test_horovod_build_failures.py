@@ -16,8 +16,8 @@ from horovod_environments import (
 from workbench.errors import BuildFailed
 from workbench.horovod_build import Request, build
 from workbench.horovod_build.cache import WheelCache
-from workbench.horovod_build.causes import diagnose_log
 from workbench.horovod_build.command import run_logged
+from workbench.horovod_build.diagnosis import diagnose_log
 from workbench.horovod_build.progress import Progress
 
 # Failures, each really provoked
@@ -84,12 +84,12 @@ def test_without_a_network_it_says_so(monkeypatch, tmp_path):
         ),
         ("echo 'int main(){{}}' | g++ -S -o /dev/stdout -x c++ - > /dev/full", "disk", "TMPDIR"),
         ("{python} -m nonsuch; {python} -S -m pip", "has no pip", "ensurepip"),
-        ("{python} -m pip install --no-index no-such", "index has not got", "PIP_INDEX_URL"),
-        ("touch /proc/nothing/here; g++ /proc/1/nothing.cc", "not known here", "whole log"),
+        ("{python} -m pip install --no-index no-such", "does not have a package", "PIP_INDEX_URL"),
+        ("touch /proc/nothing/here; g++ /proc/1/nothing.cc", "unrecognized reason", "complete log"),
     ],
 )  # fmt: skip
-def test_a_real_log_tells_its_cause(tmp_path, command, cause, cure):
-    """What the tools print when they fail is read as one cause with its cure."""
+def test_diagnosis_of_a_real_log(tmp_path, command, cause, cure):
+    """The output of a failed tool is diagnosed as one cause, with what to do."""
     log = tmp_path / "log"
     log.touch()
     ready = command.format(torch=check_folder("torch"), python=sys.executable)

@@ -1,4 +1,4 @@
-"""Horovod's own defects, cured when it is built: the cures, and that they hold on real ranks."""
+"""Patches for Horovod's own defects: the patches, and that they work on real ranks."""
 
 import dataclasses
 import json
@@ -14,70 +14,72 @@ from two_ranks import two_ranks
 
 from workbench.errors import BuildFailed
 from workbench.horovod_build.command import end_group
-from workbench.horovod_build.cures import CURES, apply_cures, lacking, record
+from workbench.horovod_build.patches import PATCHES, apply_patches, digests, missing_patches
 
 needs_horovod = pytest.mark.skipif(
     find_spec("horovod") is None, reason="no Horovod is installed here: `workbench build-horovod`"
 )
 
-# The cures
+# The patches
 
 
 def source_tree(folder, *, changed=None, times=1):
-    """A source that has, of each file, only what cures replace and lines around it."""
-    for cure in CURES:
-        path = folder / cure.file
+    """A source tree with only the text that the patches replace, and lines around it."""
+    for patch in PATCHES:
+        path = folder / patch.file
         path.parent.mkdir(parents=True, exist_ok=True)
-        count = times if cure is changed else cure.times
+        count = times if patch is changed else patch.times
         with path.open("a") as file:
-            file.write(f"// before\n{cure.old * count}// after\n")
+            file.write(f"// before\n{patch.old * count}// after\n")
     return folder
 
 
-def test_a_cure_changes_its_text_and_nothing_else(tmp_path):
+def test_a_patch_changes_its_text_and_nothing_else(tmp_path):
     """What is replaced is replaced exactly; the lines around it stay."""
-    apply_cures(source_tree(tmp_path))
-    for file in {cure.file for cure in CURES}:
+    apply_patches(source_tree(tmp_path))
+    for file in {patch.file for patch in PATCHES}:
         expected = [
-            f"// before\n{cure.new * cure.times}// after\n" for cure in CURES if cure.file == file
+            f"// before\n{patch.new * patch.times}// after\n"
+            for patch in PATCHES
+            if patch.file == file
         ]
         assert (tmp_path / file).read_text() == "".join(expected)
 
 
-@pytest.mark.parametrize("cure", CURES, ids=lambda cure: cure.name)
+@pytest.mark.parametrize("patch", PATCHES, ids=lambda patch: patch.name)
 @pytest.mark.parametrize("times", [0, 2])
-def test_a_source_that_a_cure_does_not_match_stops_the_build(tmp_path, cure, times):
+def test_a_source_that_a_patch_does_not_match_stops_the_build(tmp_path, patch, times):
     """Text that is missing, or there once too often: what is wrong where, and what to do."""
-    path = source_tree(tmp_path, changed=cure, times=times) / cure.file
+    path = source_tree(tmp_path, changed=patch, times=times) / patch.file
     with pytest.raises(BuildFailed) as caught:
-        apply_cures(tmp_path)
-    assert cure.name in caught.value.cause
-    assert f"{cure.file} has the text that is to be replaced {times} times" in caught.value.cause
-    assert cure.upstream in caught.value.cure
-    assert path.read_text().count(cure.old) == times
+        apply_patches(tmp_path)
+    assert patch.name in caught.value.cause
+    assert f"{patch.file} contains the text to replace {times} times" in caught.value.cause
+    assert patch.upstream in caught.value.cure
+    assert path.read_text().count(patch.old) == times
 
 
 def test_a_source_without_the_file_stops_the_build(tmp_path):
     """A file that upstream moved is named, like a text that it changed."""
-    (source_tree(tmp_path) / CURES[0].file).unlink()
-    with pytest.raises(BuildFailed, match=f"{CURES[0].file} cannot be read"):
-        apply_cures(tmp_path)
+    (source_tree(tmp_path) / PATCHES[0].file).unlink()
+    with pytest.raises(BuildFailed, match=f"{PATCHES[0].file} cannot be read"):
+        apply_patches(tmp_path)
 
 
 @pytest.mark.parametrize("part", ["file", "old", "new", "times"])
-def test_another_cure_is_another_record(part):
-    """A wheel with an earlier form of a cure is not taken for one with the present form."""
-    first, *others = CURES
+def test_a_changed_patch_has_another_digest(part):
+    """A wheel with an earlier version of a patch does not count as having the current one."""
+    first, *others = PATCHES
     changed = dataclasses.replace(first, **{part: "another"})
-    assert record([changed]) != record([first])
-    assert lacking({"cures": record([changed, *others])}) == [first]
+    assert digests([changed]) != digests([first])
+    assert missing_patches({"cures": digests([changed, *others])}) == [first]
 
 
 def test_what_nobody_recorded_counts_as_lacking():
-    """A Horovod that something else built, or an older build-horovod, is not taken for cured."""
-    assert lacking(None) == list(CURES)
-    assert lacking({"torch": "2.13.0+cpu"}) == list(CURES)
-    assert lacking({"cures": record()}) == []
+    """A Horovod that something else built, or an older build-horovod, does not count as patched."""
+    assert missing_patches(None) == list(PATCHES)
+    assert missing_patches({"torch": "2.13.0+cpu"}) == list(PATCHES)
+    assert missing_patches({"cures": digests()}) == []
 
 
 # On real ranks

@@ -1,4 +1,4 @@
-"""Whether the Horovod of an environment fits its PyTorch, and the proof that it works."""
+"""Whether the Horovod of an environment fits its PyTorch, and the smoke test."""
 
 import json
 import shutil
@@ -16,9 +16,9 @@ from horovod_environments import (
 )
 
 from workbench.errors import BuildFailed
-from workbench.horovod_build.cures import CURES
 from workbench.horovod_build.key import RECORD_NAME
-from workbench.horovod_build.proof import prove
+from workbench.horovod_build.patches import PATCHES
+from workbench.horovod_build.smoke_test import run_smoke_test
 from workbench.horovod_build.torchinfo import installed_torch
 from workbench.horovod_build.wheelrecord import add_record
 
@@ -58,17 +58,17 @@ def test_a_horovod_for_another_pytorch_does_not_fit(tmp_path):
 
 
 @needs_horovod
-def test_a_horovod_without_the_cures_is_to_be_rebuilt(tmp_path):
-    """One from before a defect was cured is named as such, with what to do."""
+def test_a_horovod_without_the_patches_is_to_be_rebuilt(tmp_path):
+    """A Horovod from before a defect was patched is reported, with what to do."""
     python, site = environment_python(tmp_path / "env")
-    one, *others = CURES
+    one, *others = PATCHES
     another_horovod(site, torch=installed_torch().version, cures={one.name: one.digest()})
     done = command_line(python, "--check")
     assert done.returncode == 1
-    without = ", ".join(cure.name for cure in others)
-    assert f"Cures: {one.name}; without {without}." in done.stdout
-    defects = "; ".join(cure.defect for cure in others)
-    assert f"not recorded as cured of: {defects}. What to do:" in done.stdout
+    without = ", ".join(patch.name for patch in others)
+    assert f"Patches: {one.name}; without {without}." in done.stdout
+    defects = "; ".join(patch.defect for patch in others)
+    assert f"does not list the patches for these defects: {defects}. What to do:" in done.stdout
 
 
 @needs_horovod
@@ -92,25 +92,27 @@ def test_what_it_was_built_against_travels_with_the_wheel(tmp_path):
     assert f"{RECORD_NAME},sha256=" in (info / "RECORD").read_text()
 
 
-# The proof
+# The smoke test
 
 
 @needs_horovod
 def test_two_ranks_agree():
     """The installed Horovod sums over two real ranks."""
-    assert prove() > 0
+    assert run_smoke_test() > 0
 
 
 @needs_horovod
-def test_a_proof_that_takes_too_long_is_ended():
+def test_a_smoke_test_that_takes_too_long_is_terminated():
     """No rank is left behind when the time is up, and the error says what was awaited."""
     before = rank_processes()
-    with pytest.raises(BuildFailed, match="did not agree on a sum within 1 s"):
-        prove(limit_s=1)
+    with pytest.raises(BuildFailed, match="did not compute a sum within 1 s"):
+        run_smoke_test(limit_s=1)
     assert rank_processes() <= before
 
 
 def rank_processes():
-    """The pids of proofs that run on this machine."""
-    listed = subprocess.run(["pgrep", "-f", "proof_ranks.py"], capture_output=True, check=False)
+    """The pids of smoke tests that run on this machine."""
+    listed = subprocess.run(
+        ["pgrep", "-f", "smoke_test_ranks.py"], capture_output=True, check=False
+    )
     return set(listed.stdout.split())

@@ -25,7 +25,7 @@ from workbench.cluster.hosts import parse_hosts
 from workbench.doctor import describe, diagnose
 from workbench.errors import SnapshotError, UsageError, WorkbenchError
 from workbench.resources import NcclSettings, Snapshot, take_snapshot
-from workbench.resources.sent import load, parse
+from workbench.resources.load_snapshot import load, parse
 from workbench.safefiles import load_json, read_file
 from workbench.widgets.findings import FindingsView
 from workbench.widgets.machine import ResourcesView
@@ -87,7 +87,7 @@ def test_damaged_topology_files(data):
         ('{"version": 2, "version": 2}', "'version' twice"),
         ("[" * 100_000, "nested too deeply"),
         ("", "neither a snapshot"),
-        ("{", "no complete JSON"),
+        ("{", "not complete JSON"),
         ("\x1f\x8b\x08\x00", "neither a snapshot"),
         ('{"version": "\\ud800"}', "version '\\ud800'"),
     ],
@@ -112,9 +112,9 @@ def test_a_byte_order_mark_is_passed_over(tmp_path, mark):
 
 def test_more_gpus_than_any_host_has():
     """The error names their number and the limit; the limit itself is read and shown."""
-    with pytest.raises(SnapshotError, match=r"gpus: 600 entries, and at most 256"):
+    with pytest.raises(SnapshotError, match=r"gpus: 600 entries\. At most 256"):
         Snapshot.from_plain(large(600))
-    with pytest.raises(SnapshotError, match=r"nics: 3,000 entries, and at most 2,048"):
+    with pytest.raises(SnapshotError, match=r"nics: 3,000 entries\. At most 2,048"):
         Snapshot.from_plain(large(1, 3_000))
     plain = large(8)
     plain["gpus"][0]["name"] = "x" * 100_000
@@ -270,8 +270,8 @@ training = Training()
 training.train(4)
 training.close()
 from pathlib import Path
-from workbench.resources.noticeboard import Noticeboard
-Noticeboard(Path(os.environ["JUPYTER_RUNTIME_DIR"]) / "gradient-workbench").post("x", {{}})
+from workbench.resources.process_registry import ProcessRegistry
+ProcessRegistry(Path(os.environ["JUPYTER_RUNTIME_DIR"]) / "gradient-workbench").register("x", {{}})
 from workbench.cluster import keeping
 from workbench.cluster.controller_process import new_folder
 keeping.save(new_folder(), {{"name": "x"}})

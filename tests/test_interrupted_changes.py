@@ -203,7 +203,7 @@ def test_a_lock_that_another_process_keeps(tmp_path):
         folder.mkdir(parents=True, exist_ok=True)
         with (folder / "lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            with pytest.warns(RuntimeWarning, match="lock: another process has kept it locked"):
+            with pytest.warns(RuntimeWarning, match="lock: another process has locked it"):
                 quiet(cluster, training(3))
         quiet(cluster, "train(2)")
         assert within(10, (folder / "run.json").exists)
@@ -217,7 +217,7 @@ def test_stop_while_another_process_keeps_the_lock(tmp_path):
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        with pytest.warns(RuntimeWarning, match="kept it locked"):
+        with pytest.warns(RuntimeWarning, match="locked it"):
             quiet(cluster, training(3))
         began = time.monotonic()
         cluster.stop()

@@ -20,7 +20,7 @@ from recorded import PHASES_MS, SIZES
 from timers import within
 from tornado.httpclient import HTTPClientError
 
-from workbench.resources.noticeboard import FOLDER, Noticeboard
+from workbench.resources.process_registry import FOLDER, ProcessRegistry
 from workbench.server import hardware_metrics
 from workbench.server.metrics import MOST_CLUSTERS, TimingsCollector
 from workbench.timings import Timings
@@ -95,10 +95,10 @@ def values(text):
     }
 
 
-def scrape(board):
-    registry = CollectorRegistry()
-    registry.register(TimingsCollector(board))
-    return values(generate_latest(registry).decode())
+def scrape(registry):
+    collectors = CollectorRegistry()
+    collectors.register(TimingsCollector(registry))
+    return values(generate_latest(collectors).decode())
 
 
 # From a kernel to the server
@@ -193,46 +193,46 @@ def test_two_kernels_are_told_apart(metrics, start_kernel):
     assert within(10, lambda: {key[1] for key in values(metrics())} == both)
 
 
-# The notices
+# The process registry
 
 
-def test_only_the_owner_reads_a_notice(tmp_path):
+def test_only_the_owner_reads_an_entry(tmp_path):
     """Folder and file are the owner's alone, and nothing half-written is left."""
-    folder = tmp_path / "board"
-    board = Noticeboard(folder)
-    board.post("one", {"x": 1})
-    board.post("one", {"x": 2})
+    folder = tmp_path / "registry"
+    registry = ProcessRegistry(folder)
+    registry.register("one", {"x": 1})
+    registry.register("one", {"x": 2})
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     (file,) = folder.iterdir()
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    assert board.read() == [{"x": 2}]
-    board.withdraw("one")
-    assert board.read() == []
+    assert registry.read() == [{"x": 2}]
+    registry.unregister("one")
+    assert registry.read() == []
 
 
-def test_what_is_no_notice_is_skipped(tmp_path):
+def test_invalid_entries_are_skipped(tmp_path):
     """Broken, foreign and cut files do not hide the good one."""
-    board = Noticeboard(tmp_path)
-    board.post("good", {"x": 1})
+    registry = ProcessRegistry(tmp_path)
+    registry.register("good", {"x": 1})
     good = next(tmp_path.iterdir()).read_text()
     for name, text in (("a", ""), ("b", "[1]"), ("c", '{"signed": 5}'), ("d", good[:-9])):
         (tmp_path / f"{name}.json").write_text(text)
     elsewhere = json.loads(good)
-    elsewhere["signed"]["where"] = "another machine"
+    elsewhere["signed"]["namespace"] = "another machine"
     (tmp_path / "e.json").write_text(json.dumps(elsewhere))
-    assert board.read() == [{"x": 1}]
-    assert (tmp_path / "e.json").exists()  # its process may well live, there
+    assert registry.read() == [{"x": 1}]
+    assert (tmp_path / "e.json").exists()  # its process may still run there
 
 
 def test_a_process_id_that_was_used_again_is_another_process(tmp_path):
-    """A notice whose process ended is gone, though its number is taken by now."""
-    board = Noticeboard(tmp_path)
-    board.post("old", {"x": 1})
+    """An entry whose process ended is gone, although its id was reused."""
+    registry = ProcessRegistry(tmp_path)
+    registry.register("old", {"x": 1})
     path = next(tmp_path.iterdir())
-    notice = json.loads(path.read_text())
-    notice["signed"]["began"] = "1"
-    path.write_text(json.dumps(notice))
-    assert board.read() == []
+    entry = json.loads(path.read_text())
+    entry["signed"]["started_s"] = 1.0
+    path.write_text(json.dumps(entry))
+    assert registry.read() == []
     assert not path.exists()
 
 
@@ -242,23 +242,25 @@ def rank(number, **more):
 
 def test_labels_are_bounded(tmp_path):
     """Many clusters, long names and repeated ranks do not grow a scrape without end."""
-    board = Noticeboard(tmp_path)
+    registry = ProcessRegistry(tmp_path)
     for at in range(MOST_CLUSTERS + 5):
-        notice = {
+        entry = {
             "version": 1,
             "cluster": f"c{at}",
             "time_s": at + 1.0,
             "ranks": [rank(0), rank(0)],
         }
-        board.post(f"c{at}", notice)
-    found = scrape(board)
+        registry.register(f"c{at}", entry)
+    found = scrape(registry)
     assert {key[1] for key in found} == {f"c{at}" for at in range(5, MOST_CLUSTERS + 5)}
-    board.post("long", {"version": 1, "cluster": "x" * 999, "time_s": 99.0, "ranks": [rank(0)]})
-    assert all(len(label) <= 100 for key in scrape(board) for label in key if label)
+    registry.register(
+        "long", {"version": 1, "cluster": "x" * 999, "time_s": 99.0, "ranks": [rank(0)]}
+    )
+    assert all(len(label) <= 100 for key in scrape(registry) for label in key if label)
 
 
 @pytest.mark.parametrize(
-    "notice",
+    "entry",
     [
         {},
         {"version": 2, "cluster": "a", "time_s": 1.0, "ranks": [rank(0)]},
@@ -267,20 +269,20 @@ def test_labels_are_bounded(tmp_path):
         {"version": 1, "cluster": "a", "time_s": 1.0, "ranks": [7, {"rank": "x"}]},
     ],
 )
-def test_a_notice_of_another_form_breaks_no_scrape(tmp_path, notice):
+def test_a_notice_of_another_form_breaks_no_scrape(tmp_path, entry):
     """It is left out."""
-    board = Noticeboard(tmp_path)
-    board.post("a", notice)
-    assert scrape(board) == {}
+    registry = ProcessRegistry(tmp_path)
+    registry.register("a", entry)
+    assert scrape(registry) == {}
 
 
 def test_what_is_not_known_has_no_sample(tmp_path):
     """A rank without communication has no bandwidth, rather than one of zero."""
-    board = Noticeboard(tmp_path)
+    registry = ProcessRegistry(tmp_path)
     latest = {"iteration": 3, "iteration_s": 0.1, "exposed_share": 0.0, "busbw_gbps": None}
-    notice = {"version": 1, "cluster": "a", "time_s": 1.0, "ranks": [rank(0, latest=latest)]}
-    board.post("a", notice)
-    names = {key[0] for key in scrape(board)}
+    entry = {"version": 1, "cluster": "a", "time_s": 1.0, "ranks": [rank(0, latest=latest)]}
+    registry.register("a", entry)
+    names = {key[0] for key in scrape(registry)}
     assert "iteration_seconds" in names
     assert "bus_bandwidth_bits_per_second" not in names
 

@@ -17,7 +17,7 @@ from workbench.errors import SnapshotError
 from workbench.resources import NcclSettings, Snapshot, Unknown
 
 NVSWITCH = "0x068000"
-NOT_TOLD = "a topology file does not tell"
+NOT_IN_FILE = "not in a topology file"
 
 
 def distance(snapshot, a, b):
@@ -169,7 +169,7 @@ def test_what_gpus_say_of_nvlink(read_topology):
     assert first.nvlink.links[0].peer_pci_address == B
     assert isinstance(first.nvlink.links[2].peer_pci_address, Unknown)
     assert isinstance(first.nvlink.nominal_gb_per_s, Unknown)
-    assert (first.compute_capability, second.nvlink) == ("10.3", Unknown(NOT_TOLD))
+    assert (first.compute_capability, second.nvlink) == ("10.3", Unknown(NOT_IN_FILE))
 
 
 def test_switch_that_the_vm_does_not_show(read_topology):
@@ -215,7 +215,7 @@ def test_gpudirect_that_the_file_rules_out(read_topology):
     snapshot = read_topology(system(cpu(0, switch(1, pci(A, GPU, '<gpu gdr="1"/>'), nic))))
     (verdict,) = snapshot.pcie.gpudirect
     assert (distance(snapshot, A, N), verdict.possible) == ("PIX", False)
-    assert verdict.why == f"the topology file says of {N} that it cannot (gdr=0)"
+    assert verdict.why == f"the topology file excludes {N} (gdr=0)"
     again = read_topology(snapshot.to_nccl_topology())
     assert [one.possible for one in again.pcie.gpudirect] == [False]
 
@@ -266,10 +266,10 @@ LAUGHS = '<!DOCTYPE s [<!ENTITY a "aa"><!ENTITY b "&a;&a;">]>' + system(cpu(0, p
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "no complete XML"),
-        ("<system", "cut short"),
-        (azure_ndv4()[:300], "cut short"),
-        ("{}", "no complete XML"),
+        ("", "not complete XML"),
+        ("<system", "truncated"),
+        (azure_ndv4()[:300], "truncated"),
+        ("{}", "not complete XML"),
         (LAUGHS, "document type"),
         ("<nvidia_smi_log/>", "<nvidia_smi_log> where a topology file has <system>"),
         ('<graphs version="1"/>', "<graphs> where"),
@@ -278,12 +278,12 @@ LAUGHS = '<!DOCTYPE s [<!ENTITY a "aa"><!ENTITY b "&a;&a;">]>' + system(cpu(0, p
         (system(), "no pci element that is a GPU or a NIC"),
         (system(cpu(0, switch(1))), "no pci element that is a GPU or a NIC"),
         (system(cpu(0, '<pci class="0x030200"/>')), "line 3: found a pci element with busid ''"),
-        (system(cpu(0, pci("53:00", GPU))), "busid '53:00'; write it as"),
+        (system(cpu(0, pci("53:00", GPU))), "busid '53:00'. Write it as"),
         (system(cpu(0, pci(A, GPU), pci(A, GPU))), f"busid {A} a second time"),
         (system(cpu(0, pci(A, GPU, '<gpu><nvlink target="x"/></gpu>'))), "nvlink with target 'x'"),
-        ("<system version='1'>" + "<a>" * 100, "in one another"),
+        ("<system version='1'>" + "<a>" * 100, "nested elements"),
         (system("<a/>" * 20000), "more than 16384 elements"),
-        (system("<!--" + " " * (1 << 20) + "-->"), "larger than 1024 KiB"),
+        (system("<!--" + " " * (1 << 20) + "-->"), "larger than 1 MiB"),
     ],
 )
 def test_bad_file(read_topology, text, message):

@@ -73,7 +73,7 @@ def test_root_complexes_of_one_node(machine):
     add_port(machine, N, "mlx5_0", "pci0001:00")
     assert by_source(snap(machine), A, N) == {"sysfs": "NODE"}
     why = gpudirect(snap(machine), A, N).why
-    assert why.startswith("NODE, which NCCL takes for PHB, is beyond")
+    assert why.startswith("NODE, which is PHB for NCCL, is beyond")
 
 
 @pytest.mark.parametrize(("nodes", "distance"), [(1, "NODE"), (2, None)])
@@ -274,7 +274,7 @@ def test_device_that_the_file_leaves_out(flat):
     snapshot = with_file(flat, system(cpu(0, switch(1, pci(A, GPU), pci(N, NIC)))))
     assert by_source(snapshot, B, N) == {"sysfs": "PHB"}
     assert isinstance(gpudirect(snapshot, B, N).possible, Unknown)
-    assert "not in that file, so that NCCL goes by sysfs: 0000:54:00.0" in str(
+    assert "not in that file, so NCCL uses sysfs: 0000:54:00.0" in str(
         snap_with_gpus(flat, system(cpu(0, switch(1, pci(A, GPU), pci(N, NIC)))))
     )
 
@@ -306,9 +306,9 @@ def test_file_that_is_not_there(flat):
 
 
 def test_broken_file_costs_only_itself(flat):
-    """A file that is cut short is told; sysfs's distances stay."""
+    """A truncated file is reported; sysfs's distances stay."""
     snapshot = with_file(flat, TOLD[:200])
-    assert "cut short" in snapshot.pcie.topology_file.reason
+    assert "truncated" in snapshot.pcie.topology_file.reason
     assert by_source(snapshot, A, N) == {"sysfs": "PHB"}
 
 

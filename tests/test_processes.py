@@ -14,7 +14,7 @@ from timers import within
 
 from workbench.resources import Unknown
 from workbench.resources.counters import Sampler
-from workbench.resources.processes import rank_notices
+from workbench.resources.processes import rank_registry
 
 KERNEL = "0f6b2f7e-7f3e-4f0e-9c55-0d3f1d3a1e11"
 FILE = f"/home/a/.local/share/jupyter/runtime/kernel-{KERNEL}.json"
@@ -235,7 +235,7 @@ def test_a_rank_says_who_it_is(machine, live, tmp_path):
     """Its notice has cluster and number; after a resize, the new number."""
     machine.add_process(os.getpid(), *AGENT)
     for number in (3, 1):
-        rank_notices.post("storm-7", number, tmp_path / "ranks")
+        rank_registry.register("storm-7", number, tmp_path / "ranks")
         (rank,) = processes(live).values()
         assert (rank.kind, rank.cluster, rank.rank) == ("rank", "storm-7", number)
 
@@ -245,7 +245,7 @@ def test_a_worker_of_a_rank(machine, nvml, live, tmp_path):
     machine.add_process(os.getpid(), *AGENT)
     machine.add_process(900_001, "python", parent=os.getpid())
     nvml.devices[0].compute = [Process(900_001, GIB)]
-    rank_notices.post("storm-7", 3, tmp_path / "ranks")
+    rank_registry.register("storm-7", 3, tmp_path / "ranks")
     worker = processes(live)[900_001]
     assert (worker.kind, worker.cluster, worker.rank) == ("other", "storm-7", 3)
 
@@ -253,7 +253,7 @@ def test_a_worker_of_a_rank(machine, nvml, live, tmp_path):
 def test_the_notice_of_a_rank_that_has_ended(machine, live, tmp_path):
     """Whoever gets the number of a rank that has ended is none."""
     machine.add_process(os.getpid(), *AGENT)
-    rank_notices.post("storm-7", 3, tmp_path / "ranks")
+    rank_registry.register("storm-7", 3, tmp_path / "ranks")
     assert set(processes(live)) == {os.getpid()}
     machine.end_process(os.getpid())
     assert processes(live) == {}
@@ -264,7 +264,7 @@ def test_nobody_posts_in_anothers_folder(tmp_path):
     (tmp_path / "real").mkdir()
     (tmp_path / "ranks").symlink_to(tmp_path / "real")
     with pytest.raises(PermissionError):
-        rank_notices.post("storm-7", 3, tmp_path / "ranks")
+        rank_registry.register("storm-7", 3, tmp_path / "ranks")
     assert list((tmp_path / "real").iterdir()) == []
 
 

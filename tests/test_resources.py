@@ -148,7 +148,7 @@ def test_wedged_driver_costs_only_the_gpus(machine):
     assert first.probes["gpus"].reason == "NVML did not answer within 0.5 s"
     assert [nic.name for nic in first.nics] == ["eth0"]
     assert first.host.hostname == "vm-17"
-    assert second.probes["gpus"].reason == "NVML has not come back from an earlier call"
+    assert second.probes["gpus"].reason == "NVML has not returned from an earlier call"
     for _ in range(100):  # the call that hung ends soon after
         third = snap(machine, nvml)
         if third.gpus:

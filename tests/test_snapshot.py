@@ -26,7 +26,7 @@ def test_a_snapshot_of_an_earlier_workbench(full):
     plain = full.to_plain()
     del plain["pcie"]["topology_file_state"]
     state = Snapshot.from_plain(plain).pcie.topology_file_state
-    assert "did not look" in state.reason
+    assert "did not record it" in state.reason
 
 
 def test_what_a_terminal_would_obey_is_written_out(full):
@@ -64,14 +64,14 @@ def test_snapshot_cut_in_half(full, tmp_path):
     """A file that was cut says so, with its name and what to do."""
     file = tmp_path / "half.json"
     file.write_text(full.to_json()[: len(full.to_json()) // 2])
-    with pytest.raises(SnapshotError, match=r"half\.json is no complete JSON.*cut short"):
+    with pytest.raises(SnapshotError, match=r"half\.json is not complete JSON.*truncated"):
         Snapshot.load(file)
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"version": 1}, "version 1; this workbench reads version 2"),
+        ({"version": 1}, "version 1, and this workbench reads version 2"),
         ({"gpus": {"0": 1}}, "gpus: expected"),
         ({"taken_at": True}, "taken_at: expected float, found True"),
         ({"host": {"hostname": "a"}}, r"host\.hypervisor is missing"),
@@ -87,7 +87,7 @@ def test_snapshot_that_does_not_fit(full, change, message):
 @pytest.mark.parametrize("text", ["[]", "{}", "3"])
 def test_not_a_snapshot(text):
     """JSON of another kind is no snapshot."""
-    with pytest.raises(SnapshotError, match="no snapshot"):
+    with pytest.raises(SnapshotError, match="not a snapshot"):
         Snapshot.from_json(text)
 
 
@@ -130,5 +130,5 @@ def test_command_line_with_a_broken_file(tmp_path, capsys):
     file.write_text("{")
     assert main(["resources", "--file", str(file)]) == 1
     told = capsys.readouterr()
-    assert "vm.json is no complete JSON" in told.err
+    assert "vm.json is not complete JSON" in told.err
     assert told.out == ""

@@ -1,35 +1,35 @@
 """Gradient Workbench: what gradient communication costs, live in a notebook.
 
-Three processes share this package: the notebook's kernel, the ranks, and the
-Jupyter server. A room (a folder, or a module of its own) belongs to one of
-them, or to none (then it serves all). Imports run strictly downward:
+The package runs in three processes: the notebook's kernel, the ranks, and the
+Jupyter server. Each subpackage or top-level module belongs to one of them, or can run
+in any. Imports only go to lower layers:
 
 ===== ==================================== ============= ===========================
-floor room                                 process       what lives there
+layer package                              process       content
 ===== ==================================== ============= ===========================
 6     `magics.py`, `cli.py`                kernel, shell parse, delegate, display
-5     `widgets/`                           kernel        what is seen in a notebook
+5     `widgets/`                           kernel        views in a notebook
 5     `server/`                            server        REST, WebSocket, one sampler
 5     `demo.py`                            shell         runs the quickstart notebook
-4     `advisor/`                           any           what slows this training
-3     `cluster/`                           kernel        ranks up, down, running cells
-2     `timings/`                           kernel        what arrived from the ranks
-2     `rank/`                              rank          all that runs inside a rank
-2     `fabric/`                            any           what a link should give
+4     `advisor/`                           any           what slows down training
+3     `cluster/`                           kernel        start and stop ranks, run cells
+2     `timings/`                           kernel        recorded iterations
+2     `rank/`                              rank          code that runs in a rank
+2     `fabric/`                            any           expected rates of links
 2     `doctor/`                            any           rules over snapshots
-1     `wire/`                              kernel, rank  what passes between them
-1     `resources/`                         any           what hardware exists
+1     `wire/`                              kernel, rank  messages between them
+1     `resources/`                         any           hardware and its use
 1     `horovod_build/`                     shell         builds Horovod for this PyTorch
-1     `vms/`                               any, shell    makes VMs for tests and benchmarks
-0     `safefiles.py`                       any           files and JSON of other people
-0     `errors.py`                          any           the tree of errors
+1     `vms/`                               any, shell    VMs for tests and benchmarks
+0     `safefiles.py`                       any           untrusted files and JSON
+0     `errors.py`                          any           exceptions
 ===== ==================================== ============= ===========================
 
 `server` imports only `resources`, `doctor` and `errors`; `rank` only `wire`,
-`resources` and `errors`. `tests/test_rooms.py` holds all of this.
+`resources` and `errors`. `tests/test_rooms.py` checks all of this.
 
 Importing this package loads none of torch, horovod, plotly, pandas or pynvml:
-every public name below is fetched from its room when it is first used.
+every public name is imported when it is first used.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_HOMES = {
+_MODULES = {
     "Cluster": "workbench.cluster",
     "Distance": "workbench.resources",
     "Snapshot": "workbench.resources",
@@ -97,16 +97,16 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Fetch a public name from its room (PEP 562)."""
-    if name in _HOMES:
-        value = getattr(importlib.import_module(_HOMES[name]), name)
+    """Import a public name from its module on first use (PEP 562)."""
+    if name in _MODULES:
+        value = getattr(importlib.import_module(_MODULES[name]), name)
         globals()[name] = value
         return value
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted(set(globals()) | set(_HOMES))
+    return sorted(set(globals()) | set(_MODULES))
 
 
 def load_ipython_extension(shell: InteractiveShell) -> None:
@@ -116,8 +116,8 @@ def load_ipython_extension(shell: InteractiveShell) -> None:
         from workbench.errors import UsageError
 
         raise UsageError(
-            "%load_ext workbench: the magics are for the notebook, and this cell runs on a rank. "
-            "Use them in a cell without %%distributed."
+            "%load_ext workbench: the magics only work in the notebook's kernel, and this cell "
+            "runs on a rank. Use them in a cell without %%distributed."
         )
     from workbench.magics import register
 

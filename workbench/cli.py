@@ -1,7 +1,7 @@
-"""The command line: ``workbench build-horovod`` and its siblings.
+"""The command line: ``workbench resources|doctor|build-horovod|demo``.
 
-Each subcommand is a pair: one function adds its options to the parser, one
-runs it and returns the exit status, importing its room only then.
+Each subcommand has two functions: one adds its options to the parser, the other runs it
+and returns the exit status. The second imports what the subcommand needs.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from workbench.resources import Snapshot
 
 _SIGPIPE_STATUS = 141
-"""The exit status that a shell gives for a process that SIGPIPE has ended."""
-_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+"""Exit status that a shell reports for a process terminated by SIGPIPE."""
+_DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -36,33 +36,36 @@ def main(argv: Sequence[str] | None = None) -> int:
     Parameters
     ----------
     argv
-        The arguments after the program's name; those of the process by default.
+        Arguments after the program's name; ``sys.argv[1:]`` by default.
     """
     arguments = _parser().parse_args(argv)
     try:
         status: int = arguments.run(arguments)
         if sys.stdout is not None:
-            sys.stdout.flush()  # what cannot be written is reported here, not by the interpreter
+            sys.stdout.flush()  # report a write error here, not at the interpreter's exit
     except WorkbenchError as error:
         print(error, file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("Interrupted.", file=sys.stderr)
         return 130
-    except BrokenPipeError:  # whoever reads has enough, as `head` has
+    except BrokenPipeError:  # the reader, such as `head`, has closed the pipe
         _discard_output()
         return _SIGPIPE_STATUS
     except OSError as error:
-        if error.filename is not None or error.errno not in _NO_ROOM:
+        if error.filename is not None or error.errno not in _DISK_FULL:
             raise
         _discard_output()
-        print(f"standard output: {error.strerror}. Write it to a disk with room.", file=sys.stderr)
+        print(
+            f"standard output: {error.strerror}. Write it to a disk with free space.",
+            file=sys.stderr,
+        )
         return 1
     return status
 
 
 def _discard_output() -> None:
-    """Have the interpreter's own flush at exit succeed."""
+    """Redirect standard output to /dev/null, so that the flush at exit succeeds."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, sys.stdout.fileno())
     os.close(null)
@@ -85,28 +88,32 @@ def _add_resources(commands: argparse._SubParsersAction[argparse.ArgumentParser]
     command = commands.add_parser(
         "resources",
         help="show the GPUs, NICs and limits of this VM",
-        description="Show the GPUs, NICs and limits that this VM was given; what cannot be read "
-        "is shown with its reason.",
+        description="Show the GPUs, NICs and limits of this VM. A value that cannot be read is "
+        "shown as unknown, with the reason.",
     )
     command.add_argument(
         "files", nargs="*", metavar="FILE",
-        help="a snapshot of `resources --json`, or a topology file, instead of this VM",
+        help="a snapshot (from `resources --json`) or a topology file, instead of this VM",
     )  # fmt: skip
     _add_sources(command)
     shown = command.add_mutually_exclusive_group()
-    shown.add_argument("--json", action="store_true", help="as JSON, to send and load elsewhere")
+    shown.add_argument(
+        "--json", action="store_true", help="print JSON that can be loaded elsewhere"
+    )
     shown.add_argument(
         "--write-topology", metavar="FILE", type=Path,
-        help="write a topology file for NCCL_TOPO_FILE, of what this VM shows or was told",
+        help="write a topology file for NCCL_TOPO_FILE, from this VM's topology file or sysfs",
     )  # fmt: skip
     command.set_defaults(run=_resources)
 
 
 def _add_sources(command: argparse.ArgumentParser) -> None:
     sources = command.add_mutually_exclusive_group()
-    sources.add_argument("--file", help="a snapshot written by `resources --json`, not this VM")
+    sources.add_argument("--file", help="a snapshot (from `resources --json`), instead of this VM")
     sources.add_argument(
-        "--topology", metavar="FILE", help="a VM as its topology file (NCCL_TOPO_FILE) tells of it"
+        "--topology",
+        metavar="FILE",
+        help="a topology file (NCCL_TOPO_FILE), instead of this VM",
     )
 
 
@@ -125,11 +132,11 @@ def _resources(arguments: argparse.Namespace) -> int:
         write_topology(snapshot, arguments.write_topology)
         print(f"Wrote {arguments.write_topology}: NCCL_TOPO_FILE={arguments.write_topology}")
         return 0
-    print(snapshot.to_json() if arguments.json else _as_wide_as_the_terminal(snapshot))
+    print(snapshot.to_json() if arguments.json else _wrapped_text(snapshot))
     return 0
 
 
-def _as_wide_as_the_terminal(snapshot: Snapshot) -> str:
+def _wrapped_text(snapshot: Snapshot) -> str:
     if not sys.stdout.isatty():
         return str(snapshot)
     from workbench.resources.summary import wrapped
@@ -140,14 +147,14 @@ def _as_wide_as_the_terminal(snapshot: Snapshot) -> str:
 def _add_doctor(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     command = commands.add_parser(
         "doctor",
-        help="find what is set up wrong in this VM, and the cure",
-        description="Find what is set up wrong in this VM, why it costs, and the setting that "
-        "cures it. Of several VMs it also says how they are unlike. The exit status is 1 where an "
-        "error was found.",
+        help="find configuration problems of this VM, and their fixes",
+        description="Find configuration problems of this VM, what they cost, and the setting that "
+        "fixes them. Several VMs are also compared with each other. The exit status is 1 if "
+        "an error was found.",
     )
     command.add_argument(
         "files", nargs="*", metavar="FILE",
-        help="snapshots of `resources --json`, or topology files, instead of this VM",
+        help="snapshots (from `resources --json`) or topology files, instead of this VM",
     )  # fmt: skip
     _add_sources(command)
     command.add_argument("--json", action="store_true", help="the findings as JSON")
@@ -156,7 +163,7 @@ def _add_doctor(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
 
 def _doctor(arguments: argparse.Namespace) -> int:
     from workbench.doctor import describe, describe_all, diagnose, diagnose_all
-    from workbench.resources.sent import load_vms
+    from workbench.resources.load_snapshot import load_vms
 
     _one_source(arguments)
     if len(arguments.files) > 1:
@@ -183,12 +190,12 @@ def _one_source(arguments: argparse.Namespace) -> None:
     if arguments.files and (arguments.file or arguments.topology):
         raise UsageError(
             f"{' '.join(arguments.files)} with --file or --topology: two ways to name a file. "
-            "Name all files without an option."
+            "Name all files as arguments."
         )
 
 
 def _findings_json(found: Mapping[str, Sequence[Finding]], across: Sequence[Finding]) -> str:
-    """Return findings as JSON: by VM, and of the VMs compared with each other."""
+    """Return the findings of each VM, and those of the comparison of VMs, as JSON."""
     plain = {
         "version": __version__,
         "vms": {vm: [asdict(finding) for finding in findings] for vm, findings in found.items()},
@@ -203,7 +210,7 @@ def _status(findings: Sequence[Finding]) -> int:
 
 def _snapshot(arguments: argparse.Namespace) -> Snapshot:
     from workbench.resources import Snapshot, take_snapshot
-    from workbench.resources.sent import load
+    from workbench.resources.load_snapshot import load
 
     if arguments.topology is not None:
         return Snapshot.from_nccl_topology(arguments.topology)
@@ -213,13 +220,13 @@ def _snapshot(arguments: argparse.Namespace) -> Snapshot:
 def _add_build_horovod(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     command = commands.add_parser(
         "build-horovod",
-        help="build Horovod against the installed PyTorch, install and prove it",
-        description="Build Horovod against the installed PyTorch, install it here, and prove it "
-        "with a sum over two ranks. The wheel is kept in the user's cache.",
+        help="build Horovod against the installed PyTorch, install and test it",
+        description="Build Horovod against the installed PyTorch, install it, and test it "
+        "with a sum over two ranks. The wheel is stored in the user's cache.",
     )
     operations = ("gloo", "nccl", "mpi")
     command.add_argument(
-        "--check", action="store_true", help="only say what is installed and whether it fits"
+        "--check", action="store_true", help="only report what is installed and whether it fits"
     )
     command.add_argument(
         "--with", dest="wanted", action="append", default=[], choices=operations,
@@ -230,7 +237,9 @@ def _add_build_horovod(commands: argparse._SubParsersAction[argparse.ArgumentPar
         help="leave this operation out (may be repeated)",
     )  # fmt: skip
     command.add_argument("--rebuild", action="store_true", help="compile even if the cache has it")
-    command.add_argument("--jobs", type=_positive, help="compilers at once (by cores and memory)")
+    command.add_argument(
+        "--jobs", type=_positive, help="parallel compilers (default: by cores and memory)"
+    )
     command.set_defaults(run=_build_horovod)
 
 
@@ -254,7 +263,7 @@ def _build_horovod(arguments: argparse.Namespace) -> int:
 def _positive(text: str) -> int:
     number = int(text)
     if number < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not a positive number")
+        raise argparse.ArgumentTypeError(f"{text} is not a positive integer")
     return number
 
 

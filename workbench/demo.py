@@ -1,4 +1,4 @@
-"""Runs the quickstart notebook without a browser, and says what it found."""
+"""Run the quickstart notebook without a browser."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _CELL_TIMEOUT_S = 120
 
 @dataclass(frozen=True)
 class DemoResult:
-    """What the quickstart gave.
+    """Result of the quickstart notebook.
 
     Attributes
     ----------
     summary
-        The table of key figures and the sentences beneath it, as text.
+        The table of key figures and the sentences below it, as text.
     html
-        The executed notebook.
+        Path of the executed notebook.
     """
 
     summary: str
@@ -34,21 +34,22 @@ def run_demo(html: Path, notebook: Path = NOTEBOOK) -> DemoResult:
     Raises
     ------
     UsageError
-        There is no such notebook, or a package that runs it is missing.
+        If there is no such notebook, or a package that runs it is missing.
     CellError
-        A cell of it failed.
+        If a cell failed.
     """
     if not notebook.is_file():
         raise UsageError(
-            f"notebook {notebook}: no such file. "
-            "Run this in a clone of the repository, or name one with --notebook."
+            f"{notebook}: no such notebook. "
+            "Run this in a clone of the repository, or name a notebook with --notebook."
         )
     try:
         import nbclient
         import nbformat
     except ImportError as error:
         raise UsageError(
-            f"running a notebook takes {error.name}: pip install 'gradient-workbench[notebooks]'"
+            f"workbench demo: the package {error.name} is not installed. Run "
+            "`pip install 'gradient-workbench[notebooks]'`."
         ) from error
     page = nbformat.read(notebook, as_version=4)
     client = nbclient.NotebookClient(
@@ -79,7 +80,7 @@ def _to_html(page: Any) -> str:
 
 
 def _summary(page: Any) -> str:
-    """Return the text of the cells that train and sum up."""
+    """Return the text output of the training cell and the summary cells."""
     parts = []
     for cell in page.cells:
         if {"train", "summary"} & set(cell.metadata.get("tags", [])):

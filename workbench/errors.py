@@ -1,24 +1,24 @@
-"""The tree of errors.
+"""The exceptions of this package, and helpers for the text of messages.
 
 Each message says what was given or attempted, what is wrong, and what to do.
 
 - `WorkbenchError`
-    - `UsageError`: the call cannot mean anything (wrong ranks, an unknown option)
+    - `UsageError`: invalid arguments (wrong ranks, an unknown option)
     - `ClusterError`
         - `NoCluster`: no cluster was started
-        - `ClusterStopped`: the cluster was stopped, or is gone
-        - `StartFailed`: the ranks did not come up (`.vm`, `.cause`, `.cure`)
+        - `ClusterStopped`: the cluster was stopped, or its processes have ended
+        - `StartFailed`: the ranks did not start (`.vm`, `.cause`, `.cure`)
     - `CellError`
         - `RanksFailed`: the cell raised on some ranks (`.errors`)
-        - `CellTimeout`: the cell ran past its `--timeout` (`.unfinished`)
+        - `CellTimeout`: the cell exceeded its `--timeout` (`.unfinished`)
         - `CellInterrupted`: the user stopped the cell
     - `HorovodError`
         - `HorovodMissing`: no Horovod that fits this PyTorch (`.vm`, `.cause`, `.cure`)
         - `BuildFailed`: Horovod did not build (`.cause`, `.cure`)
-    - `WireError`: a message of another version, or one that is cut short
-    - `RunError`: a run that is not there, or that cannot be read
+    - `WireError`: a message of another version, or one that is truncated
+    - `RunError`: a recorded run that does not exist or cannot be read
     - `SnapshotError`: a snapshot file that cannot be read
-    - `VmsUnavailable`: test VMs cannot be made on this machine
+    - `VmsUnavailable`: test VMs cannot be created on this machine
 """
 
 from __future__ import annotations
@@ -28,17 +28,18 @@ from typing import ClassVar
 
 
 def printable(text: str, keep: str = "") -> str:
-    """Escape what a terminal would obey or could not show, as Python writes it in quotes.
+    """Escape non-printable characters, as `repr` does.
 
-    For text of other people's files and of remote VMs, and of messages that quote them.
-    Control characters (C0, DEL, C1), bidirectional controls and lone surrogates are escaped.
+    Use it for text from other people's files and from remote VMs, and for messages that
+    quote them. Control characters (C0, DEL, C1), bidirectional controls and lone surrogates
+    are escaped.
 
     Parameters
     ----------
     text
-        Anything.
+        Any text.
     keep
-        Characters that stay: a message of several lines keeps its line ends.
+        Characters that are not escaped, such as line ends.
     """
     if text.isprintable():
         return text
@@ -49,9 +50,9 @@ def printable(text: str, keep: str = "") -> str:
 
 
 def shortened(text: str, most: int) -> str:
-    """Return a text of at most about `most` characters: its middle is left out where it is longer.
+    """Return a text of about `most` characters or less, with its middle left out if necessary.
 
-    A message that quotes an argument ends in what is wrong with it.
+    The end is kept: a message that quotes an argument ends with what is wrong with it.
     """
     left_out = len(text) - most
     if left_out <= 0:
@@ -61,16 +62,17 @@ def shortened(text: str, most: int) -> str:
 
 
 class WorkbenchError(Exception):
-    """Base of every error that this package raises on purpose.
+    """Base class of the exceptions of this package.
 
-    Its message may quote a file or another VM: it holds no control characters but line ends.
+    The message may quote a file or another VM, so control characters except line ends are
+    escaped.
     """
 
     _escapes: ClassVar[bool] = True
     _kept: ClassVar[str] = "\n\t"
     """Characters that are not escaped."""
     _longest: ClassVar[int | None] = None
-    """The middle of a longer message is left out: it quotes an argument."""
+    """Longest message; the middle of a longer one, which quotes an argument, is left out."""
 
     def __init__(self, message: object = "") -> None:
         if not self._escapes:
@@ -80,18 +82,18 @@ class WorkbenchError(Exception):
         super().__init__(text if self._longest is None else shortened(text, self._longest))
 
     def _render_traceback_(self) -> list[str]:
-        """Return what IPython shows: what happened, without our own frames."""
+        """Return the text that IPython shows: the message, without a traceback."""
         return [f"{type(self).__name__}: {self}"]
 
 
 class UsageError(WorkbenchError, ValueError):
-    """The call cannot mean anything as it stands."""
+    """Invalid arguments."""
 
     _longest = 1000
 
 
 class ClusterError(WorkbenchError):
-    """A cluster cannot do what was asked."""
+    """A cluster cannot do what was requested."""
 
 
 class NoCluster(ClusterError):
@@ -101,42 +103,42 @@ class NoCluster(ClusterError):
 
 
 class ClusterStopped(ClusterError):
-    """The cluster was stopped, or its processes are gone."""
+    """The cluster was stopped, or its processes have ended."""
 
 
 class StartFailed(ClusterError):
-    """The ranks did not come up; what had started was taken down again.
+    """The ranks did not start; processes that had started were terminated.
 
     Attributes
     ----------
     vm, cause, cure : str
-        Where, why, and what to do; the first and the last may be empty.
+        Where it failed, why, and what to do; the first and the last may be empty.
     """
 
     def __init__(self, cause: str, *, vm: str = "", cure: str = "") -> None:
-        super().__init__(_told(vm, cause, cure))
+        super().__init__(_joined(vm, cause, cure))
         self.vm = vm
         self.cause = cause
         self.cure = cure
 
     @classmethod
     def together(cls, failed: list[StartFailed]) -> StartFailed:
-        """Return the one failure of several VMs, or one that tells of all."""
+        """Combine the failures of several VMs into one exception."""
         return failed[0] if len(failed) == 1 else cls("\n".join(map(str, failed)))
 
 
 class CellError(WorkbenchError):
-    """A distributed cell did not end well.
+    """A distributed cell failed.
 
     Attributes
     ----------
     output : str
-        The merged text of its ranks.
+        The merged output of its ranks.
     """
 
     output: str = ""
 
-    _escapes = False  # the traceback of a person's own code keeps its colours
+    _escapes = False  # the traceback of the user's code keeps its colours
 
 
 @dataclass(frozen=True)
@@ -150,7 +152,7 @@ class RankError:
     message
         ``str(exception)``.
     traceback
-        The traceback as a notebook shows it, ANSI colours included.
+        The traceback as shown in a notebook, including ANSI colours.
     """
 
     name: str
@@ -159,13 +161,13 @@ class RankError:
 
 
 class RanksFailed(CellError):
-    """The cell raised on some ranks; the others are free again.
+    """The cell raised on some ranks; the others were released.
 
     Attributes
     ----------
     errors : dict[int, RankError]
-        Rank to its error, in rank order; ranks that were only freed from a
-        collective are left out unless no rank failed by itself.
+        The error of each rank, in rank order. Ranks that were only released from a
+        collective are left out, unless there are no others.
     """
 
     def __init__(self, message: str, errors: dict[int, RankError]) -> None:
@@ -178,7 +180,7 @@ class RanksFailed(CellError):
 
 
 class CellTimeout(CellError):
-    """The cell ran past its time limit; its ranks were interrupted.
+    """The cell exceeded its time limit; its ranks were interrupted.
 
     Attributes
     ----------
@@ -192,11 +194,11 @@ class CellTimeout(CellError):
 
 
 class CellInterrupted(CellError):
-    """The user stopped the cell; its ranks are free again."""
+    """The user stopped the cell; its ranks were released."""
 
 
 class HorovodError(WorkbenchError):
-    """Something about the installed Horovod, or about building it."""
+    """A problem with the installed Horovod, or with building it."""
 
 
 class HorovodMissing(HorovodError):
@@ -209,7 +211,7 @@ class HorovodMissing(HorovodError):
     """
 
     def __init__(self, cause: str, *, vm: str, cure: str) -> None:
-        super().__init__(_told(vm, cause, cure))
+        super().__init__(_joined(vm, cause, cure))
         self.vm = vm
         self.cause = cause
         self.cure = cure
@@ -231,11 +233,11 @@ class BuildFailed(HorovodError):
 
 
 class WireError(WorkbenchError):
-    """A message from a rank that cannot be read: another version, or cut short."""
+    """A message from a rank that cannot be read: of another version, or truncated."""
 
 
 class RunError(WorkbenchError):
-    """A run of timings on disk that is not there, or that cannot be read."""
+    """A recorded run that does not exist or cannot be read."""
 
     _kept = ""
     _longest = 1000
@@ -249,16 +251,16 @@ class SnapshotError(WorkbenchError):
 
 
 class VmsUnavailable(WorkbenchError):
-    """Test VMs cannot be made on this machine; nothing is left of those that were begun."""
+    """Test VMs cannot be created on this machine; those already created were removed."""
 
 
 def reason(error: BaseException) -> str:
-    """Return what an exception says, or what it is where it says nothing."""
-    said = str(error).strip()
-    if said:
-        return said
+    """Return the message of an exception, or its class name if it has no message."""
+    message = str(error).strip()
+    if message:
+        return message
     return "interrupted" if isinstance(error, KeyboardInterrupt) else type(error).__name__
 
 
-def _told(vm: str, cause: str, cure: str) -> str:
+def _joined(vm: str, cause: str, cure: str) -> str:
     return ": ".join(filter(None, (vm, cause, cure)))

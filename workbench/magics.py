@@ -234,7 +234,7 @@ class WorkbenchMagics(Magics):
         if args.hosts and args.files:
             raise UsageError(f"%doctor {line}: VMs and files were named. Name one or the other.")
         if len(args.files) > 1:
-            from workbench.resources.sent import load_vms
+            from workbench.resources.load_snapshot import load_vms
             from workbench.widgets.findings import VmsView
 
             return VmsView(load_vms(args.files))
@@ -282,7 +282,7 @@ def _sent(file: str | None) -> Snapshot | None:
     """Read a file that was sent; None where none is named."""
     if file is None:
         return None
-    from workbench.resources.sent import load
+    from workbench.resources.load_snapshot import load
 
     return load(file)
 

@@ -1,8 +1,8 @@
-"""Files that a person names, JSON that somebody else wrote, and files for the user alone.
+"""Read untrusted files and JSON safely, and write private files.
 
-What is named may be a pipe, a device, another kind of file or a damaged one: reading it
-ends, takes at most the memory that its limit allows, and fails with an `OSError` (the
-file) or a `ValueError` (its content) whose text says why.
+A path from a user may lead to a pipe, a device, or a damaged file. Reading it never
+blocks, uses limited memory, and raises an `OSError` (for the file) or a `ValueError` (for
+its content) whose text gives the reason.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 _MOST_DIGITS = 20
-"""Of a whole number: 2 to the power of 64 has as many."""
+"""Most digits of an integer; 2 to the power of 64 has 20."""
 _CHUNK_BYTES = 1 << 20
 _LOCK_POLL_S = 0.02
 
@@ -29,13 +29,16 @@ def open_regular(path: str | os.PathLike[str]) -> int:
     Raises
     ------
     OSError
-        It cannot be opened, or is a folder, a pipe, a socket or a device.
+        If it cannot be opened, or is a folder, a pipe, a socket or a device.
     """
     try:
         file = os.open(
             Path(path).expanduser(), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
         )
-    except (ValueError, RuntimeError) as error:  # NUL, a lone surrogate, the home of nobody
+    except (
+        ValueError,
+        RuntimeError,
+    ) as error:  # NUL, a lone surrogate, or the home of an unknown user
         raise OSError(errno.EINVAL, f"no path of a file ({error})") from error
     kind = os.fstat(file).st_mode
     if stat.S_ISREG(kind):
@@ -52,7 +55,7 @@ def read_file(path: str | os.PathLike[str], limit: int) -> bytes:
     Raises
     ------
     OSError
-        It cannot be read, is no regular file, or is larger; `strerror` says which.
+        If it cannot be read, is not a regular file, or is larger; `strerror` gives the reason.
     """
     file = open_regular(path)
     try:
@@ -63,23 +66,23 @@ def read_file(path: str | os.PathLike[str], limit: int) -> bytes:
     finally:
         os.close(file)
     if size > limit:
-        raise OSError(errno.EFBIG, f"larger than {_size(limit)}, the most that is read")
+        raise OSError(errno.EFBIG, f"larger than {format_bytes(limit)}, the most that is read")
     return b"".join(parts)
 
 
 def write_regular(path: str | os.PathLike[str], text: str) -> None:
-    """Write a regular file, new or not, without waiting for the reader of a pipe.
+    """Create or replace a regular file, without waiting for the reader of a pipe.
 
     Raises
     ------
     OSError
-        It cannot be written, or is a folder, a pipe, a socket or a device.
+        If it cannot be written, or is a folder, a pipe, a socket or a device.
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
     try:
         file = os.open(path, flags, 0o666)
     except OSError as error:
-        if error.errno == errno.ENXIO:  # a pipe that nobody reads, or a socket
+        if error.errno == errno.ENXIO:  # a pipe without a reader, or a socket
             raise OSError(errno.EINVAL, "a pipe or a socket, not a file") from None
         raise
     except ValueError as error:
@@ -93,7 +96,7 @@ def write_regular(path: str | os.PathLike[str], text: str) -> None:
 
 
 def wait_for_lock(descriptor: int, operation: int, timeout_s: float) -> None:
-    """Lock an open file; wait for another process that has locked it, but not for ever.
+    """Lock an open file, waiting up to a time limit if another process has locked it.
 
     Parameters
     ----------
@@ -103,9 +106,9 @@ def wait_for_lock(descriptor: int, operation: int, timeout_s: float) -> None:
     Raises
     ------
     TimeoutError
-        Another process still has the lock.
+        If another process still has the lock.
     OSError
-        The file system has no locks.
+        If the file system has no locks.
     """
     deadline = time.monotonic() + timeout_s
     while True:
@@ -113,16 +116,14 @@ def wait_for_lock(descriptor: int, operation: int, timeout_s: float) -> None:
             fcntl.flock(descriptor, operation | fcntl.LOCK_NB)
         except BlockingIOError:
             if time.monotonic() >= deadline:
-                raise TimeoutError(
-                    f"another process has kept it locked for {timeout_s:g} s"
-                ) from None
+                raise TimeoutError(f"another process has locked it for {timeout_s:g} s") from None
             time.sleep(_LOCK_POLL_S)
         else:
             return
 
 
 def modified_s(path: str | os.PathLike[str]) -> float:
-    """Return when a file was last written, in seconds since the epoch; 0 where not known."""
+    """Return a file's modification time, in seconds since the epoch; 0 if unknown."""
     try:
         return Path(path).expanduser().stat().st_mtime
     except (OSError, ValueError, RuntimeError):
@@ -130,19 +131,19 @@ def modified_s(path: str | os.PathLike[str]) -> float:
 
 
 def load_json(text: str | bytes, *, finite: bool = True) -> Any:
-    """Read JSON that others wrote, more strictly than `json.loads`.
+    """Parse untrusted JSON, more strictly than `json.loads`.
 
     Parameters
     ----------
     text
         The content; bytes are UTF-8, with or without a byte order mark.
     finite
-        Refuse NaN and Infinity, which are no JSON.
+        Reject NaN and Infinity, which are not valid JSON.
 
     Raises
     ------
     ValueError
-        It is no complete JSON in UTF-8, is nested too deeply, names a field twice, or holds a
+        If it is not complete JSON in UTF-8, is nested too deeply, has a field twice, or has a
         number that is not finite or has more than 20 digits.
     """
     read_float = _finite if finite else float
@@ -162,13 +163,22 @@ def load_json(text: str | bytes, *, finite: bool = True) -> Any:
         raise ValueError(f"it is not in UTF-8: {error.reason}") from error
 
 
+def format_bytes(count: float) -> str:
+    """Return a size in binary units: ``79.6 GiB``."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:.4g} {unit}"
+        count /= 1024
+    return f"{count:.4g} TiB"
+
+
 def make_private_folder(path: Path) -> None:
-    """Make a folder, and those above it that are missing, for its owner only.
+    """Create a folder and its missing parents, with access for the owner only.
 
     Raises
     ------
     OSError
-        One of them cannot be made.
+        If one of them cannot be created.
     """
     for folder in (*reversed(path.parents), path):
         if not folder.exists():
@@ -176,12 +186,12 @@ def make_private_folder(path: Path) -> None:
 
 
 def write_private(path: Path, text: str) -> None:
-    """Replace a file by one that only its owner can read, at once or not at all.
+    """Replace a file atomically by one that only its owner can read.
 
     Raises
     ------
     OSError
-        It cannot be written; what was there stays.
+        If it cannot be written; the existing file is then unchanged.
     """
     part = path.with_name(f"{path.name}.part")
     part.unlink(missing_ok=True)
@@ -192,14 +202,14 @@ def write_private(path: Path, text: str) -> None:
 
 def _int(text: str) -> int:
     if len(text.lstrip("-")) > _MOST_DIGITS:
-        raise ValueError(f"it holds a whole number of {len(text.lstrip('-'))} digits")
+        raise ValueError(f"it has an integer of {len(text.lstrip('-'))} digits")
     return int(text)
 
 
 def _finite(text: str) -> float:
     number = float(text)
     if not math.isfinite(number):
-        raise ValueError("it holds a number that is not finite (NaN or Infinity)")
+        raise ValueError("it has a number that is not finite (NaN or Infinity)")
     return number
 
 
@@ -208,7 +218,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in found if names.count(name) > 1)
-        raise ValueError(f"it names the field {twice[:60]!r} twice")
+        raise ValueError(f"it has the field {twice[:60]!r} twice")
     return found
 
 
@@ -220,7 +230,3 @@ def _kind(mode: int) -> str:
         (stat.S_ISBLK, "a device"),
     )
     return next((name for is_kind, name in kinds if is_kind(mode)), "something else")
-
-
-def _size(limit: int) -> str:
-    return f"{limit >> 20} MiB" if limit >= 2 << 20 else f"{limit >> 10} KiB"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from workbench.resources.noticeboard import Noticeboard
+from workbench.resources.process_registry import ProcessRegistry
 from workbench.server.metrics import VERSION, TimingsCollector
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
@@ -63,7 +63,7 @@ def test_more_gpus_than_any_host_has(send):
     """The answer names their number and the limit."""
     status, answer = send(json.dumps(large(600)), "?name=rack.json")
     assert status == 400
-    assert "gpus: 600 entries, and at most 256 are read" in answer["message"]
+    assert "gpus: 600 entries. At most 256 are read." in answer["message"]
     assert answer["message"].startswith("rack.json")
     assert send(json.dumps(large(256)))[0] == 200
 
@@ -89,14 +89,14 @@ def test_routes_with_what_they_do_not_take(server, right, route):
 
 def test_notices_of_any_content(tmp_path):
     """The server's /metrics is answered whatever lies in the folder of notices."""
-    board = Noticeboard(tmp_path)
+    board = ProcessRegistry(tmp_path)
     numbers = [10**400, float("nan"), float("inf"), -1, True, "x", None, [], {}]
     for place, number in enumerate(numbers):
         rank = {"rank": 0, "vm": TEXTS[place], "iterations": number, "dropped": number,
                 "seconds": {"forward": number, TEXTS[place]: 1.0}, "latest": number}  # fmt: skip
         notice = {"version": VERSION, "time_s": 1.0, "cluster": f"c{place}", "ranks": [rank]}
-        board.post(f"n{place}", notice)
-        board.post(f"t{place}", {**notice, "time_s": number, "ranks": number})
+        board.register(f"n{place}", notice)
+        board.register(f"t{place}", {**notice, "time_s": number, "ranks": number})
     (tmp_path / "deep.json").write_text("[" * 100_000)
     (tmp_path / "empty.json").write_text("")
     (tmp_path / "list.json").write_text("[]")

@@ -1,11 +1,16 @@
-"""Builds Horovod against the PyTorch that is there.
+"""Build Horovod against the installed PyTorch.
 
-`build` compiles (or takes from the user's cache), installs and proves;
-`check` says what is installed and whether it still fits. The steps, a module
-each: `torchinfo` and `machine` look at what is there, `operations` settles what
-is built, `key` and `cache` know whether it was built before, `recipe`, `cures`
-and `compiling` build it, `causes` reads the log where that fails, `wheelrecord`
-writes down what it was built against, `installing` installs, `proof` proves.
+`build` compiles Horovod (or takes it from the user's cache), installs it and runs a
+smoke test; `check` reports what is installed and whether it still fits PyTorch. Each
+step is a module:
+
+- `torchinfo` and `machine` inspect PyTorch and this machine
+- `operations` decides which operations are built
+- `key` and `cache` find a wheel that was built before
+- `recipe`, `patches` (each a `patch`) and `compiling` build the wheel
+- `diagnosis` finds the cause of a failed build in its log
+- `wheelrecord` writes into the wheel what it was built against
+- `installing` installs it, and `smoke_test` tests it
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The whole of ``workbench build-horovod``, step by step."""
+"""The steps of ``workbench build-horovod``, from request to tested installation."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from workbench.horovod_build.cache import WheelCache
 from workbench.horovod_build.checking import Report, check
 from workbench.horovod_build.compiling import Compile
 from workbench.horovod_build.installing import install_needs, install_wheel
-from workbench.horovod_build.machine import jobs, require_parts, this_machine
+from workbench.horovod_build.machine import jobs, require_build_tools, this_machine
 from workbench.horovod_build.operations import choose, missed_nccl
-from workbench.horovod_build.progress import Progress, spell_seconds
-from workbench.horovod_build.proof import prove
+from workbench.horovod_build.progress import Progress, format_seconds
 from workbench.horovod_build.recipe import VERSION
+from workbench.horovod_build.smoke_test import run_smoke_test
 from workbench.horovod_build.torchinfo import installed_torch
 from workbench.horovod_build.wheelrecord import add_record
 
@@ -29,17 +29,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Request:
-    """What is asked of a build.
+    """Options of a build.
 
     Attributes
     ----------
     wanted, unwanted
-        Operations that must be in, and that must stay out: of ``"gloo"``,
-        ``"nccl"``, ``"mpi"``. What is in neither is built where it can be.
+        Operations to require and to leave out: ``"gloo"``, ``"nccl"``, ``"mpi"``.
+        Any other operation is built if this machine can build it.
     rebuild
-        Compile even where the cache has the wheel.
+        Compile even if the cache has the wheel.
     jobs
-        Compilers at once; None leaves it to cores and memory.
+        Number of parallel compilers; None chooses it by cores and memory.
     """
 
     wanted: tuple[str, ...] = ()
@@ -50,19 +50,18 @@ class Request:
 
 @dataclass(frozen=True)
 class Built:
-    """What a build left.
+    """Result of a build.
 
     Attributes
     ----------
     facts
-        What the wheel was built from, as `Report.built` gives it later.
+        What the wheel was built from; `Report.built` returns the same later.
     wheel
-        The wheel in the cache; None where the installed Horovod was right
-        already and nothing was done.
+        The wheel in the cache; None if the installed Horovod already fitted.
     compiled
-        Whether it was compiled now, rather than taken from the cache.
+        Whether the wheel was compiled now, rather than taken from the cache.
     seconds
-        For everything.
+        Duration of all steps.
     """
 
     facts: dict[str, Any]
@@ -71,15 +70,15 @@ class Built:
     seconds: float
 
     def describe(self) -> str:
-        """Return what was done in a line for a person."""
+        """Return one line that says what was done."""
         names = ", ".join(self.facts["operations"])
-        what = f"Horovod {VERSION} for PyTorch {self.facts['torch']} with {names}"
+        title = f"Horovod {VERSION} for PyTorch {self.facts['torch']} with {names}"
         if self.wheel is None:
-            return f"{what} is installed already and fits."
+            return f"{title} is installed already and fits."
         how = "compiled" if self.compiled else "taken from the cache"
         return (
-            f"{what}: {how}, installed, and proved by a sum over two ranks, "
-            f"in {spell_seconds(self.seconds)}."
+            f"{title}: {how}, installed, and tested with a sum over two ranks, "
+            f"in {format_seconds(self.seconds)}."
         )
 
 
@@ -88,40 +87,40 @@ def build(
     progress: Progress | None = None,
     cache: WheelCache | None = None,
 ) -> Built:
-    """Build Horovod against the installed PyTorch, install it and prove it.
+    """Build Horovod against the installed PyTorch, install it and test it.
 
     Parameters
     ----------
     request
-        The choices; all that this machine can do by default.
+        Options; by default all operations that this machine can build.
     progress
-        Who is told; standard error by default.
+        Receives progress messages; standard error by default.
     cache
-        Where wheels are kept; the user's cache by default.
+        Where wheels are stored; the user's cache by default.
 
     Raises
     ------
     BuildFailed
-        With the cause and the cure; the environment's Horovod stays as it was
-        unless the last step, the proof, is what failed.
+        With its cause and what to do. The installed Horovod is unchanged, unless
+        the last step (the smoke test) failed.
     UsageError
-        Where the request contradicts itself.
+        If the request contradicts itself.
     """
     request, progress, cache = request or Request(), progress or Progress(), cache or WheelCache()
-    began = time.monotonic()
+    started = time.monotonic()
     with progress:
-        progress.step("looking at this machine and its PyTorch")
+        progress.step("inspecting this machine and its PyTorch")
         torch = installed_torch()
         operations = choose(torch, request.wanted, request.unwanted)
         if hint := missed_nccl(torch, operations):
             progress.say(hint)
         builder = _Builder(request, progress, cache, torch, operations)
         wheel, compiled = builder.run()
-    return Built(builder.facts, wheel, compiled, time.monotonic() - began)
+    return Built(builder.facts, wheel, compiled, time.monotonic() - started)
 
 
 class _Builder:
-    """The steps that share what was found about the machine."""
+    """The steps of a build, for one machine, PyTorch and set of operations."""
 
     def __init__(
         self,
@@ -138,7 +137,7 @@ class _Builder:
         self._key = keys.key(self.facts)
 
     def run(self) -> tuple[Path | None, bool]:
-        """Return the installed wheel (None where nothing was to do), and whether it is new."""
+        """Return the installed wheel and whether it was compiled; no wheel if none was needed."""
         if not self._request.rebuild and self._fits(check()):
             return None, False
         log = self._cache.log_path(self._key)
@@ -146,35 +145,35 @@ class _Builder:
         wheel, compiled = self._wheel(log)
         self._progress.step("installing")
         install_wheel(wheel, log)
-        self._progress.step("proving it: a sum over two ranks")
-        prove()
+        self._progress.step("testing it with a sum over two ranks")
+        run_smoke_test()
         return wheel, compiled
 
     def _fits(self, report: Report) -> bool:
         return report.fits and report.built == self.facts
 
     def _wheel(self, log: Path) -> tuple[Path, bool]:
-        """Return the wheel from the cache, or a new one, and whether it is new."""
-        with self._cache.lock(self._key, self._tell_waiting):
-            kept = None if self._request.rebuild else self._cache.get(self._key)
-            if kept is not None:
-                return kept, False
+        """Return the wheel, and whether it was compiled rather than taken from the cache."""
+        with self._cache.lock(self._key, self._report_waiting):
+            cached = None if self._request.rebuild else self._cache.get(self._key)
+            if cached is not None:
+                return cached, False
             return self._compiled(log), True
 
     def _compiled(self, log: Path) -> Path:
         with tempfile.TemporaryDirectory(prefix="workbench-horovod-") as name:
             work = Path(name)
-            require_parts(work)
+            require_build_tools(work)
             count = self._request.jobs or jobs()
             names = ", ".join(self._operations.names)
             self._progress.say(
                 f"Building Horovod {VERSION} for PyTorch {self._torch.version} with {names}: "
-                f"some minutes, once. Log: {log}"
+                f"this takes some minutes, once. Log: {log}"
             )
             compiling = Compile(work, log, self._progress)
             wheel = compiling.wheel(self._torch, self._machine, self._operations, count)
             add_record(wheel, self.facts)
             return self._cache.put(self._key, wheel, self.facts)
 
-    def _tell_waiting(self) -> None:
+    def _report_waiting(self) -> None:
         self._progress.say("Another process is building the same Horovod: waiting for it.")

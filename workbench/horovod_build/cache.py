@@ -1,9 +1,9 @@
-"""Built wheels in the user's cache, safe from builders that run at once.
+"""Cache of built wheels, safe for concurrent builds.
 
-An entry is a folder with the wheel and ``entry.json``. It is filled beside its
-place and renamed into it, so that a reader sees a whole entry or none; a lock
-per key lets the second of two builders wait for the first instead of compiling
-the same thing.
+An entry is a folder with the wheel and ``entry.json``. It is written to a temporary
+folder and then renamed, so that a reader sees a complete entry or none. With a lock
+per key, the second of two builders waits for the first instead of compiling the
+same wheel.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def cache_folder() -> Path:
-    """Return the folder of all entries: below ``$XDG_CACHE_HOME`` or ``~/.cache``."""
+    """Return the cache folder, below ``$XDG_CACHE_HOME`` or ``~/.cache``."""
     base = os.environ.get("XDG_CACHE_HOME", "")
     root = Path(base) if Path(base).is_absolute() else Path.home() / ".cache"
     return root / "gradient-workbench/horovod"
@@ -34,33 +34,33 @@ _KEPT_LOGS = 10
 
 
 class WheelCache:
-    """The wheels built so far.
+    """Cache of built wheels.
 
     Parameters
     ----------
     folder
-        Where entries, logs and locks live; made when first needed.
+        Folder of entries, logs and locks; created when first needed.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
         self.folder = folder or cache_folder()
 
     def get(self, key: str) -> Path | None:
-        """Return the key's wheel, or None; a damaged entry counts as none."""
+        """Return the wheel of a key, or None if it is missing or damaged."""
         entry = self.folder / key
         try:
             record = json.loads((entry / "entry.json").read_text(encoding="utf-8"))
             wheel = entry / record["wheel"]
-            whole = _sha256(wheel) == record["sha256"]
+            intact = _sha256(wheel) == record["sha256"]
         except (OSError, ValueError, KeyError):
             return None
-        return wheel if whole else None
+        return wheel if intact else None
 
     def put(self, key: str, wheel: Path, facts: dict[str, Any]) -> Path:
-        """Copy a wheel into the cache and return where it lies now.
+        """Copy a wheel into the cache and return its path there.
 
-        Whatever lies there under the key is replaced: `get` just called it
-        damaged, or the caller asked for a new build.
+        An existing entry of this key is replaced: it is damaged, or the caller asked for
+        a new build.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         fresh = Path(tempfile.mkdtemp(prefix=f".{key}-", dir=self.folder))
@@ -74,7 +74,7 @@ class WheelCache:
         return self.folder / key / wheel.name
 
     def log_path(self, key: str) -> Path:
-        """Return a new, empty log for a build of this key; old logs are thinned out."""
+        """Create an empty log file for a build of this key, and delete the oldest logs."""
         folder = self.folder / "logs"
         folder.mkdir(parents=True, exist_ok=True)
         for old in sorted(folder.glob("*.log"), key=_age)[:-_KEPT_LOGS]:
@@ -85,10 +85,10 @@ class WheelCache:
 
     @contextlib.contextmanager
     def lock(self, key: str, waiting: Callable[[], None]) -> Iterator[None]:
-        """Hold the key's lock; `waiting` is called once if another holds it.
+        """Lock a key; `waiting` is called once if another process has the lock.
 
-        On a file system without locks (some network homes) there is none:
-        two builders may then compile the same wheel, and the last one stays.
+        Some network file systems have no locks. Two builders may then compile the same
+        wheel, and the later one is kept.
         """
         folder = self.folder / "locks"
         folder.mkdir(parents=True, exist_ok=True)
@@ -104,9 +104,9 @@ class WheelCache:
 
     @staticmethod
     def _swap(fresh: Path, entry: Path) -> None:
-        """Rename `fresh` to `entry`; an old entry moves out of the way first.
+        """Rename `fresh` to `entry`, after moving an old entry away.
 
-        In a loop, since another builder may put its own there in between.
+        This is a loop because another builder may create the entry in between.
         """
         while True:
             try:
@@ -124,7 +124,7 @@ class WheelCache:
 
 
 def _age(path: Path) -> float:
-    """Return when a file was last written; a file that is gone counts as oldest."""
+    """Return the modification time of a file; 0 if it was deleted meanwhile."""
     try:
         return path.stat().st_mtime
     except FileNotFoundError:

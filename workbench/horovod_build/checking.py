@@ -1,4 +1,4 @@
-"""What Horovod is installed, and whether it still fits the PyTorch beside it."""
+"""Check the installed Horovod, and whether it fits the installed PyTorch."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
-from workbench.horovod_build.cures import CURES, lacking
 from workbench.horovod_build.key import RECORD_NAME
+from workbench.horovod_build.patches import PATCHES, missing_patches
 
 if TYPE_CHECKING:
-    from workbench.horovod_build.cures import Cure
+    from workbench.horovod_build.patch import Patch
 
 _PROBE = """
 import json, torch
@@ -33,25 +33,25 @@ print("BUILT " + json.dumps([name for name, there in built.items() if there]))
 
 @dataclass(frozen=True)
 class Report:
-    """What `check` found.
+    """Result of `check`.
 
     Attributes
     ----------
     version
-        Of the installed Horovod; None where there is none.
+        Version of the installed Horovod; None if there is none.
     built
-        The facts that `workbench build-horovod` wrote into it; None where
-        somebody else built it.
+        The facts that `workbench build-horovod` wrote into the package; None if
+        something else built it.
     built_against
-        The PyTorch that it was built against; None where that is not recorded.
+        The PyTorch that it was built against; None if that is not recorded.
     torch
-        The PyTorch that is there now; None where it does not import.
+        The installed PyTorch; None if it does not import.
     operations
-        As the library itself says; empty where it does not import.
-    uncured
-        Names of the cures (`cures.CURES`) that it is not recorded to have.
+        Operations that the library reports; empty if it does not import.
+    unpatched
+        Names of the patches (`patches.PATCHES`) that its record does not list.
     trouble
-        Why it should be built anew, with what to do; None where it fits.
+        Why it should be rebuilt, with what to do; None if it fits.
     """
 
     version: str | None
@@ -59,86 +59,87 @@ class Report:
     built_against: str | None = None
     torch: str | None = None
     operations: tuple[str, ...] = ()
-    uncured: tuple[str, ...] = ()
+    unpatched: tuple[str, ...] = ()
     trouble: str | None = None
 
     @property
     def fits(self) -> bool:
-        """Whether it can be used as it is, with the PyTorch that is there."""
+        """Whether it can be used with the installed PyTorch."""
         return self.trouble is None
 
     def describe(self) -> str:
-        """Return the report in a few lines for a person."""
+        """Return the report as text, in a few lines."""
         if self.version is None:
             return f"Horovod is not installed.\n{self.trouble}"
         by = "by workbench build-horovod" if self.built else "by something else"
         against = self.built_against or "a PyTorch that is not recorded"
         lines = [
             f"Horovod {self.version}, built {by} against PyTorch {against}.",
-            f"PyTorch now: {self.torch or 'it does not import'}.",
-            f"Operations: {', '.join(self.operations) or 'not known, it does not import'}.",
-            f"Cures: {self._cures()}.",
+            f"Installed PyTorch: {self.torch or 'it does not import'}.",
+            f"Operations: {', '.join(self.operations) or 'unknown, it does not import'}.",
+            f"Patches: {self._patches()}.",
             self.trouble or "It fits.",
         ]
         if self.built:
             lines.insert(1, f"Compiler: {self.built.get('compiler', 'not recorded')}.")
         return "\n".join(lines)
 
-    def _cures(self) -> str:
-        """Spell which of Horovod's known defects are cured in it."""
-        there = [cure.name for cure in CURES if cure.name not in self.uncured]
-        without = f"without {', '.join(self.uncured)}" if self.uncured else ""
-        return "; ".join(part for part in (", ".join(there), without) if part)
+    def _patches(self) -> str:
+        """Return which patches it has, and which it lacks."""
+        applied = [patch.name for patch in PATCHES if patch.name not in self.unpatched]
+        without = f"without {', '.join(self.unpatched)}" if self.unpatched else ""
+        return "; ".join(part for part in (", ".join(applied), without) if part)
 
 
 def check() -> Report:
-    """Look at the installed Horovod and really import it, in a fresh interpreter."""
+    """Check the installed Horovod by importing it in a new interpreter."""
     try:
         package = metadata.distribution("horovod")
     except metadata.PackageNotFoundError:
         return Report(None, trouble="What to do: `workbench build-horovod`.")
-    tried = subprocess.run(
+    probe = subprocess.run(
         [sys.executable, "-c", _PROBE], capture_output=True, text=True, check=False, timeout=300
     )
-    facts = _said(tried.stdout, "FACTS ") or {}
+    facts = _json_after(probe.stdout, "FACTS ") or {}
     built = _recorded(package)
     against = (built or {}).get("torch") or facts.get("metadata", {}).get("pytorch")
-    operations = _said(tried.stdout, "BUILT ")
-    now = facts.get("torch")
-    uncured = lacking(built)
+    operations = _json_after(probe.stdout, "BUILT ")
+    installed = facts.get("torch")
+    unpatched = missing_patches(built)
     return Report(
         version=package.version,
         built=built,
         built_against=against,
-        torch=now,
+        torch=installed,
         operations=tuple(operations or ()),
-        uncured=tuple(cure.name for cure in uncured),
-        trouble=_trouble(operations is not None, tried.stderr, against, now)
-        or _uncured_trouble(uncured),
+        unpatched=tuple(patch.name for patch in unpatched),
+        trouble=_trouble(operations is not None, probe.stderr, against, installed)
+        or _patch_trouble(unpatched),
     )
 
 
-def _trouble(imports: bool, stderr: str, against: str | None, now: str | None) -> str | None:
+def _trouble(imports: bool, stderr: str, against: str | None, installed: str | None) -> str | None:
     if not imports:
         last = (stderr.strip().splitlines() or ["no output"])[-1][:300]
         return (
             f"It does not fit: it does not import ({last}). What to do: `workbench build-horovod`."
         )
-    if against is not None and against != now:
+    if against is not None and against != installed:
         return (
-            f"It does not fit: it was built against PyTorch {against}, here is {now}. It imports, "
-            "but PyTorch's C++ interface differs between releases, and memory laid out for "
-            "another is read wrongly without a word. What to do: `workbench build-horovod`."
+            f"It does not fit: it was built against PyTorch {against}, but {installed} is "
+            "installed. It imports, but PyTorch's C++ interface differs between releases, so it "
+            "may read wrong memory without an error. What to do: `workbench build-horovod`."
         )
     return None
 
 
-def _uncured_trouble(uncured: list[Cure]) -> str | None:
-    if not uncured:
+def _patch_trouble(unpatched: list[Patch]) -> str | None:
+    if not unpatched:
         return None
     return (
-        "It imports, but should be rebuilt, since it is not recorded as cured of: "
-        f"{'; '.join(cure.defect for cure in uncured)}. What to do: `workbench build-horovod`."
+        "It imports, but should be rebuilt: its record does not list the patches for these "
+        f"defects: {'; '.join(patch.defect for patch in unpatched)}. "
+        "What to do: `workbench build-horovod`."
     )
 
 
@@ -147,8 +148,8 @@ def _recorded(package: metadata.Distribution) -> dict[str, Any] | None:
     return json.loads(text) if text else None
 
 
-def _said(output: str, mark: str) -> Any:
-    """Return the JSON behind `mark` in a probe's output, or None."""
+def _json_after(output: str, mark: str) -> Any:
+    """Return the JSON that follows `mark` in the probe's output, or None."""
     for line in output.splitlines():
         if line.startswith(mark):
             return json.loads(line.removeprefix(mark))

@@ -1,4 +1,4 @@
-"""Running a long command: its output to a log and to whoever watches."""
+"""Run a long command and write its output to a log."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ def run_logged(
     env: Mapping[str, str] | None = None,
     watch: Callable[[str], None] | None = None,
 ) -> int:
-    """Run a command, append what it prints to `log`, and return its exit status.
+    """Run a command, append its output to `log`, and return its exit status.
 
-    It runs in a process group of its own, which is gone when this returns or
-    raises, the keyboard's interrupt included: no compiler outlives its build.
+    The command runs in its own process group. The group is terminated when this function
+    returns or raises (also on KeyboardInterrupt), so that no compiler outlives its build.
 
     Parameters
     ----------
     command, folder, env
         As for `subprocess.Popen`.
     log
-        Appended to; standard error goes in line with standard output.
+        File to append to, standard output and error combined.
     watch
-        Called with each line, without its end.
+        Called with each line, without its line end.
     """
     with log.open("a", encoding="utf-8") as written:
         written.write(f"$ {' '.join(command)}\n")
@@ -59,7 +59,7 @@ def run_logged(
 
 
 def end_group(process: subprocess.Popen[str]) -> None:
-    """End every process of a group that `process` leads, gently and then not."""
+    """Terminate the process group that `process` leads; kill it after a grace period."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGTERM)
     with contextlib.suppress(subprocess.TimeoutExpired):
@@ -71,7 +71,7 @@ def end_group(process: subprocess.Popen[str]) -> None:
 
 
 def _await_empty(group: int) -> None:
-    """Wait until the last of a killed group is gone, which the kernel does in its own time."""
+    """Wait until the last process of a killed group has ended."""
     until = time.monotonic() + _GRACE_S
     with contextlib.suppress(ProcessLookupError):
         while time.monotonic() < until:

@@ -1,4 +1,4 @@
-"""From nothing to a wheel: fetch the source, unpack it, run its set-up."""
+"""Build a wheel: fetch the source, unpack and patch it, run its ``setup.py``."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from workbench.horovod_build import recipe
-from workbench.horovod_build.causes import diagnosed
 from workbench.horovod_build.command import run_logged
-from workbench.horovod_build.cures import apply_cures
+from workbench.horovod_build.diagnosis import failure_from_log
 from workbench.horovod_build.installing import PIP
+from workbench.horovod_build.patches import apply_patches
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 
 
 class Compile:
-    """One compile in a folder of its own.
+    """One build of a wheel, in its own folder.
 
     Parameters
     ----------
     work
-        An empty folder for everything that only the compile needs.
+        An empty folder for temporary files of the build.
     log
-        Where every command's output goes.
+        File for the output of every command.
     progress
-        Who is told.
+        Receives progress messages.
     """
 
     def __init__(self, work: Path, log: Path, progress: Progress) -> None:
@@ -46,12 +46,12 @@ class Compile:
         Raises
         ------
         BuildFailed
-            With the cause that the log shows, or with the cure that does not match.
+            With the cause that the log shows, or with the patch that does not apply.
         """
         self._progress.step("fetching Horovod's source and the build tools")
         self._fetch_tools()
         source = self._fetch_source()
-        apply_cures(source)
+        apply_patches(source)
         toolchain = recipe.write_toolchain(
             self._work, torch.cxx_standard, operations.load_folders()
         )
@@ -70,14 +70,14 @@ class Compile:
         return next(wheels.glob("*.whl"))
 
     def _fetch_tools(self) -> None:
-        """Put the build tools beside the environment instead of into it."""
+        """Install the build tools into a separate folder, not into the environment."""
         needs = list(recipe.BUILD_NEEDS)
         if shutil.which("cmake") is None:
             needs.append("cmake")
         self._run([*PIP, "install", "--target", str(self._tools), *needs])
 
     def _fetch_source(self) -> Path:
-        """Download the published source, held to its hash, and unpack it."""
+        """Download the published source, verify its hash, and unpack it."""
         pinned = self._work / "source.txt"
         pinned.write_text(
             f"horovod=={recipe.VERSION} --hash=sha256:{recipe.SDIST_SHA256}\n", encoding="utf-8"
@@ -91,7 +91,7 @@ class Compile:
         return self._work / f"horovod-{recipe.VERSION}"
 
     def _nccl_link(self, operations: Operations) -> dict[str, str]:
-        """Give NCCL's library the plain name that CMake looks for."""
+        """Link NCCL's library under the unversioned name that CMake searches for."""
         nccl = operations.found.get("nccl")
         if nccl is None or nccl.library is None:
             return {}
@@ -108,21 +108,21 @@ class Compile:
         env: Mapping[str, str] | None = None,
         jobs: int = 0,
     ) -> None:
-        began = False
+        compiling = False
 
         def watch(line: str) -> None:
-            nonlocal began
-            if jobs and not began and line.startswith("["):
-                began = True
-                self._progress.step(f"compiling, {jobs} at once")
+            nonlocal compiling
+            if jobs and not compiling and line.startswith("["):
+                compiling = True
+                self._progress.step(f"compiling, {jobs} in parallel")
             self._progress.log_line(line)
 
         if run_logged(command, self._log, folder=folder, env=env, watch=watch) != 0:
-            raise diagnosed(self._log)
+            raise failure_from_log(self._log)
 
 
 def _extract(packed: tarfile.TarFile, folder: Path) -> None:
-    """Unpack; the archive's hash is pinned, so its paths are known to be tame."""
+    """Unpack the archive; its hash is pinned, so its paths are known to be safe."""
     if hasattr(tarfile, "data_filter"):
         packed.extractall(folder, filter="data")
     else:

@@ -1,4 +1,4 @@
-"""One shape for every way in which a build can fail."""
+"""Create the errors of a failed build, all in the same form."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ if TYPE_CHECKING:
 def failed(
     cause: str, cure: str, *, log: Path | None = None, lines: Sequence[str] = ()
 ) -> BuildFailed:
-    """Make the error from its parts.
+    """Create a `BuildFailed`.
 
     Parameters
     ----------
     cause, cure
-        A sentence each: what was found, and what to do about it.
+        What went wrong, and what to do: a sentence each.
     log
-        The whole log, where there is one.
+        The complete log, if there is one.
     lines
-        The log's few lines that show the cause.
+        The lines of the log that show the cause.
     """
     parts = [f"Horovod was not built: {cause}", f"What to do: {cure}"]
     if lines:
         parts += ["From the log:", *(f"    {line}" for line in lines)]
     if log is not None:
-        parts.append(f"The whole log: {log}")
+        parts.append(f"Complete log: {log}")
     return BuildFailed("\n".join(parts), cause=cause, cure=cure)
 
 
 def install_hint(debian: str, fedora: str) -> str:
-    """Return how to install a system package, in the words of both families."""
+    """Return how to install a system package with apt-get and with dnf."""
     return (
         f"Install it: `apt-get install {debian}` on Debian and Ubuntu, "
         f"`dnf install {fedora}` on Fedora and RHEL (as root)."

@@ -1,4 +1,4 @@
-"""Putting a wheel into the running environment, and nothing else with it."""
+"""Install a wheel into the running environment, without changing PyTorch."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import sys
 from importlib import metadata
 from typing import TYPE_CHECKING
 
-from workbench.horovod_build.causes import diagnosed
 from workbench.horovod_build.command import run_logged
+from workbench.horovod_build.diagnosis import failure_from_log
 from workbench.horovod_build.recipe import RUNTIME_NEEDS
 
 if TYPE_CHECKING:
@@ -18,16 +18,16 @@ PIP = (sys.executable, "-m", "pip", "--no-input", "--disable-pip-version-check")
 
 
 def install_needs(log: Path) -> None:
-    """Install what Horovod itself needs and the environment lacks, PyTorch apart."""
-    lacking = [need for need in RUNTIME_NEEDS if not _installed(re.split(r"[<>=!~]", need)[0])]
-    if lacking:
-        _run([*PIP, "install", *lacking], log)
+    """Install the missing requirements of Horovod, except PyTorch."""
+    missing = [need for need in RUNTIME_NEEDS if not _installed(re.split(r"[<>=!~]", need)[0])]
+    if missing:
+        _run([*PIP, "install", *missing], log)
 
 
 def install_wheel(wheel: Path, log: Path) -> None:
-    """Install the wheel in the place of any Horovod that is there.
+    """Install the wheel, replacing any installed Horovod.
 
-    Without its dependencies: pip would be free to replace the PyTorch that the
+    Its dependencies are not installed: pip could otherwise replace the PyTorch that the
     wheel was built against.
     """
     _run([*PIP, "install", "--no-deps", "--force-reinstall", str(wheel)], log)
@@ -43,4 +43,4 @@ def _installed(name: str) -> bool:
 
 def _run(command: list[str], log: Path) -> None:
     if run_logged(command, log) != 0:
-        raise diagnosed(log)
+        raise failure_from_log(log)

@@ -1,4 +1,4 @@
-"""What a wheel was built from: the key that it is kept under."""
+"""The facts that identify a wheel, and its key in the cache."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 import sysconfig
 from typing import TYPE_CHECKING, Any
 
-from workbench.horovod_build import cures
+from workbench.horovod_build import patches
 from workbench.horovod_build.recipe import RECIPE, VERSION
 
 if TYPE_CHECKING:
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     from workbench.horovod_build.torchinfo import TorchInfo
 
 RECORD_NAME = "gradient-workbench.json"
-"""The file in the wheel's ``dist-info`` that holds the facts."""
+"""Name of the file with the facts in the wheel's ``dist-info``."""
 
 
 def facts(torch: TorchInfo, machine: Machine, operations: Operations) -> dict[str, Any]:
-    """Return, as plain JSON, everything that two equal wheels must agree in."""
+    """Return, as JSON values, everything that determines the content of a wheel."""
     return {
         "horovod": VERSION,
         "recipe": RECIPE,
-        "cures": cures.record(),
+        patches.FACT: patches.digests(),
         "torch": torch.version,
         "cuda": torch.cuda,
         "cxx11_abi": torch.cxx11_abi,
@@ -40,6 +40,6 @@ def facts(torch: TorchInfo, machine: Machine, operations: Operations) -> dict[st
 
 
 def key(parts: dict[str, Any]) -> str:
-    """Return the folder name for the facts: readable in front, exact behind."""
+    """Return the folder name of a wheel: its versions, then a hash of all its facts."""
     exact = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
     return f"{parts['horovod']}-torch{parts['torch']}-{exact[:16]}"

@@ -1,4 +1,4 @@
-"""The machine that builds: compiler, headers, cores, memory, disk."""
+"""The build machine: compiler, headers, cores, memory, disk."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from pathlib import Path
 from workbench.horovod_build.failure import failed, install_hint
 
 JOB_BYTES = 1_500_000_000
-"""Memory that one compiler process is given room for: the largest file of the
-build (``torch/mpi_ops_v2.cc``, with all of PyTorch's headers) peaks near 1.2 GB."""
+"""Memory to plan for each compiler process: the largest source file
+(``torch/mpi_ops_v2.cc``, with all of PyTorch's headers) needs about 1.2 GB."""
 
 DISK_BYTES = 1_000_000_000
-"""Disk that a build needs while it runs: sources, objects and the wheel."""
+"""Disk space that a build needs: sources, objects and the wheel."""
 
 _ARCH_FLAGS = {"f16c": "-mf16c", "avx": "-mavx", "fma": "-mfma"}
 _PROCESSOR_FILE = Path("/proc/cpuinfo")
@@ -28,16 +28,16 @@ _CGROUP_MEMORY = Path("/sys/fs/cgroup")
 
 @dataclass(frozen=True)
 class Machine:
-    """What of this machine ends up in the wheel.
+    """Properties of this machine that determine the wheel.
 
     Attributes
     ----------
     compiler
         Path of the C++ compiler.
     compiler_version
-        The first line that it prints for ``--version``.
+        The first line that the compiler prints for ``--version``.
     arch_flags
-        Instruction sets that Horovod uses and this processor has.
+        Compiler options for the instruction sets that Horovod uses and this CPU has.
     platform
         Such as ``"Linux-x86_64"``.
     libc
@@ -52,12 +52,12 @@ class Machine:
 
 
 def this_machine() -> Machine:
-    """Look at this machine.
+    """Return the properties of this machine.
 
     Raises
     ------
     BuildFailed
-        Where it has no C++ compiler.
+        If there is no C++ compiler.
     """
     compiler = find_compiler()
     return Machine(
@@ -70,24 +70,24 @@ def this_machine() -> Machine:
 
 
 def find_compiler() -> str:
-    """Return the path of the C++ compiler, ``$CXX`` before the usual names."""
+    """Return the path of the C++ compiler: ``$CXX`` if set, else the first usual name found."""
     wanted = os.environ.get("CXX")
     found = shutil.which(wanted) if wanted else _first_which("c++", "g++", "clang++")
     if found:
         return found
     cure = install_hint("g++ make", "gcc-c++ make")
     if wanted:
-        raise failed(f"no C++ compiler: $CXX names {wanted!r}, which is not on the PATH.", cure)
+        raise failed(f"no C++ compiler: $CXX is {wanted!r}, which is not on the PATH.", cure)
     raise failed("no C++ compiler: none of c++, g++, clang++ is on the PATH.", cure)
 
 
-def require_parts(build_folder: Path) -> None:
-    """Raise where a part is missing that the compile would only miss minutes later.
+def require_build_tools(build_folder: Path) -> None:
+    """Check for tools that the compilation would otherwise only miss minutes later.
 
     Raises
     ------
     BuildFailed
-        Without make, without Python's headers, or with too little disk.
+        If make or Python's headers are missing, or the disk space is too small.
     """
     if shutil.which("make") is None:
         raise failed("`make` is not on the PATH.", install_hint("make", "make"))
@@ -101,19 +101,19 @@ def require_parts(build_folder: Path) -> None:
     free = shutil.disk_usage(build_folder).free
     if free < DISK_BYTES:
         raise failed(
-            f"too little disk: {free / 1e9:.1f} GB are free in {build_folder}, "
+            f"not enough disk space: {free / 1e9:.1f} GB are free in {build_folder}, "
             f"a build needs {DISK_BYTES / 1e9:.1f} GB.",
-            "Free some, or set TMPDIR to a folder on another disk.",
+            "Free some space, or set TMPDIR to a folder on another disk.",
         )
 
 
 def jobs(memory_bytes: int | None = None, cores: int | None = None) -> int:
-    """How many compilers may run at once, by cores and by memory.
+    """Return how many compilers may run in parallel, by cores and memory.
 
     Parameters
     ----------
     memory_bytes, cores
-        Instead of what this machine has free.
+        Default: what is available on this machine.
     """
     cores = cores or len(os.sched_getaffinity(0))
     free = available_memory_bytes() if memory_bytes is None else memory_bytes
@@ -121,13 +121,13 @@ def jobs(memory_bytes: int | None = None, cores: int | None = None) -> int:
 
 
 def available_memory_bytes() -> int | None:
-    """Memory that a build may take, the container's limit minded; None where unknown."""
+    """Return the available memory, within the container's limit; None if unknown."""
     bounds = [value for value in (_meminfo_available(), _cgroup_left()) if value is not None]
     return min(bounds, default=None)
 
 
 def first_line(command: list[str]) -> str | None:
-    """Return the first line that a short command prints, or None where it fails."""
+    """Return the first line that a command prints, or None if it fails."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
     except (OSError, subprocess.SubprocessError):

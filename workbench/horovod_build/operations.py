@@ -1,4 +1,4 @@
-"""Which of Horovod's operations this machine can build, and which were asked for."""
+"""Choose which of Horovod's operations to build on this machine."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ _NCCL_ROOTS = (*_SYSTEM, Path("/usr/local/nccl"), Path("/usr/local/cuda"), Path(
 
 @dataclass(frozen=True)
 class Found:
-    """One operation on this machine.
+    """Result of the search for one operation on this machine.
 
     Attributes
     ----------
     version
-        Such as ``"NCCL 2.27.3"``; None where the machine lacks it.
+        Such as ``"NCCL 2.27.3"``; None if the machine lacks it.
     reason
-        Where it was found, or why it cannot be built, with what to install.
+        Where it was found, or why it cannot be built and what to install.
     include, library, toolkit
         NCCL's header folder and library file, and the CUDA toolkit's folder.
     load_folder
-        Where the loader must look for its library, if not in the usual places.
+        Folder of its library for the dynamic loader, if it is not a default one.
     """
 
     version: str | None
@@ -67,7 +67,7 @@ class Operations:
         return tuple(name for name in NAMES if name in self.found)
 
     def load_folders(self) -> list[str]:
-        """Return the folders in which the built library looks for others."""
+        """Return the folders in which the dynamic loader finds the library's dependencies."""
         folders = (self.found[name].load_folder for name in self.names)
         return [folder for folder in folders if folder is not None]
 
@@ -76,7 +76,7 @@ class Operations:
         return {name: self.found[name].version or "" for name in self.names}
 
     def environment(self) -> dict[str, str]:
-        """Return what Horovod's CMake files read to choose them."""
+        """Return the environment variables that select them in Horovod's CMake files."""
         env = {"HOROVOD_WITH_GLOO": "1", "HOROVOD_CPU_OPERATIONS": "GLOO"}
         env["HOROVOD_WITH_MPI" if "mpi" in self.found else "HOROVOD_WITHOUT_MPI"] = "1"
         if nccl := self.found.get("nccl"):
@@ -94,37 +94,37 @@ class Operations:
 def choose(
     torch: TorchInfo, wanted: Collection[str] = (), unwanted: Collection[str] = ()
 ) -> Operations:
-    """Settle what is built: all that the machine has, bent by what was asked.
+    """Choose the operations to build: all that the machine has, as far as requested.
 
     Parameters
     ----------
     torch
         The PyTorch to build against.
     wanted, unwanted
-        Names from `NAMES` that must be in, and that must stay out.
+        Names from `NAMES` to require and to leave out.
 
     Raises
     ------
     UsageError
-        Where the two contradict each other, or Gloo is to stay out.
+        If the two contradict each other, or Gloo is unwanted.
     BuildFailed
-        Where a wanted operation cannot be built on this machine.
+        If a wanted operation cannot be built on this machine.
     """
-    _require_sense(wanted, unwanted)
-    found = {"gloo": Found("bundled", "Horovod brings its own"), "mpi": find_mpi()}
+    _check_choice(wanted, unwanted)
+    found = {"gloo": Found("bundled", "Horovod includes it"), "mpi": find_mpi()}
     found["nccl"] = find_nccl(torch)
     for name in wanted:
         if found[name].version is None:
             raise failed(
                 f"--with {name}: {found[name].reason}.",
-                f"Install what is missing, or leave `--with {name}` away to build without it.",
+                f"Install what is missing, or omit `--with {name}` to build without it.",
             )
     chosen = {n: f for n, f in found.items() if f.version is not None and n not in unwanted}
     return Operations(chosen)
 
 
 def missed_nccl(torch: TorchInfo, operations: Operations) -> str | None:
-    """Say why a CUDA PyTorch gets no NCCL, where that was not the user's choice."""
+    """Return why a CUDA PyTorch gets no NCCL, unless the user left it out."""
     found = find_nccl(torch)
     if torch.cuda is None or found.version is not None or "nccl" in operations.found:
         return None
@@ -132,7 +132,7 @@ def missed_nccl(torch: TorchInfo, operations: Operations) -> str | None:
 
 
 def find_mpi() -> Found:
-    """Look for an MPI that C++ can be compiled against."""
+    """Search for an MPI with a C++ compiler wrapper."""
     compiler = shutil.which("mpicxx") or shutil.which("mpic++")
     if compiler is None:
         return Found(None, "no mpicxx is on the PATH (Debian and Ubuntu: libopenmpi-dev)")
@@ -143,10 +143,10 @@ def find_mpi() -> Found:
 
 
 def find_nccl(torch: TorchInfo) -> Found:
-    """Look for NCCL's header and library, and for the CUDA toolkit beside them.
+    """Search for NCCL's header and library, and for a CUDA toolkit.
 
-    PyTorch's CUDA wheels bring NCCL with its headers; the one that PyTorch will
-    load itself is preferred, so that a rank has a single NCCL.
+    PyTorch's CUDA wheels include NCCL with its headers. That copy is preferred, since
+    PyTorch loads it too: a rank then has a single NCCL.
     """
     if torch.cuda is None:
         return Found(None, f"PyTorch {torch.version} is built without CUDA")
@@ -155,38 +155,38 @@ def find_nccl(torch: TorchInfo) -> Found:
         return Found(
             None,
             "the CUDA toolkit is missing: no folder with bin/nvcc and include/cuda_runtime.h was "
-            f"found (install the one of CUDA {torch.cuda}, or set CUDA_HOME to where it is)",
+            f"found (install CUDA {torch.cuda}, or set CUDA_HOME to its folder)",
         )
-    beside = torch.folder.parent / "nvidia/nccl"
-    for root in (beside, *_NCCL_ROOTS):
+    bundled = torch.folder.parent / "nvidia/nccl"
+    for root in (bundled, *_NCCL_ROOTS):
         header, library = root / "include/nccl.h", _nccl_library(root)
         if header.exists() and library is not None:
             version = f"{_nccl_version(header)}, {_nvcc_version(toolkit)}"
             folder = None if root in _SYSTEM else str(library.parent)
-            if root == beside:
+            if root == bundled:
                 folder = f"{SITE_PACKAGES}/nvidia/nccl/lib"
             return Found(version, str(root), header.parent, library, toolkit, folder)
     return Found(None, "NCCL's header nccl.h was not found (Debian and Ubuntu: libnccl-dev)")
 
 
-def _require_sense(wanted: Collection[str], unwanted: Collection[str]) -> None:
+def _check_choice(wanted: Collection[str], unwanted: Collection[str]) -> None:
     for name in (*wanted, *unwanted):
         if name not in NAMES:
-            raise UsageError(f"No operation {name!r}. There are: {', '.join(NAMES)}.")
+            raise UsageError(f"{name!r}: no such operation. Use one of {', '.join(NAMES)}.")
     both = sorted(set(wanted) & set(unwanted))
     if both:
         raise UsageError(
-            f"--with {both[0]} --without {both[0]}: these exclude each other. Leave one out."
+            f"--with {both[0]} --without {both[0]}: these exclude each other. Remove one of them."
         )
     if "gloo" in unwanted:
         raise UsageError(
-            "--without gloo: ranks find each other over Gloo, so it is always built. Write "
+            "--without gloo: ranks find each other over Gloo, so it is always built. Use "
             "--without mpi or --without nccl."
         )
 
 
 def _nccl_library(root: Path) -> Path | None:
-    """Return the shared library under `root`; PyTorch's wheels have no unversioned name."""
+    """Return the shared library below `root`; in PyTorch's wheels its name has a version."""
     return next(
         (
             path
@@ -199,7 +199,7 @@ def _nccl_library(root: Path) -> Path | None:
 
 
 def _cuda_toolkit(torch: TorchInfo) -> Path | None:
-    """Return the toolkit's folder; PyTorch's own guess may be a mere nvcc on the PATH."""
+    """Return the toolkit's folder; PyTorch's own guess may only have an nvcc on the PATH."""
     named = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), torch.cuda_home]
     usual = [f"/usr/local/cuda-{torch.cuda}", "/usr/local/cuda", "/usr"]
     for folder in (Path(name) for name in (*named, *usual) if name):
@@ -210,8 +210,8 @@ def _cuda_toolkit(torch: TorchInfo) -> Path | None:
 
 def _nvcc_version(toolkit: Path) -> str:
     nvcc = [str(toolkit / "bin/nvcc"), "--version"]
-    said = subprocess.run(nvcc, capture_output=True, text=True, check=False, timeout=30).stdout
-    release = re.search(r"release ([\d.]+)", said)
+    output = subprocess.run(nvcc, capture_output=True, text=True, check=False, timeout=30).stdout
+    release = re.search(r"release ([\d.]+)", output)
     return f"nvcc {release[1]}" if release else "nvcc of unknown version"
 
 

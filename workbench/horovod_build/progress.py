@@ -1,4 +1,4 @@
-"""What a person sees while a build runs."""
+"""Progress display of a build."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ _REFRESH_LOG_S = 60.0
 
 
 class Progress:
-    """Tells of a build: one moving line on a terminal, a line each 10 % or minute elsewhere.
+    """Shows the progress of a build.
 
-    Use as a context manager around the whole build; the line's clock moves
-    while the compiler is silent.
+    On a terminal this is one line that is updated in place; elsewhere a line every 10 %
+    and every minute. Use it as a context manager around the build: a thread updates the
+    elapsed time while the compiler prints nothing.
 
     Parameters
     ----------
@@ -32,10 +33,10 @@ class Progress:
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream or sys.stderr
         self._terminal = self._stream.isatty()
-        self._began = time.monotonic()
-        self._step, self._percent, self._told = "", 0, 0
+        self._started = time.monotonic()
+        self._step, self._percent, self._shown_percent = "", 0, 0
         self._lock = threading.Lock()
-        self._over = threading.Event()
+        self._finished = threading.Event()
         self._clock = threading.Thread(target=self._tick, name="progress", daemon=True)
 
     def __enter__(self) -> Progress:
@@ -48,35 +49,35 @@ class Progress:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._over.set()
+        self._finished.set()
         self._clock.join()
         self._clear()
 
     def step(self, text: str) -> None:
-        """Begin a step, such as "compiling with 2 processes"."""
+        """Start a step, such as "compiling, 2 in parallel"."""
         with self._lock:
-            self._step, self._percent, self._told = text, 0, 0
+            self._step, self._percent, self._shown_percent = text, 0, 0
         self._show()
 
     def say(self, text: str) -> None:
-        """Say something that stays on the screen."""
+        """Print a line that stays on the screen."""
         self._clear()
         self._write(f"{text}\n")
 
     def log_line(self, line: str) -> None:
-        """Take note of a line of the build's log: CMake's ``[ 42%]`` moves the percent."""
+        """Update the percentage from a line of the build's log, such as CMake's ``[ 42%]``."""
         found = _PERCENT.match(line)
         if found is None:
             return
         with self._lock:
-            # Several targets count for themselves: never step back.
+            # Each target counts from 0; the percentage must not decrease.
             self._percent = max(self._percent, int(found[1]))
-        if self._terminal or self._percent >= self._told + _STEP_PERCENT:
-            self._told = self._percent - self._percent % _STEP_PERCENT
+        if self._terminal or self._percent >= self._shown_percent + _STEP_PERCENT:
+            self._shown_percent = self._percent - self._percent % _STEP_PERCENT
             self._show()
 
     def _tick(self) -> None:
-        while not self._over.wait(_REFRESH_S if self._terminal else _REFRESH_LOG_S):
+        while not self._finished.wait(_REFRESH_S if self._terminal else _REFRESH_LOG_S):
             self._show()
 
     def _show(self) -> None:
@@ -89,7 +90,7 @@ class Progress:
     def _line(self) -> str:
         with self._lock:
             percent = f" {self._percent} %" if self._percent else ""
-            return f"  {self._step}{percent} ({spell_seconds(time.monotonic() - self._began)})"
+            return f"  {self._step}{percent} ({format_seconds(time.monotonic() - self._started)})"
 
     def _clear(self) -> None:
         if self._terminal:
@@ -100,7 +101,7 @@ class Progress:
         self._stream.flush()
 
 
-def spell_seconds(seconds: float) -> str:
-    """Spell a duration: ``"7 s"``, ``"2 min 14 s"``."""
+def format_seconds(seconds: float) -> str:
+    """Format a duration: ``"7 s"``, ``"2 min 14 s"``."""
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"

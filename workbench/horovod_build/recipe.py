@@ -1,17 +1,17 @@
-"""How Horovod 0.28.1 is built against a PyTorch that is three years younger.
+"""Build settings that compile Horovod 0.28.1 against a PyTorch that is three years newer.
 
-Three kinds of things stand between the last release of Horovod and a present machine,
-and each is met here without touching a line of its source (what its source does
-wrong once it is compiled is the matter of `cures`):
+Three kinds of problems keep the last release of Horovod from compiling on a current
+machine. Each is solved here without changing its source (`patches` changes what
+its source does wrong at run time):
 
-- It asks for C++14 in two CMakeLists; PyTorch's headers refuse that. A CMake
-  toolchain file makes every project include a snippet that spells "C++14" as
-  the standard that PyTorch's headers ask for (horovod#3996, horovod#4014).
-- Its bundled Gloo declares a CMake of 2013, which CMake 4 refuses, and relies
-  on headers that included ``<cstdint>`` by themselves before GCC 13.
-- Its setup asks the compiler for the *native* instruction set and lets CMake
-  write the folders of the build into the library; the wheel would then depend,
-  unseen, on the processor and on the environment that happened to build it.
+- It requests C++14 in two CMakeLists, which PyTorch's headers reject. A CMake
+  toolchain file makes every project include a snippet that maps "C++14" to the
+  standard that PyTorch's headers require (horovod#3996, horovod#4014).
+- Its bundled Gloo requires a CMake of 2013, which CMake 4 rejects, and relies on
+  headers that included ``<cstdint>`` before GCC 13.
+- Its setup compiles for the *native* instruction set and lets CMake write the build
+  folders into the library. The wheel would silently depend on the CPU and the
+  environment in which it was built.
 """
 
 from __future__ import annotations
@@ -31,27 +31,27 @@ VERSION = "0.28.1"
 """The last release of Horovod (June 2023)."""
 
 SDIST_SHA256 = "92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0"
-"""What the published source archive must hash to."""
+"""SHA-256 of the published source archive."""
 
 RECIPE = 2
-"""Raised whenever a change in this file makes another wheel from the same parts."""
+"""Version of this recipe; increment it when a change in this file changes the wheel."""
 
 BUILD_NEEDS = ("setuptools>=70.1,<81",)
-"""What Horovod's ``setup.py`` runs on; 70.1 is the first that builds wheels by
-itself, 81 the first without the ``setup.py``-time features that it uses."""
+"""Requirements of Horovod's ``setup.py``: setuptools 70.1 is the first that builds wheels
+without another package, 81 the first without the features that ``setup.py`` uses."""
 
 RUNTIME_NEEDS = ("cloudpickle", "psutil", "pyyaml", "packaging", "cffi>=1.4.0")
-"""Horovod's own requirements but for PyTorch, which must stay as it is."""
+"""Horovod's requirements except PyTorch, which must not change."""
 
 SITE_PACKAGES = "$ORIGIN/../.."
-"""Where packages lie, seen from the library in ``horovod/torch/``."""
+"""The ``site-packages`` folder, relative to the library in ``horovod/torch/``."""
 
 _TOOLCHAIN = """\
 set(CMAKE_PROJECT_INCLUDE "{snippet}")
-# As CMake's RelWithDebInfo without the debug information: a third of the size.
+# CMake's RelWithDebInfo without the debug information: a third of the size.
 set(CMAKE_CXX_FLAGS_RELWITHDEBINFO "-O2 -DNDEBUG" CACHE STRING "" FORCE)
-# Libraries are looked for beside the wheel wherever it is installed, and never
-# in the folder of the build, which is gone and may be anyone's by then.
+# Search for libraries relative to the installed wheel, and never in the build folder,
+# which is deleted after the build and could be created by another user.
 set(CMAKE_BUILD_WITH_INSTALL_RPATH ON)
 set(CMAKE_INSTALL_RPATH "{rpath}")
 """
@@ -65,16 +65,16 @@ set(CMAKE_CUDA11_EXTENSION_COMPILE_OPTION -std=c++{standard})
 
 
 def write_toolchain(folder: Path, cxx_standard: int, libraries: Sequence[str] = ()) -> Path:
-    """Write the two CMake files and return the one that CMake is told of.
+    """Write the two CMake files, and return the path of the toolchain file.
 
     Parameters
     ----------
     folder
         An existing folder for both.
     cxx_standard
-        The standard that PyTorch's headers ask for, such as 17.
+        The standard that PyTorch's headers require, such as 17.
     libraries
-        Folders, beyond PyTorch's and the system's, that hold shared libraries.
+        Folders with shared libraries, besides PyTorch's and the system's.
     """
     snippet = folder / "standard.cmake"
     snippet.write_text(_SNIPPET.format(standard=cxx_standard), encoding="utf-8")
@@ -93,10 +93,10 @@ def environment(
     operations: Operations,
     jobs: int,
 ) -> dict[str, str]:
-    """Return the environment in which Horovod's ``setup.py`` builds.
+    """Return the environment variables for Horovod's ``setup.py``.
 
-    Settings of Horovod's own build that the caller's shell happens to carry are
-    left out: the options of this command decide alone.
+    Build settings of Horovod in the caller's environment are removed: only the options of
+    this command count.
     """
     env = {name: value for name, value in base.items() if not name.startswith("HOROVOD_")}
     env |= {
@@ -107,7 +107,7 @@ def environment(
         "CMAKE_POLICY_VERSION_MINIMUM": "3.5",
         "CXX": machine.compiler,
         "CXXFLAGS": f"{base.get('CXXFLAGS', '')} -include cstdint".strip(),
-        # Horovod asks `distutils` for this folder, which Python 3.12 dropped.
+        # Horovod gets this folder from `distutils`, which Python 3.12 removed.
         "CPLUS_INCLUDE_PATH": _joined(sysconfig.get_path("include"), base, "CPLUS_INCLUDE_PATH"),
         "MAKEFLAGS": f"-j{jobs}",
         "PYTHONUNBUFFERED": "1",
@@ -119,19 +119,19 @@ def environment(
 
 
 def tool_environment(base: Mapping[str, str], tools: Path) -> dict[str, str]:
-    """Return what puts the build tools in `tools` in front of the environment's own."""
+    """Return variables that make the build tools in `tools` take precedence."""
     return {
         "PYTHONPATH": _joined(str(tools), base, "PYTHONPATH"),
         "PATH": _joined(str(tools / "bin"), base, "PATH"),
-        "LC_ALL": "C",  # `causes` reads English
+        "LC_ALL": "C",  # `diagnosis` matches English messages
     }
 
 
 def setup_command(wheels: Path) -> list[str]:
-    """Return the command, run inside the sources, that leaves a wheel in `wheels`."""
+    """Return the command that, run in the source folder, writes a wheel to `wheels`."""
     return [sys.executable, "setup.py", "bdist_wheel", "--dist-dir", str(wheels)]
 
 
 def _joined(first: str, base: Mapping[str, str], name: str) -> str:
-    """`first` in front of the path list that `base` has under `name`."""
+    """Prepend `first` to the path list of the variable `name` in `base`."""
     return ":".join(part for part in (first, base.get(name)) if part)

@@ -1,4 +1,4 @@
-"""What there is to know about the installed PyTorch before building against it."""
+"""Properties of the installed PyTorch that a build needs."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ class TorchInfo:
     Attributes
     ----------
     version
-        With its local part, such as ``"2.13.0+cpu"``.
+        Including the local part, such as ``"2.13.0+cpu"``.
     cuda
-        The CUDA that it was built with, such as ``"12.6"``; None for a CPU build.
+        CUDA version that it was built with, such as ``"12.6"``; None for a CPU build.
     cxx11_abi
-        Whether it uses libstdc++'s newer string and list.
+        Whether it uses the new C++11 ABI of libstdc++.
     folder
         The package's folder.
     cuda_home
-        Where PyTorch finds the CUDA toolkit; None where it finds none.
+        Folder of the CUDA toolkit that PyTorch finds; None if it finds none.
     """
 
     version: str
@@ -50,34 +50,34 @@ class TorchInfo:
 
     @property
     def cxx_standard(self) -> int:
-        """The C++ standard that its headers demand, read from their ``#error``."""
+        """The C++ standard that its headers require, read from their ``#error``."""
         header = self.folder / "include/torch/csrc/api/include/torch/all.h"
         try:
             text = header.read_text(encoding="utf-8", errors="replace")
         except OSError:
             return 17
-        demanded = re.search(r"C\+\+(\d\d) or later", text)
-        return int(demanded[1]) if demanded else 17
+        required = re.search(r"C\+\+(\d\d) or later", text)
+        return int(required[1]) if required else 17
 
 
 def installed_torch() -> TorchInfo:
-    """Ask a fresh interpreter, the same as this one, for its PyTorch.
+    """Return the properties of the installed PyTorch, from a new interpreter.
 
-    A fresh one, since this one may have imported another before it was replaced.
+    This process may have imported another PyTorch before it was replaced.
 
     Raises
     ------
     BuildFailed
-        Where PyTorch is missing or does not import.
+        If PyTorch is missing or does not import.
     """
-    asked = subprocess.run(
+    probe = subprocess.run(
         [sys.executable, "-c", _PROBE], capture_output=True, text=True, check=False, timeout=300
     )
-    for line in asked.stdout.splitlines():
+    for line in probe.stdout.splitlines():
         if line.startswith("TORCH "):
             facts = json.loads(line.removeprefix("TORCH "))
             return TorchInfo(**facts | {"folder": Path(facts["folder"])})
-    raise _no_torch(asked.stderr)
+    raise _no_torch(probe.stderr)
 
 
 def _no_torch(stderr: str) -> Exception:

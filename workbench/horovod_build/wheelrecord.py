@@ -1,4 +1,4 @@
-"""Writing what a wheel was built against into the wheel itself."""
+"""Write into a wheel what it was built against."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 def add_record(wheel: Path, facts: dict[str, Any]) -> None:
     """Add the facts to the wheel's ``dist-info``, listed in its ``RECORD``.
 
-    pip then installs and removes the file with the package, so that the facts
-    can never belong to another Horovod than the one beside them.
+    pip then installs and removes the file together with the package, so that the facts
+    always belong to the installed Horovod.
     """
     text = json.dumps(facts, indent=1, sort_keys=True).encode()
     fresh = wheel.with_suffix(".new")
@@ -36,7 +36,7 @@ def add_record(wheel: Path, facts: dict[str, Any]) -> None:
 
 
 def _listed(record: str, name: str, content: bytes) -> str:
-    """`record` with one more row."""
+    """Return the text of `RECORD` with a row for one more file."""
     digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
     row = io.StringIO()
     csv.writer(row, lineterminator="\n").writerow([name, f"sha256={digest}", len(content)])

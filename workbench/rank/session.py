@@ -37,7 +37,7 @@ from workbench.rank.records import RecordChannel
 from workbench.rank.sockets import RingSockets
 from workbench.rank.torch_hooks import TorchHooks
 from workbench.rank.transfers import Transfers
-from workbench.resources.processes import rank_notices
+from workbench.resources.processes import rank_registry
 from workbench.wire import Address, Message, Outbox
 
 _SHUTDOWN_S = 1.0
@@ -185,7 +185,7 @@ def join(
     else:
         _session.move(Address(**control), Address(**timings), world_size)
     with contextlib.suppress(OSError):  # then samplers see a rank without its number
-        rank_notices.post(cluster, control["rank"])
+        rank_registry.register(cluster, control["rank"])
 
 
 def _own_settings() -> dict[str, str]:

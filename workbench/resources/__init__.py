@@ -1,23 +1,23 @@
-"""What hardware this VM was given, and how much of it is used.
+"""The hardware of this VM, and its current use.
 
-`take_snapshot` runs the probes and gives one frozen `Snapshot`; `counters.Sampler`
-reads what moves, processes included. Nothing here talks to Jupyter, and nothing is
-opened when this is imported. A value that cannot be read is an `Unknown` with its
-reason.
+`take_snapshot` runs the probes and returns a frozen `Snapshot`; `counters.Sampler`
+reads utilization and counters, also of processes. Nothing here depends on Jupyter, and
+importing this package opens no device. A value that cannot be read is an `Unknown` with
+its reason.
 
-Three floors, from which no import goes up (`tests/test_rooms.py` holds this):
+Imports never go to a higher layer (`tests/test_rooms.py` checks this):
 
-3. Over a whole machine: `snapshot`, taken by `probes`; `counters`, the live sampler.
-   Of snapshots: `sent`, those in files; `topology_snapshot`, from and to NCCL's
-   topology files; `nccl_ports`, the RDMA ports that NCCL uses; `naming` and `nearness`,
-   finding devices and how far they are apart; `summary` and `distance_matrix`, for
-   terminals.
-2. One part of a machine each: `host/`, `gpus/`, `nics/`, `pcie/`, `processes/`.
-   The last two know of `gpus/`, none of any other.
-1. For all: `unknown`; `files`, of sysfs and procfs; `lanes`, for calls that may hang;
-   `rates`, from counters; `usage`, the records of a sample; `codec`, records as JSON;
-   `nccl_settings`; `distance`, an ordered enumeration; `noticeboard`, what processes of
-   one user tell each other.
+3. The machine: `snapshot`, taken by `probes`; `counters`, the live sampler;
+   `load_snapshot`, reading snapshot files; `topology_snapshot`, converting from and to
+   NCCL's topology files; `nccl_ports`, the RDMA ports that NCCL uses; `naming`, finding
+   a device by name; `device_distance`, the distance of two devices; `summary` and
+   `distance_matrix`, text for terminals.
+2. One kind of device each: `host/`, `gpus/`, `nics/`, `pcie/`, `processes/`. The last two
+   import `gpus/`; there are no other imports between them.
+1. Helpers: `unknown`; `files`, reading sysfs and procfs; `time_limited_call`, for calls
+   that may hang; `rates`, from counters; `usage`, the records of a sample; `codec`,
+   records as JSON; `nccl_settings`; `distance`, an ordered enumeration;
+   `process_registry`, data that processes of one user share.
 """
 
 from __future__ import annotations

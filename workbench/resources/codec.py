@@ -1,7 +1,7 @@
-"""Frozen dataclasses to plain JSON values and back, `Unknown` included.
+"""Convert frozen dataclasses to JSON values and back, including `Unknown`.
 
-What is read may be another person's file, or a remote VM's answer: texts are made
-printable, numbers are finite, and nothing is longer than its limit.
+The input may be another person's file or the answer of a remote VM: strings are made
+printable, numbers must be finite, and sizes are limited.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ C = TypeVar("C")
 _PLAIN = frozenset({str, int, float, bool, type(None)})
 
 MOST_ITEMS = 65_536
-"""Of a list or mapping; a record's `MOST_ENTRIES` has the fields with a limit of their own."""
+"""Most entries of a list or mapping; `MOST_ENTRIES` of a record sets other limits."""
 MOST_CHARACTERS = 8_192
-"""Of a text; the longest path of Linux has 4,096."""
+"""Longest string; the longest path of Linux has 4,096 characters."""
 _MOST_NUMBER = 1 << 64
 
 
 def encode(value: Any) -> Any:
-    """Turn records, tuples and mappings of them into plain JSON values.
+    """Convert records, and tuples and mappings of them, to JSON values.
 
     An `Unknown` becomes ``{"unknown": reason}``.
     """
     kind = type(value)
-    if kind in _PLAIN:  # most of what there is
+    if kind in _PLAIN:  # the most frequent case
         return value
     if kind is Unknown:
         return {"unknown": value.reason}
@@ -43,7 +43,7 @@ def encode(value: Any) -> Any:
         return value.value
     names = _field_names(kind)  # type: ignore[arg-type]  # a class is hashable
     if names is not None:
-        # Not asdict(): it would take an Unknown apart like any other record.
+        # Not asdict(): it would convert an Unknown like any other record.
         return {name: encode(getattr(value, name)) for name in names}
     if isinstance(value, Mapping):
         return {key: encode(item) for key, item in value.items()}
@@ -58,7 +58,7 @@ def _field_names(kind: type) -> tuple[str, ...] | None:
 
 
 def decode(cls: type[C], data: Any, where: str) -> C:
-    """Build a record of `cls` from what `encode` made of one.
+    """Create a record of `cls` from the result of `encode`.
 
     Parameters
     ----------
@@ -68,13 +68,12 @@ def decode(cls: type[C], data: Any, where: str) -> C:
     data
         The JSON value.
     where
-        Its place in the file, for messages: ``"gpus[0]"``.
+        Position in the file, for messages: ``"gpus[0]"``.
 
     Raises
     ------
     SnapshotError
-        A field is missing that has no default, holds something else than its
-        type, or more than its limit.
+        If a field without a default is missing, has the wrong type, or exceeds a limit.
     """
     if not isinstance(data, dict):
         raise SnapshotError(f"{where}: expected an object, found {shortly(data)}")
@@ -84,9 +83,11 @@ def decode(cls: type[C], data: Any, where: str) -> C:
     for field in dataclasses.fields(cls):  # type: ignore[arg-type]  # callers give dataclasses
         place = f"{where}.{field.name}" if where else field.name
         if field.name not in data:
-            if _has_default(field):  # earlier snapshots lack it
+            if _has_default(field):  # absent in snapshots of earlier versions
                 continue
-            raise SnapshotError(f"{place} is missing: the file was cut or edited; take it again")
+            raise SnapshotError(
+                f"{place} is missing: the file was cut or edited. Take the snapshot again."
+            )
         limit = limits.get(field.name, MOST_ITEMS)
         values[field.name] = _decode_value(hints[field.name], data[field.name], place, limit)
     return cls(**values)
@@ -123,7 +124,7 @@ def _fits(option: Any, data: Any) -> bool:
         return isinstance(data, dict)
     if issubclass(option, Enum):
         return isinstance(data, str) and data in [one.value for one in option]
-    if isinstance(data, bool):  # JSON's true is no number, though Python's is
+    if isinstance(data, bool):  # in Python, unlike JSON, True is a number
         return option is bool
     return isinstance(data, (int, float) if option is float else option)
 
@@ -132,17 +133,19 @@ def _check_size(data: Any, where: str, limit: int) -> None:
     if isinstance(data, str):
         if len(data) > MOST_CHARACTERS:
             raise SnapshotError(
-                f"{where}: a text of {len(data):,} characters, and at most {MOST_CHARACTERS:,} "
-                "are read"
+                f"{where}: a text of {len(data):,} characters. At most {MOST_CHARACTERS:,} "
+                "are read."
             )
     elif isinstance(data, list | dict):
         if len(data) > limit:
-            raise SnapshotError(f"{where}: {len(data):,} entries, and at most {limit:,} are read")
+            raise SnapshotError(f"{where}: {len(data):,} entries. At most {limit:,} are read.")
     elif isinstance(data, float):
         if not math.isfinite(data):
             raise SnapshotError(f"{where}: a number that is not finite (NaN or Infinity)")
     elif abs(data or 0) > _MOST_NUMBER:
-        raise SnapshotError(f"{where}: a number of {data.bit_length():,} bits, 64 are the most")
+        raise SnapshotError(
+            f"{where}: a number of {data.bit_length():,} bits. At most 64 are read."
+        )
 
 
 def _build(option: Any, data: Any, where: str) -> Any:
@@ -170,9 +173,9 @@ def _name(options: tuple[Any, ...]) -> str:
 
 
 def shortly(data: Any) -> str:
-    """Write a value for a message, cut where it is long."""
+    """Return a value as text for a message, shortened if it is long."""
     if isinstance(data, str | bytes | list | tuple):
-        data = data[:60]  # a message about 100 MB would take as much once more
+        data = data[:60]  # a message about 100 MB would need as much memory again
     elif isinstance(data, dict):
         data = {key: data[key] for key in list(data)[:8]}
     elif isinstance(data, int) and abs(data) > _MOST_NUMBER:

@@ -24,10 +24,10 @@ _BUSY_COLUMNS = (1, 2, 3, 6, 7)
 
 
 class Sampler:
-    """Reads what is used of this VM, as often as `sample` is called.
+    """Reads the current use of this VM whenever `sample` is called.
 
-    Reading blocks (for at most `time_limit_s` where NVML hangs), so it belongs
-    on no event loop. Use it from one thread at a time.
+    Reading blocks, for at most `time_limit_s` if NVML hangs, so do not call it on an event
+    loop. Use it from one thread at a time.
 
     Parameters
     ----------
@@ -38,9 +38,9 @@ class Sampler:
     time_limit_s
         Seconds that NVML may take for one sample.
     ranks
-        Folder in which ranks say who they are; this user's own by default.
+        Folder in which ranks register; this user's own by default.
     errors_s
-        Least time between two readings of an RDMA port's error counters.
+        Shortest time between two readings of an RDMA port's error counters.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Sampler:
         self.close()
 
     def sample(self) -> Sample:
-        """Read everything once; rates need a sample before."""
+        """Read everything once; rates need a previous sample."""
         gpus = self._gpus.read()
         return Sample(
             time=time.time(),
@@ -85,11 +85,11 @@ class Sampler:
         )
 
     def close(self) -> None:
-        """Let NVML go."""
+        """Shut NVML down."""
         self._gpus.close()
 
     def _cpu_percent(self) -> float | Unknown:
-        # A container with a quota is measured by its own use, not the VM's.
+        # In a container with a quota, measure the container and not the VM.
         limited = self._cgroups.cpu_quota() is not None
         used_s = self._cgroups.cpu_used_s() if limited else _busy_s(self._procfs)
         rate = self._cpu_rate.update(used_s, time.monotonic())
@@ -110,13 +110,13 @@ class Sampler:
 
 
 def _busy_s(procfs: Path) -> float | Unknown:
-    """Give the seconds that the CPUs of this process's affinity were busy, summed."""
+    """Return the total busy seconds of the CPUs in this process's affinity."""
     text = read_text(procfs / "stat")
     if isinstance(text, Unknown):
         return text
     names = {f"cpu{number}" for number in os.sched_getaffinity(0)}
     rows = [row for row in map(str.split, text.splitlines()) if row and row[0] in names]
     if not rows or min(map(len, rows)) <= max(_BUSY_COLUMNS):
-        return Unknown(f"{procfs / 'stat'} does not tell of this process's CPUs")
+        return Unknown(f"{procfs / 'stat'} does not list this process's CPUs")
     ticks = sum(int(row[i]) for row in rows for i in _BUSY_COLUMNS)
     return ticks / os.sysconf("SC_CLK_TCK")

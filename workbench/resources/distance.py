@@ -1,4 +1,4 @@
-"""How far two devices are apart, as an ordered enumeration."""
+"""Distance of two devices, as an ordered enumeration."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from enum import Enum
 
 
 class Distance(str, Enum):
-    """What the data between two devices crosses, from the nearest to the farthest.
+    """The interconnect between two devices, from the nearest to the farthest.
 
     Members are strings (``Distance.PIX == "PIX"``, and JSON has ``"PIX"``), but they are
-    ordered by distance, not by the alphabet: ``min`` gives the nearest, ``sorted`` the
-    nearest first. A plain string that names a distance can be compared too.
+    ordered by distance, not alphabetically: ``min`` returns the nearest, ``sorted`` the
+    nearest first. They can also be compared with a plain string such as ``"PIX"``.
 
     Attributes
     ----------
     LOC
-        One device: also two MIG devices, or two ports of one PCI function.
+        The same device; also two MIG devices of one GPU, or two ports of one PCI function.
     NVLINK
         NVLink.
     INTERNAL
-        The board that both GPUs are on (by NVML alone).
+        The same board with several GPUs (reported by NVML only).
     PIX
         One PCIe switch.
     PXB
@@ -27,7 +27,7 @@ class Distance(str, Enum):
     PHB
         The CPU's host bridge.
     NODE
-        Two host bridges of one NUMA node; NCCL calls it PHB.
+        Two host bridges of one NUMA node; NCCL calls this PHB.
     SYS
         The link between two NUMA nodes.
     """
@@ -41,7 +41,7 @@ class Distance(str, Enum):
     NODE = "NODE"
     SYS = "SYS"
 
-    # str's own methods would order by the alphabet: none of the four may be inherited.
+    # The methods inherited from str would compare alphabetically.
 
     def __lt__(self, other: str) -> bool:
         return _RANKS[self.value] < _rank(other, f"{self!r} < {other!r}")
@@ -55,7 +55,7 @@ class Distance(str, Enum):
     def __ge__(self, other: str) -> bool:
         return _RANKS[self.value] >= _rank(other, f"{self!r} >= {other!r}")
 
-    # Enum of Python 3.11 and later writes "Distance.PIX" for both of these.
+    # Since Python 3.11, Enum returns "Distance.PIX" for both of these.
 
     def __str__(self) -> str:
         return self.value
@@ -71,7 +71,7 @@ def _rank(other: object, attempt: str) -> int:
     rank = _RANKS.get(str(other)) if isinstance(other, str) else None
     if rank is None:
         raise TypeError(
-            f"{attempt}: only distances have an order. Compare with one of {', '.join(_RANKS)}; "
-            "leave unknown distances out."
+            f"{attempt}: only distances can be ordered. Compare with one of {', '.join(_RANKS)}, "
+            "and leave out unknown distances."
         )
     return rank

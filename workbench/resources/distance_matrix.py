@@ -1,4 +1,4 @@
-"""The distances of GPUs and NICs as a matrix for terminals."""
+"""The distances between GPUs and NICs, as a text matrix."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from workbench.resources.snapshot import Snapshot
 from workbench.resources.unknown import Unknown
 
 _MOST_LABELS = 32
-"""Rows and columns; those of more GPUs and NICs would fill more lines than a person reads."""
+"""Most rows and columns; a larger matrix would not be readable."""
 _LEGEND = (
     "X itself, PIX one PCIe switch, PXB several, PHB the CPU's host bridge, "
     "NODE two host bridges of a NUMA node, SYS two NUMA nodes, ? not known, - not measured"
@@ -21,7 +21,7 @@ _LEGEND = (
 
 
 def matrix(snapshot: Snapshot) -> Iterator[str]:
-    """Give the matrix with its legend, where there are GPUs or RDMA ports."""
+    """Yield the matrix and its legend, if there are GPUs or RDMA ports."""
     pcie = snapshot.pcie
     unclear = () if isinstance(pcie, Unknown) else of_unknown_kind(pcie.there())
     rdma = any(nic.kind == "rdma" for nic in snapshot.nics)
@@ -53,7 +53,7 @@ def matrix(snapshot: Snapshot) -> Iterator[str]:
 
 
 def places(snapshot: Snapshot) -> Iterator[str]:
-    """Give the PCI address of each GPU and NIC, a NUMA node per line."""
+    """Yield the PCI addresses of GPUs and NICs, one NUMA node per line."""
     named: tuple[tuple[str, str | Unknown], ...] = (
         *((f"GPU{gpu.index}", gpu.pci_address) for gpu in snapshot.gpus),
         *((f"NIC{index}", nic.pci_address) for index, nic in enumerate(snapshot.nics)),
@@ -71,7 +71,7 @@ def places(snapshot: Snapshot) -> Iterator[str]:
 
 
 def _labels(pcie: Pcie, gpus: tuple[Gpu, ...]) -> dict[str, str]:
-    """Give each address that was measured its short name, GPUs first."""
+    """Return the short name of each address in the distances, GPUs first."""
     indices: dict[str, int] = {}
     for gpu in gpus:  # several MIG devices are cut from one GPU
         if isinstance(gpu.pci_address, str):
@@ -106,7 +106,7 @@ def _cell(pcie: Pcie, a: str, b: str) -> str:
         return "X"
     found = pcie.distance(a, b)
     if found is None:
-        return "-"  # of many NICs, not every pair is measured
+        return "-"  # if there are many NICs, not every pair is measured
     return "?" if isinstance(found.distance, Unknown) else found.distance
 
 
@@ -125,57 +125,57 @@ def _nics(labels: dict[str, str], nics: tuple[Nic, ...]) -> Iterator[str]:
 
 
 def _unclear(labels: dict[str, str], devices: Sequence[PciDevice]) -> Iterator[str]:
-    folded: dict[str, list[str]] = {}
+    grouped: dict[str, list[str]] = {}
     for one in devices:
         if isinstance(one.kind, Unknown) and one.address in labels:
-            folded.setdefault(one.kind.reason, []).append(f"{labels[one.address]} {one.address}")
-    for reason, names in folded.items():
+            grouped.setdefault(one.kind.reason, []).append(f"{labels[one.address]} {one.address}")
+    for reason, names in grouped.items():
         yield f"  of unknown kind ({reason}): {_some(names, _MOST_LABELS, '')}"
 
 
 def _not_known(pcie: Pcie, labels: dict[str, str]) -> Iterator[str]:
-    folded: dict[str, list[str]] = {}
+    grouped: dict[str, list[str]] = {}
     for a, b in combinations(labels, 2):
         found = pcie.distance(a, b)
         if found is not None and isinstance(found.distance, Unknown):
-            folded.setdefault(found.distance.reason, []).append(f"{labels[a]}-{labels[b]}")
-    for reason, pairs in folded.items():
+            grouped.setdefault(found.distance.reason, []).append(f"{labels[a]}-{labels[b]}")
+    for reason, pairs in grouped.items():
         yield f"  ? {_some(pairs)}: {reason}"
 
 
 def _topology_file(pcie: Pcie, labels: dict[str, str]) -> Iterator[str]:
-    file, told = pcie.topology_file, pcie.tree(TOPOLOGY_FILE)
+    file, tree = pcie.topology_file, pcie.tree(TOPOLOGY_FILE)
     if isinstance(file, Unknown):
         yield f"  topology file: none ({file.reason})"
         return
     yield f"  topology file: {file}"
-    left_out = [label for address, label in labels.items() if told and not told.find(address)]
+    left_out = [label for address, label in labels.items() if tree and not tree.find(address)]
     if left_out:
         some = _some(left_out, _MOST_LABELS, "")
-        yield f"  not in that file, so that NCCL goes by sysfs: {some}"
+        yield f"  not in that file, so NCCL uses sysfs: {some}"
 
 
 def _differences(pcie: Pcie, labels: dict[str, str]) -> Iterator[str]:
-    """Fold the pairs on which sources differ: one line per way of differing."""
-    folded: dict[str, list[str]] = {}
+    """Yield the pairs on which sources differ, one line for each kind of difference."""
+    grouped: dict[str, list[str]] = {}
     for one in pcie.differences():
-        said = ", ".join(f"{d.source} says {d.distance}" for d in one.distances)
+        answers = ", ".join(f"{d.source} says {d.distance}" for d in one.distances)
         pair = f"{labels.get(one.a, one.a)}-{labels.get(one.b, one.b)}"
-        folded.setdefault(said, []).append(pair)
-    for said, pairs in folded.items():
-        yield f"  {said}: {_some(pairs)}"
+        grouped.setdefault(answers, []).append(pair)
+    for answers, pairs in grouped.items():
+        yield f"  {answers}: {_some(pairs)}"
 
 
 def _gpudirect(pcie: Pcie, labels: dict[str, str]) -> Iterator[str]:
-    folded: dict[tuple[str, str], list[str]] = {}
+    grouped: dict[tuple[str, str], list[str]] = {}
     for one in pcie.gpudirect:
         if one.gpu in labels and one.nic in labels:
             pair = f"{labels[one.gpu]}-{labels[one.nic]}"
-            folded.setdefault((_answer(one), one.why), []).append(pair)
-    for (answer, why), pairs in folded.items():
+            grouped.setdefault((_answer(one), one.why), []).append(pair)
+    for (answer, why), pairs in grouped.items():
         yield f"  GPUDirect RDMA {answer}: {_some(pairs)} ({why})"
     if any(one.possible is True for one in pcie.gpudirect):
-        yield f"  GPU memory is opened to NICs by: {pcie.peer_memory}"
+        yield f"  NICs access GPU memory through: {pcie.peer_memory}"
 
 
 def _answer(one: GpuDirect) -> str:

@@ -1,4 +1,4 @@
-"""Reading the small text files of sysfs and procfs."""
+"""Read the small text files of sysfs and procfs."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _PCI_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 
 
 def read_text(path: Path) -> str | Unknown:
-    """Give the file's text without surrounding white space, or why there is none."""
-    # Not Path.read_text(), which takes nearly twice as long: a snapshot of a large host reads a
+    """Return the text of a file, stripped, or why it cannot be read."""
+    # Path.read_text() takes nearly twice as long, and a snapshot of a large host reads a
     # thousand of these files.
     try:
         file = os.open(path, os.O_RDONLY)
@@ -29,21 +29,21 @@ def read_text(path: Path) -> str | Unknown:
 
 
 def read_int(path: Path) -> int | Unknown:
-    """Give the whole number that the file holds, or why there is none."""
+    """Return the integer in a file, or why there is none."""
     text = read_text(path)
     if isinstance(text, Unknown):
         return text
     try:
         return int(text, 0)
     except ValueError:
-        return Unknown(f"{path} holds {text[:40]!r}, which is no number")
+        return Unknown(f"{path} contains {text[:40]!r}, which is not an integer")
 
 
 def read_count(path: str) -> int | Unknown:
-    """Give a counter of sysfs, or why there is none.
+    """Return a counter of sysfs, or why there is none.
 
-    As `read_int` of decimal numbers, at a third of its cost: the sampler reads
-    hundreds of these files each second.
+    Like `read_int` for decimal numbers, at a third of the cost: the sampler reads
+    hundreds of these files every second.
     """
     try:
         file = os.open(path, os.O_RDONLY)
@@ -54,18 +54,18 @@ def read_count(path: str) -> int | Unknown:
     except OSError as error:
         return Unknown(_reason(path, error))
     except ValueError:
-        return Unknown(f"{path} holds no number")
+        return Unknown(f"{path} contains no integer")
 
 
 def link_name(path: Path) -> str | Unknown:
-    """Give the last part of what the symbolic link points at."""
+    """Return the file name of a symbolic link's target."""
     if not path.exists():
         return Unknown(f"{path} does not exist")
     return path.resolve().name
 
 
 def children(path: Path) -> list[Path]:
-    """Give the entries of a folder in order; none where there is no such folder."""
+    """Return the entries of a folder in natural order; none if there is no such folder."""
     try:
         return sorted(path.iterdir(), key=lambda entry: _natural(entry.name))
     except OSError:
@@ -73,7 +73,7 @@ def children(path: Path) -> list[Path]:
 
 
 def pci_folder(device: Path) -> Path | None:
-    """Find the PCI device that `device` is, or hangs under (as virtio devices do)."""
+    """Return the folder of the PCI device that `device` is, or belongs to (as with virtio)."""
     if not device.exists():
         return None
     resolved = device.resolve()
@@ -84,12 +84,12 @@ def pci_folder(device: Path) -> Path | None:
 
 
 def is_pci_address(name: str) -> bool:
-    """Whether a folder of sysfs with this name is a PCI device's."""
+    """Return whether a sysfs folder of this name is a PCI device."""
     return _PCI_ADDRESS.fullmatch(name) is not None
 
 
 def _natural(name: str) -> list[tuple[int, str]]:
-    """Sort mlx5_2 before mlx5_10."""
+    """Return a sort key that puts mlx5_2 before mlx5_10."""
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]
 
 

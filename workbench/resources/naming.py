@@ -1,4 +1,4 @@
-"""Finding a device of a snapshot by any of its names."""
+"""Find a device of a snapshot by any of its names."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _PCI = re.compile(r"(?:([0-9a-f]{1,8}):)?([0-9a-f]{2}:[0-9a-f]{2}\.[0-7])", re.I
 
 @dataclass(frozen=True)
 class Device:
-    """A device of a snapshot: its PCI address, and its record if it is a GPU."""
+    """A device of a snapshot: its PCI address, and its `Gpu` record if it is a GPU."""
 
     address: str | Unknown
     gpu: Gpu | None = None
@@ -36,7 +36,7 @@ def find_device(snapshot: Snapshot, wanted: DeviceLike) -> Device:
     Raises
     ------
     UsageError
-        The snapshot has no such device.
+        If the snapshot has no such device.
     """
     for gpu in snapshot.gpus:
         if wanted == gpu or _is_gpu(gpu, wanted):
@@ -46,18 +46,18 @@ def find_device(snapshot: Snapshot, wanted: DeviceLike) -> Device:
             return Device(nic.pci_address)
     address = as_pci_address(wanted) if isinstance(wanted, str) else None
     if address is not None and not isinstance(snapshot.pcie, Unknown):
-        for device in snapshot.pcie.there():  # one without a driver, or of unknown kind
+        for device in snapshot.pcie.there():  # without a driver, or of unknown kind
             if device.address == address and device.kind not in ("bridge", "other"):
                 return Device(address)
     other = f"a {type(wanted).__name__} of another VM"
     asked = other if isinstance(wanted, Gpu | Nic) else repr(wanted)
     raise UsageError(
-        f"{asked}: no GPU or NIC of this VM. Name one that it has: {_what_there_is(snapshot)}."
+        f"{asked}: no such GPU or NIC in this VM. Use one that it has: {_available(snapshot)}."
     )
 
 
 def as_pci_address(text: str) -> str | None:
-    """Write a PCI address as sysfs does, in domain 0 by default; None where the text is none."""
+    """Return a PCI address in the form of sysfs, domain 0 by default; None if it is none."""
     match = _PCI.fullmatch(text.strip())
     return f"{int(match[1] or '0', 16):04x}:{match[2].lower()}" if match else None
 
@@ -79,7 +79,7 @@ def _is_nic(nic: Nic, wanted: object) -> bool:
     return wanted in (nic.name, nic.rdma_device) or as_pci_address(wanted) == nic.pci_address
 
 
-def _what_there_is(snapshot: Snapshot) -> str:
+def _available(snapshot: Snapshot) -> str:
     indices = sorted({gpu.index for gpu in snapshot.gpus})
     names = [
         nic.name if isinstance(nic.rdma_device, Unknown) else f"{nic.rdma_device} ({nic.name})"

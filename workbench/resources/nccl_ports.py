@@ -1,7 +1,7 @@
-"""RDMA ports that NCCL uses in a VM, by its rules and settings.
+"""Determine which RDMA ports NCCL uses in a VM, by its rules and settings.
 
-Every rank of a VM must see the same ports (NVIDIA/nccl#1478), and each of them uses all:
-so ports are excluded for a VM, never chosen for a rank.
+Every rank of a VM must see the same ports (NVIDIA/nccl#1478), and each rank uses all of
+them. So ports are excluded for a VM, never selected for a rank.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from workbench.resources.snapshot import Snapshot
 
 HCA_SETTING = "NCCL_IB_HCA"
 _LAYERS = ("Ethernet", "InfiniBand")
-"""Link layers between which nothing passes; the later one is preferred among equals."""
+"""Link layers, which are not connected to each other; the last one is preferred."""
 
 
 def settings_of(snapshot: Snapshot) -> Mapping[str, str]:
-    """Return NCCL's settings in a VM; none where they are not known."""
+    """Return NCCL's settings in a VM; empty if they are unknown."""
     settings = snapshot.host.nccl_settings
     return settings if isinstance(settings, Mapping) else {}
 
 
 def tcp_only(settings: Mapping[str, str]) -> tuple[str, str] | None:
-    """Return the setting, with its value, that leaves NCCL only TCP; None if none does."""
+    """Return the setting (name and value) that restricts NCCL to TCP; None if there is none."""
     disabled, net = settings.get("NCCL_IB_DISABLE"), settings.get("NCCL_NET")
     if disabled is not None and is_on(disabled):
         return "NCCL_IB_DISABLE", disabled
@@ -34,7 +34,7 @@ def tcp_only(settings: Mapping[str, str]) -> tuple[str, str] | None:
 
 
 def active_ports(snapshot: Snapshot) -> list[Nic]:
-    """Return the RDMA ports that carry data."""
+    """Return the RDMA ports whose link is active."""
     return [nic for nic in snapshot.nics if nic.kind == "rdma" and nic.state == "active"]
 
 
@@ -44,8 +44,8 @@ def ports_in_use(snapshot: Snapshot, layer: str | None = None) -> list[Nic]:
     Parameters
     ----------
     layer
-        Link layer of the collectives (`common_layer`), for a VM whose settings leave
-        the choice open; None for any.
+        Link layer of the collectives (`common_layer`), if the VM's settings do not decide
+        it; None for any.
     """
     settings = settings_of(snapshot)
     if tcp_only(settings):
@@ -58,7 +58,7 @@ def ports_in_use(snapshot: Snapshot, layer: str | None = None) -> list[Nic]:
 
 
 def ports_to_exclude(snapshot: Snapshot, layer: str | None = None) -> list[Nic]:
-    """Return ports that must carry no collectives: of another fabric first, then those down."""
+    """Return the ports not to be used: first those of another fabric, then inactive ones."""
     other = [
         port
         for port in active_ports(snapshot)
@@ -73,7 +73,7 @@ def ports_to_exclude(snapshot: Snapshot, layer: str | None = None) -> list[Nic]:
 
 
 def exclusion(snapshot: Snapshot, layer: str | None = None) -> str | None:
-    """Return the value of NCCL_IB_HCA that excludes these ports; None where there is none."""
+    """Return the value of NCCL_IB_HCA that excludes these ports; None if there are none."""
     excluded = ports_to_exclude(snapshot, layer)
     others = {nic.rdma_device for nic in snapshot.nics if nic not in excluded}
     names = [
@@ -85,9 +85,9 @@ def exclusion(snapshot: Snapshot, layer: str | None = None) -> str | None:
 
 
 def common_layer(snapshots: Iterable[Snapshot]) -> str | None:
-    """Return the link layer on which VMs with RDMA reach each other; None where none is common.
+    """Return the link layer that VMs with RDMA have in common; None if there is none.
 
-    Where there are two, the one with more bandwidth on the VM that has least of it: the
+    If there are two, this is the one whose lowest bandwidth over all VMs is higher: the
     other is for storage or management.
     """
     rates: list[dict[str, float]] = []
@@ -108,7 +108,7 @@ def common_layer(snapshots: Iterable[Snapshot]) -> str | None:
 
 
 def _is_allowed(port: Nic, value: str) -> bool:
-    """Say whether NCCL_IB_HCA lets NCCL use a port: ``^`` excludes, ``=`` is exact."""
+    """Return whether NCCL_IB_HCA allows a port: ``^`` excludes, ``=`` matches exactly."""
     text = value
     excludes = text.startswith("^")
     text = text[1:] if excludes else text

@@ -1,4 +1,4 @@
-"""NCCL's settings, from where NCCL reads them."""
+"""NCCL's settings, from the environment and its configuration files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _DEFAULT_TOPOLOGY = "var/run/nvidia-topologyd/virtualTopology.xml"
 
 
 def is_on(value: str | None) -> bool:
-    """Say whether NCCL takes the setting for true: a number other than 0."""
+    """Return whether NCCL treats the value as true: an integer other than 0."""
     try:
         return value is not None and int(value, 0) != 0
     except ValueError:
@@ -24,21 +24,21 @@ def is_on(value: str | None) -> bool:
 
 @dataclass(frozen=True)
 class NcclSettings:
-    """Settings: the environment's, then the user's file's, then the machine's.
+    """Settings by precedence: the environment, the user's file, the machine's file.
 
     Attributes
     ----------
     environ
         The environment of the process that NCCL will run in.
     root
-        Where the machine's file system is; ``etc/nccl.conf`` is looked for below.
+        Root of the file system, which contains ``etc/nccl.conf``.
     """
 
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
     root: Path = Path("/")
 
     def get(self, name: str) -> str | None:
-        """Give one setting; None where it is not set."""
+        """Return one setting; None if it is not set."""
         if name in self.environ:
             return self.environ[name]
         for file in self._files():
@@ -49,7 +49,7 @@ class NcclSettings:
         return None
 
     def all(self) -> dict[str, str]:
-        """Give all settings that are set anywhere, each as NCCL would read it."""
+        """Return all settings, each with the value that NCCL would read."""
         names = {name for name in self.environ if name.startswith(_PREFIX)}
         for file in self._files():
             for line in _lines(file):
@@ -59,7 +59,7 @@ class NcclSettings:
         return {name: value for name in sorted(names) if (value := self.get(name)) is not None}
 
     def topology_file(self) -> tuple[Path, str | None]:
-        """Give the topology file that NCCL tries, and the setting that names it, if one does."""
+        """Return the topology file that NCCL tries to read, and the setting that names it."""
         named = self.get("NCCL_TOPO_FILE")
         if named:
             return Path(named), "NCCL_TOPO_FILE"
@@ -73,7 +73,7 @@ class NcclSettings:
 
 
 def _lines(file: Path) -> list[str]:
-    """Return the lines of a file of settings; none where it cannot be read, as NCCL has it."""
+    """Return the lines of a settings file; none if it cannot be read, as in NCCL."""
     try:
         return read_file(file, _MOST_BYTES).decode(errors="replace").splitlines()
     except OSError:

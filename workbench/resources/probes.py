@@ -1,4 +1,4 @@
-"""Taking a snapshot: every probe within its own time limit."""
+"""Take a snapshot, each probe with its own time limit."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from workbench.resources.gpus.nvml import Library, NvmlUnavailable
 from workbench.resources.gpus.probe import probe_gpus
 from workbench.resources.host.probe import probe_host, unknown_host
 from workbench.resources.host.record import Host
-from workbench.resources.lanes import Lane
 from workbench.resources.nccl_settings import NcclSettings
 from workbench.resources.nics.probe import probe_nics
 from workbench.resources.pcie.probe import by_nvml, probe_pcie
 from workbench.resources.snapshot import Probe, Snapshot
+from workbench.resources.time_limited_call import TimeLimitedCall
 from workbench.resources.unknown import Unknown
 
 T = TypeVar("T")
 
-# One lane per probe and process: a driver that hangs keeps one thread, not one per snapshot.
-_LANES = {
-    "host": Lane("the kernel"),
-    "gpus": Lane("NVML"),
-    "nics": Lane("sysfs"),
-    "pcie": Lane("sysfs or the topology file"),
+# Shared by all snapshots of a process: a driver that hangs blocks one thread, not one each time.
+_CALLS = {
+    "host": TimeLimitedCall("the kernel"),
+    "gpus": TimeLimitedCall("NVML"),
+    "nics": TimeLimitedCall("sysfs"),
+    "pcie": TimeLimitedCall("sysfs or the topology file"),
 }
 
 
@@ -39,10 +39,9 @@ def take_snapshot(
     nccl: NcclSettings | None = None,
     time_limit_s: float = 10.0,
 ) -> Snapshot:
-    """Look at this VM: its host, GPUs, NICs and PCIe.
+    """Take a snapshot of this VM: its host, GPUs, NICs and PCIe.
 
-    Never fails: a part that cannot be read is empty or `Unknown`, and
-    ``snapshot.probes[part]`` says why.
+    A part that cannot be read is empty or `Unknown`; ``probes[part]`` has the reason.
 
     Parameters
     ----------
@@ -53,8 +52,7 @@ def take_snapshot(
     nccl
         NCCL's settings, among them its topology file; by default this process's.
     time_limit_s
-        Seconds that each probe may take. NVML alone needs some where the
-        driver's persistence mode is off.
+        Time limit of each probe. NVML needs seconds if the persistence mode is off.
     """
     sysfs, procfs = Path(sysfs), Path(procfs)
     settings = NcclSettings() if nccl is None else nccl
@@ -88,10 +86,10 @@ def _run(name: str, probe: Callable[[], T], limit_s: float) -> tuple[T | None, P
     started = time.perf_counter()
     status, reason, value = "ok", "", None
     try:
-        result = _LANES[name].run(probe, limit_s)
+        result = _CALLS[name].run(probe, limit_s)
     except NvmlUnavailable as error:
         status, reason = "absent" if error.absent else "failed", str(error)
-    except Exception as error:  # noqa: BLE001  # a probe that fails costs its own part only
+    except Exception as error:  # noqa: BLE001  # a probe that fails only affects its own part
         status, reason = "failed", f"{type(error).__name__}: {error}"
     else:
         if isinstance(result, Unknown):

@@ -1,4 +1,4 @@
-"""Rates from counters that only count up."""
+"""Compute rates from monotonic counters."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ FIRST = Unknown("needs two samples")
 
 
 class Rate:
-    """Turns readings of one counter into its rate per second.
+    """Computes the rate per second of one counter from its readings.
 
-    A counter that goes back (it wrapped, or its driver was loaded again) gives
-    `Unknown` for that interval: the difference would be a spike that never was.
+    If the counter decreases (it wrapped, or its driver was reloaded), the rate of that
+    interval is `Unknown`.
     """
 
     __slots__ = ("_last",)
@@ -22,14 +22,14 @@ class Rate:
         self._last: tuple[float, float] | None = None
 
     def update(self, count: float | Unknown, time_s: float) -> float | Unknown:
-        """Take a reading and give the rate since the one before.
+        """Add a reading and return the rate since the previous one.
 
         Parameters
         ----------
         count
             The counter, or why it could not be read.
         time_s
-            When it was read, on a clock that never goes back.
+            Time of the reading, on a monotonic clock.
 
         Returns
         -------
@@ -50,7 +50,7 @@ class Rate:
 
 
 def added(rates: Iterable[float | Unknown]) -> float | Unknown:
-    """Add rates up; one that is not known leaves the sum unknown: a part of it would mislead."""
+    """Return the sum of rates; it is unknown if one of them is, as a partial sum misleads."""
     total = 0.0
     for rate in rates:
         if isinstance(rate, Unknown):

@@ -1,4 +1,4 @@
-"""What one VM was given: frozen records, with their JSON."""
+"""Snapshot of a VM's hardware: frozen records that convert to and from JSON."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ if TYPE_CHECKING:
 _PARTS = ("host", "gpus", "nics", "pcie")
 
 MOST_BYTES = 4 << 20
-"""Of a snapshot's file; that of an HGX board has some 100 kB."""
+"""Largest snapshot file; that of an HGX board has about 100 kB."""
 MOST_GPUS = 256
-"""The most that one system has are 16 GPUs, each cut into 7 MIG devices: 112."""
+"""Limit for GPUs; the largest systems have 16 GPUs with 7 MIG devices each, 112 in total."""
 MOST_NICS = 2_048
-"""A host of containers has some hundred virtual interfaces, with SR-IOV some hundred more."""
+"""Limit for NICs; a container host has hundreds of virtual interfaces, and more with SR-IOV."""
 
 
 @dataclass(frozen=True)
 class Probe:
-    """How one part of the snapshot was come by.
+    """Result of probing one part of the snapshot.
 
     Attributes
     ----------
     status
         ``"ok"``; ``"absent"``: no such hardware or driver; ``"failed"``: something is wrong;
-        ``"unknown"``: what was read does not say whether there is any.
+        ``"unknown"``: the source does not say whether there is any.
     reason
-        Why, in plain words; empty where ok.
+        Why the status is not ok; empty if it is.
     elapsed_ms
-        Milliseconds it took.
+        Duration in milliseconds.
     """
 
     status: str
@@ -53,7 +53,7 @@ class Probe:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What one VM was given, at one moment.
+    """Hardware and limits of one VM at one point in time.
 
     Attributes
     ----------
@@ -62,9 +62,9 @@ class Snapshot:
     host, gpus, nics, pcie
         The parts.
     gpu_pairs
-        What is between every two GPUs.
+        The connection between each pair of GPUs.
     probes
-        For each part how it was come by: ``snapshot.probes["gpus"].reason``.
+        Result of probing each part: ``snapshot.probes["gpus"].reason``.
     """
 
     VERSION: ClassVar[int] = 2
@@ -79,43 +79,43 @@ class Snapshot:
     probes: Mapping[str, Probe]
 
     def to_plain(self) -> dict[str, Any]:
-        """Give the snapshot as plain JSON values."""
+        """Return the snapshot as JSON values."""
         return {"version": self.VERSION, **encode(self)}
 
     def to_json(self) -> str:
-        """Give the snapshot as JSON text, to be sent and loaded elsewhere."""
+        """Return the snapshot as JSON text, which can be loaded on another machine."""
         return json.dumps(self.to_plain(), indent=1)
 
     @classmethod
     def from_json(cls, text: str | bytes, source: str = "the text") -> Snapshot:
-        """Read what `to_json` wrote; `source` is where it is from, for messages.
+        """Create a snapshot from the text of `to_json`; `source` names it in messages.
 
         Raises
         ------
         SnapshotError
-            The text is cut short, of another version, or no snapshot at all.
+            If the text is truncated, of another version, or not a snapshot.
         """
         return _from_json(text, source)
 
     @classmethod
     def from_plain(cls, data: dict[str, Any]) -> Snapshot:
-        """Read what `to_plain` gave.
+        """Create a snapshot from the result of `to_plain`.
 
         Raises
         ------
         SnapshotError
-            It is of another version, or no snapshot at all.
+            If it is of another version, or not a snapshot.
         """
         return _from_plain(data, "what was given")
 
     @classmethod
     def load(cls, path: str | Path) -> Snapshot:
-        """Read a file that holds what `to_json` wrote.
+        """Load a file with the text of `to_json`.
 
         Raises
         ------
         SnapshotError
-            The file cannot be read, is cut short, of another version, or no snapshot.
+            If the file cannot be read, is truncated, of another version, or not a snapshot.
         """
         try:
             data = read_file(path, MOST_BYTES)
@@ -124,7 +124,7 @@ class Snapshot:
         return _from_json(data, str(path))
 
     def distance(self, a: DeviceLike, b: DeviceLike) -> Distance | Unknown:
-        """Say how far two GPUs or NICs are apart: what the data between them crosses.
+        """Return the distance of two GPUs or NICs: the interconnect between them.
 
         Parameters
         ----------
@@ -135,38 +135,38 @@ class Snapshot:
         Returns
         -------
         Distance or Unknown
-            By the source that NCCL goes by. Where no source reports NVLinks, as in most
-            topology files and vGPU guests, the way over PCIe.
+            By the source that NCCL uses. If no source reports NVLinks, as in most
+            topology files and vGPU guests, the distance over PCIe.
 
         Raises
         ------
         UsageError
-            There is no such device in this VM.
+            If there is no such device in this VM.
         """
-        from workbench.resources.nearness import nearness  # imports this module's names
+        from workbench.resources.device_distance import device_distance  # a circular import
 
-        return nearness(self, a, b)
+        return device_distance(self, a, b)
 
     @classmethod
     def from_nccl_topology(cls, path: str | Path) -> Snapshot:
-        """Give a VM as its topology file (``NCCL_TOPO_FILE``) describes it.
+        """Create a snapshot from a VM's topology file (``NCCL_TOPO_FILE``).
 
         Raises
         ------
         SnapshotError
-            The file cannot be read, or is no topology file.
+            If the file cannot be read, or is not a topology file.
         """
-        from workbench.resources.topology_snapshot import snapshot_of_topology  # imports this
+        from workbench.resources.topology_snapshot import snapshot_of_topology  # circular
 
         return snapshot_of_topology(path)
 
     def to_nccl_topology(self) -> str:
-        """Give the text of a topology file: what NCCL is told here, else what sysfs shows.
+        """Return the text of a topology file, from this VM's topology file or else from sysfs.
 
         Raises
         ------
         SnapshotError
-            The snapshot has no PCIe tree with a GPU or a NIC.
+            If the snapshot has no PCIe tree with a GPU or a NIC.
         """
         from workbench.resources.pcie.nccl_topology_text import topology_text
 
@@ -176,13 +176,13 @@ class Snapshot:
             if any(device.kind not in ("bridge", "other") for device in tree.devices):
                 return topology_text(tree)
         raise SnapshotError(
-            "no topology can be written: this VM shows neither a GPU nor a NIC on PCI; "
-            "take the snapshot where the GPUs are"
+            "no topology can be written: this VM shows neither a GPU nor a NIC on PCI. "
+            "Take the snapshot on the VM with the GPUs."
         )
 
     def __str__(self) -> str:
-        """Summarise the snapshot for a terminal."""
-        from workbench.resources.summary import lines  # summary imports this module
+        """Return a summary for a terminal."""
+        from workbench.resources.summary import lines  # a circular import
 
         return "\n".join(lines(self))
 
@@ -192,8 +192,8 @@ def _from_json(text: str | bytes, source: str) -> Snapshot:
         data = load_json(text)
     except ValueError as error:
         raise SnapshotError(
-            f"{source} is no complete JSON ({error}): it was cut short or is another kind of "
-            "file; write it again with `workbench resources --json`"
+            f"{source} is not complete JSON ({error}): it was truncated or is another kind of "
+            "file. Write it again with `workbench resources --json`."
         ) from error
     return _from_plain(data, source)
 
@@ -201,19 +201,19 @@ def _from_json(text: str | bytes, source: str) -> Snapshot:
 def _from_plain(data: Any, source: str) -> Snapshot:
     if not isinstance(data, dict) or "version" not in data:
         raise SnapshotError(
-            f"{source} is no snapshot: it has no version; "
-            "write one with `workbench resources --json`"
+            f"{source} is not a snapshot: it has no version. "
+            "Write one with `workbench resources --json`."
         )
     if data["version"] != Snapshot.VERSION:
         raise SnapshotError(
-            f"{source} is a snapshot of version {shortly(data['version'])}; this workbench reads "
-            f"version {Snapshot.VERSION}: "
-            "read it with the workbench that wrote it, or take it again"
+            f"{source} is a snapshot of version {shortly(data['version'])}, and this workbench "
+            f"reads version {Snapshot.VERSION}. Read it with the workbench that wrote "
+            "it, or take it again."
         )
     try:
         snapshot = decode(Snapshot, data, "")
         if missing := [part for part in _PARTS if part not in snapshot.probes]:
             raise SnapshotError(f"probes.{missing[0]} is missing: the file was edited")
     except SnapshotError as error:
-        raise SnapshotError(f"{source} is no snapshot that can be read: {error}") from error
+        raise SnapshotError(f"{source} is not a valid snapshot: {error}") from error
     return snapshot

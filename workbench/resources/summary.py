@@ -1,4 +1,4 @@
-"""A snapshot in lines of text, for terminals."""
+"""Summary of a snapshot as text, for terminals."""
 
 from __future__ import annotations
 
@@ -13,19 +13,20 @@ from workbench.resources.host.record import Host
 from workbench.resources.nics.records import Nic
 from workbench.resources.snapshot import Snapshot
 from workbench.resources.unknown import Unknown
+from workbench.safefiles import format_bytes
 
 MOST_DEVICES = 64
-"""GPUs or NICs that are written at once; the largest hosts have some 20 of each."""
+"""Most GPUs or NICs that are listed; the largest hosts have about 20 of each."""
 _TITLES = {"gpus": "GPUs", "nics": "NICs"}
 
 
 def lines(snapshot: Snapshot) -> Iterator[str]:
-    """Give the summary of a snapshot, line by line."""
+    """Yield the lines of the summary of a snapshot."""
     host = snapshot.probes.get("host")
-    if host is not None and host.status == "absent":  # of a topology file: places, and no more
+    if host is not None and host.status == "absent":  # of a topology file
         yield f"Host: unknown ({host.reason})"
         yield from places(snapshot)
-        yield from _told_nvlinks(snapshot)
+        yield from _nvlinks_in_file(snapshot)
         yield from matrix(snapshot)
         return
     yield from _host(snapshot.host)
@@ -35,7 +36,7 @@ def lines(snapshot: Snapshot) -> Iterator[str]:
 
 
 def wrapped(snapshot: Snapshot, width: int) -> Iterator[str]:
-    """Give the same with lines of at most `width` columns; what a line goes on with is indented."""
+    """Yield the same lines, wrapped at `width` columns with a hanging indent."""
     for line in lines(snapshot):
         indent = " " * (len(line) - len(line.lstrip()) + 4)
         yield from textwrap.wrap(
@@ -48,15 +49,8 @@ def wrapped(snapshot: Snapshot, width: int) -> Iterator[str]:
 
 
 def show_bytes(value: int | str | Unknown) -> str:
-    """Write bytes for people, in binary units: ``79.6 GiB``."""
-    if not isinstance(value, int):
-        return str(value)
-    size = float(value)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1024:
-            return f"{size:.4g} {unit}"
-        size /= 1024
-    return f"{size:.4g} TiB"
+    """Return a number of bytes in binary units (``79.6 GiB``), and any other value as text."""
+    return format_bytes(value) if isinstance(value, int) else str(value)
 
 
 def _host(host: Host) -> Iterator[str]:
@@ -87,7 +81,7 @@ def _part(snapshot: Snapshot, name: str, entries: list[str]) -> Iterator[str]:
 def _gpus(snapshot: Snapshot) -> Iterator[str]:
     for gpu in snapshot.gpus[:MOST_DEVICES]:
         if isinstance(gpu.name, Unknown) and gpu.name == gpu.uuid == gpu.pci_address:
-            yield f"  {gpu.index}  {gpu.name}"  # lost: one reason, not ten times
+            yield f"  {gpu.index}  {gpu.name}"  # a lost GPU: show the reason once, not ten times
             continue
         yield from _gpu(gpu)
         yield from (f"     {line}" for line in detail_lines(gpu))
@@ -109,10 +103,10 @@ def _gpu(gpu: Gpu) -> Iterator[str]:
     )
 
 
-def _told_nvlinks(snapshot: Snapshot) -> Iterator[str]:
-    """Give the NVLinks that a topology file tells of: a line for GPUs that have the same."""
+def _nvlinks_in_file(snapshot: Snapshot) -> Iterator[str]:
+    """Yield the NVLinks that a topology file lists, one line for GPUs with the same links."""
     names = {gpu.pci_address: f"GPU{gpu.index}" for gpu in snapshot.gpus}
-    alike: dict[str, list[str]] = {}
+    grouped: dict[str, list[str]] = {}
     for gpu in snapshot.gpus:
         links = gpu.nvlink.links if isinstance(gpu.nvlink, NvLinks) else ()
         peers = [
@@ -123,8 +117,8 @@ def _told_nvlinks(snapshot: Snapshot) -> Iterator[str]:
         ]
         if peers:
             words = ", ".join(f"{peers.count(one)} to {one}" for one in dict.fromkeys(peers))
-            alike.setdefault(words, []).append(f"GPU{gpu.index}")
-    for words, gpus in alike.items():
+            grouped.setdefault(words, []).append(f"GPU{gpu.index}")
+    for words, gpus in grouped.items():
         yield f"  NVLinks of {', '.join(gpus)}: {words}"
 
 

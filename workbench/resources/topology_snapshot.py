@@ -1,4 +1,4 @@
-"""A snapshot of a VM as its topology file describes it, and the file of a snapshot."""
+"""Convert topology files to snapshots, and snapshots to topology files."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from workbench.safefiles import modified_s, write_regular
 R = TypeVar("R")
 
 _STREAMS = ("/dev/stdout", "/dev/stderr", "/dev/fd/")
-_WHY = "a topology file does not tell"
+_WHY = "not in a topology file"
 _INFINIBAND = "0x0207"
 # Classes of NVLink's peers, as NCCL's src/graph/topo.cc knows them.
 _PEERS = (("0x068000", "switch"), ("0x068001", "npu"), ("0x03", "gpu"))
@@ -36,34 +36,34 @@ _MBPS = re.compile(r"[0-9]{1,9}")
 
 
 def snapshot_of_topology(path: str | Path) -> Snapshot:
-    """Give what a topology file says; all else is `Unknown`.
+    """Return a snapshot with the content of a topology file; all else is `Unknown`.
 
-    NCCL's settings of this process do not count: the file may be another VM's.
+    NCCL's settings of this process are ignored: the file may be another VM's.
 
     Raises
     ------
     SnapshotError
-        The file cannot be read, or is no topology file.
+        If the file cannot be read, or is not a topology file.
     """
     return _snapshot(read_topology(path), modified_s(path))
 
 
 def snapshot_of_topology_text(data: bytes, origin: str, taken_at: float | None = None) -> Snapshot:
-    """Give what the content of a topology file says, as `snapshot_of_topology` does.
+    """Do the same as `snapshot_of_topology` with the content of a file.
 
     Parameters
     ----------
     data
         XML.
     origin
-        Where it is from; stands for the file's path.
+        Name to use in place of the file's path.
     taken_at
         When it was written, in seconds since the epoch; now by default.
 
     Raises
     ------
     SnapshotError
-        It is no topology file.
+        If it is not a topology file.
     """
     return _snapshot(parse_topology(data, origin), time.time() if taken_at is None else taken_at)
 
@@ -74,7 +74,7 @@ def write_topology(snapshot: Snapshot, path: str | Path) -> None:
     Raises
     ------
     SnapshotError
-        The snapshot has no PCIe tree with a GPU or a NIC, or the file cannot be written.
+        If the snapshot has no PCIe tree with a GPU or NIC, or the file cannot be written.
     """
     text = snapshot.to_nccl_topology()
     try:
@@ -92,7 +92,7 @@ def write_topology(snapshot: Snapshot, path: str | Path) -> None:
 def _snapshot(tree: PciTree, taken_at: float) -> Snapshot:
     gpus = [one for one in tree.devices if one.kind == "gpu"]
     nics = [one for one in tree.devices if one.kind == "nic"]
-    told = Probe("absent", f"only the topology file {tree.origin} was read", 0.0)
+    host_probe = Probe("absent", f"only the topology file {tree.origin} was read", 0.0)
     return Snapshot(
         taken_at=taken_at,
         host=unknown_host(_WHY),
@@ -101,7 +101,7 @@ def _snapshot(tree: PciTree, taken_at: float) -> Snapshot:
         nics=tuple(_nic(one, tree) for one in nics),
         pcie=_pcie(tree),
         probes={
-            "host": told,
+            "host": host_probe,
             "gpus": _probe(gpus, "GPU", tree),
             "nics": _probe(nics, "NIC", tree),
             "pcie": Probe("ok", "", 0.0),
@@ -121,7 +121,7 @@ def _pcie(tree: PciTree) -> Pcie:
 
 
 def _gpu(index: int, device: PciDevice, tree: PciTree) -> Gpu:
-    sm = tree.told.get(device.address, {}).get("sm", "")
+    sm = tree.file_attributes(device.address).get("sm", "")
     return _partly(
         Gpu,
         index=index,
@@ -132,32 +132,32 @@ def _gpu(index: int, device: PciDevice, tree: PciTree) -> Gpu:
 
 
 def _nvlink(device: PciDevice, tree: PciTree) -> NvLinks | Unknown:
-    """Give the links that the file counts; one that it leaves out may still be there."""
-    told = [one for one in tree.nvlinks if one.gpu == device.address]
-    each = [one for one in told for _ in range(one.count if isinstance(one.count, int) else 1)]
+    """Return the links that the file lists; a link that it omits may still exist."""
+    listed = [one for one in tree.nvlinks if one.gpu == device.address]
+    each = [one for one in listed for _ in range(one.count if isinstance(one.count, int) else 1)]
     links = tuple(_link(number, one) for number, one in enumerate(each))
     why = Unknown(_WHY)
     return NvLinks(links, why, why) if links else why
 
 
-def _link(number: int, told: TopologyNvlink) -> NvLink:
-    peer = next((peer for start, peer in _PEERS if str(told.peer_class).startswith(start)), None)
+def _link(number: int, listed: TopologyNvlink) -> NvLink:
+    peer = next((peer for start, peer in _PEERS if str(listed.peer_class).startswith(start)), None)
     return NvLink(
         number=number,
         state="up",
         version=Unknown(_WHY),
-        peer=peer or Unknown(f"the topology file gives class {told.peer_class}"),
-        peer_pci_address=Unknown("NCCL could not tell which switch")
-        if told.peer.startswith(_ANY_SWITCH)
-        else told.peer,
+        peer=peer or Unknown(f"the topology file gives class {listed.peer_class}"),
+        peer_pci_address=Unknown("NCCL could not identify the switch")
+        if listed.peer.startswith(_ANY_SWITCH)
+        else listed.peer,
         nominal_gb_per_s=Unknown(_WHY),
     )
 
 
 def _nic(device: PciDevice, tree: PciTree) -> Nic:
-    told = tree.told.get(device.address, {})
-    name = told.get("name")
-    # RDMA devices and others are all "net" to NCCL: only a NIC without PCI has none for sure
+    attributes = tree.file_attributes(device.address)
+    name = attributes.get("name")
+    # NCCL calls every network device "net". Only a NIC without PCI is certain to have no RDMA.
     at_cpu = device.rdma_devices == ()
     rdma = not at_cpu and (name is not None or str(device.pci_class).startswith(_INFINIBAND))
     return _partly(
@@ -165,7 +165,7 @@ def _nic(device: PciDevice, tree: PciTree) -> Nic:
         name=name or device.address,
         kind="virtual" if at_cpu else "rdma" if rdma else "physical",
         rdma_device=name if name and rdma else Unknown(_WHY),
-        rate_gbps=_rate_gbps(told.get("speed", "")),
+        rate_gbps=_rate_gbps(attributes.get("speed", "")),
         numa_node=device.numa_node,
         pci_address=device.address,
     )
@@ -189,7 +189,7 @@ def _probe(found: list[PciDevice], what: str, tree: PciTree) -> Probe:
 
 
 def _partly(cls: type[R], **known: Any) -> R:
-    """Build a record of which only some is known: the rest is `Unknown`, or an empty tuple."""
+    """Create a record from some of its fields; the others are `Unknown` or an empty tuple."""
     hints = get_type_hints(cls)
     for field in fields(cls):  # type: ignore[arg-type]  # callers give dataclasses
         if field.name not in known:

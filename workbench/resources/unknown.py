@@ -1,4 +1,4 @@
-"""A value that could not be read, with its reason."""
+"""`Unknown`: the value of a field that could not be read, with the reason."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Unknown:
-    """Stands where a value could not be read; never zero, never blank.
+    """Replaces a value that could not be read, instead of zero or an empty value.
 
     Attributes
     ----------
     reason
-        Why, in plain words: ``"not reported by the driver"``, ``"needs root"``.
+        Why it could not be read: ``"not reported by the driver"``, ``"needs root"``.
         In JSON: ``{"unknown": reason}``.
     """
 
@@ -22,5 +22,5 @@ class Unknown:
         return f"unknown ({self.reason})"
 
 
-EARLIER = Unknown("the workbench that took this snapshot did not look")
-"""A field that snapshots of earlier workbenches do not have."""
+EARLIER = Unknown("the workbench that took this snapshot did not record it")
+"""Default of a field that snapshots of earlier versions do not have."""

@@ -1,4 +1,4 @@
-"""Records of what is used at one moment."""
+"""Records of a sample: the use of a VM at one point in time."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from workbench.resources.unknown import Unknown
 
 @dataclass(frozen=True)
 class CpuUse:
-    """CPU use since the sample before.
+    """CPU use since the previous sample.
 
     Attributes
     ----------
     percent
-        0 to 100 of all CPUs that this process may use.
+        0 to 100, of all CPUs that this process may use.
     """
 
     percent: float | Unknown
@@ -25,7 +25,7 @@ class CpuUse:
 
 @dataclass(frozen=True)
 class MemoryUse:
-    """Memory of the VM, or of the container where that has a limit."""
+    """Memory of the VM, or of the container if it has a limit."""
 
     used_bytes: int | Unknown
     total_bytes: int | Unknown
@@ -46,18 +46,17 @@ class GpuUse:
     power_w, temperature_c
         Watts, and degrees Celsius of the GPU's die.
     power_limit_w
-        The limit that is enforced, in watts.
-    sm_clock_mhz, memory_clock_mhz
-        Of the whole GPU, as is `held_by`.
-    held_by
-        What holds the clocks down now: words as in `Clocks`; ``"idle"`` among them.
+        The enforced limit, in watts.
+    sm_clock_mhz, memory_clock_mhz, held_by
+        Of the physical GPU, also for a MIG device. `held_by` lists what currently reduces
+        the clocks, as in `Clocks`, including ``"idle"``.
     nvlink_tx_bytes_per_s, nvlink_rx_bytes_per_s
-        Data over all NVLinks of the GPU, sent and received, since the sample before.
+        Data over all NVLinks of the GPU, sent and received, since the previous sample.
     pcie_tx_bytes_per_s, pcie_rx_bytes_per_s
-        Over PCIe: since the sample before, or in 20 ms of that time (`gpus/pcie_counters.py`).
+        Over PCIe: since the previous sample, or in 20 ms of that time (`gpus/pcie_counters.py`).
     idle_s
-        Seconds for which samples have seen it idle (utilization 0) while a process
-        holds memory on it; 0 where it is busy, or no process does.
+        Seconds for which it has been idle in all samples (utilization 0) while a process
+        uses memory on it; 0 if it is busy, or no process does.
     """
 
     index: int
@@ -80,26 +79,26 @@ class GpuUse:
 
 @dataclass(frozen=True)
 class NicUse:
-    """What passed over one NIC since the sample before, per second.
+    """Traffic of one NIC per second since the previous sample.
 
     Attributes
     ----------
     name
         As in `Nic`.
     tx_bytes_per_s, rx_bytes_per_s
-        All that can be measured: on an Ethernet link the kernel's traffic and
-        RDMA's, which the kernel's own counters leave out; on InfiniBand the port's.
+        All measurable traffic: on Ethernet the kernel's traffic and RDMA, which the
+        kernel's counters do not include; on InfiniBand the traffic of the port.
     rdma_tx_bytes_per_s, rdma_rx_bytes_per_s
-        RDMA's alone (on InfiniBand with IP over it).
+        RDMA only (on InfiniBand including IPoIB).
     tx_packets_per_s, rx_packets_per_s, rdma_tx_packets_per_s, rdma_rx_packets_per_s
         Packets of the same.
     cnp_sent_per_s, cnp_handled_per_s
-        Congestion notifications of RoCE: sent to who sends too fast, and obeyed.
+        Congestion notifications of RoCE: sent to a sender that is too fast, and obeyed.
     ecn_marked_per_s
-        RoCE packets that a switch marked as having met congestion.
+        RoCE packets that a switch marked because of congestion.
     errors
-        Errors per second, by the counter's own name in sysfs; those that the drivers
-        have. Of an RDMA port over some seconds, since it was asked last.
+        Errors per second by the counter's name in sysfs, as far as the driver has them. Those
+        of an RDMA port are averages over the seconds since they were last read.
     """
 
     name: str
@@ -119,12 +118,12 @@ class NicUse:
 
 @dataclass(frozen=True)
 class GpuShare:
-    """What a process holds of one GPU.
+    """Memory that a process uses on one GPU.
 
     Attributes
     ----------
     index
-        As in `Gpu`; the MIG devices of a GPU share it, and are added up.
+        As in `Gpu`; the MIG devices of a GPU share an index, and their memory is added.
     """
 
     index: int
@@ -138,21 +137,22 @@ class ProcessUse:
     Attributes
     ----------
     pid
-        As this VM, or container, numbers it; the driver's number where it is `NOT_VISIBLE`.
+        Process id in this VM or container; the driver's id if the name is `NOT_VISIBLE`.
     name
-        Of its program, as the kernel of the VM has it (at most 15 letters).
+        Name of its program in ``/proc`` (at most 15 characters).
     kind
-        ``"kernel"`` (Jupyter's), ``"rank"`` (of a cluster) or ``"other"``.
+        ``"kernel"`` (of Jupyter), ``"rank"`` (of a cluster) or ``"other"``.
     kernel_id
-        The kernel that it is, or for ``"other"`` that it comes from.
+        Id of the kernel; for ``"other"``, of the kernel that started it.
     notebook
-        Path of the kernel's notebook; a Jupyter server fills it in.
+        Path of the kernel's notebook; set by the Jupyter server.
     cluster, rank
-        What it is rank of, or for ``"other"`` comes from; None for ranks of other users.
+        Cluster and rank; for ``"other"``, of the rank that started it. None for ranks of other
+        users.
     cpu_percent
-        Since the sample before; 100 is one core.
+        Since the previous sample; 100 is one core.
     memory_bytes
-        Resident.
+        Resident memory.
     gpus
         The GPUs that it is known to use.
     """
@@ -170,12 +170,12 @@ class ProcessUse:
 
 
 NOT_VISIBLE = "not visible here (of another container, or just ended)"
-"""Name of a process that the driver lists and ``/proc`` does not."""
+"""Name of a process that the driver lists, and that is not in ``/proc``."""
 
 
 @dataclass(frozen=True)
 class Sample:
-    """What is used at one moment.
+    """Use of a VM at one point in time.
 
     Attributes
     ----------
@@ -191,17 +191,17 @@ class Sample:
     processes: tuple[ProcessUse, ...] | Unknown
 
     def to_plain(self) -> dict[str, Any]:
-        """Give the sample as plain JSON values."""
+        """Return the sample as JSON values."""
         plain: dict[str, Any] = encode(self)
         return plain
 
     @classmethod
     def from_plain(cls, data: dict[str, Any]) -> Sample:
-        """Read what `to_plain` gave.
+        """Create a sample from the result of `to_plain`.
 
         Raises
         ------
         SnapshotError
-            It is no sample, or one of another version.
+            If it is not a sample, or of another version.
         """
         return decode(cls, data, "")

@@ -1,16 +1,16 @@
-"""Jupyter server extension: this VM's snapshot, findings and live counters.
+"""Jupyter server extension that serves this VM's snapshot, findings and live counters.
 
 - `GET  <base_url>workbench/api/snapshot`
 - `GET  <base_url>workbench/api/findings`
-- `POST <base_url>workbench/api/read`, of a snapshot or topology file that the client sends
+- `POST <base_url>workbench/api/read`: read a snapshot or topology file that the client sends
 - `WS   <base_url>workbench/api/live`
 
-- on the server's own ``GET <base_url>metrics``, what the kernels' clusters spend and
-  what this VM's hardware does
+It also adds metrics of the running clusters and of this VM's hardware to the server's
+``GET <base_url>metrics``.
 
-``rest-api.yml`` beside this file describes them. Every route asks for the
-server's own authentication and authorisation (resource ``workbench``).
-Hardware is read in threads, never on the server's event loop.
+``rest-api.yml`` in this folder describes the routes. Every route requires the server's
+authentication and authorization (resource ``workbench``). Hardware is read in threads,
+never on the server's event loop.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Wiring: the routes and what serves them."""
+"""Add the routes, and the objects that serve them, to the web application."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ def attach(
 ) -> None:
     """Add the routes to the server's web application, and metrics to its ``/metrics``.
 
-    Opens no hardware: the first request and the first client do.
+    This opens no device; the first request or client does.
 
     Parameters
     ----------
     web_app
-        The server's.
+        The server's web application.
     snapshots
-        What serves them; of this VM by default.
+        Cache of snapshots; of this VM by default.
     make_sampler
-        Makes the sampler of `LiveFeed`; of this VM by default.
+        Creates the sampler of `LiveFeed`; of this VM by default.
     """
     snapshots = snapshots or SnapshotCache(take_snapshot)
     notebooks = Notebooks(web_app.settings["session_manager"])
@@ -52,7 +52,7 @@ def attach(
                 FindingsHandler,
                 {"snapshots": snapshots, "feed": feed},
             ),
-            (url_path_join(base, "read"), ReadHandler, {"turn": asyncio.Lock()}),
+            (url_path_join(base, "read"), ReadHandler, {"lock": asyncio.Lock()}),
             (url_path_join(base, "live"), LiveHandler, {"feed": feed, "notebooks": notebooks}),
         ],
     )

@@ -1,4 +1,4 @@
-"""One sampler for all who look."""
+"""One sampler for all subscribers."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from workbench.resources.counters import Sampler
 log = logging.getLogger(__name__)
 
 VERSION = 1
-"""Of the messages."""
+"""Version of the messages."""
 
 
-class Message:
-    """One sample, as all listeners get it.
+class LiveMessage:
+    """One sample, shared by all listeners.
 
     Parameters
     ----------
     plain
-        JSON values, without the paths of notebooks.
+        The sample as JSON values, without the paths of notebooks.
     notebooks
         The path of each kernel's notebook, by the kernel's id.
     """
@@ -34,7 +34,7 @@ class Message:
         self._texts: dict[bool, str] = {}
 
     def text(self, *, notebooks: bool) -> str:
-        """Give the JSON text, with the paths of notebooks or without; made once for all."""
+        """Return the JSON text, with or without the paths of notebooks; it is cached."""
         notebooks = notebooks and bool(self._notebooks)
         if notebooks not in self._texts:
             self._texts[notebooks] = json.dumps(self._named() if notebooks else self.plain)
@@ -48,11 +48,11 @@ class Message:
         return {**self.plain, "processes": named}
 
 
-Listener: TypeAlias = Callable[[Message], object]
+Listener: TypeAlias = Callable[[LiveMessage], object]
 
 
 class LiveFeed:
-    """Samples this VM in a thread while there are listeners, and tells them all.
+    """Samples this VM in a thread while there are listeners, and calls all of them.
 
     The thread starts with the first listener and ends with the last one.
 
@@ -63,8 +63,8 @@ class LiveFeed:
     interval_s
         Seconds from one sample to the next.
     notebooks
-        Gives the path of each kernel's notebook, by the kernel's id; called in the
-        thread, once for a sample with kernels.
+        Returns the path of each kernel's notebook, by the kernel's id; called in the
+        thread, once for each sample with kernels.
     """
 
     def __init__(
@@ -78,28 +78,28 @@ class LiveFeed:
         self._notebooks = notebooks
         self._lock = threading.Lock()
         self._listeners: list[Listener] = []
-        self._latest: Message | None = None
+        self._latest: LiveMessage | None = None
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
 
     @property
-    def latest(self) -> Message | None:
-        """The newest message; None where nobody listens, or none came yet."""
+    def latest(self) -> LiveMessage | None:
+        """The newest message; None without listeners, or before the first message."""
         return self._latest
 
     def subscribe(self, listener: Listener) -> Callable[[], None]:
-        """Call `listener` with every message, and at once with the last one there is.
+        """Call `listener` with every message, and at once with the latest one.
 
         Parameters
         ----------
         listener
-            Called from the sampler's thread with a `Message`; must not block. One that
-            raises RuntimeError (its event loop is closed) is called no more.
+            Called from the sampler's thread with a `LiveMessage`; must not block. If it
+            raises RuntimeError (its event loop is closed), it is unsubscribed.
 
         Returns
         -------
         callable
-            Ends the subscription; may be called more than once.
+            Function that ends the subscription; may be called more than once.
         """
         with self._lock:
             self._listeners.append(listener)
@@ -107,7 +107,7 @@ class LiveFeed:
                 self._start()
             latest = self._latest
         if latest is not None:
-            self._tell(listener, latest)
+            self._notify(listener, latest)
         return lambda: self._unsubscribe(listener)
 
     def _unsubscribe(self, listener: Listener) -> None:
@@ -124,7 +124,7 @@ class LiveFeed:
             target=self._run,
             args=(self._stop, self._thread),
             name="workbench-sampler",
-            daemon=True,  # a driver that hangs must not keep the server from ending
+            daemon=True,  # a driver that hangs must not keep the server alive
         )
         self._thread.start()
 
@@ -135,8 +135,8 @@ class LiveFeed:
             try:
                 with self._make_sampler() as sampler:
                     self._sample(sampler, stop)
-            except Exception:  # a machine that cannot be opened now may be, later
-                log.exception("the sampler did not start; trying again in %g s", self._interval_s)
+            except Exception:  # opening the devices may succeed later
+                log.exception("the sampler did not start; retrying in %g s", self._interval_s)
                 stop.wait(self._interval_s)
 
     def _sample(self, sampler: Sampler, stop: threading.Event) -> None:
@@ -149,23 +149,23 @@ class LiveFeed:
     def _publish(self, sampler: Sampler, stop: threading.Event) -> None:
         try:
             plain = sampler.sample().to_plain()
-        except Exception:  # one sample that fails must not end the feed for good
-            log.exception("this VM could not be sampled; trying again in %g s", self._interval_s)
+        except Exception:  # a sample that fails must not end the feed
+            log.exception("this VM could not be sampled; retrying in %g s", self._interval_s)
             return
         plain = {"version": VERSION, "interval_s": self._interval_s, **plain}
-        message = Message(plain, self._notebooks() if _has_kernels(plain) else {})
+        message = LiveMessage(plain, self._notebooks() if _has_kernels(plain) else {})
         with self._lock:
             if stop.is_set():
                 return
             self._latest = message
             listeners = list(self._listeners)
         for listener in listeners:
-            self._tell(listener, message)
+            self._notify(listener, message)
 
-    def _tell(self, listener: Listener, message: Message) -> None:
+    def _notify(self, listener: Listener, message: LiveMessage) -> None:
         try:
             listener(message)
-        except RuntimeError:  # its event loop is closed: the server is going down
+        except RuntimeError:  # its event loop is closed: the server is shutting down
             self._unsubscribe(listener)
 
 

@@ -1,4 +1,4 @@
-"""REST: the snapshot, what the doctor finds in it, and files that are sent to be looked at."""
+"""REST handlers: the snapshot, the doctor's findings, and reading a file of the client."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ from workbench.doctor import diagnose
 from workbench.errors import SnapshotError
 from workbench.resources import Snapshot
 from workbench.resources.codec import encode
+from workbench.resources.summary import show_bytes
 from workbench.resources.usage import Sample
-from workbench.server.feed import LiveFeed, Message
+from workbench.server.feed import LiveFeed, LiveMessage
 from workbench.server.reading import MOST_BYTES, read
 from workbench.server.snapshots import SnapshotCache
 
 AUTH_RESOURCE = "workbench"
 
 
-class Plain(JupyterHandler):
-    """Base: errors are JSON, ``{"message": ..., "reason": ...}``, and say why."""
+class JsonErrorHandler(JupyterHandler):
+    """Base class that sends errors as JSON: ``{"message": ..., "reason": ...}``."""
 
     auth_resource = AUTH_RESOURCE
 
@@ -35,18 +36,18 @@ class Plain(JupyterHandler):
         self.finish(json.dumps({"message": why, "reason": why}))
 
     def write_error(self, status_code: int, **kwargs: Any) -> None:
-        """Answer with an error that something below raised."""
+        """Answer with an error for an exception."""
         error = (kwargs.get("exc_info") or (None, None))[1]
         why = error.log_message if isinstance(error, web.HTTPError) else None
         if status_code == HTTPStatus.FORBIDDEN and not self.current_user:
             why = "not logged in: the server's token or cookie is missing or wrong"
         if status_code == HTTPStatus.NOT_FOUND:  # Jupyter's answer for these routes
-            why = why or "not for pages of another origin"
+            why = why or "not allowed for pages of another origin"
         self.refuse(status_code, why or HTTPStatus(status_code).phrase)
 
 
-class _Handler(Plain, APIHandler):
-    """Base of the routes; a panel that looks on by itself does not keep an idle server up."""
+class _Handler(JsonErrorHandler, APIHandler):
+    """Base class of the routes; a panel that polls does not keep an idle server running."""
 
     _track_activity = False
 
@@ -55,7 +56,7 @@ class SnapshotHandler(_Handler):
     """``GET snapshot``."""
 
     def initialize(self, snapshots: SnapshotCache) -> None:
-        """Take what `attach` gave."""
+        """Store the arguments from `attach`."""
         self.snapshots = snapshots
 
     @web.authenticated
@@ -70,7 +71,7 @@ class FindingsHandler(_Handler):
     """``GET findings``."""
 
     def initialize(self, snapshots: SnapshotCache, feed: LiveFeed) -> None:
-        """Take what `attach` gave."""
+        """Store the arguments from `attach`."""
         self.snapshots = snapshots
         self.feed = feed
 
@@ -79,29 +80,29 @@ class FindingsHandler(_Handler):
     async def get(self) -> None:
         """Answer with the doctor's findings about this VM, the worst first.
 
-        While somebody looks on, what is used now is judged too.
+        While the live feed has a listener, its latest sample is checked too.
         """
         snapshot = await self.snapshots.get()
         self.finish(await asyncio.to_thread(_findings, snapshot, self.feed.latest))
 
 
-def _findings(snapshot: Snapshot, now: Message | None) -> str:
-    sample = None if now is None else Sample.from_plain(now.plain)
+def _findings(snapshot: Snapshot, latest: LiveMessage | None) -> str:
+    sample = None if latest is None else Sample.from_plain(latest.plain)
     return json.dumps({"findings": encode(diagnose(snapshot, sample))})
 
 
 @web.stream_request_body
 class ReadHandler(_Handler):
-    """``POST read``: what is sent is kept up to `MOST_BYTES`, and nothing of a stranger's."""
+    """``POST read``: accepts up to `MOST_BYTES`, and nothing without authentication."""
 
-    def initialize(self, turn: asyncio.Lock) -> None:
-        """Take what `attach` gave: one file is read at a time."""
-        self.turn = turn
+    def initialize(self, lock: asyncio.Lock) -> None:
+        """Store the arguments from `attach`; the lock allows one file at a time."""
+        self.lock = lock
         self.body = bytearray()
         self.too_large = False
 
     def data_received(self, chunk: bytes) -> None:
-        """Keep a part of the body; the rest of one that is too large is only waited for."""
+        """Store a part of the body; a body that is too large is discarded."""
         self.too_large = self.too_large or len(self.body) + len(chunk) > MOST_BYTES
         if self.too_large or not self.current_user:
             self.body.clear()
@@ -114,11 +115,11 @@ class ReadHandler(_Handler):
         """Answer with the snapshot that the file holds, and what the doctor finds in it."""
         name = self.get_query_argument("name", "")
         if self.too_large:
-            limit = f"at most {MOST_BYTES >> 20} MiB are read"
+            limit = f"at most {show_bytes(MOST_BYTES)} are read"
             self.refuse(413, f"{name or 'the file'} is too large: {limit}")
             return
         try:
-            async with self.turn:
+            async with self.lock:
                 answer = await asyncio.to_thread(read, name, bytes(self.body))
         except SnapshotError as error:
             self.refuse(400, str(error))

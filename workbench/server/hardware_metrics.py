@@ -1,8 +1,8 @@
-"""Prometheus: what this VM's hardware does, on the server's own ``/metrics``.
+"""Prometheus metrics of this VM's hardware, on the Jupyter server's ``/metrics``.
 
-A scrape reads nothing itself, for it runs on the event loop: it gives the latest
-sample of the server's one sampler, and keeps that awake for `AWAKE_S`. So the first
-scrape after a pause has no figures yet. What is not known has no sample.
+A scrape runs on the event loop, so it reads no hardware itself: it returns the latest
+sample of the server's sampler, and keeps the sampler running for `AWAKE_S`. The first
+scrape after a pause has no figures yet. An unknown value has no sample.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from prometheus_client import REGISTRY, CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from workbench.server.feed import LiveFeed, Message
+from workbench.server.feed import LiveFeed, LiveMessage
 
 AWAKE_S = 300.0
-"""After a scrape; Prometheus itself takes what is older for gone."""
+"""How long the sampler runs after a scrape; Prometheus treats older data as stale."""
 YOUNG_S = 5.0
-"""An older sample is not given: it is not what is now."""
+"""An older sample is not returned, as it is out of date."""
 MOST_DEVICES = 256
-"""Of each kind; their names are labels."""
+"""Most devices of each kind; their names are labels."""
 
 _PREFIX = "gradient_workbench_"
 
 
-class _Family(NamedTuple):
-    """A metric, and the field of a sample that holds its value."""
+class _DeviceMetric(NamedTuple):
+    """A metric, and the field of a sample with its value."""
 
     name: str
     field: str
@@ -38,51 +38,57 @@ class _Family(NamedTuple):
 
 
 _GPU = (
-    _Family("gpu_utilization_ratio", "utilization_percent", "Share of time a kernel ran.", 0.01),
-    _Family("gpu_memory_used_bytes", "memory_used_bytes", "Frame buffer in use."),
-    _Family("gpu_memory_size_bytes", "memory_total_bytes", "Frame buffer there is."),
-    _Family("gpu_power_watts", "power_w", "Power drawn."),
-    _Family("gpu_power_limit_watts", "power_limit_w", "Power that may be drawn."),
-    _Family("gpu_temperature_celsius", "temperature_c", "Of the die."),
-    _Family("gpu_sm_clock_hertz", "sm_clock_mhz", "Clock of the multiprocessors.", 1e6),
-    _Family("gpu_memory_clock_hertz", "memory_clock_mhz", "Clock of the memory.", 1e6),
-    _Family("gpu_idle_allocated_seconds", "idle_s", "Idle so long, with memory allocated."),
-    _Family(
+    _DeviceMetric(
+        "gpu_utilization_ratio", "utilization_percent", "Share of time a kernel ran.", 0.01
+    ),
+    _DeviceMetric("gpu_memory_used_bytes", "memory_used_bytes", "Frame buffer in use."),
+    _DeviceMetric("gpu_memory_size_bytes", "memory_total_bytes", "Size of the frame buffer."),
+    _DeviceMetric("gpu_power_watts", "power_w", "Power drawn."),
+    _DeviceMetric("gpu_power_limit_watts", "power_limit_w", "Power limit."),
+    _DeviceMetric("gpu_temperature_celsius", "temperature_c", "Temperature of the die."),
+    _DeviceMetric("gpu_sm_clock_hertz", "sm_clock_mhz", "Clock of the multiprocessors.", 1e6),
+    _DeviceMetric("gpu_memory_clock_hertz", "memory_clock_mhz", "Clock of the memory.", 1e6),
+    _DeviceMetric("gpu_idle_allocated_seconds", "idle_s", "Seconds idle with memory allocated."),
+    _DeviceMetric(
         "gpu_pcie_transmit_bytes_per_second", "pcie_tx_bytes_per_s", "NVML's own short measurement."
     ),
-    _Family(
+    _DeviceMetric(
         "gpu_pcie_receive_bytes_per_second", "pcie_rx_bytes_per_s", "NVML's own short measurement."
     ),
 )
 _GPU_TOTALS = (
-    _Family("gpu_nvlink_transmit_bytes", "nvlink_tx_bytes_per_s", "Bytes sent over NVLink."),
-    _Family("gpu_nvlink_receive_bytes", "nvlink_rx_bytes_per_s", "Bytes received over NVLink."),
+    _DeviceMetric("gpu_nvlink_transmit_bytes", "nvlink_tx_bytes_per_s", "Bytes sent over NVLink."),
+    _DeviceMetric(
+        "gpu_nvlink_receive_bytes", "nvlink_rx_bytes_per_s", "Bytes received over NVLink."
+    ),
 )
 _NIC_TOTALS = (
-    _Family("nic_transmit_bytes", "tx_bytes_per_s", "Bytes sent, RDMA's included."),
-    _Family("nic_receive_bytes", "rx_bytes_per_s", "Bytes received, RDMA's included."),
-    _Family("nic_rdma_transmit_bytes", "rdma_tx_bytes_per_s", "Bytes sent by RDMA."),
-    _Family("nic_rdma_receive_bytes", "rdma_rx_bytes_per_s", "Bytes received by RDMA."),
-    _Family("nic_transmit_packets", "tx_packets_per_s", "Packets sent."),
-    _Family("nic_receive_packets", "rx_packets_per_s", "Packets received."),
-    _Family("nic_rdma_transmit_packets", "rdma_tx_packets_per_s", "Packets sent by RDMA."),
-    _Family("nic_rdma_receive_packets", "rdma_rx_packets_per_s", "Packets received by RDMA."),
-    _Family("nic_cnp_sent", "cnp_sent_per_s", "Congestion notifications sent."),
-    _Family("nic_cnp_handled", "cnp_handled_per_s", "Congestion notifications obeyed."),
-    _Family("nic_ecn_marked", "ecn_marked_per_s", "Packets received with a mark of congestion."),
+    _DeviceMetric("nic_transmit_bytes", "tx_bytes_per_s", "Bytes sent, RDMA's included."),
+    _DeviceMetric("nic_receive_bytes", "rx_bytes_per_s", "Bytes received, RDMA's included."),
+    _DeviceMetric("nic_rdma_transmit_bytes", "rdma_tx_bytes_per_s", "Bytes sent by RDMA."),
+    _DeviceMetric("nic_rdma_receive_bytes", "rdma_rx_bytes_per_s", "Bytes received by RDMA."),
+    _DeviceMetric("nic_transmit_packets", "tx_packets_per_s", "Packets sent."),
+    _DeviceMetric("nic_receive_packets", "rx_packets_per_s", "Packets received."),
+    _DeviceMetric("nic_rdma_transmit_packets", "rdma_tx_packets_per_s", "Packets sent by RDMA."),
+    _DeviceMetric("nic_rdma_receive_packets", "rdma_rx_packets_per_s", "Packets received by RDMA."),
+    _DeviceMetric("nic_cnp_sent", "cnp_sent_per_s", "Congestion notifications sent."),
+    _DeviceMetric("nic_cnp_handled", "cnp_handled_per_s", "Congestion notifications obeyed."),
+    _DeviceMetric(
+        "nic_ecn_marked", "ecn_marked_per_s", "Packets received with a mark of congestion."
+    ),
 )
-_ERRORS = _Family("nic_errors", "errors", "Errors, by the counter's own name.")
+_ERRORS = _DeviceMetric("nic_errors", "errors", "Errors, by the counter's own name.")
 
 
 class HardwareCollector(Collector):
-    """Gives the latest sample, and totals of the rates since scrapes began to come.
+    """Collects the latest sample, and the totals of its rates since scraping began.
 
     Parameters
     ----------
     feed
-        Listened to while scrapes come.
+        Feed to subscribe to while there are scrapes.
     clock
-        Seconds that never go back.
+        Monotonic clock, in seconds.
     """
 
     def __init__(self, feed: LiveFeed, clock: Callable[[], float] = time.monotonic) -> None:
@@ -90,16 +96,16 @@ class HardwareCollector(Collector):
         self._clock = clock
         self._lock = threading.Lock()
         self._scraped_s = 0.0
-        self._leave: Callable[[], None] | None = None
+        self._unsubscribe: Callable[[], None] | None = None
         self._latest: tuple[float, dict[str, Any]] | None = None
         self._totals: dict[tuple[str, ...], float] = {}
 
     def describe(self) -> Iterable[Metric]:
-        """Give the names beforehand: none, so that registering wakes nothing."""
+        """Return no metrics, so that registering the collector starts no sampler."""
         return []
 
     def collect(self) -> Iterator[Metric]:
-        """Give what the latest sample has, without waiting for one."""
+        """Yield the metrics of the latest sample, without waiting for one."""
         self._wake()
         with self._lock:
             latest, totals = self._latest, dict(self._totals)
@@ -108,37 +114,37 @@ class HardwareCollector(Collector):
         plain = latest[1]
         yield from _of_the_machine(plain)
         yield from _gauges(_GPU, _gpus(plain))
-        yield _held(_gpus(plain))
-        here = {labels for labels, _ in (*_gpus(plain), *_nics(plain))}
+        yield _clock_limits(_gpus(plain))
+        present = {labels for labels, _ in (*_gpus(plain), *_nics(plain))}
         for family in _GPU_TOTALS:
-            yield _total(family, ("gpu", "uuid"), totals, here)
+            yield _total(family, ("gpu", "uuid"), totals, present)
         for family in _NIC_TOTALS:
-            yield _total(family, ("nic",), totals, here)
-        yield _total(_ERRORS, ("nic", "error"), totals, here)
+            yield _total(family, ("nic",), totals, present)
+        yield _total(_ERRORS, ("nic", "error"), totals, present)
 
     def close(self) -> None:
-        """Listen no more, until the next scrape."""
+        """Unsubscribe until the next scrape."""
         with self._lock:
-            leave, self._leave = self._leave, None
-        if leave is not None:
-            leave()
+            unsubscribe, self._unsubscribe = self._unsubscribe, None
+        if unsubscribe is not None:
+            unsubscribe()
 
     def _wake(self) -> None:
         with self._lock:
             self._scraped_s = self._clock()
-            if self._leave is not None:
+            if self._unsubscribe is not None:
                 return
-            self._latest = None  # from before a pause, of which nothing is known
+            self._latest = None  # from before a pause
             self._totals.clear()
-            self._leave = lambda: None  # subscribing calls back, with a message that is there
-        leave = self._feed.subscribe(self._take)
+            self._unsubscribe = lambda: None  # subscribing may call back with the last message
+        unsubscribe = self._feed.subscribe(self._take)
         with self._lock:
-            self._leave = leave
+            self._unsubscribe = unsubscribe
 
-    def _take(self, message: Message) -> None:
+    def _take(self, message: LiveMessage) -> None:
         now_s = self._clock()
         with self._lock:
-            if self._leave is None:
+            if self._unsubscribe is None:
                 return
             if self._latest is not None:
                 self._add(message.plain, now_s - self._latest[0])
@@ -179,9 +185,14 @@ def _nics(plain: dict[str, Any]) -> list[tuple[tuple[str, ...], dict[str, Any]]]
 
 def _of_the_machine(plain: dict[str, Any]) -> Iterator[Metric]:
     for name, value, scale, text in (
-        ("cpu_utilization_ratio", plain["cpu"]["percent"], 0.01, "Of the CPUs given."),
+        (
+            "cpu_utilization_ratio",
+            plain["cpu"]["percent"],
+            0.01,
+            "Utilization of the available CPUs.",
+        ),
         ("memory_used_bytes", plain["memory"]["used_bytes"], 1, "Memory in use."),
-        ("memory_size_bytes", plain["memory"]["total_bytes"], 1, "Memory given."),
+        ("memory_size_bytes", plain["memory"]["total_bytes"], 1, "Available memory in total."),
     ):
         metric = GaugeMetricFamily(_PREFIX + name, text)
         if _known(value):
@@ -190,7 +201,7 @@ def _of_the_machine(plain: dict[str, Any]) -> Iterator[Metric]:
 
 
 def _gauges(
-    families: tuple[_Family, ...], devices: list[tuple[tuple[str, ...], dict[str, Any]]]
+    families: tuple[_DeviceMetric, ...], devices: list[tuple[tuple[str, ...], dict[str, Any]]]
 ) -> Iterator[Metric]:
     for family in families:
         metric = GaugeMetricFamily(_PREFIX + family.name, family.text, labels=("gpu", "uuid"))
@@ -201,10 +212,10 @@ def _gauges(
         yield metric
 
 
-def _held(gpus: list[tuple[tuple[str, ...], dict[str, Any]]]) -> Metric:
+def _clock_limits(gpus: list[tuple[tuple[str, ...], dict[str, Any]]]) -> Metric:
     metric = GaugeMetricFamily(
         f"{_PREFIX}gpu_clocks_held",
-        "1 for each reason that holds the clocks down now.",
+        "1 for each reason that currently reduces the clocks.",
         labels=("gpu", "uuid", "reason"),
     )
     for labels, gpu in gpus:
@@ -215,16 +226,16 @@ def _held(gpus: list[tuple[tuple[str, ...], dict[str, Any]]]) -> Metric:
 
 
 def _total(
-    family: _Family,
+    family: _DeviceMetric,
     names: tuple[str, ...],
     totals: dict[tuple[str, ...], float],
-    here: set[tuple[str, ...]],
+    present: set[tuple[str, ...]],
 ) -> Metric:
-    """Give the totals of the devices that are still here."""
+    """Return the totals of the devices that are still present."""
     metric = CounterMetricFamily(_PREFIX + family.name, family.text, labels=names)
     devices = names[:-1] if names[-1] == "error" else names
     for (name, *labels), value in totals.items():
-        if name == family.name and tuple(labels[: len(devices)]) in here:
+        if name == family.name and tuple(labels[: len(devices)]) in present:
             metric.add_metric(labels, value)
     return metric
 
@@ -233,14 +244,14 @@ _collectors: dict[int, HardwareCollector] = {}
 
 
 def register(feed: LiveFeed, registry: CollectorRegistry = REGISTRY) -> None:
-    """Serve the metrics of a feed from `registry`, in place of an earlier server's."""
+    """Add the metrics of a feed to `registry`, replacing those of an earlier server."""
     release(registry)
     _collectors[id(registry)] = HardwareCollector(feed)
     registry.register(_collectors[id(registry)])
 
 
 def release(registry: CollectorRegistry = REGISTRY) -> None:
-    """Serve no metrics any more, and let the feed go."""
+    """Remove the metrics and unsubscribe from the feed."""
     earlier = _collectors.pop(id(registry), None)
     if earlier is not None:
         registry.unregister(earlier)

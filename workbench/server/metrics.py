@@ -1,8 +1,8 @@
-"""Prometheus: what the kernels' clusters spend, on the server's own ``/metrics``.
+"""Prometheus metrics of the running clusters, on the Jupyter server's ``/metrics``.
 
-Kernels post their figures on a `Noticeboard`; each scrape reads those that are
-up. Labels are bounded: the newest `MOST_CLUSTERS` clusters, `MOST_RANKS` ranks of
-each, the phases.
+Kernels write their figures to a `ProcessRegistry`, and each scrape reads it. The number
+of labels is limited to the newest `MOST_CLUSTERS` clusters, `MOST_RANKS` ranks of each,
+and `MOST_PHASES` phases.
 """
 
 from __future__ import annotations
@@ -18,57 +18,57 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from workbench.errors import printable
-from workbench.resources.noticeboard import FOLDER, Noticeboard
+from workbench.resources.process_registry import FOLDER, ProcessRegistry
 
 VERSION = 1
-"""Of the notices."""
+"""Version of the registry's entries."""
 MOST_CLUSTERS = 16
 MOST_RANKS = 1024
 MOST_PHASES = 16
-MOST_LETTERS = 100
-"""Of a label's value."""
+MOST_CHARACTERS = 100
+"""Longest value of a label, in characters."""
 
 _PREFIX = "gradient_workbench_"
 _LABELS = ("cluster", "rank", "vm")
 _GIGA = 1e9
 
 
-class _Family(NamedTuple):
-    """A metric, and where in a rank's part of a notice its value stands."""
+class _RankMetric(NamedTuple):
+    """A metric, and the path of its value in a rank's figures."""
 
     name: str
     text: str
-    place: tuple[str, ...]
+    path: tuple[str, ...]
     scale: float = 1
 
 
 _COUNTERS = (
-    _Family("iterations", "Iterations of training.", ("iterations",)),
-    _Family(
+    _RankMetric("iterations", "Iterations of training.", ("iterations",)),
+    _RankMetric(
         "communication_seconds",
         "Time with collectives under way, queueing included.",
         ("seconds", "communication"),
     ),
-    _Family("bytes", "Bytes given to collectives.", ("bytes",)),
-    _Family("dropped_records", "Records lost on their way to the kernel.", ("dropped",)),
+    _RankMetric("bytes", "Bytes given to collectives.", ("bytes",)),
+    _RankMetric("dropped_records", "Records lost on their way to the kernel.", ("dropped",)),
 )
 _GAUGES = (
-    _Family("iteration", "Number of the latest iteration.", ("latest", "iteration")),
-    _Family(
+    _RankMetric("iteration", "Number of the latest iteration.", ("latest", "iteration")),
+    _RankMetric(
         "iteration_seconds", "Mean duration of the latest iterations.", ("latest", "iteration_s")
     ),
-    _Family(
+    _RankMetric(
         "exposed_ratio",
-        "Share of the latest iterations in which training stood still for gradients.",
+        "Share of the latest iterations in which training waited for gradients.",
         ("latest", "exposed_share"),
     ),
-    _Family(
+    _RankMetric(
         "algorithm_bandwidth_bits_per_second",
         "All bytes over all communication time of the latest iterations.",
         ("latest", "algbw_gbps"),
         _GIGA,
     ),
-    _Family(
+    _RankMetric(
         "bus_bandwidth_bits_per_second",
         "The same times 2(n-1)/n for n ranks.",
         ("latest", "busbw_gbps"),
@@ -78,26 +78,26 @@ _GAUGES = (
 
 
 class TimingsCollector(Collector):
-    """Reads the notices whenever it is scraped.
+    """Reads the registry whenever it is scraped.
 
     Parameters
     ----------
-    board
-        Where the kernels post; in the user's runtime folder by default.
+    registry
+        Where the kernels register; in the user's runtime folder by default.
     """
 
-    def __init__(self, board: Noticeboard | None = None) -> None:
-        self._board = board
+    def __init__(self, registry: ProcessRegistry | None = None) -> None:
+        self._registry = registry
 
     def describe(self) -> Iterable[Metric]:
-        """Give the names beforehand: none, so that registering reads nothing."""
+        """Return no metrics, so that registering the collector reads nothing."""
         return []
 
     def collect(self) -> Iterator[Metric]:
-        """Give the metrics of all clusters whose kernels live."""
-        # looked up each time: the folder follows the environment
-        board = self._board or Noticeboard(Path(jupyter_runtime_dir()) / FOLDER)
-        ranks = [(labels, rank) for labels, rank in _ranks(board.read())]
+        """Yield the metrics of all clusters whose kernel is running."""
+        # not cached: the folder depends on environment variables
+        registry = self._registry or ProcessRegistry(Path(jupyter_runtime_dir()) / FOLDER)
+        ranks = [(labels, rank) for labels, rank in _ranks(registry.read())]
         for family in _COUNTERS:
             yield _filled(CounterMetricFamily, family, ranks)
         phases = CounterMetricFamily(
@@ -113,26 +113,26 @@ class TimingsCollector(Collector):
 
 def _filled(
     kind: type[CounterMetricFamily] | type[GaugeMetricFamily],
-    family: _Family,
+    family: _RankMetric,
     ranks: list[tuple[tuple[str, ...], dict[str, Any]]],
 ) -> Metric:
     metric = kind(f"{_PREFIX}{family.name}", family.text, labels=_LABELS)
     for labels, rank in ranks:
-        value = _number(rank, family.place)
-        if value is not None:  # not known: no sample, rather than zero
+        value = _number(rank, family.path)
+        if value is not None:  # an unknown value has no sample, rather than zero
             metric.add_metric(labels, value * family.scale)
     return metric
 
 
-def _ranks(notices: list[dict[str, Any]]) -> Iterator[tuple[tuple[str, ...], dict[str, Any]]]:
-    """Give the labels and figures of each rank; what is no notice of ours is skipped."""
-    ours = [one for one in notices if one.get("version") == VERSION and _number(one, ("time_s",))]
-    newest = sorted(ours, key=lambda one: float(one["time_s"]), reverse=True)
-    # of two clusters of one name, only the newer: a sample must not come twice
+def _ranks(entries: list[dict[str, Any]]) -> Iterator[tuple[tuple[str, ...], dict[str, Any]]]:
+    """Yield the labels and figures of each rank, and skip invalid entries."""
+    valid = [one for one in entries if one.get("version") == VERSION and _number(one, ("time_s",))]
+    newest = sorted(valid, key=lambda one: float(one["time_s"]), reverse=True)
+    # if two clusters have the same name, only the newer one: samples must be unique
     clusters = {_label(one.get("cluster")): one for one in reversed(newest[:MOST_CLUSTERS])}
-    for name, notice in clusters.items():
+    for name, entry in clusters.items():
         seen: set[int] = set()
-        for rank in _list(notice.get("ranks"))[:MOST_RANKS]:
+        for rank in _list(entry.get("ranks"))[:MOST_RANKS]:
             number = rank.get("rank") if isinstance(rank, dict) else None
             if isinstance(number, int) and number not in seen:
                 seen.add(number)
@@ -146,8 +146,8 @@ def _phases(rank: dict[str, Any]) -> list[tuple[str, float]]:
     return [(_label(name), value) for name, value in found if value is not None]
 
 
-def _number(content: Any, place: tuple[str, ...]) -> float | None:
-    for name in place:
+def _number(content: Any, path: tuple[str, ...]) -> float | None:
+    for name in path:
         content = content.get(name) if isinstance(content, dict) else None
     known = isinstance(content, int | float) and math.isfinite(content)
     return content if known else None
@@ -158,14 +158,14 @@ def _list(value: Any) -> list[Any]:
 
 
 def _label(value: Any) -> str:
-    return printable(str(value or "")[:MOST_LETTERS])
+    return printable(str(value or "")[:MOST_CHARACTERS])
 
 
 _registered: set[int] = set()
 
 
 def register(registry: CollectorRegistry = REGISTRY) -> None:
-    """Serve the metrics from `registry`; once a process, however many servers it makes."""
+    """Add the metrics to `registry`, once per process."""
     if id(registry) not in _registered:
         _registered.add(id(registry))
         registry.register(TimingsCollector())

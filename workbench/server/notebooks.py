@@ -1,4 +1,4 @@
-"""Which notebook each kernel runs, as the server's session manager knows it."""
+"""Find the notebook of each kernel through the server's session manager."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any
 log = logging.getLogger(__name__)
 
 WAIT_S = 0.25
-"""For the event loop to answer; a busy one is not waited for, and the last answer stands."""
+"""Time limit for the event loop to answer; after it the last answer is used."""
 
 
 class Notebooks:
-    """Asks the session manager on its event loop, from the sampler's thread.
+    """Queries the session manager on its event loop, from the sampler's thread.
 
     Parameters
     ----------
@@ -26,32 +26,32 @@ class Notebooks:
     def __init__(self, sessions: Any) -> None:
         self._sessions = sessions
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._asked: Future[dict[str, str]] | None = None
+        self._query: Future[dict[str, str]] | None = None
         self._paths: dict[str, str] = {}
-        self._told = False
+        self._warned = False
 
     def use(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Name the event loop that the session manager lives on."""
+        """Set the event loop of the session manager."""
         self._loop = loop
 
     def paths(self) -> Mapping[str, str]:
-        """Give the path of each kernel's notebook, by the kernel's id.
+        """Return the path of each kernel's notebook, by the kernel's id.
 
-        Waits for `WAIT_S` at most, and asks once however long the answer takes; from one
-        thread at a time, and never the loop's own.
+        This waits for at most `WAIT_S`, and starts no second query before the first is
+        answered. Call it from one thread at a time, and not from the event loop's thread.
         """
-        if self._asked is None:
+        if self._query is None:
             self._ask()
-        if self._asked is not None and wait([self._asked], WAIT_S).done:
-            asked, self._asked = self._asked, None
+        if self._query is not None and wait([self._query], WAIT_S).done:
+            query, self._query = self._query, None
             try:
-                self._paths = asked.result()
-                self._told = False
-            except Exception:  # of another's session manager; what it said before may be wrong
+                self._paths = query.result()
+                self._warned = False
+            except Exception:  # any, as the session manager may be another implementation
                 self._paths = {}
-                if not self._told:  # once a second would fill the log
-                    log.warning("the notebooks of kernels are not known", exc_info=True)
-                self._told = True
+                if not self._warned:  # once, as a warning every second would fill the log
+                    log.warning("cannot list the notebooks of kernels", exc_info=True)
+                self._warned = True
         return self._paths
 
     def _ask(self) -> None:
@@ -59,13 +59,13 @@ class Notebooks:
             return
         listing = self._list()
         try:
-            self._asked = asyncio.run_coroutine_threadsafe(listing, self._loop)
-        except RuntimeError:  # closed just now: the server is going down
+            self._query = asyncio.run_coroutine_threadsafe(listing, self._loop)
+        except RuntimeError:  # closed meanwhile: the server is shutting down
             listing.close()
 
     async def _list(self) -> dict[str, str]:
         return {
             one["kernel"]["id"]: one["path"]
             for one in await self._sessions.list_sessions()
-            if one.get("type") == "notebook"  # a console has a path too, of no file
+            if one.get("type") == "notebook"  # a console has a path too, but no file
         }

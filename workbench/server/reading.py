@@ -1,4 +1,4 @@
-"""Files that a client sends to be looked at: snapshots and NCCL's topology files."""
+"""Read snapshots and NCCL's topology files that a client sends."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ import json
 from workbench.doctor import diagnose
 from workbench.errors import SnapshotError, printable
 from workbench.resources.codec import encode
-from workbench.resources.sent import parse
+from workbench.resources.load_snapshot import parse
 from workbench.resources.snapshot import MOST_BYTES
 
 __all__ = ["MOST_BYTES", "read"]
-MOST_LETTERS = 200
-"""Of a file's name; the rest of a longer one is cut off."""
-_MOST_LETTERS_TOLD = 600  # a message that quotes the file stays readable
+MOST_CHARACTERS = 200
+"""Longest file name; a longer one is cut."""
+_MOST_MESSAGE_CHARACTERS = 600
 
 
 def read(name: str, data: bytes) -> str:
-    """Read a file, and find what the doctor can; blocks for up to some seconds.
+    """Read a file and run the doctor on it; this may block for some seconds.
 
     Parameters
     ----------
     name
-        The file's, for messages; no file of this machine is opened.
+        Name of the file, for messages; no file of this machine is opened.
     data
-        Its content: JSON of `Snapshot.to_json`, or XML of ``NCCL_TOPO_FILE``.
+        Content of the file: JSON of `Snapshot.to_json`, or XML of ``NCCL_TOPO_FILE``.
 
     Returns
     -------
@@ -34,9 +34,9 @@ def read(name: str, data: bytes) -> str:
     Raises
     ------
     SnapshotError
-        It is neither, or cannot be read.
+        If it is neither, or cannot be read.
     """
-    name = printable(name[:MOST_LETTERS])
+    name = printable(name[:MOST_CHARACTERS])
     try:
         snapshot = parse(data, name or "the file")
     except SnapshotError as error:
@@ -50,4 +50,5 @@ def read(name: str, data: bytes) -> str:
 
 
 def _cut(text: str) -> str:
-    return text if len(text) <= _MOST_LETTERS_TOLD else f"{text[: _MOST_LETTERS_TOLD - 3]}..."
+    most = _MOST_MESSAGE_CHARACTERS
+    return text if len(text) <= most else f"{text[: most - 3]}..."

@@ -1,4 +1,4 @@
-"""One snapshot for many requests."""
+"""Cache of the snapshot, shared by requests."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from workbench.resources import Snapshot
 
 
 class SnapshotCache:
-    """Takes snapshots in a thread, and gives the last one while it is young.
+    """Takes snapshots in a thread, and returns the last one while it is recent.
 
     Parameters
     ----------
     take
-        Takes a snapshot; called in a thread, once at a time.
+        Takes a snapshot; called in a thread, never concurrently.
     max_age_s
-        Seconds for which a snapshot is young.
+        Age in seconds up to which a snapshot is recent.
     """
 
     def __init__(self, take: Callable[[], Snapshot], max_age_s: float = 5.0) -> None:
@@ -28,7 +28,7 @@ class SnapshotCache:
         self._taken_s = 0.0
 
     async def get(self) -> Snapshot:
-        """Give a young snapshot; requests that come together share one."""
+        """Return a recent snapshot; concurrent requests share one."""
         async with self._lock:
             age_s = time.monotonic() - self._taken_s
             if self._snapshot is None or age_s > self._max_age_s:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from workbench.errors import UsageError
+from workbench.safefiles import format_bytes
 from workbench.widgets.table import Table
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ def _list_row(run: Run) -> tuple[str, ...]:
         run.cluster,
         str(len(run.ranks)) if run.ranks else _NOT_KNOWN,
         f"{run.iterations:,}",
-        _size(run.size_bytes),
+        format_bytes(run.size_bytes),
         run.state,
     )
 
@@ -159,11 +160,3 @@ def _number(value: float, unit: str) -> str:
 
 def _share(value: float, sign: str = "") -> str:
     return _NOT_KNOWN if math.isnan(value) else f"{value * 100:{sign}.1f} %"
-
-
-def _size(count: float) -> str:
-    for unit in ("B", "KB", "MB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.1f} GB"

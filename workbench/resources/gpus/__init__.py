@@ -1,10 +1,10 @@
-"""GPUs: what each is, what state it is in, what joins them, and what they do now, by NVML.
+"""GPUs by NVML: their properties, state, interconnect and utilization.
 
-- `probe`: who is there, for a snapshot: `records`, filled by `state`, `licences`,
-  `nvlinks` and `pairs`; `vgpu`: what the name of a vGPU profile says
-- `counters`: what they do now, for a sample, with `nvlink_counters`,
-  `pcie_counters`, `processes` (who uses a GPU) and `idle` (since when nobody does)
-- `nvml`: the one way to the driver; `nvml_devices`: walking what it knows, and
-  asking about one; `nvml_fields`: counters that come with their time
-- `summary`: all of that in lines of text
+- `probe`: the GPUs of a snapshot; `records`, filled by `state`, `licences`, `nvlinks`
+  and `pairs`; `vgpu`: decoding the name of a vGPU profile
+- `counters`: the utilization in a sample, with `nvlink_counters`, `pcie_counters`,
+  `processes` (which use a GPU) and `idle` (how long a GPU has been idle)
+- `nvml`: calls of the driver; `nvml_devices`: listing and querying devices;
+  `nvml_fields`: counters with their timestamps
+- `summary`: GPUs as text
 """

@@ -1,4 +1,4 @@
-"""What each GPU does now; NVML stays open between samples."""
+"""Measure the utilization of GPUs; NVML stays open between samples."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from workbench.resources.gpus.nvml_devices import ask, devices
 from workbench.resources.gpus.pcie_counters import Both, PcieMeter, PcieRounds
 from workbench.resources.gpus.processes import GpuProcess, gpu_processes
 from workbench.resources.gpus.state import MEMORY_CLOCK, SM_CLOCK, held_by
-from workbench.resources.lanes import Lane
+from workbench.resources.time_limited_call import TimeLimitedCall
 from workbench.resources.unknown import Unknown
 from workbench.resources.usage import GpuUse
 
@@ -36,7 +36,7 @@ _LEVELS = (
     "pcie_rx_bytes_per_s",
     "idle_s",
 )
-"""What is not known of a GPU while NVML does not answer."""
+"""Fields of a GPU that are unknown while NVML does not answer."""
 
 
 @dataclass(frozen=True)
@@ -48,12 +48,12 @@ class GpuReading:
 
 
 class _Device:
-    """One device, and what must be remembered of it from one reading to the next."""
+    """One device, and its state between readings."""
 
-    def __init__(self, index: int, handle: Any, form: str | Unknown, whole: Any) -> None:
+    def __init__(self, index: int, handle: Any, form: str | Unknown, parent: Any) -> None:
         self.index = index
         self.handle = handle
-        self.whole = whole
+        self.parent = parent
         self.uuid: str | Unknown = Unknown("not asked yet")
         self.links = None if form == "mig" else NvLinkMeter()
         self.pcie = PcieMeter()
@@ -61,26 +61,25 @@ class _Device:
 
 
 class GpuMeter:
-    """Reads all GPUs, within a time limit for all of them together.
+    """Reads all GPUs within a common time limit.
 
-    NVML is opened by the first reading, which lists the devices; a meter that
-    found no driver stays empty.
+    The first reading opens NVML and lists the devices. Without a driver there are none.
 
     Parameters
     ----------
     library
-        ``pynvml`` or what behaves like it; None imports ``pynvml``.
+        ``pynvml`` or a compatible object; None imports ``pynvml``.
     limit_s
-        Seconds that one reading may take.
+        Time limit of one reading, in seconds.
     sees_all
-        Whether processes of the whole VM can be seen, not a container's only.
+        Whether the processes of the VM are visible, not only those of a container.
     """
 
     def __init__(self, library: Library | None, limit_s: float, *, sees_all: bool = True) -> None:
         self._library = library
         self._limit_s = limit_s
         self._sees_all = sees_all
-        self._lane = Lane("NVML")
+        self._nvml_call = TimeLimitedCall("NVML")
         self._nvml: Nvml | None = None
         self._devices: list[_Device] | None = None
         self._rounds = PcieRounds()
@@ -88,8 +87,8 @@ class GpuMeter:
         self._missed = False
 
     def read(self) -> GpuReading:
-        """Give every GPU's use; all `Unknown` while NVML does not answer."""
-        found = self._lane.run(self._read, self._limit_s)
+        """Return the utilization of each GPU; all values are `Unknown` while NVML hangs."""
+        found = self._nvml_call.run(self._read, self._limit_s)
         if isinstance(found, Unknown):
             self._missed = True
             return _unanswered(self._last, found)
@@ -97,9 +96,9 @@ class GpuMeter:
         return found
 
     def close(self) -> None:
-        """Let NVML go, unless it hangs."""
+        """Shut NVML down, unless it hangs."""
         if self._rounds.close(self._limit_s) and self._nvml is not None:
-            self._lane.run(self._nvml.close, self._limit_s)
+            self._nvml_call.run(self._nvml.close, self._limit_s)
         self._nvml, self._devices, self._rounds = None, None, PcieRounds()
 
     def _read(self) -> GpuReading:
@@ -107,7 +106,7 @@ class GpuMeter:
             self._devices = self._open()
         if self._nvml is None:
             return GpuReading((), ())
-        if self._missed:  # idle is what was seen to be
+        if self._missed:  # idle time counts only what was observed
             self._missed = False
             for device in self._devices:
                 device.idle = IdleTime()
@@ -115,12 +114,12 @@ class GpuMeter:
         gpus: list[GpuUse] = []
         listed: list[GpuProcess] = []
         measured: dict[int, Any] = {}
-        for place, device in enumerate(self._devices):
+        for position, device in enumerate(self._devices):
             processes = gpu_processes(nvml, device.index, device.handle)
             tx, rx = device.pcie.read(nvml, device.handle)
-            last_tx, last_rx = self._rounds.latest(place)
+            last_tx, last_rx = self._rounds.latest(position)
             if tx is None or rx is None:
-                measured[place] = device.handle
+                measured[position] = device.handle
             pcie = last_tx if tx is None else tx, last_rx if rx is None else rx
             gpus.append(self._gpu(nvml, device, processes, pcie))
             listed += [] if isinstance(processes, Unknown) else processes
@@ -141,7 +140,7 @@ class GpuMeter:
         processes: tuple[GpuProcess, ...] | Unknown,
         pcie: Both,
     ) -> GpuUse:
-        handle, whole = device.handle, device.whole
+        handle, parent = device.handle, device.parent
         if isinstance(device.uuid, Unknown):
             device.uuid = ask(nvml, handle, "nvmlDeviceGetUUID")
         rates = ask(nvml, handle, "nvmlDeviceGetUtilizationRates")
@@ -157,9 +156,9 @@ class GpuMeter:
             power_w=_watts(ask(nvml, handle, "nvmlDeviceGetPowerUsage")),
             temperature_c=ask(nvml, handle, "nvmlDeviceGetTemperature", _TEMPERATURE_GPU),
             power_limit_w=_watts(ask(nvml, handle, "nvmlDeviceGetEnforcedPowerLimit")),
-            sm_clock_mhz=ask(nvml, whole, "nvmlDeviceGetClockInfo", SM_CLOCK),
-            memory_clock_mhz=ask(nvml, whole, "nvmlDeviceGetClockInfo", MEMORY_CLOCK),
-            held_by=held_by(nvml, whole),
+            sm_clock_mhz=ask(nvml, parent, "nvmlDeviceGetClockInfo", SM_CLOCK),
+            memory_clock_mhz=ask(nvml, parent, "nvmlDeviceGetClockInfo", MEMORY_CLOCK),
+            held_by=held_by(nvml, parent),
             nvlink_tx_bytes_per_s=links[0],
             nvlink_rx_bytes_per_s=links[1],
             pcie_tx_bytes_per_s=pcie[0],

@@ -1,4 +1,4 @@
-"""For how long a GPU has done nothing for the process that holds it."""
+"""Measure how long a GPU with allocated memory has been idle."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from workbench.resources.unknown import Unknown
 
 
 class IdleTime:
-    """Counts, from samples, the seconds for which a GPU was held and idle."""
+    """Counts the seconds for which a GPU was idle in all samples, with memory allocated."""
 
     def __init__(self) -> None:
         self._since: float | None = None
@@ -14,16 +14,16 @@ class IdleTime:
     def update(
         self, utilization: float | Unknown, allocated: bool | Unknown, now: float
     ) -> float | Unknown:
-        """Take a sample, and give the seconds so far; 0 where it is busy, or free.
+        """Add a sample, and return the seconds so far; 0 if the GPU is busy or unused.
 
         Parameters
         ----------
         utilization
             In percent.
         allocated
-            Whether a process holds memory on it.
+            Whether a process uses memory on it.
         now
-            In seconds, on a clock that never goes back.
+            Time of the sample in seconds, on a monotonic clock.
         """
         why = self._why_not(utilization, allocated)
         if why is not None:
@@ -35,7 +35,7 @@ class IdleTime:
 
     @staticmethod
     def _why_not(utilization: float | Unknown, allocated: bool | Unknown) -> float | Unknown | None:
-        """Give what stands in the place of a time, or None while it is held and idle."""
+        """Return 0 or `Unknown` if it is not idle with memory allocated, else None."""
         if isinstance(utilization, Unknown):
             return 0.0 if allocated is False else utilization
         if utilization > 0:

@@ -1,4 +1,4 @@
-"""The licence that a vGPU runs under, by NVML."""
+"""Read the licence of a vGPU by NVML."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ _NO_DATE = {
 
 
 def licence(nvml: Nvml, form: str | Unknown, handle: Any) -> Licence | Unknown:
-    """Ask for a vGPU's licence; GPUs of another form compute without one."""
+    """Return the licence of a vGPU; other GPUs need none."""
     if isinstance(form, Unknown):
         return form
     if form != "vgpu":
-        return Unknown("not a vGPU: it computes without a licence")
+        return Unknown("not a vGPU: it needs no licence")
     found = ask(nvml, handle, "nvmlDeviceGetGridLicensableFeatures")
     if isinstance(found, Unknown):
         return found
     features = list(found.gridLicensableFeatures)[: found.licensableFeaturesCount]
     if not found.isGridLicenseSupported or not features:
-        return Unknown("the driver names nothing that could be licensed")
-    # A driver lists what it could be licensed for; what is in force comes first here.
+        return Unknown("the driver lists no feature that can be licensed")
+    # The driver lists all features that can be licensed; prefer one that is in force.
     return _licence(min(features, key=lambda one: (not one.featureState, not one.featureEnabled)))
 
 

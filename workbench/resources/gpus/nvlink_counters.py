@@ -1,4 +1,4 @@
-"""What passes over a GPU's NVLinks, from the driver's counter of each link."""
+"""Measure the traffic over a GPU's NVLinks, from the driver's counters of each link."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from workbench.resources.unknown import Unknown
 
 
 class _Fields(NamedTuple):
-    """Sent and received, and the bytes that a count is worth."""
+    """Field ids of the sent and received data, and the bytes of one count."""
 
     sent: int
     received: int
@@ -22,17 +22,17 @@ class _Fields(NamedTuple):
 
 
 # NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX and _RX, in KiB, payload only;
-# NVML_FI_DEV_NVLINK_COUNT_XMIT_BYTES and _RCV_BYTES, where a driver has only these.
+# NVML_FI_DEV_NVLINK_COUNT_XMIT_BYTES and _RCV_BYTES, if a driver has only these.
 _KINDS = (_Fields(138, 139, 1024), _Fields(202, 204, 1))
-_LOOK_AGAIN = 60
-"""Readings after which a GPU without a link that counts is asked anew: its fabric may be up."""
+_RETRY_READINGS = 60
+"""Readings after which a GPU without counters is queried again: its fabric may be up by then."""
 
 
 class NvLinkMeter:
-    """The NVLinks of one GPU together; each link's counter has a rate of its own.
+    """Total rates of one GPU's NVLinks, from a rate of each link's counter.
 
-    A sum is known only where every link that counts has one: a link that was
-    reset, or came up, leaves it unknown for that interval.
+    The total is known only if the rates of all links with a counter are: after a link was
+    reset or came up, it is unknown for that interval.
     """
 
     def __init__(self) -> None:
@@ -44,7 +44,7 @@ class NvLinkMeter:
         self._wait = 0
 
     def read(self, nvml: Nvml, handle: Any) -> tuple[float | Unknown, float | Unknown]:
-        """Give the bytes per second that were sent and received since the reading before."""
+        """Return the bytes per second sent and received since the previous reading."""
         if self._fields is None:
             self._find(nvml, handle)
         if self._fields is None:
@@ -71,7 +71,7 @@ class NvLinkMeter:
                 self._fields, self._links = kind, answered[-1] + 1
                 return
             self._why = refusal(found)
-        self._wait = _LOOK_AGAIN
+        self._wait = _RETRY_READINGS
 
     def _rate(self, links: list[Reading], direction: int) -> float | Unknown:
         assert self._fields is not None
@@ -79,7 +79,7 @@ class NvLinkMeter:
             self._rates[link, direction].update(reading.value, reading.time_s)
             for link, reading in enumerate(links)
         ]
-        # a link that is down counts nothing: the others carry it all
+        # a link that is down has no counter, and the others carry all traffic
         counting = [
             rate
             for rate, reading in zip(rates, links, strict=True)

@@ -1,4 +1,4 @@
-"""NVLinks of a GPU, and the fabric behind them, by NVML."""
+"""Read the NVLinks of a GPU, and its registration with the NVSwitch fabric, by NVML."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _FABRIC_UNSUPPORTED = Unknown("this GPU registers with no fabric (NVSwitch from 
 
 
 def nvlinks(nvml: Nvml, form: str | Unknown, handle: Any) -> NvLinks:
-    """Ask for a GPU's links; a MIG device may not use those of its GPU."""
+    """Return the NVLinks of a GPU; a MIG device cannot use those of its GPU."""
     if form == "mig":
         why = Unknown("a MIG device has no NVLink")
         return NvLinks(why, why, why)
@@ -52,7 +52,7 @@ def _links(nvml: Nvml, handle: Any) -> tuple[NvLink, ...] | Unknown:
     first = states[0]
     if isinstance(first, Unknown) and all(isinstance(state, Unknown) for state in states):
         return first
-    # NVML has no call for how many there are: it refuses the numbers from there on.
+    # NVML has no call for the number of links: it rejects numbers beyond it.
     while not_there(states[-1]):
         states.pop()
     return tuple(_link(nvml, handle, number, state) for number, state in enumerate(states))

@@ -1,4 +1,4 @@
-"""NVML behind one choke point: every refusal becomes `Unknown` with its reason."""
+"""Call NVML, and convert each of its errors to `Unknown` with a reason."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _NOT_THERE = {_REASONS[2], _REASONS[3], _REASONS[6]}
 
 
 class Library(Protocol):
-    """What this package needs of ``pynvml``: its error class, and its calls by name."""
+    """The part of ``pynvml`` that this package uses: its error class and its functions."""
 
     NVMLError: type[Exception]
 
@@ -35,12 +35,12 @@ class Library(Protocol):
 
 
 class NvmlUnavailable(Exception):
-    """NVML cannot be used at all.
+    """NVML is not available.
 
     Attributes
     ----------
     absent
-        True where there is simply no driver; False where something is wrong.
+        True if there is no driver or package; False if something is wrong.
     """
 
     def __init__(self, reason: str, *, absent: bool) -> None:
@@ -49,17 +49,17 @@ class NvmlUnavailable(Exception):
 
 
 class Nvml:
-    """NVML, open from construction until `close`.
+    """NVML, initialized by the constructor and shut down by `close`.
 
     Parameters
     ----------
     library
-        ``pynvml``, or an object that behaves like it; None imports ``pynvml``.
+        ``pynvml`` or a compatible object; None imports ``pynvml``.
 
     Raises
     ------
     NvmlUnavailable
-        No package, no driver, or a driver that refuses to start.
+        If the package or the driver is missing, or the driver does not start.
     """
 
     def __init__(self, library: Library | None = None) -> None:
@@ -71,9 +71,9 @@ class Nvml:
             raise NvmlUnavailable(self._explain(error), absent=absent) from error
 
     def ask(self, call: str, *arguments: Any) -> Any:
-        """Give what the NVML call returns, or `Unknown` where NVML refuses.
+        """Return the result of an NVML call, or `Unknown` if NVML raises an error.
 
-        Bytes come back as text, and NVML's ``N/A`` as `Unknown`.
+        Bytes are decoded, and NVML's ``N/A`` becomes `Unknown`.
         """
         function = getattr(self._library, call, None)
         if function is None:
@@ -87,10 +87,9 @@ class Nvml:
         return Unknown(_REASONS[3]) if value in ("N/A", "[N/A]", "") else value
 
     def fill(self, call: str, handle: Any, structure: str) -> Any:
-        """Give the structure of that name, filled by the call, or `Unknown`.
+        """Return the named structure, filled by the call, or `Unknown`.
 
-        For the calls of ``pynvml`` that return nothing and write where the
-        caller points them to.
+        Use it for calls of ``pynvml`` that write to a pointer instead of returning a value.
         """
         kind = getattr(self._library, structure, None)
         if kind is None:
@@ -101,11 +100,11 @@ class Nvml:
 
     @staticmethod
     def reason(code: int) -> str:
-        """Give an NVML error's code (``nvmlReturn_t``) in words."""
+        """Return the text for an NVML error code (``nvmlReturn_t``)."""
         return _REASONS.get(code, f"NVML's error {code}")
 
     def close(self) -> None:
-        """Let NVML go; what other users in this process hold stays open."""
+        """Shut NVML down; it stays initialized for other users in this process."""
         self.ask("nvmlShutdown")
 
     def _explain(self, error: Exception) -> str:
@@ -113,12 +112,12 @@ class Nvml:
 
 
 def not_there(value: Any) -> bool:
-    """Tell whether NVML refused because the device has no such thing, not by a fault."""
+    """Return whether NVML reported that the device lacks a feature, not a fault."""
     return isinstance(value, Unknown) and value.reason in _NOT_THERE
 
 
 def too_old(value: Any) -> bool:
-    """Tell whether NVML refused because the driver does not know the call at all."""
+    """Return whether NVML reported that the driver does not have the call."""
     return isinstance(value, Unknown) and value.reason == _TOO_OLD
 
 
@@ -129,4 +128,4 @@ def _import() -> Library:
         raise NvmlUnavailable(
             "the Python package nvidia-ml-py is not installed", absent=True
         ) from error
-    return library  # type: ignore[no-any-return]  # a module that fits the protocol
+    return library  # type: ignore[no-any-return]  # the module implements the protocol

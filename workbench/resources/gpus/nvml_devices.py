@@ -1,4 +1,4 @@
-"""Walking the devices that NVML knows, and asking about one of them."""
+"""List the devices of NVML, and query one of them."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import Any
 from workbench.resources.gpus.nvml import Nvml
 from workbench.resources.unknown import Unknown
 
-# nvmlGpuVirtualizationMode_t; 3 and 4 are the hypervisor's own view of a whole GPU.
+# nvmlGpuVirtualizationMode_t; 3 and 4 are the hypervisor's own view of a physical GPU.
 _FORMS = {0: "whole", 1: "passthrough", 2: "vgpu", 3: "whole", 4: "whole"}
 _MIG_ENABLED = 1
 
 
 def devices(nvml: Nvml) -> Iterator[tuple[int, Any, str | Unknown, Any]]:
-    """Walk all devices that work can run on.
+    """Yield all devices that can run work.
 
     Yields
     ------
     tuple
-        NVML's index, the device's handle, its form, and the handle of the
-        GPU that it is cut from (itself unless it is a MIG device).
+        NVML's index, the device's handle, its form, and the handle of its physical GPU
+        (the same handle unless it is a MIG device).
     """
     count = nvml.ask("nvmlDeviceGetCount")
     for index in range(0 if isinstance(count, Unknown) else count):
@@ -35,18 +35,18 @@ def devices(nvml: Nvml) -> Iterator[tuple[int, Any, str | Unknown, Any]]:
 
 
 def ask(nvml: Nvml, handle: Any, call: str, *arguments: Any) -> Any:
-    """Ask NVML about one device; a handle that is `Unknown` answers for all."""
+    """Call NVML for one device; the result is the handle itself if that is `Unknown`."""
     return handle if isinstance(handle, Unknown) else nvml.ask(call, handle, *arguments)
 
 
 def mig_mode(nvml: Nvml, handle: Any) -> bool | Unknown:
-    """Whether a GPU is in MIG mode."""
+    """Return whether a GPU is in MIG mode."""
     mode = ask(nvml, handle, "nvmlDeviceGetMigMode")
     return mode if isinstance(mode, Unknown) else bool(mode[0] == _MIG_ENABLED)
 
 
 def pci_address(info: Any) -> str | Unknown:
-    """Write an ``nvmlPciInfo_t`` as sysfs does: a domain of 4 digits, NVML's has 8."""
+    """Return the address in an ``nvmlPciInfo_t`` in the form of sysfs (4-digit domain)."""
     if isinstance(info, Unknown):
         return info
     text = info.busId.decode() if isinstance(info.busId, bytes) else str(info.busId)
@@ -64,7 +64,7 @@ def _form(nvml: Nvml, handle: Any) -> str | Unknown:
 
 
 def _mig_devices(nvml: Nvml, handle: Any, form: str | Unknown) -> list[Any]:
-    # A MIG-backed vGPU is one device to its VM, whatever its own MIG mode says.
+    # A MIG-backed vGPU is a single device in its VM, whatever its MIG mode is.
     if form == "vgpu" or mig_mode(nvml, handle) is not True:
         return []
     most = nvml.ask("nvmlDeviceGetMaxMigDeviceCount", handle)

@@ -1,4 +1,4 @@
-"""NVML's field values: counters that carry the time at which they were read."""
+"""Read NVML's field values: counters with a timestamp."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _STEP_S = 0.05
 
 
 class Reading(NamedTuple):
-    """One field: its value, and when the driver took it, in seconds since the epoch."""
+    """Value of a field, and when the driver read it, in seconds since the epoch."""
 
     value: float | Unknown
     time_s: float
@@ -25,17 +25,17 @@ class Reading(NamedTuple):
 def read_fields(
     nvml: Nvml, handle: Any, wanted: Sequence[tuple[int, int]]
 ) -> list[Reading] | Unknown:
-    """Read fields of one device in one call.
+    """Read several fields of a device in one call.
 
     Parameters
     ----------
     wanted
-        A field's id (``NVML_FI_DEV_``) and its scope, such as the number of a link.
+        Id of each field (``NVML_FI_DEV_``) and its scope, such as the number of a link.
 
     Returns
     -------
     list or Unknown
-        A reading each, in order; `Unknown` where the driver refuses them all.
+        A reading for each field, in order; `Unknown` if the driver rejects the call.
     """
     values = ask(nvml, handle, "nvmlDeviceGetFieldValues", list(wanted))
     if isinstance(values, Unknown):
@@ -45,7 +45,7 @@ def read_fields(
 
 
 def refusal(readings: Iterable[Reading]) -> Unknown:
-    """Give the first reason why fields could not be read."""
+    """Return the first reason why fields could not be read."""
     reasons = (each.value for each in readings if isinstance(each.value, Unknown))
     return next(reasons, Unknown("not reported by the driver for this device"))
 
@@ -61,13 +61,13 @@ def _reading(nvml: Nvml, value: Any, now: float) -> Reading:
 
 
 class WallClock:
-    """Tells when the clock was set: the driver's times are no good across that."""
+    """Detects that the clock was set, which makes the driver's timestamps unusable."""
 
     def __init__(self) -> None:
         self._ahead_s: float | None = None
 
     def was_set(self) -> bool:
-        """Whether it was set since the last call."""
+        """Return whether the clock was set since the last call."""
         ahead_s = time.time() - time.monotonic()
         last, self._ahead_s = self._ahead_s, ahead_s
         return last is not None and abs(ahead_s - last) > _STEP_S

@@ -1,4 +1,4 @@
-"""What is between every two GPUs of a VM, by NVML."""
+"""Read the connection between each pair of GPUs of a VM by NVML."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from workbench.resources.unknown import Unknown
 
 S = TypeVar("S", bound=str)
 
-# nvmlGpuTopologyLevel_t, in the words of `nvidia-smi topo -m`.
+# nvmlGpuTopologyLevel_t, with the names of `nvidia-smi topo -m`.
 _LEVELS = {
     0: Distance.INTERNAL,
     10: Distance.PIX,
@@ -38,9 +38,9 @@ _STATUSES = {
 
 
 def gpu_pairs(nvml: Nvml, gpus: Iterable[tuple[int, Any]]) -> tuple[GpuPair, ...]:
-    """Ask about every two of the GPUs, each given by its index and handle.
+    """Return all pairs of GPUs, each given by its index and handle.
 
-    A GPU that is cut up by MIG counts once: its devices share its place.
+    A GPU with MIG devices counts once, as they share its position.
     """
     return tuple(_pair(nvml, one, other) for one, other in itertools.combinations(gpus, 2))
 
@@ -71,4 +71,4 @@ def _named(
     if isinstance(number, Unknown):
         return number
     found = names.get(number)
-    return Unknown(f"the driver answers {number}, which says nothing") if found is None else found
+    return Unknown(f"the driver reports an undefined value, {number}") if found is None else found

@@ -1,10 +1,10 @@
-"""What passes over a GPU's PCIe link, by whichever way its driver has.
+"""Measure the traffic over a GPU's PCIe link, with the method that its driver supports.
 
-The driver's byte counters cost nothing, but may have 32 bits, which a link fills
-many times a second; what then moves between two samples nobody can tell. They
-count here once they have passed what 32 bits hold. Until then NVML measures for
-20 ms a call, waiting: in a thread of its own, a round over all GPUs a sample, so
-that no sample waits for it, and each takes the last round's figures.
+The driver's byte counters are free of cost, but may have only 32 bits and then wrap many
+times between samples. So they are used only after they have exceeded 32 bits. Until then,
+NVML measures the throughput, which blocks for 20 ms per call: this runs in a separate
+thread, one round over all GPUs per sample, and a sample takes the figures of the last
+round.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _STALE_S = 5.0
 
 
 class PcieMeter:
-    """The byte counters of one GPU, where they can be trusted."""
+    """Rates from the byte counters of one GPU, if the counters have more than 32 bits."""
 
     def __init__(self) -> None:
         self._rates = (Rate(), Rate())
@@ -41,7 +41,7 @@ class PcieMeter:
         self._wide = [False, False]
 
     def read(self, nvml: Nvml, handle: Any) -> Counted:
-        """Give the bytes per second sent and received; None for a counter that may be narrow."""
+        """Return the bytes per second sent and received; None if a counter may have 32 bits."""
         found = read_fields(nvml, handle, _FIELDS)
         if isinstance(found, Unknown):
             return None, None
@@ -58,7 +58,7 @@ class PcieMeter:
 
 
 class PcieRounds:
-    """Asks NVML to measure, in a thread, one round over the GPUs at a time."""
+    """Measures the throughput with NVML in a thread, one round over all GPUs at a time."""
 
     def __init__(self) -> None:
         self._thread: threading.Thread | None = None
@@ -66,20 +66,20 @@ class PcieRounds:
         self._refused: dict[int, Both] = {}
         self._closing = False
 
-    def latest(self, place: int) -> Both:
-        """Give what the last round found for the GPU of a place in the list."""
-        if place in self._refused:
-            return self._refused[place]
-        if place not in self._found:
+    def latest(self, position: int) -> Both:
+        """Return the result of the last round for the GPU at a position in the list."""
+        if position in self._refused:
+            return self._refused[position]
+        if position not in self._found:
             return FIRST, FIRST
-        at, both = self._found[place]
+        at, both = self._found[position]
         if time.monotonic() - at > _STALE_S:
             why = Unknown(f"NVML has not measured it for {_STALE_S:g} s")
             return why, why
         return both
 
     def start(self, nvml: Nvml, handles: Mapping[int, Any]) -> None:
-        """Begin a round over the GPUs by their places, unless one is under way."""
+        """Start a round over the GPUs, given by their positions, unless one is running."""
         handles = {n: handle for n, handle in handles.items() if n not in self._refused}
         if not handles or (self._thread is not None and self._thread.is_alive()):
             return
@@ -89,7 +89,7 @@ class PcieRounds:
         self._thread.start()
 
     def close(self, limit_s: float) -> bool:
-        """Wait for the round under way; whether it has ended, so that NVML can be let go."""
+        """Wait for the running round, and return whether it has ended and NVML can be shut down."""
         self._closing = True
         if self._thread is None:
             return True
@@ -97,13 +97,13 @@ class PcieRounds:
         return not self._thread.is_alive()
 
     def _round(self, nvml: Nvml, handles: Mapping[int, Any]) -> None:
-        for place, handle in handles.items():
+        for position, handle in handles.items():
             if self._closing:
                 return
             both = (_measure(nvml, handle, _SENT), _measure(nvml, handle, _RECEIVED))
-            self._found[place] = time.monotonic(), both
+            self._found[position] = time.monotonic(), both
             if all(not_there(each) for each in both):
-                self._refused[place] = both
+                self._refused[position] = both
 
 
 def _measure(nvml: Nvml, handle: Any, counter: int) -> float | Unknown:

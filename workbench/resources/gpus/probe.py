@@ -1,8 +1,7 @@
-"""Probe of the GPUs, by NVML.
+"""Probe the GPUs by NVML.
 
-First who is there; then their state, their NVLinks, and what is between them,
-each in a lane and a time of its own: where such a call hangs, its own values
-are `Unknown` and the rest is there.
+First list the GPUs, then read their state, their NVLinks and the connections between
+them, each with its own time limit: if one of these hangs, only its values are `Unknown`.
 """
 
 from __future__ import annotations
@@ -20,36 +19,36 @@ from workbench.resources.gpus.pairs import gpu_pairs
 from workbench.resources.gpus.records import Gpu, GpuPair, NvLinks
 from workbench.resources.gpus.state import GpuState, gpu_state, unknown_state
 from workbench.resources.gpus.vgpu import VgpuProfile, decode_profile
-from workbench.resources.lanes import Lane
+from workbench.resources.time_limited_call import TimeLimitedCall
 from workbench.resources.unknown import Unknown
 
 T = TypeVar("T")
 Device = tuple[int, Any, "str | Unknown", Any]
 
-_STATE = Lane("NVML, asked for the GPUs' state,")
-_NVLINK = Lane("NVML, asked for NVLinks,")
-_PAIRS = Lane("NVML, asked for pairs of GPUs,")
-_NOT_ASKED = Unknown("not asked for yet")
+_STATE = TimeLimitedCall("NVML (state of the GPUs)")
+_NVLINK = TimeLimitedCall("NVML (NVLinks)")
+_PAIRS = TimeLimitedCall("NVML (pairs of GPUs)")
+_NOT_READ = Unknown("not read yet")
 
 
 def probe_gpus(
     library: Library | None, limit_s: float
 ) -> tuple[tuple[Gpu, ...], tuple[GpuPair, ...] | Unknown]:
-    """List GPUs and vGPUs, and what is between every two of them.
+    """Return the GPUs and vGPUs, and the connection of each pair.
 
-    A GPU cut up by MIG gives its MIG devices instead.
+    A GPU in MIG mode is replaced by its MIG devices.
 
     Parameters
     ----------
     library
-        ``pynvml`` or what behaves like it; None imports ``pynvml``.
+        ``pynvml`` or a compatible object; None imports ``pynvml``.
     limit_s
-        Seconds for all of it; the parts after the list share what the list leaves.
+        Time limit in total; the parts after the list share the time that is left.
 
     Raises
     ------
     NvmlUnavailable
-        There is no driver, or it does not work.
+        If there is no driver, or it does not work.
     """
     ends = time.monotonic() + limit_s
     nvml = Nvml(library)
@@ -67,9 +66,9 @@ def _detailed(
 ) -> tuple[tuple[Gpu, ...], tuple[GpuPair, ...] | Unknown]:
     states = _part(_STATE, lambda: [gpu_state(nvml, form, gpu) for _, _, form, gpu in found], ends)
     links = _part(_NVLINK, lambda: [nvlinks(nvml, form, gpu) for _, _, form, gpu in found], ends)
-    whole = {index: gpu for index, _, _, gpu in found}
-    pairs = _part(_PAIRS, lambda: gpu_pairs(nvml, whole.items()), ends)
-    # While a call hangs inside the library, closing it could hang as well.
+    physical = {index: gpu for index, _, _, gpu in found}
+    pairs = _part(_PAIRS, lambda: gpu_pairs(nvml, physical.items()), ends)
+    # While a call hangs in the library, closing it could hang too.
     if not any(isinstance(part, Unknown) for part in (states, links, pairs)):
         nvml.close()
     together = zip(
@@ -78,12 +77,12 @@ def _detailed(
     return tuple(_with(gpu, state, link) for gpu, state, link in together), pairs
 
 
-def _part(lane: Lane, ask_all: Callable[[], T], ends: float) -> T | Unknown:
-    # Half of what is left, so that three parts that hang still leave time to answer.
+def _part(call: TimeLimitedCall, ask_all: Callable[[], T], ends: float) -> T | Unknown:
+    # Half of the remaining time, so that time is left even if all three parts hang.
     limit_s = round(max(0.0, ends - time.monotonic()) / 2, 2)
     try:
-        return lane.run(ask_all, limit_s)
-    except Exception as error:  # noqa: BLE001  # a part that fails costs its own values only
+        return call.run(ask_all, limit_s)
+    except Exception as error:  # noqa: BLE001  # a part that fails only affects its own values
         return Unknown(f"{type(error).__name__}: {error}")
 
 
@@ -111,7 +110,7 @@ def _gpu(nvml: Nvml, device: Device, driver: str | Unknown, cuda: str | Unknown)
     name = ask(nvml, handle, "nvmlDeviceGetName")
     memory = ask(nvml, handle, "nvmlDeviceGetMemoryInfo")
     profile = _profile(name, form)
-    state = unknown_state(_NOT_ASKED)
+    state = unknown_state(_NOT_READ)
     return Gpu(
         index=index,
         uuid=ask(nvml, handle, "nvmlDeviceGetUUID"),
@@ -130,7 +129,7 @@ def _gpu(nvml: Nvml, device: Device, driver: str | Unknown, cuda: str | Unknown)
         pcie_link=state.pcie_link,
         persistence_mode=state.persistence_mode,
         compute_mode=state.compute_mode,
-        nvlink=_NOT_ASKED,
+        nvlink=_NOT_READ,
         mig_mode=mig_mode(nvml, parent),
     )
 
@@ -144,11 +143,11 @@ def _profile(name: str | Unknown, form: str | Unknown) -> str | Unknown:
 def _decoded(profile: str | Unknown) -> VgpuProfile | Unknown:
     if isinstance(profile, Unknown):
         return profile
-    return decode_profile(profile) or Unknown(f"{profile} is no profile's name as NVIDIA builds it")
+    return decode_profile(profile) or Unknown(f"{profile} is not a profile name in NVIDIA's format")
 
 
 def _cuda_version(number: int | Unknown) -> str | Unknown:
-    """13000 is 13.0 (CUDA's own coding: 1000 * major + 10 * minor)."""
+    """Return ``"13.0"`` for 13000 (CUDA's encoding: 1000 * major + 10 * minor)."""
     if isinstance(number, Unknown):
         return number
     return f"{number // 1000}.{number % 1000 // 10}"

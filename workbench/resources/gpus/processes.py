@@ -1,4 +1,4 @@
-"""Which processes use a GPU, as NVML lists them."""
+"""List the processes that use a GPU by NVML."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from workbench.resources.gpus.nvml_devices import ask
 from workbench.resources.unknown import Unknown
 
 _CALLS = ("nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetGraphicsRunningProcesses")
-# By version, not by the plain name: for a driver without it that raises an error of the
-# package's own. Drivers before 510 have only the second.
+# Not the unversioned name: with a driver that lacks the call, it raises another exception.
+# Drivers before 510 have only the second version.
 _VERSIONS = ("_v3", "_v2")
 _NO_MEMORY = Unknown("the driver does not report the memory of this process")
 
@@ -23,9 +23,9 @@ class GpuProcess:
     Attributes
     ----------
     pid
-        As the driver numbers it.
+        The driver's process id.
     index
-        NVML's, of the GPU.
+        NVML's index of the GPU.
     """
 
     pid: int
@@ -34,7 +34,7 @@ class GpuProcess:
 
 
 def gpu_processes(nvml: Nvml, index: int, handle: Any) -> tuple[GpuProcess, ...] | Unknown:
-    """List the processes that compute or draw on a device; one that does both comes once."""
+    """Return the compute and graphics processes on a device, each once."""
     found: dict[int, GpuProcess] = {}
     refused = None
     for call in _CALLS:

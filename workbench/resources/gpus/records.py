@@ -1,4 +1,4 @@
-"""Records of GPUs: what each says of itself, and what is between two of them."""
+"""Records of GPUs, and of the connection between two of them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from workbench.resources.unknown import EARLIER, Unknown
 
 @dataclass(frozen=True)
 class Licence:
-    """The licence that a vGPU runs under; without one it is slowed down after a while.
+    """Licence of a vGPU; without one its performance is reduced after some time.
 
     Attributes
     ----------
@@ -30,20 +30,20 @@ class Licence:
 
 @dataclass(frozen=True)
 class Ecc:
-    """Error correction of a GPU's memories, and what it could not correct.
+    """Error correction of a GPU's memory, and its error counts.
 
     Attributes
     ----------
     enabled, enabled_after_reboot
-        The mode now, and the one that was asked for.
+        The current mode, and the mode after the next reboot.
     volatile_uncorrected, aggregate_uncorrected
-        Errors since the driver was loaded, and in the life of the GPU.
+        Errors since the driver was loaded, and in the lifetime of the GPU.
     remapped_rows_corrected, remapped_rows_uncorrected
-        Rows put out of use after errors of the one and the other kind (Ampere and later).
+        Rows remapped after correctable and after uncorrectable errors (Ampere and later).
     remapping_pending, remapping_failed
-        Whether a row waits for the next reset; whether one could not be replaced.
+        Whether a remapping is pending until the next reset; whether one failed.
     retired_pages
-        Pages put out of use, for both reasons together (before Ampere).
+        Pages retired for either reason (before Ampere).
     """
 
     enabled: bool | Unknown
@@ -59,12 +59,13 @@ class Ecc:
 
 @dataclass(frozen=True)
 class Clocks:
-    """Clocks in MHz, now and at most, and what holds them down now.
+    """Current and maximum clocks in MHz, and what currently reduces them.
 
     Attributes
     ----------
     held_by
-        ``"power cap"``, ``"thermal (hardware)"``, ``"idle"``, ...; empty: nothing does.
+        Reasons: ``"power cap"``, ``"thermal (hardware)"``, ``"idle"``, ...; empty if there are
+        none.
     """
 
     sm_mhz: int | Unknown
@@ -76,9 +77,9 @@ class Clocks:
 
 @dataclass(frozen=True)
 class PcieLink:
-    """A GPU's own PCIe link: generation and lanes, now and at most.
+    """A GPU's PCIe link: current and maximum generation and number of lanes.
 
-    An idle GPU may lower its generation, so that less than the most is no fault by itself.
+    An idle GPU may lower its generation, so a lower generation alone is not a fault.
     """
 
     generation: int | Unknown
@@ -94,7 +95,7 @@ class NvLink:
     Attributes
     ----------
     number
-        NVML's, from 0.
+        NVML's number, from 0.
     state
         ``"up"`` or ``"down"``.
     version
@@ -102,7 +103,7 @@ class NvLink:
     peer
         ``"gpu"``, ``"switch"`` or ``"npu"``.
     peer_pci_address
-        As sysfs writes it; of a GPU outside this VM too.
+        In the form of sysfs; the GPU may be outside this VM.
     nominal_gb_per_s
         Gigabytes per second in each direction, by the version (`nvlinks.py` has the sources).
     """
@@ -124,8 +125,8 @@ class Fabric:
     state
         ``"not started"``, ``"in progress"`` or ``"completed"``.
     status
-        How it ended: ``"success"``, or NVML's error in words. Until it is
-        completed, CUDA does not start on this GPU.
+        Result: ``"success"``, or NVML's error text. CUDA does not start on this GPU before
+        the registration is completed.
     """
 
     state: str | Unknown
@@ -139,11 +140,11 @@ class NvLinks:
     Attributes
     ----------
     links
-        Those that the GPU has, up or down.
+        All links of the GPU, up or down.
     nominal_gb_per_s
-        Of all that are up together, in each direction.
+        Total of all links that are up, in each direction.
     fabric
-        Where they lead to NVSwitches.
+        Registration with the NVSwitch fabric.
     """
 
     links: tuple[NvLink, ...] | Unknown
@@ -158,35 +159,35 @@ class Gpu:
     Attributes
     ----------
     index
-        NVML's index; MIG devices carry the index of the GPU they are cut from.
+        NVML's index; MIG devices have the index of their GPU.
     uuid, name
-        As NVML gives them.
+        As reported by NVML.
     pci_address
-        As sysfs writes it: ``"0000:53:00.0"``.
+        In the form of sysfs: ``"0000:53:00.0"``.
     memory_bytes
-        Frame buffer that this device owns.
+        Frame buffer of this device.
     form
         ``"whole"`` (bare metal), ``"passthrough"``, ``"vgpu"`` or ``"mig"``.
     vgpu_profile
-        As the driver names it: ``"A100-40C"``.
+        Name in the driver: ``"A100-40C"``.
     driver_version, cuda_version
-        The guest driver's, and the newest CUDA that it serves.
+        Versions of the guest driver and of the newest CUDA that it supports.
     compute_capability
         Such as ``"9.0"``.
     vgpu
-        What the profile's name says: board, frame buffer, what it permits.
+        Content of the profile's name: board, frame buffer, permissions.
     licence
-        Of a vGPU.
+        Licence of a vGPU.
     ecc, clocks, pcie_link
-        Of the GPU itself; a MIG device has those of the GPU that it is cut from.
+        State of the GPU; a MIG device has those of its GPU.
     persistence_mode
-        Whether the driver stays loaded while nothing runs.
+        Whether the driver stays loaded while no process uses the GPU.
     compute_mode
         ``"default"``, ``"exclusive process"`` (one process at a time) or ``"prohibited"``.
     nvlink
-        Its links to other GPUs or switches, one by one and together.
+        Its links to other GPUs or switches.
     mig_mode
-        Whether it is, or is cut from, a GPU that CUDA uses by its MIG devices only.
+        Whether the GPU is in MIG mode, in which CUDA uses only its MIG devices.
     """
 
     index: int
@@ -212,18 +213,18 @@ class Gpu:
 
 @dataclass(frozen=True)
 class GpuPair:
-    """Two GPUs of one VM, and what is between them.
+    """Connection between two GPUs of one VM.
 
     Attributes
     ----------
     first, second
         NVML's indices; `first` is the lower one.
     topology
-        The way over PCIe, as `nvidia-smi topo -m` has it: from PIX to SYS, or INTERNAL for
-        two GPUs of one board.
+        Distance over PCIe, as in `nvidia-smi topo -m`: from PIX to SYS, or INTERNAL for two
+        GPUs of one board.
     p2p_read, p2p_write, p2p_nvlink
-        ``"ok"``, or in words why not: reading and writing the other's memory
-        by any way, and by NVLink.
+        ``"ok"``, or why not: reading and writing the other's memory over any connection, and
+        over NVLink.
     """
 
     first: int

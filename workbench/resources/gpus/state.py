@@ -1,7 +1,6 @@
-"""What state a GPU is in: ECC, clocks, its PCIe link and its modes, by NVML.
+"""Read the state of a GPU by NVML: ECC, clocks, PCIe link and modes.
 
-All of it belongs to the whole GPU: a MIG device answers with those of the GPU
-that it is cut from.
+These belong to the physical GPU: a MIG device has those of its GPU.
 """
 
 from __future__ import annotations
@@ -26,10 +25,10 @@ SM_CLOCK, MEMORY_CLOCK = 1, 2
 # nvmlPageRetirementCause_t: after several single-bit errors, after a double-bit one.
 _RETIREMENT_CAUSES = (0, 1)
 
-# nvmlComputeMode_t; 1 was taken out of the driver.
+# nvmlComputeMode_t; 1 was removed from the driver.
 _COMPUTE_MODES = {0: "default", 2: "prohibited", 3: "exclusive process"}
 
-# nvmlClocksEventReasons of nvml.h; 0x200 and 0x400 from the drivers that still name them.
+# nvmlClocksEventReasons of nvml.h; 0x200 and 0x400 only in older drivers.
 _HELD_BY = {
     0x001: "idle",
     0x002: "application clocks",
@@ -47,7 +46,7 @@ _HELD_BY = {
 
 @dataclass(frozen=True)
 class GpuState:
-    """The state of one device, to be made part of its `Gpu`."""
+    """State of one device: the fields of `Gpu` that `gpu_state` reads."""
 
     licence: Licence | Unknown
     ecc: Ecc | Unknown
@@ -57,76 +56,76 @@ class GpuState:
     compute_mode: str | Unknown
 
 
-def gpu_state(nvml: Nvml, form: str | Unknown, whole: Any) -> GpuState:
-    """Ask for the state of a device of `form` that is, or is cut from, the GPU `whole`."""
+def gpu_state(nvml: Nvml, form: str | Unknown, gpu: Any) -> GpuState:
+    """Return the state of a device of `form`, given the handle of its physical GPU."""
     return GpuState(
-        licence=licence(nvml, form, whole),
-        ecc=_ecc(nvml, whole),
-        clocks=_clocks(nvml, whole),
+        licence=licence(nvml, form, gpu),
+        ecc=_ecc(nvml, gpu),
+        clocks=_clocks(nvml, gpu),
         pcie_link=PcieLink(
-            generation=ask(nvml, whole, "nvmlDeviceGetCurrPcieLinkGeneration"),
-            generation_max=ask(nvml, whole, "nvmlDeviceGetMaxPcieLinkGeneration"),
-            width=ask(nvml, whole, "nvmlDeviceGetCurrPcieLinkWidth"),
-            width_max=ask(nvml, whole, "nvmlDeviceGetMaxPcieLinkWidth"),
+            generation=ask(nvml, gpu, "nvmlDeviceGetCurrPcieLinkGeneration"),
+            generation_max=ask(nvml, gpu, "nvmlDeviceGetMaxPcieLinkGeneration"),
+            width=ask(nvml, gpu, "nvmlDeviceGetCurrPcieLinkWidth"),
+            width_max=ask(nvml, gpu, "nvmlDeviceGetMaxPcieLinkWidth"),
         ),
-        persistence_mode=_known(ask(nvml, whole, "nvmlDeviceGetPersistenceMode"), bool),
-        compute_mode=_known(ask(nvml, whole, "nvmlDeviceGetComputeMode"), _compute_mode),
+        persistence_mode=_known(ask(nvml, gpu, "nvmlDeviceGetPersistenceMode"), bool),
+        compute_mode=_known(ask(nvml, gpu, "nvmlDeviceGetComputeMode"), _compute_mode),
     )
 
 
 def unknown_state(why: Unknown) -> GpuState:
-    """Give a state of which nothing could be read."""
+    """Return a state with the same unknown value in all fields."""
     return GpuState(why, why, why, why, why, why)
 
 
-def _ecc(nvml: Nvml, whole: Any) -> Ecc:
-    modes = ask(nvml, whole, "nvmlDeviceGetEccMode")
-    rows = ask(nvml, whole, "nvmlDeviceGetRemappedRows")
+def _ecc(nvml: Nvml, gpu: Any) -> Ecc:
+    modes = ask(nvml, gpu, "nvmlDeviceGetEccMode")
+    rows = ask(nvml, gpu, "nvmlDeviceGetRemappedRows")
     return Ecc(
         enabled=_known(modes, lambda both: bool(both[0])),
         enabled_after_reboot=_known(modes, lambda both: bool(both[1])),
-        volatile_uncorrected=_uncorrected(nvml, whole, _VOLATILE),
-        aggregate_uncorrected=_uncorrected(nvml, whole, _AGGREGATE),
+        volatile_uncorrected=_uncorrected(nvml, gpu, _VOLATILE),
+        aggregate_uncorrected=_uncorrected(nvml, gpu, _AGGREGATE),
         remapped_rows_corrected=_known(rows, lambda four: int(four[0])),
         remapped_rows_uncorrected=_known(rows, lambda four: int(four[1])),
         remapping_pending=_known(rows, lambda four: bool(four[2])),
         remapping_failed=_known(rows, lambda four: bool(four[3])),
-        retired_pages=_retired_pages(nvml, whole),
+        retired_pages=_retired_pages(nvml, gpu),
     )
 
 
-def _uncorrected(nvml: Nvml, whole: Any, counter: int) -> int | Unknown:
-    found: int | Unknown = ask(nvml, whole, "nvmlDeviceGetTotalEccErrors", _UNCORRECTED, counter)
+def _uncorrected(nvml: Nvml, gpu: Any, counter: int) -> int | Unknown:
+    found: int | Unknown = ask(nvml, gpu, "nvmlDeviceGetTotalEccErrors", _UNCORRECTED, counter)
     return found
 
 
-def _retired_pages(nvml: Nvml, whole: Any) -> int | Unknown:
-    found = [ask(nvml, whole, "nvmlDeviceGetRetiredPages", cause) for cause in _RETIREMENT_CAUSES]
+def _retired_pages(nvml: Nvml, gpu: Any) -> int | Unknown:
+    found = [ask(nvml, gpu, "nvmlDeviceGetRetiredPages", cause) for cause in _RETIREMENT_CAUSES]
     refused = next((pages for pages in found if isinstance(pages, Unknown)), None)
     return sum(len(pages) for pages in found) if refused is None else refused
 
 
-def _clocks(nvml: Nvml, whole: Any) -> Clocks:
+def _clocks(nvml: Nvml, gpu: Any) -> Clocks:
     return Clocks(
-        sm_mhz=ask(nvml, whole, "nvmlDeviceGetClockInfo", SM_CLOCK),
-        sm_max_mhz=ask(nvml, whole, "nvmlDeviceGetMaxClockInfo", SM_CLOCK),
-        memory_mhz=ask(nvml, whole, "nvmlDeviceGetClockInfo", MEMORY_CLOCK),
-        memory_max_mhz=ask(nvml, whole, "nvmlDeviceGetMaxClockInfo", MEMORY_CLOCK),
-        held_by=held_by(nvml, whole),
+        sm_mhz=ask(nvml, gpu, "nvmlDeviceGetClockInfo", SM_CLOCK),
+        sm_max_mhz=ask(nvml, gpu, "nvmlDeviceGetMaxClockInfo", SM_CLOCK),
+        memory_mhz=ask(nvml, gpu, "nvmlDeviceGetClockInfo", MEMORY_CLOCK),
+        memory_max_mhz=ask(nvml, gpu, "nvmlDeviceGetMaxClockInfo", MEMORY_CLOCK),
+        held_by=held_by(nvml, gpu),
     )
 
 
-def held_by(nvml: Nvml, whole: Any) -> tuple[str, ...] | Unknown:
-    """Ask what holds the clocks of a GPU down now, in words."""
-    return _known(_event_reasons(nvml, whole), _names)
+def held_by(nvml: Nvml, gpu: Any) -> tuple[str, ...] | Unknown:
+    """Return the reasons that currently reduce the clocks of a GPU."""
+    return _known(_event_reasons(nvml, gpu), _names)
 
 
-def _event_reasons(nvml: Nvml, whole: Any) -> Any:
-    found = ask(nvml, whole, "nvmlDeviceGetCurrentClocksEventReasons")
+def _event_reasons(nvml: Nvml, gpu: Any) -> Any:
+    found = ask(nvml, gpu, "nvmlDeviceGetCurrentClocksEventReasons")
     if not isinstance(found, Unknown):
         return found
-    # Drivers before 535 know the call by its older name only.
-    return ask(nvml, whole, "nvmlDeviceGetCurrentClocksThrottleReasons")
+    # Drivers before 535 only have the call under its older name.
+    return ask(nvml, gpu, "nvmlDeviceGetCurrentClocksThrottleReasons")
 
 
 def _names(mask: int) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""GPUs in lines of text: what they are, what state they are in, what joins them."""
+"""GPUs as text: their properties, state and connections."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PAIRS_NAMED = 4  # further pairs of one kind are counted, so that 64 GPUs stay 
 
 
 def detail_lines(gpu: Gpu) -> Iterator[str]:
-    """Give what a GPU's own fields say beyond its name: one line per subject."""
+    """Yield the details of a GPU, one line per subject."""
     if isinstance(gpu.vgpu, VgpuProfile):
         yield f"profile {gpu.vgpu_profile}: {profile_words(gpu)}, {_licence(gpu.licence)}"
     yield _state(gpu)
@@ -29,26 +29,26 @@ def detail_lines(gpu: Gpu) -> Iterator[str]:
 
 
 def profile_words(gpu: Gpu) -> str | Unknown:
-    """Say what a vGPU's profile stands for and what it permits."""
+    """Return the meaning of a vGPU's profile and what it permits."""
     return gpu.vgpu if isinstance(gpu.vgpu, Unknown) else _profile(gpu.vgpu)
 
 
 def nvlink_words(gpu: Gpu) -> str | Unknown:
-    """Say how many links there are, how many are up, how fast and to whom."""
+    """Return the number of links, how many are up, their rate and their peers."""
     if isinstance(gpu.nvlink, Unknown):
         return gpu.nvlink
     return gpu.nvlink.links if isinstance(gpu.nvlink.links, Unknown) else _links(gpu.nvlink)
 
 
 def pair_lines(pairs: tuple[GpuPair, ...] | Unknown) -> Iterator[str]:
-    """Give what is between GPUs: a line for all pairs of which the same is true."""
+    """Yield the connections between GPUs, one line for all pairs with the same connection."""
     if isinstance(pairs, Unknown):
         yield f"between GPUs: {pairs}"
         return
-    alike: dict[str, list[str]] = {}
+    grouped: dict[str, list[str]] = {}
     for pair in pairs:
-        alike.setdefault(_between(pair), []).append(f"{pair.first}-{pair.second}")
-    for what, names in alike.items():
+        grouped.setdefault(_between(pair), []).append(f"{pair.first}-{pair.second}")
+    for what, names in grouped.items():
         some = ", ".join(names) if len(names) <= _PAIRS_NAMED else f"({len(names)} pairs)"
         yield f"between GPUs {some}: {what}"
 
@@ -58,7 +58,7 @@ def _state(gpu: Gpu) -> str:
     link = gpu.pcie_link.generation if isinstance(gpu.pcie_link, PcieLink) else gpu.pcie_link
     ecc = gpu.ecc.enabled if isinstance(gpu.ecc, Ecc) else gpu.ecc
     if isinstance(clock, Unknown) and clock == link == ecc:
-        return f"clocks, PCIe and ECC {clock}"  # one reason, such as a lost GPU, once
+        return f"clocks, PCIe and ECC {clock}"  # show a common reason, such as a lost GPU, once
     return f"{_clocks(gpu.clocks)}, {_pcie(gpu.pcie_link)}, {_ecc(gpu.ecc)}"
 
 
@@ -159,7 +159,7 @@ def _peers(up: list[NvLink]) -> str:
 def _fabric(nvlink: NvLinks) -> str:
     fabric = nvlink.fabric
     if isinstance(fabric, Unknown):
-        return ""  # most GPUs register with none; the snapshot's JSON has the reason
+        return ""  # most GPUs have no fabric; the snapshot's JSON contains the reason
     if isinstance(fabric.status, Unknown):
         return f", fabric {fabric.state}"
     return f", fabric {fabric.state}: {fabric.status}"

@@ -1,4 +1,4 @@
-"""What the name of a vGPU profile says, and what that permits."""
+"""Decode the name of a vGPU profile, and what the profile permits."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from workbench.resources.unknown import Unknown
 
 _PROFILE = re.compile(r"(?P<board>\w+)(?:-(?P<slices>\d+))?-(?P<gb>\d+)(?P<series>[ABCQ])(?:ME)?")
 
-# Frame buffer in GB of each board that NVIDIA's vGPU documents name; A100X is
-# the HGX board of 40 GB there, not the A100X card.
+# Frame buffer in GB of each board in NVIDIA's vGPU documentation, where A100X is the HGX
+# board with 40 GB, not the A100X card.
 _BOARD_GB = {
     "A10": 24,
     "A30": 24,
@@ -34,12 +34,12 @@ _BOARD_GB = {
 }
 
 
-# Boards of that list without NVLink (NVIDIA's data sheets), and without SR-IOV
-# (Turing: NVIDIA's vGPU documents ask for it, from Ampere on, for GPUDirect).
+# Boards of that list without NVLink (NVIDIA's data sheets), and without SR-IOV (Turing),
+# which NVIDIA's vGPU documentation requires for GPUDirect.
 _WITHOUT_NVLINK = {"A10", "L4", "L40", "L40S", "T4"}
 _WITHOUT_SRIOV = {"T4"}
 
-_NO_SUCH_BOARD = Unknown("the board is not in NVIDIA's list as it is known here")
+_NO_SUCH_BOARD = Unknown("the board is not in NVIDIA's list of boards in this version")
 
 
 @dataclass(frozen=True)
@@ -51,21 +51,21 @@ class VgpuProfile:
     board
         ``"A100"``: NVIDIA's name for the physical board.
     slices
-        MIG slices behind it; 0 for a time-sliced profile.
+        Number of MIG slices; 0 for a time-sliced profile.
     memory_gb
-        Frame buffer in GB, as the name gives it.
+        Frame buffer in GB, from the name.
     series
         ``A`` applications, ``B`` desktop, ``C`` compute, ``Q`` workstation.
     board_memory_gb
-        Frame buffer of the whole board.
+        Frame buffer of the board.
     whole_frame_buffer
-        Whether it owns all of that.
+        Whether the profile has the complete frame buffer of the board.
     p2p
-        Whether it may reach other GPUs of its VM over NVLink: a time-sliced
-        profile of the C series that owns the whole frame buffer (NVIDIA,
+        Whether it may access other GPUs of its VM over NVLink: a time-sliced
+        profile of the C series that has the complete frame buffer (NVIDIA,
         Virtual GPU Software User Guide, Peer-to-Peer CUDA transfers).
     gpudirect
-        Whether GPUDirect RDMA may reach it: all of the C series, on boards with
+        Whether GPUDirect RDMA may access it: all profiles of the C series, on boards with
         SR-IOV (NVIDIA AI Enterprise, GPUDirect Technology Support). The VM must
         be set up for it too.
     """
@@ -81,7 +81,7 @@ class VgpuProfile:
 
     @property
     def mig_backed(self) -> bool:
-        """Whether the name shows a MIG instance behind it."""
+        """Whether the name contains a MIG instance."""
         return isinstance(self.slices, int) and self.slices > 0
 
 
@@ -91,37 +91,37 @@ def decode_profile(name: str) -> VgpuProfile | None:
     Returns
     -------
     VgpuProfile or None
-        None where the name is no vGPU profile's.
+        None if the name is not that of a vGPU profile.
     """
     match = _PROFILE.fullmatch(re.sub(r"^(GRID|NVIDIA) ", "", name))
     if match is None:
         return None
     board, memory, series = match["board"], int(match["gb"]), match["series"]
     most = _BOARD_GB.get(board, _NO_SUCH_BOARD)
-    whole = most if isinstance(most, Unknown) else memory == most
+    complete = most if isinstance(most, Unknown) else memory == most
     return VgpuProfile(
         board=board,
-        slices=int(match["slices"]) if match["slices"] else _unnamed_slices(board, whole),
+        slices=int(match["slices"]) if match["slices"] else _unnamed_slices(board, complete),
         memory_gb=memory,
         series=series,
         board_memory_gb=most,
-        whole_frame_buffer=whole,
-        p2p=_p2p(board, series, whole, mig_backed=match["slices"] is not None),
+        whole_frame_buffer=complete,
+        p2p=_p2p(board, series, complete, mig_backed=match["slices"] is not None),
         gpudirect=_gpudirect(board, series),
     )
 
 
-def _unnamed_slices(board: str, whole: bool | Unknown) -> int | Unknown:
-    # Blackwell (B200, ...) has MIG-backed profiles that are time-sliced, whose names hide it.
-    if re.match(r"B\d", board) and whole is not True:
-        return Unknown("on this board the name does not show whether MIG is behind it")
+def _unnamed_slices(board: str, complete: bool | Unknown) -> int | Unknown:
+    # Blackwell (B200, ...) has time-sliced MIG-backed profiles, whose names do not show MIG.
+    if re.match(r"B\d", board) and complete is not True:
+        return Unknown("on this board the name does not show whether it uses MIG")
     return 0
 
 
-def _p2p(board: str, series: str, whole: bool | Unknown, *, mig_backed: bool) -> bool | Unknown:
+def _p2p(board: str, series: str, complete: bool | Unknown, *, mig_backed: bool) -> bool | Unknown:
     if mig_backed or series != "C" or board in _WITHOUT_NVLINK:
         return False
-    return whole
+    return complete
 
 
 def _gpudirect(board: str, series: str) -> bool | Unknown:

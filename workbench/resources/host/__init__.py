@@ -1,7 +1,7 @@
-"""The machine itself: CPUs, memory, limits, and in what it runs.
+"""The host: CPUs, memory, limits, container and hypervisor.
 
-- `probe`: what there is, for a snapshot, as a `record`
-- `cgroup`: what a container may use, and uses; `container` and `hypervisor`:
-  which one this is; `numa`: nodes, their cores, and which device is at which
-- `identity`: telling machines apart, also where they share a name
+- `probe`: the host of a snapshot, as a `record`
+- `cgroup`: limits and use of control groups; `container` and `hypervisor`: their kind;
+  `numa`: NUMA nodes, their cores, and the node of each device
+- `identity`: distinguishing machines, even if they have the same name
 """

@@ -1,4 +1,4 @@
-"""What a container may use: limits and use of control groups, versions 1 and 2."""
+"""Limits and use of control groups, versions 1 and 2."""
 
 from __future__ import annotations
 
@@ -14,22 +14,21 @@ _NO_LIMIT_V1 = 1 << 62
 
 @dataclass(frozen=True)
 class Cgroups:
-    """The control groups above this process, own group first.
+    """The control groups of this process, its own group first, then those above it.
 
-    In a container only the lowest few are visible; limits set above them
-    cannot be seen from inside.
+    In a container only the lowest groups are visible, so limits set above them are unknown.
 
     Attributes
     ----------
     memory, cpu
-        Folders of the groups that hold the memory and the CPU controller.
+        Folders of the groups of the memory controller and of the CPU controller.
     """
 
     memory: tuple[Path, ...]
     cpu: tuple[Path, ...]
 
     def memory_limit_bytes(self) -> int | None:
-        """Give the lowest limit of all groups, None where none is set."""
+        """Return the lowest limit of all groups; None if none is set."""
         limits = [
             value
             for folder in self.memory
@@ -39,16 +38,16 @@ class Cgroups:
         return min(limits, default=None)
 
     def memory_used_bytes(self) -> int | Unknown:
-        """Give what the group holds and cannot drop at once (no inactive file cache)."""
+        """Return the memory of the group without its inactive file cache."""
         folder = self.memory[0]
         for name in ("memory.current", "memory.usage_in_bytes"):
             used = read_int(folder / name)
             if isinstance(used, int):
                 return max(0, used - _inactive_file(folder))
-        return Unknown(f"{folder} does not say what the group uses")
+        return Unknown(f"{folder} does not report the memory use of the group")
 
     def cpu_used_s(self) -> float | Unknown:
-        """Give the CPU seconds that the group has used so far."""
+        """Return the CPU seconds that the group has used so far."""
         folder = self.cpu[0]
         usage_us = stat_values(folder / "cpu.stat").get("usage_usec")
         if usage_us is not None:
@@ -57,13 +56,13 @@ class Cgroups:
         return usage_ns if isinstance(usage_ns, Unknown) else usage_ns / 1e9
 
     def cpu_quota(self) -> float | None:
-        """Give the CPUs' worth of time that all groups allow, None where none is set."""
+        """Return the lowest quota of all groups as a number of CPUs; None if none is set."""
         quotas = [value for folder in self.cpu if (value := _quota(folder)) is not None]
         return min(quotas, default=None)
 
 
 def find_cgroups(sysfs: Path, procfs: Path) -> Cgroups:
-    """Find the groups of this process under ``/sys/fs/cgroup``."""
+    """Return the groups of this process below ``/sys/fs/cgroup``."""
     text = read_text(procfs / "self/cgroup")
     entries = [] if isinstance(text, Unknown) else [x.split(":", 2) for x in text.splitlines()]
     root = sysfs / "fs/cgroup"
@@ -78,12 +77,12 @@ def find_cgroups(sysfs: Path, procfs: Path) -> Cgroups:
 def _chain(root: Path, path: str) -> tuple[Path, ...]:
     own = root / path.strip("/")
     folders = [own, *own.parents]
-    # Inside a container the path may be the host's, of which only the root exists.
+    # In a container the path may be that of the host, of which only the root exists.
     return tuple(x for x in folders[: folders.index(root) + 1] if x.is_dir()) or (root,)
 
 
 def stat_values(path: Path) -> dict[str, int]:
-    """Read a file of lines ``name number``; empty where there is no such file."""
+    """Return the content of a file with lines ``name number``; empty if there is none."""
     text = read_text(path)
     if isinstance(text, Unknown):
         return {}

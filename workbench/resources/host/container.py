@@ -1,4 +1,4 @@
-"""Which kind of container this process runs in."""
+"""Detect the kind of container that this process runs in."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from pathlib import Path
 from workbench.resources.files import read_text
 from workbench.resources.unknown import Unknown
 
-# What a runtime sets in the environment of a container's processes.
+# Variables that a runtime sets in a container.
 _VARIABLES = (
     ("KUBERNETES_SERVICE_HOST=", "kubernetes"),
     ("APPTAINER_CONTAINER=", "apptainer"),
     ("SINGULARITY_CONTAINER=", "apptainer"),
 )
-# Files that a runtime puts into a container's root.
+# Files that a runtime creates in a container's root.
 _FILES = (("run/.containerenv", "podman"), (".dockerenv", "docker"))
-# Parts of a cgroup's path that a runtime makes (cgroup version 1, or a shared cgroup namespace).
+# Parts of a runtime's cgroup paths (cgroup version 1, or a shared cgroup namespace).
 _GROUPS = (
     ("kubepods", "kubernetes"),
     ("libpod", "podman"),
@@ -26,20 +26,20 @@ _GROUPS = (
 
 
 def find_container(procfs: Path) -> str | Unknown:
-    """Name the container's kind; ``"none"`` where no file, variable or cgroup tells of one.
+    """Return the kind of container; ``"none"`` if no file, variable or cgroup indicates one.
 
-    Kubernetes comes first: it starts its containers with one of the others.
+    Kubernetes is checked first, as it starts its containers with one of the others.
     """
     variables = _variables(procfs)
     groups = read_text(procfs / "self/cgroup")
     found = [name for text, name in _VARIABLES if any(x.startswith(text) for x in variables)]
     if isinstance(groups, str):
         found += [name for text, name in _GROUPS[:1] if text in groups]
-    # This process's root by way of /proc, so that tests can set it.
+    # The root of this process in procfs, so that tests can replace it.
     found += [name for file, name in _FILES if (procfs / "self/root" / file).exists()]
     if isinstance(groups, str):
         found += [name for text, name in _GROUPS if text in groups]
-    # systemd's container interface: PID 1 is told so, and it may hand it on.
+    # systemd's container interface: a variable of PID 1, which child processes may inherit.
     found += [value for x in variables if (value := x.removeprefix("container=")) != x and value]
     if not found and isinstance(groups, Unknown):
         return groups

@@ -1,4 +1,4 @@
-"""Which hypervisor this VM runs under."""
+"""Detect the hypervisor of this VM."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 from workbench.resources.files import read_text
 from workbench.resources.unknown import Unknown
 
-# DMI's vendor or product, in lower case, to the hypervisor (the names that
-# systemd-detect-virt and the vendors' documents use).
+# From DMI's vendor or product, in lower case, to the hypervisor (names as in
+# systemd-detect-virt and the vendors' documentation).
 _DMI = (
     ("vmware", "VMware"),
     ("microsoft corporation virtual machine", "Hyper-V"),
@@ -24,12 +24,12 @@ _DMI = (
     ("parallels", "Parallels"),
     ("bhyve", "bhyve"),
 )
-# A paravirtual clock names the hypervisor even where DMI is hidden (Firecracker).
+# A paravirtual clock identifies the hypervisor even if DMI is hidden (Firecracker).
 _CLOCKS = (("kvm-clock", "KVM"), ("hyperv", "Hyper-V"), ("xen", "Xen"))
 
 
 def find_hypervisor(sysfs: Path, procfs: Path) -> str | Unknown:
-    """Name the hypervisor from DMI, paravirtual clocks and the CPU's flags.
+    """Return the hypervisor, detected by DMI, paravirtual clocks and CPU flags.
 
     Returns
     -------
@@ -39,7 +39,7 @@ def find_hypervisor(sysfs: Path, procfs: Path) -> str | Unknown:
     flagged = _hypervisor_flag(procfs)
     dmi = _dmi(sysfs)
     if dmi.startswith("amazon ec2"):
-        # Bare-metal instances carry the same vendor; only CPUID tells them apart.
+        # Bare-metal instances have the same vendor; only CPUID distinguishes them.
         return "none" if flagged is False else "KVM (Nitro)"
     for text, name in _DMI:
         if text in dmi:
@@ -52,9 +52,9 @@ def find_hypervisor(sysfs: Path, procfs: Path) -> str | Unknown:
         return "none"
     if flagged:
         return Unknown(
-            "the CPU's flags say that there is one, but neither DMI nor a clock names it"
+            "the CPU's flags show that there is one, but neither DMI nor a clock identifies it"
         )
-    return Unknown("neither DMI, nor the CPU's flags, nor a clock tells")
+    return Unknown("neither DMI, nor the CPU's flags, nor a clock shows it")
 
 
 def _dmi(sysfs: Path) -> str:
@@ -63,7 +63,7 @@ def _dmi(sysfs: Path) -> str:
 
 
 def _hypervisor_flag(procfs: Path) -> bool | None:
-    """Say whether CPUID announces a hypervisor; None where the CPU has no such flag (ARM)."""
+    """Return whether CPUID reports a hypervisor; None if the CPU has no such flag (ARM)."""
     text = read_text(procfs / "cpuinfo")
     if isinstance(text, Unknown):
         return None

@@ -1,4 +1,4 @@
-"""Telling machines apart, also where they share a name."""
+"""Distinguish machines, even if they have the same name."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from workbench.resources.unknown import Unknown
 
 
 def machine_identity(procfs: str | Path = "/proc") -> str | Unknown:
-    """Return what two processes have in common exactly where they run on one machine.
+    """Return a text that is equal for two processes only if they run on the same machine.
 
-    The id of this boot, the UTS namespace (what a container or a test VM has of
-    its own) and the host name: machines that were cloned have one name, and
-    containers of one machine one boot.
+    It consists of the boot id, the UTS namespace (which a container or test VM does not
+    share) and the host name: cloned machines have the same name, and containers on one
+    machine have the same boot id.
     """
     procfs = Path(procfs)
     parts = [
@@ -31,6 +31,6 @@ def machine_identity(procfs: str | Path = "/proc") -> str | Unknown:
 def _namespace(procfs: Path) -> str | Unknown:
     path = procfs / "self/ns/uts"
     try:
-        return str(os.readlink(path))  # noqa: PTH115 - it leads to no file
+        return str(os.readlink(path))  # noqa: PTH115 - the target is not a file
     except OSError as error:
         return Unknown(f"{path} cannot be read: {error.strerror}")

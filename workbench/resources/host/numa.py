@@ -1,4 +1,4 @@
-"""NUMA nodes: where PCI devices sit, and which cores they have, from sysfs."""
+"""NUMA nodes of PCI devices, and the cores of each node, from sysfs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from workbench.resources.unknown import Unknown
 
 
 def numa_of(pci_addresses: Iterable[str | Unknown], sysfs: Path = Path("/sys")) -> dict[str, int]:
-    """Return the NUMA node of each PCI device whose node the kernel knows."""
+    """Return the NUMA node of each PCI device, if the kernel knows it."""
     found = {}
     for address in pci_addresses:
         if isinstance(address, str):
@@ -22,7 +22,7 @@ def numa_of(pci_addresses: Iterable[str | Unknown], sysfs: Path = Path("/sys")) 
 
 
 def cores_of_nodes(sysfs: Path = Path("/sys")) -> dict[str, list[int]]:
-    """Return the cores of each NUMA node that this process may run on, by the node's number."""
+    """Return, by NUMA node, the cores on which this process may run."""
     allowed = os.sched_getaffinity(0)
     found = {}
     for folder in children(sysfs / "devices/system/node"):
@@ -33,7 +33,7 @@ def cores_of_nodes(sysfs: Path = Path("/sys")) -> dict[str, list[int]]:
 
 
 def _parse(text: str) -> set[int]:
-    """Read the kernel's list of cores, such as ``0-3,8``."""
+    """Parse the kernel's list of cores, such as ``0-3,8``."""
     cores: set[int] = set()
     for part in text.split(","):
         if part.strip():

@@ -1,4 +1,4 @@
-"""Probe of the VM itself: CPUs, memory, limits, hypervisor, kernel."""
+"""Probe the VM: CPUs, memory, limits, hypervisor, kernel."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _DISPLAY_CLASS = "0x03"
 _CAP_IPC_LOCK = 14  # linux/capability.h
 _PEER_MEMORY = ("nvidia_peermem", "nv_peer_mem")
 _CLOCK = "current_clocksource"
-_SHM = "/dev/shm"  # noqa: S108  # asked for its size, nothing is written
+_SHM = "/dev/shm"  # noqa: S108  # only its size is read
 
 
 def probe_host(sysfs: Path, procfs: Path, devfs: Path, nccl: NcclSettings) -> Host:
-    """Read what the guest's kernel says about the VM and this process's limits."""
+    """Return the properties of the VM and the limits of this process."""
     cgroups = find_cgroups(sysfs, procfs)
     return Host(
         hostname=read_text(procfs / "sys/kernel/hostname"),
@@ -53,24 +53,24 @@ def probe_host(sysfs: Path, procfs: Path, devfs: Path, nccl: NcclSettings) -> Ho
 
 
 def unknown_host(reason: str) -> Host:
-    """Give a host of which nothing is known, for one reason."""
+    """Return a host whose fields are all `Unknown`, with one reason."""
     return Host(**{field.name: Unknown(reason) for field in fields(Host)})
 
 
 def usable_cpus(cgroups: Cgroups) -> int:
-    """Give the CPUs that this process may use at once, at least 1."""
+    """Return the number of CPUs that this process may use, at least 1."""
     return max(1, math.floor(cpu_capacity(cgroups)))
 
 
 def cpu_capacity(cgroups: Cgroups) -> float:
-    """Give the CPUs' worth of time that this process may use: affinity and quota."""
+    """Return the CPU capacity of this process, by affinity and quota, as a number of CPUs."""
     affinity = len(os.sched_getaffinity(0))
     quota = cgroups.cpu_quota()
     return affinity if quota is None else min(affinity, quota)
 
 
 def meminfo_bytes(procfs: Path, name: str) -> int | Unknown:
-    """Give one line of ``/proc/meminfo``, in bytes."""
+    """Return one value of ``/proc/meminfo``, in bytes."""
     text = read_text(procfs / "meminfo")
     if isinstance(text, Unknown):
         return text
@@ -108,7 +108,7 @@ def _soft_limit(which: int) -> int | str:
 
 
 def _may_lock_anything(procfs: Path) -> bool:
-    """Say whether this process has CAP_IPC_LOCK, which lifts RLIMIT_MEMLOCK (root on a VM)."""
+    """Return whether this process has CAP_IPC_LOCK, which overrides RLIMIT_MEMLOCK."""
     text = read_text(procfs / "self/status")
     if isinstance(text, Unknown):
         return False

@@ -1,4 +1,4 @@
-"""The VM itself, as a snapshot holds it."""
+"""The record of the host in a snapshot."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from dataclasses import dataclass
 from workbench.resources.unknown import EARLIER, Unknown
 
 UNLIMITED = "unlimited"
-"""What a limit says where the kernel sets none; it is known, so not `Unknown`."""
+"""Value of a limit that the kernel does not set; it is known, so it is not `Unknown`."""
 
 
 @dataclass(frozen=True)
 class Host:
-    """The VM itself.
+    """The host: a VM or machine, and the limits of this process.
 
     Attributes
     ----------
     hostname
-        As the kernel has it.
+        Host name in the kernel.
     hypervisor
         ``"KVM"``, ``"VMware"``, ``"Hyper-V"``, ``"Xen"``, ...; ``"none"`` on bare metal.
     cpus
-        CPUs that this process may use at once: CPU affinity and cgroup quota.
+        CPUs that this process may use, by CPU affinity and cgroup quota.
     cpus_total
         CPUs of the VM.
     memory_bytes
@@ -30,35 +30,35 @@ class Host:
     memory_limit_bytes
         The lowest cgroup limit above this process, or ``"unlimited"``.
     shm_bytes
-        Size of ``/dev/shm``, which DataLoader workers and NCCL share memory through.
+        Size of ``/dev/shm``, through which DataLoader workers and NCCL share memory.
     memlock_bytes
         RLIMIT_MEMLOCK of this process, or ``"unlimited"`` (by that limit, or by the
         capability CAP_IPC_LOCK); RDMA memory must be locked.
     numa_nodes
         NUMA nodes that the guest sees.
     nvidia_pci_addresses
-        PCI addresses of NVIDIA display devices, whether a driver holds them or not.
+        PCI addresses of NVIDIA display devices, with or without a driver.
     kernel, os
-        Kernel release, and the distribution's name for itself.
+        Kernel release, and the name of the distribution.
     open_files
-        RLIMIT_NOFILE of this process (the soft one), or ``"unlimited"``.
+        RLIMIT_NOFILE of this process (the soft limit), or ``"unlimited"``.
     container
-        ``"docker"``, ``"podman"``, ``"kubernetes"``, ``"lxc"``, ``"apptainer"``, ... where
-        this process runs in one; ``"none"`` where nothing tells of one.
+        ``"docker"``, ``"podman"``, ``"kubernetes"``, ``"lxc"``, ``"apptainer"``, ... if
+        this process runs in one; ``"none"`` if nothing indicates one.
     rdma_device_nodes
-        Names below ``/dev/infiniband`` that this process sees: ``("rdma_cm", "uverbs0")``;
-        libibverbs opens an ``uverbs`` node for each device.
+        Names in ``/dev/infiniband`` that are visible to this process:
+        ``("rdma_cm", "uverbs0")``. libibverbs opens a ``uverbs`` node for each device.
     clock_source
-        What the kernel reads the time from: ``"tsc"``, ``"kvm-clock"``, ``"acpi_pm"``, ...
+        The kernel's clock source: ``"tsc"``, ``"kvm-clock"``, ``"acpi_pm"``, ...
     usable_numa_nodes
-        NUMA nodes that have a CPU which this process may run on.
+        NUMA nodes with a CPU on which this process may run.
     nccl_settings
-        NCCL's settings as this process has them: environment, then ``nccl.conf``.
+        NCCL's settings of this process, from its environment and ``nccl.conf``.
     nvidia_module
         ``"open"`` or ``"proprietary"``: which of NVIDIA's kernel modules is loaded.
     peer_memory_modules
-        Those loaded that open GPU memory to NICs (``"nvidia_peermem"``); the open
-        module does so without one, by dma-buf.
+        Loaded modules that give NICs access to GPU memory (``"nvidia_peermem"``); the open
+        module needs none, as it uses dma-buf.
     """
 
     hostname: str | Unknown

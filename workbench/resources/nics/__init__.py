@@ -1,6 +1,6 @@
-"""The network: plain interfaces and RDMA ports, and what passes over them, from sysfs.
+"""Network interfaces and RDMA ports, and their traffic, from sysfs.
 
-- `probe`: who is there, for a snapshot: `records`; `rdma`: the ports among them
-- `counters`: what passes now, for a sample, with `rdma_counters`, which also
-  know of congestion and errors
+- `probe`: the NICs of a snapshot, as `records`; `rdma`: RDMA ports
+- `counters`: the traffic in a sample, with `rdma_counters`, which also include congestion
+  and errors
 """

@@ -1,4 +1,4 @@
-"""What passes over each NIC, from the counters in sysfs."""
+"""Measure the traffic of each NIC, from the counters in sysfs."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class NicMeter:
     Parameters
     ----------
     sysfs
-        Where sysfs is mounted.
+        Mount point of sysfs.
     errors_s
-        Least time between two readings of an RDMA port's errors.
+        Shortest time between two readings of an RDMA port's errors.
     """
 
     def __init__(self, sysfs: Path, errors_s: float) -> None:
@@ -42,7 +42,7 @@ class NicMeter:
         self._interfaces: dict[str, _Interface] = {}
 
     def read(self) -> tuple[NicUse, ...]:
-        """Give every NIC's rates since the reading before; loopback is left out."""
+        """Return the rates of each NIC, except loopback, since the previous reading."""
         if self._ports is None:
             self._ports = [
                 (port, RdmaMeter(port, self._errors_s)) for port in rdma_ports(self._sysfs)
@@ -52,7 +52,7 @@ class NicMeter:
         return (*rdma, *map(self._plain, self._plain_names()))
 
     def _plain_names(self) -> list[str]:
-        """Name the interfaces without RDMA; looked at again when one comes or goes."""
+        """Return the interfaces without RDMA; they are listed again when one comes or goes."""
         try:
             listed = os.listdir(self._sysfs / "class/net")  # noqa: PTH208 - names do
         except OSError:
@@ -70,7 +70,7 @@ class NicMeter:
             errors = meter.missing or meter.errors()
             return _nic(name, rdma, rdma, congestion, errors)
         kernel = self._interface(port.interface)
-        # RDMA that cannot be measured leaves the kernel's part, as its name says
+        # if RDMA cannot be measured, report only the kernel's traffic
         plain = kernel.traffic()
         together = plain if meter.missing else tuple(map(added, zip(plain, rdma, strict=True)))
         return _nic(name, together, rdma, congestion, {**meter.errors(), **kernel.errors()})
@@ -86,7 +86,7 @@ class NicMeter:
 
 
 class _Interface:
-    """The counters that the kernel keeps for every interface."""
+    """The kernel's counters of a network interface."""
 
     def __init__(self, folder: Path) -> None:
         self._rates = {name: (f"{folder}/{name}", Rate()) for name in (*_TRAFFIC, *_ERRORS)}

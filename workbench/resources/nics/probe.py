@@ -1,4 +1,4 @@
-"""Probe of the network: RDMA ports and plain interfaces, from sysfs."""
+"""Probe the NICs: RDMA ports and plain interfaces, from sysfs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LINK_LAYERS = {1: "Ethernet", 32: "InfiniBand"}
 
 
 def probe_nics(sysfs: Path) -> tuple[Nic, ...]:
-    """List RDMA ports first, then interfaces without RDMA; loopback is left out."""
+    """Return RDMA ports, then interfaces without RDMA, except loopback."""
     ports = rdma_ports(sysfs)
     taken = {port.interface for port in ports}
     addresses = _addresses(sysfs)
@@ -30,12 +30,12 @@ def probe_nics(sysfs: Path) -> tuple[Nic, ...]:
 
 
 def interfaces(sysfs: Path) -> list[Path]:
-    """List the folders of all network interfaces but loopback."""
+    """Return the folders of all network interfaces except loopback."""
     return [x for x in children(sysfs / "class/net") if (x / "type").exists() and not _is_lo(x)]
 
 
 def port_name(port: RdmaPort) -> str:
-    """Name the NIC that an RDMA port makes: its interface, or else the device."""
+    """Return the name of an RDMA port's NIC: its interface, or else the device."""
     if port.interface is not None:
         return port.interface
     return port.device if port.number == 1 else f"{port.device}/{port.number}"
@@ -78,7 +78,7 @@ def _plain_nic(
         rdma_device=no_rdma,
         rdma_port=no_rdma,
         hca_type=no_rdma,
-        firmware=Unknown("sysfs has it for RDMA devices only"),
+        firmware=Unknown("sysfs only has it for RDMA devices"),
         driver=_driver(folder),
         link_layer=link_type
         if isinstance(link_type, Unknown)
@@ -104,12 +104,12 @@ def _driver(folder: Path) -> str | Unknown:
     if (folder / "bonding").is_dir():
         return "bonding"
     if not (folder / "device").exists():
-        return Unknown("virtual interface: no device behind it")
+        return Unknown("virtual interface: it has no device")
     return link_name(folder / "device/driver")
 
 
 def _speed_gbps(folder: Path) -> float | Unknown:
-    # Reading fails while the link is down; virtio answers -1 unless the host sets a speed.
+    # Reading fails while the link is down; virtio reports -1 unless the host sets a speed.
     megabits = read_int(folder / "speed")
     if isinstance(megabits, Unknown) or megabits < 0:
         return Unknown("the driver reports no speed")
@@ -122,7 +122,7 @@ def _numa_node(device: Path) -> int | Unknown:
         return Unknown("not a PCI device")
     node = read_int(folder / "numa_node")
     if node == -1:
-        return Unknown("the kernel was given no NUMA node for it (-1), as usual in a VM")
+        return Unknown("the kernel knows no NUMA node for it (-1), as usual in a VM")
     return node
 
 
@@ -133,7 +133,7 @@ def _pci_address(device: Path) -> str | Unknown:
 
 def _addresses(sysfs: Path) -> dict[str, tuple[str, ...]] | Unknown:
     if sysfs != Path("/sys"):
-        return Unknown("sysfs holds no addresses, and this sysfs is not the running machine's")
+        return Unknown("sysfs has no addresses, and this sysfs is not that of this machine")
     found = psutil.net_if_addrs()
     return {
         name: tuple(x.address for x in entries if x.family.name in ("AF_INET", "AF_INET6"))

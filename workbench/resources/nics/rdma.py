@@ -1,4 +1,4 @@
-"""RDMA ports as sysfs shows them under ``/sys/class/infiniband``."""
+"""Read RDMA ports from ``/sys/class/infiniband``."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class RdmaPort:
     device, number
         Such as ``"mlx5_0"`` and 1.
     folder
-        Of the device, in sysfs.
+        Folder of the device in sysfs.
     gids
         The entries of the GID table that are set.
     interface
-        The network interface of this port, None where there is none.
+        The network interface of this port; None if there is none.
     """
 
     device: str
@@ -41,15 +41,15 @@ class RdmaPort:
 
     @property
     def port_folder(self) -> Path:
-        """Folder of the port, in sysfs."""
+        """Folder of the port in sysfs."""
         return self.folder / "ports" / str(self.number)
 
     def link_layer(self) -> str | Unknown:
-        """Give ``"InfiniBand"`` or ``"Ethernet"``."""
+        """Return ``"InfiniBand"`` or ``"Ethernet"``."""
         return read_text(self.port_folder / "link_layer")
 
     def rate_gbps(self) -> float | Unknown:
-        """Give the rate that the link runs at: ``400 Gb/sec (4X NDR)`` is 400."""
+        """Return the current rate of the link: ``400 Gb/sec (4X NDR)`` is 400."""
         text = read_text(self.port_folder / "rate")
         if isinstance(text, Unknown):
             return text
@@ -57,12 +57,12 @@ class RdmaPort:
         return float(match[1]) if match else Unknown(f"the port's rate reads {text[:40]!r}")
 
     def state(self) -> str | Unknown:
-        """Give the logical state: ``4: ACTIVE`` is ``"active"``."""
+        """Return the logical state: ``4: ACTIVE`` is ``"active"``."""
         text = read_text(self.port_folder / "state")
         return text if isinstance(text, Unknown) else text.partition(":")[2].strip().lower() or text
 
     def no_counters(self) -> Unknown | None:
-        """Give why this port cannot be measured; None where it can."""
+        """Return why this port cannot be measured; None if it can."""
         return None if (self.port_folder / "counters").is_dir() else Unknown(self._no_counters())
 
     def _no_counters(self) -> str:
@@ -73,7 +73,7 @@ class RdmaPort:
 
 
 def rdma_ports(sysfs: Path) -> list[RdmaPort]:
-    """List every port of every RDMA device, in order of their names."""
+    """Return every port of every RDMA device, ordered by name."""
     return [
         _port(device, int(port.name))
         for device in children(sysfs / "class/infiniband")
@@ -96,7 +96,7 @@ def _port(device: Path, number: int) -> RdmaPort:
 def _gids(port: Path) -> Iterator[Gid]:
     for entry in children(port / "gids"):
         gid = read_text(entry)
-        # An entry that is not set is all zeros, or fails when it is read.
+        # An entry that is not set is zero, or cannot be read.
         if isinstance(gid, str) and gid not in ("", _UNSET_GID):
             yield Gid(
                 index=int(entry.name),
@@ -107,15 +107,15 @@ def _gids(port: Path) -> Iterator[Gid]:
 
 
 def _interface(device: Path, number: int, gids: tuple[Gid, ...]) -> str | None:
-    # The GID table names the interface that carries the traffic: a bond, where
-    # device/net would list one of its members.
+    # The GID table contains the interface that carries the traffic, such as a bond;
+    # device/net would list one of the bond's members.
     for gid in gids:
         if isinstance(gid.interface, str):
             return gid.interface.split("@")[0]
     interfaces = children(device / "device/net")
     if len(interfaces) == 1:
         return interfaces[0].name
-    for interface in interfaces:  # one function with several ports numbers them from 0
+    for interface in interfaces:  # a PCI function with several ports numbers them from 0
         if read_int(interface / "dev_port") == number - 1:
             return interface.name
     return None

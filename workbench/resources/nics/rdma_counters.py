@@ -1,4 +1,4 @@
-"""What the counters of an RDMA port say: bytes, packets, congestion, errors."""
+"""Read the counters of an RDMA port: bytes, packets, congestion, errors."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from workbench.resources.nics.rdma import WORD_BYTES, RdmaPort
 from workbench.resources.rates import Rate
 from workbench.resources.unknown import Unknown
 
-# In `counters`: names in the kernel's ib_core. The most that InfiniBand's PortCounters hold
-# (specification, 16.1.3.5): they stop there until somebody resets them. Some drivers give
-# more bits and go past it.
+# Files in `counters`, with names of the kernel's ib_core, and the maximum of InfiniBand's
+# PortCounters (specification, 16.1.3.5), at which they stop until they are reset. With some
+# drivers they have more bits and continue.
 _PORT_ERRORS = {
     "port_rcv_errors": 0xFFFF,
     "port_rcv_remote_physical_errors": 0xFFFF,
@@ -27,10 +27,10 @@ _PORT_ERRORS = {
     "excessive_buffer_overrun_errors": 0xF,
     "VL15_dropped": 0xFFFF,
 }
-_FULL = Unknown("the counter stands at the most that InfiniBand's hold, and may count no further")
+_FULL = Unknown("the counter is at InfiniBand's maximum, and may not count any further")
 _MOST_WORDS = 0xFFFFFFFF
 
-# In `hw_counters`: names in the kernel's mlx5 driver, then efa; each driver has its own.
+# Files in `hw_counters`, with names of the kernel's mlx5 driver, then of efa.
 _DEVICE_ERRORS = (
     "out_of_sequence",
     "packet_seq_err",
@@ -54,29 +54,29 @@ _DEVICE_ERRORS = (
 _CONGESTION = ("np_cnp_sent", "rp_cnp_handled", "np_ecn_marked_roce_packets")
 _TRAFFIC = ("port_xmit_data", "port_rcv_data", "port_xmit_packets", "port_rcv_packets")
 _DEVICE_TRAFFIC = ("tx_bytes", "rx_bytes", "tx_pkts", "rx_pkts")
-"""In `hw_counters` of drivers that have no `counters`, such as efa; in bytes."""
+"""Files in `hw_counters` of drivers without `counters`, such as efa; in bytes."""
 
 
-class Counters:
-    """Some files of a folder as rates; which of them are there is looked up once.
+class CounterFolder:
+    """Rates of counters that are files in one folder.
 
     Parameters
     ----------
     folder
-        In sysfs.
+        Folder in sysfs.
     names
-        Of the counters that are wanted.
+        Names of the counters; those without a file are ignored.
     most
-        Where a counter stops, by its name.
+        Maximum of a counter, by its name.
     """
 
     def __init__(self, folder: Path, names: Iterable[str], most: dict[str, int]) -> None:
         self._most = most
-        there = ((name, folder / name) for name in names)
-        self._rates = {name: (str(path), Rate()) for name, path in there if path.exists()}
+        files = ((name, folder / name) for name in names)
+        self._rates = {name: (str(path), Rate()) for name, path in files if path.exists()}
 
     def read(self) -> dict[str, float | Unknown]:
-        """Give the rate per second of each counter since the reading before."""
+        """Return the rate per second of each counter since the previous reading."""
         found: dict[str, float | Unknown] = {}
         for name, (path, rate) in self._rates.items():
             count = read_count(path)
@@ -85,18 +85,18 @@ class Counters:
         return found
 
 
-class Sparing:
-    """Reads counters no more often than every so many seconds; their last rates stand until then.
+class ThrottledCounters:
+    """Reads counters at most once per period, and returns their last rates in between.
 
     Parameters
     ----------
     folders
-        What to read.
+        The counters.
     period_s
-        Least time from one reading to the next.
+        Shortest time from one reading to the next.
     """
 
-    def __init__(self, folders: Iterable[Counters], period_s: float) -> None:
+    def __init__(self, folders: Iterable[CounterFolder], period_s: float) -> None:
         self._folders = tuple(folders)
         self._period_s = period_s
         self._due = 0.0
@@ -104,10 +104,10 @@ class Sparing:
         self._readings = 0
 
     def read(self) -> dict[str, float | Unknown]:
-        """Give the rate per second of each counter between its last two readings."""
+        """Return the rate per second of each counter between its last two readings."""
         now = time.monotonic()
         if now >= self._due:
-            # rates need two readings: the second need not wait
+            # rates need two readings, so do not delay the second
             self._due = now + (self._period_s if self._readings else 0.0)
             self._readings += 1
             self._last = {k: v for folder in self._folders for k, v in folder.read().items()}
@@ -120,17 +120,17 @@ class RdmaMeter:
     Parameters
     ----------
     port
-        Which.
+        The port.
     errors_s
-        Least time between two readings of its errors: for most drivers each file is a
-        question to the NIC's firmware, and there are dozens.
+        Shortest time between two readings of its errors: with most drivers, reading each of
+        the dozens of files queries the NIC's firmware.
 
     Attributes
     ----------
     missing
-        Why the port has no counters at all; None where it has.
+        Why the port has no counters; None if it has.
     is_infiniband
-        Whether all that passes the port is in its counters.
+        Whether the link layer is InfiniBand, so that the counters include all traffic.
     """
 
     def __init__(self, port: RdmaPort, errors_s: float) -> None:
@@ -140,30 +140,30 @@ class RdmaMeter:
         own, device = port.port_folder / "counters", port.port_folder / "hw_counters"
         words = dict.fromkeys(_TRAFFIC, _MOST_WORDS)
         self._names, self._unit_bytes = _TRAFFIC, WORD_BYTES
-        self._traffic = Counters(own, _TRAFFIC, words)
+        self._traffic = CounterFolder(own, _TRAFFIC, words)
         if self.missing is not None and (device / _DEVICE_TRAFFIC[0]).exists():
             self.missing, self._names, self._unit_bytes = None, _DEVICE_TRAFFIC, 1
-            self._traffic = Counters(device, _DEVICE_TRAFFIC, {})
+            self._traffic = CounterFolder(device, _DEVICE_TRAFFIC, {})
         on_device, on_port = (
-            Counters(device, _DEVICE_ERRORS, {}),
-            Counters(own, _PORT_ERRORS, _PORT_ERRORS),
+            CounterFolder(device, _DEVICE_ERRORS, {}),
+            CounterFolder(own, _PORT_ERRORS, _PORT_ERRORS),
         )
-        self._errors = Sparing((on_device, on_port), errors_s)
-        self._congestion = Counters(device, _CONGESTION, {})
+        self._errors = ThrottledCounters((on_device, on_port), errors_s)
+        self._congestion = CounterFolder(device, _CONGESTION, {})
 
     def traffic(self) -> tuple[float | Unknown, ...]:
-        """Give bytes per second sent and received, then packets per second."""
+        """Return bytes per second sent and received, then packets per second."""
         found = self._traffic.read()
         tx, rx, *packets = (self._of(found, name) for name in self._names)
         return (self._bytes(tx), self._bytes(rx), *packets)
 
     def congestion(self) -> tuple[float | Unknown, ...]:
-        """Give notifications sent and obeyed, and packets that were marked, per second."""
+        """Return notifications sent and obeyed, and marked packets, per second."""
         found = self._congestion.read()
         return tuple(self._of(found, name) for name in _CONGESTION)
 
     def errors(self) -> dict[str, float | Unknown]:
-        """Give the errors per second by their counters' names; those that there are."""
+        """Return the errors per second by the name of their counter."""
         return self._errors.read()
 
     def _of(self, found: dict[str, float | Unknown], name: str) -> float | Unknown:

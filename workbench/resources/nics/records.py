@@ -14,13 +14,13 @@ class Gid:
     Attributes
     ----------
     index
-        Its place in the table; what ``NCCL_IB_GID_INDEX`` counts.
+        Index in the table, as used by ``NCCL_IB_GID_INDEX``.
     gid
-        The 128-bit address in the notation of IPv6.
+        The 128-bit address in IPv6 notation.
     type
         ``"IB/RoCE v1"`` or ``"RoCE v2"``.
     interface
-        The network interface behind it (RoCE only).
+        The network interface (RoCE only).
     """
 
     index: int
@@ -36,29 +36,29 @@ class Nic:
     Attributes
     ----------
     name
-        The interface; for an RDMA port without one, the device.
+        Name of the interface; for an RDMA port without one, of the device.
     kind
         ``"rdma"``, ``"physical"`` (a plain device), or ``"virtual"`` (bridge, bond, veth).
     rdma_device, rdma_port
         Such as ``"mlx5_0"`` and 1.
     hca_type, firmware
-        Of the RDMA device: ``"MT4129"``, ``"28.41.1000"``.
+        Type and firmware of the RDMA device: ``"MT4129"``, ``"28.41.1000"``.
     driver
         The kernel's driver: ``"mlx5_core"``.
     link_layer
         ``"InfiniBand"`` or ``"Ethernet"``.
     rate_gbps
-        Gigabits per second that the link runs at now.
+        Current rate of the link in gigabits per second.
     state
         ``"active"``, ``"init"``, ``"armed"`` or ``"down"`` for RDMA; ``"up"`` or ``"down"``.
     mtu
-        Bytes, of the interface.
+        MTU of the interface in bytes.
     addresses
         IP addresses of the interface.
     gids
         The entries of the port's GID table that are set; empty for a plain NIC.
     numa_node, pci_address
-        Where it sits; see `PciDevice.address`.
+        Location of the device; see `PciDevice.address`.
     """
 
     name: str

@@ -1,12 +1,11 @@
-"""PCIe: the trees that GPUs and NICs hang in, how far they are apart, and what NCCL makes of it.
+"""PCIe trees of GPUs and NICs, the distances between them, and how NCCL uses them.
 
-There may be two trees: the one that the kernel shows, and the one of the topology
-file that NCCL is given instead. `records` holds both, `probe` fills it.
+There may be two trees: one from the kernel, and one from the topology file that NCCL
+reads instead. `probe` reads both, and `records` has the result.
 
 - `sysfs`: the kernel's tree; `config`: a device's configuration space
-- `nccl_topology`: reading topology files, with `nccl_devices`, which completes their
-  devices, and `nccl_parser`, which knows what NCCL's own parser stops at;
-  `nccl_topology_text`: writing them;
-  `topology_state`: how NCCL fares with its file
-- `distances`: NCCL's measure; `gpudirect`: its verdict on every GPU and NIC
+- `nccl_topology`: reading topology files; `nccl_devices`: completing their devices;
+  `nccl_parser`: what NCCL's own parser rejects; `nccl_topology_text`: writing topology
+  files; `topology_state`: whether NCCL can read its file
+- `distances`: distances by NCCL's rules; `gpudirect`: whether NCCL uses GPUDirect RDMA
 """

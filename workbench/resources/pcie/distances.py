@@ -1,8 +1,8 @@
-"""How far GPUs and NICs are apart in a PCIe tree, by NCCL's rules.
+"""Distances of GPUs and NICs in a PCIe tree, by NCCL's rules.
 
-The names and the rules are those of NCCL's ``src/graph`` (``topo``, ``paths`` and
-``xml``); NODE is ``nvidia-smi topo``'s. One rule is left out: NCCL takes some
-Broadcom switches of two levels for one, so that it says PIX where this says PXB.
+The names and rules are those of NCCL's ``src/graph`` (``topo``, ``paths`` and ``xml``);
+NODE is from ``nvidia-smi topo``. One rule is left out: NCCL treats some Broadcom switches
+with two levels as one switch, so NCCL's PIX is PXB here.
 """
 
 from __future__ import annotations
@@ -19,32 +19,32 @@ from workbench.resources.pcie.records import (
 )
 from workbench.resources.unknown import Unknown
 
-_MANY_NICS = 32  # above it the pairs of NICs would outgrow all the rest (SR-IOV on a host)
+_MANY_NICS = 32  # with more, most pairs would be pairs of NICs (SR-IOV on a host)
 
 
 def endpoints(tree: PciTree) -> tuple[list[PciDevice], list[PciDevice]]:
-    """Give a tree's GPUs and the NICs that matter to them: those with RDMA, if any has it."""
+    """Return a tree's GPUs, and its NICs with RDMA (all NICs if none has RDMA)."""
     gpus = [one for one in tree.devices if one.kind == "gpu"]
     nics = [one for one in tree.devices if one.kind == "nic"]
-    if tree.source == SYSFS:  # a topology file lists the NICs that matter, and not their RDMA
+    if tree.source == SYSFS:  # a topology file only lists relevant NICs
         nics = [one for one in nics if one.rdma_devices] or nics
     return gpus, nics
 
 
 def of_unknown_kind(devices: Iterable[PciDevice]) -> list[PciDevice]:
-    """Return the devices of which a topology file does not say what they are."""
+    """Return the devices whose kind is not in the topology file."""
     return [one for one in devices if isinstance(one.kind, Unknown)]
 
 
 def all_distances(tree: PciTree, nodes: int = 0) -> Iterator[PairDistance]:
-    """Measure a tree's GPUs and NICs, and what may be one, against each other.
+    """Yield the distances between GPUs, NICs and devices of unknown kind in a tree.
 
     Parameters
     ----------
     tree
         From sysfs or a topology file.
     nodes
-        NUMA nodes of the machine; 0 where that is not known.
+        Number of NUMA nodes of the machine; 0 if unknown.
     """
     gpus, nics = endpoints(tree)
     every = gpus + of_unknown_kind(tree.devices) + nics
@@ -55,11 +55,11 @@ def all_distances(tree: PciTree, nodes: int = 0) -> Iterator[PairDistance]:
 
 
 def measure(tree: PciTree, a: PciDevice, b: PciDevice, nodes: int = 0) -> Distance | Unknown:
-    """Give the distance of two devices of one tree (see `Distance`)."""
+    """Return the distance of two devices of one tree (see `Distance`)."""
     above_a, above_b = (switches_above(tree, one.address) for one in (a, b))
     shared = next((one for one in above_a if one in above_b), None)
     if shared is not None:
-        # The switch right above both is one; any further switch on the way makes it several.
+        # PIX only if the shared switch is the nearest switch of both devices.
         return Distance.PIX if shared == above_a[0] == above_b[0] else Distance.PXB
     same_root = tree.above(a.address)[-1] == tree.above(b.address)[-1]
     if tree.source == TOPOLOGY_FILE:
@@ -68,11 +68,10 @@ def measure(tree: PciTree, a: PciDevice, b: PciDevice, nodes: int = 0) -> Distan
 
 
 def switches_above(tree: PciTree, address: str) -> tuple[str, ...]:
-    """Give the PCIe switches above a device, the nearest first, each by one address.
+    """Return the PCIe switches above a device, the nearest first, with one address each.
 
-    In sysfs a switch is two bridges, its upstream port above its downstream
-    port, and the root port on top is part of the CPU; a topology file has one
-    element per switch.
+    In sysfs a switch is two bridges (its upstream port above its downstream port), and the
+    root port at the top belongs to the CPU. A topology file has one element per switch.
     """
     bridges = tree.above(address)[:-1]
     return bridges[1::2] if tree.source == SYSFS else bridges
@@ -90,6 +89,6 @@ def _over_the_cpus(
     if nodes == 1:
         return Distance.NODE
     return Unknown(
-        "NODE or SYS: they are under two host bridges, and the kernel was not given the "
+        "NODE or SYS: they are below different host bridges, and the kernel does not know the "
         "NUMA node of both"
     )

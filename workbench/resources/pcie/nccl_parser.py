@@ -1,8 +1,8 @@
-"""What NCCL's own XML parser stops at, though any other would take it.
+"""Find what NCCL's own XML parser rejects in otherwise valid XML.
 
-By `xmlGetNode` and `xmlGetToken` of NCCL's ``src/graph/xml``: between elements it knows
-blanks and line ends, within one blanks alone, and a name that begins with ``?`` is no
-element. NCCL then fails to start (``ncclInternalError``).
+In `xmlGetNode` and `xmlGetToken` of NCCL's ``src/graph/xml``, only blanks and line ends
+may be between elements, only blanks within an element, and a name that begins with ``?``
+is not an element. With such a file NCCL fails to start (``ncclInternalError``).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _BROKEN_TAG = re.compile(r"<[^>]*[\r\n]")
 
 
 def objection(data: bytes) -> str:
-    """Say why NCCL stops at a file that is otherwise well; empty where it does not."""
+    """Return why NCCL rejects a file; empty if it does not."""
     if data.startswith((b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")):
         return "it begins with a byte order mark"
     text = data.decode("latin-1")
@@ -23,7 +23,7 @@ def objection(data: bytes) -> str:
     if "<?" in bare:
         return f"line {_line(bare, '<?')} has an XML declaration (<?xml ...?>)"
     if "\t" in bare:
-        return f"line {_line(bare, chr(9))} has a tab, where NCCL knows blanks only"
+        return f"line {_line(bare, chr(9))} has a tab, where NCCL only accepts blanks"
     broken = _BROKEN_TAG.search(bare)
     if broken:
         return f"line {_line(bare, broken[0])} begins an element that ends on another line"

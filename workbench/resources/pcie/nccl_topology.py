@@ -1,22 +1,21 @@
-"""Reading NCCL's topology files, such as cloud vendors ship for their VMs.
+"""Read NCCL's topology files, such as those that cloud vendors provide for their VMs.
 
-The format is that of NCCL's ``src/graph/xml``: ``system``, ``cpu``, nested ``pci``,
-and in them ``gpu`` (with ``nvlink`` and ``c2c``) and ``nic`` (with ``net``), which may
-also lie in the ``cpu`` itself. What NCCL passes over is passed over here. Of a ``pci`` only
-``busid`` is needed: NCCL completes the rest from sysfs, as is done here on the machine
-that the file is for.
+The format is that of NCCL's ``src/graph/xml``: ``system``, ``cpu`` and nested ``pci``,
+which contain ``gpu`` (with ``nvlink`` and ``c2c``) and ``nic`` (with ``net``); a ``cpu`` may
+also contain a ``nic``. Elements that NCCL ignores are ignored here. A ``pci`` only needs a
+``busid``: NCCL completes it from sysfs, as is done here if the machine is available.
 """
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
-from xml.parsers import expat  # document types are refused, so are entities
+from xml.parsers import expat  # document types, and with them entities, are rejected
 
 from workbench.errors import SnapshotError, printable
 from workbench.resources.pcie.nccl_devices import (
+    DeviceReader,
     Element,
-    Machine,
     complete,
     int_or,
     lacking_class,
@@ -32,74 +31,74 @@ from workbench.resources.unknown import Unknown
 from workbench.safefiles import read_file
 
 MOST_BYTES = 1 << 20
-"""The vendors' largest files are some tens of kB."""
+"""The vendors' largest files have some tens of kB."""
 _MOST_ELEMENTS = 16384
-_MOST_ENDPOINTS = 256  # their pairs are measured; a rack of 72 GPUs has some 150
+_MOST_ENDPOINTS = 256  # all pairs are measured; a rack of 72 GPUs has about 150
 _MOST_DEPTH = 64
-_MOST_CHARACTERS = 1024  # the CPUs of a node as a mask: 4 a character
+_MOST_CHARACTERS = 1024  # the CPU mask of a node: 4 CPUs per character
 _MOST_LINKS = 64
-"""Between a GPU and one peer; a B200 has 18 links in all."""
+"""Most links between a GPU and one peer; a B200 has 18 links in total."""
 _VERSION = "1"  # NCCL_TOPO_XML_VERSION
 _BUSID = re.compile(r"([0-9a-f]{4,8}):([0-9a-f]{2}):([0-9a-f]{2})\.([0-7])")
 _CPU_ATTRIBUTES = ("host_hash", "affinity", "arch", "vendor", "familyid", "modelid")
-# What may lie in what; all else is passed over, as by NCCL.
+# Possible parents of each element; all else is ignored, as by NCCL.
 _PLACES = {"cpu": "system", "pci": "cpu pci", "gpu": "pci", "nvlink": "gpu", "c2c": "gpu",
            "nic": "cpu pci", "net": "nic"}  # fmt: skip
-_TOLD = ("name", "sm", "gdr", "speed")
+_DEVICE_ATTRIBUTES = ("name", "sm", "gdr", "speed")
 _HIDDEN = "fffffff:ffff:ff"  # NCCL's target for a switch that the VM does not show
 _SWITCH = "0x068000"
 
 
-def read_topology(path: str | Path, machine: Machine | None = None) -> PciTree:
+def read_topology(path: str | Path, machine: DeviceReader | None = None) -> PciTree:
     """Read one topology file.
 
     Parameters
     ----------
     path
-        The file.
+        Path of the file.
     machine
-        Reads a device of the machine that NCCL will read the file on; None where the
-        file is all there is.
+        Reads devices of the machine on which NCCL reads the file; None if only the file is
+        available.
 
     Raises
     ------
     SnapshotError
-        The file cannot be read, or is no topology file.
+        If the file cannot be read, or is not a topology file.
     """
     try:
         data = read_file(path, MOST_BYTES)
     except OSError as error:
         raise SnapshotError(
-            f"cannot read the topology file {path}: {error.strerror}. Name the file that "
-            "NCCL_TOPO_FILE names (XML)"
+            f"cannot read the topology file {path}: {error.strerror}. Use the XML file "
+            "in NCCL_TOPO_FILE."
         ) from error
     return parse_topology(data, str(path), machine)
 
 
-def parse_topology(data: bytes, origin: str, machine: Machine | None = None) -> PciTree:
+def parse_topology(data: bytes, origin: str, machine: DeviceReader | None = None) -> PciTree:
     """Read the content of a topology file.
 
     Parameters
     ----------
     data
-        XML, in an encoding that it names itself, or UTF-8.
+        XML, in the encoding that it declares, or UTF-8.
     origin
-        Where it is from, for messages.
+        Name of the source, for messages.
     machine
-        As `read_topology` has it.
+        As in `read_topology`.
 
     Raises
     ------
     SnapshotError
-        It is no topology file.
+        If it is not a topology file.
     """
     return _Reader(origin, machine).read(data)
 
 
 class _Reader:
-    """One pass over one file; what is found piles up in the attributes."""
+    """Reads one file in one pass, and collects its content in attributes."""
 
-    def __init__(self, origin: str, machine: Machine | None) -> None:
+    def __init__(self, origin: str, machine: DeviceReader | None) -> None:
         self._origin = printable(origin)
         self._machine = machine
         self._refused = ""
@@ -107,7 +106,7 @@ class _Reader:
         self._parser.StartElementHandler = self._start
         self._parser.EndElementHandler = self._end
         self._parser.StartDoctypeDeclHandler = self._doctype
-        # Open elements: the name, and the key of the CPU or PCI device; no name if passed over.
+        # Open elements: the name (empty if ignored), and the key of the CPU or PCI device.
         self._open: list[tuple[str, str]] = []
         self._elements = 0
         self._roots: dict[str, PciRoot] = {}
@@ -115,38 +114,44 @@ class _Reader:
         self._holds: dict[str, set[str]] = {}
         self._nets: dict[str, tuple[str, ...]] = {}
         self._nvlinks: list[TopologyNvlink] = []
-        self._told: dict[str, dict[str, str]] = {}
+        self._attributes: dict[str, dict[str, str]] = {}
 
     def read(self, data: bytes) -> PciTree:
         try:
             self._parser.Parse(data, True)
-        except (expat.ExpatError, LookupError, ValueError) as error:  # also of its encoding
+        except (
+            expat.ExpatError,
+            LookupError,
+            ValueError,
+        ) as error:  # LookupError and ValueError: its encoding
             raise SnapshotError(
-                f"{self._origin} is no complete XML ({error}): it was cut short or is another "
-                "kind of file; get it again from where it came"
+                f"{self._origin} is not complete XML ({error}): it was truncated or is another "
+                "kind of file. Get it again from its source."
             ) from error
         elements = [self._element(address) for address in self._pci]
         devices = tuple(complete(one, self._machine) for one in elements)
         endpoints = sum(one.kind not in ("bridge", "other") for one in devices)
         if endpoints > _MOST_ENDPOINTS:
             raise self._bad(f"{endpoints} GPUs and NICs, more than {_MOST_ENDPOINTS}",
-                            "name the topology file of one VM")  # fmt: skip
+                            "Use the topology file of one VM.")  # fmt: skip
         if not endpoints:
-            raise self._bad("no pci element that is a GPU or a NIC (class 0x03 or 0x02)", "name a "
-                            "topology file that describes a VM with GPUs")  # fmt: skip
+            raise self._bad("no pci element that is a GPU or a NIC (class 0x03 or 0x02)", "Use a "
+                            "topology file of a VM with GPUs.")  # fmt: skip
         roots = tuple(self._roots.values())
         nvlinks, refused = tuple(self._nvlinks), objection(data) or self._refused
         if self._machine is not None and not refused:
             refused = lacking_class(elements, self._machine)
-        return PciTree(TOPOLOGY_FILE, self._origin, roots, devices, nvlinks, self._told, refused)
+        return PciTree(
+            TOPOLOGY_FILE, self._origin, roots, devices, nvlinks, self._attributes, refused
+        )
 
     def _start(self, name: str, attributes: dict[str, str]) -> None:
         self._elements += 1
         attributes = {key: self._text(value) for key, value in attributes.items()}
         if self._elements > _MOST_ELEMENTS or len(self._open) >= _MOST_DEPTH:
             raise self._bad(
-                f"more than {_MOST_ELEMENTS} elements, or {_MOST_DEPTH} in one another",
-                "NCCL takes no such file; get it again from where it came",
+                f"more than {_MOST_ELEMENTS} elements, or {_MOST_DEPTH} nested elements",
+                "NCCL does not accept such a file. Get it again from its source.",
             )
         if not self._open:
             self._check_system(name, attributes)
@@ -163,12 +168,12 @@ class _Reader:
         if len(value) > _MOST_CHARACTERS:
             raise self._bad(
                 f"an attribute of {len(value):,} characters, more than {_MOST_CHARACTERS:,}",
-                "get the file again from where it came",
+                "Get the file again from its source.",
             )
         return printable(value)
 
     def _add(self, name: str, above: str, key: str, attributes: dict[str, str]) -> str:
-        """Take an element in, and give the key of the CPU or PCI device that it belongs to."""
+        """Store an element, and return the key of the CPU or PCI device that it belongs to."""
         if name == "cpu":
             return self._add_cpu(attributes)
         if name == "pci":
@@ -178,9 +183,9 @@ class _Reader:
         if name == "nvlink":
             self._add_nvlink(key, attributes)
         elif name == "c2c":
-            self._told.setdefault(key, {})["c2c"] = attributes.get("count") or "1"
+            self._attributes.setdefault(key, {})["c2c"] = attributes.get("count") or "1"
         elif name in {"gpu", "net"}:
-            self._tell(name, key, attributes)
+            self._add_attributes(name, key, attributes)
         return key
 
     def _end(self, _name: str) -> None:
@@ -189,33 +194,33 @@ class _Reader:
     def _doctype(self, name: str, *_rest: object) -> None:
         raise self._bad(
             f"a document type ({name}), which no topology file has (`nvidia-smi -q -x` writes one)",
-            "name the file that NCCL_TOPO_FILE names, or write one with NCCL_TOPO_DUMP_FILE",
+            "Use the file in NCCL_TOPO_FILE, or write one with NCCL_TOPO_DUMP_FILE.",
         )
 
     def _check_system(self, name: str, attributes: dict[str, str]) -> None:
         if name != "system":
             raise self._bad(
                 f"<{name}> where a topology file has <system>",
-                "name the file that NCCL_TOPO_FILE names, or write one with NCCL_TOPO_DUMP_FILE",
+                "Use the file in NCCL_TOPO_FILE, or write one with NCCL_TOPO_DUMP_FILE.",
             )
         version = attributes.get("version")
         if version != _VERSION:
             raise self._bad(
-                f"version {version!r} where NCCL reads {_VERSION!r}", "write version=\"1\" "
-                "if the rest is as NCCL has it, or get the file again",
+                f"version {version!r} where NCCL reads {_VERSION!r}", "Write version=\"1\" "
+                "if the rest is in NCCL's format, or get the file again.",
             )  # fmt: skip
 
     def _add_cpu(self, attributes: dict[str, str]) -> str:
         text = attributes.get("numaid", "")
         if "numaid" not in attributes:
-            self._refused = "a cpu element has no numaid, which NCCL does not look up"
+            self._refused = "a cpu element has no numaid, which NCCL does not read from sysfs"
         node = int_or(text, "the topology file gives the CPU no numaid")
         name = f"cpu{text or '?'}"
-        if attributes.get("host_hash"):  # a dump of NVLinks across VMs holds the CPUs of each
+        if attributes.get("host_hash"):  # a dump with NVLinks across VMs has the CPUs of each VM
             name += f"@{attributes['host_hash']}"
         if isinstance(node, int) and node < 0:
-            node = Unknown(f"the topology file says {node}: the guest was given no NUMA node")
-        # NCCL knows CPUs by their node: a second one with the same is the same.
+            node = Unknown(f"the topology file gives node {node}: the guest knows no NUMA node")
+        # NCCL identifies a CPU by its node: two elements with one node are the same CPU.
         cpu = {key: attributes[key] for key in _CPU_ATTRIBUTES if key in attributes}
         self._roots.setdefault(name, PciRoot(name, node, cpu))
         return name
@@ -224,38 +229,38 @@ class _Reader:
         text = attributes.get("busid", "")
         match = _BUSID.fullmatch(text.lower())
         if match is None:
-            raise self._bad(f"a pci element with busid {text!r}", 'write it as "0000:53:00.0"')
+            raise self._bad(f"a pci element with busid {text!r}", 'Write it as "0000:53:00.0".')
         address = f"{int(match[1], 16):04x}:{match[2]}:{match[3]}.{match[4]}"
         if address in self._pci:
-            raise self._bad(f"busid {address} a second time", "give every device its own")
+            raise self._bad(f"busid {address} a second time", "Give every device its own.")
         self._pci[address] = (parent, attributes)
         return address
 
     def _add_nic_of_cpu(self, cpu: str) -> str:
-        """Give the one device that NCCL makes of all NICs at a CPU itself: they have no PCI."""
+        """Return the key of the one device for all NICs of a CPU, which have no PCI address."""
         address = f"{cpu}/nic"
         self._pci.setdefault(address, (cpu, {}))
         self._holds.setdefault(address, set()).add("nic")
         self._nets[address] = ()
         return address
 
-    def _tell(self, element: str, address: str, attributes: dict[str, str]) -> None:
-        """Keep what is said of a device; of several ports the first says it."""
+    def _add_attributes(self, element: str, address: str, attributes: dict[str, str]) -> None:
+        """Store attributes of a device; the first of several ports takes precedence."""
         if element == "net" and attributes.get("name") and "/" not in address:
             self._nets[address] = (*self._nets.get(address, ()), attributes["name"])
-        told = self._told.setdefault(address, {})
-        for name in _TOLD:
+        stored = self._attributes.setdefault(address, {})
+        for name in _DEVICE_ATTRIBUTES:
             if attributes.get(name):
-                told.setdefault(name, attributes[name])
+                stored.setdefault(name, attributes[name])
 
     def _add_nvlink(self, gpu: str, attributes: dict[str, str]) -> None:
         target = attributes.get("target", "").lower()
         match = _BUSID.fullmatch(target)
         if match is None and target != _HIDDEN:
-            raise self._bad(f"an nvlink with target {target!r}", 'write it as "0000:53:00.0"')
+            raise self._bad(f"an nvlink with target {target!r}", 'Write it as "0000:53:00.0".')
         count = int_or(attributes.get("count", ""), "the topology file gives no count")
         if isinstance(count, int) and not 0 <= count <= _MOST_LINKS:
-            raise self._bad(f"{count} NVLinks to one peer", f"write from 0 to {_MOST_LINKS}")
+            raise self._bad(f"{count} NVLinks to one peer", f"Write 0 to {_MOST_LINKS}.")
         no_class = Unknown("the topology file gives no tclass") if match else _SWITCH
         peer_class = attributes.get("tclass") or no_class
         peer = f"{int(match[1], 16):04x}:{match[2]}:{match[3]}.{match[4]}" if match else target
@@ -269,7 +274,7 @@ class _Reader:
             attributes=self._pci[address][1],
             holds=frozenset(self._holds.get(address, set())),
             numa_node=self._roots[above[-1]].numa_node,
-            nets=self._nets.get(address, Unknown("a topology file does not tell")),
+            nets=self._nets.get(address, Unknown("not in a topology file")),
         )
 
     def _above(self, address: str) -> tuple[str, ...]:
@@ -279,6 +284,6 @@ class _Reader:
             found.append(address)
         return tuple(found)
 
-    def _bad(self, found: str, cure: str) -> SnapshotError:
+    def _bad(self, found: str, what_to_do: str) -> SnapshotError:
         line = self._parser.CurrentLineNumber
-        return SnapshotError(f"{self._origin}, line {line}: found {found}; {cure}")
+        return SnapshotError(f"{self._origin}, line {line}: found {found}. {what_to_do}")

@@ -1,43 +1,43 @@
-"""Writing a PCIe tree as a topology file that NCCL reads."""
+"""Write a PCIe tree as a topology file that NCCL reads."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from html import escape
+from collections.abc import Mapping
+from xml.etree import ElementTree as ET
 
 from workbench.resources.pcie.distances import switches_above
 from workbench.resources.pcie.records import SYSFS, PciDevice, PciTree
 from workbench.resources.unknown import Unknown
 
-# NCCL must know what a device is; the rest it looks up itself where it is left out.
+# NCCL must know what a device is. It reads the other attributes from sysfs if they are missing.
 _CLASSES = {"gpu": "0x030200", "nic": "0x020000", "bridge": "0x060400"}
 
 
 def topology_text(tree: PciTree) -> str:
-    """Write a tree the way NCCL's parser takes it.
+    """Return a tree as XML in the form that NCCL's parser accepts.
 
-    That parser takes no XML declaration and no tabs. Switches stand as one
-    element each, as NCCL itself makes of sysfs; a host bridge of sysfs becomes
-    the CPU of its NUMA node. NVLinks are written. Network devices are not, NCCL
-    finds its own; but for those that a file rules out of GPUDirect (``gdr="0"``).
+    That parser accepts no XML declaration and no tabs, and takes a blank before ``/>`` for
+    an attribute. A switch is one element, as in NCCL's own dumps; a host bridge of sysfs
+    becomes the CPU of its NUMA node. NVLinks are written. Network devices are not, since
+    NCCL finds them itself, except those that a file excludes from GPUDirect (``gdr="0"``).
     """
-    cpus: dict[str, dict[str, str]] = {}
-    below: dict[str, list[PciDevice]] = {}
-    for device in _standing(tree):
+    system = ET.Element("system", version="1")
+    shown = _shown_devices(tree)
+    elements = {device.address: _device_element(tree, device) for device in shown}
+    for device in shown:
         parent = next(iter(switches_above(tree, device.address)), None)
         if parent is None:
             parent, attributes = _cpu(tree, device)
-            cpus.setdefault(parent, attributes)
-        below.setdefault(parent, []).append(device)
-    lines = ['<system version="1">']
-    for name, attributes in cpus.items():
-        inside = [line for one in below[name] for line in _pci(tree, one, below, 4)]
-        lines += [f"  <cpu{_attributes(attributes)}>", *inside, "  </cpu>"]
-    return "\n".join([*lines, "</system>", ""])
+            if parent not in elements:
+                elements[parent] = _add(system, "cpu", attributes)
+        if parent in elements:  # an edited snapshot may lack a bridge
+            elements[parent].append(elements[device.address])
+    ET.indent(system)
+    return ET.tostring(system, encoding="unicode").replace(" />", "/>") + "\n"
 
 
-def _standing(tree: PciTree) -> list[PciDevice]:
-    """Give the devices that get an element: all but the ports that NCCL folds away."""
+def _shown_devices(tree: PciTree) -> list[PciDevice]:
+    """Return the devices that get an element: not the ports that are part of a switch."""
     if tree.source != SYSFS:
         return [one for one in tree.devices if "/" not in one.address]
     ends = [one for one in tree.devices if one.kind in ("gpu", "nic")]
@@ -46,6 +46,7 @@ def _standing(tree: PciTree) -> list[PciDevice]:
 
 
 def _cpu(tree: PciTree, device: PciDevice) -> tuple[str, dict[str, str]]:
+    """Return the name and the attributes of the CPU that a device is attached to."""
     node = "-1" if isinstance(device.numa_node, Unknown) else str(device.numa_node)
     if tree.source == SYSFS:
         return f"cpu{node}", {"numaid": node}
@@ -54,56 +55,48 @@ def _cpu(tree: PciTree, device: PciDevice) -> tuple[str, dict[str, str]]:
     return name, {"numaid": node, **(root.cpu if root else {})}
 
 
-def _pci(
-    tree: PciTree, device: PciDevice, below: dict[str, list[PciDevice]], indent: int
-) -> Iterator[str]:
-    attributes: dict[str, object] = {
+def _device_element(tree: PciTree, device: PciDevice) -> ET.Element:
+    gtps, pci_class = device.link_gtps, device.pci_class
+    known_class = not isinstance(pci_class, Unknown)
+    attributes = {
         "busid": device.address,
-        "class": _known(device.pci_class) or _CLASSES.get(str(device.kind)),
+        "class": pci_class if known_class else _CLASSES.get(str(device.kind)),
         "vendor": device.vendor,
         "device": device.device,
         "subsystem_vendor": device.subsystem_vendor,
         "subsystem_device": device.subsystem_device,
-        "link_speed": None
-        if isinstance(device.link_gtps, Unknown)
-        else f"{device.link_gtps:g} GT/s",
+        "link_speed": None if isinstance(gtps, Unknown) else f"{gtps:g} GT/s",
         "link_width": device.link_width,
     }
-    start = " " * indent + f"<pci{_attributes(attributes)}"
-    inside = [*_gpu(tree, device, indent + 2), *_net(tree, device, indent + 2)]
-    for one in below.get(device.address, []):
-        inside += _pci(tree, one, below, indent + 2)
-    yield from [f"{start}>", *inside, " " * indent + "</pci>"] if inside else [f"{start}/>"]
+    element = ET.Element("pci", _known(attributes))
+    in_file = tree.file_attributes(device.address)
+    if device.kind == "gpu":
+        _add_gpu(element, tree, device)
+    elif device.kind == "nic" and in_file.get("gdr") == "0" and "name" in in_file:
+        nic = _add(element, "nic", {})  # NCCL finds a network device by its name
+        _add(nic, "net", {"name": in_file["name"], "gdr": "0"})
+    return element
 
 
-def _gpu(tree: PciTree, device: PciDevice, indent: int) -> Iterator[str]:
+def _add_gpu(parent: ET.Element, tree: PciTree, device: PciDevice) -> None:
     links = [one for one in tree.nvlinks if one.gpu == device.address]
-    told = tree.told.get(device.address, {})
-    if device.kind != "gpu" or not (links or told):
+    attributes = tree.file_attributes(device.address)
+    if not (links or attributes):
         return
-    attributes = {name: told.get(name) for name in ("sm", "gdr")}
-    yield " " * indent + f"<gpu{_attributes(attributes)}>"
+    gpu = _add(parent, "gpu", {name: attributes.get(name) for name in ("sm", "gdr")})
     for one in links:
-        shown = {"target": one.peer, "count": one.count, "tclass": one.peer_class}
-        yield " " * (indent + 2) + f"<nvlink{_attributes(shown)}/>"
-    if "c2c" in told:
-        yield " " * (indent + 2) + f"<c2c{_attributes({'count': told['c2c']})}/>"
-    yield " " * indent + "</gpu>"
+        _add(gpu, "nvlink", {"target": one.peer, "count": one.count, "tclass": one.peer_class})
+    if "c2c" in attributes:
+        _add(gpu, "c2c", {"count": attributes["c2c"]})
 
 
-def _net(tree: PciTree, device: PciDevice, indent: int) -> Iterator[str]:
-    told = tree.told.get(device.address, {})
-    if device.kind == "nic" and told.get("gdr") == "0" and "name" in told:
-        attributes = {"name": told["name"], "gdr": "0"}  # NCCL finds a device by its name
-        yield " " * indent + "<nic>"
-        yield " " * (indent + 2) + f"<net{_attributes(attributes)}/>"
-        yield " " * indent + "</nic>"
+def _add(parent: ET.Element, name: str, attributes: Mapping[str, object]) -> ET.Element:
+    return ET.SubElement(parent, name, _known(attributes))
 
 
-def _attributes(values: Mapping[str, object]) -> str:
-    known = ((name, _known(value)) for name, value in values.items())
-    return "".join(f' {name}="{escape(text)}"' for name, text in known if text is not None)
-
-
-def _known(value: object) -> str | None:
-    return None if value is None or isinstance(value, Unknown) else str(value)
+def _known(attributes: Mapping[str, object]) -> dict[str, str]:
+    return {
+        name: str(value)
+        for name, value in attributes.items()
+        if value is not None and not isinstance(value, Unknown)
+    }

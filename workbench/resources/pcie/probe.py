@@ -1,4 +1,4 @@
-"""Probe of PCIe: the trees, the distances, and what NCCL makes of them."""
+"""Probe PCIe: the trees, the distances, and whether NCCL uses GPUDirect RDMA."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from workbench.resources.unknown import Unknown
 
 
 def probe_pcie(sysfs: Path, settings: NcclSettings) -> Pcie:
-    """Read the trees that this VM has: its topology file's, and sysfs's."""
-    (told, state), seen = _told(settings, sysfs), read_tree(sysfs)
-    trees = [tree for tree in (told, seen) if isinstance(tree, PciTree)]
+    """Read the PCIe trees of this VM: from its topology file, and from sysfs."""
+    (from_file, state), from_sysfs = _read_file(settings, sysfs), read_tree(sysfs)
+    trees = [tree for tree in (from_file, from_sysfs) if isinstance(tree, PciTree)]
     nodes = numa_nodes(sysfs)
     return Pcie(
         trees=tuple(trees),
         distances=tuple(one for tree in trees for one in all_distances(tree, nodes)),
         gpudirect=tuple(judge(trees, settings, nodes)),
-        topology_file=told.origin if isinstance(told, PciTree) else told,
+        topology_file=from_file.origin if isinstance(from_file, PciTree) else from_file,
         peer_memory=peer_memory(sysfs),
         topology_file_state=state,
     )
 
 
 def by_nvml(gpus: Iterable[Gpu], pairs: Iterable[GpuPair]) -> Iterator[PairDistance]:
-    """Give the distances of GPUs that the driver tells."""
+    """Yield the distances of GPUs that the driver reports."""
     addresses = {gpu.index: gpu.pci_address for gpu in gpus}
     for pair in pairs:
         a, b = (addresses.get(index) for index in (pair.first, pair.second))
@@ -41,30 +41,30 @@ def by_nvml(gpus: Iterable[Gpu], pairs: Iterable[GpuPair]) -> Iterator[PairDista
             yield PairDistance(a, b, pair.topology, NVML)
 
 
-def state_of(told: PciTree) -> TopologyFileState:
-    """Say how NCCL fares with a topology file that could be read here."""
-    return TopologyFileState("refused" if told.refused else "read", told.refused)
+def state_of(tree: PciTree) -> TopologyFileState:
+    """Return whether NCCL reads a topology file that could be read here."""
+    return TopologyFileState("refused" if tree.refused else "read", tree.refused)
 
 
-def _told(settings: NcclSettings, sysfs: Path) -> tuple[PciTree | Unknown, TopologyFileState]:
+def _read_file(settings: NcclSettings, sysfs: Path) -> tuple[PciTree | Unknown, TopologyFileState]:
     path, setting = settings.topology_file()
     if not _exists(path):
         if setting is None:
             status, why = "none", f"NCCL_TOPO_FILE is not set, and {path} does not exist"
         else:
             status = "missing"
-            why = f"{setting} names {path}, which does not exist: NCCL goes by sysfs"
+            why = f"{setting} names {path}, which does not exist: NCCL uses sysfs"
         return Unknown(why), TopologyFileState(status, why)
     try:
-        told = read_topology(path, device_reader(sysfs))
+        tree = read_topology(path, device_reader(sysfs))
     except SnapshotError as error:
-        why = f"{error}. NCCL reads this file when it starts"
+        why = f"{error} NCCL reads this file when it starts."
         return Unknown(why), TopologyFileState("broken", why)
-    return told, state_of(told)
+    return tree, state_of(tree)
 
 
 def _exists(path: Path) -> bool:
     try:
         return path.exists()
-    except OSError:  # a folder above it is closed to us: reading it says so
+    except OSError:  # no access to a parent folder: reading the file reports it
         return True

@@ -1,7 +1,7 @@
-"""How GPUs and NICs are joined over PCIe: frozen records.
+"""Records of PCIe: devices, trees, distances and GPUDirect RDMA.
 
-`sysfs` and `nccl_topology` read the trees, `distances` measures them,
-`gpudirect` judges them, `probe` puts them together.
+`sysfs` and `nccl_topology` read the trees, `distances` computes distances, `gpudirect`
+determines GPUDirect RDMA, and `probe` combines them.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from workbench.resources.pcie.topology_state import TopologyFileState
 from workbench.resources.unknown import EARLIER, Unknown
 
 SYSFS = "sysfs"
-"""Source: what the guest's kernel sees."""
+"""Source: the guest's kernel."""
 TOPOLOGY_FILE = "nccl topology file"
-"""Source: what NCCL is told about a VM, and believes over sysfs."""
+"""Source: the topology file of a VM, which NCCL prefers to sysfs."""
 NVML = "nvml"
-"""Source: what the NVIDIA driver says; distances only, there is no tree."""
+"""Source: the NVIDIA driver; it has distances only, no tree."""
 SOURCES = (TOPOLOGY_FILE, SYSFS, NVML)
-"""The sources of a distance, the one that NCCL goes by first."""
+"""The sources of a distance, in the order in which NCCL prefers them."""
 
 
 @dataclass(frozen=True)
@@ -31,24 +31,24 @@ class PciDevice:
     Attributes
     ----------
     address
-        As sysfs writes it: ``"0000:53:00.0"``; ``"cpu0/nic"`` for NICs that a topology
-        file puts at the CPU itself.
+        In the form of sysfs: ``"0000:53:00.0"``; ``"cpu0/nic"`` for NICs that a topology file
+        attaches directly to the CPU.
     parent
         Address of the bridge above, or the name of a `PciRoot`.
     kind
         ``"gpu"``, ``"nic"``, ``"bridge"`` or ``"other"``; unknown where a topology file gives
         no class for it.
     pci_class, vendor, device, subsystem_vendor, subsystem_device
-        Numbers as sysfs writes them: ``"0x030200"``, ``"0x10de"``.
+        Numbers in the form of sysfs: ``"0x030200"``, ``"0x10de"``.
     link_gtps
-        Gigatransfers per second per lane that the device and the port above
-        can both do.
+        Highest rate that the device and the port above support, in gigatransfers per second
+        per lane.
     link_width
-        Lanes that both can do.
+        Highest number of lanes that both support.
     numa_node
-        As the kernel was told; in a topology file its CPU's.
+        NUMA node in the kernel; in a topology file that of its CPU.
     rdma_devices
-        Names of the RDMA devices that this function makes: ``("mlx5_0",)``.
+        Names of the RDMA devices of this PCI function: ``("mlx5_0",)``.
     acs
         Access Control Services: ``"redirect"`` (peer-to-peer traffic is sent up to
         the root complex), ``"off"`` (it is not), ``"none"`` (no such capability).
@@ -74,16 +74,16 @@ class PciDevice:
 
 @dataclass(frozen=True)
 class PciRoot:
-    """Where a tree is joined to the CPUs.
+    """Root of a tree: a host bridge or CPU.
 
     Attributes
     ----------
     name
         ``"pci0000:00"`` for a host bridge of sysfs; ``"cpu0"`` in a topology file.
     numa_node
-        Of a topology file's CPU; a host bridge has none of its own in sysfs.
+        NUMA node of a topology file's CPU; a host bridge has none in sysfs.
     cpu
-        What a topology file says of the CPU: ``affinity``, ``arch``, ``vendor``,
+        Attributes of the CPU in a topology file: ``affinity``, ``arch``, ``vendor``,
         ``familyid``, ``modelid``, ``host_hash``.
     """
 
@@ -94,14 +94,14 @@ class PciRoot:
 
 @dataclass(frozen=True)
 class TopologyNvlink:
-    """NVLinks of one GPU to one peer, as a topology file tells of them.
+    """NVLinks of one GPU to one peer, from a topology file.
 
     Attributes
     ----------
     gpu, peer
-        PCI addresses; the peer's may be an NVSwitch's.
+        PCI addresses; the peer may be an NVSwitch.
     count
-        Links that go there.
+        Number of links.
     peer_class
         PCI class of the peer: ``"0x068000"`` is an NVSwitch.
     """
@@ -114,7 +114,7 @@ class TopologyNvlink:
 
 @dataclass(frozen=True)
 class PciTree:
-    """The PCIe tree as one source describes it, down to GPUs and NICs.
+    """The PCIe tree of one source, down to GPUs and NICs.
 
     Attributes
     ----------
@@ -123,15 +123,15 @@ class PciTree:
     origin
         The folder or file.
     roots, devices
-        Every device comes after the bridges above it.
+        Roots and devices; each device comes after the bridges above it.
     nvlinks
-        Of a topology file; empty where it has none, and for sysfs.
+        NVLinks in a topology file; empty for sysfs.
     told
-        What a topology file says of the GPU or network device at an address, as
-        it stands there: ``name``, ``sm``, ``gdr``, ``speed`` (Mbit/s), and ``c2c`` (the links
-        to the CPU of a GPU that is joined to it by C2C).
+        Attributes of GPUs and network devices in a topology file, by PCI address: ``name``,
+        ``sm``, ``gdr``, ``speed`` (Mbit/s), and ``c2c`` (number of a GPU's C2C links to the
+        CPU).
     refused
-        Of a topology file: why NCCL stops at it; empty where it does not.
+        Why NCCL rejects the topology file; empty if it does not.
     """
 
     source: str
@@ -143,15 +143,19 @@ class PciTree:
     refused: str = ""
 
     def find(self, address: str) -> PciDevice | None:
-        """Give the device at an address, or None."""
+        """Return the device at an address, or None."""
         return self._devices.get(address)
 
+    def file_attributes(self, address: str) -> Mapping[str, str]:
+        """Return the attributes of a device in the topology file (see `told`)."""
+        return self.told.get(address, {})
+
     def above(self, address: str) -> tuple[str, ...]:
-        """Give what lies above a device: bridges from the nearest up, then the root."""
+        """Return the parents of a device: the nearest bridge first, the root last."""
         found: list[str] = []
         while address in self._parents:
             address = self._parents[address]
-            if address in found:  # an edited file may hold a ring
+            if address in found:  # an edited file may contain a cycle
                 break
             found.append(address)
         return tuple(found)
@@ -165,20 +169,20 @@ class PciTree:
 
     @cached_property
     def _parents(self) -> dict[str, str]:
-        # every pair of devices is measured by it
+        # cached, as it is used for every pair of devices
         return {device.address: device.parent for device in self.devices}
 
 
 @dataclass(frozen=True)
 class PairDistance:
-    """How far two devices are apart over PCIe, by one source.
+    """Distance of two devices over PCIe, from one source.
 
     Attributes
     ----------
     a, b
         PCI addresses.
     distance
-        From PIX to SYS, or INTERNAL by NVML.
+        From PIX to SYS; NVML may also report INTERNAL.
     source
         One of `SOURCES`.
     """
@@ -191,18 +195,18 @@ class PairDistance:
 
 @dataclass(frozen=True)
 class GpuDirect:
-    """Whether NCCL lets a NIC read and write a GPU's memory without the host.
+    """Whether NCCL uses GPUDirect RDMA: a NIC accesses a GPU's memory directly.
 
     Attributes
     ----------
     gpu, nic
         PCI addresses.
     possible
-        By NCCL's rule for distance, as far as the guest shows.
+        Result of NCCL's rule, as far as the guest can see the hardware.
     why
-        In plain words, whatever the answer.
+        The reason for the result.
     source
-        Where the distance that NCCL goes by comes from.
+        Source of the distance that NCCL uses.
     """
 
     gpu: str
@@ -214,7 +218,7 @@ class GpuDirect:
 
 @dataclass(frozen=True)
 class Difference:
-    """Two sources that do not agree on a distance."""
+    """A pair of devices for which two sources report different distances."""
 
     a: str
     b: str
@@ -228,18 +232,18 @@ class Pcie:
     Attributes
     ----------
     trees
-        One per source that describes one.
+        One tree per source.
     distances
-        Between GPUs and NICs, one per pair and source. Where there are RDMA
-        devices, NICs without RDMA are left out.
+        Between GPUs and NICs, one per pair and source. If there are RDMA devices, NICs
+        without RDMA are left out.
     gpudirect
-        One per GPU and NIC.
+        One result per GPU and NIC.
     topology_file
         The topology file that NCCL reads in this VM, or why it reads none.
     peer_memory
-        The kernel module that lets NICs reach GPU memory, with its version.
+        The kernel module that gives NICs access to GPU memory, with its version.
     topology_file_state
-        How NCCL fares with that file.
+        Whether NCCL can read that file.
     """
 
     trees: tuple[PciTree, ...]
@@ -250,31 +254,31 @@ class Pcie:
     topology_file_state: TopologyFileState | Unknown = EARLIER
 
     def tree(self, source: str) -> PciTree | None:
-        """Give the tree of one source, or None."""
+        """Return the tree of one source, or None."""
         return next((tree for tree in self.trees if tree.source == source), None)
 
     def there(self) -> tuple[PciDevice, ...]:
-        """Give what is in this VM: sysfs's devices, or a topology file's where there is no sysfs.
+        """Return the devices of this VM: from sysfs, or else from the topology file.
 
-        A topology file may name devices that are not there.
+        A topology file may list devices that do not exist.
         """
         tree = self.tree(SYSFS) or next(iter(self.trees), None)
         return () if tree is None else tree.devices
 
     def between(self, a: str, b: str) -> tuple[PairDistance, ...]:
-        """Give what each source says of two PCI addresses, the one NCCL goes by first."""
+        """Return the distances of two PCI addresses, one per source, NCCL's preferred one first."""
         return self._by_pair.get(frozenset((a, b)), ())
 
     def distance(self, a: str, b: str) -> PairDistance | None:
-        """Give the distance of two PCI addresses, of the best source that knows it."""
-        said = self.between(a, b)
-        known = [one for one in said if isinstance(one.distance, str)]
-        return next(iter(known or said), None)
+        """Return the distance of two PCI addresses from the best source that has it."""
+        found = self.between(a, b)
+        known = [one for one in found if isinstance(one.distance, str)]
+        return next(iter(known or found), None)
 
     def differences(self) -> tuple[Difference, ...]:
-        """Give the pairs on which two sources that know do not agree.
+        """Return the pairs for which two sources report different distances.
 
-        NODE and PHB agree: NCCL knows no NODE.
+        NODE and PHB count as equal, since NCCL has no NODE.
         """
         pairs: dict[tuple[str, str], list[PairDistance]] = {}
         for one in self.distances:
@@ -282,14 +286,14 @@ class Pcie:
                 first, second = sorted((one.a, one.b))
                 pairs.setdefault((first, second), []).append(one)
         return tuple(
-            Difference(a, b, tuple(said))
-            for (a, b), said in pairs.items()
-            if len({in_nccls_words(one.distance) for one in said}) > 1
+            Difference(a, b, tuple(found))
+            for (a, b), found in pairs.items()
+            if len({nccl_level(one.distance) for one in found}) > 1
         )
 
     @cached_property
     def _by_pair(self) -> dict[frozenset[str], tuple[PairDistance, ...]]:
-        # a matrix asks for every pair of devices
+        # cached, as a matrix needs every pair of devices
         found: dict[frozenset[str], tuple[PairDistance, ...]] = {}
         for one in sorted(self.distances, key=lambda distance: _rank(distance.source)):
             pair = frozenset((one.a, one.b))
@@ -301,12 +305,11 @@ def _rank(source: str) -> int:
     return SOURCES.index(source) if source in SOURCES else len(SOURCES)
 
 
-def in_nccls_words(distance: Distance | Unknown) -> str:
-    """Give what NCCL takes a distance for.
+def nccl_level(distance: Distance | Unknown) -> str:
+    """Return NCCL's name for a distance.
 
-    NCCL knows no NODE, and no boards of several GPUs. Where it is told the NUMA
-    node of neither device, which leaves the distance unknown to us, it takes both
-    for one CPU's: PHB.
+    NCCL has no NODE, and no boards with several GPUs. If the NUMA node of both devices is
+    unknown, which makes the distance unknown here, NCCL assumes one CPU: PHB.
     """
     if isinstance(distance, Unknown):
         return "PHB"

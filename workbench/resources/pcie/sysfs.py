@@ -1,4 +1,4 @@
-"""The PCIe tree as the guest's kernel sees it."""
+"""Read the PCIe tree of the guest's kernel from sysfs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SPEED = re.compile(r"([\d.]+) GT/s")
 
 
 def read_tree(sysfs: Path) -> PciTree | Unknown:
-    """Read GPUs, NICs and every bridge above one."""
+    """Return the tree of GPUs, NICs and the bridges above them."""
     folder = sysfs / "bus/pci/devices"
     if not folder.is_dir():
         return Unknown(f"{folder} does not exist: this machine has no PCI")
@@ -36,12 +36,12 @@ def read_tree(sysfs: Path) -> PciTree | Unknown:
             if one.name not in devices:
                 devices[one.name] = _device(one, rdma)
         root = path[0].parent.name
-        roots.setdefault(root, PciRoot(root, Unknown("sysfs has it for devices only"), {}))
+        roots.setdefault(root, PciRoot(root, Unknown("sysfs only has it for devices"), {}))
     return PciTree(SYSFS, str(folder), tuple(roots.values()), tuple(devices.values()), (), {})
 
 
 def device_reader(sysfs: Path) -> Callable[[str], PciDevice | None]:
-    """Return a function that reads the device at a PCI address; None where there is none."""
+    """Return a function that reads the device at a PCI address, or None if there is none."""
     rdma = _rdma_devices(sysfs)
 
     @functools.cache
@@ -54,7 +54,7 @@ def device_reader(sysfs: Path) -> Callable[[str], PciDevice | None]:
 
 
 def numa_nodes(sysfs: Path) -> int:
-    """Count the NUMA nodes that the guest sees."""
+    """Return the number of NUMA nodes that the guest sees."""
     nodes = children(sysfs / "devices/system/node")
     return sum(one.name.startswith("node") and one.name[4:].isdigit() for one in nodes)
 
@@ -69,9 +69,9 @@ def _rdma_devices(sysfs: Path) -> dict[str, tuple[str, ...]]:
 
 
 def _from_the_top(place: Path) -> list[Path]:
-    """Give the folders of the bridges above, from the host bridge down, and the device's own.
+    """Return the folders of the bridges from the host bridge down, then the device's own.
 
-    `place` is resolved, so the names of its parents tell what they are.
+    `place` is a resolved path, so the parents of the device's folder are its bridges.
     """
     found = [place]
     while is_pci_address(found[0].parent.name):
@@ -106,7 +106,7 @@ def _kind(folder: Path, rdma: dict[str, tuple[str, ...]]) -> str:
         return "nic"
     if isinstance(pci_class, Unknown):
         return "other"
-    # A VM's display is of class 0x03 too; only NVIDIA's computes here.
+    # A VM's display adapter has class 0x03 too; only those of NVIDIA are GPUs here.
     if pci_class.startswith("0x03") and read_text(folder / "vendor") == _NVIDIA:
         return "gpu"
     if pci_class.startswith("0x02"):
@@ -115,11 +115,11 @@ def _kind(folder: Path, rdma: dict[str, tuple[str, ...]]) -> str:
 
 
 def _no_node() -> Unknown:
-    return Unknown("the kernel was given no NUMA node for it (-1), as usual in a VM")
+    return Unknown("the kernel knows no NUMA node for it (-1), as usual in a VM")
 
 
 def _speeds(folder: Path) -> Iterator[float]:
-    for one in (folder, folder.parent):  # NCCL takes the slower of a device and its port
+    for one in (folder, folder.parent):  # NCCL uses the slower of a device and its port
         text = read_text(one / "max_link_speed")
         match = _SPEED.match(text) if isinstance(text, str) else None
         if match:
@@ -128,10 +128,10 @@ def _speeds(folder: Path) -> Iterator[float]:
 
 def _widths(folder: Path) -> Iterator[int]:
     for one in (folder, folder.parent):
-        lanes = read_int(one / "max_link_width")
-        # 255 is the kernel's word for a link that it knows nothing of.
-        if isinstance(lanes, int) and 0 < lanes < 255:
-            yield lanes
+        width = read_int(one / "max_link_width")
+        # 255 means that the kernel does not know the width.
+        if isinstance(width, int) and 0 < width < 255:
+            yield width
 
 
 def _lower(found: Iterator[N], what: str) -> N | Unknown:

@@ -1,4 +1,4 @@
-"""How NCCL fares with the topology file that it tries."""
+"""Whether NCCL can read the topology file of a VM."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class TopologyFileState:
-    """What came of a VM's topology file.
+    """Whether NCCL can read a VM's topology file.
 
     Attributes
     ----------
     status
-        ``"read"``; ``"none"``: no setting names one, and there is none where NCCL looks;
-        ``"missing"``: one is named and not there; ``"broken"``: it is no topology file;
-        ``"refused"``: it is one, but NCCL stops at it.
+        ``"read"``; ``"none"``: no setting names one, and NCCL's default file does not exist;
+        ``"missing"``: the named file does not exist; ``"broken"``: it is not a topology file;
+        ``"refused"``: NCCL rejects it.
     why
-        In plain words; empty where it is read.
+        The reason; empty if it is read.
     """
 
     status: str

@@ -1,6 +1,6 @@
-"""Processes of this machine: which kernels, ranks and others take what of it.
+"""Resource use of processes: Jupyter kernels, ranks, and others that use a GPU.
 
-- `meter`: what each takes now, for a sample
-- `proc`: processes as the kernel shows them; `roles`: what one is to a notebook;
-  `rank_notices`: which rank it is, as it says itself
+- `meter`: the current use of each process, for a sample
+- `proc`: reading ``/proc``; `roles`: which processes are kernels or ranks;
+  `rank_registry`: in which ranks register their cluster and rank number
 """

@@ -1,4 +1,4 @@
-"""What kernels, ranks and the users of GPUs take of this VM."""
+"""Measure the resource use of kernels, ranks and processes on GPUs."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from workbench.resources.gpus.processes import GpuProcess
-from workbench.resources.processes.proc import Proc, Stat
-from workbench.resources.processes.rank_notices import RankNotices
+from workbench.resources.processes.proc import Proc, ProcessStat
+from workbench.resources.processes.rank_registry import RankRegistry
 from workbench.resources.processes.roles import OTHER, Role, Roles
 from workbench.resources.rates import Rate, added
 from workbench.resources.unknown import Unknown
@@ -19,38 +19,38 @@ _UNSEEN = Unknown(NOT_VISIBLE)
 
 
 class ProcessMeter:
-    """Reads the processes that matter to who works in a notebook.
+    """Reads the processes that matter to a notebook user.
 
     Parameters
     ----------
     proc
-        Where they are.
+        Reads ``/proc``.
     ranks
-        Folder of the ranks' notices; this user's own by default.
+        Folder in which ranks register; this user's own by default.
     """
 
     def __init__(self, proc: Proc, ranks: Path | None = None) -> None:
         self._proc = proc
         self._roles = Roles(proc)
-        self._notices = RankNotices(ranks)
+        self._ranks = RankRegistry(ranks)
         self._rates: dict[tuple[int, int], Rate] = {}
         self._owners: dict[tuple[int, int], bool] = {}
         self._trusted = proc.is_whole_machine()
 
     def read(self, on_gpus: Sequence[GpuProcess]) -> tuple[ProcessUse, ...] | Unknown:
-        """Give all kernels, all ranks, and what the driver lists on the GPUs.
+        """Return all kernels, all ranks, and the processes that the driver lists on GPUs.
 
         Parameters
         ----------
         on_gpus
-            The driver's list; in a container it may number processes as the machine does.
+            The driver's list; in a container it may contain process ids of the host.
         """
         try:
             pids = self._proc.pids()
         except OSError as error:
             return Unknown(f"/proc cannot be read: {error.strerror}")
         stat_of = functools.cache(self._proc.stat)
-        roles = self._roles.find(pids, self._notices.read(pids), stat_of)
+        roles = self._roles.find(pids, self._ranks.read(pids), stat_of)
         shares = _shares(on_gpus)
         stats = {pid: stat_of(pid) for pid in sorted(roles.keys() | shares.keys())}
         seen = {pid: stat for pid, stat in stats.items() if stat is not None}
@@ -59,7 +59,7 @@ class ProcessMeter:
         self._owners = {key: known for key, known in self._owners.items() if key in living}
         foreign = {pid for pid in shares if pid not in seen or not self._is_owner(pid, seen[pid])}
 
-        def role_of(pid: int, stat: Stat) -> Role:
+        def role_of(pid: int, stat: ProcessStat) -> Role:
             return roles.get(pid) or self._roles.origin(stat, roles, stat_of)
 
         used = [
@@ -70,7 +70,9 @@ class ProcessMeter:
         hidden = (_hidden(pid, shares[pid]) for pid in sorted(foreign))
         return (*used, *hidden)
 
-    def _use(self, pid: int, stat: Stat, role: Role, gpus: tuple[GpuShare, ...]) -> ProcessUse:
+    def _use(
+        self, pid: int, stat: ProcessStat, role: Role, gpus: tuple[GpuShare, ...]
+    ) -> ProcessUse:
         rate = self._rates[pid, stat.began].update(stat.cpu_s, time.monotonic())
         return ProcessUse(
             pid=pid,
@@ -85,8 +87,8 @@ class ProcessMeter:
             gpus=gpus,
         )
 
-    def _is_owner(self, pid: int, stat: Stat) -> bool:
-        """Whether the driver means this process, not one that has its number elsewhere."""
+    def _is_owner(self, pid: int, stat: ProcessStat) -> bool:
+        """Return whether the driver means this process, not one of another pid namespace."""
         if self._trusted:
             return True
         key = pid, stat.began
@@ -96,7 +98,7 @@ class ProcessMeter:
 
 
 def _shares(on_gpus: Sequence[GpuProcess]) -> dict[int, tuple[GpuShare, ...]]:
-    """Give what each process has of each GPU, MIG devices of one GPU together."""
+    """Return the use of each GPU by process, with MIG devices of a GPU added up."""
     found: dict[int, dict[int, list[int | Unknown]]] = {}
     for one in on_gpus:
         found.setdefault(one.pid, {}).setdefault(one.index, []).append(one.memory_used_bytes)

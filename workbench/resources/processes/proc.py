@@ -1,4 +1,8 @@
-"""Processes as ``/proc`` shows them."""
+"""Read processes from ``/proc``.
+
+The sampler reads hundreds of processes every second, from a ``/proc`` that can be chosen:
+psutil would read more files per process, and its ``/proc`` is a global setting.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +13,12 @@ from typing import NamedTuple
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _FIRST_PID_NAMESPACE = "pid:[4026531836]"
-"""PROC_PID_INIT_INO of the kernel's proc_ns.h: the machine's own namespace."""
+"""The initial pid namespace of the machine: PROC_PID_INIT_INO in the kernel's proc_ns.h."""
 _GPU_FILE = "/dev/nvidia"
 
 
-class Stat(NamedTuple):
-    """One process; `began` (ticks since the boot) tells it from a later one of its number."""
+class ProcessStat(NamedTuple):
+    """One process; `began` (ticks since boot) distinguishes it from others with the same id."""
 
     name: str
     parent: int
@@ -24,35 +28,35 @@ class Stat(NamedTuple):
 
 
 class Proc:
-    """Reads a ``/proc``.
+    """Reads processes from ``/proc``.
 
     Parameters
     ----------
     root
-        Where it is mounted.
+        Mount point of procfs.
     """
 
     def __init__(self, root: Path) -> None:
         self._root = str(root)
 
     def pids(self) -> set[int]:
-        """List all processes that this user sees.
+        """Return the ids of all visible processes.
 
         Raises
         ------
         OSError
-            There is no such ``/proc``.
+            If procfs cannot be read.
         """
         return {int(name) for name in os.listdir(self._root) if name.isdigit()}  # noqa: PTH208 - names do
 
-    def stat(self, pid: int) -> Stat | None:
-        """Read one process; None where it has ended, or waits to be buried."""
+    def stat(self, pid: int) -> ProcessStat | None:
+        """Return one process; None if it has ended or is a zombie."""
         text = self._read(pid, "stat").decode(errors="replace")
         before, _, after = text.rpartition(")")
         row = after.split()
         if len(row) < 22 or row[0] in "ZX":
             return None
-        return Stat(
+        return ProcessStat(
             name=before.partition("(")[2],
             parent=int(row[1]),
             began=int(row[19]),
@@ -61,12 +65,12 @@ class Proc:
         )
 
     def arguments(self, pid: int) -> tuple[str, ...]:
-        """Read a process's program and arguments; none where it has ended."""
+        """Return the program and arguments of a process; empty if it has ended."""
         data = self._read(pid, "cmdline")
         return tuple(data.decode(errors="replace").rstrip("\0").split("\0"))
 
     def has_gpu_open(self, pid: int) -> bool:
-        """Whether a process is seen to hold a file of the NVIDIA driver open."""
+        """Return whether a process visibly has a device file of the NVIDIA driver open."""
         folder = f"{self._root}/{pid}/fd"
         try:
             files = os.listdir(folder)  # noqa: PTH208 - names do
@@ -75,7 +79,7 @@ class Proc:
         return any(self._link(f"{folder}/{file}").startswith(_GPU_FILE) for file in files)
 
     def is_whole_machine(self) -> bool:
-        """Whether processes have the numbers here that the driver gives them."""
+        """Return whether process ids here are those that the driver reports."""
         return self._link(f"{self._root}/self/ns/pid") == _FIRST_PID_NAMESPACE
 
     def _read(self, pid: int, name: str) -> bytes:

@@ -1,7 +1,7 @@
 """The figures of a running cluster, for whoever serves them to Prometheus.
 
 The Jupyter server answers ``/metrics``, and is another process than the kernel:
-a notice per cluster, renewed once a second while a cell runs, is how it knows.
+it reads an entry per cluster, which is renewed once a second while a cell runs.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from workbench.resources.noticeboard import FOLDER, Noticeboard
+from workbench.resources.process_registry import FOLDER, ProcessRegistry
 from workbench.timings.derive import bandwidth_gbps
 from workbench.timings.store import PHASES, Rows, communication_unseen, warm
 
@@ -38,14 +38,16 @@ class Publisher:
         Whose rows to add up; each is looked at once.
     cluster
         Its name.
-    board
+    registry
         Where to; the user's runtime folder by default.
     """
 
-    def __init__(self, timings: Timings, cluster: str, board: Noticeboard | None = None) -> None:
+    def __init__(
+        self, timings: Timings, cluster: str, registry: ProcessRegistry | None = None
+    ) -> None:
         self._timings = timings
         self._cluster = cluster
-        self._board = board or Noticeboard(_runtime_folder() / FOLDER)
+        self._registry = registry or ProcessRegistry(_runtime_folder() / FOLDER)
         self._cursor = 0
         self._ranks: dict[int, dict[str, Any]] = {}
         self._wake = threading.Event()
@@ -79,7 +81,7 @@ class Publisher:
 
     def _withdraw(self) -> None:
         try:
-            self._board.withdraw(self._cluster)
+            self._registry.unregister(self._cluster)
         except OSError as error:
             log.warning("cluster %s stays in the server's /metrics: %s", self._cluster, error)
 
@@ -100,7 +102,7 @@ class Publisher:
             if rank in vms  # a ring that shrank has fewer than before
         ]
         content = {"version": VERSION, "cluster": self._cluster, "time_s": time.time()}
-        self._board.post(self._cluster, {**content, "ranks": ranks})
+        self._registry.register(self._cluster, {**content, "ranks": ranks})
 
     def _add(self, rank: int, rows: Rows) -> None:
         """Add a rank's new rows to its sums; its latest figures are their means.

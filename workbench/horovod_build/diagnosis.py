@@ -1,8 +1,7 @@
-"""From four hundred lines of compiler output to one cause and its cure.
+"""Find the cause of a failed build in its log, and what to do about it.
 
-A rule is a pattern in the words of the tool that failed (pip, CMake, make, GCC,
-nvcc); the first rule that matches speaks, so those come first whose failure
-drags others behind it.
+A rule is a pattern of the tool that failed (pip, CMake, make, GCC, nvcc). The first
+rule that matches wins, so a failure that triggers others comes before them.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from workbench.errors import BuildFailed
 
 _SHOWN_LINES = 8
-_TELLING = re.compile(
+_ERROR_LINE = re.compile(
     r"error[: ]|fatal|killed|no space|not found|cannot |no matching|undefined|CMake Error",
     re.IGNORECASE,
 )
@@ -35,9 +34,9 @@ class Diagnosis:
     Attributes
     ----------
     cause, cure
-        A sentence each.
+        What went wrong, and what to do: a sentence each.
     lines
-        The log's few lines that show it, oldest first.
+        The lines of the log that show the cause, oldest first.
     """
 
     cause: str
@@ -61,8 +60,8 @@ _RULES = (
     ),
     _Rule(
         r"externally-managed-environment",
-        "this Python belongs to the system, which lets pip install nothing into it.",
-        "Make an environment (`python3 -m venv .venv`) and run this from there.",
+        "this Python is managed by the system, which does not allow pip to install into it.",
+        "Create an environment (`python3 -m venv .venv`) and run this command from it.",
     ),
     _Rule(
         r"\[Errno 13\] Permission denied|\[Errno 30\] Read-only file system",
@@ -71,38 +70,38 @@ _RULES = (
     ),
     _Rule(
         r"No space left on device|Disk quota exceeded",
-        "the disk ran full.",
+        "the disk is full.",
         "Free about 1 GB, or set TMPDIR to a folder on another disk.",
     ),
     _Rule(
         r"Killed signal terminated program|virtual memory exhausted|out of memory allocating|"
         r"cc1plus.*Killed|\*\*\* \[.*\] Killed",
-        "the compiler was killed: too little memory.",
-        "Build with fewer compilers at once: `workbench build-horovod --jobs 1` needs about "
+        "the compiler was killed: not enough memory.",
+        "Build with fewer parallel compilers: `workbench build-horovod --jobs 1` needs about "
         "1.5 GB.",
     ),
     _Rule(
         r"Temporary failure in name resolution|Name or service not known|NewConnectionError|"
         r"Network is unreachable|ProxyError|ConnectTimeoutError|Max retries exceeded",
-        "Horovod's source or a build tool could not be downloaded: no network, or no index there.",
-        "Connect this machine, or set PIP_INDEX_URL or PIP_FIND_LINKS to where "
-        "horovod-0.28.1.tar.gz, setuptools and cmake can be had.",
+        "Horovod's source or a build tool could not be downloaded: no network or no package index.",
+        "Connect this machine to a network, or set PIP_INDEX_URL or PIP_FIND_LINKS to a source of "
+        "horovod-0.28.1.tar.gz, setuptools and cmake.",
     ),
     _Rule(
         r"DO NOT MATCH THE HASHES",
-        "the source archive that was downloaded is not the one that Horovod published.",
-        "Look at what PIP_INDEX_URL and PIP_FIND_LINKS serve as horovod-0.28.1.tar.gz.",
+        "the downloaded source archive is not the one that Horovod published.",
+        "Check which horovod-0.28.1.tar.gz PIP_INDEX_URL and PIP_FIND_LINKS provide.",
     ),
     _Rule(
         r"No matching distribution found for|Could not find a version that satisfies",
-        "the package index has not got what the build needs.",
+        "the package index does not have a package that the build needs.",
         "Set PIP_INDEX_URL or PIP_FIND_LINKS to an index that has it (the line below names it).",
     ),
     _Rule(
         r"C\+\+\d\d or later compatible compiler is required|"
         r"unrecognized (?:command[- ]line )?option .*-std=|invalid value .* in '-std=",
         "the compiler is too old for the C++ standard that this PyTorch needs.",
-        "Install GCC 9 or newer and name it: `CXX=g++-12 workbench build-horovod`.",
+        "Install GCC 9 or newer and select it: `CXX=g++-12 workbench build-horovod`.",
     ),
     _Rule(
         r"Python\.h: No such file",
@@ -123,7 +122,7 @@ _RULES = (
     _Rule(
         r"Could NOT find CUDAToolkit|Failed to find nvcc",
         "the CUDA toolkit is missing or incomplete.",
-        "Set CUDA_HOME to a whole toolkit, or build without it: "
+        "Set CUDA_HOME to a complete toolkit, or build without NCCL: "
         "`workbench build-horovod --without nccl`.",
     ),
     _Rule(
@@ -138,19 +137,19 @@ _RULES = (
     ),
     _Rule(
         r"unsupported GNU version|nvcc fatal|Unsupported gpu architecture",
-        "the CUDA toolkit's nvcc refuses this compiler or GPU.",
-        "Name a compiler that this nvcc takes (`CXX=g++-12 ...`), or `--without nccl`.",
+        "the CUDA toolkit's nvcc does not support this compiler or GPU.",
+        "Select a compiler that this nvcc supports (`CXX=g++-12 ...`), or use `--without nccl`.",
     ),
 )
 
 
 def diagnose_log(text: str) -> Diagnosis:
-    """Find what stopped the build whose log this is.
+    """Find the cause of a failed build in the text of its log.
 
     Parameters
     ----------
     text
-        The whole log, standard output and error in one.
+        The complete log, standard output and error combined.
     """
     lines = text.splitlines()
     for rule in _RULES:
@@ -159,22 +158,22 @@ def diagnose_log(text: str) -> Diagnosis:
         if hits:
             return Diagnosis(rule.cause, rule.cure, _around(lines, hits[0]))
     return Diagnosis(
-        "the compile stopped for a reason that is not known here.",
-        "Read the lines below and the whole log; the first error in it is the one that counts.",
-        _telling(lines),
+        "the compilation failed for an unrecognized reason.",
+        "Read the lines below and the complete log; the first error in it is the relevant one.",
+        _error_lines(lines),
     )
 
 
-def diagnosed(log: Path) -> BuildFailed:
-    """Make the error for a command whose output is in `log`."""
+def failure_from_log(log: Path) -> BuildFailed:
+    """Create the error for a failed command from its log."""
     found = diagnose_log(log.read_text(encoding="utf-8", errors="replace"))
     return failed(found.cause, found.cure, log=log, lines=found.lines)
 
 
-def _telling(lines: list[str]) -> tuple[str, ...]:
-    """Return the lines that look like errors, or the last ones where none does."""
-    hits = [line for line in lines if _TELLING.search(line) and not _NOISE.search(line)]
-    if hits and hits[0].startswith("CMake Error"):  # which says what is wrong below it
+def _error_lines(lines: list[str]) -> tuple[str, ...]:
+    """Return the lines that report errors, or the last lines if none does."""
+    hits = [line for line in lines if _ERROR_LINE.search(line) and not _NOISE.search(line)]
+    if hits and hits[0].startswith("CMake Error"):  # the lines below it say what is wrong
         first = lines.index(hits[0])
         hits = lines[first : first + _SHOWN_LINES]
     written = [line.strip()[:200] for line in hits or lines if line.strip()]
@@ -182,6 +181,6 @@ def _telling(lines: list[str]) -> tuple[str, ...]:
 
 
 def _around(lines: list[str], hit: int) -> tuple[str, ...]:
-    """Return the line that matched, with what led to it."""
+    """Return the line that matched and the lines around it."""
     near = [line.strip()[:200] for line in lines[max(0, hit - 2) : hit + 2] if line.strip()]
     return tuple(near[:_SHOWN_LINES])

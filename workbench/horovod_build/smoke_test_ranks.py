@@ -1,7 +1,8 @@
-"""Two ranks that sum a tensor: a script, started by `proof` and by itself.
+"""The two ranks of the smoke test, as a script.
 
-Without arguments it serves the rendezvous and starts both ranks; with a rank
-it is that rank. It is run by its path, so it imports nothing of this package.
+Without an argument it serves the rendezvous and starts itself twice, once for each rank;
+with a rank as argument it runs that rank. It is started by its path, so it imports
+nothing from this package.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ _SIZE = 2
 
 
 def main() -> int:
-    """Be the rank that the first argument names, or start both."""
+    """Run the rank in the first argument, or start both ranks."""
     if len(sys.argv) > 1:
-        return _be_rank(int(sys.argv[1]))
+        return _run_rank(int(sys.argv[1]))
     from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
     from horovod.runner.http.http_server import RendezvousServer
 
@@ -55,17 +56,17 @@ def _rank_environment(rank: int, port: int) -> Mapping[str, str]:
     }
 
 
-def _be_rank(rank: int) -> int:
+def _run_rank(rank: int) -> int:
     import horovod.torch as hvd
     import torch
 
     hvd.init()
     mine = torch.arange(1024, dtype=torch.float64) * (rank + 1)
-    total = hvd.allreduce(mine, op=hvd.Sum, name="proof")
+    total = hvd.allreduce(mine, op=hvd.Sum, name="smoke_test")
     expected = torch.arange(1024, dtype=torch.float64).sum().item() * sum(range(1, _SIZE + 1))
     result = {"rank": hvd.rank(), "sum": total.sum().item(), "expected": expected}
     hvd.shutdown()
-    # One write, so that two ranks' lines do not mix.
+    # A single write, so that the lines of the two ranks do not mix.
     os.write(1, f"RANK {json.dumps(result)}\n".encode())
     return 0
 

@@ -1,96 +1,34 @@
-"""Defects of Horovod 0.28.1 that are cured in its source before it is compiled.
+"""Patches for defects of Horovod 0.28.1, applied to its source before compilation.
 
-What keeps it from compiling is met around the source (`recipe`). These defects
-compile, and are met only by whoever trains: no setting reaches them, so the
-source itself is changed, by exact replacements. A text that is not there as
-often as expected stops the build: a cure that silently did not happen would be
-found out on somebody's cluster. Upstream's master branch (June 2026) has both
-defects still.
+`recipe` solves what keeps Horovod from compiling, without changes to its source. The
+defects here compile and only show up during training. No setting avoids them, so the
+source itself is patched by exact text replacements. If a text does not occur exactly
+as often as expected, the build stops: a patch that was silently skipped would
+only be noticed on a user's cluster. Upstream's master branch (June 2026) still has
+these defects.
 """
 
 from __future__ import annotations
 
-import hashlib
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from workbench.horovod_build.failure import failed
-from workbench.horovod_build.recipe import VERSION
+from workbench.horovod_build.patch import Patch
 
 if TYPE_CHECKING:
     from collections.abc import Collection
     from pathlib import Path
 
 
-@dataclass(frozen=True)
-class Cure:
-    """One exact replacement in the unpacked source.
-
-    Attributes
-    ----------
-    name
-        Under which the wheel's record lists it.
-    defect
-        What a user meets without it.
-    upstream
-        Where the defect stands in upstream's repository.
-    file
-        Below the source's folder.
-    old, new
-        The text that is there, and what takes its place.
-    times
-        How often `old` must be in the file.
-    """
-
-    name: str
-    defect: str
-    upstream: str
-    file: str
-    old: str
-    new: str
-    times: int = 1
-
-    def apply(self, source: Path) -> None:
-        """Change the file below `source`.
-
-        Raises
-        ------
-        BuildFailed
-            Where the file is not there, or has not the text as often as expected.
-        """
-        path = source / self.file
-        try:
-            content = path.read_bytes()
-        except OSError:
-            raise self._no_match(f"{self.file} cannot be read.") from None
-        found = content.count(self.old.encode())
-        if found != self.times:
-            raise self._no_match(
-                f"{self.file} has the text that is to be replaced {found} times, not {self.times}."
-            )
-        path.write_bytes(content.replace(self.old.encode(), self.new.encode()))
-
-    def digest(self) -> str:
-        """Return what changes whenever the cure does."""
-        exact = (self.file, self.old, self.new, str(self.times))
-        return hashlib.sha256("\0".join(exact).encode()).hexdigest()[:16]
-
-    def _no_match(self, what: str) -> Exception:
-        return failed(
-            f"the cure `{self.name}` does not match this source: {what}",
-            f"It is written for Horovod {VERSION}. Where recipe.py names another release, see "
-            f"whether that has the defect still ({self.upstream}), and adapt the cure in "
-            "cures.py or drop it; otherwise install Gradient Workbench anew.",
-        )
-
+FACT = "cures"
+"""Key of the patches in a wheel's facts; fixed, since wheels in caches have it."""
 
 _REPOSITORY = "https://github.com/horovod/horovod/blob/v0.28.1"
 
-CURES = (
-    # HOROVOD_CYCLE_TIME and HOROVOD_FUSION_THRESHOLD take their parameters out of a
-    # vector. The next init sets both to their defaults first, in that vector: behind
-    # its end, or in the place of the other.
-    Cure(
+PATCHES = (
+    # HOROVOD_CYCLE_TIME and HOROVOD_FUSION_THRESHOLD remove their parameters from a
+    # vector. The next init first resets both to their defaults in that vector, which
+    # writes past its end or over the other parameter.
+    Patch(
         name="settings-of-an-earlier-init",
         defect="with HOROVOD_CYCLE_TIME and HOROVOD_FUSION_THRESHOLD set, every rank dies of "
         "SIGSEGV at its second hvd.init()",
@@ -109,17 +47,17 @@ CURES = (
     v[index_[variable]] = value;
 """,
     ),
-    # A process set, the one of all ranks too, has a context of its own, whose
-    # member of this name nobody sets; only the context that it is made from has
-    # read HOROVOD_GLOO_IFACE. Given no interface, Gloo takes the address of the
-    # host's name, and Debian's and Ubuntu's /etc/hosts make that 127.0.1.1.
-    Cure(
+    # Each process set (also the one of all ranks) has its own context, in which
+    # gloo_iface_ is never set; only the global context has read HOROVOD_GLOO_IFACE.
+    # Without an interface, Gloo uses the address of the host name, which is 127.0.1.1
+    # in the /etc/hosts of Debian and Ubuntu.
+    Patch(
         name="process-set-interface",
-        defect="ranks on several machines meet on the loopback interface, and die, where a "
-        "host's name resolves to 127.0.1.1",
+        defect="ranks on several machines try to connect over the loopback interface, and die, "
+        "if a host's name resolves to 127.0.1.1",
         upstream=f"{_REPOSITORY}/horovod/common/gloo/gloo_context.cc#L282",
         file="horovod/common/gloo/gloo_context.cc",
-        # The first of these lines alone is in the other two initialisations too, rightly.
+        # The other two initializations contain the first line too, where it is correct.
         old="""\
   device_attr.iface = gloo_iface_;
   device_attr.ai_family = AF_UNSPEC;
@@ -135,22 +73,22 @@ CURES = (
   global_ctx = global_context.ctx;
 """,
     ),
-    # The ranks are written behind the end of a vector that stays empty, so that
-    # the stall check, which asks for its length, looks for none.
-    Cure(
+    # The ranks are written past the end of a vector whose length stays 0. The stall
+    # check uses that length, so it checks no rank.
+    Patch(
         name="stall-check",
-        defect="the stall check never names the rank and the tensor that all others wait for",
+        defect="the stall check never names the rank and the tensor that the others wait for",
         upstream=f"{_REPOSITORY}/horovod/common/gloo/gloo_controller.cc#L92",
         file="horovod/common/gloo/gloo_controller.cc",
         old="  global_ranks_.reserve(size_);\n",
         new="  global_ranks_.resize(size_);\n",
     ),
-    # Gloo tells the operations on a pair of sockets that the pair failed. Its list
-    # of them leaves out the ones half way: sends that met a full or a closed
-    # connection, and the receive whose first bytes have come. They wait on.
-    Cure(
+    # When a pair of sockets fails, Gloo signals the operations on it. It omits those in
+    # progress: sends that found the connection full or closed, and the receive whose first
+    # bytes have arrived. They keep waiting.
+    Patch(
         name="half-sent-buffers",
-        defect="a rank that waits for one that was killed may be freed only after "
+        defect="a rank that waits for a killed rank may be released only after "
         "HOROVOD_GLOO_TIMEOUT_SECONDS",
         upstream="https://github.com/facebookincubator/gloo/blob/main/gloo/transport/tcp/pair.cc",
         file="third_party/gloo/gloo/transport/tcp/pair.cc",
@@ -181,13 +119,13 @@ CURES = (
   }
 """,
     ),
-    # What Gloo throws while ranks meet leaves the background thread, which ends
-    # the process. Told as a failed init, it is an exception in Python. MPI's
-    # context would have to be taken down too: there it stays as it was.
-    Cure(
+    # An exception of Gloo during the rendezvous leaves the background thread, which
+    # terminates the process. Reported as a failed init, it becomes an exception in
+    # Python. With MPI the behaviour is unchanged: its context would need a shutdown too.
+    Patch(
         name="missed-rendezvous",
-        defect="a rank that another did not come to meet in hvd.init() aborts, and all that "
-        "it held is lost",
+        defect="a rank aborts, and its variables are lost, if another rank does not join it in "
+        "hvd.init()",
         upstream=f"{_REPOSITORY}/horovod/common/operations.cc#L440",
         file="horovod/common/operations.cc",
         old="""\
@@ -226,10 +164,10 @@ CURES = (
 #endif // HAVE_GLOO
 """,
     ),
-    # Without this, every init after a failed one counts as failed at once.
-    Cure(
+    # Without this patch, every init after a failed one fails immediately.
+    Patch(
         name="failed-init-again",
-        defect="a rank whose hvd.init() failed once cannot join a ring any more",
+        defect="a rank whose hvd.init() failed once can never join a ring again",
         upstream=f"{_REPOSITORY}/horovod/common/operations.cc#L894",
         file="horovod/common/operations.cc",
         old="""\
@@ -242,12 +180,12 @@ CURES = (
     horovod_global.background_thread =
 """,
     ),
-    # At its end the background thread agrees with all ranks on the removal of each
-    # process set. What Gloo throws where a rank is gone left the thread, which ends
-    # the process. Without the others, each rank removes its sets on its own.
-    Cure(
+    # Before it ends, the background thread agrees with all ranks on the removal of each
+    # process set. If a rank is gone, Gloo's exception leaves the thread, which terminates
+    # the process. With the patch, each rank then removes its process sets on its own.
+    Patch(
         name="process-set-of-a-lost-rank",
-        defect="a rank that is killed while a process set exists takes the other ranks along",
+        defect="if a rank is killed while a process set exists, the other ranks die too",
         upstream=f"{_REPOSITORY}/horovod/common/process_set.cc#L213",
         file="horovod/common/process_set.cc",
         old="""\
@@ -292,10 +230,10 @@ CURES = (
   id_to_be_removed_ = NO_PENDING_REMOVAL;
 """,
     ),
-    # These two wait in the caller's thread, for a flag that is up for less than the
-    # millisecond they sleep where the shutdown is quick; the first also reads the
-    # process set that the shutdown has freed.
-    Cure(
+    # These two functions wait in the caller's thread for a flag. If the shutdown is quick,
+    # the flag is set for less than the millisecond that they sleep. The first function
+    # also reads the process set that the shutdown has freed.
+    Patch(
         name="process-set-added-at-shutdown",
         defect="hvd.add_process_set() may wait for ever, or seem to succeed, when a rank is lost",
         upstream=f"{_REPOSITORY}/horovod/common/operations.cc#L1287",
@@ -322,7 +260,7 @@ CURES = (
     }
 """,
     ),
-    Cure(
+    Patch(
         name="process-set-removed-at-shutdown",
         defect="hvd.remove_process_set() may wait for ever when a rank is lost",
         upstream=f"{_REPOSITORY}/horovod/common/operations.cc#L1318",
@@ -364,28 +302,28 @@ CURES = (
 """,
     ),
 )
-"""All that are applied."""
+"""All patches, in the order in which they are applied."""
 
 
-def apply_cures(source: Path, cures: Collection[Cure] = CURES) -> None:
-    """Apply each cure to the unpacked source, or stop the build."""
-    for cure in cures:
-        cure.apply(source)
+def apply_patches(source: Path, patches: Collection[Patch] = PATCHES) -> None:
+    """Apply each patch to the unpacked source, or stop the build."""
+    for patch in patches:
+        patch.apply(source)
 
 
-def record(cures: Collection[Cure] = CURES) -> dict[str, str]:
-    """Return the cures as the wheel's facts list them: name and digest."""
-    return {cure.name: cure.digest() for cure in cures}
+def digests(patches: Collection[Patch] = PATCHES) -> dict[str, str]:
+    """Return the name and digest of each patch, as in the wheel's facts."""
+    return {patch.name: patch.digest() for patch in patches}
 
 
-def lacking(built: dict[str, Any] | None) -> list[Cure]:
-    """Return the cures, as they are now, that a build's facts do not list.
+def missing_patches(built: dict[str, Any] | None) -> list[Patch]:
+    """Return the current patches that the facts of a build do not list.
 
     Parameters
     ----------
     built
-        The facts of the installed Horovod; None where somebody else built it,
-        from a source that is not known to be cured.
+        The facts of the installed Horovod; None if something else built it, from a
+        source that may lack the patches.
     """
-    recorded = (built or {}).get("cures", {})
-    return [cure for cure in CURES if recorded.get(cure.name) != cure.digest()]
+    recorded = (built or {}).get(FACT, {})
+    return [patch for patch in PATCHES if recorded.get(patch.name) != patch.digest()]

@@ -1,4 +1,4 @@
-"""Calls with a time limit, so that a wedged driver costs only its own part."""
+"""Calls with a time limit, so that a driver that hangs only costs its own values."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from workbench.resources.unknown import Unknown
 T = TypeVar("T")
 
 
-class _Call(Generic[T]):
-    """One call in a thread of its own."""
+class _CallThread(Generic[T]):
+    """One call in its own thread."""
 
     def __init__(self, name: str, function: Callable[[], T]) -> None:
         self._function = function
         self._result: T | None = None
         self._error: BaseException | None = None
-        # A daemon: a call that never comes back must not keep the process alive.
+        # A daemon thread: a call that never returns must not keep the process alive.
         self.thread = threading.Thread(target=self._run, name=f"workbench-{name}", daemon=True)
         self.thread.start()
 
@@ -34,16 +34,16 @@ class _Call(Generic[T]):
         return self._result  # type: ignore[return-value]  # set unless there was an error
 
 
-class Lane:
-    """Runs one call at a time, and stops waiting for it after its limit.
+class TimeLimitedCall:
+    """Runs one call at a time, and stops waiting for it after a time limit.
 
-    A call that hangs keeps its thread, which nothing can end; the lane then
-    answers at once for every later call instead of piling up more threads.
+    A call that hangs keeps its thread, since a thread cannot be stopped. Later calls
+    return `Unknown` at once while it hangs, so that no more threads pile up.
 
     Parameters
     ----------
     name
-        What is asked, for messages: ``"NVML"``.
+        What is called, for messages: ``"NVML"``.
     """
 
     def __init__(self, name: str) -> None:
@@ -54,13 +54,13 @@ class Lane:
     def run(self, function: Callable[[], T], limit_s: float) -> T | Unknown:
         """Call `function` and wait for its result for at most `limit_s` seconds.
 
-        What the function raises is raised here. Calls from several threads
-        wait for each other.
+        An exception of the function is raised here. Calls from several threads wait for
+        each other.
         """
         with self._lock:
             if self._stuck is not None and self._stuck.is_alive():
-                return Unknown(f"{self._name} has not come back from an earlier call")
-            call = _Call(self._name, function)
+                return Unknown(f"{self._name} has not returned from an earlier call")
+            call = _CallThread(self._name, function)
             call.thread.join(limit_s)
             if call.thread.is_alive():
                 self._stuck = call.thread

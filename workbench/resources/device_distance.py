@@ -1,4 +1,4 @@
-"""How near two devices of a snapshot are, NVLink included."""
+"""Distance of two devices of a snapshot, including NVLink."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 _SWITCH = "0x068000"  # the PCI class of an NVSwitch
 
 
-def nearness(snapshot: Snapshot, a: DeviceLike, b: DeviceLike) -> Distance | Unknown:
-    """Give what `Snapshot.distance` does."""
+def device_distance(snapshot: Snapshot, a: DeviceLike, b: DeviceLike) -> Distance | Unknown:
+    """Return the distance of two devices; see `Snapshot.distance`."""
     one, other = find_device(snapshot, a), find_device(snapshot, b)
     if one == other:
         return Distance.LOC
@@ -37,8 +37,8 @@ def _over_nvlink(snapshot: Snapshot, one: Device, other: Device) -> bool:
         return False
     pair = _pair(snapshot, one.gpu, other.gpu)
     if pair is not None and isinstance(pair.p2p_nvlink, str):
-        return pair.p2p_nvlink == "ok"  # links may be up, and yet not to be used
-    return _joined(one.gpu, other.gpu) or _told(snapshot, one, other)
+        return pair.p2p_nvlink == "ok"  # links may be up, and still not be usable
+    return _linked(one.gpu, other.gpu) or _linked_in_file(snapshot, one, other)
 
 
 def _pair(snapshot: Snapshot, one: Gpu, other: Gpu) -> GpuPair | None:
@@ -47,8 +47,8 @@ def _pair(snapshot: Snapshot, one: Gpu, other: Gpu) -> GpuPair | None:
     return next((pair for pair in pairs if {pair.first, pair.second} == wanted), None)
 
 
-def _joined(one: Gpu, other: Gpu) -> bool:
-    """Say whether links that are up lead from one to the other, or from both to the switches."""
+def _linked(one: Gpu, other: Gpu) -> bool:
+    """Return whether active links connect two GPUs directly or through switches."""
     ends = [{link.peer_pci_address for link in _up(gpu)} for gpu in (one, other)]
     to_switch = [any(link.peer == "switch" for link in _up(gpu)) for gpu in (one, other)]
     return all(to_switch) or other.pci_address in ends[0] or one.pci_address in ends[1]
@@ -59,8 +59,8 @@ def _up(gpu: Gpu) -> tuple[NvLink, ...]:
     return tuple(x for x in links if x.state == "up") if isinstance(links, tuple) else ()
 
 
-def _told(snapshot: Snapshot, one: Device, other: Device) -> bool:
-    """Say whether a topology file tells of NVLinks between two GPUs, or from both to switches."""
+def _linked_in_file(snapshot: Snapshot, one: Device, other: Device) -> bool:
+    """Return whether a topology file lists NVLinks between two GPUs, or from both to switches."""
     trees = () if isinstance(snapshot.pcie, Unknown) else snapshot.pcie.trees
     links = [link for tree in trees for link in tree.nvlinks if link.count != 0]
     if any({link.gpu, link.peer} == {one.address, other.address} for link in links):
@@ -79,7 +79,7 @@ def _over_pcie(snapshot: Snapshot, one: Device, other: Device) -> Distance | Unk
 
 
 def _measured(snapshot: Snapshot, pcie: Pcie, one: Device, other: Device) -> Distance | Unknown:
-    """Measure what was left out of the snapshot's distances, such as a NIC without RDMA."""
+    """Measure a distance that the snapshot leaves out, such as to a NIC without RDMA."""
     nodes = snapshot.host.numa_nodes
     for tree in pcie.trees:
         a, b = tree.find(str(one.address)), tree.find(str(other.address))

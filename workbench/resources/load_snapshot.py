@@ -1,4 +1,4 @@
-"""Files that were sent: snapshots, and topology files."""
+"""Load snapshot files and topology files."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from workbench.safefiles import modified_s, read_file
 
 
 def load(path: str | Path) -> Snapshot:
-    """Read a snapshot (JSON), or a topology file (XML), whichever it is.
+    """Read a file that is either a snapshot (JSON) or a topology file (XML).
 
     Raises
     ------
     SnapshotError
-        It cannot be read, or is neither.
+        If it cannot be read, or is neither.
     """
     try:
         data = read_file(path, MOST_BYTES)
@@ -27,39 +27,39 @@ def load(path: str | Path) -> Snapshot:
 
 
 def parse(data: bytes, name: str, taken_at: float | None = None) -> Snapshot:
-    """Read the content of such a file.
+    """Read the content of a snapshot file or topology file.
 
     Parameters
     ----------
     data
-        What it holds.
+        Content of the file.
     name
-        The file's, for messages.
+        Name of the file, for messages.
     taken_at
-        When a topology file was written; now by default.
+        Time at which a topology file was written; now by default.
 
     Raises
     ------
     SnapshotError
-        It is neither.
+        If it is neither.
     """
     if data.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] in (b"{", b"["):
         return Snapshot.from_json(data, name)
     if b"<" not in data[:200]:
         raise SnapshotError(
-            f"{name} is neither a snapshot (JSON, as `workbench resources --json` writes it) nor a "
-            "topology file of NCCL (XML, as NCCL_TOPO_FILE names it)"
+            f"{name} is neither a snapshot (JSON from `workbench resources --json`) nor a "
+            "topology file of NCCL (XML, as in NCCL_TOPO_FILE)"
         )
     return snapshot_of_topology_text(data, name, taken_at)
 
 
 def load_vms(paths: Sequence[str | Path]) -> dict[str, Snapshot]:
-    """Read a file per VM; each VM is called by its host's name, or by its file's where it must.
+    """Read one file per VM, and name each VM by its host name, or by its file if ambiguous.
 
     Raises
     ------
     SnapshotError
-        One of them cannot be read.
+        If one of them cannot be read.
     """
     snapshots = [load(path) for path in paths]
     hosts = [snapshot.host.hostname for snapshot in snapshots]

@@ -1,0 +1,75 @@
+"""Smoke test of the installed Horovod: two ranks sum a tensor."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from workbench.horovod_build.command import end_group
+from workbench.horovod_build.failure import failed
+
+_SCRIPT = Path(__file__).with_name("smoke_test_ranks.py")
+LIMIT_S = 120.0
+"""Time limit for two ranks to import PyTorch and sum, on a loaded machine."""
+
+
+def run_smoke_test(limit_s: float = LIMIT_S) -> float:
+    """Sum a tensor over two ranks on this machine, with Gloo over loopback.
+
+    Parameters
+    ----------
+    limit_s
+        Time limit. The ranks are terminated in any case.
+
+    Returns
+    -------
+    float
+        Seconds from the start of the first rank to the end of the last.
+
+    Raises
+    ------
+    BuildFailed
+        If the ranks did not compute the expected sum in time.
+    """
+    started = time.monotonic()
+    process = subprocess.Popen(
+        [sys.executable, str(_SCRIPT)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    )
+    try:
+        output, _ = process.communicate(timeout=limit_s)
+    except subprocess.TimeoutExpired as error:
+        raise failed(
+            f"it is installed, but two ranks did not compute a sum within {limit_s:.0f} s.",
+            "Check for a firewall on the loopback interface, or other work that loads the machine.",
+        ) from error
+    finally:
+        end_group(process)
+    _check_sums(output)
+    return time.monotonic() - started
+
+
+def _check_sums(output: str) -> None:
+    lines = [line.strip()[:200] for line in output.splitlines() if line.strip()]
+    results = [
+        json.loads(line.removeprefix("RANK "))
+        for line in output.splitlines()
+        if line.startswith("RANK ")
+    ]
+    if sorted(result["rank"] for result in results) == [0, 1] and all(
+        result["sum"] == result["expected"] for result in results
+    ):
+        return
+    raise failed(
+        "it is installed, but two ranks could not sum a tensor over Gloo.",
+        "See the lines below; `workbench build-horovod --rebuild` compiles it again.",
+        lines=lines[-8:],
+    )
