@@ -3,11 +3,10 @@ import { JSONObject } from '@lumino/coreutils';
 import { IDisposable } from '@lumino/disposable';
 import { ISignal, Signal } from '@lumino/signaling';
 
-import { Known } from '../common/known';
-import { ISample } from '../resources/interfaces';
-import { ICluster, Request } from './interfaces';
+import { ICluster, readKernelMessage, Request } from '../schema/cluster';
+import { Known } from '../schema/known';
+import { ISample } from '../schema/sample';
 import { hasRanks, isUp, same, vmsOf } from './states';
-import { validateMessage } from './validate';
 import { VmList } from './vms';
 import { Watch } from './watch';
 
@@ -168,7 +167,7 @@ export class KernelLink implements IDisposable {
 
   private _onMessage(data: unknown): void {
     try {
-      const message = validateMessage(data);
+      const message = readKernelMessage(data, 'message');
       switch (message.type) {
         case 'state':
           return this._onCluster(message.cluster);

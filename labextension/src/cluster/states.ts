@@ -1,5 +1,5 @@
 /** What the panel asks of a cluster's state. */
-import { ICluster } from './interfaces';
+import { ICluster } from '../schema/cluster';
 
 /** Whether code can run on its ranks. */
 export function isUp(cluster: ICluster | null): boolean {

@@ -2,10 +2,10 @@ import { TranslationBundle } from '@jupyterlab/translation';
 import { runIcon, stopIcon, VDomRenderer } from '@jupyterlab/ui-components';
 import React, { useId, useState } from 'react';
 
-import { orElse } from '../common/known';
 import { More, useSome } from '../common/some';
 import { Text } from '../common/value';
-import { ClusterState, ICluster, IRank } from './interfaces';
+import { ClusterState, ICluster, IRank } from '../schema/cluster';
+import { orElse } from '../schema/known';
 import { KernelLink } from './link';
 import { ClusterModel } from './model';
 

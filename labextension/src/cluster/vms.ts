@@ -1,10 +1,11 @@
 import { IDisposable } from '@lumino/disposable';
 import { ISignal, Signal } from '@lumino/signaling';
 
-import { Known } from '../common/known';
-import { IFinding, ISample } from '../resources/interfaces';
 import { Machine } from '../resources/machine';
-import { IVm } from './interfaces';
+import { IVm } from '../schema/cluster';
+import { IFinding } from '../schema/findings';
+import { Known } from '../schema/known';
+import { ISample } from '../schema/sample';
 
 /** Without samples for so long, the figures of all VMs are old. */
 const SILENCE_MS = 5000;

@@ -1,4 +1,4 @@
-import { isUnknown, Known, mapKnown } from './known';
+import { isUnknown, Known, mapKnown } from '../schema/known';
 
 /** A figure for people: the number, and its unit apart, so that each has its column. */
 export interface IFigure {

@@ -1,4 +1,4 @@
-import { isUnknown, Known } from './known';
+import { isUnknown, Known } from '../schema/known';
 
 /** How much is kept where nobody asked for more, at one value per second. */
 export const MINUTE = 60;

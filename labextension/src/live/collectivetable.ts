@@ -3,9 +3,10 @@
  * column's name.
  */
 
+import { isUnknown, IUnknown } from '../schema/known';
 import { element, FigureSpan, keepKeys, setText } from './dom';
 import { bandwidth, bytes, IFigureText, percent, time } from './format';
-import { ICollective, isUnknown, IUnknown, numberOf } from './protocol';
+import { ICollective, numberOf } from './protocol';
 import { ITranslate } from './text';
 
 interface ITableColumn {

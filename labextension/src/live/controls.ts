@@ -3,9 +3,10 @@
  * goes on collecting, and the kernel never hears of it.
  */
 
+import { isUnknown, Known } from '../schema/known';
 import { element, FigureSpan, keepKeys, setText } from './dom';
 import { count } from './format';
-import { IRankPlace, isUnknown, IStatus, Known } from './protocol';
+import { IRankPlace, IStatus } from './protocol';
 import { Mode } from './range';
 import { ITranslate } from './text';
 
@@ -91,7 +92,7 @@ export class Controls {
     this._state.title = said;
   }
 
-  private _showDropped(dropped: Known): void {
+  private _showDropped(dropped: Known<number>): void {
     if (isUnknown(dropped)) {
       this._dropped.unknown(dropped.unknown);
     } else {

@@ -2,13 +2,14 @@
  * What a view answers for: the newest iterations, or a stretch that was marked.
  */
 
+import { IUnknown } from '../schema/known';
 import { TimingFeed } from './feed';
+import { count } from './format';
 import { IMarked } from './notice';
-import { ICollective, IDetails, ISummary, IUnknown } from './protocol';
+import { ICollective, IDetails, ISummary } from './protocol';
 import { IRange } from './range';
 import { IReading, ofStretch } from './reading';
 import { Stretch } from './stretch';
-import { count } from './format';
 import { ITranslate } from './text';
 
 export class Focus {

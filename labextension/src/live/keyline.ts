@@ -2,9 +2,10 @@
  * The line of key figures on top of the view.
  */
 
+import { isUnknown, Known } from '../schema/known';
 import { element, FigureSpan } from './dom';
 import { count, digits, IFigureText, percent, time } from './format';
-import { isUnknown, ISummary, Known, numberOf } from './protocol';
+import { ISummary, numberOf } from './protocol';
 import { ITranslate } from './text';
 
 export class KeyLine {
@@ -96,7 +97,7 @@ export class KeyLine {
 
 function show(
   figure: FigureSpan,
-  known: Known,
+  known: Known<number>,
   text: (value: number) => IFigureText
 ): void {
   if (isUnknown(known)) {

@@ -1,24 +1,25 @@
 import { TranslationBundle } from '@jupyterlab/translation';
 import { closeIcon } from '@jupyterlab/ui-components';
-import React, { memo, useEffect, useRef } from 'react';
+import React, { memo, useEffect, useMemo, useRef } from 'react';
 
-import { IRank } from '../cluster/interfaces';
 import { percentFigure } from '../common/format';
-import { isUnknown } from '../common/known';
 import { Sparkline } from '../common/sparkline';
 import { Dash } from '../common/value';
+import { IRank } from '../schema/cluster';
+import { isUnknown } from '../schema/known';
+import { findUnreadable } from '../schema/reader';
+import { ISnapshot } from '../schema/snapshot';
+import { Topology } from '../topology/topology';
 import { isPartial, machineLine, oneLine } from './describe';
 import { CpuAndMemory } from './devices';
 import { Findings, Trouble, Verdict } from './findings';
 import { Gpus } from './gpus';
-import { ISnapshot } from './interfaces';
 import { Machine, meanGpuUse } from './machine';
 import { Nics } from './nics';
 import { Processes } from './processes';
 import { Ranks } from './ranks';
 import { Section } from './section';
 import { useMachine, useSeen, useShared } from './shared';
-import { TopologySlot } from './topologyslot';
 
 /** One machine: a line where it is closed, all that is known of it where it is open. */
 export const Card = memo((props: Card.IProps): JSX.Element => {
@@ -188,6 +189,7 @@ function Told(props: {
 }): JSX.Element {
   const { machine, ranks, snapshot } = props;
   const { trans } = useShared();
+  const unreadable = useMemo(() => findUnreadable(snapshot), [snapshot]);
   return (
     <>
       {!isPartial(snapshot) && (
@@ -195,11 +197,18 @@ function Told(props: {
       )}
       {isWorthDrawing(machine, snapshot) && (
         <Section machine={machine} name="topology" title={trans.__('Topology')}>
-          <TopologySlot
-            snapshot={snapshot}
-            sample={machine.sample}
-            ranks={ranks}
-          />
+          {unreadable === null ? (
+            <Topology
+              snapshot={snapshot}
+              sample={machine.sample}
+              ranks={ranks}
+              trans={trans}
+            />
+          ) : (
+            <p className="jp-gw-Note">
+              {trans.__('Cannot be drawn: %1.', unreadable)}
+            </p>
+          )}
         </Section>
       )}
       <Gpus machine={machine} snapshot={snapshot} ranks={ranks} />

@@ -1,9 +1,9 @@
 import React from 'react';
 
 import { IFigure } from '../common/format';
-import { Known } from '../common/known';
 import { Sparkline } from '../common/sparkline';
 import { Figure } from '../common/value';
+import { Known } from '../schema/known';
 import { useShared } from './shared';
 
 /** One CPU, memory, GPU or NIC: its name, its last minute, its figures now. */

@@ -2,11 +2,11 @@ import { TranslationBundle } from '@jupyterlab/translation';
 import React from 'react';
 
 import { memoryFigure, percentFigure, roundGib } from '../common/format';
-import { isUnknown, IUnknown, Known, mapKnown, orElse } from '../common/known';
 import { topOf } from '../common/sparkline';
 import { Text } from '../common/value';
+import { isUnknown, IUnknown, Known, mapKnown, orElse } from '../schema/known';
+import { IHost, IProbe } from '../schema/snapshot';
 import { Device } from './device';
-import { IHost, IProbe } from './interfaces';
 import { Machine } from './machine';
 import { useShared } from './shared';
 

@@ -3,7 +3,7 @@ import React from 'react';
 
 import { CopyButton } from '../common/copy';
 import { More, useSome } from '../common/some';
-import { IFinding, Severity } from './interfaces';
+import { IFinding, Severity } from '../schema/findings';
 
 /** So many are listed at once. */
 const MOST = 20;

@@ -1,7 +1,6 @@
 import { TranslationBundle } from '@jupyterlab/translation';
 import React from 'react';
 
-import { IRank } from '../cluster/interfaces';
 import {
   IFigure,
   memoryFigure,
@@ -11,13 +10,15 @@ import {
   roundGib,
   temperatureFigure
 } from '../common/format';
-import { isUnknown, Known, mapKnown, orElse } from '../common/known';
 import { More, useSome } from '../common/some';
 import { Text } from '../common/value';
+import { IRank } from '../schema/cluster';
+import { isUnknown, Known, mapKnown, orElse } from '../schema/known';
+import { IGpuSample } from '../schema/sample';
+import { IGpu, ISnapshot } from '../schema/snapshot';
 import { duration, gpuDetail, isPartial, profileLine } from './describe';
 import { Device } from './device';
 import { Missing, notSampledYet } from './devices';
-import { IGpu, IGpuSample, ISnapshot } from './interfaces';
 import { Machine } from './machine';
 import { ranksOnGpu } from './ranks';
 import { Mark, Row } from './rows';

@@ -1,15 +1,10 @@
 import { ISignal, Signal } from '@lumino/signaling';
 
 import { History, MINUTE } from '../common/history';
-import { isUnknown, Known } from '../common/known';
-import {
-  IFinding,
-  IGpu,
-  IGpuSample,
-  INicSample,
-  ISample,
-  ISnapshot
-} from './interfaces';
+import { IFinding } from '../schema/findings';
+import { isUnknown, Known } from '../schema/known';
+import { IGpuSample, INicSample, ISample } from '../schema/sample';
+import { IGpu, ISnapshot } from '../schema/snapshot';
 
 /** What is known of one machine, wherever it comes from. */
 export class Machine {

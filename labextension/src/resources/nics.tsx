@@ -8,14 +8,15 @@ import {
   rateFigure,
   RateUnit
 } from '../common/format';
-import { isUnknown, Known, mapKnown, notLookedAt } from '../common/known';
 import { More, useSome } from '../common/some';
 import { topOf } from '../common/sparkline';
 import { Text } from '../common/value';
+import { isUninspected, isUnknown, Known, mapKnown } from '../schema/known';
+import { INicSample } from '../schema/sample';
+import { INic, ISnapshot } from '../schema/snapshot';
 import { isPartial, nicDetail, shownNics } from './describe';
 import { Device } from './device';
 import { Missing, notSampledYet } from './devices';
-import { INic, INicSample, ISnapshot } from './interfaces';
 import { Machine } from './machine';
 import { Mark, Row } from './rows';
 import { Section } from './section';
@@ -283,5 +284,5 @@ function EventsMark(props: {
 
 /** A topology file does not tell of every NIC. */
 function mayHaveRdma(nic: INic): boolean {
-  return nic.kind === 'rdma' || notLookedAt(nic.rdma_device, nic.state);
+  return nic.kind === 'rdma' || isUninspected(nic.rdma_device, nic.state);
 }

@@ -3,10 +3,10 @@ import { TranslationBundle } from '@jupyterlab/translation';
 import React, { useId } from 'react';
 
 import { memoryFigure, percentFigure } from '../common/format';
-import { isUnknown, Known, mapKnown, orElse } from '../common/known';
 import { More, useSome } from '../common/some';
 import { Text } from '../common/value';
-import { IProcess } from './interfaces';
+import { isUnknown, Known, mapKnown, orElse } from '../schema/known';
+import { IProcess } from '../schema/sample';
 import { Machine } from './machine';
 import { Section } from './section';
 import { useOpening, useShared } from './shared';

@@ -1,10 +1,10 @@
 import React from 'react';
 
-import { IRank } from '../cluster/interfaces';
-import { isUnknown } from '../common/known';
 import { More, useSome } from '../common/some';
 import { Text } from '../common/value';
-import { IGpu } from './interfaces';
+import { IRank } from '../schema/cluster';
+import { isUnknown } from '../schema/known';
+import { IGpu } from '../schema/snapshot';
 import { Machine } from './machine';
 import { Section } from './section';
 import { useShared } from './shared';

@@ -2,8 +2,8 @@ import { IDisposable } from '@lumino/disposable';
 import { Poll } from '@lumino/polling';
 import { ISignal, Signal } from '@lumino/signaling';
 
+import { ISample } from '../schema/sample';
 import { ResourcesClient } from './client';
-import { ISample } from './interfaces';
 import { LiveFeed } from './livefeed';
 import { Machine } from './machine';
 

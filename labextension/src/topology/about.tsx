@@ -1,11 +1,11 @@
 import { TranslationBundle } from '@jupyterlab/translation';
 import React from 'react';
 
-import { isUnknown } from '../common/known';
+import { isUnknown } from '../schema/known';
+import { Edge } from './edges';
 import { IDevice, IGraph } from './graph';
 import { ILayout } from './layout';
 import { EdgeKind, kindsOf, Loads } from './loads';
-import { Edge } from './edges';
 import { IRankPlace } from './ranks';
 import { Verdicts } from './verdict';
 import {

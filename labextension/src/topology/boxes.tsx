@@ -1,11 +1,11 @@
 import { TranslationBundle } from '@jupyterlab/translation';
 import React from 'react';
 
-import { isUnknown } from '../common/known';
+import { isUnknown } from '../schema/known';
 import { IDevice, IGraph } from './graph';
 import { IBox, ILayout } from './layout';
 import { Lit } from './paths';
-import { branchName, branchTitle, boxName, shortDetail } from './words';
+import { boxName, branchName, branchTitle, shortDetail } from './words';
 
 /** Bars of CPUs, host bridges, switches and boards, and of the fabric. */
 export const Branches = React.memo(

@@ -1,6 +1,6 @@
 import React from 'react';
 
-import { isUnknown, Known, orElse } from '../common/known';
+import { isUnknown, Known, orElse } from '../schema/known';
 import { IEdge, ILayout } from './layout';
 import { Lit } from './paths';
 

@@ -6,11 +6,11 @@
  * u to the right). A branch is a bar as long as what hangs from it, so that every edge
  * is straight.
  */
-import { Known } from '../common/known';
+import { Known } from '../schema/known';
 import { IBranch, IDevice, IGraph, isBranch } from './graph';
+import { lanesOf } from './lanes';
 import { EdgeKind } from './loads';
 import { COLUMNS, IMetrics, ROWS } from './metrics';
-import { lanesOf } from './lanes';
 import { depths, gap, slotInColumns, spanOf } from './spans';
 
 export interface IBox {

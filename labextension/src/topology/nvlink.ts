@@ -1,7 +1,7 @@
 /** Which GPUs are joined by NVLink, as the driver tells it, else the topology file. */
-import { isUnknown, Known, orElse } from '../common/known';
+import { isUnknown, Known, orElse } from '../schema/known';
+import { INvlink, IPciTree, ISnapshot } from '../schema/snapshot';
 import { IAllToAll, IDevice, IPair } from './graph';
-import { INvlink, IPciTree, ITopologySnapshot } from './interfaces';
 
 const NVSWITCH_CLASS = '0x0680';
 
@@ -11,7 +11,7 @@ export interface IJoined {
 }
 
 export function nvlinksOf(
-  snapshot: ITopologySnapshot,
+  snapshot: ISnapshot,
   gpus: readonly IDevice[],
   tree: IPciTree | null
 ): IJoined {
@@ -95,7 +95,7 @@ namespace Private {
 
   /** Where nobody tells of links: who reaches whom over NVLink, by the driver. */
   export function ofPairs(
-    snapshot: ITopologySnapshot,
+    snapshot: ISnapshot,
     gpus: readonly IDevice[]
   ): IJoined {
     const why = { unknown: 'the driver tells that they reach each other over NVLink, and not by how many links' }; // prettier-ignore

@@ -1,7 +1,10 @@
 /** Which GPU and NIC of the drawing a rank uses. */
-import { isUnknown } from '../common/known';
+import { IRank } from '../schema/cluster';
+import { isUnknown } from '../schema/known';
 import { IDevice, IGraph } from './graph';
-import { ITopologyRank } from './interfaces';
+
+/** What the drawing needs of a rank of this VM. */
+export type ITopologyRank = Pick<IRank, 'rank' | 'gpu' | 'nic'>;
 
 export interface IRankPlace {
   readonly rank: number;

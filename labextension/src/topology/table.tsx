@@ -1,7 +1,7 @@
 import { TranslationBundle } from '@jupyterlab/translation';
 import React from 'react';
 
-import { isUnknown } from '../common/known';
+import { isUnknown } from '../schema/known';
 import { IGraph } from './graph';
 import { Verdicts } from './verdict';
 import { possibleWords } from './words';

@@ -2,20 +2,16 @@ import { TranslationBundle } from '@jupyterlab/translation';
 import React, { useCallback, useMemo, useRef, useState } from 'react';
 
 import { More } from '../common/some';
+import { ISnapshot } from '../schema/snapshot';
 import { About } from './about';
 import { Badge, Branches, Device } from './boxes';
 import { Edges, stepOf } from './edges';
 import { IDevice } from './graph';
-import {
-  ITopologyRank,
-  ITopologySample,
-  ITopologySnapshot
-} from './interfaces';
 import { drawingName, fixedLabels, labelNow } from './labels';
 import { ILayout, layOut } from './layout';
-import { Loads, loadsOf } from './loads';
+import { ITopologySample, Loads, loadsOf } from './loads';
 import { litBy, partners, Pointed } from './paths';
-import { placeRanks, ranksOf } from './ranks';
+import { ITopologyRank, placeRanks, ranksOf } from './ranks';
 import { MOST_DRAWN, readGraph } from './read';
 import { stepTo } from './steps';
 import { Table } from './table';
@@ -203,7 +199,7 @@ export function Topology(props: Topology.IProps): JSX.Element {
 
 export namespace Topology {
   export interface IProps {
-    snapshot: ITopologySnapshot;
+    snapshot: ISnapshot;
 
     /** The newest; without one no load is drawn. */
     sample?: ITopologySample | null;

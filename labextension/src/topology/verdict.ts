@@ -1,7 +1,7 @@
 /** How far each GPU is from each NIC, and whether NCCL uses GPUDirect RDMA there. */
-import { isUnknown, Known } from '../common/known';
+import { isUnknown, Known } from '../schema/known';
+import { IDistance, ISnapshot } from '../schema/snapshot';
 import { IDevice, IGraph } from './graph';
-import { IDistance, ITopologySnapshot } from './interfaces';
 import { NVML, SYSFS, TOPOLOGY_FILE } from './tree';
 
 /** The nearest first; NVML's INTERNAL is two GPUs of one board. */
@@ -20,7 +20,7 @@ export interface IVerdict {
 const NOT_MEASURED = { unknown: 'the snapshot measures no distance here' };
 
 export class Verdicts {
-  constructor(snapshot: ITopologySnapshot, graph: IGraph) {
+  constructor(snapshot: ISnapshot, graph: IGraph) {
     const pcie = isUnknown(snapshot.pcie) ? null : snapshot.pcie;
     this._distances = Private.best(pcie?.distances ?? []);
     const direct = new Map(

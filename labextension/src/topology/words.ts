@@ -2,9 +2,9 @@
 import { TranslationBundle } from '@jupyterlab/translation';
 
 import { compact, linkRate, rateFigure } from '../common/format';
-import { isUnknown, Known, notLookedAt, orElse } from '../common/known';
+import { isUninspected, isUnknown, Known, orElse } from '../schema/known';
+import { INic } from '../schema/snapshot';
 import { IBranch, IDevice, IGraph } from './graph';
-import { ITopologyNic } from './interfaces';
 import { EdgeKind, ILoad } from './loads';
 import { linksUp } from './nvlink';
 import { IVerdict } from './verdict';
@@ -57,8 +57,8 @@ export function shortDetail(
 }
 
 /** Whether it is known to have no RDMA: a topology file does not tell. */
-function isPlain(nic: ITopologyNic): boolean {
-  return nic.kind === 'physical' && !notLookedAt(nic.rdma_device, nic.state);
+function isPlain(nic: INic): boolean {
+  return nic.kind === 'physical' && !isUninspected(nic.rdma_device, nic.state);
 }
 
 /** `GPU 0 · NVIDIA H100 80GB HBM3 · passthrough`. */
