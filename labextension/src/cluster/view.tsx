@@ -2,10 +2,8 @@ import { TranslationBundle } from '@jupyterlab/translation';
 import { runIcon, stopIcon, VDomRenderer } from '@jupyterlab/ui-components';
 import React, { useId, useState } from 'react';
 
-import { More, useSome } from '../common/some';
-import { Text } from '../common/value';
+import { RankTable } from '../common/ranktable';
 import { ClusterState, ICluster, IRank } from '../schema/cluster';
-import { orElse } from '../schema/known';
 import { KernelLink } from './link';
 import { ClusterModel } from './model';
 
@@ -202,42 +200,15 @@ function Ranks(props: {
   trans: TranslationBundle;
 }): JSX.Element {
   const { ranks, trans } = props;
-  const some = useSome(ranks, MOST_ROWS);
   return (
     <div className="jp-gw-Ranks" tabIndex={ranks.length > FIT ? 0 : -1}>
-      <table aria-label={trans.__('Ranks')}>
-        <thead>
-          <tr>
-            <th className="jp-gw-mod-number">{trans.__('rank')}</th>
-            <th>{trans.__('VM')}</th>
-            <th className="jp-gw-mod-number">{trans.__('PID')}</th>
-            <th>{trans.__('GPU')}</th>
-            <th>{trans.__('NIC')}</th>
-            <th>{trans.__('state')}</th>
-          </tr>
-        </thead>
-        <tbody>
-          {some.shown.map(rank => (
-            <tr key={rank.rank}>
-              <td className="jp-gw-mod-number">{rank.rank}</td>
-              <td>
-                <Text value={rank.vm} />
-              </td>
-              <td className="jp-gw-mod-number">
-                <Text value={rank.pid} />
-              </td>
-              <td title={String(orElse(rank.gpu, ''))}>
-                <Text value={rank.gpu} />
-              </td>
-              <td>
-                <Text value={rank.nic} />
-              </td>
-              <td>{rank.state}</td>
-            </tr>
-          ))}
-        </tbody>
-      </table>
-      <More some={some} what={trans.__('ranks')} trans={trans} />
+      <RankTable
+        ranks={ranks}
+        columns={['vm', 'pid', 'gpu', 'nic', 'state']}
+        first={MOST_ROWS}
+        label={trans.__('Ranks')}
+        trans={trans}
+      />
     </div>
   );
 }

@@ -9,6 +9,7 @@ import { Message } from '@lumino/messaging';
 import { ISignal } from '@lumino/signaling';
 import { Widget } from '@lumino/widgets';
 
+import { hasEnded } from '../common/kernelcomm';
 import { TimingFeed } from './feed';
 import { IStream, listen } from './kernelcomms';
 import { MIME_TYPE } from './protocol';
@@ -131,9 +132,7 @@ export class TimingsRenderer extends Widget implements IRenderMime.IRenderer {
   }
 
   private _onStatus(_: unknown, status: Kernel.Status): void {
-    if (
-      ['restarting', 'autorestarting', 'dead', 'terminating'].includes(status)
-    ) {
+    if (hasEnded(status)) {
       this._standStill();
     }
   }
