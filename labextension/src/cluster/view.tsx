@@ -141,7 +141,7 @@ function Status(props: {
   );
 }
 
-function Controls(props: {
+interface IControlsProps {
   canStart: boolean;
   canStop: boolean;
   /** Of the cluster that is up; `null` where the person chooses. */
@@ -149,7 +149,9 @@ function Controls(props: {
   onStart: (n: number) => void;
   onStop: () => void;
   trans: TranslationBundle;
-}): JSX.Element {
+}
+
+function Controls(props: IControlsProps): JSX.Element {
   const { trans } = props;
   const [n, setN] = useState(String(DEFAULT_RANKS));
   const id = useId();

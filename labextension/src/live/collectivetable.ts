@@ -177,8 +177,8 @@ function columns(trans: ITranslate): readonly ITableColumn[] {
     {
       label: trans.__('kind'),
       title: trans.__('What it does, and who called it'),
-      key: kind,
-      text: kind
+      key: one => kindOf(one, trans),
+      text: one => kindOf(one, trans)
     },
     {
       label: trans.__('size'),
@@ -206,17 +206,18 @@ function columns(trans: ITranslate): readonly ITableColumn[] {
       text: one => percent(one.exposed_share)
     }
   ];
+}
 
-  function kind(one: ICollective): string {
-    const parts = [one.kind];
-    if (one.process_set) {
-      parts.push(trans.__('process set %1', one.process_set));
-    }
-    if (one.by === 'cell') {
-      parts.push(trans.__('by the cell'));
-    }
-    return parts.join(' · ');
+/** What a collective does, and on whose behalf. */
+function kindOf(one: ICollective, trans: ITranslate): string {
+  const parts = [one.kind];
+  if (one.process_set) {
+    parts.push(trans.__('process set %1', one.process_set));
   }
+  if (one.by === 'cell') {
+    parts.push(trans.__('by the cell'));
+  }
+  return parts.join(' · ');
 }
 
 /** Figures by size, one that is not known as the least; names by their letters. */

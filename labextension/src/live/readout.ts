@@ -25,8 +25,8 @@ interface IPhaseRow {
 interface IFigureRow {
   value: (read: (name: Figure) => number) => number;
   text: (value: number) => string;
+  /** Why it is not known where it is not. */
   reason: string;
-  figure: FigureSpan;
 }
 
 export class Readout {
@@ -100,60 +100,14 @@ export class Readout {
   }
 
   private _addFigures(table: HTMLElement): void {
-    const trans = this._trans;
-    const noComm = trans.__('no communication was timed in this iteration');
-    const missing = trans.__('not recorded for this iteration');
-    const add = (
-      label: string,
-      unit: string,
-      value: IFigureRow['value'],
-      text: IFigureRow['text'],
-      reason: string
-    ): void => {
+    for (const { label, unit, ...row } of figureRows(this._trans)) {
       const figure = new FigureSpan();
-      this._figures.push({ value, text, reason, figure });
+      this._figures.push({ ...row, figure });
       const name = element('th', '', label);
       name.scope = 'row';
       const grey = element('td', 'gw-live-unit', unit);
       table.append(element('tr', '', name, cell(figure), grey));
-    };
-    add(
-      trans.__('iteration'),
-      'ms',
-      read => read('iteration_us'),
-      milliseconds,
-      missing
-    );
-    add(
-      trans.__('communication'),
-      'ms',
-      read => read('communication_us'),
-      milliseconds,
-      noComm
-    );
-    add(trans.__('overlapped'), '', overlap, percent, noComm);
-    add(
-      trans.__('waiting'),
-      'ms',
-      read => read('wait_us'),
-      milliseconds,
-      missing
-    );
-    add(
-      trans.__('busbw'),
-      'Gbit/s',
-      read => read('busbw_gbps'),
-      digits,
-      noComm
-    );
-    add(
-      trans.__('algbw'),
-      'Gbit/s',
-      read => read('algbw_gbps'),
-      digits,
-      noComm
-    );
-    add(trans.__('ended at'), 's', read => read('end_s'), digits, missing);
+    }
   }
 
   private _table(name: string, heads: (string | Node)[]): HTMLTableElement {
@@ -175,7 +129,39 @@ export class Readout {
   private _copies = false;
   private _who = element('span', '');
   private _phases: IPhaseRow[] = [];
-  private _figures: IFigureRow[] = [];
+  private _figures: (IFigureRow & { figure: FigureSpan })[] = [];
+}
+
+function figureRows(
+  trans: ITranslate
+): (IFigureRow & { label: string; unit: string })[] {
+  const untimed = trans.__('no communication was timed in this iteration');
+  const missing = trans.__('not recorded for this iteration');
+  const row = (
+    label: string,
+    unit: string,
+    column: Figure,
+    text: IFigureRow['text'],
+    reason: string
+  ): IFigureRow & { label: string; unit: string } => ({
+    label,
+    unit,
+    value: read => read(column),
+    text,
+    reason
+  });
+  return [
+    row(trans.__('iteration'), 'ms', 'iteration_us', milliseconds, missing),
+    row(trans.__('communication'), 'ms', 'communication_us', milliseconds, untimed), // prettier-ignore
+    {
+      ...row(trans.__('overlapped'), '', 'overlapped_us', percent, untimed),
+      value: overlap
+    },
+    row(trans.__('waiting'), 'ms', 'wait_us', milliseconds, missing),
+    row(trans.__('busbw'), 'Gbit/s', 'busbw_gbps', digits, untimed),
+    row(trans.__('algbw'), 'Gbit/s', 'algbw_gbps', digits, untimed),
+    row(trans.__('ended at'), 's', 'end_s', digits, missing)
+  ];
 }
 
 /** The part of the communication that compute hid. */

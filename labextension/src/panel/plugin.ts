@@ -8,11 +8,16 @@ import { ICommandPalette } from '@jupyterlab/apputils';
 import { INotebookTracker } from '@jupyterlab/notebook';
 import { ISettingRegistry } from '@jupyterlab/settingregistry';
 import { IStateDB } from '@jupyterlab/statedb';
-import { ITranslator, nullTranslator } from '@jupyterlab/translation';
+import {
+  ITranslator,
+  nullTranslator,
+  TranslationBundle
+} from '@jupyterlab/translation';
 import { fileUploadIcon } from '@jupyterlab/ui-components';
 
 import { ClusterModel } from '../cluster/model';
 import { liveUrl, ResourcesClient } from '../resources/client';
+import { FileShelf } from '../resources/files';
 import { LiveFeed } from '../resources/livefeed';
 import { ResourcesModel } from '../resources/model';
 import { chooseFiles } from './filedrop';
@@ -88,34 +93,44 @@ export const workbenchPanel: JupyterFrontEndPlugin<void> = {
     panel.title.caption = trans.__('Gradient Workbench: resources and ranks');
     app.shell.add(panel, 'left', { rank: RANK, type: 'Gradient Workbench' });
     restorer?.add(panel, panel.id);
-    app.commands.addCommand(CommandIDs.openPanel, {
-      label: trans.__('Show Resources and Ranks'),
-      caption: trans.__(
-        'Open the panel of Gradient Workbench in the left sidebar'
-      ),
-      icon: workbenchIcon,
-      describedBy: { args: { type: 'object', properties: {} } },
-      execute: () => app.shell.activateById(panel.id)
-    });
-    app.commands.addCommand(CommandIDs.lookAtFile, {
-      label: trans.__('Look at a File of a Topology or Snapshot…'),
-      caption: trans.__(
-        'Show what NCCL’s topology file or a saved snapshot tells of a machine'
-      ),
-      icon: fileUploadIcon,
-      describedBy: { args: { type: 'object', properties: {} } },
-      execute: async () => {
-        app.shell.activateById(panel.id);
-        for (const file of await chooseFiles()) {
-          await resources.files.open(file);
-        }
-      }
-    });
-    for (const command of [CommandIDs.openPanel, CommandIDs.lookAtFile]) {
-      palette?.addItem({
-        command,
-        category: trans.__('Gradient Workbench')
-      });
-    }
+    addCommands(app, palette, panel, resources.files, trans);
   }
 };
+
+function addCommands(
+  app: JupyterFrontEnd,
+  palette: ICommandPalette | null,
+  panel: WorkbenchPanel,
+  files: FileShelf,
+  trans: TranslationBundle
+): void {
+  app.commands.addCommand(CommandIDs.openPanel, {
+    label: trans.__('Show Resources and Ranks'),
+    caption: trans.__(
+      'Open the panel of Gradient Workbench in the left sidebar'
+    ),
+    icon: workbenchIcon,
+    describedBy: { args: { type: 'object', properties: {} } },
+    execute: () => app.shell.activateById(panel.id)
+  });
+  app.commands.addCommand(CommandIDs.lookAtFile, {
+    label: trans.__('Look at a File of a Topology or Snapshot…'),
+    caption: trans.__(
+      'Show what NCCL’s topology file or a saved snapshot tells of a machine'
+    ),
+    icon: fileUploadIcon,
+    describedBy: { args: { type: 'object', properties: {} } },
+    execute: async () => {
+      app.shell.activateById(panel.id);
+      for (const file of await chooseFiles()) {
+        await files.open(file);
+      }
+    }
+  });
+  for (const command of [CommandIDs.openPanel, CommandIDs.lookAtFile]) {
+    palette?.addItem({
+      command,
+      category: trans.__('Gradient Workbench')
+    });
+  }
+}

@@ -29,8 +29,6 @@ export const Card = memo((props: Card.IProps): JSX.Element => {
   const item = useRef<HTMLLIElement>(null);
   useMachine(machine, useSeen(item));
   const old = machine.trouble ? 'jp-gw-mod-stale' : '';
-  const known =
-    machine.snapshot && !isUnknown(machine.snapshot) ? machine.snapshot : null;
   return (
     <li ref={item} className={`jp-gw-Cards-item jp-gw-mod-${machine.kind}`}>
       <details
@@ -45,20 +43,7 @@ export const Card = memo((props: Card.IProps): JSX.Element => {
         }}
       >
         <summary ref={summary}>
-          <h4 className="jp-gw-Card-name">{nameOf(machine, trans)}</h4>
-          <Line machine={machine} open={open} />
-          {!open && machine.kind !== 'file' && <Use machine={machine} />}
-          {machine.trouble && machine.kind === 'vm' ? (
-            <Trouble words={machine.trouble} />
-          ) : (
-            known && (
-              <Verdict
-                findings={machine.findings}
-                partly={isPartial(known)}
-                trans={trans}
-              />
-            )
-          )}
+          <Head machine={machine} open={open} />
         </summary>
         {open && <Body machine={machine} ranks={ranks} />}
       </details>
@@ -87,6 +72,32 @@ export namespace Card {
     /** Absent where it cannot be put away. */
     onClose?: (machine: Machine) => void;
   }
+}
+
+/** What a card shows open and closed: the name, one line, and what was found. */
+function Head(props: { machine: Machine; open: boolean }): JSX.Element {
+  const { machine, open } = props;
+  const { trans } = useShared();
+  const { findings, kind, snapshot, trouble } = machine;
+  return (
+    <>
+      <h4 className="jp-gw-Card-name">{nameOf(machine, trans)}</h4>
+      <Line machine={machine} open={open} />
+      {!open && kind !== 'file' && <Use machine={machine} />}
+      {trouble && kind === 'vm' ? (
+        <Trouble words={trouble} />
+      ) : (
+        snapshot &&
+        !isUnknown(snapshot) && (
+          <Verdict
+            findings={findings}
+            partly={isPartial(snapshot)}
+            trans={trans}
+          />
+        )
+      )}
+    </>
+  );
 }
 
 function sameCard(one: Card.IProps, other: Card.IProps): boolean {

@@ -18,7 +18,7 @@ import { IGpuSample } from '../schema/sample';
 import { IGpu, ISnapshot } from '../schema/snapshot';
 import { duration, gpuDetail, isPartial, profileLine } from './describe';
 import { Device } from './device';
-import { Missing, notSampledYet } from './devices';
+import { Missing, notSampledYet, PlacesOnly } from './devices';
 import { Machine } from './machine';
 import { ranksOnGpu } from './ranks';
 import { Mark, Row } from './rows';
@@ -82,14 +82,7 @@ export function Gpus({ machine, ranks, snapshot }: IProps): JSX.Element | null {
         />
       ))}
       <More some={some} what={trans.__('GPUs')} trans={trans} />
-      {described.length < gpus.length && (
-        <p className="jp-gw-Note">
-          {trans.__(
-            'Of %1 more the file gives only the place.',
-            gpus.length - described.length
-          )}
-        </p>
-      )}
+      <PlacesOnly count={gpus.length - described.length} />
     </Section>
   );
 }

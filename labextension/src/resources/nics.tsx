@@ -16,7 +16,7 @@ import { INicSample } from '../schema/sample';
 import { INic, ISnapshot } from '../schema/snapshot';
 import { isPartial, nicDetail, shownNics } from './describe';
 import { Device } from './device';
-import { Missing, notSampledYet } from './devices';
+import { Missing, notSampledYet, PlacesOnly } from './devices';
 import { Machine } from './machine';
 import { Mark, Row } from './rows';
 import { Section } from './section';
@@ -70,14 +70,7 @@ export function Nics({ machine, snapshot }: IProps): JSX.Element | null {
         <Nic key={place} nic={nic} machine={machine} all={all} />
       ))}
       <More some={some} what={trans.__('NICs')} trans={trans} />
-      {described.length < drawn.length && (
-        <p className="jp-gw-Note">
-          {trans.__(
-            'Of %1 more the file gives only the place.',
-            drawn.length - described.length
-          )}
-        </p>
-      )}
+      <PlacesOnly count={drawn.length - described.length} />
       {!unclear && !shown.some(mayHaveRdma) && (
         <p className="jp-gw-Note">
           {trans.__('No RDMA device: collectives between VMs travel over TCP.')}

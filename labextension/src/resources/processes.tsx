@@ -50,15 +50,7 @@ export function Processes({ machine }: { machine: Machine }): JSX.Element {
           className="jp-gw-Table"
           aria-label={trans.__('Processes and what they use')}
         >
-          <thead>
-            <tr>
-              <th>{trans.__('process')}</th>
-              <th>{trans.__('GPU')}</th>
-              <th className="jp-gw-mod-number">{trans.__('its GiB')}</th>
-              <th className="jp-gw-mod-number">{trans.__('GiB')}</th>
-              <th className="jp-gw-mod-number">{trans.__('CPU %')}</th>
-            </tr>
-          </thead>
+          <TableHead />
           <tbody>
             {some.shown.map(one => (
               <ProcessRow key={one.pid} process={one} />
@@ -69,6 +61,21 @@ export function Processes({ machine }: { machine: Machine }): JSX.Element {
       )}
       <More some={some} what={trans.__('processes')} trans={trans} />
     </Section>
+  );
+}
+
+function TableHead(): JSX.Element {
+  const { trans } = useShared();
+  return (
+    <thead>
+      <tr>
+        <th>{trans.__('process')}</th>
+        <th>{trans.__('GPU')}</th>
+        <th className="jp-gw-mod-number">{trans.__('its GiB')}</th>
+        <th className="jp-gw-mod-number">{trans.__('GiB')}</th>
+        <th className="jp-gw-mod-number">{trans.__('CPU %')}</th>
+      </tr>
+    </thead>
   );
 }
 
