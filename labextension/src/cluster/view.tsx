@@ -90,7 +90,7 @@ function Linked(props: {
         onStop={() => void link.stop()}
         trans={trans}
       />
-      {error && !Private.isTold(error, cluster) && (
+      {error && !Private.isShown(error, cluster) && (
         <p className="jp-gw-Note jp-gw-mod-error" role="alert">
           {error}
         </p>
@@ -122,7 +122,7 @@ function Status(props: {
     );
   }
   const detail = pending
-    ? trans.__('asked for; waits for the kernel')
+    ? trans.__('requested; waiting for the kernel')
     : cluster?.message || cluster?.name;
   return (
     <div className="jp-gw-Status" role="status">
@@ -237,7 +237,7 @@ namespace Private {
   }
 
   /** Whether the cluster's own message says it already. */
-  export function isTold(error: string, cluster: ICluster | null): boolean {
+  export function isShown(error: string, cluster: ICluster | null): boolean {
     return cluster !== null && cluster.message.includes(error.split('\n')[0]);
   }
 

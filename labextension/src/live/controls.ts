@@ -37,7 +37,7 @@ export class Controls {
     });
     for (const span of SPANS) {
       const text =
-        span === null ? trans.__('all held') : trans.__('last %1', count(span));
+        span === null ? trans.__('all kept') : trans.__('last %1', count(span));
       this._span.append(new Option(text, String(span ?? 'all')));
     }
     this._span.value = '400';
@@ -53,12 +53,12 @@ export class Controls {
       this._follow,
       labelled(trans.__('rank'), this._rank),
       labelled(trans.__('iterations'), this._span),
-      element('span', 'gw-live-drops', this._dropped.node),
+      element('span', 'jp-gw-Live-drops', this._dropped.node),
       this._state
     );
   }
 
-  readonly node = element('div', 'gw-live-controls');
+  readonly node = element('div', 'jp-gw-Live-controls');
 
   setRanks(ranks: readonly IRankPlace[]): void {
     const key = ranks.map(place => `${place.rank}@${place.vm}`).join();
@@ -81,7 +81,7 @@ export class Controls {
     setText(this._pause, paused ? trans.__('resume') : trans.__('pause'));
     this._pause.setAttribute('aria-pressed', String(paused));
     this._pause.disabled =
-      mode === 'mark' || (status.state === 'ended' && !paused);
+      mode === 'select' || (status.state === 'ended' && !paused);
     this._follow.disabled = mode === 'follow';
     this._showDropped(status.summary.dropped);
     const said = paused
@@ -99,26 +99,26 @@ export class Controls {
       this._dropped.show(count(dropped), this._trans.__('dropped'));
     }
     this._dropped.node.classList.toggle(
-      'gw-live-warn',
+      'jp-gw-Live-warn',
       typeof dropped === 'number' && dropped > 0
     );
   }
 
   private _trans: ITranslate;
-  private _pause = element('button', 'gw-live-button');
-  private _follow = element('button', 'gw-live-button');
-  private _rank = element('select', 'gw-live-select');
-  private _span = element('select', 'gw-live-select');
+  private _pause = element('button', 'jp-gw-Live-button');
+  private _follow = element('button', 'jp-gw-Live-button');
+  private _rank = element('select', 'jp-gw-Live-select');
+  private _span = element('select', 'jp-gw-Live-select');
   private _dropped = new FigureSpan();
-  private _state = element('span', 'gw-live-state');
+  private _state = element('span', 'jp-gw-Live-state');
   private _ranksKey = '?';
 }
 
 function labelled(text: string, control: HTMLElement): HTMLElement {
   return element(
     'label',
-    'gw-live-choice',
-    element('span', 'gw-live-label', text),
+    'jp-gw-Live-choice',
+    element('span', 'jp-gw-Live-label', text),
     control
   );
 }

@@ -102,7 +102,7 @@ export interface IStraggler {
   last_iteration: number;
 }
 
-/** What the kernel says of a stretch of iterations. */
+/** What the kernel says of a selection of iterations. */
 export interface IDetails {
   first_iteration: number;
   last_iteration: number;
@@ -150,7 +150,7 @@ export interface IUpdate extends IStatus {
   details: IDetails | null;
 }
 
-/** What a page asked for: details of a stretch, or older rows. */
+/** What a page asked for: details of a selection, or older rows. */
 export interface IAnswer {
   type: 'answer';
   run: number;

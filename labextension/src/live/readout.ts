@@ -1,5 +1,5 @@
 /**
- * All figures of one iteration or of a stretch: the legend of the phases, with their times.
+ * All figures of one iteration or of a selection: the legend of the phases, with their times.
  */
 
 import { element, FigureSpan, setText, swatch } from './dom';
@@ -45,7 +45,7 @@ export class Readout {
     this.node.append(phases, figures);
   }
 
-  readonly node = element('div', 'gw-live-readout');
+  readonly node = element('div', 'jp-gw-Live-readout');
 
   /** Show a reading of one rank (by row), or the mean over ranks (null). */
   update(
@@ -92,7 +92,7 @@ export class Readout {
     );
     name.scope = 'row';
     const row = element('tr', '', name, cell(time), cell(share));
-    row.classList.toggle('gw-live-loud', phase === EXPOSED);
+    row.classList.toggle('jp-gw-Live-loud', phase === EXPOSED);
     if (phase === COPY) {
       this._copyRow = row;
     }
@@ -105,7 +105,7 @@ export class Readout {
       this._figures.push({ ...row, figure });
       const name = element('th', '', label);
       name.scope = 'row';
-      const grey = element('td', 'gw-live-unit', unit);
+      const grey = element('td', 'jp-gw-Live-unit', unit);
       table.append(element('tr', '', name, cell(figure), grey));
     }
   }
@@ -116,7 +116,7 @@ export class Readout {
       th.scope = 'col';
       return th;
     });
-    const table = element('table', 'gw-live-table');
+    const table = element('table', 'jp-gw-Live-table');
     table.setAttribute('aria-label', name);
     if (cells.length > 0) {
       table.append(element('tr', '', ...cells));
@@ -191,9 +191,9 @@ export function describe(
 
 /** The title of the one-iteration column. */
 export class ReadoutTitle {
-  readonly node = element('h4', 'gw-live-title');
+  readonly node = element('h4', 'jp-gw-Live-title');
 
-  /** Name one iteration, or a stretch, and return that. */
+  /** Name one iteration, or a selection, and return that. */
   update(
     trans: ITranslate,
     first: number,
@@ -204,7 +204,7 @@ export class ReadoutTitle {
       first === last
         ? trans.__('iteration %1', count(last))
         : trans.__('mean of iterations %1 to %2', count(first), count(last));
-    setText(this.node, latest ? `${name} · ${trans.__('latest')}` : name);
+    setText(this.node, latest ? trans.__('%1 · latest', name) : name);
     return name;
   }
 }

@@ -1,4 +1,4 @@
-/* eslint-disable jupyter/prefer-lazy-imports -- the panel stands in the sidebar from the start */
+/* eslint-disable jupyter/prefer-lazy-imports -- the panel is in the sidebar from the start */
 import {
   ILayoutRestorer,
   JupyterFrontEnd,
@@ -30,7 +30,7 @@ const ID = 'gradient-workbench:panel';
 
 namespace CommandIDs {
   export const openPanel = 'workbench:open-panel';
-  export const lookAtFile = 'workbench:look-at-file';
+  export const openFile = 'workbench:open-file';
   /** Lab's own. */
   export const openSettings = 'settingeditor:open';
 }
@@ -74,7 +74,7 @@ export const workbenchPanel: JupyterFrontEndPlugin<void> = {
     const panel = new WorkbenchPanel({
       cluster,
       resources,
-      lookAtFile: () => void app.commands.execute(CommandIDs.lookAtFile),
+      openFile: () => void app.commands.execute(CommandIDs.openFile),
       openSettings: settings
         ? () => {
             void app.commands.execute(CommandIDs.openSettings, {
@@ -113,10 +113,10 @@ function addCommands(
     describedBy: { args: { type: 'object', properties: {} } },
     execute: () => app.shell.activateById(panel.id)
   });
-  app.commands.addCommand(CommandIDs.lookAtFile, {
-    label: trans.__('Look at a File of a Topology or Snapshot…'),
+  app.commands.addCommand(CommandIDs.openFile, {
+    label: trans.__('Open Topology or Snapshot File…'),
     caption: trans.__(
-      'Show what NCCL’s topology file or a saved snapshot tells of a machine'
+      'Show the machine that an NCCL topology file or a saved snapshot describes'
     ),
     icon: fileUploadIcon,
     describedBy: { args: { type: 'object', properties: {} } },
@@ -127,7 +127,7 @@ function addCommands(
       }
     }
   });
-  for (const command of [CommandIDs.openPanel, CommandIDs.lookAtFile]) {
+  for (const command of [CommandIDs.openPanel, CommandIDs.openFile]) {
     palette?.addItem({
       command,
       category: trans.__('Gradient Workbench')

@@ -120,7 +120,7 @@ function Line(props: { machine: Machine; open: boolean }): JSX.Element {
     trouble && machine.kind === 'vm'
       ? trouble
       : snapshot === null
-        ? trans.__('not looked at yet')
+        ? trans.__('no data yet')
         : isUnknown(snapshot)
           ? snapshot.unknown
           : (open ? machineLine : oneLine)(snapshot, trans);
@@ -175,7 +175,7 @@ function Body(props: {
     <div className="jp-gw-Card-body">
       {trouble && machine.kind === 'vm' && (
         <p className="jp-gw-Note jp-gw-mod-error">
-          {trans.__('The figures are not of now: %1.', trouble)}
+          {trans.__('Figures are out of date: %1.', trouble)}
         </p>
       )}
       {snapshot && isUnknown(snapshot) && (
@@ -184,7 +184,7 @@ function Body(props: {
         </p>
       )}
       {snapshot && !isUnknown(snapshot) && (
-        <Told machine={machine} snapshot={snapshot} ranks={ranks} />
+        <Contents machine={machine} snapshot={snapshot} ranks={ranks} />
       )}
       {(!snapshot || isUnknown(snapshot)) && (
         <Ranks machine={machine} ranks={ranks} />
@@ -193,7 +193,7 @@ function Body(props: {
   );
 }
 
-function Told(props: {
+function Contents(props: {
   machine: Machine;
   snapshot: ISnapshot;
   ranks: readonly IRank[];

@@ -223,7 +223,13 @@ namespace Private {
         trans
       );
       return found.length > 0
-        ? [`${verdictWords(found[0], names, trans)}: ${briefly(found[0].why)}`]
+        ? [
+            trans.__(
+              '%1: %2',
+              verdictWords(found[0], names, trans),
+              briefly(found[0].why)
+            )
+          ]
         : [];
     }
     const served = graph.devices

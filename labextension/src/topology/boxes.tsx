@@ -37,7 +37,9 @@ export const Branches = React.memo(
             box={layout.fabric}
             rows={layout.rows}
             mod={highlight(lit, 'fabric')}
-            name={fabric?.trouble ? `${name}: ${fabric.trouble}` : name}
+            name={
+              fabric?.trouble ? trans.__('%1: %2', name, fabric.trouble) : name
+            }
             title={trans.__('each of these GPUs reaches each over NVLink')}
           />
         )}

@@ -71,7 +71,7 @@ namespace Private {
     const told = verdicts.of(gpu).find(one => one.nic === nic);
     const distance = word(verdicts.distance(gpu, nic), trans);
     return told
-      ? `${distance}, ${possibleWords(told.possible, trans)}`
+      ? trans.__('%1, %2', distance, possibleWords(told.possible, trans))
       : distance;
   }
 

@@ -107,7 +107,7 @@ function start(scene: IScene): (seconds: number) => void {
   const panel = new WorkbenchPanel({
     cluster: cluster as unknown as ClusterModel,
     resources,
-    lookAtFile: () => undefined,
+    openFile: () => undefined,
     openSettings: () => undefined,
     trans: nullTranslator.load('')
   });

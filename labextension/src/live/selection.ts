@@ -1,5 +1,5 @@
 /**
- * What a stretch of iterations cost, from the timings that the page holds.
+ * What a selection of iterations cost, from the timings that the page holds.
  */
 
 import { isUnknown, IUnknown, Known } from '../schema/known';
@@ -16,7 +16,7 @@ const OFTEN = 0.7;
 const EXCESS = 0.05;
 
 /** The iterations of a range that are held, read when it is asked of them. */
-export class Stretch {
+export class Selection {
   constructor(
     private _store: TimingStore,
     range: IRange
