@@ -66,7 +66,7 @@ export class KernelLink implements IDisposable {
     await this._attempt('stop', () => this._comm.send({ type: 'stop' }));
   }
 
-  /** Whether somebody looks at the VMs: only then are they sampled. */
+  /** Whether the VMs are shown: only then are they sampled. */
   set watched(watched: boolean) {
     this._watch.on = watched;
     if (!watched) {
@@ -78,7 +78,7 @@ export class KernelLink implements IDisposable {
   async refresh(): Promise<void> {
     if (this._state.loaded) {
       await this._attempt(null, () => this._comm.send({ type: 'refresh' }));
-      this._watch.tell();
+      this._watch.send();
     }
   }
 
@@ -159,7 +159,7 @@ export class KernelLink implements IDisposable {
     }
   }
 
-  /** What was on its way as the watch ended is nobody's figures of now. */
+  /** Samples that were on their way as the watch ended are out of date. */
   private _onSamples(samples: Readonly<Record<string, Known<ISample>>>): void {
     if (this._watch.on) {
       this.vms.hearSamples(samples);
@@ -172,7 +172,7 @@ export class KernelLink implements IDisposable {
     const over = isUp(cluster) && !isUp(this._state.cluster);
     this._setState({
       loaded: true,
-      // While a cell runs the same is told again and again.
+      // While a cell runs the same state is sent repeatedly.
       cluster: same(cluster, this._state.cluster)
         ? this._state.cluster
         : cluster,
@@ -183,7 +183,7 @@ export class KernelLink implements IDisposable {
       this.vms.clear();
     }
     if (moved) {
-      this._watch.tell();
+      this._watch.send();
     }
   }
 
@@ -211,10 +211,10 @@ export class KernelLink implements IDisposable {
 
   private _comm: KernelComm<Request>;
   private _watch = new Watch({
-    canTell: () => this._state.loaded,
+    canSend: () => this._state.loaded,
     hasRanks: () => hasRanks(this._state.cluster),
     mustRenew: () =>
-      !this.vms.told || this.vms.entries.some(entry => entry.machine),
+      !this.vms.isListed || this.vms.entries.some(entry => entry.machine),
     ready: () => this._comm.ready()
   });
   private _isDisposed = false;
@@ -229,7 +229,7 @@ export class KernelLink implements IDisposable {
 }
 
 export namespace KernelLink {
-  /** What was asked for and has not begun. */
+  /** What was requested and has not begun. */
   export type Pending = 'start' | 'stop' | null;
 
   export interface IState {

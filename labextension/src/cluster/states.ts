@@ -6,7 +6,7 @@ export function isUp(cluster: ICluster | null): boolean {
   return cluster !== null && ['ready', 'running'].includes(cluster.state);
 }
 
-/** Whether the same was told. */
+/** Whether both describe the same. */
 export function same(one: ICluster | null, other: ICluster | null): boolean {
   return JSON.stringify(one) === JSON.stringify(other);
 }

@@ -34,7 +34,7 @@ export function keepKeys(node: HTMLElement): void {
 }
 
 /**
- * A place for a figure. Where it is not known it is a grey dash that tells why
+ * A place for a figure. Where it is not known it is a grey dash that says why
  * on hover and on focus.
  */
 export class FigureSpan {

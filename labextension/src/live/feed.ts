@@ -42,7 +42,7 @@ const NO_DETAILS: IDetails = {
   stragglers: []
 };
 
-/** Older rows are asked for this often: more, and Jupyter's server drops messages. */
+/** Older rows are requested this often: more, and Jupyter's server drops messages. */
 const OLDER_EVERY_MS = 1000;
 
 /** A kernel that has not answered by then is not going to. */
@@ -65,7 +65,7 @@ export class TimingFeed {
     return this._details;
   }
 
-  /** What the kernel said of the selection that was last asked for; null before. */
+  /** What the kernel said of the selection that was last requested; null before. */
   get answer(): IDetails | null {
     return this._answer;
   }

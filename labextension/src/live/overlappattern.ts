@@ -1,5 +1,5 @@
 /**
- * The pattern that tells overlapped communication from exposed without colour.
+ * The pattern that distinguishes overlapped communication from exposed without colour.
  */
 
 import { ITheme } from './theme';

@@ -175,7 +175,7 @@ interface IBox {
   apart: boolean;
 }
 
-/** The whole edge of a bar that stands apart, the outer edge of one that does not. */
+/** The whole edge of a bar with a gap around it, the outer edge of one that does not. */
 function outline(path: Path2D, box: IBox, downward: boolean): void {
   const half = uPlot.pxRatio / 2;
   const [x, y] = [box.x + half, box.y + half];

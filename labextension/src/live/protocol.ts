@@ -89,7 +89,7 @@ export interface ICollective {
 
 /**
  * A rank that the others waited for; `phase` is where it differs from them. The
- * rank is -1 where all wait for a link, the phase 'unknown' where none tells.
+ * rank is -1 where all wait for a link, the phase 'unknown' where none explains it.
  * What the phase or the link takes longer is `excess_us`; for `late_us` of that
  * the others wait.
  */
@@ -108,7 +108,7 @@ export interface IDetails {
   last_iteration: number;
   summary: ISummary;
   collectives: ICollective[] | IUnknown;
-  /** How many collectives there were; the worst of them are told. */
+  /** How many collectives there were; the worst of them are sent. */
   names: number;
   /** The first iteration that single collectives are still held of. */
   collectives_since: number;
@@ -150,7 +150,7 @@ export interface IUpdate extends IStatus {
   details: IDetails | null;
 }
 
-/** What a page asked for: details of a selection, or older rows. */
+/** What a page requested: details of a selection, or older rows. */
 export interface IAnswer {
   type: 'answer';
   run: number;

@@ -43,7 +43,7 @@ export class RankBars {
     this.node.style.height = `${height}px`;
   }
 
-  /** Draw what a reading says of each rank; `chosen` is the row that is looked at. */
+  /** Draw what a reading says of each rank; `chosen` is the selected row. */
   draw(
     ranks: readonly IRankPlace[],
     reading: IReading,
@@ -151,7 +151,7 @@ export class RankBars {
     box(ctx, from, y + height, this._x(computed), strip, fill, OVERLAPPED.edge);
   }
 
-  /** The exposed time inside its own segment, where there is room for it. */
+  /** The exposed time inside its own segment, where it fits. */
   private _name(
     ctx: CanvasRenderingContext2D,
     us: number,
@@ -190,7 +190,7 @@ function line(
   ctx.stroke();
 }
 
-/** A filled box with an edge of one pixel, where there is room for one. */
+/** A filled box with an edge of one pixel, where it fits. */
 function box(
   ctx: CanvasRenderingContext2D,
   left: number,

@@ -36,7 +36,7 @@ export class SingleIterationChart {
    * Draw the iteration under the cursor, else the selection, else `latest`.
    *
    * @param hovered - the iteration under the cursor.
-   * @param row - the rank that is looked at, null for the mean of all.
+   * @param row - the selected rank, null for the mean of all.
    */
   draw(
     store: TimingStore,

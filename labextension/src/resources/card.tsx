@@ -111,7 +111,7 @@ function sameCard(one: Card.IProps, other: Card.IProps): boolean {
   );
 }
 
-/** The one line: of a closed card all that matters, of an open one what stands nowhere else. */
+/** The one line: of a closed card all that matters, of an open one what is shown nowhere else. */
 function Line(props: { machine: Machine; open: boolean }): JSX.Element {
   const { machine, open } = props;
   const { trans } = useShared();
@@ -244,7 +244,7 @@ function isWorthDrawing(machine: Machine, snapshot: ISnapshot): boolean {
   );
 }
 
-/** A file's card takes the focus once, and so is scrolled to: it was just asked for. */
+/** A file's card takes the focus once, and so is scrolled to: the user just opened it. */
 function useGreeting(machine: Machine): React.RefObject<HTMLElement> {
   const summary = useRef<HTMLElement>(null);
   useEffect(() => {

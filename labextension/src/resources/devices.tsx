@@ -84,7 +84,7 @@ function CpuSize(props: {
   );
 }
 
-/** Stands for each figure until the first sample has come. */
+/** In place of each figure until the first sample arrives. */
 export function notSampledYet(trans: TranslationBundle): IUnknown {
   return { unknown: trans.__('waiting for the first sample') };
 }

@@ -25,7 +25,7 @@ import { Mark, Row } from './rows';
 import { Section } from './section';
 import { useOpening, useShared } from './shared';
 
-/** Up to so many GPUs show all their figures by themselves. */
+/** Up to so many GPUs show all their figures by default. */
 const FEW = 2;
 
 /** So many are listed at once: the largest boards have 16. */
@@ -243,12 +243,12 @@ function RatesRow(props: {
   );
 }
 
-/** What a person should see without looking for it. */
+/** What needs attention: licence, limited clocks, idle memory. */
 function Marks(props: { gpu: IGpu; now: IGpuSample | null }): JSX.Element {
   const { gpu, now } = props;
   const { trans } = useShared();
   const licence = mapKnown(gpu.licence, one => one.state);
-  // An idle GPU lowers its clocks by itself: that is no news.
+  // An idle GPU lowers its clocks on its own: that needs no attention.
   const held = orElse(now?.held_by ?? [], []).filter(one => one !== 'idle');
   const idle = orElse(now?.idle_s ?? 0, 0);
   return (

@@ -133,7 +133,7 @@ export namespace LiveFeed {
     | { readonly name: 'closed' }
     | { readonly name: 'connecting' }
     | { readonly name: 'live' }
-    /** Broken; the next try comes by itself. */
+    /** Broken; the next try is scheduled. */
     | { readonly name: 'waiting'; readonly reason: string };
 
   export interface IOptions {

@@ -22,7 +22,7 @@ import { Mark, Row } from './rows';
 import { Section } from './section';
 import { useOpening, useShared } from './shared';
 
-/** Up to this the scale of a link stays as it is, so that idle chatter looks idle: 1 Mbit/s. */
+/** Up to this the scale of a link stays as it is, so that idle traffic is drawn as idle: 1 Mbit/s. */
 const QUIET_BYTES_PER_S = 125e3;
 
 /** So many are listed at once: the largest boards have some 20. */
@@ -216,7 +216,7 @@ function perSecond(count: number): string {
   return `${number} ${unit}`;
 }
 
-/** Congestion and errors, where there are any; what an RDMA port does not tell has its dash. */
+/** Congestion and errors, where there are any; a counter that an RDMA port lacks has a dash. */
 function Marks(props: { nic: INic; now: INicSample }): JSX.Element {
   const { nic, now } = props;
   const { trans } = useShared();
@@ -260,7 +260,7 @@ function Marks(props: { nic: INic; now: INicSample }): JSX.Element {
   );
 }
 
-/** Nothing where the counter stands still, or is not known. */
+/** Nothing where the counter does not change, or is not known. */
 function EventsMark(props: {
   severity: 'warning' | 'info';
   what: string;
@@ -275,7 +275,7 @@ function EventsMark(props: {
   );
 }
 
-/** A topology file does not tell of every NIC. */
+/** A topology file does not list every NIC's type. */
 function mayHaveRdma(nic: INic): boolean {
   return nic.kind === 'rdma' || isUninspected(nic.rdma_device, nic.state);
 }

@@ -79,7 +79,7 @@ function TableHead(): JSX.Element {
   );
 }
 
-/** One row for kernels of which there is nothing to tell apart, and theirs on demand. */
+/** One row for all idle kernels, and a row for each on demand. */
 function IdleKernels(props: {
   machine: Machine;
   kernels: readonly IProcess[];

@@ -93,7 +93,7 @@ export class ServerSource implements IDisposable {
         this._client.snapshot(),
         this._client.findings()
       ]);
-      this.machine.tell(snapshot, findings);
+      this.machine.setSnapshot(snapshot, findings);
       this._error = '';
     } catch (error) {
       this._error = (error as Error).message;

@@ -114,7 +114,7 @@ export function knownIfSent<T>(reader: Reader<T>): Reader<Known<T>> {
       : known(reader)(value, path);
 }
 
-/** What stands for a value that was sent and cannot be read. */
+/** In place of a value that was sent and cannot be read. */
 export class Unreadable implements IUnknown {
   constructor(readonly unknown: string) {}
 }

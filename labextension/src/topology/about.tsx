@@ -120,7 +120,7 @@ const Lines = React.memo(
   }
 );
 
-/** The kinds of edges that are drawn, and how a load looks. */
+/** The kinds of edges that are drawn, and how a load is drawn. */
 function Legend(props: {
   layout: ILayout;
   live: boolean;
@@ -257,12 +257,12 @@ namespace Private {
     return ranks
       .filter(one => one.gpu?.id === gpu.id)
       .flatMap(({ rank, nic }) => {
-        const told =
+        const verdict =
           nic && !near.includes(nic.id)
             ? verdicts.of(gpu).find(one => one.nic.id === nic.id)
             : undefined;
-        return told
-          ? [trans.__('rank %1 uses %2', rank, verdictWords(told, nic!.name, trans))] // prettier-ignore
+        return verdict
+          ? [trans.__('rank %1 uses %2', rank, verdictWords(verdict, nic!.name, trans))] // prettier-ignore
           : [];
       });
   }

@@ -98,7 +98,7 @@ interface IDeviceProps {
   trans: TranslationBundle;
 }
 
-/** One device: a button whose label tells all that its box has no room for. */
+/** One device: a button whose label has all that does not fit its box. */
 export const Device = React.memo((props: IDeviceProps): JSX.Element => {
   const { device, ranks, trans } = props;
   const detail = shortDetail(device, props.why, trans);
@@ -157,7 +157,7 @@ namespace Private {
     return { left: box.x, top: box.y, width: box.width, height: box.height };
   }
 
-  /** A bar that is too short for its name goes without; the pointer tells it. */
+  /** A bar that is too short for its name goes without; its title has it. */
   export function fits(name: string, along: number): boolean {
     return name !== '' && along >= name.length * 5 + 6;
   }

@@ -4,7 +4,7 @@ import { isUnknown, Known, orElse } from '../schema/known';
 import { IEdge, ILayout } from './layout';
 import { highlight, Lit } from './paths';
 
-/** Loads are drawn in so many steps, so that a small change draws nothing anew. */
+/** Loads are drawn in so many steps, so that a small change redraws nothing. */
 const STEPS = 32;
 
 /** `null` where the load is not known. */

@@ -23,7 +23,7 @@ export interface IDevice {
 export interface IBranch {
   readonly id: string;
   readonly kind:
-    /** The CPUs of one NUMA node, or of a VM that tells no node. */
+    /** The CPUs of one NUMA node, or of a VM that reports no node. */
     | 'node'
     /** One of several host bridges of a node. */
     | 'bridge'

@@ -1,4 +1,4 @@
-/** What a screen reader is told of the drawing and of each device. */
+/** The labels of the drawing and of each device for screen readers. */
 import { TranslationBundle } from '@jupyterlab/translation';
 
 import { isUnknown } from '../schema/known';

@@ -27,7 +27,7 @@ const GB_PER_LANE = [0, 0.25, 0.5, 0.985, 1.969, 3.938, 7.563];
 const NOT_SENT = { unknown: 'the machine sends no such counter' };
 const NO_SAMPLE = { unknown: 'there is no live feed of it' };
 
-/** The kinds of edges of which a device's counters may tell. */
+/** The kinds of edges that a device's counters may measure. */
 export function kindsOf(device: IDevice, graph: IGraph): EdgeKind[] {
   switch (device.kind) {
     case 'gpu': {
@@ -127,8 +127,8 @@ namespace Private {
     graph: IGraph
   ): IGpuSample | undefined {
     const uuid = orElse(device.gpu?.uuid ?? NOT_SENT, '');
-    const tells = sample.gpus.some(one => typeof one.uuid === 'string');
-    if (uuid !== '' && tells) {
+    const hasUuids = sample.gpus.some(one => typeof one.uuid === 'string');
+    if (uuid !== '' && hasUuids) {
       return sample.gpus.find(one => one.uuid === uuid);
     }
     const count = graph.devices.filter(one => one.kind === 'gpu').length;

@@ -8,7 +8,7 @@ export type ITopologyRank = Pick<IRank, 'rank' | 'gpu' | 'nic'>;
 
 export interface IRankPlace {
   readonly rank: number;
-  /** Null where it trains on CPUs, or the kernel does not tell. */
+  /** Null where it trains on CPUs, or the kernel does not say. */
   readonly gpu: IDevice | null;
   readonly nic: IDevice | null;
   /** Whether it names a GPU that the drawing has left out. */

@@ -42,7 +42,7 @@ export function realNics(snapshot: ISnapshot): INic[] {
 
 namespace Private {
   const NO_NUMA = {
-    unknown: 'neither the kernel nor a topology file tells its NUMA node'
+    unknown: 'neither the kernel nor a topology file reports its NUMA node'
   };
 
   export function devices(snapshot: ISnapshot): IDevice[] {
@@ -194,17 +194,17 @@ namespace Private {
     children: (IGrowing | IDevice)[];
   }
 
-  /** A machine of one node tells none: all that it has is there. */
+  /** A machine with one node reports none: all that it has is there. */
   function numaOf(
     device: IDevice,
     place: IPlace | null,
     snapshot: ISnapshot
   ): Known<number> {
-    const told = orElse(
+    const given = orElse(
       place?.device.numa_node ?? device.numa,
       orElse(device.numa, null)
     );
-    return told ?? (snapshot.host.numa_nodes === 1 ? 0 : device.numa);
+    return given ?? (snapshot.host.numa_nodes === 1 ? 0 : device.numa);
   }
 
   function topOf(
@@ -217,7 +217,7 @@ namespace Private {
     }
     const number = device.numa;
     if (place && places?.source === TOPOLOGY_FILE) {
-      // Each of its CPUs by itself, whatever nodes they are given.
+      // Each of its CPUs separately, whatever nodes they are given.
       return { id: `node-${place.root}`, kind: 'node', number };
     }
     return isUnknown(number)

@@ -163,7 +163,7 @@ export namespace Topology {
     /** A device was chosen, or (null) none is any more. */
     onSelect?: (device: ISelected | null) => void;
 
-    /** Of the drawing, in CSS pixels; by default as wide as there is room. */
+    /** Of the drawing, in CSS pixels; by default the width of its parent. */
     width?: number;
 
     trans: TranslationBundle;
@@ -171,14 +171,14 @@ export namespace Topology {
 }
 
 namespace Private {
-  /** Where rows leave room, what is said of a device stands beside them. */
+  /** Where rows leave space, the description of a device is shown next to them. */
   export function shape(layout: ILayout, width: number): string {
-    const beside = layout.rows && width - layout.width >= LEAST_BESIDE;
+    const isWide = layout.rows && width - layout.width >= LEAST_WIDTH_NEXT;
     const columns = layout.rows ? '' : 'jp-gw-mod-columns';
-    return `jp-gw-Topology ${columns} ${beside ? 'jp-gw-mod-beside' : ''}`;
+    return `jp-gw-Topology ${columns} ${isWide ? 'jp-gw-mod-wide' : ''}`;
   }
 
-  const LEAST_BESIDE = 240;
+  const LEAST_WIDTH_NEXT = 240;
 
   export const NO_LOADS: Loads = {};
 

@@ -30,10 +30,19 @@ export class Verdicts {
     for (const gpu of graph.devices.filter(one => one.kind === 'gpu')) {
       const row = nics.flatMap((nic): IVerdict[] => {
         const key = Private.key(gpu.address, nic.address);
-        const told = gpu.address && nic.address ? direct.get(key) : undefined;
+        const verdict =
+          gpu.address && nic.address ? direct.get(key) : undefined;
         const distance = this.distance(gpu, nic);
-        return told
-          ? [{ gpu, nic, distance, possible: told.possible, why: told.why }]
+        return verdict
+          ? [
+              {
+                gpu,
+                nic,
+                distance,
+                possible: verdict.possible,
+                why: verdict.why
+              }
+            ]
           : [];
       });
       this._rows.set(gpu.id, row);

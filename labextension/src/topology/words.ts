@@ -27,7 +27,7 @@ export function boxName(device: IDevice, trans: Trans): string {
   return nameOf(device, trans).replace(/^MIG /, '');
 }
 
-/** What stands behind the name in its box: a profile, a product, a rate. */
+/** The short text after the name in its box: a profile, a product, a rate. */
 export function shortDetail(
   device: IDevice,
   why: string,
@@ -56,7 +56,7 @@ export function shortDetail(
   return [down, rate, plain].filter(Boolean).join('\u00a0·\u00a0');
 }
 
-/** Whether it is known to have no RDMA: a topology file does not tell. */
+/** Whether it is known to have no RDMA: a topology file does not say. */
 function isPlain(nic: INic): boolean {
   return nic.kind === 'physical' && !isUninspected(nic.rdma_device, nic.state);
 }
@@ -249,7 +249,10 @@ export function branchTitle(
 export function sourceWords(graph: IGraph, trans: Trans): string {
   switch (graph.source) {
     case 'file':
-      return trans.__('PCIe as the topology file tells NCCL: %1', graph.origin);
+      return trans.__(
+        'PCIe as the topology file gives it to NCCL: %1',
+        graph.origin
+      );
     case 'sysfs':
       return trans.__('PCIe as the kernel sees it; no topology file');
     case 'none':
