@@ -337,7 +337,7 @@ describe('the cards', () => {
     const verdict = cards()[1].querySelector('.jp-gw-Verdict')!;
     expect(verdict.textContent).toBe('–');
     expect(verdict.getAttribute('title')).toBe(
-      'nothing found wrong in what the file tells'
+      'nothing found wrong in what the file describes'
     );
   });
 
