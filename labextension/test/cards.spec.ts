@@ -6,7 +6,6 @@ import { MessageLoop } from '@lumino/messaging';
 import { Signal } from '@lumino/signaling';
 import { Widget } from '@lumino/widgets';
 
-import { validateMessage } from '../src/cluster/validate';
 import { VmList } from '../src/cluster/vms';
 import { ResourcesClient } from '../src/resources/client';
 import { MOST_BYTES } from '../src/resources/files';
@@ -14,6 +13,7 @@ import { LiveFeed } from '../src/resources/livefeed';
 import { ResourcesModel } from '../src/resources/model';
 import { DEFAULTS } from '../src/resources/preferences';
 import { ResourcesView } from '../src/resources/view';
+import { readKernelMessage } from '../src/schema/cluster';
 import {
   bareSnapshot,
   cluster,
@@ -33,7 +33,7 @@ class Cluster {
   }
 
   say(data: Json): void {
-    const message = validateMessage(data);
+    const message = readKernelMessage(data, 'message');
     if (message.type === 'vms') {
       this.link.vms.hearVms(message.vms, message.findings);
     } else if (message.type === 'samples') {
@@ -337,7 +337,7 @@ describe('the cards', () => {
     const verdict = cards()[1].querySelector('.jp-gw-Verdict')!;
     expect(verdict.textContent).toBe('–');
     expect(verdict.getAttribute('title')).toBe(
-      'nothing found wrong in what the file tells'
+      'nothing found wrong in what the file describes'
     );
   });
 

@@ -1,5 +1,5 @@
-import { ISample } from '../src/resources/interfaces';
 import { LiveFeed } from '../src/resources/livefeed';
+import { ISample } from '../src/schema/sample';
 import { sample } from './fixtures';
 
 class Socket implements LiveFeed.ISocket {

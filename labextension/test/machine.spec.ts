@@ -1,13 +1,13 @@
-import { pathOf } from '../src/common/sparkline';
 import { VmList } from '../src/cluster/vms';
-import { validateMessage } from '../src/cluster/validate';
+import { pathOf } from '../src/common/sparkline';
 import { Machine } from '../src/resources/machine';
-import { validateSnapshot } from '../src/resources/validate';
-import { validateSample } from '../src/resources/validatesample';
+import { readKernelMessage } from '../src/schema/cluster';
+import { readServerSample } from '../src/schema/sample';
+import { readSnapshot } from '../src/schema/snapshot';
 import { Json, sample, snapshot } from './fixtures';
 
-const at = (time: number): ReturnType<typeof validateSample> =>
-  validateSample({ ...sample(1), time });
+const at = (time: number): ReturnType<typeof readServerSample> =>
+  readServerSample({ ...sample(1), time }, 'sample');
 
 describe('Machine', () => {
   let machine: Machine;
@@ -57,8 +57,8 @@ describe('Machine', () => {
     for (const gpus of [told.gpus, now.gpus]) {
       gpus[1].index = 0;
     }
-    machine.take(validateSample(now));
-    const [first, second] = validateSnapshot(told).gpus;
+    machine.take(readServerSample(now, 'sample'));
+    const [first, second] = readSnapshot(told, 'snapshot').gpus;
     expect(machine.gpuSample(first)!.utilization_percent).toBe(87);
     expect(machine.gpuSample(second)!.utilization_percent).toBe(86);
     expect(machine.gpuHistory(second)).toEqual([86]);
@@ -67,7 +67,7 @@ describe('Machine', () => {
   it('has the mean of its GPUs where some are not known', () => {
     const now = sample(3);
     now.gpus[0].utilization_percent = { unknown: 'lost' };
-    machine.take(validateSample(now));
+    machine.take(readServerSample(now, 'sample'));
     expect(machine.history('gpus')).toEqual([85.5]);
   });
 });
@@ -83,7 +83,7 @@ describe('VmList', () => {
   });
 
   const hear = (data: Json): void => {
-    const message = validateMessage(data);
+    const message = readKernelMessage(data, 'message');
     if (message.type === 'vms') {
       vms.hearVms(message.vms, message.findings);
     } else if (message.type === 'samples') {

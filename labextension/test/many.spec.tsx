@@ -8,9 +8,9 @@ import { ResourcesClient } from '../src/resources/client';
 import { LiveFeed } from '../src/resources/livefeed';
 import { ResourcesModel } from '../src/resources/model';
 import { ResourcesView } from '../src/resources/view';
+import { readSnapshot } from '../src/schema/snapshot';
 import { placeRanks } from '../src/topology/ranks';
 import { MOST_DRAWN, readGraph } from '../src/topology/read';
-import { validateTopology } from '../src/topology/validate';
 import { finding, Json, rdmaNic, sample, snapshot } from './fixtures';
 import { plain } from './topology-fixtures';
 
@@ -189,15 +189,18 @@ describe('a drawing of many devices', () => {
     const host = plain('hgx-h100-host');
     const copies = (one: Json, count: number): Json[] =>
       Array.from({ length: count }, (_, n) => ({ ...one, index: n }));
-    return validateTopology({
-      ...host,
-      pcie: { ...host.pcie, trees: [] },
-      gpus: copies(host.gpus[0], gpus),
-      nics: copies(
-        host.nics.find((one: Json) => one.kind === 'rdma'),
-        nics
-      )
-    });
+    return readSnapshot(
+      {
+        ...host,
+        pcie: { ...host.pcie, trees: [] },
+        gpus: copies(host.gpus[0], gpus),
+        nics: copies(
+          host.nics.find((one: Json) => one.kind === 'rdma'),
+          nics
+        )
+      },
+      'snapshot'
+    );
   };
 
   it.each([

@@ -81,7 +81,7 @@ describe('the resources', () => {
   };
 
   it('asks nobody while asleep', async () => {
-    expect(await shown()).toContain('Looking at this machine…');
+    expect(await shown()).toContain('Loading…');
     expect(server.asked).toEqual([]);
   });
 

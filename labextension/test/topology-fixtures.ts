@@ -1,14 +1,14 @@
-import { ITopologySample, ITopologySnapshot } from '../src/topology/interfaces';
-import { validateTopology } from '../src/topology/validate';
-import { Json } from './fixtures';
-import nothing from './fixtures/nothing.json';
-import a100Fraction from './fixtures/a100-4c.json';
+import { ISample, readSample } from '../src/schema/sample';
+import { ISnapshot, readSnapshot } from '../src/schema/snapshot';
+import { Json, sample as plainSample } from './fixtures';
 import a100WholePair from './fixtures/a100-40c-pair.json';
+import a100Fraction from './fixtures/a100-4c.json';
 import bridgedA100 from './fixtures/bridged-a100.json';
-import hgxH100Vm from './fixtures/hgx-h100-vm.json';
-import hgxH100Host from './fixtures/hgx-h100-host.json';
 import hgxA100Ndv4 from './fixtures/hgx-a100-ndv4.json';
+import hgxH100Host from './fixtures/hgx-h100-host.json';
+import hgxH100Vm from './fixtures/hgx-h100-vm.json';
 import mig from './fixtures/mig.json';
+import nothing from './fixtures/nothing.json';
 import sixteenFromAFile from './fixtures/sixteen-from-a-file.json';
 
 const ALL: Record<string, Json> = {
@@ -28,20 +28,23 @@ export function plain(name: string): Json {
   return JSON.parse(JSON.stringify(ALL[name]));
 }
 
-export function machine(name: string): ITopologySnapshot {
-  return validateTopology(plain(name));
+export function machine(name: string): ISnapshot {
+  return readSnapshot(plain(name), 'snapshot');
 }
 
 export const MACHINES = Object.keys(ALL);
 
 /** All GPUs and NICs at these bytes per second, each way. */
 export function sampleAt(
-  snapshot: ITopologySnapshot,
+  snapshot: ISnapshot,
   gpu: number,
   nic: number
-): ITopologySample {
-  return {
-    gpus: snapshot.gpus.map(one => ({
+): ISample {
+  const { gpus, ...rest } = plainSample(snapshot.gpus.length);
+  const data = {
+    ...rest,
+    gpus: snapshot.gpus.map((one, place) => ({
+      ...gpus[place],
       index: one.index,
       uuid: one.uuid,
       nvlink_tx_bytes_per_s: gpu,
@@ -55,4 +58,5 @@ export function sampleAt(
       rx_bytes_per_s: 0
     }))
   };
+  return readSample(data, 'sample');
 }

@@ -75,7 +75,7 @@ describe('the drawing', () => {
     draw({ snapshot: machine('hgx-h100-vm') });
     expect(host.textContent).not.toContain('This VM hides its PCIe tree');
     expect(host.textContent).toContain(
-      'PCIe as the topology file tells NCCL: /topology.xml'
+      'PCIe as the topology file gives it to NCCL: /topology.xml'
     );
   });
 

@@ -113,7 +113,7 @@ def _latency(browser):
             notebook.expect_running(3)
             notebook.view.show()
             notebook.view.wait_for_iterations(100)
-            notebook.view.node.locator(".gw-live-iteration").evaluate(WATCH)
+            notebook.view.node.locator(".jp-gw-Live-iteration").evaluate(WATCH)
             main = MainThread(page)
             time.sleep(SECONDS)
             main = main.share()
@@ -205,7 +205,7 @@ iterations => {
 """
 _SPAN = """
 () => {
-  const [, span] = document.querySelectorAll('.gw-live-select');
+  const [, span] = document.querySelectorAll('.jp-gw-Live-select');
   span.value = 'all';
   span.dispatchEvent(new Event('change'));
 }
@@ -222,7 +222,7 @@ seconds => new Promise(done => {
 """
 _MARK = """
 () => new Promise(done => {
-  const charts = document.querySelector('.gw-live-charts');
+  const charts = document.querySelector('.jp-gw-Live-charts');
   for (const key of ['+', '-', '-']) {
     charts.dispatchEvent(new KeyboardEvent('keydown', { key, bubbles: true }));
   }

@@ -97,10 +97,10 @@ class Panel:
         title = self.lab.page.locator(".jp-gw-Card-name").get_by_text(name, exact=True)
         return self.node.locator(".jp-gw-Card").filter(has=title)
 
-    def look_at(self, path: Path) -> None:
+    def open_file(self, path: Path) -> None:
         """Choose a file of this computer, and wait for what is shown of it."""
         with self.lab.page.expect_file_chooser() as chooser:
-            self.node.get_by_role("button", name="Look at a file").click()
+            self.node.get_by_role("button", name="Open file").click()
         chooser.value.set_files(path)
         expect(self.node.get_by_role("region", name="From files")).to_contain_text(path.name)
 
@@ -180,18 +180,18 @@ class LiveView:
     """The live view in a notebook's output, whoever draws it."""
 
     def __init__(self, notebook: Notebook) -> None:
-        self.node = notebook.node.locator(".gw-live")
-        self.keys = self.node.locator(".gw-live-key")
-        self.state = self.node.locator(".gw-live-state")
+        self.node = notebook.node.locator(".jp-gw-Live")
+        self.keys = self.node.locator(".jp-gw-Live-keyFigures")
+        self.state = self.node.locator(".jp-gw-Live-state")
         self.pause = self.node.get_by_role("button", name=re.compile("pause|resume"))
         self.follow = self.node.get_by_role("button", name="follow")
-        self.charts = self.node.locator(".gw-live-plot")
-        self.title = self.node.locator(".gw-live-one .gw-live-title")
-        self.readout = self.node.locator(".gw-live-readout")
-        self.notice = self.node.locator(".gw-live-notice")
+        self.charts = self.node.locator(".jp-gw-Live-plot")
+        self.title = self.node.locator(".jp-gw-Live-single .jp-gw-Live-title")
+        self.readout = self.node.locator(".jp-gw-Live-readout")
+        self.notice = self.node.locator(".jp-gw-Live-statusLine")
         self.collectives = self.node.get_by_role("table", name="Collectives")
         self._page = notebook.lab.page
-        self._iteration = self.node.locator(".gw-live-iteration .gw-live-value")
+        self._iteration = self.node.locator(".jp-gw-Live-iteration .jp-gw-Live-value")
 
     def show(self) -> None:
         """Scroll to it: it draws only what can be seen."""

@@ -53,7 +53,7 @@ def cpu_of(card):
 
 def test_a_topology_file_is_drawn(panel):
     """A file's VM is a card with its devices drawn; it is closed by keyboard, the rest stays."""
-    panel.look_at(FILE)
+    panel.open_file(FILE)
     card = panel.card(f"file: {FILE.name}")
     expect(devices(card, "GPU")).to_have_count(2)
     devices(card, "GPU").first.focus()
@@ -66,7 +66,7 @@ def test_a_topology_file_is_drawn(panel):
 
 def test_a_snapshot_of_another_vm(panel):
     """An administrator looks at what a user has sent: findings with their cure."""
-    panel.look_at(SNAPSHOT)
+    panel.open_file(SNAPSHOT)
     card = panel.card(f"file: {SNAPSHOT.name}")
     expect(devices(card, "GPU").first).to_be_visible()
     expect(card.get_by_role("list", name="Findings")).to_contain_text("licence")
@@ -74,10 +74,10 @@ def test_a_snapshot_of_another_vm(panel):
 
 def test_a_file_that_is_neither(panel, tmp_path):
     """It is said which file, and what it should be; the cards that are there stay."""
-    panel.look_at(FILE)
+    panel.open_file(FILE)
     wrong = tmp_path / "letter.txt"
     wrong.write_text("Dear administrator")
-    panel.look_at(wrong)
+    panel.open_file(wrong)
     alert = panel.node.get_by_role("alert")
     expect(alert).to_contain_text("letter.txt")
     expect(alert).to_contain_text("workbench resources --json")
@@ -90,8 +90,8 @@ def two_files(request, new_lab, server):
     lab = new_lab(server, width=request.param)
     lab.open()
     lab.panel.open()
-    lab.panel.look_at(FILE)
-    lab.panel.look_at(SNAPSHOT)
+    lab.panel.open_file(FILE)
+    lab.panel.open_file(SNAPSHOT)
     return lab, request.param
 
 

@@ -47,7 +47,7 @@ def test_the_most_that_a_file_may_hold(panel, lab, tmp_path):
     """256 GPUs leave the page free; the first are listed and drawn, more by keyboard."""
     lab.page.evaluate(WATCH)
     file = written(tmp_path, 256)
-    panel.look_at(file)
+    panel.open_file(file)
     card = panel.card(f"file: {file.name}")
     more = card.get_by_role("button", name="240 more GPUs: show 16")
     expect(more).to_be_visible()
@@ -65,10 +65,10 @@ def test_the_most_that_a_file_may_hold(panel, lab, tmp_path):
 def test_more_than_a_file_may_hold(panel, tmp_path):
     """The panel says how many there are and how many are read, and goes on."""
     file = written(tmp_path, 600)
-    panel.look_at(file)
+    panel.open_file(file)
     failure = panel.node.get_by_role("alert")
     expect(failure).to_contain_text("gpus: 600 entries, and at most 256 are read")
-    panel.look_at(TOPOLOGY)
+    panel.open_file(TOPOLOGY)
     expect(panel.card(f"file: {TOPOLOGY.name}")).to_be_visible()
 
 
@@ -85,7 +85,7 @@ def test_idle_kernels_are_one_row(panel, lab, server, new_lab, screenshots):
         lab.page.keyboard.press("Enter")
         expect(group).to_have_attribute("aria-expanded", "true")
         expect(names).to_have_count(before + 4)
-        panel.look_at(TOPOLOGY)
+        panel.open_file(TOPOLOGY)
         for width in (1280, 1920):
             lab.page.set_viewport_size({"width": width, "height": 1000})
             for theme in THEMES[:2]:
@@ -105,7 +105,7 @@ def test_idle_kernels_are_one_row(panel, lab, server, new_lab, screenshots):
 def test_many_devices_in_pictures(panel, lab, tmp_path, screenshots):
     """What a person sees of 256 GPUs, in both themes; the button can be read."""
     file = written(tmp_path, 256)
-    panel.look_at(file)
+    panel.open_file(file)
     more = panel.card(f"file: {file.name}").get_by_role("button", name=re.compile("more GPUs:"))
     for width in (1280, 1920):
         lab.page.set_viewport_size({"width": width, "height": 1000})

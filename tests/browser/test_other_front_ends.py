@@ -27,7 +27,7 @@ def test_the_widget_moves_while_a_cell_runs(new_lab, plain_server):
     notebook.expect_running(2)
     notebook.view.show()
     expect(lab.panel.tab).to_have_count(0)
-    expect(notebook.node.locator(".gw-live-output")).to_have_count(0)
+    expect(notebook.node.locator(".jp-gw-Live-output")).to_have_count(0)
     before = notebook.view.pixels()
     notebook.view.wait_for_iterations(20)
     notebook.view.wait_until_redrawn(before)

@@ -72,7 +72,7 @@ def test_settings_hold_at_once(lab):
     expect(lab.panel.device("CPU")).to_be_visible()
     lab.run_command("settingeditor:open", query="Gradient Workbench")
     # Lab's form ties no label to its fields.
-    cards = lab.page.locator("input[label='Cards open by themselves']")
+    cards = lab.page.locator("input[label='Cards open by default']")
     cards.fill("0")
     expect(lab.panel.device("CPU")).to_have_count(0)
     cards.fill("2")

@@ -13,18 +13,18 @@ TRAINS = 2
 """The cell that trains."""
 
 VIEW_TEXTS = (
-    ".gw-live-key .gw-live-value",
-    ".gw-live-key .gw-live-label",
-    ".gw-live-key .gw-live-unit",
-    ".gw-live-title",
-    ".gw-live-key-item",
-    ".gw-live-table td",
-    ".gw-live-table th",
-    ".gw-live-state",
-    ".gw-live-button:enabled",
-    ".gw-live-select",
-    ".gw-live-sort",
-    ".gw-live-collectives .gw-live-value",
+    ".jp-gw-Live-keyFigures .jp-gw-Live-value",
+    ".jp-gw-Live-keyFigures .jp-gw-Live-label",
+    ".jp-gw-Live-keyFigures .jp-gw-Live-unit",
+    ".jp-gw-Live-title",
+    ".jp-gw-Live-legendItem",
+    ".jp-gw-Live-table td",
+    ".jp-gw-Live-table th",
+    ".jp-gw-Live-state",
+    ".jp-gw-Live-button:enabled",
+    ".jp-gw-Live-select",
+    ".jp-gw-Live-sort",
+    ".jp-gw-Live-collectives .jp-gw-Live-value",
 )
 
 PANEL_TEXTS = (
@@ -90,7 +90,7 @@ def test_brush_and_reset(view):
     expect(view.notice).to_have_text(re.compile(r"^Iterations .* are of these\."))
     first, last = view.stretch
     expect(view.title).to_have_text(f"mean of iterations {first:,} to {last:,}")
-    expect(view.node.locator(".gw-live-worst")).to_contain_text(f"to {last:,}")
+    expect(view.node.locator(".jp-gw-Live-worst")).to_contain_text(f"to {last:,}")
     view.wait_for_frames()
     marked = view.pixels()
     view.wait_for_frames(60)

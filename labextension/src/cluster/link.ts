@@ -1,13 +1,12 @@
 import { Kernel } from '@jupyterlab/services';
-import { JSONObject } from '@lumino/coreutils';
 import { IDisposable } from '@lumino/disposable';
 import { ISignal, Signal } from '@lumino/signaling';
 
-import { Known } from '../common/known';
-import { ISample } from '../resources/interfaces';
-import { ICluster, Request } from './interfaces';
+import { KernelComm } from '../common/kernelcomm';
+import { ICluster, readKernelMessage, Request } from '../schema/cluster';
+import { Known } from '../schema/known';
+import { ISample } from '../schema/sample';
 import { hasRanks, isUp, same, vmsOf } from './states';
-import { validateMessage } from './validate';
 import { VmList } from './vms';
 import { Watch } from './watch';
 
@@ -19,19 +18,21 @@ export const COMM_ID = 'workbench-cluster';
 const LOAD = '%load_ext workbench';
 
 /**
- * One kernel's side of the panel: hears of its cluster, and asks for a start or a stop.
- *
- * The kernel makes the comm when it loads the extension; the page joins it by
- * its fixed id and never opens it. So a page that was reloaded in the middle
- * of a cell hears at once, and a kernel without the extension is left alone.
- * Requests travel on a subshell and are answered while a cell runs.
+ * The panel's connection to one kernel: receives the state of its cluster, and
+ * requests its start and stop.
  */
 export class KernelLink implements IDisposable {
   constructor(options: KernelLink.IOptions) {
     this.kernel = options.kernel;
-    this.kernel.statusChanged.connect(this._onStatus, this);
     this.kernel.disposed.connect(this.dispose, this);
-    this._join();
+    this._comm = new KernelComm<Request>({
+      kernel: this.kernel,
+      target: TARGET,
+      id: COMM_ID,
+      onMessage: message => this._onMessage(message.content.data),
+      onJoin: comm => void this._ask(comm),
+      onLeave: () => this._onLeave()
+    });
   }
 
   readonly kernel: Kernel.IKernelConnection;
@@ -57,15 +58,15 @@ export class KernelLink implements IDisposable {
       if (!this._state.loaded) {
         await this._load();
       }
-      await this._send({ type: 'start', n });
+      await this._comm.send({ type: 'start', n });
     });
   }
 
   async stop(): Promise<void> {
-    await this._attempt('stop', () => this._send({ type: 'stop' }));
+    await this._attempt('stop', () => this._comm.send({ type: 'stop' }));
   }
 
-  /** Whether somebody looks at the VMs: only then are they sampled. */
+  /** Whether the VMs are shown: only then are they sampled. */
   set watched(watched: boolean) {
     this._watch.on = watched;
     if (!watched) {
@@ -76,8 +77,8 @@ export class KernelLink implements IDisposable {
   /** Ask for the cluster and what its VMs are, again. */
   async refresh(): Promise<void> {
     if (this._state.loaded) {
-      await this._attempt(null, () => this._send({ type: 'refresh' }));
-      this._watch.tell();
+      await this._attempt(null, () => this._comm.send({ type: 'refresh' }));
+      this._watch.send();
     }
   }
 
@@ -88,20 +89,12 @@ export class KernelLink implements IDisposable {
     this._isDisposed = true;
     this._watch.dispose();
     this.vms.dispose();
-    this._dropComm();
+    this._comm.dispose();
     Signal.clearData(this);
   }
 
-  private _join(): void {
-    this._comm = this.kernel.createComm(TARGET, COMM_ID);
-    this._comm.onMsg = message => this._onMessage(message.content.data);
-    this._comm.onClose = () => this._leave();
-    void this._ask();
-  }
-
   /** Ask for the state, where the kernel has the extension. */
-  private async _ask(): Promise<void> {
-    const comm = this._comm;
+  private async _ask(comm: Kernel.IComm): Promise<void> {
     try {
       const info = await this.kernel.info;
       const language = info.language_info.name;
@@ -112,8 +105,8 @@ export class KernelLink implements IDisposable {
       const reply = await this.kernel.requestCommInfo({ target_name: TARGET });
       const there =
         reply.content.status === 'ok' && COMM_ID in reply.content.comms;
-      if (there && comm === this._comm) {
-        await this._send({ type: 'refresh' });
+      if (there && comm === this._comm.current) {
+        await this._comm.send({ type: 'refresh' });
       }
     } catch (error) {
       // The kernel was restarted or is gone; `_onStatus` joins the next one.
@@ -148,27 +141,9 @@ export class KernelLink implements IDisposable {
     }
   }
 
-  private async _send(request: Request): Promise<void> {
-    const comm = await this._ready();
-    comm.send(request as unknown as JSONObject);
-  }
-
-  /** The comm, once what is sent on it is answered in mid-cell too. */
-  private async _ready(): Promise<Kernel.IComm> {
-    await this.kernel.info; // tells whether the kernel has subshells
-    const comm = this._comm as Private.ISubshellComm | null;
-    if (!comm || comm.isDisposed) {
-      throw new Error('the kernel was restarted meanwhile; try again');
-    }
-    if (this.kernel.supportsSubshells) {
-      await comm.subshellStarted;
-    }
-    return comm;
-  }
-
   private _onMessage(data: unknown): void {
     try {
-      const message = validateMessage(data);
+      const message = readKernelMessage(data, 'message');
       switch (message.type) {
         case 'state':
           return this._onCluster(message.cluster);
@@ -184,7 +159,7 @@ export class KernelLink implements IDisposable {
     }
   }
 
-  /** What was on its way as the watch ended is nobody's figures of now. */
+  /** Samples that were on their way as the watch ended are out of date. */
   private _onSamples(samples: Readonly<Record<string, Known<ISample>>>): void {
     if (this._watch.on) {
       this.vms.hearSamples(samples);
@@ -197,7 +172,7 @@ export class KernelLink implements IDisposable {
     const over = isUp(cluster) && !isUp(this._state.cluster);
     this._setState({
       loaded: true,
-      // While a cell runs the same is told again and again.
+      // While a cell runs the same state is sent repeatedly.
       cluster: same(cluster, this._state.cluster)
         ? this._state.cluster
         : cluster,
@@ -208,7 +183,7 @@ export class KernelLink implements IDisposable {
       this.vms.clear();
     }
     if (moved) {
-      this._watch.tell();
+      this._watch.send();
     }
   }
 
@@ -223,30 +198,10 @@ export class KernelLink implements IDisposable {
     return taken ? null : pending;
   }
 
-  private _onStatus(_: Kernel.IKernelConnection, status: Kernel.Status): void {
-    if (
-      ['restarting', 'autorestarting', 'dead', 'terminating'].includes(status)
-    ) {
-      this._leave();
-    } else if (!this._comm && (status === 'idle' || status === 'busy')) {
-      this._join();
-    }
-  }
-
-  /** The kernel that the comm led to is gone, which closes no comm by itself. */
-  private _leave(): void {
-    this._dropComm();
+  private _onLeave(): void {
     this._watch.forget();
     this.vms.clear();
     this._setState({ loaded: false, cluster: null, pending: null });
-  }
-
-  private _dropComm(): void {
-    // Lab disposes the comms of a kernel that ends; twice would miscount its subshells.
-    if (this._comm && !this._comm.isDisposed && !this.kernel.isDisposed) {
-      this._comm.dispose();
-    }
-    this._comm = null;
   }
 
   private _setState(change: Partial<KernelLink.IState>): void {
@@ -254,13 +209,13 @@ export class KernelLink implements IDisposable {
     this._stateChanged.emit();
   }
 
-  private _comm: Kernel.IComm | null = null;
+  private _comm: KernelComm<Request>;
   private _watch = new Watch({
-    canTell: () => this._state.loaded,
+    canSend: () => this._state.loaded,
     hasRanks: () => hasRanks(this._state.cluster),
     mustRenew: () =>
-      !this.vms.told || this.vms.entries.some(entry => entry.machine),
-    ready: () => this._ready()
+      !this.vms.isListed || this.vms.entries.some(entry => entry.machine),
+    ready: () => this._comm.ready()
   });
   private _isDisposed = false;
   private _state: KernelLink.IState = {
@@ -274,7 +229,7 @@ export class KernelLink implements IDisposable {
 }
 
 export namespace KernelLink {
-  /** What was asked for and has not begun. */
+  /** What was requested and has not begun. */
   export type Pending = 'start' | 'stop' | null;
 
   export interface IState {
@@ -290,12 +245,5 @@ export namespace KernelLink {
   export interface IOptions {
     /** A connection that handles comms. */
     kernel: Kernel.IKernelConnection;
-  }
-}
-
-namespace Private {
-  /** A comm as Lab makes it; its interface does not name the subshell. */
-  export interface ISubshellComm extends Kernel.IComm {
-    readonly subshellStarted: Promise<void>;
   }
 }

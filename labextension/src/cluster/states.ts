@@ -1,12 +1,12 @@
 /** What the panel asks of a cluster's state. */
-import { ICluster } from './interfaces';
+import { ICluster } from '../schema/cluster';
 
 /** Whether code can run on its ranks. */
 export function isUp(cluster: ICluster | null): boolean {
   return cluster !== null && ['ready', 'running'].includes(cluster.state);
 }
 
-/** Whether the same was told. */
+/** Whether both describe the same. */
 export function same(one: ICluster | null, other: ICluster | null): boolean {
   return JSON.stringify(one) === JSON.stringify(other);
 }

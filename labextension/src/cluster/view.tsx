@@ -2,10 +2,8 @@ import { TranslationBundle } from '@jupyterlab/translation';
 import { runIcon, stopIcon, VDomRenderer } from '@jupyterlab/ui-components';
 import React, { useId, useState } from 'react';
 
-import { orElse } from '../common/known';
-import { More, useSome } from '../common/some';
-import { Text } from '../common/value';
-import { ClusterState, ICluster, IRank } from './interfaces';
+import { RankTable } from '../common/ranktable';
+import { ClusterState, ICluster, IRank } from '../schema/cluster';
 import { KernelLink } from './link';
 import { ClusterModel } from './model';
 
@@ -92,7 +90,7 @@ function Linked(props: {
         onStop={() => void link.stop()}
         trans={trans}
       />
-      {error && !Private.isTold(error, cluster) && (
+      {error && !Private.isShown(error, cluster) && (
         <p className="jp-gw-Note jp-gw-mod-error" role="alert">
           {error}
         </p>
@@ -124,7 +122,7 @@ function Status(props: {
     );
   }
   const detail = pending
-    ? trans.__('asked for; waits for the kernel')
+    ? trans.__('requested; waiting for the kernel')
     : cluster?.message || cluster?.name;
   return (
     <div className="jp-gw-Status" role="status">
@@ -143,7 +141,7 @@ function Status(props: {
   );
 }
 
-function Controls(props: {
+interface IControlsProps {
   canStart: boolean;
   canStop: boolean;
   /** Of the cluster that is up; `null` where the person chooses. */
@@ -151,7 +149,9 @@ function Controls(props: {
   onStart: (n: number) => void;
   onStop: () => void;
   trans: TranslationBundle;
-}): JSX.Element {
+}
+
+function Controls(props: IControlsProps): JSX.Element {
   const { trans } = props;
   const [n, setN] = useState(String(DEFAULT_RANKS));
   const id = useId();
@@ -202,42 +202,15 @@ function Ranks(props: {
   trans: TranslationBundle;
 }): JSX.Element {
   const { ranks, trans } = props;
-  const some = useSome(ranks, MOST_ROWS);
   return (
     <div className="jp-gw-Ranks" tabIndex={ranks.length > FIT ? 0 : -1}>
-      <table aria-label={trans.__('Ranks')}>
-        <thead>
-          <tr>
-            <th className="jp-gw-mod-number">{trans.__('rank')}</th>
-            <th>{trans.__('VM')}</th>
-            <th className="jp-gw-mod-number">{trans.__('PID')}</th>
-            <th>{trans.__('GPU')}</th>
-            <th>{trans.__('NIC')}</th>
-            <th>{trans.__('state')}</th>
-          </tr>
-        </thead>
-        <tbody>
-          {some.shown.map(rank => (
-            <tr key={rank.rank}>
-              <td className="jp-gw-mod-number">{rank.rank}</td>
-              <td>
-                <Text value={rank.vm} />
-              </td>
-              <td className="jp-gw-mod-number">
-                <Text value={rank.pid} />
-              </td>
-              <td title={String(orElse(rank.gpu, ''))}>
-                <Text value={rank.gpu} />
-              </td>
-              <td>
-                <Text value={rank.nic} />
-              </td>
-              <td>{rank.state}</td>
-            </tr>
-          ))}
-        </tbody>
-      </table>
-      <More some={some} what={trans.__('ranks')} trans={trans} />
+      <RankTable
+        ranks={ranks}
+        columns={['vm', 'pid', 'gpu', 'nic', 'state']}
+        first={MOST_ROWS}
+        label={trans.__('Ranks')}
+        trans={trans}
+      />
     </div>
   );
 }
@@ -264,7 +237,7 @@ namespace Private {
   }
 
   /** Whether the cluster's own message says it already. */
-  export function isTold(error: string, cluster: ICluster | null): boolean {
+  export function isShown(error: string, cluster: ICluster | null): boolean {
     return cluster !== null && cluster.message.includes(error.split('\n')[0]);
   }
 

@@ -1,10 +1,11 @@
 import { IDisposable } from '@lumino/disposable';
 import { ISignal, Signal } from '@lumino/signaling';
 
-import { Known } from '../common/known';
-import { IFinding, ISample } from '../resources/interfaces';
 import { Machine } from '../resources/machine';
-import { IVm } from './interfaces';
+import { IVm } from '../schema/cluster';
+import { IFinding } from '../schema/findings';
+import { Known } from '../schema/known';
+import { ISample } from '../schema/sample';
 
 /** Without samples for so long, the figures of all VMs are old. */
 const SILENCE_MS = 5000;
@@ -15,12 +16,12 @@ const SILENCE_MS = 5000;
  * A VM keeps its histories while it stays in the cluster.
  */
 export class VmList implements IDisposable {
-  /** Whether the kernel has told which VMs there are. */
-  get told(): boolean {
-    return this._told;
+  /** Whether the kernel has sent its list of VMs. */
+  get isListed(): boolean {
+    return this._isListed;
   }
 
-  /** Each VM; the kernel's own one has no machine here, as the server tells of it. */
+  /** Each VM; the kernel's own one has no machine here, as the server reports it. */
   get entries(): readonly VmList.IEntry[] {
     return this._entries;
   }
@@ -48,11 +49,11 @@ export class VmList implements IDisposable {
   hearVms(vms: readonly IVm[], findings: readonly IFinding[]): void {
     this._entries = vms.map(vm => {
       const machine = vm.local ? null : this._machine(vm.name);
-      machine?.tell(vm.snapshot, vm.findings);
+      machine?.setSnapshot(vm.snapshot, vm.findings);
       return { name: vm.name, machine };
     });
     this._findings = findings;
-    this._told = true;
+    this._isListed = true;
     this._changed.emit();
   }
 
@@ -62,8 +63,11 @@ export class VmList implements IDisposable {
     const before = this._entries.length;
     for (const [name, sample] of Object.entries(samples)) {
       const machine = this._machine(name);
-      if (!this._entries.some(entry => entry.name === name) && !this._told) {
-        machine.tell(Private.NOT_ASKED, []);
+      if (
+        !this._entries.some(entry => entry.name === name) &&
+        !this._isListed
+      ) {
+        machine.setSnapshot(Private.NOT_ASKED, []);
         this._entries = [...this._entries, { name, machine }];
       }
       machine.take(sample);
@@ -73,13 +77,13 @@ export class VmList implements IDisposable {
     }
   }
 
-  /** The cluster is gone, or the kernel that told of it. */
+  /** The cluster is gone, or the kernel that reported it. */
   clear(): void {
     clearTimeout(this._timer);
-    if (this._entries.length > 0 || this._told) {
+    if (this._entries.length > 0 || this._isListed) {
       this._entries = [];
       this._findings = [];
-      this._told = false;
+      this._isListed = false;
       this._changed.emit();
     }
   }
@@ -102,7 +106,7 @@ export class VmList implements IDisposable {
 
   private _entries: readonly VmList.IEntry[] = [];
   private _findings: readonly IFinding[] = [];
-  private _told = false;
+  private _isListed = false;
   private _isDisposed = false;
   private _timer: ReturnType<typeof setTimeout> | undefined;
   private _changed = new Signal<this, void>(this);
@@ -119,6 +123,6 @@ export namespace VmList {
 namespace Private {
   /** After a reload in mid-cell the page hears samples, but cannot ask which VMs these are. */
   export const NOT_ASKED = {
-    unknown: 'the kernel has not told of it yet'
+    unknown: 'the kernel has not described it yet'
   };
 }

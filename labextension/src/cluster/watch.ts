@@ -5,11 +5,11 @@ import { IDisposable } from '@lumino/disposable';
 const RENEW_MS = 4000;
 
 /**
- * Tells a kernel whether somebody looks at the VMs of its cluster: only then are
+ * Informs a kernel whether the VMs of its cluster are shown: only then are
  * they sampled.
  *
  * One message waits at the most: after a reload in mid-cell it cannot leave before
- * the cell's end. A kernel that never heard of a watch is not told of its end.
+ * the cell's end. A kernel that got no watch gets no end of it either.
  */
 export class Watch implements IDisposable {
   constructor(options: Watch.IOptions) {
@@ -29,7 +29,7 @@ export class Watch implements IDisposable {
     if (on) {
       this._timer = setInterval(() => this._renew(), RENEW_MS);
     }
-    this.tell();
+    this.send();
   }
 
   get isDisposed(): boolean {
@@ -41,27 +41,31 @@ export class Watch implements IDisposable {
     clearInterval(this._timer);
   }
 
-  /** The kernel is gone, and with it what it was told. */
+  /** The kernel is gone, and with it its watch. */
   forget(): void {
-    this._told = this._telling = false;
+    this._isWatched = this._isSending = false;
   }
 
-  /** Tell the kernel, where there is something to be told. */
-  tell(): void {
-    const { canTell } = this._options;
-    if (!canTell() || this._telling || (!this._isWanted() && !this._told)) {
+  /** Send the current state, where it differs from what the kernel has. */
+  send(): void {
+    const { canSend } = this._options;
+    if (
+      !canSend() ||
+      this._isSending ||
+      (!this._isWanted() && !this._isWatched)
+    ) {
       return;
     }
-    this._telling = true;
+    this._isSending = true;
     void this._options
       .ready()
       .then(comm => {
-        this._telling = false;
-        this._told = this._isWanted();
-        comm.send({ type: 'watch', on: this._told });
+        this._isSending = false;
+        this._isWatched = this._isWanted();
+        comm.send({ type: 'watch', on: this._isWatched });
       })
       .catch(error => {
-        this._telling = false;
+        this._isSending = false;
         console.debug('gradient-workbench: nobody to watch', error);
       });
   }
@@ -72,15 +76,15 @@ export class Watch implements IDisposable {
 
   private _renew(): void {
     if (this._options.mustRenew()) {
-      this.tell();
+      this.send();
     }
   }
 
   private _options: Watch.IOptions;
   private _on = false;
-  /** Whether the kernel was last told of a watch. */
-  private _told = false;
-  private _telling = false;
+  /** Whether the kernel was last sent a watch. */
+  private _isWatched = false;
+  private _isSending = false;
   private _isDisposed = false;
   private _timer: ReturnType<typeof setInterval> | undefined;
 }
@@ -88,7 +92,7 @@ export class Watch implements IDisposable {
 export namespace Watch {
   export interface IOptions {
     /** Whether the kernel is known to have the extension. */
-    canTell: () => boolean;
+    canSend: () => boolean;
     /** Whether there are ranks, and so VMs, or will be soon. */
     hasRanks: () => boolean;
     /** Whether there are VMs that only the kernel samples. */

@@ -1,4 +1,4 @@
-import { isUnknown, Known, mapKnown } from './known';
+import { isUnknown, Known, mapKnown } from '../schema/known';
 
 /** A figure for people: the number, and its unit apart, so that each has its column. */
 export interface IFigure {
@@ -26,10 +26,10 @@ export function memoryFigure(bytes: number): IFigure {
   return { number: compact(bytes / GIB), unit: 'GiB' };
 }
 
-/** What rates are told in. */
+/** The unit of rates. */
 export type RateUnit = 'bits' | 'bytes';
 
-/** In bits where nothing else is asked for: a link's nominal rate is given so. */
+/** In bits by default, as a link's nominal rate is given. */
 export function rateFigure(
   bytesPerSecond: number,
   unit: RateUnit = 'bits'

@@ -1,6 +1,6 @@
-import { isUnknown, Known } from './known';
+import { isUnknown, Known } from '../schema/known';
 
-/** How much is kept where nobody asked for more, at one value per second. */
+/** How many values are kept by default, at one per second. */
 export const MINUTE = 60;
 
 /**

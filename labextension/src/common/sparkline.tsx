@@ -9,7 +9,7 @@ const SPAN = HEIGHT - 2 * EDGE;
 /**
  * The last values as a line, the newest at the right edge; one path for each series.
  *
- * Always of one size; a screen reader has the figure beside it instead.
+ * Always of one size; a screen reader reads the figure next to it instead.
  */
 export function Sparkline(props: Sparkline.IProps): JSX.Element {
   const { length, series, top } = props;
@@ -63,7 +63,7 @@ export function topOf(
  *
  * The newest run goes on around the drawing, where it is not seen, back below its
  * first value: so it is filled down to the floor. A run before a gap goes back on
- * itself, which fills nothing; an edge down to the floor would look like a zero.
+ * itself, which fills nothing; an edge down to the floor would read as a zero.
  */
 export function pathOf(
   values: readonly (number | null)[],

@@ -1,7 +1,7 @@
 import React from 'react';
 
+import { isUnknown, IUnknown, Known } from '../schema/known';
 import { IFigure } from './format';
-import { isUnknown, IUnknown, Known } from './known';
 
 /** A grey dash; its reason shows on hover and on focus, and is read out. */
 export function Dash(props: { unknown: IUnknown }): JSX.Element {

@@ -24,10 +24,10 @@ export class Charts {
   constructor(trans: ITranslate, theme: ITheme, gestures: IGestures) {
     this._trans = trans;
     const shared = { sync: Private.newSync(), theme, gestures };
-    const host = (): HTMLElement => element('div', 'gw-live-plot');
+    const host = (): HTMLElement => element('div', 'jp-gw-Live-plot');
     const [phases, waiting, bandwidth] = [host(), host(), host()];
     this._phases = new PhaseChart({ host: phases, ...shared });
-    this._waiting = new HeatStrip({ host: waiting, ...shared });
+    this._waiting = new HeatStrip({ host: waiting, ...shared }, trans);
     this._bandwidth = new BandwidthChart(
       { host: bandwidth, ...shared },
       trans.__('iteration')
@@ -52,10 +52,10 @@ export class Charts {
     );
   }
 
-  readonly node = element('div', 'gw-live-charts');
+  readonly node = element('div', 'jp-gw-Live-charts');
 
   setLayout(sizes: ILayout): void {
-    this.node.classList.toggle('gw-live-brief', !sizes.legend);
+    this.node.classList.toggle('jp-gw-Live-brief', !sizes.legend);
     this._width = sizes.left - AXIS_WIDTH - 4;
     this._phases.setSize(sizes.left, sizes.phases);
     this._waiting.setSize(sizes.left, sizes.waiting);
@@ -94,22 +94,13 @@ export class Charts {
   }
 
   private _showLines(lines: ILines): void {
-    const trans = this._trans;
-    const names = {
-      nominal: trans.__('nominal'),
-      calibrated: trans.__('calibrated')
-    };
     for (const name of ['nominal', 'calibrated'] as const) {
       const [label, key] = this._lineKeys[name];
-      const far = this._bandwidth.offScale[name];
-      const sure = name === 'calibrated' && lines.error === lines.error;
-      const error = sure ? ` ± ${percent(lines.error)}` : '';
-      const value = `${digits(lines[name])}${error}`;
-      const text = far
-        ? trans.__('%1 %2 (off the scale)', names[name], value)
-        : `${names[name]} ${value}`;
-      setText(label, lines[name] > 0 ? text : '');
-      key.hidden = !(lines[name] > 0);
+      const isDrawn = lines[name] > 0;
+      const isOffScale = this._bandwidth.offScale[name];
+      const text = lineText(name, lines, isOffScale, this._trans);
+      setText(label, isDrawn ? text : '');
+      key.hidden = !isDrawn;
     }
   }
 
@@ -135,22 +126,22 @@ export class Charts {
   ): HTMLElement {
     const head = element(
       'div',
-      'gw-live-head',
-      element('h4', 'gw-live-title', title),
+      'jp-gw-Live-head',
+      element('h4', 'jp-gw-Live-title', title),
       key
     );
-    return element('section', 'gw-live-section', head, plot);
+    return element('section', 'jp-gw-Live-section', head, plot);
   }
 
   private _legend(): HTMLElement {
-    const key = element('span', 'gw-live-key-row');
+    const key = element('span', 'jp-gw-Live-legend');
     for (const phase of [OVERLAPPED, ...IN_STACK]) {
       const hatched = phase === OVERLAPPED;
       const name = phaseName(phase, this._trans);
-      const item = element('span', 'gw-live-key-item');
+      const item = element('span', 'jp-gw-Live-legendItem');
       item.append(swatch(phase.color, phase.edge, hatched), name);
-      item.classList.toggle('gw-live-loud', phase === EXPOSED);
-      item.classList.toggle('gw-live-minor', phase !== EXPOSED && !hatched);
+      item.classList.toggle('jp-gw-Live-loud', phase === EXPOSED);
+      item.classList.toggle('jp-gw-Live-minor', phase !== EXPOSED && !hatched);
       if (phase === COPY) {
         this._copyKey = item;
       }
@@ -161,8 +152,11 @@ export class Charts {
 
   private _lines(): HTMLElement {
     const item = (kind: string, label: HTMLElement | string): HTMLElement => {
-      const stroke = element('span', `gw-live-stroke gw-live-stroke-${kind}`);
-      return element('span', 'gw-live-key-item', stroke, label);
+      const stroke = element(
+        'span',
+        `jp-gw-Live-stroke jp-gw-Live-stroke-${kind}`
+      );
+      return element('span', 'jp-gw-Live-legendItem', stroke, label);
     };
     for (const name of ['nominal', 'calibrated'] as const) {
       const label = element('span', '');
@@ -171,7 +165,7 @@ export class Charts {
     const trans = this._trans;
     return element(
       'span',
-      'gw-live-key-row',
+      'jp-gw-Live-legend',
       item('busbw', trans.__('busbw')),
       item('algbw', trans.__('algbw')),
       this._lineKeys.nominal[1],
@@ -194,15 +188,35 @@ export class Charts {
   private _darkest = element('span', '');
   private _scale = element(
     'span',
-    'gw-live-key-row',
+    'jp-gw-Live-legend',
     element(
       'span',
-      'gw-live-key-item',
+      'jp-gw-Live-legendItem',
       '0',
-      element('span', 'gw-live-ramp'),
+      element('span', 'jp-gw-Live-ramp'),
       this._darkest
     )
   );
+}
+
+/** The name of a line in the legend, with its bandwidth. */
+function lineText(
+  name: 'nominal' | 'calibrated',
+  lines: ILines,
+  isOffScale: boolean,
+  trans: ITranslate
+): string {
+  const value = digits(lines[name]);
+  if (name === 'nominal') {
+    return isOffScale
+      ? trans.__('nominal %1 (off the scale)', value)
+      : trans.__('nominal %1', value);
+  }
+  // NaN where the error is not known.
+  const error = lines.error === lines.error ? ` ± ${percent(lines.error)}` : '';
+  return isOffScale
+    ? trans.__('calibrated %1 (off the scale)', value + error)
+    : trans.__('calibrated %1', value + error);
 }
 
 namespace Private {
@@ -211,6 +225,6 @@ namespace Private {
   /** A name for the cursor that the charts of one view share. */
   export function newSync(): string {
     made += 1;
-    return `gw-live-${made}`;
+    return `jp-gw-Live-${made}`;
   }
 }

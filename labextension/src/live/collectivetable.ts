@@ -3,9 +3,10 @@
  * column's name.
  */
 
+import { isUnknown, IUnknown } from '../schema/known';
 import { element, FigureSpan, keepKeys, setText } from './dom';
 import { bandwidth, bytes, IFigureText, percent, time } from './format';
-import { ICollective, isUnknown, IUnknown, numberOf } from './protocol';
+import { ICollective, numberOf } from './protocol';
 import { ITranslate } from './text';
 
 interface ITableColumn {
@@ -32,12 +33,12 @@ export class CollectiveTable {
     );
     const table = element(
       'table',
-      'gw-live-table gw-live-collectives',
+      'jp-gw-Live-table jp-gw-Live-collectives',
       element('thead', '', head),
       this._body
     );
     table.setAttribute('aria-label', trans.__('Collectives'));
-    const scroll = element('div', 'gw-live-scroll', table);
+    const scroll = element('div', 'jp-gw-Live-scroll', table);
     scroll.tabIndex = 0;
     scroll.setAttribute('role', 'group');
     scroll.setAttribute('aria-label', trans.__('Collectives, scrollable'));
@@ -45,8 +46,8 @@ export class CollectiveTable {
     this.node.append(
       element(
         'div',
-        'gw-live-head',
-        element('h4', 'gw-live-title', trans.__('worst collectives')),
+        'jp-gw-Live-head',
+        element('h4', 'jp-gw-Live-title', trans.__('worst collectives')),
         this._scope
       ),
       scroll,
@@ -55,7 +56,7 @@ export class CollectiveTable {
     this._mark();
   }
 
-  readonly node = element('section', 'gw-live-section gw-live-worst');
+  readonly node = element('section', 'jp-gw-Live-section jp-gw-Live-worst');
 
   /**
    * Show these, or why there are none.
@@ -77,7 +78,7 @@ export class CollectiveTable {
 
   private _head(at: number): HTMLTableCellElement {
     const { label, title } = this._columns[at];
-    const button = element('button', 'gw-live-sort', label);
+    const button = element('button', 'jp-gw-Live-sort', label);
     button.type = 'button';
     button.title = title;
     button.addEventListener('click', () => this._sortBy(at));
@@ -146,8 +147,8 @@ export class CollectiveTable {
   private _columns: readonly ITableColumn[];
   private _heads: HTMLTableCellElement[] = [];
   private _body = element('tbody', '');
-  private _scope = element('span', 'gw-live-key-row');
-  private _none = element('div', 'gw-live-none');
+  private _scope = element('span', 'jp-gw-Live-legend');
+  private _none = element('div', 'jp-gw-Live-none');
   private _rows: ICell[][] = [];
   private _shown: readonly ICollective[] = [];
   private _by = 5;
@@ -176,8 +177,8 @@ function columns(trans: ITranslate): readonly ITableColumn[] {
     {
       label: trans.__('kind'),
       title: trans.__('What it does, and who called it'),
-      key: kind,
-      text: kind
+      key: one => kindOf(one, trans),
+      text: one => kindOf(one, trans)
     },
     {
       label: trans.__('size'),
@@ -205,17 +206,18 @@ function columns(trans: ITranslate): readonly ITableColumn[] {
       text: one => percent(one.exposed_share)
     }
   ];
+}
 
-  function kind(one: ICollective): string {
-    const parts = [one.kind];
-    if (one.process_set) {
-      parts.push(trans.__('process set %1', one.process_set));
-    }
-    if (one.by === 'cell') {
-      parts.push(trans.__('by the cell'));
-    }
-    return parts.join(' · ');
+/** What a collective does, and on whose behalf. */
+function kindOf(one: ICollective, trans: ITranslate): string {
+  const parts = [one.kind];
+  if (one.process_set) {
+    parts.push(trans.__('process set %1', one.process_set));
   }
+  if (one.by === 'cell') {
+    parts.push(trans.__('by the cell'));
+  }
+  return parts.join(' · ');
 }
 
 /** Figures by size, one that is not known as the least; names by their letters. */

@@ -3,9 +3,10 @@
  * goes on collecting, and the kernel never hears of it.
  */
 
+import { isUnknown, Known } from '../schema/known';
 import { element, FigureSpan, keepKeys, setText } from './dom';
 import { count } from './format';
-import { IRankPlace, isUnknown, IStatus, Known } from './protocol';
+import { IRankPlace, IStatus } from './protocol';
 import { Mode } from './range';
 import { ITranslate } from './text';
 
@@ -36,7 +37,7 @@ export class Controls {
     });
     for (const span of SPANS) {
       const text =
-        span === null ? trans.__('all held') : trans.__('last %1', count(span));
+        span === null ? trans.__('all kept') : trans.__('last %1', count(span));
       this._span.append(new Option(text, String(span ?? 'all')));
     }
     this._span.value = '400';
@@ -52,12 +53,12 @@ export class Controls {
       this._follow,
       labelled(trans.__('rank'), this._rank),
       labelled(trans.__('iterations'), this._span),
-      element('span', 'gw-live-drops', this._dropped.node),
+      element('span', 'jp-gw-Live-drops', this._dropped.node),
       this._state
     );
   }
 
-  readonly node = element('div', 'gw-live-controls');
+  readonly node = element('div', 'jp-gw-Live-controls');
 
   setRanks(ranks: readonly IRankPlace[]): void {
     const key = ranks.map(place => `${place.rank}@${place.vm}`).join();
@@ -80,7 +81,7 @@ export class Controls {
     setText(this._pause, paused ? trans.__('resume') : trans.__('pause'));
     this._pause.setAttribute('aria-pressed', String(paused));
     this._pause.disabled =
-      mode === 'mark' || (status.state === 'ended' && !paused);
+      mode === 'select' || (status.state === 'ended' && !paused);
     this._follow.disabled = mode === 'follow';
     this._showDropped(status.summary.dropped);
     const said = paused
@@ -91,33 +92,33 @@ export class Controls {
     this._state.title = said;
   }
 
-  private _showDropped(dropped: Known): void {
+  private _showDropped(dropped: Known<number>): void {
     if (isUnknown(dropped)) {
       this._dropped.unknown(dropped.unknown);
     } else {
       this._dropped.show(count(dropped), this._trans.__('dropped'));
     }
     this._dropped.node.classList.toggle(
-      'gw-live-warn',
+      'jp-gw-Live-warn',
       typeof dropped === 'number' && dropped > 0
     );
   }
 
   private _trans: ITranslate;
-  private _pause = element('button', 'gw-live-button');
-  private _follow = element('button', 'gw-live-button');
-  private _rank = element('select', 'gw-live-select');
-  private _span = element('select', 'gw-live-select');
+  private _pause = element('button', 'jp-gw-Live-button');
+  private _follow = element('button', 'jp-gw-Live-button');
+  private _rank = element('select', 'jp-gw-Live-select');
+  private _span = element('select', 'jp-gw-Live-select');
   private _dropped = new FigureSpan();
-  private _state = element('span', 'gw-live-state');
+  private _state = element('span', 'jp-gw-Live-state');
   private _ranksKey = '?';
 }
 
 function labelled(text: string, control: HTMLElement): HTMLElement {
   return element(
     'label',
-    'gw-live-choice',
-    element('span', 'gw-live-label', text),
+    'jp-gw-Live-choice',
+    element('span', 'jp-gw-Live-label', text),
     control
   );
 }

@@ -1,5 +1,5 @@
 /**
- * Which iteration is looked at: the one under the pointer, or where the keys are.
+ * The iteration that is read out: under the pointer, or chosen by keys.
  */
 
 import { IKeyAction, readKey } from './keys';

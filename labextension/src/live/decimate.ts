@@ -1,6 +1,6 @@
 /**
  * Thousands of iterations on hundreds of pixels: a mean per pixel column, and
- * beside it the peaks that a mean would hide.
+ * next to it the peaks that a mean would hide.
  */
 
 import { EXPOSED, IN_STACK, OVERLAPPED } from './phases';
@@ -39,7 +39,7 @@ export interface IColumn extends ISpan {
 }
 
 /**
- * Split iterations into as many spans as there is room for columns. Spans are
+ * Split iterations into as many spans as there are columns. Spans are
  * cut at multiples of their own length, so that a column keeps its iterations
  * (and so its height) while newer ones push it to the left.
  */

@@ -34,16 +34,16 @@ export function keepKeys(node: HTMLElement): void {
 }
 
 /**
- * A place for a figure. Where it is not known it is a grey dash that tells why
+ * A place for a figure. Where it is not known it is a grey dash that says why
  * on hover and on focus.
  */
 export class FigureSpan {
   constructor(className = '') {
-    this._value = element('span', 'gw-live-value');
-    this._unit = element('span', 'gw-live-unit');
+    this._value = element('span', 'jp-gw-Live-value');
+    this._unit = element('span', 'jp-gw-Live-unit');
     this.node = element(
       'span',
-      `gw-live-figure ${className}`,
+      `jp-gw-Live-figure ${className}`,
       this._value,
       this._unit
     );
@@ -55,7 +55,7 @@ export class FigureSpan {
   show(value: string, unit = ''): void {
     setText(this._value, value);
     setText(this._unit, unit ? ` ${unit}` : '');
-    this.node.classList.remove('gw-live-unknown');
+    this.node.classList.remove('jp-gw-Live-unknown');
     for (const name of ['tabindex', 'role', 'aria-label', 'data-reason']) {
       this.node.removeAttribute(name);
     }
@@ -68,7 +68,7 @@ export class FigureSpan {
     }
     setText(this._value, DASH);
     setText(this._unit, '');
-    this.node.classList.add('gw-live-unknown');
+    this.node.classList.add('jp-gw-Live-unknown');
     this.node.tabIndex = 0;
     this.node.setAttribute('role', 'note');
     this.node.setAttribute('aria-label', reason);
@@ -85,7 +85,7 @@ export function swatch(
   edge: string,
   hatched: boolean
 ): HTMLSpanElement {
-  const node = element('span', 'gw-live-swatch');
+  const node = element('span', 'jp-gw-Live-swatch');
   node.setAttribute('aria-hidden', 'true');
   node.style.borderColor = edge;
   node.style.background = hatched

@@ -42,14 +42,14 @@ const NO_DETAILS: IDetails = {
   stragglers: []
 };
 
-/** Older rows are asked for this often: more, and Jupyter's server drops messages. */
+/** Older rows are requested this often: more, and Jupyter's server drops messages. */
 const OLDER_EVERY_MS = 1000;
 
 /** A kernel that has not answered by then is not going to. */
 const PATIENCE_MS = 6000;
 
 /**
- * What a view knows. Both doors push into one; the drawing reads from it and
+ * What a view knows. Both entry points push into one; the drawing reads from it and
  * listens to `changed`.
  */
 export class TimingFeed {
@@ -65,7 +65,7 @@ export class TimingFeed {
     return this._details;
   }
 
-  /** What the kernel said of the stretch that was last asked for; null before. */
+  /** What the kernel said of the selection that was last requested; null before. */
   get answer(): IDetails | null {
     return this._answer;
   }
@@ -84,7 +84,7 @@ export class TimingFeed {
     }
   }
 
-  /** Ask what a stretch cost, both ends included; the answer is a change. */
+  /** Ask what a selection cost, both ends included; the answer is a change. */
   ask(first: number, last: number): void {
     const same = this._asked?.first === first && this._asked.last === last;
     if (same || this._send === null) {

@@ -1,14 +1,15 @@
 /**
- * What a view answers for: the newest iterations, or a stretch that was marked.
+ * What a view answers for: the newest iterations, or a selection.
  */
 
+import { IUnknown } from '../schema/known';
 import { TimingFeed } from './feed';
-import { IMarked } from './notice';
-import { ICollective, IDetails, ISummary, IUnknown } from './protocol';
-import { IRange } from './range';
-import { IReading, ofStretch } from './reading';
-import { Stretch } from './stretch';
 import { count } from './format';
+import { ICollective, IDetails, ISummary } from './protocol';
+import { IRange } from './range';
+import { IReading, ofSelection } from './reading';
+import { Selection } from './selection';
+import { ISelection } from './statusline';
 import { ITranslate } from './text';
 
 export class Focus {
@@ -17,42 +18,43 @@ export class Focus {
     private _trans: ITranslate
   ) {}
 
-  /** Answer for a stretch from now on, or (null) for the newest iterations. */
+  /** Answer for a selection from now on, or (null) for the newest iterations. */
   set(range: IRange | null): void {
     if (range === null) {
-      if (this._stretch) {
+      if (this._selection) {
         this._feed.forget();
       }
-      this._stretch = null;
+      this._selection = null;
       return;
     }
-    if (!this._stretch?.isOf(range)) {
-      this._stretch = new Stretch(this._feed.store, range);
+    if (!this._selection?.isOf(range)) {
+      this._selection = new Selection(this._feed.store, range);
     }
     // Iterations that the page no longer holds, or not yet, the kernel may.
     this._feed.ask(range.from, this._last(range));
   }
 
-  /** The stretch that is marked, null where none is. */
-  get marked(): IMarked | null {
-    if (!this._stretch) {
+  /** The selection, null where none is. */
+  get selected(): ISelection | null {
+    if (!this._selection) {
       return null;
     }
-    const { first, last } = this._stretch;
+    const { first, last } = this._selection;
     const { answer, asking } = this._feed;
     const source = answer ? 'kernel' : asking ? 'asked' : 'page';
     return { first, last, source };
   }
 
-  /** What each rank did in the stretch, on average. */
+  /** What each rank did in the selection, on average. */
   get reading(): IReading | null {
-    return this._stretch ? ofStretch(this._stretch) : null;
+    return this._selection ? ofSelection(this._selection) : null;
   }
 
   get summary(): ISummary {
     const { answer, status } = this._feed;
-    return this._stretch
-      ? (answer?.summary ?? this._stretch.summary(status.summary, this._trans))
+    return this._selection
+      ? (answer?.summary ??
+          this._selection.summary(status.summary, this._trans))
       : status.summary;
   }
 
@@ -93,11 +95,11 @@ export class Focus {
 
   private get _details(): IDetails | null {
     const { answer, details } = this._feed;
-    if (!this._stretch) {
+    if (!this._selection) {
       return details;
     }
     // The run's last word may be of just these iterations.
-    const { first, last } = this._stretch;
+    const { first, last } = this._selection;
     const same =
       details.first_iteration === first && details.last_iteration === last;
     return answer ?? (same ? details : null);
@@ -107,5 +109,5 @@ export class Focus {
     return Math.min(to - 1, this._feed.store.last);
   }
 
-  private _stretch: Stretch | null = null;
+  private _selection: Selection | null = null;
 }

@@ -9,13 +9,17 @@ import uPlot from 'uplot';
 import { IColumn } from './decimate';
 import { axisEnd, labelledRows } from './layout';
 import { IScene } from './plot';
+import { ITranslate } from './text';
 import { IPlace, TimeChart, ValuesOfSpans } from './timechart';
 
 /** Opacity of a rank that did not wait: a known zero is not a blank. */
 const FAINT = 0.07;
 
 export class HeatStrip extends TimeChart {
-  constructor(place: IPlace) {
+  constructor(
+    place: IPlace,
+    private _trans: ITranslate
+  ) {
     super(place.theme);
     this.plot = this._makePlot(place, {
       bottomAxis: false,
@@ -48,7 +52,7 @@ export class HeatStrip extends TimeChart {
   protected _values(scene: IScene): ValuesOfSpans[] {
     const { columns, ranks } = scene;
     this._columns = columns;
-    this._labels = ranks.map(place => `rank ${place.rank}`);
+    this._labels = ranks.map(({ rank }) => this._trans.__('rank %1', rank));
     this._darkest = axisEnd(columns.flatMap(one => Array.from(one.waits)));
     return [columns.map(() => 0)];
   }

@@ -7,8 +7,8 @@ import uPlot from 'uplot';
 
 import { IColumn, ISpan, MEANS } from './decimate';
 import { tick } from './format';
-import { hatch } from './hatch';
 import { axisEnd } from './layout';
+import { overlapPattern } from './overlappattern';
 import { IN_STACK, IPhase, OVERLAPPED } from './phases';
 import { IScene } from './plot';
 import { IPlace, TimeChart, ValuesOfSpans } from './timechart';
@@ -92,7 +92,9 @@ export class PhaseChart extends TimeChart {
       outline(edge, box, value < 0);
     });
     ctx.fillStyle =
-      phase === OVERLAPPED ? hatch(ctx, phase.color, this._theme) : phase.color;
+      phase === OVERLAPPED
+        ? overlapPattern(ctx, phase.color, this._theme)
+        : phase.color;
     ctx.fill(fill);
     ctx.strokeStyle = phase.edge;
     ctx.lineWidth = uPlot.pxRatio;
@@ -173,7 +175,7 @@ interface IBox {
   apart: boolean;
 }
 
-/** The whole edge of a bar that stands apart, the outer edge of one that does not. */
+/** The whole edge of a bar with a gap around it, the outer edge of one that does not. */
 function outline(path: Path2D, box: IBox, downward: boolean): void {
   const half = uPlot.pxRatio / 2;
   const [x, y] = [box.x + half, box.y + half];

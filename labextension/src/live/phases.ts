@@ -28,7 +28,7 @@ const OTHER = phase('other_us', 'other', '#999999');
 /** Communication that the iteration waits for. */
 export const EXPOSED = phase('exposed_us', 'exposed', '#D55E00');
 
-/** Communication hidden behind compute: beside the stack, never part of it. */
+/** Communication hidden behind compute: drawn next to the stack, never part of it. */
 export const OVERLAPPED = phase('overlapped_us', 'overlapped', '#E69F00');
 
 /** In the order in which an iteration goes through them. */

@@ -5,9 +5,9 @@
 
 import uPlot from 'uplot';
 
+import { IColumn, ISpan } from './decimate';
 import { count } from './format';
 import { AXIS_WIDTH } from './layout';
-import { IColumn, ISpan } from './decimate';
 import { IRankPlace } from './protocol';
 import { ITheme } from './theme';
 
@@ -66,25 +66,7 @@ export function makePlot(options: IPlotOptions): uPlot {
       cursor: cursor(options),
       scales: { x: { time: false, range: () => range() }, y: yScale },
       axes: [
-        {
-          ...common,
-          show: options.bottomAxis,
-          size: 22,
-          gap: 6,
-          space: 70,
-          grid: { show: false },
-          incrs: [
-            1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 1e5, 1e6
-          ],
-          // One too near to an edge would run into the axis' name, or be cut off.
-          values: (plot, splits) => {
-            const end = plot.bbox.width / uPlot.pxRatio - EDGE;
-            return splits.map(at => {
-              const left = plot.valToPos(at, 'x');
-              return left < EDGE || left > end ? '' : count(at);
-            });
-          }
-        },
+        iterationAxis(common, options.bottomAxis),
         {
           ...common,
           size: AXIS_WIDTH,
@@ -103,6 +85,26 @@ export function makePlot(options: IPlotOptions): uPlot {
     [[], ...series.map(() => [])] as unknown as uPlot.AlignedData,
     host
   );
+}
+
+function iterationAxis(common: uPlot.Axis, show: boolean): uPlot.Axis {
+  return {
+    ...common,
+    show,
+    size: 22,
+    gap: 6,
+    space: 70,
+    grid: { show: false },
+    incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 1e5, 1e6],
+    // One too near to an edge would run into the axis' name, or be cut off.
+    values: (plot, splits) => {
+      const end = plot.bbox.width / uPlot.pxRatio - EDGE;
+      return splits.map(at => {
+        const left = plot.valToPos(at, 'x');
+        return left < EDGE || left > end ? '' : count(at);
+      });
+    }
+  };
 }
 
 function cursor(options: IPlotOptions): uPlot.Cursor {

@@ -1,5 +1,5 @@
 /**
- * The door for JupyterLab: draws the MIME type of a live view.
+ * The entry point for JupyterLab: draws the MIME type of a live view.
  */
 
 import {

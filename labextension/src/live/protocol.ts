@@ -4,6 +4,8 @@
  * `workbench/widgets/messages.py`.
  */
 
+import { IUnknown, Known } from '../schema/known';
+
 /** The MIME type of a live view's snapshot in a notebook's output. */
 export const MIME_TYPE = 'application/vnd.gradient-workbench.timings+json';
 
@@ -46,14 +48,6 @@ export const FIGURES = COLUMNS.filter(
   (name): name is Figure => name !== 'iteration' && name !== 'rank'
 );
 
-/** A value that could not be read, and why. */
-export interface IUnknown {
-  unknown: string;
-}
-
-/** A figure, or why there is none. */
-export type Known = number | IUnknown;
-
 export type RunState = 'waiting' | 'running' | 'ended';
 
 export interface IRankPlace {
@@ -63,19 +57,19 @@ export interface IRankPlace {
 
 /** The key figures of a run: means over its newest iterations and the ranks. */
 export interface ISummary {
-  iteration: Known;
-  iterations_per_s: Known;
-  iteration_us: Known;
-  exposed_us: Known;
-  exposed_share: Known;
-  busbw_gbps: Known;
-  nominal_gbps: Known;
-  calibrated_gbps: Known;
+  iteration: Known<number>;
+  iterations_per_s: Known<number>;
+  iteration_us: Known<number>;
+  exposed_us: Known<number>;
+  exposed_share: Known<number>;
+  busbw_gbps: Known<number>;
+  nominal_gbps: Known<number>;
+  calibrated_gbps: Known<number>;
   /** How far that may be off, as a share; none in outputs of earlier versions. */
-  calibrated_error?: Known;
-  slowest_rank: Known;
-  slowest_excess_us: Known;
-  dropped: Known;
+  calibrated_error?: Known<number>;
+  slowest_rank: Known<number>;
+  slowest_excess_us: Known<number>;
+  dropped: Known<number>;
   /** What a reader must know of the figures, a sentence each. */
   notes?: string[];
 }
@@ -89,13 +83,13 @@ export interface ICollective {
   bytes: number;
   /** From submitted to finished: the mean over iterations and ranks. */
   mean_us: number;
-  busbw_gbps: Known;
+  busbw_gbps: Known<number>;
   exposed_share: number;
 }
 
 /**
  * A rank that the others waited for; `phase` is where it differs from them. The
- * rank is -1 where all wait for a link, the phase 'unknown' where none tells.
+ * rank is -1 where all wait for a link, the phase 'unknown' where none explains it.
  * What the phase or the link takes longer is `excess_us`; for `late_us` of that
  * the others wait.
  */
@@ -108,13 +102,13 @@ export interface IStraggler {
   last_iteration: number;
 }
 
-/** What the kernel says of a stretch of iterations. */
+/** What the kernel says of a selection of iterations. */
 export interface IDetails {
   first_iteration: number;
   last_iteration: number;
   summary: ISummary;
   collectives: ICollective[] | IUnknown;
-  /** How many collectives there were; the worst of them are told. */
+  /** How many collectives there were; the worst of them are sent. */
   names: number;
   /** The first iteration that single collectives are still held of. */
   collectives_since: number;
@@ -156,7 +150,7 @@ export interface IUpdate extends IStatus {
   details: IDetails | null;
 }
 
-/** What a page asked for: details of a stretch, or older rows. */
+/** What a page requested: details of a selection, or older rows. */
 export interface IAnswer {
   type: 'answer';
   run: number;
@@ -171,16 +165,8 @@ export interface ISaved {
   data: Record<string, unknown>;
 }
 
-export function isUnknown(value: unknown): value is IUnknown {
-  return (
-    typeof value === 'object' &&
-    value !== null &&
-    typeof (value as IUnknown).unknown === 'string'
-  );
-}
-
 /** The number itself, or NaN where it is unknown. */
-export function numberOf(value: Known): number {
+export function numberOf(value: Known<number>): number {
   return typeof value === 'number' ? value : NaN;
 }
 

@@ -11,8 +11,8 @@ export interface IRange {
 /** The fewest iterations that a zoom shows. */
 const FEWEST = 4;
 
-/** What a view does: go on, stand still, or answer for a stretch. */
-export type Mode = 'follow' | 'pause' | 'mark';
+/** What a view does: follow the newest iterations, pause, or show a selection. */
+export type Mode = 'follow' | 'pause' | 'select';
 
 /**
  * Follows the newest iterations until someone zooms or pauses. Until there are
@@ -36,8 +36,8 @@ export class ViewRange {
     return { from, to: Math.max(last + 1, from + FEWEST) };
   }
 
-  /** Stand still on these iterations, and where they are marked answer for them. */
-  fix(range: IRange, mode: 'pause' | 'mark'): void {
+  /** Keep these iterations on the screen, paused or selected. */
+  fix(range: IRange, mode: 'pause' | 'select'): void {
     this._mode = mode;
     const from = Math.floor(range.from);
     this._fixed = { from, to: Math.max(Math.ceil(range.to), from + FEWEST) };

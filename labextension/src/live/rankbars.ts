@@ -4,12 +4,13 @@
  */
 
 import { element } from './dom';
-import { hatch } from './hatch';
-import { labelledRows, roundUp } from './layout';
 import { milliseconds, tick } from './format';
+import { labelledRows, roundUp } from './layout';
+import { overlapPattern } from './overlappattern';
 import { EXPOSED, IN_TIME, OVERLAPPED } from './phases';
-import { IReading } from './reading';
 import { IRankPlace } from './protocol';
+import { IReading } from './reading';
+import { ITranslate } from './text';
 import { ITheme } from './theme';
 
 /** Space in CSS pixels: labels at the left, totals at the right, axis below. */
@@ -19,12 +20,15 @@ const MARGIN = { left: 52, right: 54, top: 4, bottom: 20 };
 const THICKEST = 44;
 
 export class RankBars {
-  constructor(theme: ITheme) {
+  constructor(
+    theme: ITheme,
+    private _trans: ITranslate
+  ) {
     this._theme = theme;
     this.node.setAttribute('role', 'img');
   }
 
-  readonly node = element('canvas', 'gw-live-bars');
+  readonly node = element('canvas', 'jp-gw-Live-bars');
 
   setTheme(theme: ITheme): void {
     this._theme = theme;
@@ -39,7 +43,7 @@ export class RankBars {
     this.node.style.height = `${height}px`;
   }
 
-  /** Draw what a reading says of each rank; `chosen` is the row that is looked at. */
+  /** Draw what a reading says of each rank; `chosen` is the selected row. */
   draw(
     ranks: readonly IRankPlace[],
     reading: IReading,
@@ -99,7 +103,8 @@ export class RankBars {
           ? this._theme.text
           : this._theme.muted;
       ctx.textAlign = 'right';
-      ctx.fillText(`rank ${ranks[row].rank}`, MARGIN.left - 6, y);
+      const name = this._trans.__('rank %1', ranks[row].rank);
+      ctx.fillText(name, MARGIN.left - 6, y);
       ctx.fillText(milliseconds(totals[row]), this._width - 4, y);
     }
   }
@@ -142,11 +147,11 @@ export class RankBars {
     }
     const hidden = reading(OVERLAPPED.column, row) || 0;
     const from = this._x(Math.max(0, computed - hidden));
-    const fill = hatch(ctx, OVERLAPPED.color, this._theme);
+    const fill = overlapPattern(ctx, OVERLAPPED.color, this._theme);
     box(ctx, from, y + height, this._x(computed), strip, fill, OVERLAPPED.edge);
   }
 
-  /** The exposed time inside its own segment, where there is room for it. */
+  /** The exposed time inside its own segment, where it fits. */
   private _name(
     ctx: CanvasRenderingContext2D,
     us: number,
@@ -185,7 +190,7 @@ function line(
   ctx.stroke();
 }
 
-/** A filled box with an edge of one pixel, where there is room for one. */
+/** A filled box with an edge of one pixel, where it fits. */
 function box(
   ctx: CanvasRenderingContext2D,
   left: number,

@@ -1,5 +1,5 @@
 /**
- * All figures of one iteration or of a stretch: the legend of the phases, with their times.
+ * All figures of one iteration or of a selection: the legend of the phases, with their times.
  */
 
 import { element, FigureSpan, setText, swatch } from './dom';
@@ -25,8 +25,8 @@ interface IPhaseRow {
 interface IFigureRow {
   value: (read: (name: Figure) => number) => number;
   text: (value: number) => string;
+  /** Why it is not known where it is not. */
   reason: string;
-  figure: FigureSpan;
 }
 
 export class Readout {
@@ -45,7 +45,7 @@ export class Readout {
     this.node.append(phases, figures);
   }
 
-  readonly node = element('div', 'gw-live-readout');
+  readonly node = element('div', 'jp-gw-Live-readout');
 
   /** Show a reading of one rank (by row), or the mean over ranks (null). */
   update(
@@ -92,7 +92,7 @@ export class Readout {
     );
     name.scope = 'row';
     const row = element('tr', '', name, cell(time), cell(share));
-    row.classList.toggle('gw-live-loud', phase === EXPOSED);
+    row.classList.toggle('jp-gw-Live-loud', phase === EXPOSED);
     if (phase === COPY) {
       this._copyRow = row;
     }
@@ -100,60 +100,14 @@ export class Readout {
   }
 
   private _addFigures(table: HTMLElement): void {
-    const trans = this._trans;
-    const noComm = trans.__('no communication was timed in this iteration');
-    const missing = trans.__('not recorded for this iteration');
-    const add = (
-      label: string,
-      unit: string,
-      value: IFigureRow['value'],
-      text: IFigureRow['text'],
-      reason: string
-    ): void => {
+    for (const { label, unit, ...row } of figureRows(this._trans)) {
       const figure = new FigureSpan();
-      this._figures.push({ value, text, reason, figure });
+      this._figures.push({ ...row, figure });
       const name = element('th', '', label);
       name.scope = 'row';
-      const grey = element('td', 'gw-live-unit', unit);
+      const grey = element('td', 'jp-gw-Live-unit', unit);
       table.append(element('tr', '', name, cell(figure), grey));
-    };
-    add(
-      trans.__('iteration'),
-      'ms',
-      read => read('iteration_us'),
-      milliseconds,
-      missing
-    );
-    add(
-      trans.__('communication'),
-      'ms',
-      read => read('communication_us'),
-      milliseconds,
-      noComm
-    );
-    add(trans.__('overlapped'), '', overlap, percent, noComm);
-    add(
-      trans.__('waiting'),
-      'ms',
-      read => read('wait_us'),
-      milliseconds,
-      missing
-    );
-    add(
-      trans.__('busbw'),
-      'Gbit/s',
-      read => read('busbw_gbps'),
-      digits,
-      noComm
-    );
-    add(
-      trans.__('algbw'),
-      'Gbit/s',
-      read => read('algbw_gbps'),
-      digits,
-      noComm
-    );
-    add(trans.__('ended at'), 's', read => read('end_s'), digits, missing);
+    }
   }
 
   private _table(name: string, heads: (string | Node)[]): HTMLTableElement {
@@ -162,7 +116,7 @@ export class Readout {
       th.scope = 'col';
       return th;
     });
-    const table = element('table', 'gw-live-table');
+    const table = element('table', 'jp-gw-Live-table');
     table.setAttribute('aria-label', name);
     if (cells.length > 0) {
       table.append(element('tr', '', ...cells));
@@ -175,7 +129,39 @@ export class Readout {
   private _copies = false;
   private _who = element('span', '');
   private _phases: IPhaseRow[] = [];
-  private _figures: IFigureRow[] = [];
+  private _figures: (IFigureRow & { figure: FigureSpan })[] = [];
+}
+
+function figureRows(
+  trans: ITranslate
+): (IFigureRow & { label: string; unit: string })[] {
+  const untimed = trans.__('no communication was timed in this iteration');
+  const missing = trans.__('not recorded for this iteration');
+  const row = (
+    label: string,
+    unit: string,
+    column: Figure,
+    text: IFigureRow['text'],
+    reason: string
+  ): IFigureRow & { label: string; unit: string } => ({
+    label,
+    unit,
+    value: read => read(column),
+    text,
+    reason
+  });
+  return [
+    row(trans.__('iteration'), 'ms', 'iteration_us', milliseconds, missing),
+    row(trans.__('communication'), 'ms', 'communication_us', milliseconds, untimed), // prettier-ignore
+    {
+      ...row(trans.__('overlapped'), '', 'overlapped_us', percent, untimed),
+      value: overlap
+    },
+    row(trans.__('waiting'), 'ms', 'wait_us', milliseconds, missing),
+    row(trans.__('busbw'), 'Gbit/s', 'busbw_gbps', digits, untimed),
+    row(trans.__('algbw'), 'Gbit/s', 'algbw_gbps', digits, untimed),
+    row(trans.__('ended at'), 's', 'end_s', digits, missing)
+  ];
 }
 
 /** The part of the communication that compute hid. */
@@ -205,9 +191,9 @@ export function describe(
 
 /** The title of the one-iteration column. */
 export class ReadoutTitle {
-  readonly node = element('h4', 'gw-live-title');
+  readonly node = element('h4', 'jp-gw-Live-title');
 
-  /** Name one iteration, or a stretch, and return that. */
+  /** Name one iteration, or a selection, and return that. */
   update(
     trans: ITranslate,
     first: number,
@@ -218,7 +204,7 @@ export class ReadoutTitle {
       first === last
         ? trans.__('iteration %1', count(last))
         : trans.__('mean of iterations %1 to %2', count(first), count(last));
-    setText(this.node, latest ? `${name} · ${trans.__('latest')}` : name);
+    setText(this.node, latest ? trans.__('%1 · latest', name) : name);
     return name;
   }
 }

@@ -9,9 +9,10 @@ import { Message } from '@lumino/messaging';
 import { ISignal } from '@lumino/signaling';
 import { Widget } from '@lumino/widgets';
 
+import { hasEnded } from '../common/kernelcomm';
 import { TimingFeed } from './feed';
-import { IStream, listen } from './kernelcomms';
 import { MIME_TYPE } from './protocol';
+import { IStream, listen } from './stream';
 import { ITranslate } from './text';
 import { LiveView } from './view';
 
@@ -26,7 +27,7 @@ export class TimingsRenderer extends Widget implements IRenderMime.IRenderer {
   constructor(options: TimingsRenderer.IOptions) {
     super();
     this._options = options;
-    this.addClass('gw-live-output');
+    this.addClass('jp-gw-Live-output');
   }
 
   /** Show the output's snapshot; live messages continue from there. */
@@ -131,9 +132,7 @@ export class TimingsRenderer extends Widget implements IRenderMime.IRenderer {
   }
 
   private _onStatus(_: unknown, status: Kernel.Status): void {
-    if (
-      ['restarting', 'autorestarting', 'dead', 'terminating'].includes(status)
-    ) {
+    if (hasEnded(status)) {
       this._standStill();
     }
   }

@@ -2,7 +2,7 @@
  * The timings that a view holds: a ring of iterations by ranks.
  */
 
-import { FIGURES, Figure, IRankPlace, IRows } from './protocol';
+import { Figure, FIGURES, IRankPlace, IRows } from './protocol';
 
 /** Rows (iterations times ranks) that a store keeps at most: 37 MB. */
 const MAX_ROWS = 655360;
@@ -10,7 +10,7 @@ const MAX_ROWS = 655360;
 /** Iterations that a store keeps at most, however few ranks there are. */
 const MAX_ITERATIONS = 100000;
 
-/** Iterations that there is room for at first. */
+/** Iterations that are allocated at first. */
 const FIRST_ROOM = 1024;
 
 /** Iterations that one rank may have reported before another, at the most. */
@@ -31,9 +31,9 @@ type Waits = Map<number, Map<number, number>>;
  */
 export class TimingStore {
   /**
-   * Whether the iterations held stay as they are. Waiting is told later than
-   * the rest, and anew as the ranks' clocks are known better: a view that stands
-   * still shows that when it goes on.
+   * Whether the iterations held stay as they are. Waiting arrives later than
+   * the rest, and again as the ranks' clocks are known better: a paused view shows
+   * that when it resumes.
    */
   get still(): boolean {
     return this._later !== null;
@@ -44,10 +44,10 @@ export class TimingStore {
       this._later ??= new Map();
       return;
     }
-    const told = this._later ?? [];
+    const pending = this._later ?? [];
     this._later = null;
     this._version += 1;
-    for (const [iteration, waits] of told) {
+    for (const [iteration, waits] of pending) {
       if (iteration >= this._first && iteration <= this._last) {
         const figures = this._figures.wait_us;
         const at = this._at(iteration, 0);
@@ -210,7 +210,7 @@ export class TimingStore {
     return this._last;
   }
 
-  /** Make room for an iteration; false where it is older than the ring. */
+  /** Allocate an iteration; false where it is older than the ring. */
   private _open(iteration: number): boolean {
     if (this._last < 0) {
       this._first = this._last = iteration;
@@ -238,7 +238,7 @@ export class TimingStore {
     return true;
   }
 
-  /** Make room for so many iterations, as far as the capacity goes. */
+  /** Allocate so many iterations, as far as the capacity goes. */
   private _grow(length: number): void {
     if (length <= this._room || this._room >= this._capacity) {
       return;
@@ -296,7 +296,7 @@ export class TimingStore {
   private _versions = new Uint32Array(64);
   private _first = 0;
   private _last = -1;
-  /** Waiting that was told while the view stands still; null where it goes on. */
+  /** Waiting that arrived while the view is paused; null while it follows. */
   private _later: Waits | null = null;
   private _figures = Object.fromEntries(
     FIGURES.map(name => [name, new Float32Array(0)])

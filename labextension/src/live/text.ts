@@ -1,5 +1,5 @@
 /**
- * The view's words. A door that has a translator hands it over; the view knows
+ * The view's words. An entry point that has a translator hands it over; the view knows
  * only this shape of it (that of JupyterLab's `TranslationBundle`).
  */
 

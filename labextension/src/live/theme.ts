@@ -16,11 +16,11 @@ export function readTheme(element: Element): ITheme {
   const read = (name: string, fallback: string): string =>
     style.getPropertyValue(name).trim() || fallback;
   return {
-    text: read('--gw-live-text', '#212121'),
-    muted: read('--gw-live-muted', '#616161'),
-    grid: read('--gw-live-grid', '#e0e0e0'),
-    background: read('--gw-live-background', '#ffffff'),
-    font: `11px ${read('--gw-live-font', 'system-ui, sans-serif')}`
+    text: read('--jp-gw-live-text', '#212121'),
+    muted: read('--jp-gw-live-muted', '#616161'),
+    grid: read('--jp-gw-live-grid', '#e0e0e0'),
+    background: read('--jp-gw-live-background', '#ffffff'),
+    font: `11px ${read('--jp-gw-live-font', 'system-ui, sans-serif')}`
   };
 }
 

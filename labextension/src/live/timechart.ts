@@ -7,7 +7,7 @@ import uPlot from 'uplot';
 import { IGestures, IPlotOptions, IScene, makePlot, middles } from './plot';
 import { ITheme } from './theme';
 
-/** Where a chart stands, and what it shares with the others there. */
+/** The parent of a chart, and what it shares with the others. */
 export interface IPlace {
   host: HTMLElement;
   sync: string;

@@ -1,21 +1,19 @@
 /**
- * The live view: arranges the parts, and draws them at most once per animation
- * frame, and only while it can be seen.
+ * The live view: arranges its parts, and connects what people do to what is drawn.
  */
 
 import { Charts } from './charts';
-import { CollectiveTable } from './collectivetable';
 import { Controls } from './controls';
 import { Cursor } from './cursor';
 import { element, setText } from './dom';
 import { TimingFeed } from './feed';
+import { Figures } from './figures';
 import { Focus } from './focus';
-import { KeyLine } from './keyline';
+import { FrameScheduler } from './frames';
 import { ILayout, layout } from './layout';
-import { Notice } from './notice';
-import { OneColumn } from './one';
 import { numberOf } from './protocol';
-import { IRange, ViewRange } from './range';
+import { ViewRange } from './range';
+import { SingleIterationChart } from './singleiteration';
 import { ENGLISH, ITranslate } from './text';
 import { readTheme, watchTheme } from './theme';
 import { contentWidth, watchSize, watchVisibility } from './watch';
@@ -24,7 +22,7 @@ export class LiveView {
   constructor(options: LiveView.IOptions) {
     this._feed = options.feed;
     this._trans = options.translate ?? ENGLISH;
-    this.node = element('div', 'gw-live');
+    this.node = element('div', 'jp-gw-Live');
     this.node.setAttribute('role', 'region');
     this.node.setAttribute(
       'aria-label',
@@ -36,7 +34,9 @@ export class LiveView {
       this._feed.onChange(() => this._onFeed()),
       watchTheme(() => this._onTheme()),
       watchSize(this.node, () => this._relayout()),
-      watchVisibility(this.node, visible => this._onVisible(visible))
+      watchVisibility(this.node, visible => {
+        this._frames.isVisible = visible;
+      })
     ];
     this._onFeed();
   }
@@ -46,22 +46,7 @@ export class LiveView {
   /** A line that replaces the run's own, such as "the kernel is gone". */
   setNote(note: string): void {
     this._note = note;
-    this.requestDraw();
-  }
-
-  /** Draw at the next animation frame, or as soon as the view can be seen. */
-  requestDraw(): void {
-    if (this._frame || this._disposed) {
-      return;
-    }
-    if (!this._visible) {
-      this._stale = true;
-      return;
-    }
-    this._frame = requestAnimationFrame(() => {
-      this._frame = 0;
-      this._draw();
-    });
+    this._frames.request();
   }
 
   dispose(): void {
@@ -69,7 +54,7 @@ export class LiveView {
       return;
     }
     this._disposed = true;
-    cancelAnimationFrame(this._frame);
+    this._frames.dispose();
     this._stop.forEach(stop => stop());
     this._charts.dispose();
     this.node.remove();
@@ -77,17 +62,15 @@ export class LiveView {
 
   private _build(): void {
     const theme = readTheme(this.node);
-    this._keys = new KeyLine(this._trans);
     this._focus = new Focus(this._feed, this._trans);
-    this._table = new CollectiveTable(this._trans);
-    this._notice = new Notice(this._trans, {
+    this._figures = new Figures(this._focus, this._trans, {
       leave: () => this._follow(),
-      mark: (from, to) => this._mark(from, to)
+      select: (from, to) => this._select(from, to)
     });
-    this._one = new OneColumn(this._trans, theme);
+    this._single = new SingleIterationChart(this._trans, theme);
     this._charts = new Charts(this._trans, theme, {
       hover: iteration => this._cursor.hover(iteration),
-      select: (from, to) => this._mark(from, to),
+      select: (from, to) => this._select(from, to),
       reset: () => this._follow()
     });
     this._controls = new Controls(this._trans, {
@@ -102,21 +85,21 @@ export class LiveView {
     const { node } = this._charts;
     this._cursor = new Cursor(node, this._feed.store, () => {
       if (!this._drawing) {
-        this.requestDraw();
+        this._frames.request();
       }
     });
     node.addEventListener('keydown', event => this._onKey(event));
     this.node.addEventListener('keydown', ({ key }) => {
-      if (key === 'Escape' && this._range.mode === 'mark') {
+      if (key === 'Escape' && this._range.mode === 'select') {
         this._follow();
       }
     });
-    this._main.append(this._charts.node, this._one.node);
+    this._main.append(this._charts.node, this._single.node);
     this._body.append(
-      this._keys.node,
-      this._notice.node,
+      this._figures.keyFigures.node,
+      this._figures.statusLine.node,
       this._main,
-      this._table.node,
+      this._figures.table.node,
       this._controls.node
     );
     this._waiting.setAttribute('role', 'status');
@@ -138,23 +121,15 @@ export class LiveView {
       this._controls.update(status, 'pause', this._note);
       return;
     }
-    this.requestDraw();
-  }
-
-  private _onVisible(visible: boolean): void {
-    this._visible = visible;
-    if (visible && this._stale) {
-      this._stale = false;
-      this.requestDraw();
-    }
+    this._frames.request();
   }
 
   /** Also when the view gets its place: before that it inherits no colours. */
   private _onTheme(): void {
     const theme = readTheme(this.node);
     this._charts.setTheme(theme);
-    this._one.setTheme(theme);
-    this.requestDraw();
+    this._single.setTheme(theme);
+    this._frames.request();
   }
 
   private _draw(): void {
@@ -176,33 +151,20 @@ export class LiveView {
       calibrated: numberOf(status.summary.calibrated_gbps),
       error: numberOf(status.summary.calibrated_error ?? NaN)
     });
-    this._drawFigures(range);
+    this._figures.update(range, this._range.mode, store.last);
     this._controls.setRanks(store.ranks);
     this._controls.update(status, this._range.mode, this._note);
     this._drawing = false;
     const latest = Math.min(range.to - 1, store.lastWhole);
     const { iteration } = this._cursor;
-    this._one.draw(store, this._focus, iteration, latest, this._row);
+    this._single.draw(store, this._focus, iteration, latest, this._row);
   }
 
-  /** The figures of the marked stretch, or of the newest iterations. */
-  private _drawFigures(range: IRange): void {
-    const { mode } = this._range;
-    this._focus.set(mode === 'mark' ? range : null);
-    if (mode === 'pause') {
-      return;
-    }
-    const { marked, summary, stragglers, collectives, scope } = this._focus;
-    this._keys.update(summary, marked?.first ?? null);
-    this._notice.update(marked, stragglers[0] ?? null, this._feed.store.last);
-    this._table.update(collectives, scope);
-  }
-
-  /** Show a stretch, `to` exclusive, and answer for it. */
-  private _mark(from: number, to: number): void {
+  /** Show a selection, `to` exclusive, and answer for it. */
+  private _select(from: number, to: number): void {
     this._change(() => {
       this._cursor.rest();
-      this._range.fix({ from, to }, 'mark');
+      this._range.fix({ from, to }, 'select');
     });
   }
 
@@ -225,7 +187,7 @@ export class LiveView {
   private _change(change: () => void): void {
     change();
     this._feed.store.still = this._range.mode !== 'follow';
-    this.requestDraw();
+    this._frames.request();
   }
 
   private _onKey(event: KeyboardEvent): void {
@@ -236,7 +198,7 @@ export class LiveView {
       return;
     }
     if (action.zoom) {
-      this._mark(action.zoom.from, action.zoom.to);
+      this._select(action.zoom.from, action.zoom.to);
     } else {
       if (action.cursor === null) {
         this._follow();
@@ -256,33 +218,29 @@ export class LiveView {
     }
     this._onTheme();
     const sizes: ILayout = layout(this._width, this._ranks);
-    this._main.classList.toggle('gw-live-narrow', sizes.narrow);
-    this._main.style.setProperty('--gw-live-right', `${sizes.right}px`);
+    this._main.classList.toggle('jp-gw-Live-narrow', sizes.narrow);
+    this._main.style.setProperty('--jp-gw-live-right', `${sizes.right}px`);
     this._charts.setLayout(sizes);
-    this._one.setSize(sizes.right, sizes.bars);
-    this.requestDraw();
+    this._single.setSize(sizes.right, sizes.bars);
+    this._frames.request();
   }
 
   private _feed: TimingFeed;
   private _trans: ITranslate;
   private _range = new ViewRange();
-  private _keys!: KeyLine;
   private _charts!: Charts;
-  private _one!: OneColumn;
+  private _single!: SingleIterationChart;
   private _cursor!: Cursor;
   private _focus!: Focus;
-  private _notice!: Notice;
-  private _table!: CollectiveTable;
+  private _figures!: Figures;
+  private _frames = new FrameScheduler(() => this._draw());
   private _controls!: Controls;
-  private _waiting = element('div', 'gw-live-waiting');
-  private _body = element('div', 'gw-live-body');
-  private _main = element('div', 'gw-live-main');
+  private _waiting = element('div', 'jp-gw-Live-waiting');
+  private _body = element('div', 'jp-gw-Live-body');
+  private _main = element('div', 'jp-gw-Live-main');
   private _row: number | null = null;
   private _note = '';
   private _drawing = false;
-  private _visible = true;
-  private _stale = false;
-  private _frame = 0;
   private _width = 0;
   private _ranks = -1;
   private _disposed = false;

@@ -1,5 +1,5 @@
 /**
- * The door for every front end: an anywidget (https://anywidget.dev).
+ * The entry point for every front end: an anywidget (https://anywidget.dev).
  */
 
 import { TimingFeed } from './feed';

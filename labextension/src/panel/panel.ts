@@ -97,7 +97,7 @@ export namespace WorkbenchPanel {
     cluster: ClusterModel;
     resources: ResourcesModel;
     /** Ask the person for a file, and show what is in it. */
-    lookAtFile: () => void;
+    openFile: () => void;
     /** Open the settings; absent where the front end has none. */
     openSettings?: () => void;
     trans: TranslationBundle;
@@ -106,7 +106,7 @@ export namespace WorkbenchPanel {
 
 namespace Private {
   export function header(options: WorkbenchPanel.IOptions): Widget {
-    const { lookAtFile, openSettings, resources, trans } = options;
+    const { openFile, openSettings, resources, trans } = options;
     const toolbar = new Toolbar();
     toolbar.addClass('jp-gw-Header');
     const title = new Widget({ node: document.createElement('h2') });
@@ -117,15 +117,15 @@ namespace Private {
       'file',
       new ToolbarButton({
         icon: fileUploadIcon,
-        tooltip: trans.__('Look at a file…'),
-        onClick: lookAtFile
+        tooltip: trans.__('Open file…'),
+        onClick: openFile
       })
     );
     toolbar.addItem(
       'refresh',
       new ToolbarButton({
         icon: refreshIcon,
-        tooltip: trans.__('Look at the machines again'),
+        tooltip: trans.__('Refresh'),
         onClick: () => void resources.refresh()
       })
     );

@@ -1,4 +1,4 @@
-/* eslint-disable jupyter/prefer-lazy-imports -- the panel stands in the sidebar from the start */
+/* eslint-disable jupyter/prefer-lazy-imports -- the panel is in the sidebar from the start */
 import {
   ILayoutRestorer,
   JupyterFrontEnd,
@@ -8,11 +8,16 @@ import { ICommandPalette } from '@jupyterlab/apputils';
 import { INotebookTracker } from '@jupyterlab/notebook';
 import { ISettingRegistry } from '@jupyterlab/settingregistry';
 import { IStateDB } from '@jupyterlab/statedb';
-import { ITranslator, nullTranslator } from '@jupyterlab/translation';
+import {
+  ITranslator,
+  nullTranslator,
+  TranslationBundle
+} from '@jupyterlab/translation';
 import { fileUploadIcon } from '@jupyterlab/ui-components';
 
 import { ClusterModel } from '../cluster/model';
 import { liveUrl, ResourcesClient } from '../resources/client';
+import { FileShelf } from '../resources/files';
 import { LiveFeed } from '../resources/livefeed';
 import { ResourcesModel } from '../resources/model';
 import { chooseFiles } from './filedrop';
@@ -25,7 +30,7 @@ const ID = 'gradient-workbench:panel';
 
 namespace CommandIDs {
   export const openPanel = 'workbench:open-panel';
-  export const lookAtFile = 'workbench:look-at-file';
+  export const openFile = 'workbench:open-file';
   /** Lab's own. */
   export const openSettings = 'settingeditor:open';
 }
@@ -69,7 +74,7 @@ export const workbenchPanel: JupyterFrontEndPlugin<void> = {
     const panel = new WorkbenchPanel({
       cluster,
       resources,
-      lookAtFile: () => void app.commands.execute(CommandIDs.lookAtFile),
+      openFile: () => void app.commands.execute(CommandIDs.openFile),
       openSettings: settings
         ? () => {
             void app.commands.execute(CommandIDs.openSettings, {
@@ -88,34 +93,44 @@ export const workbenchPanel: JupyterFrontEndPlugin<void> = {
     panel.title.caption = trans.__('Gradient Workbench: resources and ranks');
     app.shell.add(panel, 'left', { rank: RANK, type: 'Gradient Workbench' });
     restorer?.add(panel, panel.id);
-    app.commands.addCommand(CommandIDs.openPanel, {
-      label: trans.__('Show Resources and Ranks'),
-      caption: trans.__(
-        'Open the panel of Gradient Workbench in the left sidebar'
-      ),
-      icon: workbenchIcon,
-      describedBy: { args: { type: 'object', properties: {} } },
-      execute: () => app.shell.activateById(panel.id)
-    });
-    app.commands.addCommand(CommandIDs.lookAtFile, {
-      label: trans.__('Look at a File of a Topology or Snapshot…'),
-      caption: trans.__(
-        'Show what NCCL’s topology file or a saved snapshot tells of a machine'
-      ),
-      icon: fileUploadIcon,
-      describedBy: { args: { type: 'object', properties: {} } },
-      execute: async () => {
-        app.shell.activateById(panel.id);
-        for (const file of await chooseFiles()) {
-          await resources.files.open(file);
-        }
-      }
-    });
-    for (const command of [CommandIDs.openPanel, CommandIDs.lookAtFile]) {
-      palette?.addItem({
-        command,
-        category: trans.__('Gradient Workbench')
-      });
-    }
+    addCommands(app, palette, panel, resources.files, trans);
   }
 };
+
+function addCommands(
+  app: JupyterFrontEnd,
+  palette: ICommandPalette | null,
+  panel: WorkbenchPanel,
+  files: FileShelf,
+  trans: TranslationBundle
+): void {
+  app.commands.addCommand(CommandIDs.openPanel, {
+    label: trans.__('Show Resources and Ranks'),
+    caption: trans.__(
+      'Open the panel of Gradient Workbench in the left sidebar'
+    ),
+    icon: workbenchIcon,
+    describedBy: { args: { type: 'object', properties: {} } },
+    execute: () => app.shell.activateById(panel.id)
+  });
+  app.commands.addCommand(CommandIDs.openFile, {
+    label: trans.__('Open Topology or Snapshot File…'),
+    caption: trans.__(
+      'Show the machine that an NCCL topology file or a saved snapshot describes'
+    ),
+    icon: fileUploadIcon,
+    describedBy: { args: { type: 'object', properties: {} } },
+    execute: async () => {
+      app.shell.activateById(panel.id);
+      for (const file of await chooseFiles()) {
+        await files.open(file);
+      }
+    }
+  });
+  for (const command of [CommandIDs.openPanel, CommandIDs.openFile]) {
+    palette?.addItem({
+      command,
+      category: trans.__('Gradient Workbench')
+    });
+  }
+}

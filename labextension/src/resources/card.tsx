@@ -1,24 +1,25 @@
 import { TranslationBundle } from '@jupyterlab/translation';
 import { closeIcon } from '@jupyterlab/ui-components';
-import React, { memo, useEffect, useRef } from 'react';
+import React, { memo, useEffect, useMemo, useRef } from 'react';
 
-import { IRank } from '../cluster/interfaces';
 import { percentFigure } from '../common/format';
-import { isUnknown } from '../common/known';
 import { Sparkline } from '../common/sparkline';
 import { Dash } from '../common/value';
+import { IRank } from '../schema/cluster';
+import { isUnknown } from '../schema/known';
+import { findUnreadable } from '../schema/reader';
+import { ISnapshot } from '../schema/snapshot';
+import { Topology } from '../topology/topology';
 import { isPartial, machineLine, oneLine } from './describe';
 import { CpuAndMemory } from './devices';
 import { Findings, Trouble, Verdict } from './findings';
 import { Gpus } from './gpus';
-import { ISnapshot } from './interfaces';
 import { Machine, meanGpuUse } from './machine';
 import { Nics } from './nics';
 import { Processes } from './processes';
 import { Ranks } from './ranks';
 import { Section } from './section';
 import { useMachine, useSeen, useShared } from './shared';
-import { TopologySlot } from './topologyslot';
 
 /** One machine: a line where it is closed, all that is known of it where it is open. */
 export const Card = memo((props: Card.IProps): JSX.Element => {
@@ -28,8 +29,6 @@ export const Card = memo((props: Card.IProps): JSX.Element => {
   const item = useRef<HTMLLIElement>(null);
   useMachine(machine, useSeen(item));
   const old = machine.trouble ? 'jp-gw-mod-stale' : '';
-  const known =
-    machine.snapshot && !isUnknown(machine.snapshot) ? machine.snapshot : null;
   return (
     <li ref={item} className={`jp-gw-Cards-item jp-gw-mod-${machine.kind}`}>
       <details
@@ -44,20 +43,7 @@ export const Card = memo((props: Card.IProps): JSX.Element => {
         }}
       >
         <summary ref={summary}>
-          <h4 className="jp-gw-Card-name">{nameOf(machine, trans)}</h4>
-          <Line machine={machine} open={open} />
-          {!open && machine.kind !== 'file' && <Use machine={machine} />}
-          {machine.trouble && machine.kind === 'vm' ? (
-            <Trouble words={machine.trouble} />
-          ) : (
-            known && (
-              <Verdict
-                findings={machine.findings}
-                partly={isPartial(known)}
-                trans={trans}
-              />
-            )
-          )}
+          <Head machine={machine} open={open} />
         </summary>
         {open && <Body machine={machine} ranks={ranks} />}
       </details>
@@ -88,6 +74,32 @@ export namespace Card {
   }
 }
 
+/** What a card shows open and closed: the name, one line, and what was found. */
+function Head(props: { machine: Machine; open: boolean }): JSX.Element {
+  const { machine, open } = props;
+  const { trans } = useShared();
+  const { findings, kind, snapshot, trouble } = machine;
+  return (
+    <>
+      <h4 className="jp-gw-Card-name">{nameOf(machine, trans)}</h4>
+      <Line machine={machine} open={open} />
+      {!open && kind !== 'file' && <Use machine={machine} />}
+      {trouble && kind === 'vm' ? (
+        <Trouble words={trouble} />
+      ) : (
+        snapshot &&
+        !isUnknown(snapshot) && (
+          <Verdict
+            findings={findings}
+            partly={isPartial(snapshot)}
+            trans={trans}
+          />
+        )
+      )}
+    </>
+  );
+}
+
 function sameCard(one: Card.IProps, other: Card.IProps): boolean {
   return (
     one.machine === other.machine &&
@@ -99,7 +111,7 @@ function sameCard(one: Card.IProps, other: Card.IProps): boolean {
   );
 }
 
-/** The one line: of a closed card all that matters, of an open one what stands nowhere else. */
+/** The one line: of a closed card all that matters, of an open one what is shown nowhere else. */
 function Line(props: { machine: Machine; open: boolean }): JSX.Element {
   const { machine, open } = props;
   const { trans } = useShared();
@@ -108,7 +120,7 @@ function Line(props: { machine: Machine; open: boolean }): JSX.Element {
     trouble && machine.kind === 'vm'
       ? trouble
       : snapshot === null
-        ? trans.__('not looked at yet')
+        ? trans.__('no data yet')
         : isUnknown(snapshot)
           ? snapshot.unknown
           : (open ? machineLine : oneLine)(snapshot, trans);
@@ -163,7 +175,7 @@ function Body(props: {
     <div className="jp-gw-Card-body">
       {trouble && machine.kind === 'vm' && (
         <p className="jp-gw-Note jp-gw-mod-error">
-          {trans.__('The figures are not of now: %1.', trouble)}
+          {trans.__('Figures are out of date: %1.', trouble)}
         </p>
       )}
       {snapshot && isUnknown(snapshot) && (
@@ -172,7 +184,7 @@ function Body(props: {
         </p>
       )}
       {snapshot && !isUnknown(snapshot) && (
-        <Told machine={machine} snapshot={snapshot} ranks={ranks} />
+        <Contents machine={machine} snapshot={snapshot} ranks={ranks} />
       )}
       {(!snapshot || isUnknown(snapshot)) && (
         <Ranks machine={machine} ranks={ranks} />
@@ -181,13 +193,14 @@ function Body(props: {
   );
 }
 
-function Told(props: {
+function Contents(props: {
   machine: Machine;
   snapshot: ISnapshot;
   ranks: readonly IRank[];
 }): JSX.Element {
   const { machine, ranks, snapshot } = props;
   const { trans } = useShared();
+  const unreadable = useMemo(() => findUnreadable(snapshot), [snapshot]);
   return (
     <>
       {!isPartial(snapshot) && (
@@ -195,11 +208,18 @@ function Told(props: {
       )}
       {isWorthDrawing(machine, snapshot) && (
         <Section machine={machine} name="topology" title={trans.__('Topology')}>
-          <TopologySlot
-            snapshot={snapshot}
-            sample={machine.sample}
-            ranks={ranks}
-          />
+          {unreadable === null ? (
+            <Topology
+              snapshot={snapshot}
+              sample={machine.sample}
+              ranks={ranks}
+              trans={trans}
+            />
+          ) : (
+            <p className="jp-gw-Note">
+              {trans.__('Cannot be drawn: %1.', unreadable)}
+            </p>
+          )}
         </Section>
       )}
       <Gpus machine={machine} snapshot={snapshot} ranks={ranks} />
@@ -224,7 +244,7 @@ function isWorthDrawing(machine: Machine, snapshot: ISnapshot): boolean {
   );
 }
 
-/** A file's card takes the focus once, and so is scrolled to: it was just asked for. */
+/** A file's card takes the focus once, and so is scrolled to: the user just opened it. */
 function useGreeting(machine: Machine): React.RefObject<HTMLElement> {
   const summary = useRef<HTMLElement>(null);
   useEffect(() => {

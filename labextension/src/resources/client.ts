@@ -1,12 +1,13 @@
 import { URLExt } from '@jupyterlab/coreutils';
 import { ServerConnection } from '@jupyterlab/services';
 
-import { IFinding, IReading, ISnapshot } from './interfaces';
 import {
-  validateFindings,
-  validateReading,
-  validateSnapshot
-} from './validate';
+  IFileAnswer,
+  IFinding,
+  readFileAnswer,
+  readFindingsAnswer
+} from '../schema/findings';
+import { ISnapshot, readSnapshot } from '../schema/snapshot';
 
 const API = 'workbench/api';
 
@@ -17,18 +18,19 @@ export class ResourcesClient {
   }
 
   async snapshot(): Promise<ISnapshot> {
-    return validateSnapshot(await this._get('snapshot'));
+    return readSnapshot(await this._get('snapshot'), 'snapshot');
   }
 
-  async findings(): Promise<IFinding[]> {
-    return validateFindings(await this._get('findings'));
+  async findings(): Promise<readonly IFinding[]> {
+    const answer = await this._get('findings');
+    return readFindingsAnswer(answer, 'answer').findings;
   }
 
   /** Have a file's text read: a topology as NCCL takes it, or a snapshot. */
-  async read(name: string, text: string): Promise<IReading> {
+  async read(name: string, text: string): Promise<IFileAnswer> {
     const route = `read?name=${encodeURIComponent(name)}`;
     const answer = await this._ask(route, { method: 'POST', body: text });
-    return validateReading(answer);
+    return readFileAnswer(answer, 'answer');
   }
 
   private _get(name: string): Promise<unknown> {

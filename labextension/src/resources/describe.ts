@@ -2,8 +2,8 @@
 import { TranslationBundle } from '@jupyterlab/translation';
 
 import { linkRate, roundGib } from '../common/format';
-import { isUnknown, Known, notLookedAt, orElse } from '../common/known';
-import { IGpu, INic, ISnapshot, IVgpuProfile } from './interfaces';
+import { isUninspected, isUnknown, Known, orElse } from '../schema/known';
+import { IGpu, INic, ISnapshot, IVgpuProfile } from '../schema/snapshot';
 
 /** Kinds of GPUs in one line. */
 const MOST_NAMES = 3;
@@ -98,7 +98,7 @@ export function duration(seconds: number, trans: TranslationBundle): string {
 
 /** What kind of NIC it is: its RDMA device and link layer, or that it has none. */
 export function nicDetail(nic: INic, trans: TranslationBundle): string {
-  const plain = notLookedAt(nic.rdma_device, nic.state)
+  const plain = isUninspected(nic.rdma_device, nic.state)
     ? ''
     : trans.__('plain NIC');
   const device = orElse(nic.rdma_device, plain);

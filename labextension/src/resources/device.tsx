@@ -1,9 +1,9 @@
 import React from 'react';
 
 import { IFigure } from '../common/format';
-import { Known } from '../common/known';
 import { Sparkline } from '../common/sparkline';
 import { Figure } from '../common/value';
+import { Known } from '../schema/known';
 import { useShared } from './shared';
 
 /** One CPU, memory, GPU or NIC: its name, its last minute, its figures now. */
@@ -37,7 +37,7 @@ export function Device(props: Device.IProps): JSX.Element {
   );
 }
 
-/** A sparkline with its figures beside it. */
+/** A sparkline and its figures. */
 function Lane({ series, top, figures }: Device.ILane): JSX.Element {
   const { historySeconds } = useShared().preferences;
   return (
@@ -72,7 +72,7 @@ export namespace Device {
     name: string;
     /** Short words behind the name, such as the ranks on it. */
     tags?: readonly string[];
-    /** What it is, cut off where there is no room. */
+    /** What it is, cut off where there is no space. */
     detail?: string;
     /** How much of it there is; never cut off. */
     size: React.ReactNode;

@@ -2,68 +2,69 @@ import { TranslationBundle } from '@jupyterlab/translation';
 import React from 'react';
 
 import { memoryFigure, percentFigure, roundGib } from '../common/format';
-import { isUnknown, IUnknown, Known, mapKnown, orElse } from '../common/known';
 import { topOf } from '../common/sparkline';
 import { Text } from '../common/value';
+import { isUnknown, IUnknown, Known, mapKnown, orElse } from '../schema/known';
+import { IHost, IProbe } from '../schema/snapshot';
 import { Device } from './device';
-import { IHost, IProbe } from './interfaces';
 import { Machine } from './machine';
 import { useShared } from './shared';
 
-/** What every machine has; of a file only as much as that tells. */
-export function CpuAndMemory(props: {
+interface IProps {
   machine: Machine;
   host: IHost;
-}): JSX.Element {
-  const { host, machine } = props;
-  const { trans } = useShared();
-  const waiting = notSampledYet(trans);
-  const { sample } = machine;
-  const live = machine.kind !== 'file';
-  const cpu = sample?.cpu.percent ?? waiting;
-  const used = sample?.memory.used_bytes ?? waiting;
-  const total = sample?.memory.total_bytes ?? host.memory_bytes;
+}
+
+/** What every machine has; of a file only as much as it describes. */
+export function CpuAndMemory(props: IProps): JSX.Element {
   return (
     <>
-      <Device
-        name={trans.__('CPU')}
-        size={
-          <CpuSize usable={host.cpus} all={host.cpus_total} trans={trans} />
-        }
-        lanes={
-          live
-            ? [
-                {
-                  series: [machine.history('cpu')],
-                  top: 100,
-                  figures: [{ value: mapKnown(cpu, percentFigure) }]
-                }
-              ]
-            : []
-        }
-      />
-      <Device
-        name={trans.__('Memory')}
-        size={
-          isUnknown(total) ? (
-            <Text value={total} />
-          ) : (
-            trans.__('of %1', roundGib(total))
-          )
-        }
-        lanes={
-          live
-            ? [
-                {
-                  series: [machine.history('memory')],
-                  top: orElse(total, topOf([machine.history('memory')], 1)),
-                  figures: [{ value: mapKnown(used, memoryFigure) }]
-                }
-              ]
-            : []
-        }
-      />
+      <Cpu {...props} />
+      <Memory {...props} />
     </>
+  );
+}
+
+function Cpu({ host, machine }: IProps): JSX.Element {
+  const { trans } = useShared();
+  const now = machine.sample?.cpu.percent ?? notSampledYet(trans);
+  const lane = {
+    series: [machine.history('cpu')],
+    top: 100,
+    figures: [{ value: mapKnown(now, percentFigure) }]
+  };
+  return (
+    <Device
+      name={trans.__('CPU')}
+      size={<CpuSize usable={host.cpus} all={host.cpus_total} trans={trans} />}
+      lanes={machine.kind === 'file' ? [] : [lane]}
+    />
+  );
+}
+
+function Memory({ host, machine }: IProps): JSX.Element {
+  const { trans } = useShared();
+  const { sample } = machine;
+  const used = sample?.memory.used_bytes ?? notSampledYet(trans);
+  const total = sample?.memory.total_bytes ?? host.memory_bytes;
+  const series = [machine.history('memory')];
+  const lane = {
+    series,
+    top: orElse(total, topOf(series, 1)),
+    figures: [{ value: mapKnown(used, memoryFigure) }]
+  };
+  return (
+    <Device
+      name={trans.__('Memory')}
+      size={
+        isUnknown(total) ? (
+          <Text value={total} />
+        ) : (
+          trans.__('of %1', roundGib(total))
+        )
+      }
+      lanes={machine.kind === 'file' ? [] : [lane]}
+    />
   );
 }
 
@@ -83,7 +84,7 @@ function CpuSize(props: {
   );
 }
 
-/** Stands for each figure until the first sample has come. */
+/** In place of each figure until the first sample arrives. */
 export function notSampledYet(trans: TranslationBundle): IUnknown {
   return { unknown: trans.__('waiting for the first sample') };
 }
@@ -99,6 +100,16 @@ export function Missing(props: { what: string; probe: IProbe }): JSX.Element {
       {probe.reason
         ? trans.__('%1: %2.', what, probe.reason)
         : trans.__('%1.', what)}
+    </p>
+  );
+}
+
+/** How many devices a topology file gives no more of than their places. */
+export function PlacesOnly({ count }: { count: number }): JSX.Element | null {
+  const { trans } = useShared();
+  return count === 0 ? null : (
+    <p className="jp-gw-Note">
+      {trans.__('Of %1 more the file gives only the place.', count)}
     </p>
   );
 }

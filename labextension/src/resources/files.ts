@@ -6,7 +6,7 @@ import { Machine } from './machine';
 /** More the server does not read, in bytes. */
 export const MOST_BYTES = 4 * 2 ** 20;
 
-/** Topologies and snapshots from files, which a person looks at beside the machines. */
+/** Topologies and snapshots from files, which are shown after the machines. */
 export class FileShelf {
   constructor(options: FileShelf.IOptions) {
     this._client = options.client;
@@ -48,7 +48,7 @@ export class FileShelf {
         kind: 'file',
         name
       });
-      machine.tell(snapshot, findings);
+      machine.setSnapshot(snapshot, findings);
       this._machines = [...this._machines, machine];
       this._failure = null;
       this._changed.emit();

@@ -3,7 +3,7 @@ import React from 'react';
 
 import { CopyButton } from '../common/copy';
 import { More, useSome } from '../common/some';
-import { IFinding, Severity } from './interfaces';
+import { IFinding, Severity } from '../schema/findings';
 
 /** So many are listed at once. */
 const MOST = 20;
@@ -80,7 +80,7 @@ function Cure(props: { text: string; trans: TranslationBundle }): JSX.Element {
   );
 }
 
-/** A text in parts: what is to be typed stands between backticks, or is one setting alone. */
+/** A text in parts: what is to be typed is between backticks, or is one setting alone. */
 function parts(text: string): { words: string; exact: boolean }[] {
   if (/^[A-Z][A-Z0-9_]*=\S+$/.test(text)) {
     return [{ words: text, exact: true }];
@@ -94,7 +94,7 @@ function parts(text: string): { words: string; exact: boolean }[] {
 /** For the head of a card: how many of the worst kind, or that there are none. */
 export function Verdict(props: {
   findings: readonly IFinding[];
-  /** Whether the machine itself was looked at, or only a file that describes it. */
+  /** Whether only a file describes the machine. */
   partly: boolean;
   trans: TranslationBundle;
 }): JSX.Element {
@@ -104,7 +104,7 @@ export function Verdict(props: {
   );
   if (!worst) {
     const words = partly
-      ? trans.__('nothing found wrong in what the file tells')
+      ? trans.__('nothing found wrong in what the file describes')
       : trans.__('nothing found wrong');
     return (
       <span

@@ -1,7 +1,6 @@
 import { TranslationBundle } from '@jupyterlab/translation';
 import React from 'react';
 
-import { IRank } from '../cluster/interfaces';
 import {
   IFigure,
   memoryFigure,
@@ -11,20 +10,22 @@ import {
   roundGib,
   temperatureFigure
 } from '../common/format';
-import { isUnknown, Known, mapKnown, orElse } from '../common/known';
 import { More, useSome } from '../common/some';
 import { Text } from '../common/value';
+import { IRank } from '../schema/cluster';
+import { isUnknown, Known, mapKnown, orElse } from '../schema/known';
+import { IGpuSample } from '../schema/sample';
+import { IGpu, ISnapshot } from '../schema/snapshot';
 import { duration, gpuDetail, isPartial, profileLine } from './describe';
 import { Device } from './device';
-import { Missing, notSampledYet } from './devices';
-import { IGpu, IGpuSample, ISnapshot } from './interfaces';
+import { Missing, notSampledYet, PlacesOnly } from './devices';
 import { Machine } from './machine';
 import { ranksOnGpu } from './ranks';
 import { Mark, Row } from './rows';
 import { Section } from './section';
 import { useOpening, useShared } from './shared';
 
-/** Up to so many GPUs show all their figures by themselves. */
+/** Up to so many GPUs show all their figures by default. */
 const FEW = 2;
 
 /** So many are listed at once: the largest boards have 16. */
@@ -81,14 +82,7 @@ export function Gpus({ machine, ranks, snapshot }: IProps): JSX.Element | null {
         />
       ))}
       <More some={some} what={trans.__('GPUs')} trans={trans} />
-      {described.length < gpus.length && (
-        <p className="jp-gw-Note">
-          {trans.__(
-            'Of %1 more the file gives only the place.',
-            gpus.length - described.length
-          )}
-        </p>
-      )}
+      <PlacesOnly count={gpus.length - described.length} />
     </Section>
   );
 }
@@ -249,12 +243,12 @@ function RatesRow(props: {
   );
 }
 
-/** What a person should see without looking for it. */
+/** What needs attention: licence, limited clocks, idle memory. */
 function Marks(props: { gpu: IGpu; now: IGpuSample | null }): JSX.Element {
   const { gpu, now } = props;
   const { trans } = useShared();
   const licence = mapKnown(gpu.licence, one => one.state);
-  // An idle GPU lowers its clocks by itself: that is no news.
+  // An idle GPU lowers its clocks on its own: that needs no attention.
   const held = orElse(now?.held_by ?? [], []).filter(one => one !== 'idle');
   const idle = orElse(now?.idle_s ?? 0, 0);
   return (

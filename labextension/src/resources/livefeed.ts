@@ -1,8 +1,7 @@
 import { IDisposable } from '@lumino/disposable';
 import { ISignal, Signal } from '@lumino/signaling';
 
-import { ISample } from './interfaces';
-import { validateSample } from './validatesample';
+import { ISample, readServerSample } from '../schema/sample';
 
 /** Waits before the next try, in milliseconds; the last one stays. */
 const WAITS_MS = [1000, 2000, 4000, 8000, 16000, 30000];
@@ -70,7 +69,7 @@ export class LiveFeed implements IDisposable {
   private _onMessage(data: unknown): void {
     let sample: ISample;
     try {
-      sample = validateSample(JSON.parse(String(data)));
+      sample = readServerSample(JSON.parse(String(data)), 'sample');
     } catch (error) {
       this._retry(`a message cannot be read (${(error as Error).message})`);
       return;
@@ -134,7 +133,7 @@ export namespace LiveFeed {
     | { readonly name: 'closed' }
     | { readonly name: 'connecting' }
     | { readonly name: 'live' }
-    /** Broken; the next try comes by itself. */
+    /** Broken; the next try is scheduled. */
     | { readonly name: 'waiting'; readonly reason: string };
 
   export interface IOptions {

@@ -1,15 +1,10 @@
 import { ISignal, Signal } from '@lumino/signaling';
 
 import { History, MINUTE } from '../common/history';
-import { isUnknown, Known } from '../common/known';
-import {
-  IFinding,
-  IGpu,
-  IGpuSample,
-  INicSample,
-  ISample,
-  ISnapshot
-} from './interfaces';
+import { IFinding } from '../schema/findings';
+import { isUnknown, Known } from '../schema/known';
+import { IGpuSample, INicSample, ISample } from '../schema/sample';
+import { IGpu, ISnapshot } from '../schema/snapshot';
 
 /** What is known of one machine, wherever it comes from. */
 export class Machine {
@@ -19,11 +14,11 @@ export class Machine {
     this._name = options.name ?? '';
   }
 
-  /** Tells it from all others, now and after a reload of the page. */
+  /** Unique, and the same after a reload of the page. */
   readonly key: string;
   readonly kind: Machine.Kind;
 
-  /** What it is called by who told of it; empty where only its snapshot says. */
+  /** The name that it was given; else its hostname. */
   get name(): string {
     const hostname =
       this.snapshot && !isUnknown(this.snapshot)
@@ -46,7 +41,7 @@ export class Machine {
     return this._sample;
   }
 
-  /** Why its figures are not of now; empty where they are, or none are expected. */
+  /** Why its figures are out of date; empty where they are current, or none are expected. */
   get trouble(): string {
     return this._trouble;
   }
@@ -74,7 +69,7 @@ export class Machine {
   }
 
   /** What it has, and what the doctor says to it. */
-  tell(snapshot: Known<ISnapshot>, findings: readonly IFinding[]): void {
+  setSnapshot(snapshot: Known<ISnapshot>, findings: readonly IFinding[]): void {
     this._snapshot = snapshot;
     this._findings = findings;
     this._emit();
@@ -179,7 +174,7 @@ export namespace Machine {
 namespace Private {
   export const MISSED = { unknown: 'not in this sample' };
 
-  /** MIG devices share the index of their GPU; what tells them apart is the UUID. */
+  /** MIG devices share the index of their GPU; the UUID distinguishes them. */
   export function gpuSeries(gpu: IGpu | IGpuSample): string {
     return isUnknown(gpu.uuid) ? `gpu/${gpu.index}` : `gpu/${gpu.uuid}`;
   }

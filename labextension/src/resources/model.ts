@@ -1,12 +1,12 @@
 import { IStateDB } from '@jupyterlab/statedb';
 import { VDomModel } from '@jupyterlab/ui-components';
 
-import { IRank } from '../cluster/interfaces';
 import { ClusterModel } from '../cluster/model';
 import { VmList } from '../cluster/vms';
+import { IRank } from '../schema/cluster';
+import { IFinding } from '../schema/findings';
 import { ResourcesClient } from './client';
 import { FileShelf } from './files';
-import { IFinding } from './interfaces';
 import { LiveFeed } from './livefeed';
 import { Machine } from './machine';
 import { Openings } from './openings';

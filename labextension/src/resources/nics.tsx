@@ -8,20 +8,21 @@ import {
   rateFigure,
   RateUnit
 } from '../common/format';
-import { isUnknown, Known, mapKnown, notLookedAt } from '../common/known';
 import { More, useSome } from '../common/some';
 import { topOf } from '../common/sparkline';
 import { Text } from '../common/value';
+import { isUninspected, isUnknown, Known, mapKnown } from '../schema/known';
+import { INicSample } from '../schema/sample';
+import { INic, ISnapshot } from '../schema/snapshot';
 import { isPartial, nicDetail, shownNics } from './describe';
 import { Device } from './device';
-import { Missing, notSampledYet } from './devices';
-import { INic, INicSample, ISnapshot } from './interfaces';
+import { Missing, notSampledYet, PlacesOnly } from './devices';
 import { Machine } from './machine';
 import { Mark, Row } from './rows';
 import { Section } from './section';
 import { useOpening, useShared } from './shared';
 
-/** Up to this the scale of a link stays as it is, so that idle chatter looks idle: 1 Mbit/s. */
+/** Up to this the scale of a link stays as it is, so that idle traffic is drawn as idle: 1 Mbit/s. */
 const QUIET_BYTES_PER_S = 125e3;
 
 /** So many are listed at once: the largest boards have some 20. */
@@ -69,14 +70,7 @@ export function Nics({ machine, snapshot }: IProps): JSX.Element | null {
         <Nic key={place} nic={nic} machine={machine} all={all} />
       ))}
       <More some={some} what={trans.__('NICs')} trans={trans} />
-      {described.length < drawn.length && (
-        <p className="jp-gw-Note">
-          {trans.__(
-            'Of %1 more the file gives only the place.',
-            drawn.length - described.length
-          )}
-        </p>
-      )}
+      <PlacesOnly count={drawn.length - described.length} />
       {!unclear && !shown.some(mayHaveRdma) && (
         <p className="jp-gw-Note">
           {trans.__('No RDMA device: collectives between VMs travel over TCP.')}
@@ -222,7 +216,7 @@ function perSecond(count: number): string {
   return `${number} ${unit}`;
 }
 
-/** Congestion and errors, where there are any; what an RDMA port does not tell has its dash. */
+/** Congestion and errors, where there are any; a counter that an RDMA port lacks has a dash. */
 function Marks(props: { nic: INic; now: INicSample }): JSX.Element {
   const { nic, now } = props;
   const { trans } = useShared();
@@ -266,7 +260,7 @@ function Marks(props: { nic: INic; now: INicSample }): JSX.Element {
   );
 }
 
-/** Nothing where the counter stands still, or is not known. */
+/** Nothing where the counter does not change, or is not known. */
 function EventsMark(props: {
   severity: 'warning' | 'info';
   what: string;
@@ -281,7 +275,7 @@ function EventsMark(props: {
   );
 }
 
-/** A topology file does not tell of every NIC. */
+/** A topology file does not list every NIC's type. */
 function mayHaveRdma(nic: INic): boolean {
-  return nic.kind === 'rdma' || notLookedAt(nic.rdma_device, nic.state);
+  return nic.kind === 'rdma' || isUninspected(nic.rdma_device, nic.state);
 }

@@ -1,15 +1,15 @@
 /** What a person may choose of the panel, and what holds where they did not. */
-import { MINUTE } from '../common/history';
 import { RateUnit } from '../common/format';
+import { MINUTE } from '../common/history';
 
 /** A part of a card that can be closed. */
 export type SectionName =
   'topology' | 'gpus' | 'network' | 'ranks' | 'processes';
 
 export interface IPreferences {
-  /** Up to so many cards are open by themselves. */
+  /** Up to this many cards are open by default. */
   readonly openCards: number;
-  /** The sections of a card that are open by themselves. */
+  /** The sections of a card that are open by default. */
   readonly openSections: Readonly<Record<SectionName, boolean>>;
   readonly virtualInterfaces: boolean;
   /** What a sparkline shows, in seconds. */

@@ -3,10 +3,10 @@ import { TranslationBundle } from '@jupyterlab/translation';
 import React, { useId } from 'react';
 
 import { memoryFigure, percentFigure } from '../common/format';
-import { isUnknown, Known, mapKnown, orElse } from '../common/known';
 import { More, useSome } from '../common/some';
 import { Text } from '../common/value';
-import { IProcess } from './interfaces';
+import { isUnknown, Known, mapKnown, orElse } from '../schema/known';
+import { IProcess } from '../schema/sample';
 import { Machine } from './machine';
 import { Section } from './section';
 import { useOpening, useShared } from './shared';
@@ -50,15 +50,7 @@ export function Processes({ machine }: { machine: Machine }): JSX.Element {
           className="jp-gw-Table"
           aria-label={trans.__('Processes and what they use')}
         >
-          <thead>
-            <tr>
-              <th>{trans.__('process')}</th>
-              <th>{trans.__('GPU')}</th>
-              <th className="jp-gw-mod-number">{trans.__('its GiB')}</th>
-              <th className="jp-gw-mod-number">{trans.__('GiB')}</th>
-              <th className="jp-gw-mod-number">{trans.__('CPU %')}</th>
-            </tr>
-          </thead>
+          <TableHead />
           <tbody>
             {some.shown.map(one => (
               <ProcessRow key={one.pid} process={one} />
@@ -72,7 +64,22 @@ export function Processes({ machine }: { machine: Machine }): JSX.Element {
   );
 }
 
-/** One row for kernels of which there is nothing to tell apart, and theirs on demand. */
+function TableHead(): JSX.Element {
+  const { trans } = useShared();
+  return (
+    <thead>
+      <tr>
+        <th>{trans.__('process')}</th>
+        <th>{trans.__('GPU')}</th>
+        <th className="jp-gw-mod-number">{trans.__('its GiB')}</th>
+        <th className="jp-gw-mod-number">{trans.__('GiB')}</th>
+        <th className="jp-gw-mod-number">{trans.__('CPU %')}</th>
+      </tr>
+    </thead>
+  );
+}
+
+/** One row for all idle kernels, and a row for each on demand. */
 function IdleKernels(props: {
   machine: Machine;
   kernels: readonly IProcess[];

@@ -1,10 +1,9 @@
 import React from 'react';
 
-import { IRank } from '../cluster/interfaces';
-import { isUnknown } from '../common/known';
-import { More, useSome } from '../common/some';
-import { Text } from '../common/value';
-import { IGpu } from './interfaces';
+import { RankTable } from '../common/ranktable';
+import { IRank } from '../schema/cluster';
+import { isUnknown } from '../schema/known';
+import { IGpu } from '../schema/snapshot';
 import { Machine } from './machine';
 import { Section } from './section';
 import { useShared } from './shared';
@@ -19,7 +18,6 @@ export function Ranks(props: {
 }): JSX.Element | null {
   const { machine, ranks } = props;
   const { trans } = useShared();
-  const some = useSome(ranks, MOST);
   return ranks.length === 0 ? null : (
     <Section
       machine={machine}
@@ -27,32 +25,13 @@ export function Ranks(props: {
       title={trans.__('Ranks')}
       detail={String(ranks.length)}
     >
-      <table
-        className="jp-gw-Table"
-        aria-label={trans.__('Each rank with its GPU and NIC')}
-      >
-        <thead>
-          <tr>
-            <th className="jp-gw-mod-number">{trans.__('rank')}</th>
-            <th>{trans.__('GPU')}</th>
-            <th>{trans.__('NIC')}</th>
-          </tr>
-        </thead>
-        <tbody>
-          {some.shown.map(rank => (
-            <tr key={rank.rank}>
-              <td className="jp-gw-mod-number">{rank.rank}</td>
-              <td>
-                <Text value={rank.gpu} />
-              </td>
-              <td>
-                <Text value={rank.nic} />
-              </td>
-            </tr>
-          ))}
-        </tbody>
-      </table>
-      <More some={some} what={trans.__('ranks')} trans={trans} />
+      <RankTable
+        ranks={ranks}
+        columns={['gpu', 'nic']}
+        first={MOST}
+        label={trans.__('Each rank with its GPU and NIC')}
+        trans={trans}
+      />
     </Section>
   );
 }

@@ -1,8 +1,8 @@
 /** Lines beneath a device: further figures, and what is not as it should be. */
 import React from 'react';
 
-import { Known } from '../common/known';
 import { Text } from '../common/value';
+import { Known } from '../schema/known';
 import { SeverityIcon } from './findings';
 
 /** A name and what holds for it, in words or figures. */

@@ -2,8 +2,8 @@ import { IDisposable } from '@lumino/disposable';
 import { Poll } from '@lumino/polling';
 import { ISignal, Signal } from '@lumino/signaling';
 
+import { ISample } from '../schema/sample';
 import { ResourcesClient } from './client';
-import { ISample } from './interfaces';
 import { LiveFeed } from './livefeed';
 import { Machine } from './machine';
 
@@ -93,7 +93,7 @@ export class ServerSource implements IDisposable {
         this._client.snapshot(),
         this._client.findings()
       ]);
-      this.machine.tell(snapshot, findings);
+      this.machine.setSnapshot(snapshot, findings);
       this._error = '';
     } catch (error) {
       this._error = (error as Error).message;

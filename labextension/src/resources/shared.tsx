@@ -44,7 +44,7 @@ export function useMachine(machine: Machine, seen: boolean): void {
   useSyncExternalStore(subscribe, () => machine.version);
 }
 
-/** Whether an element is in the part of the panel that can be seen, or just beside it. */
+/** Whether an element is in the part of the panel that can be seen, or close to it. */
 export function useSeen(element: React.RefObject<HTMLElement>): boolean {
   const [seen, setSeen] = useState(true);
   useEffect(() => {

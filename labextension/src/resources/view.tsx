@@ -60,9 +60,7 @@ export class ResourcesView extends VDomRenderer<ResourcesModel> {
         {server.machine.snapshot || machines.length > 1 ? (
           <ul className="jp-gw-Cards">{machines.map(this._card)}</ul>
         ) : (
-          !server.error && (
-            <p className="jp-gw-Note">{trans.__('Looking at this machine…')}</p>
-          )
+          !server.error && <p className="jp-gw-Note">{trans.__('Loading…')}</p>
         )}
       </section>
     );

@@ -1,11 +1,11 @@
 import { TranslationBundle } from '@jupyterlab/translation';
 import React from 'react';
 
-import { isUnknown } from '../common/known';
+import { isUnknown } from '../schema/known';
+import { Edge } from './edges';
 import { IDevice, IGraph } from './graph';
 import { ILayout } from './layout';
 import { EdgeKind, kindsOf, Loads } from './loads';
-import { Edge } from './edges';
 import { IRankPlace } from './ranks';
 import { Verdicts } from './verdict';
 import {
@@ -120,7 +120,7 @@ const Lines = React.memo(
   }
 );
 
-/** The kinds of edges that are drawn, and how a load looks. */
+/** The kinds of edges that are drawn, and how a load is drawn. */
 function Legend(props: {
   layout: ILayout;
   live: boolean;
@@ -223,7 +223,13 @@ namespace Private {
         trans
       );
       return found.length > 0
-        ? [`${verdictWords(found[0], names, trans)}: ${briefly(found[0].why)}`]
+        ? [
+            trans.__(
+              '%1: %2',
+              verdictWords(found[0], names, trans),
+              briefly(found[0].why)
+            )
+          ]
         : [];
     }
     const served = graph.devices
@@ -251,12 +257,12 @@ namespace Private {
     return ranks
       .filter(one => one.gpu?.id === gpu.id)
       .flatMap(({ rank, nic }) => {
-        const told =
+        const verdict =
           nic && !near.includes(nic.id)
             ? verdicts.of(gpu).find(one => one.nic.id === nic.id)
             : undefined;
-        return told
-          ? [trans.__('rank %1 uses %2', rank, verdictWords(told, nic!.name, trans))] // prettier-ignore
+        return verdict
+          ? [trans.__('rank %1 uses %2', rank, verdictWords(verdict, nic!.name, trans))] // prettier-ignore
           : [];
       });
   }

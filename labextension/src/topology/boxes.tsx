@@ -1,11 +1,11 @@
 import { TranslationBundle } from '@jupyterlab/translation';
 import React from 'react';
 
-import { isUnknown } from '../common/known';
+import { isUnknown } from '../schema/known';
 import { IDevice, IGraph } from './graph';
 import { IBox, ILayout } from './layout';
-import { Lit } from './paths';
-import { branchName, branchTitle, boxName, shortDetail } from './words';
+import { highlight, Lit } from './paths';
+import { boxName, branchName, branchTitle, shortDetail } from './words';
 
 /** Bars of CPUs, host bridges, switches and boards, and of the fabric. */
 export const Branches = React.memo(
@@ -26,7 +26,7 @@ export const Branches = React.memo(
             kind={branch.kind}
             box={box}
             rows={layout.rows}
-            mod={Private.mod(lit, branch.id)}
+            mod={highlight(lit, branch.id)}
             name={branchName(branch, trans)}
             title={branchTitle(branch, graph, trans)}
           />
@@ -36,8 +36,10 @@ export const Branches = React.memo(
             kind="fabric"
             box={layout.fabric}
             rows={layout.rows}
-            mod={Private.mod(lit, 'fabric')}
-            name={fabric?.trouble ? `${name}: ${fabric.trouble}` : name}
+            mod={highlight(lit, 'fabric')}
+            name={
+              fabric?.trouble ? trans.__('%1: %2', name, fabric.trouble) : name
+            }
             title={trans.__('each of these GPUs reaches each over NVLink')}
           />
         )}
@@ -47,7 +49,7 @@ export const Branches = React.memo(
             kind="links"
             box={box}
             rows={layout.rows}
-            mod={Private.mod(lit, id)}
+            mod={highlight(lit, id)}
             name={isUnknown(links) ? 'NV' : `NV${links}`}
             title={isUnknown(links) ? links.unknown : ''}
           />
@@ -78,60 +80,60 @@ function Bar(props: {
   );
 }
 
-/** One device: a button whose label tells all that its box has no room for. */
-export const Device = React.memo(
-  (props: {
-    device: IDevice;
-    box: IBox;
-    /** Read out. */
-    label: string;
-    /** Why there is no GPU. */
-    why: string;
-    ranks: readonly number[];
-    mod: string;
-    pressed: boolean;
-    inTabOrder: boolean;
-    onPoint: (id: string | null) => void;
-    onPointRank: (rank: number | null) => void;
-    onFocus: (id: string | null) => void;
-    onSelect: (id: string) => void;
-    trans: TranslationBundle;
-  }): JSX.Element => {
-    const { device, ranks, trans } = props;
-    const detail = shortDetail(device, props.why, trans);
-    const down = device.nic?.state === 'down' ? 'jp-gw-mod-down' : '';
-    return (
-      <button
-        type="button"
-        data-id={device.id}
-        className={`jp-gw-Node jp-gw-mod-${device.kind} ${down} ${props.mod}`}
-        style={Private.style(props.box)}
-        aria-label={props.label}
-        aria-pressed={props.pressed}
-        tabIndex={props.inTabOrder ? 0 : -1}
-        onMouseEnter={() => props.onPoint(device.id)}
-        onMouseLeave={() => props.onPoint(null)}
-        onFocus={() => props.onFocus(device.id)}
-        onBlur={() => props.onFocus(null)}
-        onClick={() => props.onSelect(device.id)}
+interface IDeviceProps {
+  device: IDevice;
+  box: IBox;
+  /** Read out. */
+  label: string;
+  /** Why there is no GPU. */
+  why: string;
+  ranks: readonly number[];
+  mod: string;
+  pressed: boolean;
+  inTabOrder: boolean;
+  onPoint: (id: string | null) => void;
+  onPointRank: (rank: number | null) => void;
+  onFocus: (id: string | null) => void;
+  onSelect: (id: string) => void;
+  trans: TranslationBundle;
+}
+
+/** One device: a button whose label has all that does not fit its box. */
+export const Device = React.memo((props: IDeviceProps): JSX.Element => {
+  const { device, ranks, trans } = props;
+  const detail = shortDetail(device, props.why, trans);
+  const down = device.nic?.state === 'down' ? 'jp-gw-mod-down' : '';
+  return (
+    <button
+      type="button"
+      data-id={device.id}
+      className={`jp-gw-Node jp-gw-mod-${device.kind} ${down} ${props.mod}`}
+      style={Private.style(props.box)}
+      aria-label={props.label}
+      aria-pressed={props.pressed}
+      tabIndex={props.inTabOrder ? 0 : -1}
+      onMouseEnter={() => props.onPoint(device.id)}
+      onMouseLeave={() => props.onPoint(null)}
+      onFocus={() => props.onFocus(device.id)}
+      onBlur={() => props.onFocus(null)}
+      onClick={() => props.onSelect(device.id)}
+    >
+      <span className="jp-gw-Node-name">{boxName(device, trans)}</span>
+      <span
+        className={`jp-gw-Node-detail ${detail.includes(' ') ? '' : 'jp-gw-mod-word'}`}
       >
-        <span className="jp-gw-Node-name">{boxName(device, trans)}</span>
-        <span
-          className={`jp-gw-Node-detail ${detail.includes(' ') ? '' : 'jp-gw-mod-word'}`}
-        >
-          {detail}
+        {detail}
+      </span>
+      {ranks.length > 0 && (
+        <span className="jp-gw-Node-ranks">
+          {ranks.map(rank => (
+            <Badge key={rank} rank={rank} onPoint={props.onPointRank} />
+          ))}
         </span>
-        {ranks.length > 0 && (
-          <span className="jp-gw-Node-ranks">
-            {ranks.map(rank => (
-              <Badge key={rank} rank={rank} onPoint={props.onPointRank} />
-            ))}
-          </span>
-        )}
-      </button>
-    );
-  }
-);
+      )}
+    </button>
+  );
+});
 
 /** `r3`; its rank's way lights up under the pointer. */
 export function Badge(props: {
@@ -155,11 +157,7 @@ namespace Private {
     return { left: box.x, top: box.y, width: box.width, height: box.height };
   }
 
-  export function mod(lit: Lit | null, id: string): string {
-    return lit === null ? '' : lit.has(id) ? 'jp-gw-mod-lit' : 'jp-gw-mod-dim';
-  }
-
-  /** A bar that is too short for its name goes without; the pointer tells it. */
+  /** A bar that is too short for its name goes without; its title has it. */
   export function fits(name: string, along: number): boolean {
     return name !== '' && along >= name.length * 5 + 6;
   }

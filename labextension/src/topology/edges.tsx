@@ -1,10 +1,10 @@
 import React from 'react';
 
-import { isUnknown, Known, orElse } from '../common/known';
+import { isUnknown, Known, orElse } from '../schema/known';
 import { IEdge, ILayout } from './layout';
-import { Lit } from './paths';
+import { highlight, Lit } from './paths';
 
-/** Loads are drawn in so many steps, so that a small change draws nothing anew. */
+/** Loads are drawn in so many steps, so that a small change redraws nothing. */
 const STEPS = 32;
 
 /** `null` where the load is not known. */
@@ -37,7 +37,7 @@ export function Edges(props: {
       {layout.crossings.map(one => (
         <path
           key={one.id}
-          className={`jp-gw-Edge-crossing ${Private.mod(lit, one.id)}`}
+          className={`jp-gw-Edge-crossing ${highlight(lit, one.id)}`}
           d={one.path}
         />
       ))}
@@ -46,7 +46,7 @@ export function Edges(props: {
           key={edge.id}
           edge={edge}
           step={steps.get(edge.id) ?? null}
-          mod={Private.mod(lit, edge.id)}
+          mod={highlight(lit, edge.id)}
         />
       ))}
     </svg>
@@ -96,10 +96,6 @@ export const Edge = React.memo(
 );
 
 namespace Private {
-  export function mod(lit: Lit | null, id: string): string {
-    return lit === null ? '' : lit.has(id) ? 'jp-gw-mod-lit' : 'jp-gw-mod-dim';
-  }
-
   /** NVLink is the thicker, the more links there are. */
   export function width(edge: IEdge): number {
     return edge.kind === 'nvlink'

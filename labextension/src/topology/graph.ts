@@ -1,6 +1,6 @@
 /** The machine as a graph: what `read` makes of a snapshot and `layout` places. */
-import { Known } from '../common/known';
-import { ITopologyGpu, ITopologyNic } from './interfaces';
+import { Known } from '../schema/known';
+import { IGpu, INic } from '../schema/snapshot';
 
 /** A device of its own row: a GPU, a NIC, or a word about what is not there. */
 export interface IDevice {
@@ -11,8 +11,8 @@ export interface IDevice {
   readonly position: number;
   /** Short: `GPU 0`, `MIG 0:1`, `mlx5_0`; empty where only words say what it is. */
   readonly name: string;
-  readonly gpu: ITopologyGpu | null;
-  readonly nic: ITopologyNic | null;
+  readonly gpu: IGpu | null;
+  readonly nic: INic | null;
   readonly address: string | null;
   readonly numa: Known<number>;
   /** Why it is not known what the device is; empty where it is known. */
@@ -23,7 +23,7 @@ export interface IDevice {
 export interface IBranch {
   readonly id: string;
   readonly kind:
-    /** The CPUs of one NUMA node, or of a VM that tells no node. */
+    /** The CPUs of one NUMA node, or of a VM that reports no node. */
     | 'node'
     /** One of several host bridges of a node. */
     | 'bridge'

@@ -1,10 +1,10 @@
-/** What a screen reader is told of the drawing and of each device. */
+/** The labels of the drawing and of each device for screen readers. */
 import { TranslationBundle } from '@jupyterlab/translation';
 
-import { isUnknown } from '../common/known';
+import { isUnknown } from '../schema/known';
+import { ISnapshot } from '../schema/snapshot';
 import { linesAbout } from './about';
 import { IDevice, IGraph } from './graph';
-import { ITopologySnapshot } from './interfaces';
 import { EdgeKind, Loads } from './loads';
 import { IRankPlace, ranksOf } from './ranks';
 import { Verdicts } from './verdict';
@@ -40,7 +40,7 @@ export function labelNow(
 }
 
 export function drawingName(
-  snapshot: ITopologySnapshot,
+  snapshot: ISnapshot,
   graph: IGraph,
   trans: TranslationBundle
 ): string {

@@ -6,11 +6,11 @@
  * u to the right). A branch is a bar as long as what hangs from it, so that every edge
  * is straight.
  */
-import { Known } from '../common/known';
+import { Known } from '../schema/known';
 import { IBranch, IDevice, IGraph, isBranch } from './graph';
+import { lanesOf } from './lanes';
 import { EdgeKind } from './loads';
 import { COLUMNS, IMetrics, ROWS } from './metrics';
-import { lanesOf } from './lanes';
 import { depths, gap, slotInColumns, spanOf } from './spans';
 
 export interface IBox {
@@ -25,7 +25,7 @@ export interface IEdge {
   readonly id: string;
   readonly kind: EdgeKind;
   readonly path: string;
-  /** Whose counters tell its load; null where none do. */
+  /** The device whose counters measure its load; null where none do. */
   readonly device: string | null;
   /** Of NVLinks: how many. */
   readonly links: Known<number> | null;
@@ -41,14 +41,14 @@ export interface ILayout {
   /** From one node's CPUs to the next one's. */
   readonly crossings: readonly { id: string; path: string }[];
   readonly fabric: IBox | null;
-  /** What stands beside a pair's edge: where, and how many links. */
+  /** The label of a pair's edge: where, and how many links. */
   readonly pairs: readonly { id: string; box: IBox; links: Known<number> }[];
   /** What is above each device and branch, by their ids. */
   readonly parents: ReadonlyMap<string, string>;
 }
 
 const MOST_ROWS_WIDTH = 520;
-/** Fewer devices than this look better in rows, however wide the page. */
+/** Fewer devices than this are drawn in rows, however wide the page. */
 const LEAST_COLUMNS = 5;
 const LEAST_COLUMNS_WIDTH = 600;
 /** Names up to `mlx5_0` fit the narrowest column; longer ones take more. */
@@ -237,7 +237,7 @@ class Drawing {
     }
   }
 
-  /** Where an edge to one of a GPU's peers begins, so that several stand side by side. */
+  /** Where an edge to one of a GPU's peers begins, so that several are drawn side by side. */
   private _end(device: string, pair: string): number {
     const all = this._graph.pairs.filter(
       one => one.a === device || one.b === device

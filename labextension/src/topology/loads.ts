@@ -1,7 +1,10 @@
 /** How much of its nominal rate each edge carries now. */
-import { isUnknown, Known, orElse } from '../common/known';
+import { isUnknown, Known, orElse } from '../schema/known';
+import { IGpuSample, INicSample, ISample } from '../schema/sample';
 import { IDevice, IGraph } from './graph';
-import { IGpuLoad, INicLoad, ITopologySample } from './interfaces';
+
+/** What the drawing needs of a sample. */
+export type ITopologySample = Pick<ISample, 'gpus' | 'nics'>;
 
 /** The load of one device's edge of one kind. */
 export interface ILoad {
@@ -24,7 +27,7 @@ const GB_PER_LANE = [0, 0.25, 0.5, 0.985, 1.969, 3.938, 7.563];
 const NOT_SENT = { unknown: 'the machine sends no such counter' };
 const NO_SAMPLE = { unknown: 'there is no live feed of it' };
 
-/** The kinds of edges of which a device's counters may tell. */
+/** The kinds of edges that a device's counters may measure. */
 export function kindsOf(device: IDevice, graph: IGraph): EdgeKind[] {
   switch (device.kind) {
     case 'gpu': {
@@ -122,10 +125,10 @@ namespace Private {
     device: IDevice,
     sample: ITopologySample,
     graph: IGraph
-  ): IGpuLoad | undefined {
+  ): IGpuSample | undefined {
     const uuid = orElse(device.gpu?.uuid ?? NOT_SENT, '');
-    const tells = sample.gpus.some(one => typeof one.uuid === 'string');
-    if (uuid !== '' && tells) {
+    const hasUuids = sample.gpus.some(one => typeof one.uuid === 'string');
+    if (uuid !== '' && hasUuids) {
       return sample.gpus.find(one => one.uuid === uuid);
     }
     const count = graph.devices.filter(one => one.kind === 'gpu').length;
@@ -139,8 +142,8 @@ namespace Private {
 
   /** The larger of two directions; what is known of one alone is not the whole truth. */
   function busier(
-    a: INicLoad['tx_bytes_per_s'] = NOT_SENT,
-    b: INicLoad['rx_bytes_per_s'] = NOT_SENT
+    a: INicSample['tx_bytes_per_s'] = NOT_SENT,
+    b: INicSample['rx_bytes_per_s'] = NOT_SENT
   ): Known<number> {
     return isUnknown(a) ? a : isUnknown(b) ? b : Math.max(a, b);
   }

@@ -4,7 +4,7 @@ import { IBranch } from './graph';
 export interface IMetrics {
   /** Whether devices are rows, one below the other. */
   readonly rows: boolean;
-  /** What one device takes along; `mostSlot` where there is room. */
+  /** What one device takes along; `mostSlot` where there is space. */
   readonly leastSlot: number;
   readonly mostSlot: number;
   /** Between two devices' boxes, part of their slots. */
@@ -12,7 +12,7 @@ export interface IMetrics {
   /** Between two branches of one branch, and between two nodes. */
   readonly branchGap: number;
   readonly nodeGap: number;
-  /** The shortest bar that has room for its node's name. */
+  /** The shortest bar that fits its node's name. */
   readonly leastNode: number;
   /** How thick the bars are, and what is between two levels of them. */
   readonly thick: Readonly<Record<IBranch['kind'], number>>;

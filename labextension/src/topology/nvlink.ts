@@ -1,7 +1,7 @@
-/** Which GPUs are joined by NVLink, as the driver tells it, else the topology file. */
-import { isUnknown, Known, orElse } from '../common/known';
+/** Which GPUs are joined by NVLink, as the driver reports it, else the topology file. */
+import { isUnknown, Known, orElse } from '../schema/known';
+import { INvlink, IPciTree, ISnapshot } from '../schema/snapshot';
 import { IAllToAll, IDevice, IPair } from './graph';
-import { INvlink, IPciTree, ITopologySnapshot } from './interfaces';
 
 const NVSWITCH_CLASS = '0x0680';
 
@@ -11,7 +11,7 @@ export interface IJoined {
 }
 
 export function nvlinksOf(
-  snapshot: ITopologySnapshot,
+  snapshot: ISnapshot,
   gpus: readonly IDevice[],
   tree: IPciTree | null
 ): IJoined {
@@ -56,7 +56,7 @@ namespace Private {
       }
       for (const link of up.filter(one => one.peer === 'gpu')) {
         const peer = gpus.find(one => one.address === link.peer_pci_address);
-        // Both ends tell of a link; a peer may be in another VM.
+        // Both ends report a link; a peer may be in another VM.
         if (peer && gpus.indexOf(gpu) < gpus.indexOf(peer)) {
           const key = `${gpu.id} ${peer.id}`;
           counts.set(key, (counts.get(key) ?? 0) + 1);
@@ -93,12 +93,12 @@ namespace Private {
     return { pairs: pairsOf(counts), fabric: fabricOf([], members) };
   }
 
-  /** Where nobody tells of links: who reaches whom over NVLink, by the driver. */
+  /** Where no links are reported: which GPUs reach each other over NVLink, by the driver. */
   export function ofPairs(
-    snapshot: ITopologySnapshot,
+    snapshot: ISnapshot,
     gpus: readonly IDevice[]
   ): IJoined {
-    const why = { unknown: 'the driver tells that they reach each other over NVLink, and not by how many links' }; // prettier-ignore
+    const why = { unknown: 'the driver reports that they reach each other over NVLink, but not over how many links' }; // prettier-ignore
     const joined = orElse(snapshot.gpu_pairs, []).filter(
       pair => pair.p2p_nvlink === 'ok'
     );

@@ -12,6 +12,11 @@ export type Pointed =
 /** Ids of devices, branches, edges and crossings, and `fabric`. */
 export type Lit = ReadonlySet<string>;
 
+/** The class of something that is highlighted, or dimmed because something else is. */
+export function highlight(lit: Lit | null, id: string): string {
+  return lit === null ? '' : lit.has(id) ? 'jp-gw-mod-lit' : 'jp-gw-mod-dim';
+}
+
 export function litBy(
   pointed: Pointed,
   graph: IGraph,

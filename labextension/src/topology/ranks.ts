@@ -1,11 +1,14 @@
 /** Which GPU and NIC of the drawing a rank uses. */
-import { isUnknown } from '../common/known';
+import { IRank } from '../schema/cluster';
+import { isUnknown } from '../schema/known';
 import { IDevice, IGraph } from './graph';
-import { ITopologyRank } from './interfaces';
+
+/** What the drawing needs of a rank of this VM. */
+export type ITopologyRank = Pick<IRank, 'rank' | 'gpu' | 'nic'>;
 
 export interface IRankPlace {
   readonly rank: number;
-  /** Null where it trains on CPUs, or the kernel does not tell. */
+  /** Null where it trains on CPUs, or the kernel does not say. */
   readonly gpu: IDevice | null;
   readonly nic: IDevice | null;
   /** Whether it names a GPU that the drawing has left out. */

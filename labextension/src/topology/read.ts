@@ -1,7 +1,7 @@
 /** From a snapshot to the graph that is drawn. */
-import { isUnknown, Known, orElse } from '../common/known';
+import { isUnknown, Known, orElse } from '../schema/known';
+import { INic, ISnapshot } from '../schema/snapshot';
 import { devicesBelow, IBranch, IDevice, IGraph } from './graph';
-import { ITopologyNic, ITopologySnapshot } from './interfaces';
 import { nvlinksOf } from './nvlink';
 import { IPlace, Places, SYSFS, TOPOLOGY_FILE, treeOfNccl } from './tree';
 
@@ -12,7 +12,7 @@ export const MOST_DRAWN = 64;
 
 /** Everything but loads; the same snapshot gives the same graph. */
 export function readGraph(
-  snapshot: ITopologySnapshot,
+  snapshot: ISnapshot,
   most: number = MOST_DRAWN
 ): IGraph {
   const tree = treeOfNccl(snapshot.pcie);
@@ -36,16 +36,16 @@ export function readGraph(
 }
 
 /** NICs that lead to other VMs: all but virtual ones. */
-export function realNics(snapshot: ITopologySnapshot): ITopologyNic[] {
+export function realNics(snapshot: ISnapshot): INic[] {
   return snapshot.nics.filter(nic => nic.kind !== 'virtual');
 }
 
 namespace Private {
   const NO_NUMA = {
-    unknown: 'neither the kernel nor a topology file tells its NUMA node'
+    unknown: 'neither the kernel nor a topology file reports its NUMA node'
   };
 
-  export function devices(snapshot: ITopologySnapshot): IDevice[] {
+  export function devices(snapshot: ISnapshot): IDevice[] {
     // As nvidia-smi counts MIG devices: within the GPU that they are cut from.
     const counted = new Map<number, number>();
     const gpus = snapshot.gpus.map((gpu, position): IDevice => {
@@ -114,7 +114,7 @@ namespace Private {
   }
 
   /** GPUs that the kernel sees and the driver does not. */
-  function gpusWithoutDriver(snapshot: ITopologySnapshot): IDevice[] {
+  function gpusWithoutDriver(snapshot: ISnapshot): IDevice[] {
     const trees = orElse(snapshot.pcie, null)?.trees ?? [];
     const seen = trees.find(tree => tree.source === SYSFS)?.devices ?? [];
     const known = new Set(snapshot.gpus.map(gpu => gpu.pci_address));
@@ -137,7 +137,7 @@ namespace Private {
   }
 
   /** Devices of which a topology file, where it is all there is, gives only the place. */
-  function ofUnknownKind(snapshot: ITopologySnapshot): IDevice[] {
+  function ofUnknownKind(snapshot: ISnapshot): IDevice[] {
     const trees = orElse(snapshot.pcie, null)?.trees ?? [];
     return (trees.some(tree => tree.source === SYSFS) ? [] : trees)
       .flatMap(tree => tree.devices)
@@ -159,7 +159,7 @@ namespace Private {
   export function grow(
     found: IDevice[],
     places: Places | null,
-    snapshot: ITopologySnapshot
+    snapshot: ISnapshot
   ): IBranch[] {
     const nodes = new Map<string, IGrowing>();
     for (const device of found.filter(one => one.kind !== 'no-gpu')) {
@@ -182,7 +182,7 @@ namespace Private {
     return sorted.map(finished);
   }
 
-  function onlyNode(snapshot: ITopologySnapshot): Omit<IGrowing, 'children'> {
+  function onlyNode(snapshot: ISnapshot): Omit<IGrowing, 'children'> {
     const one = snapshot.host.numa_nodes === 1;
     return { id: 'node-0', kind: 'node', number: one ? 0 : NO_NUMA };
   }
@@ -194,17 +194,17 @@ namespace Private {
     children: (IGrowing | IDevice)[];
   }
 
-  /** A machine of one node tells none: all that it has is there. */
+  /** A machine with one node reports none: all that it has is there. */
   function numaOf(
     device: IDevice,
     place: IPlace | null,
-    snapshot: ITopologySnapshot
+    snapshot: ISnapshot
   ): Known<number> {
-    const told = orElse(
+    const given = orElse(
       place?.device.numa_node ?? device.numa,
       orElse(device.numa, null)
     );
-    return told ?? (snapshot.host.numa_nodes === 1 ? 0 : device.numa);
+    return given ?? (snapshot.host.numa_nodes === 1 ? 0 : device.numa);
   }
 
   function topOf(
@@ -217,7 +217,7 @@ namespace Private {
     }
     const number = device.numa;
     if (place && places?.source === TOPOLOGY_FILE) {
-      // Each of its CPUs by itself, whatever nodes they are given.
+      // Each of its CPUs separately, whatever nodes they are given.
       return { id: `node-${place.root}`, kind: 'node', number };
     }
     return isUnknown(number)
@@ -284,7 +284,7 @@ namespace Private {
 
   /** Whether a VM shows no switch above any GPU or NIC that could share one. */
   export function isHidden(
-    snapshot: ITopologySnapshot,
+    snapshot: ISnapshot,
     gpus: readonly IDevice[],
     places: Places
   ): boolean {

@@ -1,19 +1,19 @@
-/** How much room branches take along the devices, and how many levels there are. */
+/** How much space branches take along the devices, and how many levels there are. */
 import { devicesBelow, IBranch, IDevice, IGraph, isBranch } from './graph';
 import { COLUMNS, IMetrics } from './metrics';
 
 /** How thick the bars of each depth are, from the CPUs down. */
 export function depths(roots: readonly IBranch[], m: IMetrics): number[] {
   const found: number[] = [];
-  const look = (branch: IBranch, depth: number): void => {
+  const visit = (branch: IBranch, depth: number): void => {
     found[depth] = Math.max(found[depth] ?? 0, m.thick[branch.kind]);
-    branch.children.filter(isBranch).forEach(one => look(one, depth + 1));
+    branch.children.filter(isBranch).forEach(one => visit(one, depth + 1));
   };
-  roots.forEach(root => look(root, 0));
+  roots.forEach(root => visit(root, 0));
   return found;
 }
 
-/** Branches stand a little apart; devices of one branch close together. */
+/** The space between two children: branches have some, devices of one branch none. */
 export function gap(
   children: IBranch['children'],
   place: number,

@@ -1,7 +1,7 @@
 import { TranslationBundle } from '@jupyterlab/translation';
 import React from 'react';
 
-import { isUnknown } from '../common/known';
+import { isUnknown } from '../schema/known';
 import { IGraph } from './graph';
 import { Verdicts } from './verdict';
 import { possibleWords } from './words';
@@ -68,10 +68,10 @@ namespace Private {
     const [gpu, nic] = [gpuId, nicId].map(id =>
       graph.devices.find(one => one.id === id)!
     );
-    const told = verdicts.of(gpu).find(one => one.nic === nic);
+    const found = verdicts.of(gpu).find(one => one.nic === nic);
     const distance = word(verdicts.distance(gpu, nic), trans);
-    return told
-      ? `${distance}, ${possibleWords(told.possible, trans)}`
+    return found
+      ? trans.__('%1, %2', distance, possibleWords(found.possible, trans))
       : distance;
   }
 

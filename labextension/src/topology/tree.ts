@@ -1,6 +1,6 @@
 /** Walking a PCIe tree by the rules of `workbench/resources/pcie/distances.py`. */
-import { isUnknown, Known } from '../common/known';
-import { IPciDevice, IPcie, IPciTree } from './interfaces';
+import { isUnknown, Known } from '../schema/known';
+import { IPciDevice, IPcie, IPciTree } from '../schema/snapshot';
 
 export const SYSFS = 'sysfs';
 export const TOPOLOGY_FILE = 'nccl topology file';

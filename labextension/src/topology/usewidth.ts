@@ -17,15 +17,15 @@ export function useWidth(
     if (fixed !== undefined || !node || typeof ResizeObserver === 'undefined') {
       return;
     }
-    const look = (): void => {
+    const measure = (): void => {
       // A hidden panel has none; what was drawn last stays for when it comes back.
       if (node.clientWidth > 0) {
         setWidth(Math.max(LEAST, node.clientWidth));
       }
     };
-    const observer = new ResizeObserver(look);
+    const observer = new ResizeObserver(measure);
     observer.observe(node);
-    look();
+    measure();
     return () => observer.disconnect();
   }, [element, fixed]);
   return fixed ?? width;

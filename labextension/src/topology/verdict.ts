@@ -1,7 +1,7 @@
 /** How far each GPU is from each NIC, and whether NCCL uses GPUDirect RDMA there. */
-import { isUnknown, Known } from '../common/known';
+import { isUnknown, Known } from '../schema/known';
+import { IDistance, ISnapshot } from '../schema/snapshot';
 import { IDevice, IGraph } from './graph';
-import { IDistance, ITopologySnapshot } from './interfaces';
 import { NVML, SYSFS, TOPOLOGY_FILE } from './tree';
 
 /** The nearest first; NVML's INTERNAL is two GPUs of one board. */
@@ -20,7 +20,7 @@ export interface IVerdict {
 const NOT_MEASURED = { unknown: 'the snapshot measures no distance here' };
 
 export class Verdicts {
-  constructor(snapshot: ITopologySnapshot, graph: IGraph) {
+  constructor(snapshot: ISnapshot, graph: IGraph) {
     const pcie = isUnknown(snapshot.pcie) ? null : snapshot.pcie;
     this._distances = Private.best(pcie?.distances ?? []);
     const direct = new Map(
@@ -30,10 +30,19 @@ export class Verdicts {
     for (const gpu of graph.devices.filter(one => one.kind === 'gpu')) {
       const row = nics.flatMap((nic): IVerdict[] => {
         const key = Private.key(gpu.address, nic.address);
-        const told = gpu.address && nic.address ? direct.get(key) : undefined;
+        const verdict =
+          gpu.address && nic.address ? direct.get(key) : undefined;
         const distance = this.distance(gpu, nic);
-        return told
-          ? [{ gpu, nic, distance, possible: told.possible, why: told.why }]
+        return verdict
+          ? [
+              {
+                gpu,
+                nic,
+                distance,
+                possible: verdict.possible,
+                why: verdict.why
+              }
+            ]
           : [];
       });
       this._rows.set(gpu.id, row);

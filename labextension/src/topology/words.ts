@@ -2,9 +2,9 @@
 import { TranslationBundle } from '@jupyterlab/translation';
 
 import { compact, linkRate, rateFigure } from '../common/format';
-import { isUnknown, Known, notLookedAt, orElse } from '../common/known';
+import { isUninspected, isUnknown, Known, orElse } from '../schema/known';
+import { INic } from '../schema/snapshot';
 import { IBranch, IDevice, IGraph } from './graph';
-import { ITopologyNic } from './interfaces';
 import { EdgeKind, ILoad } from './loads';
 import { linksUp } from './nvlink';
 import { IVerdict } from './verdict';
@@ -27,7 +27,7 @@ export function boxName(device: IDevice, trans: Trans): string {
   return nameOf(device, trans).replace(/^MIG /, '');
 }
 
-/** What stands behind the name in its box: a profile, a product, a rate. */
+/** The short text after the name in its box: a profile, a product, a rate. */
 export function shortDetail(
   device: IDevice,
   why: string,
@@ -56,9 +56,9 @@ export function shortDetail(
   return [down, rate, plain].filter(Boolean).join('\u00a0·\u00a0');
 }
 
-/** Whether it is known to have no RDMA: a topology file does not tell. */
-function isPlain(nic: ITopologyNic): boolean {
-  return nic.kind === 'physical' && !notLookedAt(nic.rdma_device, nic.state);
+/** Whether it is known to have no RDMA: a topology file does not say. */
+function isPlain(nic: INic): boolean {
+  return nic.kind === 'physical' && !isUninspected(nic.rdma_device, nic.state);
 }
 
 /** `GPU 0 · NVIDIA H100 80GB HBM3 · passthrough`. */
@@ -249,7 +249,10 @@ export function branchTitle(
 export function sourceWords(graph: IGraph, trans: Trans): string {
   switch (graph.source) {
     case 'file':
-      return trans.__('PCIe as the topology file tells NCCL: %1', graph.origin);
+      return trans.__(
+        'PCIe as the topology file gives it to NCCL: %1',
+        graph.origin
+      );
     case 'sysfs':
       return trans.__('PCIe as the kernel sees it; no topology file');
     case 'none':

@@ -8,6 +8,7 @@ import {
   tick,
   time
 } from '../../src/live/format';
+import { readKey } from '../../src/live/keys';
 import {
   axisEnd,
   labelledRows,
@@ -16,7 +17,6 @@ import {
   roundUp
 } from '../../src/live/layout';
 import { darker, EXPOSED, IN_STACK, IN_TIME } from '../../src/live/phases';
-import { readKey } from '../../src/live/keys';
 import { ViewRange } from '../../src/live/range';
 
 describe('figures', () => {
@@ -152,7 +152,7 @@ describe('ViewRange', () => {
 
   it('never zooms in to nothing', () => {
     const range = new ViewRange();
-    range.fix({ from: 5, to: 5 }, 'mark');
+    range.fix({ from: 5, to: 5 }, 'select');
     expect(range.current(0, 99)).toEqual({ from: 5, to: 9 });
   });
 });

@@ -26,7 +26,7 @@ export const SUMMARY = {
   dropped: 0
 };
 
-/** What the kernel says of a stretch; two collectives, one late rank. */
+/** What the kernel says of a selection; two collectives, one late rank. */
 export function details(first: number, last: number): IDetails {
   const collective = (
     name: string,

@@ -1,6 +1,6 @@
 import { TimingsRenderer } from '../../src/live/renderer';
 import { installBrowser } from './browser';
-import { Door, text, title } from './door';
+import { NotebookPage, text, title } from './notebook';
 import { details, message, row, rows, snapshot } from './rows';
 
 const browser = installBrowser();
@@ -11,33 +11,35 @@ function button(node: HTMLElement, label: string): HTMLButtonElement {
 }
 
 describe('the view', () => {
-  let door: Door;
-  beforeEach(() => (door = new Door(browser)));
+  let page: NotebookPage;
+  beforeEach(() => (page = new NotebookPage(browser)));
 
   it('says what it waits for, then draws with the first iteration', () => {
     const waiting = { state: 'waiting', message: 'Waiting for rank 1.' };
-    const output = door.open(snapshot(0, [], waiting));
-    expect(text(output.node, '.gw-live-waiting')).toBe('Waiting for rank 1.');
+    const output = page.open(snapshot(0, [], waiting));
+    expect(text(output.node, '.jp-gw-Live-waiting')).toBe(
+      'Waiting for rank 1.'
+    );
     expect(
-      output.node.querySelector<HTMLElement>('.gw-live-body')?.hidden
+      output.node.querySelector<HTMLElement>('.jp-gw-Live-body')?.hidden
     ).toBe(true);
-    door.kernel.send(...message('window', 1, rows(0, 1)));
+    page.kernel.send(...message('window', 1, rows(0, 1)));
     browser.frame();
     expect(
-      output.node.querySelector<HTMLElement>('.gw-live-body')?.hidden
+      output.node.querySelector<HTMLElement>('.jp-gw-Live-body')?.hidden
     ).toBe(false);
     expect(title(output.node)).toBe('iteration 0 · latest');
     output.dispose();
   });
 
   it('shows figures with their units and unknown ones as a dash with the reason', () => {
-    const output = door.open(snapshot(1, rows(0, 10)));
-    const keys = text(output.node, '.gw-live-key');
+    const output = page.open(snapshot(1, rows(0, 10)));
+    const keys = text(output.node, '.jp-gw-Live-keyFigures');
     expect(keys).toContain('24.3 ms');
     expect(keys).toContain('25 %');
     expect(keys).toContain('rank 1 +4.10 ms');
     const dash = output.node.querySelector<HTMLElement>(
-      '.gw-live-key .gw-live-unknown'
+      '.jp-gw-Live-keyFigures .jp-gw-Live-unknown'
     )!;
     expect(dash.textContent).toBe('–');
     expect(dash.tabIndex).toBe(0);
@@ -47,19 +49,19 @@ describe('the view', () => {
   });
 
   it('draws once per frame, however many messages came', () => {
-    const output = door.open(snapshot(4, rows(0, 10)));
+    const output = page.open(snapshot(4, rows(0, 10)));
     for (let seq = 5; seq < 15; seq++) {
-      door.kernel.send(...message('delta', seq, rows(5 + seq, 6 + seq)));
+      page.kernel.send(...message('delta', seq, rows(5 + seq, 6 + seq)));
     }
     expect(browser.frame()).toBeLessThanOrEqual(4); // one of ours, one per uPlot
     output.dispose();
   });
 
   it('does not draw while it cannot be seen, and catches up after', () => {
-    const output = door.open(snapshot(4, rows(0, 10)));
+    const output = page.open(snapshot(4, rows(0, 10)));
     browser.frame();
     browser.show(false);
-    door.kernel.send(...message('delta', 5, rows(10, 12)));
+    page.kernel.send(...message('delta', 5, rows(10, 12)));
     browser.frame();
     expect(title(output.node)).toBe('iteration 9 · latest');
     browser.show(true);
@@ -69,11 +71,11 @@ describe('the view', () => {
   });
 
   it('stands still while paused, and collects', () => {
-    const output = door.open(snapshot(4, rows(0, 10)));
+    const output = page.open(snapshot(4, rows(0, 10)));
     const pause =
-      output.node.querySelector<HTMLButtonElement>('.gw-live-button')!;
+      output.node.querySelector<HTMLButtonElement>('.jp-gw-Live-button')!;
     pause.click();
-    door.kernel.send(...message('delta', 5, rows(10, 12)));
+    page.kernel.send(...message('delta', 5, rows(10, 12)));
     browser.frame();
     expect(title(output.node)).toContain('iteration 9');
     expect(pause.getAttribute('aria-pressed')).toBe('true');
@@ -84,8 +86,9 @@ describe('the view', () => {
   });
 
   it('reads one iteration by the arrow keys', () => {
-    const output = door.open(snapshot(4, rows(0, 10)));
-    const charts = output.node.querySelector<HTMLElement>('.gw-live-charts')!;
+    const output = page.open(snapshot(4, rows(0, 10)));
+    const charts =
+      output.node.querySelector<HTMLElement>('.jp-gw-Live-charts')!;
     const press = (key: string): boolean =>
       charts.dispatchEvent(
         new KeyboardEvent('keydown', { key, cancelable: true })
@@ -96,7 +99,7 @@ describe('the view', () => {
   });
 
   it('shows the figures of the rank that is chosen', () => {
-    const output = door.open(snapshot(4, rows(0, 10)));
+    const output = page.open(snapshot(4, rows(0, 10)));
     const [select] = output.node.querySelectorAll('select');
     expect([...select.options].map(option => option.text)).toEqual([
       'all (mean)',
@@ -106,19 +109,19 @@ describe('the view', () => {
     select.value = '1';
     select.dispatchEvent(new Event('change'));
     browser.frame();
-    expect(text(output.node, '.gw-live-table th')).toBe('rank 1');
+    expect(text(output.node, '.jp-gw-Live-table th')).toBe('rank 1');
     output.dispose();
   });
 
   it('says that the run has ended', () => {
-    const output = door.open(snapshot(4, rows(0, 10)));
+    const output = page.open(snapshot(4, rows(0, 10)));
     const ended = {
       state: 'ended',
       message: 'The run ended after 10 iterations.'
     };
-    door.kernel.send(...message('window', 5, rows(0, 10), ended));
+    page.kernel.send(...message('window', 5, rows(0, 10), ended));
     browser.frame();
-    expect(text(output.node, '.gw-live-state')).toBe(
+    expect(text(output.node, '.jp-gw-Live-state')).toBe(
       'The run ended after 10 iterations.'
     );
     output.dispose();
@@ -126,76 +129,77 @@ describe('the view', () => {
 
   it('has nothing of the data as HTML', () => {
     const hostile = '<img src=x onerror=alert(1)>';
-    const output = door.open(snapshot(1, rows(0, 2), { message: hostile }));
+    const output = page.open(snapshot(1, rows(0, 2), { message: hostile }));
     expect(output.node.querySelector('img')).toBeNull();
-    expect(text(output.node, '.gw-live-state')).toBe(hostile);
+    expect(text(output.node, '.jp-gw-Live-state')).toBe(hostile);
     output.dispose();
   });
 
-  describe('a marked stretch', () => {
+  describe('a selection', () => {
     let output: TimingsRenderer;
     const press = (key: string): void => {
-      const charts = output.node.querySelector<HTMLElement>('.gw-live-charts')!;
+      const charts =
+        output.node.querySelector<HTMLElement>('.jp-gw-Live-charts')!;
       charts.dispatchEvent(
         new KeyboardEvent('keydown', { key, cancelable: true, bubbles: true })
       );
       browser.frame();
     };
-    const marked = (): string => text(output.node, '.gw-live-notice');
+    const selected = (): string => text(output.node, '.jp-gw-Live-statusLine');
     const names = (): string[] =>
-      [...output.node.querySelectorAll('.gw-live-collectives tbody th')].map(
+      [...output.node.querySelectorAll('.jp-gw-Live-collectives tbody th')].map(
         name => name.textContent!
       );
 
     beforeEach(() => {
       const slow = { iteration_us: 50000, exposed_us: 36000 };
       const late = [row(39, 0, slow), row(39, 1, slow)];
-      output = door.open(snapshot(4, [...rows(0, 39), ...late]));
+      output = page.open(snapshot(4, [...rows(0, 39), ...late]));
     });
     afterEach(() => output.dispose());
 
     it('is answered for at once from what the page holds', () => {
       press('+');
-      expect(text(output.node, '.gw-live-iteration')).toMatch(/^\d+–39/);
+      expect(text(output.node, '.jp-gw-Live-iteration')).toMatch(/^\d+–39/);
       expect(title(output.node)).toMatch(/^mean of iterations \d+ to 39$/);
-      expect(text(output.node, '.gw-live-key')).toContain('22.7 ms');
-      expect(marked()).toContain('until the kernel answers');
+      expect(text(output.node, '.jp-gw-Live-keyFigures')).toContain('22.7 ms');
+      expect(selected()).toContain('until the kernel answers');
     });
 
     it('is asked of the kernel, whose answer then stands', async () => {
       press('+');
       await new Promise(done => setTimeout(done));
-      const [asked] = door.kernel.asked;
+      const [asked] = page.kernel.asked;
       expect(asked).toMatchObject({ type: 'details', last: 39 });
       const found = details(asked.first, asked.last);
       found.summary.iteration_us = 77000;
-      door.kernel.send({ type: 'answer', run: 0, asked, details: found });
+      page.kernel.send({ type: 'answer', run: 0, asked, details: found });
       browser.frame();
-      expect(text(output.node, '.gw-live-key')).toContain('77.0 ms');
-      expect(marked()).not.toContain('page');
-      expect(marked()).toContain('Rank 1 is late since');
+      expect(text(output.node, '.jp-gw-Live-keyFigures')).toContain('77.0 ms');
+      expect(selected()).not.toContain('page');
+      expect(selected()).toContain('Rank 1 is late since');
     });
 
     it('is not mistaken for another that was asked for before', async () => {
       press('+');
       await new Promise(done => setTimeout(done));
       const asked = { type: 'details', first: 1, last: 2 };
-      door.kernel.send({
+      page.kernel.send({
         type: 'answer',
         run: 0,
         asked,
         details: details(1, 2)
       });
       browser.frame();
-      expect(marked()).toContain('until the kernel answers');
+      expect(selected()).toContain('until the kernel answers');
     });
 
     it('says what is not known where the kernel is gone', () => {
-      door.session.session = null;
-      door.session.kernelChanged.emit(undefined);
+      page.session.session = null;
+      page.session.kernelChanged.emit(undefined);
       press('+');
-      expect(marked()).toContain('no kernel answers');
-      expect(text(output.node, '.gw-live-none')).toContain('Not known');
+      expect(selected()).toContain('no kernel answers');
+      expect(text(output.node, '.jp-gw-Live-none')).toContain('Not known');
       const table = output.node.querySelector<HTMLElement>(
         'table[aria-label="Collectives"]'
       );
@@ -209,27 +213,27 @@ describe('the view', () => {
         () => button(output.node, 'follow').click()
       ]) {
         press('+');
-        expect(marked()).toContain('Iterations');
+        expect(selected()).toContain('Iterations');
         leave();
         browser.frame();
-        expect(marked()).not.toContain('Iterations');
+        expect(selected()).not.toContain('Iterations');
         expect(names()).toEqual(['head.weight', 'body.weight']);
       }
     });
 
     it('is that of a late rank, by a click', () => {
-      expect(marked()).toContain(
+      expect(selected()).toContain(
         'Rank 1 is late since iteration 0, by its data (4.10 ms longer): ' +
           'the others wait 2.50 ms for it.'
       );
       button(output.node, 'show').click();
       browser.frame();
-      expect(marked()).toContain('Iterations 0 to 39');
+      expect(selected()).toContain('Iterations 0 to 39');
     });
   });
 
   it('sorts the collectives by a click on a name, both ways', () => {
-    const output = door.open(snapshot(4, rows(0, 10)));
+    const output = page.open(snapshot(4, rows(0, 10)));
     const table = output.node.querySelector('table[aria-label="Collectives"]')!;
     const names = (): string[] =>
       [...table.querySelectorAll('tbody th')].map(one => one.textContent!);
@@ -253,13 +257,13 @@ describe('the view', () => {
   });
 
   it('stacks its columns in a narrow cell', () => {
-    const output = door.open(snapshot(1, rows(0, 2)));
-    const main = output.node.querySelector('.gw-live-main')!;
-    expect(main.classList.contains('gw-live-narrow')).toBe(false);
+    const output = page.open(snapshot(1, rows(0, 2)));
+    const main = output.node.querySelector('.jp-gw-Live-main')!;
+    expect(main.classList.contains('jp-gw-Live-narrow')).toBe(false);
     browser.resize(500);
-    expect(main.classList.contains('gw-live-narrow')).toBe(true);
+    expect(main.classList.contains('jp-gw-Live-narrow')).toBe(true);
     browser.resize(900);
-    expect(main.classList.contains('gw-live-narrow')).toBe(false);
+    expect(main.classList.contains('jp-gw-Live-narrow')).toBe(false);
     output.dispose();
   });
 });

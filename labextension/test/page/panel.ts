@@ -7,15 +7,14 @@ import { nullTranslator } from '@jupyterlab/translation';
 import { Signal } from '@lumino/signaling';
 import { Widget } from '@lumino/widgets';
 
-import { ICluster } from '../../src/cluster/interfaces';
 import { KernelLink } from '../../src/cluster/link';
-import { validateMessage } from '../../src/cluster/validate';
 import { ClusterModel } from '../../src/cluster/model';
 import { VmList } from '../../src/cluster/vms';
 import { WorkbenchPanel } from '../../src/panel/panel';
 import { ResourcesClient } from '../../src/resources/client';
 import { LiveFeed } from '../../src/resources/livefeed';
 import { ResourcesModel } from '../../src/resources/model';
+import { ICluster, readKernelMessage } from '../../src/schema/cluster';
 import { sampleOf } from './samples';
 
 // Whatever JSON may hold.
@@ -58,7 +57,7 @@ class Cluster {
   }
 
   hear(data: Json): void {
-    const message = validateMessage(data);
+    const message = readKernelMessage(data, 'message');
     if (message.type === 'vms') {
       this.link.vms.hearVms(message.vms, message.findings);
     } else if (message.type === 'samples') {
@@ -108,7 +107,7 @@ function start(scene: IScene): (seconds: number) => void {
   const panel = new WorkbenchPanel({
     cluster: cluster as unknown as ClusterModel,
     resources,
-    lookAtFile: () => undefined,
+    openFile: () => undefined,
     openSettings: () => undefined,
     trans: nullTranslator.load('')
   });

@@ -2,19 +2,20 @@
  * The line of key figures on top of the view.
  */
 
+import { isUnknown, Known } from '../schema/known';
 import { element, FigureSpan } from './dom';
 import { count, digits, IFigureText, percent, time } from './format';
-import { isUnknown, ISummary, Known, numberOf } from './protocol';
+import { ISummary, numberOf } from './protocol';
 import { ITranslate } from './text';
 
-export class KeyLine {
+export class KeyFiguresBar {
   constructor(trans: ITranslate) {
     this._trans = trans;
     const exposed = this._group(
       [trans.__('exposed'), this._exposed],
       ['', this._share]
     );
-    exposed.classList.add('gw-live-loud');
+    exposed.classList.add('jp-gw-Live-loud');
     this.node.append(
       this._group([trans.__('iteration'), this._iteration]),
       this._group(['', this._rate]),
@@ -29,12 +30,12 @@ export class KeyLine {
     );
   }
 
-  readonly node = element('div', 'gw-live-key');
+  readonly node = element('div', 'jp-gw-Live-keyFigures');
 
   /**
-   * Show the figures of the newest iterations, or of a stretch.
+   * Show the figures of the newest iterations, or of a selection.
    *
-   * @param first - the first iteration of the stretch.
+   * @param first - the first iteration of the selection.
    */
   update(summary: ISummary, first: number | null = null): void {
     const from = first === null ? '' : `${count(first)}–`;
@@ -72,10 +73,10 @@ export class KeyLine {
   }
 
   private _group(...parts: [string, FigureSpan][]): HTMLElement {
-    const group = element('span', 'gw-live-group');
+    const group = element('span', 'jp-gw-Live-group');
     for (const [label, figure] of parts) {
       if (label) {
-        group.append(element('span', 'gw-live-label', label));
+        group.append(element('span', 'jp-gw-Live-label', label));
       }
       group.append(figure.node);
     }
@@ -83,20 +84,20 @@ export class KeyLine {
   }
 
   private _trans: ITranslate;
-  private _iteration = new FigureSpan('gw-live-iteration');
-  private _rate = new FigureSpan('gw-live-rate');
-  private _time = new FigureSpan('gw-live-time');
-  private _exposed = new FigureSpan('gw-live-time');
-  private _share = new FigureSpan('gw-live-share');
-  private _busbw = new FigureSpan('gw-live-bandwidth');
-  private _nominal = new FigureSpan('gw-live-nominal');
-  private _calibrated = new FigureSpan('gw-live-nominal');
-  private _slowest = new FigureSpan('gw-live-slowest');
+  private _iteration = new FigureSpan('jp-gw-Live-iteration');
+  private _rate = new FigureSpan('jp-gw-Live-rate');
+  private _time = new FigureSpan('jp-gw-Live-time');
+  private _exposed = new FigureSpan('jp-gw-Live-time');
+  private _share = new FigureSpan('jp-gw-Live-share');
+  private _busbw = new FigureSpan('jp-gw-Live-bandwidth');
+  private _nominal = new FigureSpan('jp-gw-Live-nominal');
+  private _calibrated = new FigureSpan('jp-gw-Live-nominal');
+  private _slowest = new FigureSpan('jp-gw-Live-slowest');
 }
 
 function show(
   figure: FigureSpan,
-  known: Known,
+  known: Known<number>,
   text: (value: number) => IFigureText
 ): void {
   if (isUnknown(known)) {

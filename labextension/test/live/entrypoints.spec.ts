@@ -2,110 +2,110 @@
 import { MIME_TYPE } from '../../src/live/protocol';
 import factory from '../../src/live/widget';
 import { installBrowser } from './browser';
-import { Door, Kernel, text, title } from './door';
+import { Kernel, NotebookPage, text, title } from './notebook';
 import { bundle, message, rows, snapshot } from './rows';
 
 const browser = installBrowser();
 
-describe('the door for JupyterLab', () => {
-  let door: Door;
-  beforeEach(() => (door = new Door(browser)));
+describe('the entry point for JupyterLab', () => {
+  let page: NotebookPage;
+  beforeEach(() => (page = new NotebookPage(browser)));
 
   it('goes on live from the snapshot, without opening a comm', () => {
-    const output = door.open(snapshot(4, rows(0, 10)));
-    door.kernel.send(...message('delta', 5, rows(10, 12)));
+    const output = page.open(snapshot(4, rows(0, 10)));
+    page.kernel.send(...message('delta', 5, rows(10, 12)));
     browser.frame();
     expect(title(output.node)).toBe('iteration 11 · latest');
     output.dispose();
   });
 
   it('writes the last state into an output that missed the update', () => {
-    const output = door.open(snapshot(4, rows(0, 10)));
+    const output = page.open(snapshot(4, rows(0, 10)));
     const data = bundle(snapshot(9, rows(0, 20), { state: 'ended' }));
-    door.kernel.send({ type: 'saved', data });
-    expect(door.saved).toEqual([data]);
+    page.kernel.send({ type: 'saved', data });
+    expect(page.saved).toEqual([data]);
     output.dispose();
   });
 
   it('does not write what the output already holds', () => {
-    const output = door.open(snapshot(9, rows(0, 10)));
-    door.kernel.send({ type: 'saved', data: bundle(snapshot(9, rows(0, 10))) });
-    expect(door.saved).toEqual([]);
+    const output = page.open(snapshot(9, rows(0, 10)));
+    page.kernel.send({ type: 'saved', data: bundle(snapshot(9, rows(0, 10))) });
+    expect(page.saved).toEqual([]);
     output.dispose();
   });
 
   it('hears the kernel again after a restart', () => {
-    const output = door.open(snapshot(4, rows(0, 10)));
-    door.kernel.restart();
+    const output = page.open(snapshot(4, rows(0, 10)));
+    page.kernel.restart();
     browser.frame();
-    expect(text(output.node, '.gw-live-state')).toMatch(/kernel .* is gone/);
-    door.kernel.send(...message('window', 1, rows(0, 3), { run: 1 }));
+    expect(text(output.node, '.jp-gw-Live-state')).toMatch(/kernel .* is gone/);
+    page.kernel.send(...message('window', 1, rows(0, 3), { run: 1 }));
     browser.frame();
-    expect(text(output.node, '.gw-live-state')).toBe('running on 2 ranks');
+    expect(text(output.node, '.jp-gw-Live-state')).toBe('running on 2 ranks');
     output.dispose();
   });
 
   it('follows its notebook to another kernel', () => {
-    const output = door.open(snapshot(4, rows(0, 10)));
+    const output = page.open(snapshot(4, rows(0, 10)));
     const other = new Kernel();
-    door.session.session = { kernel: other };
-    door.session.kernelChanged.emit(undefined);
-    expect(door.kernel.comms.size).toBe(0);
+    page.session.session = { kernel: other };
+    page.session.kernelChanged.emit(undefined);
+    expect(page.kernel.comms.size).toBe(0);
     expect([...other.comms.keys()]).toEqual(['timings-abc']);
     output.dispose();
   });
 
   it('shares one comm with another view of the same output', () => {
-    const first = door.open(snapshot(4, rows(0, 10)));
-    const second = door.open(snapshot(4, rows(0, 10)));
-    door.kernel.send(...message('delta', 5, rows(10, 11)));
+    const first = page.open(snapshot(4, rows(0, 10)));
+    const second = page.open(snapshot(4, rows(0, 10)));
+    page.kernel.send(...message('delta', 5, rows(10, 11)));
     browser.frame();
     for (const output of [first, second]) {
       expect(title(output.node)).toContain('iteration 10');
     }
     first.dispose();
-    expect(door.kernel.comms.size).toBe(1);
+    expect(page.kernel.comms.size).toBe(1);
     second.dispose();
-    expect(door.kernel.comms.size).toBe(0);
+    expect(page.kernel.comms.size).toBe(0);
   });
 
   it('says so where another notebook has the comms of the kernel', () => {
-    door.kernel.handleComms = false;
-    const output = door.open(snapshot(4, rows(0, 10)));
+    page.kernel.handleComms = false;
+    const output = page.open(snapshot(4, rows(0, 10)));
     browser.frame();
-    expect(text(output.node, '.gw-live-state')).toContain('other notebook');
+    expect(text(output.node, '.jp-gw-Live-state')).toContain('other notebook');
     output.dispose();
   });
 
   it('asks for the older iterations that a reloaded page lacks', async () => {
-    const output = door.open(snapshot(4, rows(300, 310)));
+    const output = page.open(snapshot(4, rows(300, 310)));
     await new Promise(done => setTimeout(done));
-    expect(door.kernel.asked).toEqual([{ type: 'rows', before: 300 }]);
+    expect(page.kernel.asked).toEqual([{ type: 'rows', before: 300 }]);
     const [more, buffers] = message('answer', 0, rows(100, 300), {
-      asked: door.kernel.asked[0]
+      asked: page.kernel.asked[0]
     });
-    door.kernel.send(more, buffers);
+    page.kernel.send(more, buffers);
     browser.frame();
     const [, span] = output.node.querySelectorAll('select');
     span.value = '2000';
     span.dispatchEvent(new Event('change'));
     browser.frame();
-    expect(text(output.node, '.gw-live-iteration')).toContain('9');
-    expect(door.kernel.asked).toHaveLength(1); // no more than one a second
+    expect(text(output.node, '.jp-gw-Live-iteration')).toContain('9');
+    expect(page.kernel.asked).toHaveLength(1); // no more than one a second
     output.dispose();
   });
 
   it('lets go of everything when disposed, twice too', () => {
-    const output = door.open(snapshot(4, rows(0, 10)));
+    const output = page.open(snapshot(4, rows(0, 10)));
     output.dispose();
     output.dispose();
-    expect(door.kernel.comms.size).toBe(0);
-    door.kernel.send(...message('delta', 5, rows(10, 11)));
+    expect(page.kernel.comms.size).toBe(0);
+    page.kernel.send(...message('delta', 5, rows(10, 11)));
     expect(browser.frame()).toBe(0);
   });
 });
 
-describe('the door for other front ends', () => {
+describe('the entry point for other front ends', () => {
   /** Anywidget's model, as far as the widget uses it. */
   class Model {
     constructor(private _snapshot: unknown) {}
@@ -142,7 +142,7 @@ describe('the door for other front ends', () => {
   it('waits where the kernel has no snapshot yet', () => {
     const el = document.createElement('div');
     const stop = factory().render({ model: new Model({}), el });
-    expect(text(el, '.gw-live-waiting')).toBe(
+    expect(text(el, '.jp-gw-Live-waiting')).toBe(
       'Waiting for the first iteration.'
     );
     stop();

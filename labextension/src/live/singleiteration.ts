@@ -1,5 +1,5 @@
 /**
- * The column of one iteration, or of a marked stretch: a bar per rank, and all
+ * The column of one iteration, or of a selection: a bar per rank, and all
  * figures.
  */
 
@@ -12,17 +12,17 @@ import { TimingStore } from './store';
 import { ITranslate } from './text';
 import { ITheme } from './theme';
 
-export class OneColumn {
+export class SingleIterationChart {
   constructor(
     private _trans: ITranslate,
     theme: ITheme
   ) {
-    this._bars = new RankBars(theme);
+    this._bars = new RankBars(theme, _trans);
     this._readout = new Readout(_trans);
     this.node.append(this._title.node, this._bars.node, this._readout.node);
   }
 
-  readonly node = element('div', 'gw-live-one');
+  readonly node = element('div', 'jp-gw-Live-single');
 
   setTheme(theme: ITheme): void {
     this._bars.setTheme(theme);
@@ -33,10 +33,10 @@ export class OneColumn {
   }
 
   /**
-   * Draw the iteration under the cursor, else the marked stretch, else `latest`.
+   * Draw the iteration under the cursor, else the selection, else `latest`.
    *
    * @param hovered - the iteration under the cursor.
-   * @param row - the rank that is looked at, null for the mean of all.
+   * @param row - the selected rank, null for the mean of all.
    */
   draw(
     store: TimingStore,
@@ -45,17 +45,17 @@ export class OneColumn {
     latest: number,
     row: number | null
   ): void {
-    const marked = hovered === null ? focus.marked : null;
-    const last = marked?.last ?? hovered ?? latest;
-    const reading = marked ? focus.reading : ofIteration(store, last);
+    const selected = hovered === null ? focus.selected : null;
+    const last = selected?.last ?? hovered ?? latest;
+    const reading = selected ? focus.reading : ofIteration(store, last);
     if (!reading) {
       return;
     }
     const name = this._title.update(
       this._trans,
-      marked?.first ?? last,
+      selected?.first ?? last,
       last,
-      !marked && last >= store.lastWhole
+      !selected && last >= store.lastWhole
     );
     this._bars.draw(store.ranks, reading, row);
     this._bars.node.setAttribute(

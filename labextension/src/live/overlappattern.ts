@@ -1,11 +1,11 @@
 /**
- * The hatch that tells overlapped communication from exposed without colour.
+ * The pattern that distinguishes overlapped communication from exposed without colour.
  */
 
 import { ITheme } from './theme';
 
 /** A pattern of diagonal stripes, 6 pixels wide, on the theme's background. */
-export function hatch(
+export function overlapPattern(
   ctx: CanvasRenderingContext2D,
   color: string,
   theme: ITheme

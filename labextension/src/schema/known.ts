@@ -15,12 +15,12 @@ export function orElse<T>(value: Known<T>, fallback: T): T {
   return isUnknown(value) ? fallback : value;
 }
 
-/** `f` of the value; what is not known stays so, for the same reason. */
+/** `f` of the value; an unknown value keeps its reason. */
 export function mapKnown<T, U>(value: Known<T>, f: (value: T) => U): Known<U> {
   return isUnknown(value) ? value : f(value);
 }
 
-/** Whether nobody has looked at what these two belong to: both are unknown, for one reason. */
-export function notLookedAt(a: Known<unknown>, b: Known<unknown>): boolean {
+/** Whether both are unknown for the same reason: nobody inspected the device they belong to. */
+export function isUninspected(a: Known<unknown>, b: Known<unknown>): boolean {
   return isUnknown(a) && isUnknown(b) && a.unknown === b.unknown;
 }

@@ -1,6 +1,6 @@
 /* eslint-disable @typescript-eslint/no-explicit-any -- fakes are parts of what they stand for */
 /**
- * A notebook of JupyterLab with its kernel, as far as the live view's door uses them.
+ * A notebook of JupyterLab with its kernel, as far as the live view uses them.
  */
 
 import type { IRenderMime } from '@jupyterlab/rendermime-interfaces';
@@ -69,7 +69,7 @@ export class Session {
 }
 
 /** Opens outputs of one notebook. */
-export class Door {
+export class NotebookPage {
   constructor(private _browser: IBrowser) {}
 
   readonly kernel = new Kernel();
@@ -101,5 +101,5 @@ export function text(node: HTMLElement, selector: string): string {
 
 /** Which iteration the view shows, in words. */
 export function title(node: HTMLElement): string {
-  return text(node, '.gw-live-one .gw-live-title');
+  return text(node, '.jp-gw-Live-single .jp-gw-Live-title');
 }

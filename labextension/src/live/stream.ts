@@ -4,8 +4,8 @@
  */
 
 import { Kernel, KernelMessage } from '@jupyterlab/services';
-import { JSONObject } from '@lumino/coreutils';
 
+import { KernelComm } from '../common/kernelcomm';
 import { COMM_TARGET, Request } from './protocol';
 
 type Buffers = readonly (ArrayBuffer | ArrayBufferView)[];
@@ -43,11 +43,6 @@ export function listen(
   };
 }
 
-/** A comm as Lab makes it; its interface does not name the subshell. */
-interface ISubshellComm extends Kernel.IComm {
-  readonly subshellStarted: Promise<void>;
-}
-
 namespace Private {
   /** By kernel connection, then by the comm's id. */
   const streams = new WeakMap<Kernel.IKernelConnection, Map<string, Stream>>();
@@ -67,48 +62,33 @@ namespace Private {
     return stream;
   }
 
-  /** One comm, made again when a restart of the kernel has disposed it. */
+  /** One comm, which all outputs of a view share. */
   export class Stream {
     constructor(
-      private _kernel: Kernel.IKernelConnection,
-      private _id: string,
+      kernel: Kernel.IKernelConnection,
+      id: string,
       private _forget: () => void
     ) {
-      this._comm = this._open();
-      _kernel.statusChanged.connect(this._onStatus, this);
+      this._comm = new KernelComm<Request>({
+        kernel,
+        target: COMM_TARGET,
+        id,
+        onMessage: message => this._onMessage(message)
+      });
     }
 
     readonly listeners = new Set<Listener>();
 
     dispose(): void {
       this._forget();
-      this._kernel.statusChanged.disconnect(this._onStatus, this);
       this._comm.dispose();
     }
 
     async send(request: Request): Promise<void> {
-      const comm = this._comm as ISubshellComm;
       try {
-        await this._kernel.info; // tells whether the kernel has subshells
-        if (this._kernel.supportsSubshells) {
-          await comm.subshellStarted;
-        }
-        comm.send(request as unknown as JSONObject);
+        await this._comm.send(request);
       } catch {
-        // The kernel was restarted or is gone: the view says that nobody answers.
-      }
-    }
-
-    private _open(): Kernel.IComm {
-      const comm = this._kernel.createComm(COMM_TARGET, this._id);
-      comm.onMsg = message => this._onMessage(message);
-      return comm;
-    }
-
-    private _onStatus(): void {
-      const { status, isDisposed } = this._kernel;
-      if (this._comm.isDisposed && !isDisposed && status !== 'dead') {
-        this._comm = this._open();
+        // The kernel was restarted or is gone: the view says that it does not answer.
       }
     }
 
@@ -120,6 +100,6 @@ namespace Private {
       );
     }
 
-    private _comm: Kernel.IComm;
+    private _comm: KernelComm<Request>;
   }
 }

@@ -1,22 +1,22 @@
+/** How busy one machine is at one moment. */
 import {
   dictionary,
+  Infer,
   known,
   knownIfSent,
   list,
   nullable,
   number,
   oneOf,
-  Reader,
   record,
-  string
-} from '../common/validate';
-import { IGpuSample, INicSample, IProcess, ISample } from './interfaces';
-import { checkVersion } from './validate';
+  string,
+  versioned
+} from './reader';
 
 /** The version that this page reads. */
 export const SAMPLE_VERSION = 1;
 
-const gpu = record<IGpuSample>({
+const gpu = record({
   index: number,
   uuid: knownIfSent(string),
   utilization_percent: known(number),
@@ -27,15 +27,17 @@ const gpu = record<IGpuSample>({
   temperature_c: known(number),
   sm_clock_mhz: knownIfSent(number),
   memory_clock_mhz: knownIfSent(number),
+  /** What limits the clocks now; empty where nothing does. */
   held_by: knownIfSent(list(string)),
   nvlink_tx_bytes_per_s: knownIfSent(number),
   nvlink_rx_bytes_per_s: knownIfSent(number),
   pcie_tx_bytes_per_s: knownIfSent(number),
   pcie_rx_bytes_per_s: knownIfSent(number),
+  /** For how long nothing has run although a process holds memory on it. */
   idle_s: knownIfSent(number)
 });
 
-const nic = record<INicSample>({
+const nic = record({
   name: string,
   tx_bytes_per_s: known(number),
   rx_bytes_per_s: known(number),
@@ -48,36 +50,43 @@ const nic = record<INicSample>({
   cnp_sent_per_s: knownIfSent(number),
   cnp_handled_per_s: knownIfSent(number),
   ecn_marked_per_s: knownIfSent(number),
+  /** Errors per second, by the counters' own names. */
   errors: knownIfSent(dictionary(known(number)))
 });
 
-const process = record<IProcess>({
+/** A Jupyter kernel, a rank, or another process that uses a GPU. */
+const process = record({
   pid: number,
   name: string,
   kind: oneOf('kernel', 'rank', 'other'),
   kernel_id: nullable(string),
+  /** Path of the notebook, as the Jupyter server knows it. */
   notebook: nullable(string),
   cluster: nullable(string),
   rank: nullable(number),
+  /** 100: one core. */
   cpu_percent: known(number),
   memory_bytes: known(number),
   gpus: list(record({ index: number, memory_used_bytes: known(number) }))
 });
 
-const sample = record<ISample>({
+const fields = {
+  /** Unix time in seconds. */
   time: number,
   cpu: record({ percent: known(number) }),
   memory: record({ used_bytes: known(number), total_bytes: known(number) }),
   gpus: list(gpu),
   nics: list(nic),
   processes: knownIfSent(list(process))
-});
+};
 
-/** Reads a sample as a kernel passes it on, without a version of its own. */
-export const readSample: Reader<ISample> = sample;
+/** A sample as a kernel forwards it, without a version of its own. */
+export const readSample = record(fields);
 
-/** Throws an error that names the field and what was found in it. */
-export function validateSample(data: unknown): ISample {
-  checkVersion(data, 'sample', SAMPLE_VERSION);
-  return sample(data, 'sample');
-}
+/** A sample as the server sends it. */
+export const readServerSample = versioned(SAMPLE_VERSION, fields);
+
+export type ISample = Infer<typeof readSample>;
+export type IGpuSample = Infer<typeof gpu>;
+export type INicSample = Infer<typeof nic>;
+export type IProcess = Infer<typeof process>;

@@ -1,25 +1,24 @@
 /**
- * One statistic: what the page computes of a stretch is what Python says of it.
+ * One statistic: what the page computes of a selection is what Python says of it.
  */
 
-import { KeyLine } from '../../src/live/keyline';
-import { ISummary, readRows } from '../../src/live/protocol';
-import { Stretch } from '../../src/live/stretch';
+import { KeyFiguresBar } from '../../src/live/keyfigures';
+import { COLUMNS, ISummary, readRows } from '../../src/live/protocol';
+import { Selection } from '../../src/live/selection';
 import { TimingStore } from '../../src/live/store';
 import { ENGLISH } from '../../src/live/text';
 import { pack, row, SUMMARY } from './rows';
-import { COLUMNS } from '../../src/live/protocol';
 
 const OF = SUMMARY as ISummary;
 
-function stretchOf(all: number[][]): Stretch {
+function selectionOf(all: number[][]): Selection {
   const store = new TimingStore();
   store.setRanks([
     { rank: 0, vm: 'vm1' },
     { rank: 1, vm: 'vm2' }
   ]);
   store.add(readRows([...COLUMNS], all.length, pack(all)));
-  return new Stretch(store, { from: store.first, to: store.last + 1 });
+  return new Selection(store, { from: store.first, to: store.last + 1 });
 }
 
 /** Iterations whose exposed time has outliers: means and medians differ. */
@@ -35,10 +34,10 @@ function uneven(): number[][] {
   );
 }
 
-describe('Stretch', () => {
+describe('Selection', () => {
   it('has means, which add up', () => {
-    const stretch = stretchOf(uneven());
-    const found = stretch.summary(OF, ENGLISH);
+    const selection = selectionOf(uneven());
+    const found = selection.summary(OF, ENGLISH);
     expect(found.iteration_us).toBe(30_000);
     expect(found.exposed_us).toBe(16_000);
     expect(found.exposed_share).toBeCloseTo(16 / 30);
@@ -52,7 +51,10 @@ describe('Stretch', () => {
       'optimizer_us',
       'other_us'
     ] as const;
-    const sum = phases.reduce((all, name) => all + stretch.mean(name, null), 0);
+    const sum = phases.reduce(
+      (all, name) => all + selection.mean(name, null),
+      0
+    );
     expect(sum).toBeCloseTo(30_000);
   });
 
@@ -61,12 +63,12 @@ describe('Stretch', () => {
     const warming = [0, 1].map(rank =>
       row(4, rank, { iteration_us: 500_000, first: 1 })
     );
-    const found = stretchOf([...all, ...warming]).summary(OF, ENGLISH);
+    const found = selectionOf([...all, ...warming]).summary(OF, ENGLISH);
     expect(found.iteration_us).toBe(30_000);
     expect(found.notes).toEqual([
       'The first iterations of cells are left out: they warm up.'
     ]);
-    const alone = stretchOf(warming).summary(OF, ENGLISH);
+    const alone = selectionOf(warming).summary(OF, ENGLISH);
     expect([alone.iteration_us, alone.notes]).toEqual([500_000, []]);
   });
 
@@ -80,7 +82,7 @@ describe('Stretch', () => {
         })
       )
     );
-    const found = stretchOf(all).summary(OF, ENGLISH);
+    const found = selectionOf(all).summary(OF, ENGLISH);
     expect(found.busbw_gbps).toBeCloseTo(1.7);
   });
 
@@ -89,7 +91,7 @@ describe('Stretch', () => {
     const silent = { ...OF, exposed_us: unheard, busbw_gbps: unheard };
     const nan = { exposed_us: NaN, communication_us: NaN, busbw_gbps: NaN };
     const all = [row(0, 0, nan), row(0, 1, nan)];
-    const found = stretchOf(all).summary(silent, ENGLISH);
+    const found = selectionOf(all).summary(silent, ENGLISH);
     expect(found.iteration_us).toBe(20_000);
     expect([found.exposed_us, found.exposed_share, found.busbw_gbps]).toEqual([
       unheard,
@@ -99,9 +101,9 @@ describe('Stretch', () => {
   });
 });
 
-describe('KeyLine', () => {
+describe('KeyFiguresBar', () => {
   it('shows how far a calibration may be off', () => {
-    const line = new KeyLine(ENGLISH);
+    const line = new KeyFiguresBar(ENGLISH);
     const known = { calibrated_gbps: 9.4, calibrated_error: 0.08 };
     line.update({ ...OF, ...known, notes: ['One is left out.'] });
     expect(line.node.textContent).toContain('calibrated9.40 ± 8 %');

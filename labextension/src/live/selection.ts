@@ -1,9 +1,10 @@
 /**
- * What a stretch of iterations cost, from the timings that the page holds.
+ * What a selection of iterations cost, from the timings that the page holds.
  */
 
+import { isUnknown, IUnknown, Known } from '../schema/known';
 import { ISpan, newest, spanMean } from './decimate';
-import { Figure, isUnknown, ISummary, IUnknown, Known } from './protocol';
+import { Figure, ISummary } from './protocol';
 import { IRange } from './range';
 import { TimingStore } from './store';
 import { ITranslate } from './text';
@@ -15,7 +16,7 @@ const OFTEN = 0.7;
 const EXCESS = 0.05;
 
 /** The iterations of a range that are held, read when it is asked of them. */
-export class Stretch {
+export class Selection {
   constructor(
     private _store: TimingStore,
     range: IRange
@@ -61,7 +62,7 @@ export class Stretch {
 
   private _summarize(of: ISummary, trans: ITranslate): ISummary {
     const none = { unknown: trans.__('no iteration of these is held') };
-    const known = (value: number, why: IUnknown = none): Known =>
+    const known = (value: number, why: IUnknown = none): Known<number> =>
       Number.isFinite(value) ? value : why;
     const iteration = this.mean('iteration_us', null);
     const exposed = this.mean('exposed_us', null);

@@ -1,0 +1,87 @@
+/** What the kernel of a notebook sends about its cluster, and what the page requests. */
+import { readFindings } from './findings';
+import {
+  boolean,
+  dictionary,
+  Infer,
+  known,
+  list,
+  nullable,
+  number,
+  oneOf,
+  Reader,
+  record,
+  string,
+  tolerant,
+  variants
+} from './reader';
+import { readSample } from './sample';
+import { readSnapshot } from './snapshot';
+
+const numberOrString: Reader<number | string> = (value, path) =>
+  typeof value === 'number' ? value : string(value, path);
+
+const rank = record({
+  rank: number,
+  vm: known(string),
+  pid: known(number),
+  /** `"0 (A100-40C)"`, `"CPU"`, or a number. */
+  gpu: known(numberOrString),
+  /** `"eth0"`, or with the RDMA device of its GPU: `"eth0, mlx5_0"`. */
+  nic: known(string),
+  state: string
+});
+
+const state = oneOf(
+  'starting',
+  'ready',
+  'running',
+  'stopping',
+  'stopped',
+  'failed'
+);
+
+const cluster = record({
+  name: string,
+  state,
+  /** How many ranks were requested. */
+  n: number,
+  /** One line for people; may be empty. */
+  message: string,
+  ranks: list(rank)
+});
+
+const vm = record({
+  name: string,
+  /** Whether the kernel runs on it. */
+  local: boolean,
+  snapshot: tolerant(readSnapshot),
+  findings: readFindings
+});
+
+export const readKernelMessage = variants({
+  state: record({ cluster: nullable(cluster) }),
+  vms: record({
+    /** In the cluster's order. */
+    vms: list(vm),
+    /** Across the VMs. */
+    findings: readFindings
+  }),
+  /** By the names of the VMs that are not local. */
+  samples: record({ samples: dictionary(tolerant(readSample)) }),
+  /** The page's last request failed. */
+  error: record({ message: string })
+});
+
+export type KernelMessage = Infer<typeof readKernelMessage>;
+export type ICluster = Infer<typeof cluster>;
+export type ClusterState = Infer<typeof state>;
+export type IRank = Infer<typeof rank>;
+export type IVm = Infer<typeof vm>;
+
+/** A request of this page. */
+export type Request =
+  | { readonly type: 'start'; readonly n: number }
+  | { readonly type: 'stop' | 'refresh' }
+  /** Whether the VMs' samples are wanted; the kernel forgets it after 12 s. */
+  | { readonly type: 'watch'; readonly on: boolean };
