@@ -283,7 +283,7 @@ PATCHES = (
     # The set of all ranks outlives a shutdown, and with it who had called join(): in
     # the next ring that rank takes part in collectives as one that has no tensors
     # left, without the tensor of join() that it then needs.
-    Cure(
+    Patch(
         name="join-of-an-earlier-init",
         defect="a rank dies of SIGSEGV at the next hvd.init() where Horovod was shut down while "
         "ranks waited in hvd.join()",
