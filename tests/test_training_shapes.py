@@ -468,6 +468,36 @@ for _ in range(5):
     check(frame(), 5)
 
 
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_a_model_that_is_checkpointed_as_a_whole_has_a_forward(fresh, reentrant):
+    """A reentrant checkpoint calls it with gradients off, which is no evaluation."""
+    cluster, frame = fresh
+    cluster.run(
+        MODEL
+        + f"""
+from torch.utils.checkpoint import checkpoint
+class Slow(nn.Sequential):
+    def forward(self, x):
+        time.sleep(0.03)
+        return super().forward(x)
+slow = Slow(*model)
+optimizer = distributed(slow)
+x = inputs.clone().requires_grad_()
+for _ in range(5):
+    optimizer.zero_grad()
+    nn.functional.cross_entropy(
+        checkpoint(slow, x, use_reentrant={reentrant}), targets).backward()
+    optimizer.step()
+"""
+    )
+    table = frame()
+    check(table, 5)
+    later = without_first(table)
+    assert (later["forward_us"] >= 30_000).all()
+    assert later["forward_us"].min() < 30_000 + SLACK_US
+    assert later["other_us"].median() < 5_000
+
+
 def test_the_models_carry_nothing_of_ours_away(cluster):
     """After the cell the model has no hooks; copies and state files made within are clean."""
     result = cluster.run(

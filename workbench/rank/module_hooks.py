@@ -34,6 +34,8 @@ class ModuleHooks:
         self._global: Any = None
         self._hooks: list[Any] = []
         self._known: set[int] = set()
+        self.checkpointing = False
+        """Whether a reentrant checkpoint runs its function; it turns gradients off meanwhile."""
 
     def search(self) -> None:
         """Hook every outermost module with trainable parameters that is called from now on."""
@@ -60,13 +62,16 @@ class ModuleHooks:
     def begins(self, module: torch.nn.Module) -> None:
         """An outermost module is called."""
         self._pause()
-        self._recorder.forward_begins(training=module.training, grad=torch.is_grad_enabled())
+        self._recorder.forward_begins(training=module.training, grad=self._has_grad())
 
     def ends(self) -> None:
         """It has returned or raised."""
-        self._recorder.forward_ends(grad=torch.is_grad_enabled())
+        self._recorder.forward_ends(grad=self._has_grad())
         if self._searching:
             self._resume()
+
+    def _has_grad(self) -> bool:
+        return self.checkpointing or torch.is_grad_enabled()
 
     def _meet(self, module: torch.nn.Module, _args: Any) -> None:
         if torch.compiler.is_compiling():

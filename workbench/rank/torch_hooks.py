@@ -16,6 +16,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
 )
+from torch.utils.checkpoint import CheckpointFunction
 from torch.utils.data import dataloader
 
 from workbench.rank.module_hooks import ModuleHooks
@@ -58,6 +59,7 @@ class TorchHooks:
         self._patches.replace(Optimizer, "__init__", self._new_optimizer)
         self._patches.replace(torch.autograd, "backward", self._backward)
         self._patches.replace(torch.autograd, "grad", self._grad)
+        self._patches.replace(CheckpointFunction, "apply", self._checkpoint)
         self._patches.replace(Optimizer, "zero_grad", self._zero_grad)
         self._patches.replace(dataloader._BaseDataLoaderIter, "__next__", self._next)
         if self._copies:
@@ -129,6 +131,19 @@ class TorchHooks:
                 recorder.gradients_end(goes_on=goes_on)
 
         return grad
+
+    def _checkpoint(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        modules = self._modules
+
+        def apply(*args: Any, **kwargs: Any) -> Any:
+            before = modules.checkpointing
+            modules.checkpointing = before or torch.is_grad_enabled()
+            try:
+                return original(*args, **kwargs)
+            finally:
+                modules.checkpointing = before
+
+        return apply
 
     def _zero_grad(self, original: Callable[..., None]) -> Callable[..., None]:
         recorder = self._recorder
