@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 import time
 import warnings
@@ -233,10 +234,11 @@ class Agents:
             agent = self._agents[vm]
             end = agent.end_of(pid)
             if end is not None and (vm, pid) in earlier:
-                raise StartFailed(
-                    f"rank {earlier[vm, pid]}: {self.why_lost((vm, pid))}",
-                    cure="replace it with %cluster restart",
-                )
+                why = f"rank {earlier[vm, pid]}: {self.why_lost((vm, pid))}"
+                cure = "replace it with %cluster restart"
+                if end.log and end.code != -signal.SIGKILL:  # SIGKILL leaves no last words
+                    raise StartFailed(f"{why} ({cure}); its log ends:\n{end.log}")
+                raise StartFailed(why, cure=cure)
             if end is not None:
                 why = end.oom or ("its log ends" if end.log else "its log is empty")
                 raise StartFailed(
