@@ -111,7 +111,7 @@ $(STAMPS)/package: pyproject.toml $(STAMPS)/torch-$(TORCH_VERSION) | $(STAMPS)/t
 	@$(call install_editable,notebooks)
 	@touch $@
 
-$(STAMPS)/horovod: workbench/horovod_build/recipe.py workbench/horovod_build/patches.py workbench/horovod_build/patch.py $(STAMPS)/torch-$(TORCH_VERSION) | $(STAMPS)/package
+$(STAMPS)/horovod: workbench/horovod_build/recipe.py workbench/horovod_build/patches.py workbench/horovod_build/process_set_patches.py $(STAMPS)/torch-$(TORCH_VERSION) | $(STAMPS)/package
 	@echo "==> Horovod for this PyTorch (2 to 4 minutes on two cores; seconds from the cache)"
 	@$(BIN)/workbench build-horovod
 	@touch $@

@@ -12,6 +12,8 @@ from workbench.horovod_build.recipe import VERSION
 if TYPE_CHECKING:
     from pathlib import Path
 
+REPOSITORY = "https://github.com/horovod/horovod/blob/v0.28.1"
+
 
 @dataclass(frozen=True)
 class Patch:

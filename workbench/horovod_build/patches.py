@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from workbench.horovod_build.patch import Patch
+from workbench.horovod_build.patch import REPOSITORY, Patch
+from workbench.horovod_build.process_set_patches import PROCESS_SET_PATCHES
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
 FACT = "cures"
 """Key of the patches in a wheel's facts; fixed, since wheels in caches have it."""
 
-_REPOSITORY = "https://github.com/horovod/horovod/blob/v0.28.1"
-
 PATCHES = (
     # HOROVOD_CYCLE_TIME and HOROVOD_FUSION_THRESHOLD remove their parameters from a
     # vector. The next init first resets both to their defaults in that vector, which
@@ -32,7 +31,7 @@ PATCHES = (
         name="settings-of-an-earlier-init",
         defect="with HOROVOD_CYCLE_TIME and HOROVOD_FUSION_THRESHOLD set, every rank dies of "
         "SIGSEGV at its second hvd.init()",
-        upstream=f"{_REPOSITORY}/horovod/common/parameter_manager.cc#L447",
+        upstream=f"{REPOSITORY}/horovod/common/parameter_manager.cc#L447",
         file="horovod/common/parameter_manager.cc",
         old="""\
   } else {
@@ -55,7 +54,7 @@ PATCHES = (
         name="process-set-interface",
         defect="ranks on several machines try to connect over the loopback interface, and die, "
         "if a host's name resolves to 127.0.1.1",
-        upstream=f"{_REPOSITORY}/horovod/common/gloo/gloo_context.cc#L282",
+        upstream=f"{REPOSITORY}/horovod/common/gloo/gloo_context.cc#L282",
         file="horovod/common/gloo/gloo_context.cc",
         # The other two initializations contain the first line too, where it is correct.
         old="""\
@@ -78,7 +77,7 @@ PATCHES = (
     Patch(
         name="stall-check",
         defect="the stall check never names the rank and the tensor that the others wait for",
-        upstream=f"{_REPOSITORY}/horovod/common/gloo/gloo_controller.cc#L92",
+        upstream=f"{REPOSITORY}/horovod/common/gloo/gloo_controller.cc#L92",
         file="horovod/common/gloo/gloo_controller.cc",
         old="  global_ranks_.reserve(size_);\n",
         new="  global_ranks_.resize(size_);\n",
@@ -126,7 +125,7 @@ PATCHES = (
         name="missed-rendezvous",
         defect="a rank aborts, and its variables are lost, if another rank does not join it in "
         "hvd.init()",
-        upstream=f"{_REPOSITORY}/horovod/common/operations.cc#L440",
+        upstream=f"{REPOSITORY}/horovod/common/operations.cc#L440",
         file="horovod/common/operations.cc",
         old="""\
   {
@@ -168,7 +167,7 @@ PATCHES = (
     Patch(
         name="failed-init-again",
         defect="a rank whose hvd.init() failed once can never join a ring again",
-        upstream=f"{_REPOSITORY}/horovod/common/operations.cc#L894",
+        upstream=f"{REPOSITORY}/horovod/common/operations.cc#L894",
         file="horovod/common/operations.cc",
         old="""\
     horovod_global.initialization_done = false;
@@ -180,127 +179,7 @@ PATCHES = (
     horovod_global.background_thread =
 """,
     ),
-    # Before it ends, the background thread agrees with all ranks on the removal of each
-    # process set. If a rank is gone, Gloo's exception leaves the thread, which terminates
-    # the process. With the patch, each rank then removes its process sets on its own.
-    Patch(
-        name="process-set-of-a-lost-rank",
-        defect="if a rank is killed while a process set exists, the other ranks die too",
-        upstream=f"{_REPOSITORY}/horovod/common/process_set.cc#L213",
-        file="horovod/common/process_set.cc",
-        old="""\
-    MarkProcessSetForRemoval(id);
-    // Block until all processes have been able to finalize and deregister
-    // this process set.
-    while (true) {
-      InitializeRegisteredAndRemoveMarkedIfReady_(context, status);
-      if (ProcessSetHasJustBeenRemoved()) {
-        break;
-      } else {
-        std::this_thread::sleep_for(std::chrono::milliseconds(1));
-      }
-    }
-  }
-""",
-        new="""\
-    MarkProcessSetForRemoval(id);
-    // Block until all processes have been able to finalize and deregister
-    // this process set.
-    try {
-      while (true) {
-        InitializeRegisteredAndRemoveMarkedIfReady_(context, status);
-        if (ProcessSetHasJustBeenRemoved()) {
-          break;
-        } else {
-          std::this_thread::sleep_for(std::chrono::milliseconds(1));
-        }
-      }
-    } catch (const std::exception& ex) {
-      LOG(DEBUG) << "Process sets are removed without the other ranks: "
-                 << ex.what();
-      break;
-    }
-  }
-  for (auto id : ids_copy) {
-    if (id != 0 && Contains(id)) {
-      Get(id).Finalize(status);
-      DeregisterProcessSet(id);
-    }
-  }
-  id_to_be_removed_ = NO_PENDING_REMOVAL;
-""",
-    ),
-    # These two functions wait in the caller's thread for a flag. If the shutdown is quick,
-    # the flag is set for less than the millisecond that they sleep. The first function
-    # also reads the process set that the shutdown has freed.
-    Patch(
-        name="process-set-added-at-shutdown",
-        defect="hvd.add_process_set() may wait for ever, or seem to succeed, when a rank is lost",
-        upstream=f"{_REPOSITORY}/horovod/common/operations.cc#L1287",
-        file="horovod/common/operations.cc",
-        old="""\
-    if (process_set->initialization_done) {
-      return id;
-    }
-    if (horovod_global.shut_down) {
-      return HOROVOD_PROCESS_SET_ERROR_SHUTDOWN;
-    }
-""",
-        new="""\
-    {
-      std::lock_guard<std::recursive_mutex> table_lock(
-          horovod_global.process_set_table.mutex);
-      if (horovod_global.shut_down || !horovod_global.initialization_done ||
-          !horovod_global.process_set_table.Contains(id)) {
-        return HOROVOD_PROCESS_SET_ERROR_SHUTDOWN;
-      }
-      if (horovod_global.process_set_table.Get(id).initialization_done) {
-        return id;
-      }
-    }
-""",
-    ),
-    Patch(
-        name="process-set-removed-at-shutdown",
-        defect="hvd.remove_process_set() may wait for ever when a rank is lost",
-        upstream=f"{_REPOSITORY}/horovod/common/operations.cc#L1318",
-        file="horovod/common/operations.cc",
-        old="""\
-      return process_set_id;
-    }
-    if (horovod_global.shut_down) {
-      return HOROVOD_PROCESS_SET_ERROR_SHUTDOWN;
-    }
-""",
-        new="""\
-      return process_set_id;
-    }
-    if (horovod_global.shut_down || !horovod_global.initialization_done) {
-      return HOROVOD_PROCESS_SET_ERROR_SHUTDOWN;
-    }
-""",
-    ),
-    # The set of all ranks outlives a shutdown, and with it who had called join(): in
-    # the next ring that rank takes part in collectives as one that has no tensors
-    # left, without the tensor of join() that it then needs.
-    Patch(
-        name="join-of-an-earlier-init",
-        defect="a rank dies of SIGSEGV at the next hvd.init() where Horovod was shut down while "
-        "ranks waited in hvd.join()",
-        upstream=f"{_REPOSITORY}/horovod/common/process_set.cc#L150",
-        file="horovod/common/process_set.cc",
-        old="""\
-  registered_global_ranks.clear();
-  initialization_done = false;
-""",
-        new="""\
-  registered_global_ranks.clear();
-  joined_size = 0;
-  last_joined_rank = -1;
-  joined = false;
-  initialization_done = false;
-""",
-    ),
+    *PROCESS_SET_PATCHES,
 )
 """All patches, in the order in which they are applied."""
 
