@@ -28,9 +28,15 @@ _ports: SimpleQueue[int] = SimpleQueue()
 _recorder: Recorder
 _ring: RingSockets
 _send: Callable[[Message], None]
+_leave: Callable[[], None]
 
 
-def install(recorder: Recorder, ring: RingSockets, send: Callable[[Message], None]) -> None:
+def install(
+    recorder: Recorder,
+    ring: RingSockets,
+    send: Callable[[Message], None],
+    leave: Callable[[], None],
+) -> None:
     """Replace Horovod's function with one that the kernel serves and can end.
 
     Parameters
@@ -41,9 +47,11 @@ def install(recorder: Recorder, ring: RingSockets, send: Callable[[Message], Non
         The ring that is being formed; the sockets of one that a cell forms are added to it.
     send
         Sends a message to the kernel.
+    leave
+        Shuts Horovod down without waiting for the other ranks.
     """
-    global _recorder, _ring, _send
-    _recorder, _ring, _send = recorder, ring, send
+    global _recorder, _ring, _send, _leave
+    _recorder, _ring, _send, _leave = recorder, ring, send, leave
     for owner in (horovod.torch, mpi_ops):
         owner.init = init
 
@@ -61,9 +69,10 @@ def init(*args: Any, **options: Any) -> None:
     except ValueError as error:
         if not str(error).startswith(_FAILED):
             raise
-        mpi_ops._basics.shutdown()  # otherwise the next hvd.init() fails at once
+        _leave()  # otherwise the next hvd.init() fails at once
         raise HorovodInternalError(
-            "hvd.init(): the ranks could not be joined. Call it on all ranks of the cluster."
+            "hvd.init(): the ranks could not be joined. Call it on all ranks of the cluster with "
+            "the same process sets; the cell's output has Horovod's own message."
         ) from None
 
 

@@ -221,7 +221,8 @@ def meet(environment: dict[str, str], shared: dict[str, str] | None = None) -> d
     with _shutdown:  # one that is under way belongs to the ring before
         _ring = RingSockets(environment["HOROVOD_GLOO_RENDEZVOUS_PORT"])
     if _session is not None:
-        cell_init.install(_session.recorder, _ring, _session.send)
+        leave = partial(_break, _ring, torn=True)
+        cell_init.install(_session.recorder, _ring, _session.send, leave)
     try:
         with _ring:
             _init(hvd)
