@@ -37,7 +37,7 @@ def install(
     send: Callable[[Message], None],
     leave: Callable[[], None],
 ) -> None:
-    """Replace Horovod's function with one that the kernel serves and can end.
+    """Replace Horovod's function, once, with one that the kernel serves and can end.
 
     Parameters
     ----------
@@ -53,7 +53,8 @@ def install(
     global _recorder, _ring, _send, _leave
     _recorder, _ring, _send, _leave = recorder, ring, send, leave
     for owner in (horovod.torch, mpi_ops):
-        owner.init = init
+        if owner.init is _init:  # a cell may have replaced it since
+            owner.init = init
 
 
 @wraps(_init)
