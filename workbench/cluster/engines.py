@@ -85,6 +85,7 @@ class Engines:
         self._served: set[Process] = set()
         """Processes that were ranks before a change began."""
         self._rendezvous: Rendezvous | None = None
+        self._serving = threading.Lock()
         self._ring = ""
         """The name of the newest ring that this kernel has formed or tried to."""
         self._ring_began: float | None = None
@@ -228,8 +229,21 @@ class Engines:
         if began is not None and time.monotonic() - began > _RING_PATIENCE_S:
             self._ring_given_up = True
             self._do_not_meet()
-            # a rank that still waits to hear of another has no connection to break
-            self._close_rendezvous()
+            self.refuse_init()
+
+    def serve_init(self) -> int:
+        """Return the port at which ranks that call hvd.init() in a cell find each other."""
+        with self._serving:
+            if self._rendezvous is None:
+                self._rendezvous = self._new_rendezvous()
+            return self._rendezvous.port
+
+    def refuse_init(self) -> None:
+        """Make hvd.init() fail in ranks that still wait for the address of another.
+
+        Such a rank has no connection that could be broken.
+        """
+        self._close_rendezvous()
 
     def restart(self, ranks: Iterable[int]) -> None:
         """Put new processes in the place of some ranks; the others keep their variables.
@@ -358,9 +372,8 @@ class Engines:
 
         self._close_rendezvous()
         shared = ring.shared_settings(self._call("ring_settings", self._members))
-        plan = ring.assign([f"vm{member.vm}" for member in self._members])
-        rendezvous = self._rendezvous = ring.Rendezvous(plan, self._address)
-        rendezvous.start()
+        with self._serving:
+            rendezvous = self._rendezvous = self._new_rendezvous()
         self._ring = str(rendezvous.port)
         given = [
             (rendezvous.environment(rank, self._agents.interface(member.vm)), shared)
@@ -380,8 +393,17 @@ class Engines:
         if any(total != len(self._members) for total in sums):
             raise StartFailed(f"the ring's first sum over {len(sums)} ranks was {sums}")
 
+    def _new_rendezvous(self) -> Rendezvous:
+        from workbench.cluster import ring
+
+        plan = ring.assign([f"vm{member.vm}" for member in self._members])
+        rendezvous = ring.Rendezvous(plan, self._address)
+        rendezvous.start()
+        return rendezvous
+
     def _close_rendezvous(self) -> None:
-        rendezvous, self._rendezvous = self._rendezvous, None
+        with self._serving:
+            rendezvous, self._rendezvous = self._rendezvous, None
         if rendezvous is not None:
             rendezvous.close()
 

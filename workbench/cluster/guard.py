@@ -20,6 +20,8 @@ STUCK_S = 0.3
 """A rank that still waits so long after another has failed, or left it alone, waits for ever."""
 DRAINED_S = 3.0
 """How long the last bytes of a collective may travel that another rank has completed."""
+INIT = "init()"
+"""What a rank waits in that has called ``hvd.init``."""
 AGAIN_S = 1.0
 """A rank that still waits so long after it was freed is freed again, by force."""
 
@@ -48,6 +50,7 @@ class Guard:
         self._send = send
         self._asked = 0.0
         self._answers: dict[int, dict[str, Any]] = {}
+        self._in_init: set[int] = set()
         self._ended: dict[int, dict[str, Any]] = {}
         self._ended_at: dict[int, float] = {}
         self._sure_at: float | None = None
@@ -109,11 +112,13 @@ class Guard:
         self.released = True
         self._freed = time.monotonic()
         for rank in ranks:
-            self._send(rank, Message("release", {"cell": self._cell, "torn": torn}))
+            content = {"cell": self._cell, "torn": torn, "init": bool(self._in_init)}
+            self._send(rank, Message("release", content))
 
     def answer(self, rank: int, content: dict[str, Any]) -> None:
         """Take a rank's answer."""
         self._answers[rank] = content
+        (self._in_init.add if content["tensor"] == INIT else self._in_init.discard)(rank)
 
     def stacks(self, ranks: set[int], wait: Callable[[float], None]) -> dict[int, str]:
         """Ask for the Python stacks of ranks; `wait` lets answers come in."""

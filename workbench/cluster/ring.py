@@ -73,7 +73,8 @@ class Rendezvous:
     def start(self) -> None:
         """Start to listen."""
         self._server = RendezvousHTTPServer((self._interface, 0), RendezvousHandler, 0)
-        self._server.init(self._plan)
+        # without `init(plan)`: the server removes a rank's address when that rank is connected.
+        # With it, addresses may stay that the next hvd.init() in a cell would connect to.
         serve = partial(self._server.serve_forever, poll_interval=_POLL_S)
         self._thread = threading.Thread(target=serve, daemon=True)
         self._thread.start()

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workbench.cluster import keeping
-from workbench.cluster.background import uninterrupted
+from workbench.cluster.background import in_background, uninterrupted
 from workbench.cluster.engines import Engines
 from workbench.cluster.guard import Guard
 from workbench.cluster.options import Options
@@ -122,6 +122,8 @@ class Running:
     def send(self, rank: int, message: Message) -> None:
         """Send a message to a rank."""
         assert self._inbox is not None
+        if message.kind == "release" and message.content["init"]:
+            uninterrupted(self.engines.refuse_init)
         self._inbox.send(rank, message)
 
     def wait_until_idle(self) -> None:
@@ -175,8 +177,16 @@ class Running:
         elif message.kind == "chunk":
             if (transfer := self.transfer) is not None:
                 transfer.receive(rank, message)
+        elif message.kind == "init":
+            in_background(lambda: self._serve_init(rank))
         else:
             self._receive(rank, message)
+
+    def _serve_init(self, rank: int) -> None:
+        """Let a rank that calls hvd.init() in a cell know where it finds the others."""
+        from workbench.wire import Message
+
+        self.send(rank, Message("init", {"port": self.engines.serve_init()}))
 
     def _align_clocks(self, inbox: Inbox) -> None:
         from workbench.cluster.clock_pings import ClockPings

@@ -24,7 +24,7 @@ import torch
 from horovod.torch import mpi_ops
 
 from workbench.rank import cell as cells
-from workbench.rank import console_bars, process_sets
+from workbench.rank import cell_init, console_bars, process_sets
 from workbench.rank.control import Control
 from workbench.rank.ddp_hooks import DDPHooks
 from workbench.rank.device_clock import DeviceClock
@@ -79,13 +79,13 @@ class Session:
         torch_hooks = TorchHooks(self.recorder, copies=gpu)
         self.hooks = (torch_hooks, HorovodHooks(self.recorder), DDPHooks(self.recorder))
         self._answer = Control(
-            self._send,
+            self.send,
             recorder=self.recorder,
             interrupts=self._interrupts,
             release=_release,
             do_not_meet=_do_not_meet,
         )
-        self.transfers = Transfers(shell, self._send, self._interrupts)
+        self.transfers = Transfers(shell, self.send, self._interrupts)
         self._control = self._connect(control, timings, world_size)
         output = OutputChannel(self._control, lambda: self.recorder.iterations, world_size)
         self._capture = Capture(shell, output)
@@ -103,7 +103,8 @@ class Session:
     def _deliver(self, iteration: Iteration | Outside) -> None:
         self._records.put(iteration)
 
-    def _send(self, message: Message) -> None:
+    def send(self, message: Message) -> None:
+        """Send a message to the kernel."""
         self._control.send(message)
 
     def _connect(self, control: Address, timings: Address, world_size: int) -> Outbox:
@@ -113,7 +114,9 @@ class Session:
 
     def _receive(self, message: Message) -> None:
         """Handle a message of the kernel, in the channel's thread."""
-        if not self.transfers.receive(message) and not self._capture.channel.receive(message):
+        if message.kind == "init":
+            cell_init.take_port(message.content)
+        elif not self.transfers.receive(message) and not self._capture.channel.receive(message):
             self._answer(message)
 
     def run_cell(self, number: int, source: str) -> None:
@@ -220,6 +223,9 @@ def meet(environment: dict[str, str], shared: dict[str, str] | None = None) -> d
     os.environ.update({**(shared or {}), **_own_settings(), **environment})
     with _shutdown:  # one that is under way belongs to the ring before
         _ring = RingSockets(environment["HOROVOD_GLOO_RENDEZVOUS_PORT"])
+    if _session is not None:
+        leave = partial(_break, _ring, torn=True)
+        cell_init.install(_session.recorder, _ring, _session.send, leave)
     try:
         with _ring:
             _init(hvd)
@@ -344,6 +350,10 @@ def _release(*, torn: bool) -> None:
 
 def _break(ring: RingSockets, torn: bool) -> None:
     """Do what `_release` says, in a thread: it may take seconds."""
+    if ring.forming:
+        # by hvd.init() in a cell, which never returns where a shutdown follows its success at once
+        _do_not_meet(ring.name)
+        return
     shutdown = threading.Thread(target=_shut_down, args=(ring,), daemon=True)
     shutdown.start()
     shutdown.join(0 if torn else _SHUTDOWN_S)
