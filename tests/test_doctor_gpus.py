@@ -55,7 +55,7 @@ def test_good_guest(machine):
 
 
 @pytest.mark.parametrize(
-    "why", ["did not answer within 0.5 s", "has not come back from an earlier call"]
+    "why", ["did not answer within 0.5 s", "has not returned from an earlier call"]
 )
 def test_driver_that_answers_in_part(machine, why):
     """A call that hangs is reported, though the GPUs are listed."""

@@ -212,7 +212,7 @@ def test_a_hanging_driver_is_a_reason_and_no_error(allowed, right):
     assert f"did not answer within {HANGS_S:g} s" in probe["reason"]
     answer = allowed.ask("workbench/api/findings", headers=right)
     assert answer.status == 200
-    assert "has not come back" in json.dumps(answer.json())
+    assert "has not returned" in json.dumps(answer.json())
 
 
 def test_findings_about_what_is_used_now(start, right):

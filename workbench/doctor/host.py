@@ -8,6 +8,7 @@ from dataclasses import fields
 from workbench.doctor.rule import Case, rule
 from workbench.resources import Snapshot, Unknown
 from workbench.resources.summary import show_bytes
+from workbench.resources.time_limited_call import NO_ANSWER
 
 _SUBJECTS = {"gpus": "the GPUs", "nics": "the NICs", "pcie": "PCIe", "host": "this VM"}
 _PROBE_CURES = {
@@ -18,9 +19,6 @@ _PROBE_CURES = {
     "can be read.",
     "host": "Read `dmesg`.",
 }
-_NO_ANSWER = ("did not answer within", "has not come back from an earlier call")
-"""In the reason of every value whose call to the driver timed out."""
-
 _SLOW_CLOCKS = ("acpi_pm", "hpet")
 _DOCKER_DEFAULT_SHM_BYTES = 64 << 20
 _ENOUGH_SHM_BYTES = 1 << 30
@@ -60,7 +58,7 @@ def _timeouts(snapshot: Snapshot) -> list[str]:
     of_gpus = (getattr(gpu, field.name) for gpu in snapshot.gpus for field in fields(gpu))
     values = (*of_gpus, snapshot.gpu_pairs)
     reasons = {value.reason for value in values if isinstance(value, Unknown)}
-    return sorted(reason for reason in reasons if any(words in reason for words in _NO_ANSWER))
+    return sorted(reason for reason in reasons if any(words in reason for words in NO_ANSWER))
 
 
 @rule(

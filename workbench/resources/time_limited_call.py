@@ -10,6 +10,9 @@ from workbench.resources.unknown import Unknown
 
 T = TypeVar("T")
 
+NO_ANSWER = ("did not answer within", "has not returned from an earlier call")
+"""Words in the reason of a value that a timed-out call should have returned."""
+
 
 class _CallThread(Generic[T]):
     """One call in its own thread."""
@@ -59,10 +62,10 @@ class TimeLimitedCall:
         """
         with self._lock:
             if self._stuck is not None and self._stuck.is_alive():
-                return Unknown(f"{self._name} has not returned from an earlier call")
+                return Unknown(f"{self._name} {NO_ANSWER[1]}")
             call = _CallThread(self._name, function)
             call.thread.join(limit_s)
             if call.thread.is_alive():
                 self._stuck = call.thread
-                return Unknown(f"{self._name} did not answer within {limit_s:g} s")
+                return Unknown(f"{self._name} {NO_ANSWER[0]} {limit_s:g} s")
             return call.result()
