@@ -168,7 +168,8 @@ def test_resources_in_a_terminal(files):
     command = [sys.executable, "-m", "workbench", "resources", "--file", str(files / "a.json")]
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 60, 0, 0))
-    with subprocess.Popen(command, stdout=theirs, stdin=theirs) as process:
+    environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
+    with subprocess.Popen(command, stdout=theirs, stdin=theirs, env=environment) as process:
         os.close(theirs)
         text = b""
         with contextlib.suppress(OSError):  # how Linux says that the other end is closed

@@ -67,7 +67,7 @@ def test_more_than_a_file_may_hold(panel, tmp_path):
     file = written(tmp_path, 600)
     panel.open_file(file)
     failure = panel.node.get_by_role("alert")
-    expect(failure).to_contain_text("gpus: 600 entries, and at most 256 are read")
+    expect(failure).to_contain_text("gpus: 600 entries. At most 256 are read")
     panel.open_file(TOPOLOGY)
     expect(panel.card(f"file: {TOPOLOGY.name}")).to_be_visible()
 
