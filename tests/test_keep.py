@@ -130,6 +130,28 @@ def test_a_cell_that_is_stuck_can_be_interrupted(attach):
     assert total.values == {0: 2.0, 1: 2.0}
 
 
+def test_a_rank_that_another_has_left_alone_is_freed(attach, capsys):
+    """Rank 1 has ended the cell when the kernel dies; nobody else is there to free rank 0."""
+    source = "if rank == 0: time.sleep(1); hvd.allreduce(torch.ones(1), name='alone')"
+    kernel(IN_A_CELL.format(source=source))
+    began = time.monotonic()
+    cluster = attach()
+    assert time.monotonic() - began < 30
+    assert "rank 0 waited for a rank that has ended the cell" in capsys.readouterr().out
+    assert cluster["kept"] == [0, 10]
+    total = quiet(cluster, "float(hvd.allreduce(torch.ones(1), op=hvd.Sum))", timeout=20)
+    assert total.values == {0: 2.0, 1: 2.0}
+
+
+def test_a_rank_that_works_alone_is_waited_for(attach):
+    """Rank 1 has ended the cell; rank 0 does what needs no other."""
+    kernel(IN_A_CELL.format(source="if rank == 0: time.sleep(9); late = 1"))
+    cluster = attach()
+    assert quiet(cluster, "late if rank == 0 else None").values == {0: 1, 1: None}
+    total = quiet(cluster, "float(hvd.allreduce(torch.ones(1), op=hvd.Sum))", timeout=20)
+    assert total.values == {0: 2.0, 1: 2.0}
+
+
 def test_a_rank_is_replaced_after_attaching(attach):
     """The new kernel guards the ranks as the one before did."""
     _, pids = kernel("")

@@ -447,12 +447,6 @@ class Engines:
                 continue
         return ranks
 
-    def wait_until_idle(self) -> None:
-        """Wait for the cells that still run."""
-        lost = self.lost()
-        here = [member for member in self._members if member.info.rank not in lost]
-        self._call("idle", here, patience_s=float("inf"))
-
     def still_busy(self, limit_s: float, members: list[Member] | None = None) -> list[int]:
         """Return the ranks, of some or all, that still do something else after some seconds."""
         assert self._calls is not None

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workbench.cluster import keeping
 from workbench.cluster.background import in_background, uninterrupted
 from workbench.cluster.engines import Engines
-from workbench.cluster.guard import Guard
+from workbench.cluster.guard import DRAINED_S, Guard
 from workbench.cluster.options import Options
+from workbench.cluster.ranks import phrase
 from workbench.rank.interrupts import ANY_CELL
 
 if TYPE_CHECKING:
@@ -73,6 +74,8 @@ class Running:
         self._receive = receive
         self._inbox: Inbox | None = None
         self._pings: ClockPings | None = None
+        self._guard: Guard | None = None
+        """Watches an earlier kernel's cell while this kernel attaches."""
         self.transfer: Transfer | None = None
         self.engines = Engines(options, folder, progress, name)
 
@@ -130,27 +133,50 @@ class Running:
         """Wait for a cell that still runs; an interrupt meanwhile ends it."""
         lost = self.engines.lost()
         ranks = [rank for rank in range(len(self.engines.ranks)) if rank not in lost]
-        guard = Guard(ANY_CELL, self.send)
+        guard = self._guard = Guard(ANY_CELL, self.send)
         if lost:  # what waits for them would wait for ever
             guard.release(ranks, torn=True)
+        interrupted = False
         try:
-            if self.engines.still_busy(_NOTICE_S):
-                sys.stdout.write(
-                    f"Attaching to {self.name}: waiting for the cell that still runs, whose "
-                    "output is not shown. An interrupt ends it; variables are kept.\n"
-                )
-                sys.stdout.flush()
-            self.engines.wait_until_idle()
-            return
+            self._follow_earlier_cell(guard, len(ranks))
         except KeyboardInterrupt:
+            interrupted = True
             guard.interrupt(ranks)
-        busy = uninterrupted(lambda: self.engines.still_busy(_FREE_S))
-        if busy:
-            guard.release(busy, torn=bool(lost))
-            busy = uninterrupted(lambda: self.engines.still_busy(_LAST_S))
-        self.engines.give_up(busy)
-        if not self.engines.lost():
+            busy = uninterrupted(lambda: self.engines.still_busy(_FREE_S))
+            if busy:
+                guard.release(busy, torn=bool(lost))
+                busy = uninterrupted(lambda: self.engines.still_busy(_LAST_S))
+            self.engines.give_up(busy)
+        finally:
+            self._guard = None
+        if (interrupted or guard.released) and not self.engines.lost():
             uninterrupted(self.engines.reform, self.engines.give_up_ring)
+
+    def _follow_earlier_cell(self, guard: Guard, n: int) -> None:
+        """Wait until the ranks are idle; free those that wait for one that has left the cell.
+
+        Parameters
+        ----------
+        n
+            How many ranks there are, without those that were lost before.
+        """
+        say = partial(print, f"Attaching to {self.name}:", flush=True)
+        left_at, freed = None, False
+        if busy := self.engines.still_busy(_NOTICE_S):
+            say(
+                "waiting for the cell that still runs, whose output is not shown. "
+                "An interrupt ends it; variables are kept."
+            )
+        while busy:
+            now = time.monotonic()
+            if len(busy) < n:
+                left_at = now if left_at is None else left_at
+                if now - left_at > DRAINED_S:
+                    guard.look(set(busy), now, sure=True, torn=bool(self.engines.lost()))
+            if guard.released and not freed and not self.engines.lost():
+                freed = True
+                say(f"{phrase(busy)} waited for a rank that has ended the cell. The wait is ended.")
+            busy = self.engines.still_busy(_NOTICE_S)
 
     def leave(self) -> None:
         """Let everything run where it is kept, for the next kernel."""
@@ -177,6 +203,8 @@ class Running:
         elif message.kind == "chunk":
             if (transfer := self.transfer) is not None:
                 transfer.receive(rank, message)
+        elif message.kind == "where" and self._guard is not None:
+            self._guard.answer(rank, message.content)
         elif message.kind == "init":
             in_background(lambda: self._serve_init(rank))
         else:
