@@ -175,6 +175,23 @@ def test_missing_names_are_listed_with_their_ranks(cluster):
     assert "\n" not in text
 
 
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda c: c[0], "pull 0: not a valid Python name"),
+        (lambda c: c.pull(["kept", "a b"]), "pull 'a b': not a valid"),
+        (lambda c: c.push({1: 2}), "push 1: not a valid"),
+        (lambda c: c.push({"class": 2}), "push 'class': not a valid"),
+        (lambda c: c.push({"rank": 2}), "push rank: each rank has its own .*another name"),
+    ],
+)
+def test_names_that_no_variable_has_are_refused(cluster, call, says):
+    """What was given is named, and nothing is sent."""
+    with pytest.raises(UsageError, match=says):
+        call(cluster)
+    assert quiet(cluster, "rank").values == {0: 0, 1: 1}
+
+
 def test_what_cannot_be_pickled_is_named(cluster):
     """On either side: the name, the type, why, and where."""
     quiet(cluster, "import threading\nfine, lock = 1, threading.Lock()")

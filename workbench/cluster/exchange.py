@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from keyword import iskeyword
 from typing import Any
 
 from workbench.cluster.background import uninterrupted
@@ -15,6 +16,8 @@ from workbench.cluster.running import Running
 from workbench.cluster.transfer import Transfer
 from workbench.errors import UsageError
 from workbench.wire import values
+
+_OF_ONE_RANK = {"rank", "local_rank"}
 
 
 class Exchange:
@@ -37,7 +40,7 @@ class Exchange:
 
     def push(self, names: dict[str, Any], ranks: tuple[int, ...], timeout_s: float) -> None:
         """Set names in the ranks' namespace; see `Cluster.push`."""
-        what = f"push {_told(names)}"
+        what = _call("push", names)
         try:
             payload = values.dump(names)
         except Exception:  # noqa: BLE001 - a user's class may raise anything
@@ -54,7 +57,7 @@ class Exchange:
         self, names: list[str], ranks: tuple[int, ...], timeout_s: float
     ) -> dict[int, dict[str, Any]]:
         """Return the values of names, by rank; see `Cluster.pull`."""
-        what = f"pull {_told(names)}"
+        what = _call("pull", names)
         with self._turn(what) as running:
             transfer = Transfer(running, ranks, self._condition.lost, what, timeout_s)
             found = transfer.pull(names)
@@ -105,5 +108,22 @@ def _load(
     return {name: loaded[name] for name in names}
 
 
-def _told(names: dict[str, Any] | list[str]) -> str:
-    return " ".join(names)
+def _call(verb: str, names: dict[str, Any] | list[str]) -> str:
+    """Return what is done, for errors.
+
+    Raises
+    ------
+    UsageError
+        A name cannot be a variable's, or must not have one value on all ranks.
+    """
+    for name in names:
+        if not isinstance(name, str) or not name.isidentifier() or iskeyword(name):
+            raise UsageError(
+                f"{verb} {name!r}: not a valid Python name. Give the name of a variable."
+            )
+        if verb == "push" and name in _OF_ONE_RANK:
+            raise UsageError(
+                f"push {name}: each rank has its own {name!r}, which its cells need. "
+                "Push the value under another name."
+            )
+    return f"{verb} {' '.join(names)}"
