@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +45,17 @@ class Lab:
         """Open it on a notebook, with that notebook's kernel where it wants one."""
         self._goto(f"{self._base}/tree/{path}")
         return Notebook(self, path)
+
+    def expect_saved_card(self, *, is_open: bool) -> Any:
+        """Wait, after the body, until JupyterLab has saved that a card is open or closed."""
+
+        def saved(answer: Any) -> bool:
+            if "/api/workspaces" not in answer.url or not answer.ok:
+                return False
+            data = json.loads(answer.request.post_data or "{}").get("data", {})
+            return is_open in data.get("gradient-workbench:open", {}).values()
+
+        return self.page.expect_response(saved)
 
     def open_notebook_without_kernel(self, path: str) -> Notebook:
         """Open a notebook for reading: no kernel is started for it."""

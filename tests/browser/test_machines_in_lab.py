@@ -129,7 +129,7 @@ def test_the_vms_of_a_cluster(new_lab, server, screenshots, machines):
         notebook.expect_running(1)
         for vm in ("vm1", "vm2"):
             expect(lab.panel.card(vm).locator(".jp-gw-Use-number")).to_have_text(PERCENT)
-        with lab.page.expect_response(lambda answer: "/api/workspaces" in answer.url and answer.ok):
+        with lab.expect_saved_card(is_open=True):
             lab.panel.card("vm2").locator("> summary").click()
         expect(cpu_of(lab.panel.card("vm2"))).to_have_text(re.compile(r"^\d"))
         lab.page.screenshot(path=screenshots / "machines-cluster.png")

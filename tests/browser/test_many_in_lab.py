@@ -14,6 +14,7 @@ from .pages import THEMES
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from large_snapshots import large
+from timers import within
 
 TOPOLOGY = NOTEBOOKS / "examples/vm1-topology.xml"
 LONGEST_MS = 3_000
@@ -91,7 +92,7 @@ def test_idle_kernels_are_one_row(panel, lab, server, new_lab, screenshots):
             for theme in THEMES[:2]:
                 lab.set_theme(theme)
                 panel.open()
-                assert contrast(group) >= READABLE
+                assert within(5, lambda: contrast(group) >= READABLE)  # once it is drawn
                 group.scroll_into_view_if_needed()
                 word = theme.rpartition(" ")[2].lower()
                 lab.page.screenshot(path=screenshots / f"idle-kernels-{word}-{width}.png")

@@ -53,7 +53,7 @@ def test_a_closed_card_stays_closed(lab):
     lab.panel.open()
     card = lab.panel.node.locator(".jp-gw-Card")
     card.locator("> summary").focus()
-    with lab.page.expect_response(lambda answer: "/api/workspaces" in answer.url and answer.ok):
+    with lab.expect_saved_card(is_open=False):
         lab.page.keyboard.press("Enter")
     expect(card).not_to_have_attribute("open", "")
     expect(card.locator(".jp-gw-Card-line")).to_contain_text("CPU")
