@@ -10,6 +10,7 @@ import threading
 import time
 
 from tests.bench.stats import spread
+from workbench.cluster import TextSink
 from workbench.vms import vms, why_not
 
 VMS = 3
@@ -69,21 +70,17 @@ WAITING = "wait_for(2, lambda: time.sleep(60))"
 LOOP = "loop()"
 
 
-class Notes:
+class Notes(TextSink):
     """A sink that keeps when the kernel said something of its own."""
 
     def __init__(self):
+        super().__init__()
         self.at = []
-
-    def put(self, folded):
-        """Let output be."""
 
     def note(self, text):
         """Keep the time."""
+        super().note(text)
         self.at.append(time.time())
-
-    def close(self):
-        """Nothing is open."""
 
 
 def measure():
