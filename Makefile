@@ -50,10 +50,10 @@ lab: $(STAMPS)/ready  ## set up, open JupyterLab on the quickstart
 	@$(BIN)/jupyter lab $(LAB_ROOT) notebooks/01-quickstart.ipynb
 
 test: $(STAMPS)/ready $(STAMPS)/dev $(STAMPS)/test-packages  ## run all tests: Python, notebook, browser, TypeScript
-	@echo "==> tests: Python, notebook, browser, in $(TEST_PROCESSES) processes (some minutes)"
-	@$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile -m "not timing"
-	@echo "==> tests that compare times, one after the other (some minutes)"
-	@$(BIN)/python -m pytest -m timing
+	@echo "==> tests in $(TEST_PROCESSES) processes: Python, notebooks (some minutes)"
+	@$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile -m "not timing and not browser"
+	@echo "==> tests alone: those that compare times, and in the browser (some minutes)"
+	@$(BIN)/python -m pytest -m "timing or browser"
 	@echo "==> tests: TypeScript (half a minute)"
 	@$(JLPM) test
 
