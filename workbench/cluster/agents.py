@@ -22,7 +22,6 @@ _PLACE = "WORKBENCH_PLACE"
 """Tells a rank's process its VM and slot, by which its engine is known."""
 _THREADS = "WORKBENCH_THREADS"
 _MEMORY_S = 1.0
-_NO_RANKS: Mapping[Any, int] = {}
 
 Place = tuple[int, int]
 """A VM's number among the cluster's hosts, and a slot there."""
@@ -216,9 +215,7 @@ class Agents:
         for vm, slot in places:
             self._agents[vm].order("stop", slots=[slot])
 
-    def check(
-        self, processes: Iterable[Process], earlier: Mapping[Process, int] = _NO_RANKS
-    ) -> None:
+    def check(self, processes: Iterable[Process], earlier: Mapping[Process, int]) -> None:
         """Raise `StartFailed` where a rank's process, or its VM's agent, has ended.
 
         Or where the change of the ranks was interrupted.

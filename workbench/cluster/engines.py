@@ -184,7 +184,7 @@ class Engines:
 
     def leave(self) -> None:
         """Let everything run where it is kept, for the next kernel."""
-        self._close_rendezvous()
+        self.close_rendezvous()
         if self._calls is not None:
             self._calls.close()
         self._agents.leave()
@@ -192,7 +192,7 @@ class Engines:
 
     def stop(self) -> None:
         """End every process, and leave nothing behind."""
-        self._close_rendezvous()
+        self.close_rendezvous()
         if self._calls is not None:
             self._calls.close()
         self._agents.close()
@@ -229,7 +229,7 @@ class Engines:
         if began is not None and time.monotonic() - began > _RING_PATIENCE_S:
             self._ring_given_up = True
             self._do_not_meet()
-            self.refuse_init()
+            self.close_rendezvous()
 
     def serve_init(self) -> int:
         """Return the port at which ranks that call hvd.init() in a cell find each other."""
@@ -238,12 +238,15 @@ class Engines:
                 self._rendezvous = self._new_rendezvous()
             return self._rendezvous.port
 
-    def refuse_init(self) -> None:
+    def close_rendezvous(self) -> None:
         """Make hvd.init() fail in ranks that still wait for the address of another.
 
         Such a rank has no connection that could be broken.
         """
-        self._close_rendezvous()
+        with self._serving:
+            rendezvous, self._rendezvous = self._rendezvous, None
+        if rendezvous is not None:
+            rendezvous.close()
 
     def restart(self, ranks: Iterable[int]) -> None:
         """Put new processes in the place of some ranks; the others keep their variables.
@@ -370,7 +373,7 @@ class Engines:
         """Form the ring, whose first collective proves that it works."""
         from workbench.cluster import ring
 
-        self._close_rendezvous()
+        self.close_rendezvous()
         shared = ring.shared_settings(self._call("ring_settings", self._members))
         with self._serving:
             rendezvous = self._rendezvous = self._new_rendezvous()
@@ -388,7 +391,7 @@ class Engines:
             raise
         finally:
             if not dynamic:
-                self._close_rendezvous()
+                self.close_rendezvous()
         sums = [one["sum"] for one in met]
         if any(total != len(self._members) for total in sums):
             raise StartFailed(f"the ring's first sum over {len(sums)} ranks was {sums}")
@@ -400,12 +403,6 @@ class Engines:
         rendezvous = ring.Rendezvous(plan, self._address)
         rendezvous.start()
         return rendezvous
-
-    def _close_rendezvous(self) -> None:
-        with self._serving:
-            rendezvous, self._rendezvous = self._rendezvous, None
-        if rendezvous is not None:
-            rendezvous.close()
 
     def _do_not_meet(self) -> None:
         """Have ranks that wait for another in hvd.init() or in hvd.shutdown() give up.
@@ -517,8 +514,8 @@ class Engines:
     def _check(self, processes: Iterable[Process]) -> None:
         """Raise `StartFailed` where something has ended that must run."""
         self._controller.check()
-        ranks = {member.process: member.info.rank for member in self._members}
-        self._agents.check(processes, {one: ranks[one] for one in self._served & set(ranks)})
+        ranks = {one.process: one.info.rank for one in self._members if one.process in self._served}
+        self._agents.check(processes, ranks)
 
     def _call(
         self,

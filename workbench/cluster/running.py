@@ -126,7 +126,7 @@ class Running:
         """Send a message to a rank."""
         assert self._inbox is not None
         if message.kind == "release" and message.content["init"]:
-            uninterrupted(self.engines.refuse_init)
+            uninterrupted(self.engines.close_rendezvous)
         self._inbox.send(rank, message)
 
     def wait_until_idle(self) -> None:
