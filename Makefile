@@ -3,7 +3,11 @@
 
 PYTHON ?= python3
 TORCH_VERSION ?= 2.13.0
+# The folders whose tests are fast: but for marked ones they start no ranks, VMs, servers or builds.
+FAST_TESTS := tests/test_layers.py tests/distribution/test_imports_are_declared.py \
+    $(addprefix tests/,doctor launchers output resources timings widgets wire)
 # Most tests wait for ranks: two at a time, each with two or three ranks, fit on two cores.
+# If one of these processes ends, so does the run: pytest-xdist was seen to wait for ever instead.
 TEST_PROCESSES ?= 2
 
 SHELL := bash
@@ -35,7 +39,7 @@ FRONTEND := $(shell find labextension/src labextension/style labextension/script
             $(wildcard labextension/tsconfig.json labextension/install.json)
 LAB_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 
-.PHONY: help demo lab test lint bench clean
+.PHONY: help demo lab test check lint bench wheels clean
 
 help:  ## say what there is
 	@echo "make TARGET, of:"
@@ -51,11 +55,17 @@ lab: $(STAMPS)/ready  ## set up, open JupyterLab on the quickstart
 
 test: $(STAMPS)/ready $(STAMPS)/dev $(STAMPS)/test-packages  ## run all tests: Python, notebook, browser, TypeScript
 	@echo "==> tests in $(TEST_PROCESSES) processes: Python, notebooks (some minutes)"
-	@$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile -m "not timing and not browser"
+	@$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder \
+	    --max-worker-restart 0 -m "not timing and not browser"
 	@echo "==> tests alone: those that compare times, and in the browser (some minutes)"
 	@$(BIN)/python -m pytest -m "timing or browser"
 	@echo "==> tests: TypeScript (half a minute)"
 	@$(JLPM) test
+
+check: lint  ## lint, and run the fast tests: two minutes
+	@echo "==> fast tests in $(TEST_PROCESSES) processes (a minute)"
+	@$(BIN)/python -m pytest -q -n $(TEST_PROCESSES) --dist loadfile \
+	    -m "not slow and not timing and not browser" $(FAST_TESTS)
 
 lint: $(STAMPS)/frontend $(STAMPS)/dev  ## run all linters and type checkers
 	@echo "==> ruff, mypy"
@@ -68,6 +78,11 @@ lint: $(STAMPS)/frontend $(STAMPS)/dev  ## run all linters and type checkers
 bench: $(STAMPS)/ready $(STAMPS)/dev  ## measure against stock ipyparallel, each against its peer
 	@echo "==> benchmarks (some minutes, best on a quiet machine)"
 	@$(BIN)/python -m tests.bench
+
+wheels: $(STAMPS)/frontend  ## build the packages for notebooks and for VMs into dist/
+	@rm -rf dist
+	@$(PIP) wheel --quiet --no-build-isolation --no-deps --wheel-dir dist . distributions/rank
+	@ls dist
 
 clean:  ## remove what make made (the cache of Horovod wheels in ~/.cache stays)
 	rm -rf $(VENV) workbench/labextension workbench/widgets/static labextension/lib \
@@ -106,7 +121,7 @@ $(STAMPS)/frontend: $(STAMPS)/node-modules $(FRONTEND)
 	@$(JLPM) build:prod
 	@touch $@
 
-$(STAMPS)/package: pyproject.toml $(STAMPS)/torch-$(TORCH_VERSION) | $(STAMPS)/tools $(STAMPS)/frontend
+$(STAMPS)/package: pyproject.toml workbench/_version.py $(STAMPS)/torch-$(TORCH_VERSION) | $(STAMPS)/tools $(STAMPS)/frontend
 	@echo "==> this package and what it depends on (about a minute)"
 	@$(call install_editable,notebooks)
 	@touch $@

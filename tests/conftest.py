@@ -1,4 +1,4 @@
-"""What several test files share."""
+"""Fixtures of several test files."""
 
 import os
 import signal
@@ -9,6 +9,9 @@ from timers import within
 
 import workbench as wb
 
+USERS = pytest.StashKey[set]()  # the files whose tests share a cluster
+SHARED = pytest.StashKey[wb.Cluster]()  # that cluster
+
 
 def pytest_configure():
     """Have Ctrl-C interrupt, here and in the kernels that tests start.
@@ -17,6 +20,20 @@ def pytest_configure():
     hands it on to its children.
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call():
+    """Fail a test whose own interrupt comes too late.
+
+    In a process of pytest-xdist it would end the whole run.
+    """
+    try:
+        return (yield)
+    except KeyboardInterrupt as error:
+        if "PYTEST_XDIST_WORKER" not in os.environ:
+            raise
+        raise AssertionError("an interrupt came after what it was to interrupt") from error
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -53,24 +70,70 @@ def ctrl_c():
     signal.signal(signal.SIGINT, before)
 
 
+@pytest.fixture(scope="session")
+def shared_cluster(request):
+    """Two real ranks on this machine, for all tests of this process; see `cluster`."""
+    shared = request.session.stash[SHARED] = wb.Cluster(n=2)
+    yield shared
+    shared.stop()
+
+
 @pytest.fixture(scope="module")
-def cluster():
-    """Two real ranks on this machine, for a whole file of tests."""
-    with wb.Cluster(n=2) as running:
-        yield running
+def cluster(shared_cluster):
+    """Two real ranks on this machine, without variables of the tests of other files.
+
+    Timings continue from file to file: `fresh` has only those of its test.
+    """
+    renew(shared_cluster)
+    return shared_cluster
+
+
+@pytest.fixture
+def new_ranks(cluster):
+    """The same with ranks that have just started, for a test that needs or breaks them."""
+    renew(cluster)
+    return cluster
+
+
+def renew(cluster):
+    """Put new ranks in the place of those that are there, or start the cluster again."""
+    cluster.fabric = None
+    states = {info.state for info in cluster.ranks}
+    if cluster.state == "ready" or states == {"ready", "dead"}:
+        cluster.restart(ranks=range(cluster.n))
+    else:
+        cluster.stop()
+        cluster.start()
+
+
+def pytest_collection_modifyitems(session, items):
+    """Have the files that share the cluster one after another; mark slow tests."""
+    users = {item.path for item in items if "shared_cluster" in item.fixturenames}
+    session.stash[USERS] = users
+    items.sort(key=lambda item: item.path not in users)
+    for item in items:
+        if "shared_cluster" in item.fixturenames:
+            item.add_marker("slow")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_idle_cluster(request):
+    """Stop the shared cluster before a file that does not use it."""
+    stash = request.session.stash
+    if SHARED in stash and request.path not in stash[USERS]:
+        stash[SHARED].stop()
 
 
 @pytest.fixture(autouse=True)
 def usable_cluster(request):
-    """Start a shared cluster again where the test before has left it broken."""
-    if "cluster" not in request.fixturenames:
-        return
-    shared = request.getfixturevalue("cluster")
-    if isinstance(shared, wb.Cluster):
+    """Renew the shared cluster where the test before has left it broken."""
+    # elsewhere `no_idle_cluster` has added the shared one to the names, and `cluster` is another
+    users = request.session.stash[USERS]
+    if request.path in users and "shared_cluster" in request.fixturenames:
+        shared = request.getfixturevalue("cluster")
         within(20, lambda: shared.state == "ready" or has_lost_ranks(shared))
         if shared.state != "ready" or has_lost_ranks(shared):
-            shared.stop()
-            shared.start()
+            renew(shared)
 
 
 def has_lost_ranks(cluster):

@@ -1,8 +1,8 @@
 """Gradient Workbench: what gradient communication costs, live in a notebook.
 
-The package runs in three processes: the notebook's kernel, the ranks, and the
-Jupyter server. Each subpackage or top-level module belongs to one of them, or can run
-in any. Imports only go to lower layers:
+The package runs in four processes: the notebook's kernel, the agent of each VM, the
+ranks that the agent starts, and the Jupyter server. Each subpackage or top-level module
+belongs to one of them, or can run in any. Imports only go to lower layers:
 
 ===== ==================================== ============= ===========================
 layer package                              process       content
@@ -13,20 +13,23 @@ layer package                              process       content
 5     `demo.py`                            shell         runs the quickstart notebook
 4     `advisor/`                           any           what slows down training
 3     `cluster/`                           kernel        start and stop ranks, run cells
+3     `agent/`                             one per VM    starts and supervises a VM's ranks
 2     `timings/`                           kernel        recorded iterations
+2     `output/`                            kernel        merges the output of ranks
 2     `rank/`                              rank          code that runs in a rank
 2     `fabric/`                            any           expected rates of links
 2     `doctor/`                            any           rules over snapshots
+1     `ranks.py`                           any           rank numbers as users write and read them
 1     `wire/`                              kernel, rank  messages between them
 1     `resources/`                         any           hardware and its use
 1     `horovod_build/`                     shell         builds Horovod for this PyTorch
-1     `vms/`                               any, shell    VMs for tests and benchmarks
+1     `testbed/`                           any, shell    VMs for tests and benchmarks
 0     `safefiles.py`                       any           untrusted files and JSON
 0     `errors.py`                          any           exceptions
 ===== ==================================== ============= ===========================
 
 `server` imports only `resources`, `doctor` and `errors`; `rank` only `wire`,
-`resources` and `errors`. `tests/test_rooms.py` checks all of this.
+`resources` and `errors`; `agent` also `rank`. `tests/test_layers.py` checks all of this.
 
 Importing this package loads none of torch, horovod, plotly, pandas or pynvml:
 every public name is imported when it is first used.
@@ -38,10 +41,36 @@ import importlib
 import sys
 from typing import TYPE_CHECKING, Any
 
+from workbench._version import __version__
+
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
-__version__ = "0.1.0"
+    from workbench.advisor import explain
+    from workbench.cluster import Cluster
+    from workbench.doctor import diagnose, diagnose_all
+    from workbench.errors import (
+        BuildFailed,
+        CellError,
+        CellInterrupted,
+        CellTimeout,
+        ClusterError,
+        ClusterStopped,
+        HorovodError,
+        HorovodMissing,
+        NoCluster,
+        RankError,
+        RanksFailed,
+        RunError,
+        SnapshotError,
+        StartFailed,
+        UsageError,
+        VmsUnavailable,
+        WireError,
+        WorkbenchError,
+    )
+    from workbench.resources import Distance, Snapshot, take_snapshot
+    from workbench.timings.run import list_runs, open_run
 
 _MODULES = {
     "Cluster": "workbench.cluster",

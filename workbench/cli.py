@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import errno
+import io
 import json
 import os
 import shutil
@@ -16,7 +17,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from workbench import __version__
+from workbench._version import __version__
 from workbench.errors import UsageError, WorkbenchError
 
 if TYPE_CHECKING:
@@ -31,13 +32,8 @@ _DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one subcommand and return its exit status.
-
-    Parameters
-    ----------
-    argv
-        Arguments after the program's name; ``sys.argv[1:]`` by default.
-    """
+    """Run one subcommand (by default that of ``sys.argv``) and return its exit status."""
+    _escape_what_cannot_be_encoded()
     arguments = _parser().parse_args(argv)
     try:
         status: int = arguments.run(arguments)
@@ -62,6 +58,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
         return 1
     return status
+
+
+def _escape_what_cannot_be_encoded() -> None:
+    r"""Write characters that a terminal's encoding lacks as ``\xe9``, instead of failing.
+
+    Names of hosts, devices and files may have any characters, and a terminal only ASCII.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _discard_output() -> None:
@@ -91,23 +97,20 @@ def _add_resources(commands: argparse._SubParsersAction[argparse.ArgumentParser]
         description="Show the GPUs, NICs and limits of this VM. A value that cannot be read is "
         "shown as unknown, with the reason.",
     )
-    command.add_argument(
-        "files", nargs="*", metavar="FILE",
-        help="a snapshot (from `resources --json`) or a topology file, instead of this VM",
-    )  # fmt: skip
-    _add_sources(command)
-    shown = command.add_mutually_exclusive_group()
-    shown.add_argument(
+    _add_sources(command, "a snapshot (from `resources --json`) or a topology file")
+    formats = command.add_mutually_exclusive_group()
+    formats.add_argument(
         "--json", action="store_true", help="print JSON that can be loaded elsewhere"
     )
-    shown.add_argument(
+    formats.add_argument(
         "--write-topology", metavar="FILE", type=Path,
         help="write a topology file for NCCL_TOPO_FILE, from this VM's topology file or sysfs",
     )  # fmt: skip
     command.set_defaults(run=_resources)
 
 
-def _add_sources(command: argparse.ArgumentParser) -> None:
+def _add_sources(command: argparse.ArgumentParser, files: str) -> None:
+    command.add_argument("files", nargs="*", metavar="FILE", help=f"{files}, instead of this VM")
     sources = command.add_mutually_exclusive_group()
     sources.add_argument("--file", help="a snapshot (from `resources --json`), instead of this VM")
     sources.add_argument(
@@ -118,13 +121,11 @@ def _add_sources(command: argparse.ArgumentParser) -> None:
 
 
 def _resources(arguments: argparse.Namespace) -> int:
-    _one_source(arguments)
     if len(arguments.files) > 1:
         raise UsageError(
             f"workbench resources {' '.join(arguments.files)}: shows one VM. Name one file, or "
             "compare them with `workbench doctor`."
         )
-    arguments.file = arguments.files[0] if arguments.files else arguments.file
     snapshot = _snapshot(arguments)
     if arguments.write_topology is not None:
         from workbench.resources.topology_snapshot import write_topology
@@ -152,21 +153,17 @@ def _add_doctor(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         "fixes them. Several VMs are also compared with each other. The exit status is 1 if "
         "an error was found.",
     )
-    command.add_argument(
-        "files", nargs="*", metavar="FILE",
-        help="snapshots (from `resources --json`) or topology files, instead of this VM",
-    )  # fmt: skip
-    _add_sources(command)
+    _add_sources(command, "snapshots (from `resources --json`) or topology files")
     command.add_argument("--json", action="store_true", help="the findings as JSON")
     command.set_defaults(run=_doctor)
 
 
 def _doctor(arguments: argparse.Namespace) -> int:
     from workbench.doctor import describe, describe_all, diagnose, diagnose_all
-    from workbench.resources.load_snapshot import load_vms
+    from workbench.resources.snapshot import load_vms
 
-    _one_source(arguments)
     if len(arguments.files) > 1:
+        _check_one_source(arguments)
         vms = load_vms(arguments.files)
         found = {vm: diagnose(snapshot) for vm, snapshot in vms.items()}
         across = diagnose_all(vms)
@@ -175,7 +172,6 @@ def _doctor(arguments: argparse.Namespace) -> int:
         else:
             print(describe_all(vms, found, across))
         return _status([*across, *(one for each in found.values() for one in each)])
-    arguments.file = arguments.files[0] if arguments.files else arguments.file
     snapshot = _snapshot(arguments)
     findings = diagnose(snapshot)
     if arguments.json:
@@ -186,7 +182,7 @@ def _doctor(arguments: argparse.Namespace) -> int:
     return _status(findings)
 
 
-def _one_source(arguments: argparse.Namespace) -> None:
+def _check_one_source(arguments: argparse.Namespace) -> None:
     if arguments.files and (arguments.file or arguments.topology):
         raise UsageError(
             f"{' '.join(arguments.files)} with --file or --topology: two ways to name a file. "
@@ -201,7 +197,7 @@ def _findings_json(found: Mapping[str, Sequence[Finding]], across: Sequence[Find
         "vms": {vm: [asdict(finding) for finding in findings] for vm, findings in found.items()},
         "across_vms": [asdict(finding) for finding in across],
     }
-    return json.dumps(plain, indent=2, ensure_ascii=False)
+    return json.dumps(plain, indent=2)
 
 
 def _status(findings: Sequence[Finding]) -> int:
@@ -210,11 +206,13 @@ def _status(findings: Sequence[Finding]) -> int:
 
 def _snapshot(arguments: argparse.Namespace) -> Snapshot:
     from workbench.resources import Snapshot, take_snapshot
-    from workbench.resources.load_snapshot import load
+    from workbench.resources.snapshot import load
 
+    _check_one_source(arguments)
     if arguments.topology is not None:
         return Snapshot.from_nccl_topology(arguments.topology)
-    return take_snapshot() if arguments.file is None else load(arguments.file)
+    files = arguments.files or ([] if arguments.file is None else [arguments.file])
+    return load(files[0]) if files else take_snapshot()
 
 
 def _add_build_horovod(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

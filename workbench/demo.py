@@ -68,7 +68,7 @@ def run_demo(html: Path, notebook: Path = NOTEBOOK) -> DemoResult:
     ) as error:
         raise CellError(f"{notebook.name} failed: {error}") from None
     html.parent.mkdir(parents=True, exist_ok=True)
-    html.write_text(_to_html(page))
+    html.write_text(_to_html(page), encoding="utf-8")
     return DemoResult(_summary(page), html)
 
 
@@ -81,10 +81,10 @@ def _to_html(page: Any) -> str:
 
 def _summary(page: Any) -> str:
     """Return the text output of the training cell and the summary cells."""
-    parts = []
+    texts = []
     for cell in page.cells:
         if {"train", "summary"} & set(cell.metadata.get("tags", [])):
-            parts += [output.text for output in cell.outputs if output.output_type == "stream"]
+            texts += [output.text for output in cell.outputs if output.output_type == "stream"]
         elif cell.source.startswith("%timings summary"):
-            parts += [output.data["text/plain"] for output in cell.outputs if "data" in output]
-    return "\n".join(part.strip("\n") for part in parts)
+            texts += [output.data["text/plain"] for output in cell.outputs if "data" in output]
+    return "\n".join(text.strip("\n") for text in texts)

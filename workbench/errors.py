@@ -13,7 +13,7 @@ Each message says what was given or attempted, what is wrong, and what to do.
         - `CellTimeout`: the cell exceeded its `--timeout` (`.unfinished`)
         - `CellInterrupted`: the user stopped the cell
     - `HorovodError`
-        - `HorovodMissing`: no Horovod that fits this PyTorch (`.vm`, `.cause`, `.cure`)
+        - `HorovodMissing`: a `StartFailed`, as no Horovod fits this PyTorch
         - `BuildFailed`: Horovod did not build (`.cause`, `.cure`)
     - `WireError`: a message of another version, or one that is truncated
     - `RunError`: a recorded run that does not exist or cannot be read
@@ -23,8 +23,12 @@ Each message says what was given or attempted, what is wrong, and what to do.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import ClassVar
+
+COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+"""The escape sequences of colours in a traceback."""
 
 
 def printable(text: str, keep: str = "") -> str:
@@ -174,9 +178,13 @@ class RanksFailed(CellError):
         super().__init__(message)
         self.errors = errors
 
+    def __str__(self) -> str:
+        """Return the message without colours, for a log or a script's standard error."""
+        return COLOURS.sub("", super().__str__())
+
     def _render_traceback_(self) -> list[str]:
         """Return each distinct traceback once, under the ranks it happened on."""
-        return str(self).splitlines()
+        return super().__str__().splitlines()
 
 
 class CellTimeout(CellError):
@@ -201,20 +209,8 @@ class HorovodError(WorkbenchError):
     """A problem with the installed Horovod, or with building it."""
 
 
-class HorovodMissing(HorovodError):
-    """No Horovod that fits the installed PyTorch.
-
-    Attributes
-    ----------
-    vm, cause, cure : str
-        Where, why, and what to do.
-    """
-
-    def __init__(self, cause: str, *, vm: str, cure: str) -> None:
-        super().__init__(_joined(vm, cause, cure))
-        self.vm = vm
-        self.cause = cause
-        self.cure = cure
+class HorovodMissing(HorovodError, StartFailed):
+    """The ranks did not start: no Horovod fits the installed PyTorch."""
 
 
 class BuildFailed(HorovodError):

@@ -1,20 +1,14 @@
-"""The magics: each parses its line, delegates, and displays."""
+"""The IPython magics: each parses its line, calls the package, and returns a view."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager
 from keyword import iskeyword
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
-from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
-from IPython.core.magic_arguments import (
-    argument,
-    magic_arguments,
-    parse_argstring,
-)
+from IPython.core.magic import Magics, cell_magic, line_cell_magic, line_magic, magics_class
+from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
 
 from workbench.errors import CellError, UsageError, WorkbenchError
 
@@ -24,26 +18,27 @@ if TYPE_CHECKING:
     from workbench.cluster import Cluster, RunResult
     from workbench.resources import Snapshot
 
-_VIEWS = (
-    *("live", "summary", "table", "waterfall", "ranks", "collectives"),
-    *("list", "open", "compare"),
-)
+_CLUSTER_VIEWS = ("live", "summary", "table", "waterfall", "ranks", "collectives")
+_RECORDING = ("on", "off", "overhead")
+_VIEWS = (*_CLUSTER_VIEWS, "list", "open", "compare", *_RECORDING)
 _VERBS = ("start", "status", "stop", "interrupt", "restart", "resize", "attach")
 
 
 @magics_class
 class WorkbenchMagics(Magics):
-    """``%load_ext workbench`` registers these."""
+    """The magics that ``%load_ext workbench`` registers."""
 
     @magic_arguments()
     @argument("verb", nargs="?", choices=_VERBS, default=None, help="what to do; status by default")
-    @argument("-n", type=int, default=None, help="start, resize: ranks; 2 on this machine")
-    @argument("--hosts", default=None, help="start: VMs and their ranks, vm1:2,vm2:2, or a file")
-    @argument("--ssh-config", default=None, help="start: an ssh client configuration of its own")
-    @argument("--release-after", default=None, metavar="TIME", help="start: stop when idle, 30m")
-    @argument("--keep", default=None, metavar="TIME", help="start: outlive the kernel, 30m")
-    @argument("--ranks", default=None, help="restart: such as 0,2-3; those that are lost")
-    @argument("--name", default=None, help="attach: the cluster's, where several run")
+    @argument("-n", type=int, default=None, help="start, resize: number of ranks; 2 by default")
+    @argument("--hosts", default=None, help="start: VMs with ranks, vm1:2,vm2:2, or a host file")
+    @argument("--ssh-config", default=None, help="start: ssh client configuration file")
+    @argument("--backend", default=None, metavar="NAME", help="start: what joins ranks, horovod")
+    @argument("--release-after", default=None, metavar="TIME", help="start: stop after idling, 30m")
+    @argument("--keep", default=None, metavar="TIME", help="start: survive the kernel, 30m")
+    @argument("--no-record", action="store_true", default=None, help="start: do not record")
+    @argument("--ranks", default=None, help="restart: such as 0,2-3; lost ranks by default")
+    @argument("--name", default=None, help="attach: name of the cluster, if several run")
     @line_magic
     def cluster(self, line: str) -> Any:
         """Start the notebook's cluster, change it, or show its status.
@@ -51,20 +46,22 @@ class WorkbenchMagics(Magics):
         ``cluster = %cluster start -n 2``; ``%cluster start --hosts vm1:2,vm2:2``;
         ``%cluster restart --ranks 1``; ``%cluster resize -n 6``.
 
-        ``%cluster interrupt`` ends the cell that runs in the background
-        (``%%distributed --noblock``), as the stop button ends one that the
-        notebook waits for: variables are kept, and cells queued behind it run next.
+        ``%cluster interrupt`` ends a cell in the background (``%%distributed --noblock``), as
+        the stop button ends one in the foreground: variables are kept, and queued cells run next.
         """
         args = _parse(self.cluster, line)
         from workbench.cluster import registry
+        from workbench.widgets.clusters import start_progress
 
         if args.verb is None:
             return self._status(args, line)
         if args.verb == "start":
             options = {"hosts": args.hosts, "ssh_config": args.ssh_config}
             times = {"release_after": args.release_after, "keep": args.keep}
-            with _progress_shown():
-                return registry.start(args.n, **times, **options)
+            if args.backend is not None:
+                options["backend"] = args.backend
+            with start_progress():
+                return registry.start(args.n, record=not args.no_record, **times, **options)
         if args.verb == "attach":
             return registry.attach(args.name)
         if args.verb == "interrupt":
@@ -77,25 +74,25 @@ class WorkbenchMagics(Magics):
 
     @magic_arguments()
     @argument("--ranks", default=None, help="such as 0,2-3; all by default")
-    @argument("--noblock", action="store_true", help="return at once; output goes on appearing")
-    @argument("--out", metavar="NAME", default=None, help="keep the result under this name")
+    @argument(
+        "--noblock", action="store_true", help="return immediately; output continues to appear"
+    )
+    @argument("--out", metavar="NAME", default=None, help="store the result under this name")
     @argument("--timeout", default=None, metavar="TIME", help="interrupt after this: 90s, 5m")
     @cell_magic
     def distributed(self, line: str, cell: str) -> None:
-        """Run the cell on the ranks, as a notebook would.
+        """Run the cell on the ranks.
 
-        Each rank has a namespace of its own, which is kept between cells. From the
-        start it holds:
+        Each rank has its own namespace, which is kept between cells. Initially it contains:
 
-        - `hvd`: the module ``horovod.torch``, initialised
-        - `rank`, `world_size`: the rank's number, and how many ranks there are
+        - `hvd`: the initialized module ``horovod.torch``
+        - `rank`, `world_size`: the rank's number, and the number of ranks
         - `local_rank`: the rank's number among those on its VM
-        - `device`: the ``torch.device`` to train on, the rank's own GPU or the CPU
+        - `device`: the ``torch.device`` to train on: the rank's GPU, or the CPU
 
-        Names of the notebook are not there: ``%push name`` sends them, and
-        ``%pull name`` brings values back. What the cell printed and its last
-        values stay in `_distributed` until the next one (``.output``,
-        ``.values``); ``--out NAME`` keeps them under a name.
+        Variables of the notebook are not available: ``%push name`` sends them, and
+        ``%pull name`` retrieves values. `_distributed` has the output and the last values of the
+        latest cell (``.output``, ``.values``); ``--out NAME`` stores them under a name.
         """
         args = _parse(self.distributed, line)
         from workbench.cluster import registry
@@ -125,7 +122,7 @@ class WorkbenchMagics(Magics):
         return done.result()
 
     def _keep(self, done: Future[RunResult]) -> None:
-        """Keep what a cell gave as `_distributed`; of one that failed, what it printed."""
+        """Store the result of a cell as `_distributed`; of a failed cell, its output."""
         from workbench.cluster import RunResult
 
         if not done.done():
@@ -137,7 +134,7 @@ class WorkbenchMagics(Magics):
             self._namespace["_distributed"] = RunResult(error.output, {})
 
     def _status(self, args: Any, line: str) -> Cluster | None:
-        """Return the cluster for a bare ``%cluster``; say how to start one where there is none."""
+        """Return the cluster for a bare ``%cluster``, or print how to start one."""
         if line.strip():
             given = next(name for name, value in vars(args).items() if value is not None)
             raise UsageError(
@@ -151,28 +148,31 @@ class WorkbenchMagics(Magics):
         return cluster
 
     @magic_arguments()
-    @argument("names", nargs="+", help="names of this notebook")
+    @argument("names", nargs="+", help="variables of this notebook")
     @argument("--ranks", default=None, help="such as 0,2-3; all by default")
     @line_magic
     def push(self, line: str) -> None:
-        """Set names of this notebook in the ranks."""
+        """Copy variables of this notebook to the ranks."""
         args = _parse(self.push, line)
         from workbench.cluster import registry
+        from workbench.cluster.transfer import check_pushed
 
+        cluster = registry.required()
+        check_pushed({n: self._namespace.get(n) for n in args.names}, cluster.options.backend)
         missing = [name for name in args.names if name not in self._namespace]
         if missing:
             raise UsageError(
                 f"%push {line}: no {', '.join(missing)} in this notebook. Assign it first."
             )
         values = {name: self._namespace[name] for name in args.names}
-        registry.required().push(values, args.ranks)
+        cluster.push(values, args.ranks)
 
     @magic_arguments()
-    @argument("names", nargs="+", help="names of the ranks")
+    @argument("names", nargs="+", help="variables of the ranks")
     @argument("--ranks", default=None, help="such as 0,2-3; all by default")
     @line_magic
     def pull(self, line: str) -> None:
-        """Set names here to the ranks' values: a list by rank, a single value for one rank."""
+        """Copy variables of the ranks here: a list by rank, or a single value for one rank."""
         args = _parse(self.pull, line)
         from workbench.cluster import registry
 
@@ -183,40 +183,50 @@ class WorkbenchMagics(Magics):
 
     @magic_arguments()
     @argument("view", nargs="?", choices=_VIEWS, default="live")
-    @argument("names", nargs="*", help="an iteration's number, or names of runs")
-    @line_magic
-    def timings(self, line: str) -> Any:
-        """Show the timings: live (default), their summary, the table; a figure; or earlier runs.
+    @argument("names", nargs="*", help="number of an iteration, or names of runs")
+    @argument("--pairs", type=int, default=None, help="overhead: how many; 12 by default")
+    @argument("--timeout", default=None, metavar="TIME", help="overhead: 10m by default")
+    @line_cell_magic
+    def timings(self, line: str, cell: str | None = None) -> Any:
+        """Show the timings: live (default), a summary, a table, a figure, or recorded runs.
 
-        ``%timings waterfall 120``; ``%timings ranks``; ``%timings collectives``: of the
-        cluster, or with a run's name behind it of that run (``%timings waterfall NAME 120``).
-        ``%timings list``; ``%timings open NAME``; ``%timings compare NAME NAME``, or with one
-        name that run against the cluster's.
+        ``%timings waterfall 120``, ``%timings ranks`` and ``%timings collectives`` draw those of
+        the cluster, or of a recorded run (``%timings waterfall NAME 120``). ``%timings list``;
+        ``%timings open NAME``; ``%timings compare NAME NAME``, or one name and the cluster.
+
+        ``%timings off`` removes every hook from the ranks, and ``%timings on`` installs them
+        again, both from the next cell on. ``%timings overhead`` measures what recording adds to
+        an iteration: it runs the latest ``%%distributed`` cell, or the cell below
+        ``%%timings overhead``, repeatedly with and without recording. Each time, its model
+        continues to train, and its files are written again. An interrupt ends it.
         """
         args = _parse(self.timings, line)
         from workbench.cluster import registry
-        from workbench.widgets import runs, study
+        from workbench.widgets import recording, runs, timings_figures
 
+        recording.check(line, args, cell, _RECORDING)
+        if args.view in _RECORDING:
+            return recording.switch_or_measure(registry.required(), args, cell)
         if args.view in runs.VERBS:
             return runs.runs_view(args.view, args.names)
-        if args.view in study.VERBS:
-            return study.study_view(registry.current(), args.view, args.names)
+        if args.view in timings_figures.VERBS:
+            return timings_figures.timings_figure(registry.current(), args.view, args.names)
         if args.names:
-            raise UsageError(f"%timings {line}: {args.view} takes no more. Leave the rest out.")
+            raise UsageError(f"%timings {line}: {args.view} accepts no argument. Remove it.")
         from workbench.widgets.views import timings_view
 
         return timings_view(registry.required(), args.view)
 
     @magic_arguments()
-    @argument("file", nargs="?", help="a snapshot or a topology file, instead of this machine")
+    @argument("file", nargs="?", help="a snapshot or topology file, instead of this machine")
     @argument("--write-topology", metavar="FILE", default=None, help="write a topology file")
     @line_magic
     def resources(self, line: str) -> Any:
-        """Show what this machine has, or the VM that a file tells of."""
+        """Show the hardware of this machine, or of the VM that a file describes."""
         args = _parse(self.resources, line)
         from workbench.widgets.machine import resources_view
 
-        view = resources_view(_sent(args.file))
+        view = resources_view(_load(args.file))
         if args.write_topology:
             from workbench.resources.topology_snapshot import write_topology
 
@@ -225,118 +235,89 @@ class WorkbenchMagics(Magics):
 
     @magic_arguments()
     @argument("files", nargs="*", help="snapshots or topology files, instead of this machine")
-    @argument("--hosts", default=None, help="look at VMs instead: vm1:2,vm2:2, or a host file")
-    @argument("--ssh-config", default=None, help="an ssh client configuration of its own")
+    @argument("--hosts", default=None, help="check these VMs: vm1:2,vm2:2, or a host file")
+    @argument("--ssh-config", default=None, help="ssh client configuration file")
     @line_magic
     def doctor(self, line: str) -> Any:
-        """Show what is set up wrong on this machine, or on VMs, why it costs, and the cure."""
+        """Show configuration problems of this machine or of VMs, their cost and their fixes."""
         args = _parse(self.doctor, line)
         if args.hosts and args.files:
-            raise UsageError(f"%doctor {line}: VMs and files were named. Name one or the other.")
+            raise UsageError(f"%doctor {line}: both VMs and files were given. Give one of them.")
         if len(args.files) > 1:
-            from workbench.resources.load_snapshot import load_vms
+            from workbench.resources.snapshot import load_vms
             from workbench.widgets.findings import VmsView
 
             return VmsView(load_vms(args.files))
         if args.hosts:
-            from workbench.cluster.survey import survey
-            from workbench.widgets.survey import SurveyView
+            from workbench.cluster.launchers.preflight import survey
+            from workbench.widgets.hosts_view import HostsView
 
-            return SurveyView(survey(args.hosts, args.ssh_config))
+            return HostsView(survey(args.hosts, args.ssh_config))
         from workbench.widgets.machine import doctor_view
 
-        return doctor_view(_sent(args.files[0] if args.files else None))
+        return doctor_view(_load(args.files[0] if args.files else None))
 
     @magic_arguments()
-    @argument("run", nargs="?", metavar="NAME", help="a run on disk, instead of the cluster")
-    @argument("--latest", type=int, metavar="N", help="the newest N iterations, of any cell")
-    @argument("--all", action="store_true", help="all iterations, not only the last cell's")
+    @argument("run", nargs="?", metavar="NAME", help="a recorded run, instead of the cluster")
+    @argument("--latest", type=int, metavar="N", help="the newest N iterations of any cells")
+    @argument("--all", action="store_true", help="all iterations, not only those of the last cell")
+    @argument("--sample", action="store_true", help="find the lines with time in no phase")
     @line_magic
     def explain(self, line: str) -> Any:
-        """Say what slows the training, and what each cure would save.
+        """Show what slows down the training, and what each fix would save.
 
-        It explains the last cell that recorded iterations, unless told otherwise.
+        By default, this explains the last cell that recorded iterations. ``--sample`` finds the
+        lines of Python with time in no phase: of a cell that runs in the background, or of the
+        next cell.
         """
         args = _parse(self.explain, line)
         if args.all and args.latest is not None:
             raise UsageError(f"%explain {line}: --all and --latest exclude each other. Name one.")
-        from workbench.advisor import explain
-        from workbench.cluster import registry
-        from workbench.widgets.views import Causes
+        from workbench.widgets.views import explained
 
-        if args.run is None:
-            training: Any = registry.required()
-        else:
-            from workbench.timings.run import open_run
-
-            training = open_run(args.run)
-        return Causes(explain(training, args.latest, all_cells=args.all))
+        return explained(args.run, args.latest, all_cells=args.all, sample=args.sample)
 
     @property
     def _namespace(self) -> dict[str, Any]:
-        namespace: dict[str, Any] = self.shell.user_ns
-        return namespace
+        return cast("dict[str, Any]", self.shell.user_ns)
 
 
-def _sent(file: str | None) -> Snapshot | None:
-    """Read a file that was sent; None where none is named."""
+def _load(file: str | None) -> Snapshot | None:
+    """Load a snapshot or topology file, if one is given."""
     if file is None:
         return None
-    from workbench.resources.load_snapshot import load
+    from workbench.resources.snapshot import load
 
     return load(file)
 
 
-@contextmanager
-def _progress_shown() -> Iterator[None]:
-    """Print how far each VM is, whenever one has come further."""
-    from workbench.cluster import registry
-
-    shown: list[str] = []
-
-    def show() -> None:
-        cluster = registry.current()
-        if cluster is None or cluster.options.hosts is None or cluster.state != "starting":
-            return
-        if cluster.message not in shown:
-            shown.append(cluster.message)
-            sys.stdout.write(cluster.message + "\n")
-            sys.stdout.flush()
-
-    stop = registry.subscribe(show)
-    try:
-        yield
-    finally:
-        stop()
-
-
 def _interrupt(cluster: Cluster) -> None:
-    from workbench.cluster.ranks import phrase
+    from workbench.ranks import phrase
 
     ranks = phrase(cluster.interrupt())
     sys.stdout.write(
-        f"Interrupting the cell on {ranks}. Its own output says what came of it; cells that are "
-        "queued behind it run next.\n"
+        f"Interrupting the cell on {ranks}. Its output shows the result; queued cells run next.\n"
     )
 
 
 def _show_failure(future: Future[Any]) -> None:
-    """Print the error of a cell in the background, in whose thread this is called."""
+    """Print the error of a cell in the background; called in its thread."""
     error = future.exception()
     if isinstance(error, WorkbenchError):
         sys.stderr.write("\n".join(error._render_traceback_()) + "\n")
 
 
 def _parse(magic: Any, line: str) -> Any:
-    """Parse a magic's line; what argparse would exit for becomes a `UsageError`."""
+    """Parse a magic's line; an invalid line raises `UsageError` instead of exiting."""
     from IPython.core.error import UsageError as IPythonUsageError
 
     try:
         args = parse_argstring(magic, line)
     except (IPythonUsageError, ValueError) as error:
         wrong = str(error).rstrip(".")
-        raise UsageError(f"%{magic.__name__} {line}: {wrong}. See %{magic.__name__}?") from None
-    for name, value in vars(args).items():  # IPython splits at quotes, and leaves them there
+        given = f"%{magic.__name__} {line}".rstrip()
+        raise UsageError(f"{given}: {wrong}. See %{magic.__name__}?") from None
+    for name, value in vars(args).items():  # IPython splits at quotes but keeps them
         setattr(args, name, [*map(_bare, value)] if isinstance(value, list) else _bare(value))
     return args
 
@@ -347,13 +328,11 @@ def _bare(value: Any) -> Any:
 
 
 def register(shell: InteractiveShell) -> None:
-    """Register the magics, and the panel's link where the front end has one."""
-    from workbench.widgets import clusters, panel, runs
+    """Register the magics, and connect the kernel to the panel if it runs in Jupyter."""
+    from workbench.widgets import clusters, panel, recording, runs
 
     shell.register_magics(WorkbenchMagics)
-    # by name, so that nothing of the cluster is loaded before one is wanted
-    for mime, show in (("text/html", clusters.to_html), ("text/plain", clusters.to_text)):
-        formatter = shell.display_formatter.formatters[mime]
-        formatter.for_type_by_name("workbench.cluster.cluster", "Cluster", show)
+    clusters.register(shell.display_formatter)
     runs.register(shell.display_formatter)
+    recording.register(shell.display_formatter)
     panel.register(shell)

@@ -1,6 +1,6 @@
 """Read untrusted files and JSON safely, and write private files.
 
-A path from a user may lead to a pipe, a device, or a damaged file. Reading it never
+A path from a user may refer to a pipe, a device, or a damaged file. Reading it never
 blocks, uses limited memory, and raises an `OSError` (for the file) or a `ValueError` (for
 its content) whose text gives the reason.
 """
@@ -23,6 +23,23 @@ _CHUNK_BYTES = 1 << 20
 _LOCK_POLL_S = 0.02
 
 
+def xdg_folder(variable: str, default: str) -> Path:
+    """Return the folder that an XDG variable names, or the default in the user's home.
+
+    A relative path is ignored, as the XDG Base Directory Specification requires: it would be
+    another folder in each working directory.
+
+    Raises
+    ------
+    RuntimeError
+        The user has no home.
+    """
+    folder = Path(os.environ.get(variable, ""))
+    if folder.is_absolute():
+        return folder
+    return Path.home().absolute() / default
+
+
 def open_regular(path: str | os.PathLike[str]) -> int:
     """Open a regular file for reading, without waiting for a writer, and return its descriptor.
 
@@ -39,7 +56,7 @@ def open_regular(path: str | os.PathLike[str]) -> int:
         ValueError,
         RuntimeError,
     ) as error:  # NUL, a lone surrogate, or the home of an unknown user
-        raise OSError(errno.EINVAL, f"no path of a file ({error})") from error
+        raise OSError(errno.EINVAL, f"not a valid path ({error})") from error
     kind = os.fstat(file).st_mode
     if stat.S_ISREG(kind):
         return file
@@ -59,15 +76,15 @@ def read_file(path: str | os.PathLike[str], limit: int) -> bytes:
     """
     file = open_regular(path)
     try:
-        parts, size = [], 0
-        while size <= limit and (part := os.read(file, min(_CHUNK_BYTES, limit + 1 - size))):
-            parts.append(part)
-            size += len(part)
+        chunks, size = [], 0
+        while size <= limit and (chunk := os.read(file, min(_CHUNK_BYTES, limit + 1 - size))):
+            chunks.append(chunk)
+            size += len(chunk)
     finally:
         os.close(file)
     if size > limit:
         raise OSError(errno.EFBIG, f"larger than {format_bytes(limit)}, the most that is read")
-    return b"".join(parts)
+    return b"".join(chunks)
 
 
 def write_regular(path: str | os.PathLike[str], text: str) -> None:
@@ -86,7 +103,7 @@ def write_regular(path: str | os.PathLike[str], text: str) -> None:
             raise OSError(errno.EINVAL, "a pipe or a socket, not a file") from None
         raise
     except ValueError as error:
-        raise OSError(errno.EINVAL, f"no path of a file ({error})") from error
+        raise OSError(errno.EINVAL, f"not a valid path ({error})") from error
     with os.fdopen(file, "w", encoding="utf-8") as stream:
         kind = os.fstat(file).st_mode
         if not stat.S_ISREG(kind):
@@ -193,11 +210,11 @@ def write_private(path: Path, text: str) -> None:
     OSError
         If it cannot be written; the existing file is then unchanged.
     """
-    part = path.with_name(f"{path.name}.part")
-    part.unlink(missing_ok=True)
-    with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+    temporary = path.with_name(f"{path.name}.part")
+    temporary.unlink(missing_ok=True)
+    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         file.write(text)
-    part.replace(path)
+    temporary.replace(path)
 
 
 def _int(text: str) -> int:

@@ -208,9 +208,7 @@ describe('the cards', () => {
     await shown();
     const [, card] = cards();
     expect(card.querySelector('.jp-gw-Verdict')).toBeNull();
-    expect(card.textContent).toContain(
-      'What it has is not known: no agent there.'
-    );
+    expect(card.textContent).toContain('Hardware unknown: no agent there.');
   });
 
   it('stay as a person left them, after a reload of the page too', async () => {
@@ -284,8 +282,8 @@ describe('the cards', () => {
     ];
     expect(marks.map(one => one.textContent)).toEqual([
       'without a licence',
-      'clocks held down by: power cap',
-      'idle for 12 min while a process holds its memory'
+      'clocks reduced by: power cap',
+      'idle for 12 min with memory allocated'
     ]);
     expect(
       view.node.querySelector('[aria-label="GPU 1"] .jp-gw-Mark')
@@ -300,8 +298,8 @@ describe('the cards', () => {
     now.nics[0].errors.out_of_sequence = 2.5;
     hear(now);
     const text = await shown();
-    expect(text).toContain('congestion notices handled: 120 a second');
-    expect(text).toContain('out_of_sequence: 2.50 a second');
+    expect(text).toContain('congestion notices handled: 120 per second');
+    expect(text).toContain('out_of_sequence: 2.50 per second');
     expect(text).not.toContain('rx_dropped');
   });
 

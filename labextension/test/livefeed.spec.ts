@@ -85,7 +85,7 @@ describe('LiveFeed', () => {
     jest.advanceTimersByTime(5000);
     expect(feed.state).toEqual({
       name: 'waiting',
-      reason: 'the server is silent'
+      reason: 'the server has sent nothing for 5 s'
     });
     expect(sockets[0].closed).toBe(true);
   });

@@ -193,7 +193,7 @@ describe('the resources', () => {
     expect(await shown()).toContain('This machinelive');
     socket.onclose!({} as CloseEvent);
     expect(await shown()).toContain(
-      'not live: the connection was closed; trying again'
+      'not live: the connection was closed; reconnecting'
     );
     expect(view.node.textContent).toContain('37%');
     expect(view.node.querySelector('.jp-gw-mod-stale')).not.toBeNull();

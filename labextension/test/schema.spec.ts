@@ -43,7 +43,7 @@ describe('readSnapshot', () => {
   it('says what to do about a server of another version', () => {
     expect(() =>
       readSnapshot({ ...snapshot(0), version: 1 }, 'snapshot')
-    ).toThrow(/version 1.*version 2.*reload/);
+    ).toThrow(/version 1.*version 2.*Reload/);
   });
 });
 

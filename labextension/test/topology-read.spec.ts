@@ -257,7 +257,7 @@ describe('ranks', () => {
   });
 
   it('may train on CPUs, or not be up yet', () => {
-    const coming = { unknown: 'this rank is not up yet' };
+    const coming = { unknown: 'this rank has not started yet' };
     const found = placeRanks(
       [
         { rank: 0, gpu: 'CPU', nic: 'eth0' },

@@ -75,7 +75,7 @@ describe('the drawing', () => {
     draw({ snapshot: machine('hgx-h100-vm') });
     expect(host.textContent).not.toContain('This VM hides its PCIe tree');
     expect(host.textContent).toContain(
-      'PCIe as the topology file gives it to NCCL: /topology.xml'
+      'PCIe from the topology file of NCCL: /topology.xml'
     );
   });
 
@@ -94,7 +94,7 @@ describe('the drawing', () => {
       'NVLink to NVSwitch · 18 links',
       'PIX, GPUDirect RDMA',
       'NVLink about 50 %',
-      'PCIe load not known'
+      'PCIe load unknown'
     ]) {
       expect(label).toContain(part);
     }

@@ -15,8 +15,10 @@ TITLES = {
     "snapshot": "a snapshot of 8 GPUs, 9 RDMA devices and their PCIe tree",
     "sampler": "the live sampler at 1 Hz",
     "view": "the live view: from an iteration's end to pixels, and frames of 64 ranks",
-    "ranks512": "512 simulated ranks at 20 iterations/s into one kernel",
+    "growth": "2 to 4,096 simulated ranks into one kernel",
     "panel": "the panel: 16 VMs of 8 GPUs at 1 Hz",
+    "causes": "planted causes of slow iterations, named by explain",
+    "calls": "what recording adds to a collective that a cell calls itself",
     "hooks": "what everything of ours adds to an iteration of 160 gradient tensors",
 }
 

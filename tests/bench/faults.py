@@ -1,6 +1,6 @@
 """Freed, named, replaced: seconds from a fault's cause to its effect, on three test VMs.
 
-Causes and effects are told by one clock, which the VMs share. Ranks note
+Causes and effects are measured by one clock, which the VMs share. Ranks note
 themselves when an exception reached them; of several ranks, the last counts.
 """
 
@@ -11,7 +11,7 @@ import time
 
 from tests.bench.stats import spread
 from workbench.cluster import TextSink
-from workbench.vms import vms, why_not
+from workbench.testbed import vms, why_not
 
 VMS = 3
 ROUNDS = 3
@@ -169,7 +169,7 @@ def _cut(cluster, machines, source):
 
 
 def _later(act, after_s=1.5):
-    """Do something while a cell runs; return what tells when it was begun."""
+    """Do something while a cell runs; return a function that returns when it began."""
     begun = []
 
     def wait_and_act():

@@ -1,7 +1,7 @@
 """The panel with 16 VMs of 8 GPUs each: what it costs the page's main thread.
 
 The panel alone in headless Chromium, with a server and a kernel of the page's own
-(`labextension/test/page`), which tell of every VM once a second.
+(`labextension/test/page`), which report every VM once a second.
 """
 
 import json
@@ -17,7 +17,7 @@ VMS, GPUS = 16, 8
 SECONDS = 15
 LIMIT_MAIN = 0.10
 
-# Lab's toolbar looks for a theme, which is not here; it is no part of what is measured.
+# Lab's toolbar reads a theme that this page does not have; that is not measured.
 _PLAIN_TOOLBAR = """
 () => {
   const define = customElements.define.bind(customElements);

@@ -1,6 +1,6 @@
 """The sampler, once a second: processor time per sample as a share of a core.
 
-On this machine as it is, and on an HGX host of folders: 8 GPUs, 9 RDMA devices,
+On this machine, and on an HGX host of folders: 8 GPUs, 9 RDMA devices,
 1000 processes. There the NVML is a fake: what its calls cost on hardware is not in
 it, while what the fake itself computes is.
 """
@@ -21,7 +21,7 @@ LIMIT = 0.01
 
 def measure():
     """Print the share of each third of the samples."""
-    sys.path.insert(0, str(Path(__file__).parents[1]))
+    sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
     from fake_machine import Machine
     from hgx_host import build_hgx, cores
 

@@ -1,6 +1,6 @@
 """The live feed's share of a core, against what other panels' servers spend on theirs.
 
-Each server runs by itself with one idle kernel, and is asked once a second by its
+Each server runs alone with one idle kernel, and is asked once a second by its
 own means: ours and jupyterlab-nvdashboard by WebSocket, jupyter-resource-usage by
 REST. The peers live in an environment of their own, made on the first run.
 """

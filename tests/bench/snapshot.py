@@ -17,7 +17,7 @@ LIMIT_MS = 50
 
 def measure():
     """Take snapshots, after a first one that loads what they need."""
-    sys.path.insert(0, str(Path(__file__).parents[1]))
+    sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
     from fake_machine import Machine, snap
     from hgx_host import build_hgx, cores
 

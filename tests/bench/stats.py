@@ -9,9 +9,12 @@ def spread(values):
     return f"{statistics.median(values):.3g} ({min(values):.3g} to {max(values):.3g})"
 
 
-def interval(values, share=0.95, turns=4000, seed=0):
-    """The mean, and the interval that holds it with `share`, by bootstrap."""
+def interval(values, share=0.95, turns=4000, seed=0, of=statistics.fmean):
+    """Return the mean, and the interval that contains it with probability `share`, by bootstrap.
+
+    Or of another statistic than the mean.
+    """
     chance = random.Random(seed)
-    means = sorted(statistics.fmean(chance.choices(values, k=len(values))) for _ in range(turns))
+    found = sorted(of(chance.choices(values, k=len(values))) for _ in range(turns))
     edge = int(turns * (1 - share) / 2)
-    return statistics.fmean(values), means[edge], means[-edge - 1]
+    return of(values), found[edge], found[-edge - 1]

@@ -1,4 +1,4 @@
-"""What a user of stock ipyparallel writes to make a ring of its engines."""
+"""The code with which a user of stock ipyparallel makes a ring of its engines."""
 
 import contextlib
 
@@ -8,7 +8,7 @@ def form_ring(client, names, interface, address="127.0.0.1"):
 
     `names` are their hosts, `address` is where they find this machine.
     """
-    from workbench.cluster import ring
+    from workbench.cluster.backends import horovod as ring
 
     view = client[:]
     view.block = True

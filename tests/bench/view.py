@@ -258,11 +258,11 @@ def _frames(browser, ranks, iterations):
 def _material(ranks):
     import sys
 
-    sys.path.insert(0, str(ROOT / "tests"))
+    sys.path.insert(0, str(ROOT / "tests/support"))
     from synthetic_source import SyntheticSource
 
     from workbench.widgets.messages import MOST_ROWS, make_snapshot
-    from workbench.widgets.source import COLUMNS, Reading
+    from workbench.widgets.source import COLUMNS, TimingsReading
 
     source = SyntheticSource(ranks)
     source.step(MOST_ROWS // ranks)
@@ -272,7 +272,10 @@ def _material(ranks):
     return {
         "code": (static / "live.js").read_text(),
         "css": (static / "live.css").read_text(),
-        "snapshot": {**make_snapshot(Reading.take(source, 0), "bench", 1), "state": "running"},
+        "snapshot": {
+            **make_snapshot(TimingsReading.take(source, 0), "bench", 1),
+            "state": "running",
+        },
         "chunk": base64.b64encode(chunk).decode(),
         "columns": list(COLUMNS),
     }

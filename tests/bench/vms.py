@@ -8,12 +8,12 @@ from is a host in the ranks' network with an ``eth0`` of its own, as
 - Stock ipyparallel copies its connection files with ``scp``, whose present
   protocol is an sftp server that the test VMs' sshd does not offer: it was
   given ``scp -O``, the protocol before, by its own setting ``scp_args``. Its
-  pause of 1 s between controller and engines is its default, and stands. Each
+  pause of 1 s between controller and engines is its default, and is kept. Each
   VM has a profile folder of its own, since all see the same files. Then torch,
   Horovod and ``hvd.init()``, as in `start`.
 - ``horovodrun`` has no option for an ssh configuration: an ``ssh`` before the
-  real one on its PATH adds ``-F``. It was told its interface, so it does not
-  look for one, and ``--disable-cache`` keeps it from remembering this network.
+  real one on its PATH adds ``-F``. It was given its interface, so it does not
+  search one, and ``--disable-cache`` keeps it from remembering this network.
 """
 
 import json
@@ -27,7 +27,7 @@ from pathlib import Path
 
 from tests.bench.stats import spread
 from tests.bench.stock import form_ring
-from workbench.vms import vms, why_not
+from workbench.testbed import vms, why_not
 
 LIMIT = 0.35
 VMS = 4

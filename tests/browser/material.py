@@ -56,7 +56,7 @@ def longer_quickstart(server: LabServer, name: str, epochs: int) -> str:
 
 
 def read(path: Path) -> nbformat.NotebookNode:
-    """A notebook as it is on disk."""
+    """Return a notebook as stored on disk."""
     return nbformat.read(path, as_version=4)
 
 

@@ -1,4 +1,4 @@
-"""What a person sees and does in JupyterLab, as objects: the page, a notebook, its views."""
+"""JupyterLab as a person sees and uses it, as objects: the page, a notebook, its views."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Lab:
         )
 
     def set_theme(self, theme: str) -> None:
-        """Change the theme, and wait until its style sheet holds."""
+        """Change the theme, and wait until its style sheet is applied."""
         self.run_command("apputils:change-theme", theme=theme)
         expect(self.page.locator("body")).to_have_attribute("data-jp-theme-name", theme)
         expect(self.page.locator("#jp-main-dock-panel")).to_be_visible()
@@ -160,11 +160,11 @@ class Notebook:
         return cells
 
     def prompt(self, cell: int) -> Locator:
-        """The mark beside a code cell: ``[*]:`` while it runs, then its number."""
+        """Return the prompt of a code cell: ``[*]:`` while it runs, then its number."""
         return self.cells.nth(cell).locator(".jp-InputArea-prompt")
 
     def output(self, cell: int) -> Locator:
-        """What is shown beneath a cell."""
+        """Return the text that is shown beneath a cell."""
         return self.cells.nth(cell).locator(".jp-Cell-outputArea")
 
     def expect_running(self, cell: int) -> None:
@@ -195,8 +195,8 @@ class LiveView:
         self.node = notebook.node.locator(".jp-gw-Live")
         self.keys = self.node.locator(".jp-gw-Live-keyFigures")
         self.state = self.node.locator(".jp-gw-Live-state")
-        self.pause = self.node.get_by_role("button", name=re.compile("pause|resume"))
-        self.follow = self.node.get_by_role("button", name="follow")
+        self.pause = self.node.get_by_role("button", name=re.compile("Pause|Resume"))
+        self.follow = self.node.get_by_role("button", name="Follow")
         self.charts = self.node.locator(".jp-gw-Live-plot")
         self.title = self.node.locator(".jp-gw-Live-single .jp-gw-Live-title")
         self.readout = self.node.locator(".jp-gw-Live-readout")
@@ -218,11 +218,11 @@ class LiveView:
 
     @property
     def stretch(self) -> list[int]:
-        """The iterations that the key figures are of: the newest, or the ends of a stretch."""
+        """Return the iterations of the key figures: the newest, or the ends of a selection."""
         return [int(text) for text in self._iteration.inner_text().replace(",", "").split("\u2013")]
 
     def pixels(self) -> list[str]:
-        """The picture of every chart, as the canvas holds it."""
+        """Return the picture of every chart, as data URLs."""
         pictures: list[str] = self.node.locator("canvas").evaluate_all(
             "all => all.map(canvas => canvas.toDataURL())"
         )

@@ -5,7 +5,7 @@ import re
 import pytest
 from playwright.sync_api import expect
 
-from workbench.vms import vms, why_not
+from workbench.testbed import vms, why_not
 
 from .conftest import NOTEBOOKS
 from .contrast import READABLE, contrast
@@ -18,7 +18,7 @@ SNAPSHOT = NOTEBOOKS / "examples/vm2.json"
 BUSY = "%%distributed\nimport time\nprint('begun')\ntime.sleep(600)"
 
 LABS_OWN = re.compile("Error: Canceled future for kernel_info_request")
-"""What Lab itself leaves where a kernel is restarted in mid-cell, with or without us."""
+"""A message of Lab itself where a kernel is restarted in mid-cell, with or without us."""
 
 PERCENT = re.compile(r"^\d+ %$")
 
@@ -65,7 +65,7 @@ def test_a_topology_file_is_drawn(panel):
 
 
 def test_a_snapshot_of_another_vm(panel):
-    """An administrator looks at what a user has sent: findings with their cure."""
+    """An administrator opens a user's snapshot: findings with their cure."""
     panel.open_file(SNAPSHOT)
     card = panel.card(f"file: {SNAPSHOT.name}")
     expect(devices(card, "GPU").first).to_be_visible()
@@ -73,7 +73,7 @@ def test_a_snapshot_of_another_vm(panel):
 
 
 def test_a_file_that_is_neither(panel, tmp_path):
-    """It is said which file, and what it should be; the cards that are there stay."""
+    """The message names the file and what is expected; the existing cards are kept."""
     panel.open_file(FILE)
     wrong = tmp_path / "letter.txt"
     wrong.write_text("Dear administrator")
@@ -97,7 +97,7 @@ def two_files(request, new_lab, server):
 
 @pytest.mark.parametrize("theme", THEMES)
 def test_readable(two_files, screenshots, theme):
-    """The cards and the drawing in every theme: text stands out from its ground."""
+    """The cards and the drawing are readable in every theme: text has enough contrast."""
     lab, width = two_files
     lab.set_theme(theme)
     expect(devices(lab.panel.card(f"file: {SNAPSHOT.name}"), "GPU").first).to_be_visible()
@@ -118,7 +118,7 @@ def machines():
 
 
 def test_the_vms_of_a_cluster(new_lab, server, screenshots, machines):
-    """Each VM is a card that moves, also after a reload in mid-cell; with the kernel they go."""
+    """Each VM is a card that updates, also after a reload; a kernel restart removes them."""
     start = f"%cluster start --hosts {machines.hosts(1)} --ssh-config {machines.ssh_config}"
     path = write_notebook(server, "vms.ipynb", f"%load_ext workbench\n{start}", BUSY)
     lab = new_lab(server)

@@ -2,19 +2,15 @@
 
 import json
 import re
-import sys
-from pathlib import Path
 
 import pytest
+from large_snapshots import large
 from playwright.sync_api import expect
+from timers import within
 
 from .conftest import NOTEBOOKS
 from .contrast import READABLE, contrast
 from .pages import THEMES
-
-sys.path.insert(0, str(Path(__file__).parent.parent))
-from large_snapshots import large
-from timers import within
 
 TOPOLOGY = NOTEBOOKS / "examples/vm1-topology.xml"
 LONGEST_MS = 3_000
@@ -44,7 +40,7 @@ def written(folder, gpus):
     return file
 
 
-def test_the_most_that_a_file_may_hold(panel, lab, tmp_path):
+def test_the_most_that_a_file_may_contain(panel, lab, tmp_path):
     """256 GPUs leave the page free; the first are listed and drawn, more by keyboard."""
     lab.page.evaluate(WATCH)
     file = written(tmp_path, 256)
@@ -63,8 +59,8 @@ def test_the_most_that_a_file_may_hold(panel, lab, tmp_path):
     assert lab.complaints == []
 
 
-def test_more_than_a_file_may_hold(panel, tmp_path):
-    """The panel says how many there are and how many are read, and goes on."""
+def test_more_than_a_file_may_contain(panel, tmp_path):
+    """The panel shows how many there are and how many are read, and continues."""
     file = written(tmp_path, 600)
     panel.open_file(file)
     failure = panel.node.get_by_role("alert")
@@ -104,7 +100,7 @@ def test_idle_kernels_are_one_row(panel, lab, server, new_lab, screenshots):
 
 
 def test_many_devices_in_pictures(panel, lab, tmp_path, screenshots):
-    """What a person sees of 256 GPUs, in both themes; the button can be read."""
+    """256 GPUs are shown in both themes, and the button can be read."""
     file = written(tmp_path, 256)
     panel.open_file(file)
     more = panel.card(f"file: {file.name}").get_by_role("button", name=re.compile("more GPUs:"))

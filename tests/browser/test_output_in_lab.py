@@ -1,4 +1,4 @@
-"""What a distributed cell shows in JupyterLab: equal lines merged, floods cut, figures drawn."""
+"""A distributed cell in JupyterLab: equal lines are merged, floods cut, figures drawn."""
 
 import pytest
 from playwright.sync_api import expect
@@ -73,7 +73,7 @@ def test_figures_are_drawn_by_plotly_here(notebook):
 
 @pytest.mark.parametrize("theme", THEMES)
 def test_pictures(notebook, screenshots, theme):
-    """What it looks like, to be looked at."""
+    """Take pictures of the output, for people to judge."""
     notebook.lab.set_theme(theme)
     for cell in (1, 4, 5, 6):
         output = notebook.output(cell)

@@ -10,7 +10,7 @@ from .material import write_notebook
 
 BUSY = "%%distributed\nimport time\nprint('begun')\ntime.sleep(600)"
 
-# Counts how often a picture of the last minute is drawn anew.
+# Counts how often a picture of the last minute is redrawn.
 COUNT_CHANGES = """
 device => {
   window.changes = 0;
@@ -37,7 +37,7 @@ def test_this_machine(lab):
 
 
 def test_this_machine_is_live(lab):
-    """The last minute of the CPU's load grows by itself, sample by sample."""
+    """The last minute of the CPU's load grows sample by sample, without any action."""
     lab.open()
     lab.panel.open()
     cpu = lab.panel.device("CPU")
@@ -65,8 +65,8 @@ def test_a_closed_card_stays_closed(lab):
     assert lab.complaints == []
 
 
-def test_settings_hold_at_once(lab):
-    """What is set in Lab's settings changes the panel as it stands."""
+def test_settings_apply_at_once(lab):
+    """A change in Lab's settings changes the open panel."""
     lab.open()
     lab.panel.open()
     expect(lab.panel.device("CPU")).to_be_visible()

@@ -14,7 +14,7 @@ EPOCHS = 60
 
 @dataclass
 class Run:
-    """One run, seen through the page; what was seen in mid-cell is kept here."""
+    """One run, seen through the page, with what was seen during the cell."""
 
     notebook: object
     path: str
@@ -58,13 +58,13 @@ def run(new_lab, server, screenshots):
 
 
 def test_the_view_moves_in_mid_cell(run):
-    """While the training cell blocks the kernel, charts and figures go on."""
+    """While the training cell blocks the kernel, charts and figures are updated."""
     assert run.iterations[1] >= run.iterations[0] + 60
     assert all(before != after for before, after in zip(*run.pixels, strict=True))
 
 
 def test_the_panel_follows_the_cluster(run):
-    """The panel says running with both ranks in mid-cell, stopped after the last cell."""
+    """The panel shows running with both ranks during the cell, stopped after the last cell."""
     assert "running" in run.panel_while_training
     assert "2 ranks" in run.panel_while_training
     assert run.ranks_while_training == 2
@@ -80,7 +80,7 @@ def test_it_learns(run):
     assert run.notebook.lab.complaints == []
 
 
-def test_the_view_stands_still_at_the_end(run):
+def test_the_view_stops_at_the_end(run):
     """After the last cell the view says that the run has ended, and moves no more."""
     view = run.notebook.view
     view.show()

@@ -1,4 +1,4 @@
-"""What is seen of a training while its cell runs: the live view, and the panel beside it."""
+"""The live view and the panel show a training while its cell runs."""
 
 import re
 
@@ -67,7 +67,7 @@ def view(notebook):
 
 
 def test_pause_and_follow(view):
-    """A paused view stands still, in every chart and figure; followed it goes on."""
+    """A paused view does not change in any chart or figure; it continues when followed again."""
     view.pause.click()
     expect(view.state).to_contain_text("paused")
     view.wait_for_frames()
@@ -76,7 +76,7 @@ def test_pause_and_follow(view):
     assert (view.iteration, view.pixels()) == (still, pixels)
     view.follow.click()
     view.wait_for_iterations(1)
-    expect(view.pause).to_have_text("pause")
+    expect(view.pause).to_have_text("Pause")
     view.wait_until_redrawn(pixels)
 
 
@@ -87,9 +87,9 @@ def test_brush_and_reset(view):
     view.brush(0.2, 0.5)
     expect(view.follow).to_be_enabled()
     # The kernel answers in mid-cell, on a subshell.
-    expect(view.notice).to_have_text(re.compile(r"^Iterations .* are of these\."))
+    expect(view.notice).to_have_text(re.compile(r"^Iterations .* are selected: .* describe them\."))
     first, last = view.stretch
-    expect(view.title).to_have_text(f"mean of iterations {first:,} to {last:,}")
+    expect(view.title).to_have_text(f"Mean of iterations {first:,} to {last:,}")
     expect(view.node.locator(".jp-gw-Live-worst")).to_contain_text(f"to {last:,}")
     view.wait_for_frames()
     marked = view.pixels()
@@ -111,7 +111,7 @@ def test_hover(view):
     expect(view.title).not_to_have_text(newest)
     early = int(re.sub(r"\D", "", view.title.inner_text()))
     view.hover(0.75)
-    expect(view.title).not_to_have_text(re.compile(rf"iteration {early:,}\b"))
+    expect(view.title).not_to_have_text(re.compile(rf"Iteration {early:,}\b"))
     assert int(re.sub(r"\D", "", view.title.inner_text())) > early
     exposed = view.readout.locator("tr").filter(has_text="exposed").locator("td").first
     assert float(exposed.inner_text()) >= 0
@@ -144,7 +144,7 @@ def test_a_mark_by_keyboard(view):
     view.node.get_by_role("group", name="Timings over iterations").focus()
     view.node.page.keyboard.press("+")
     expect(view.notice).to_contain_text("Iterations")
-    view.node.get_by_role("button", name="leave").focus()
+    view.node.get_by_role("button", name="Clear").focus()
     view.node.page.keyboard.press("Escape")
     expect(view.follow).to_be_disabled()
 
@@ -168,15 +168,15 @@ def test_named_for_screen_readers(view):
     tree = view.node.aria_snapshot()
     for part in (
         r'region "Timings of the training"',
-        r'group "Timings over iterations: arrow keys',
-        r'img "iteration [\d,]+ took [\d.,]+ ms, of which',
+        r'group "Timings over iterations. Arrow keys',
+        r'img "Iteration [\d,]+ took [\d.,]+ ms, of which',
         r'table "Collectives"',
-        r'columnheader "of exposed"',
-        r'button "pause"',
-        r'button "follow"',
-        r'combobox "rank"',
-        r'combobox "iterations"',
-        r'heading "worst collectives"',
+        r'columnheader "Of exposed"',
+        r'button "Pause"',
+        r'button "Follow"',
+        r'combobox "Rank"',
+        r'combobox "Iterations"',
+        r'heading "Worst collectives"',
         r'table "Phases"',
         r'table "Figures"',
         r'status "Training."',
@@ -189,7 +189,7 @@ def test_named_for_screen_readers(view):
 @pytest.mark.parametrize("theme", THEMES)
 @pytest.mark.parametrize("width", [1280, 1920])
 def test_readable(notebook, view, screenshots, theme, width):
-    """Text of the view and of the panel stands out from what is behind it in every theme."""
+    """Text of the view and of the panel has enough contrast in every theme."""
     notebook.lab.page.set_viewport_size({"width": width, "height": 1000})
     notebook.lab.set_theme(theme)
     view.show()
@@ -204,7 +204,7 @@ def test_readable(notebook, view, screenshots, theme, width):
 
 
 def test_reload_in_mid_cell(notebook, view):
-    """After a reload the view is there with its last state, and goes on before the cell ends."""
+    """After a reload the view has its last state, and continues before the cell ends."""
     notebook.save()
     saved = view.iteration
     notebook.reload()

@@ -7,7 +7,7 @@ import signal
 import pytest
 from timers import within
 
-from workbench.vms import vms, why_not
+from workbench.testbed import vms, why_not
 
 from .box import HOOK, Box, ours
 
@@ -32,7 +32,7 @@ def shared(tmp_path_factory):
 
 @pytest.fixture
 def box(shared):
-    """What the tests share; what a failed test leaves is ended here."""
+    """The cluster of these tests; all that a failed test leaves is ended here."""
     try:
         yield shared
     finally:

@@ -1,4 +1,4 @@
-"""What goes wrong in a rank that is replaced, before its hvd.init(): the others stand."""
+"""After a fault in a replaced rank before its hvd.init(), the other ranks are kept."""
 
 import os
 import signal
@@ -47,10 +47,10 @@ test_fault = case_for_each(FAULTS, usual="init_fails")
 
 
 def init_fails(box, fault):
-    """Those that wait in hvd.init() for a new rank are freed, and hold what they held."""
+    """Ranks that wait in hvd.init() for a new rank are freed, and keep their variables."""
     cluster = box.cluster
-    box.put("meet", fault.code)
-    with bounded(10), pytest.raises(StartFailed, match=rf"(?s){fault.says}"):
+    box.put("init_ring", fault.code)
+    with bounded(20), pytest.raises(StartFailed, match=rf"(?s){fault.says}"):
         cluster.restart([1])
     assert cluster.state == "failed"
     assert tuple(r.rank for r in cluster.ranks if r.state == "dead") == fault.dead
@@ -72,7 +72,7 @@ def stopped_before_init(box):
         (pid,) = [pid for pid in ours() if status(pid) == psutil.STATUS_STOPPED]
         os.kill(pid, signal.SIGCONT)
 
-    waiter = box.while_in("meet", "os.kill(os.getpid(), signal.SIGSTOP)", go_on)
+    waiter = box.while_in("init_ring", "os.kill(os.getpid(), signal.SIGSTOP)", go_on)
     with bounded(20):
         cluster.restart([1])
     waiter.join()
@@ -82,7 +82,7 @@ def stopped_before_init(box):
 
 def interrupted_before_init(box):
     cluster = box.cluster
-    box.while_in("meet", "time.sleep(1)", interrupt)
+    box.while_in("init_ring", "time.sleep(1)", interrupt)
     told = "(?s)interrupted before .* rank 1 are lost, those of all others are kept.*resize -n 3"
     with bounded(20), pytest.raises(ClusterError, match=told):
         cluster.restart([1])
@@ -93,7 +93,7 @@ def interrupted_before_init(box):
 
 def killed_before_init(box, module):
     cluster, pid = box.cluster, leader(module)
-    box.while_in("meet", "time.sleep(5)", lambda: os.kill(pid, signal.SIGKILL))
+    box.while_in("init_ring", "time.sleep(5)", lambda: os.kill(pid, signal.SIGKILL))
     with bounded(20), pytest.raises(StartFailed, match=ENDED[module]):
         cluster.restart([1])
     box.lost()

@@ -1,16 +1,18 @@
-"""What goes wrong while no cell runs: it is named, and what can live on does."""
+"""A fault while no cell runs is named, and all that can go on does."""
 
 import contextlib
 import os
 import re
 import signal
+import time
+from functools import partial
 from pathlib import Path
 
 import psutil
 import pytest
 from timers import later, within
 
-from workbench.cluster import Kept
+from workbench.cluster import ValueNotSent
 from workbench.errors import ClusterStopped, RanksFailed
 
 from .box import (
@@ -35,6 +37,9 @@ FAULTS = (
     Fault("a rank is SIGSTOPped for a while", by="stopped_while_idle"),
     Fault("the agent is killed", by="agent_killed_while_idle"),
     Fault("the controller is killed", by="controller_killed_while_idle"),
+    Fault("ranks are changed after the controller was killed", by="change_without_a_controller"),
+    Fault("the controller is paused for a while", by="controller_paused"),
+    Fault("what the controller has started is killed", by="helpers_of_the_controller_killed"),
     Fault("a rank is replaced in a directory that is gone", by="directory_gone"),
     Fault("Horovod was shut down", by="shut_down"),
     Fault("descriptor 1 was closed", by="descriptor_1_closed"),
@@ -51,8 +56,10 @@ test_fault = case_for_each(FAULTS)
 
 
 def replaced(box, name):
-    """Rank 1 dies of a signal and is named; it can be replaced, and the others stand."""
-    assert within(3, lambda: box.cluster.ranks[1].state == "dead")
+    """Rank 1 dies of a signal and is named; it can be replaced, and the others are kept."""
+    assert within(20, lambda: box.cluster.ranks[1].state == "dead")
+    assert box.cluster.state == "failed"
+    assert re.search(rf"killed by {name}.*restart --ranks 1", box.cluster.message)
     with pytest.raises(ClusterStopped, match=rf"killed by {name}.*restart --ranks 1"):
         quiet(box.cluster, "1")
     box.cluster.restart()
@@ -84,7 +91,7 @@ def stopped_while_idle(box):
 def killed_leader_while_idle(box, module):
     cluster = box.cluster
     os.kill(leader(module), signal.SIGKILL)
-    assert within(3, lambda: cluster.ranks[0].state == "dead")
+    assert within(20, lambda: cluster.ranks[0].state == "dead")
     with pytest.raises(ClusterStopped, match=ENDED[module]):
         quiet(cluster, "1")
     box.close()
@@ -96,6 +103,50 @@ def agent_killed_while_idle(box):
 
 def controller_killed_while_idle(box):
     killed_leader_while_idle(box, CONTROLLER)
+
+
+def change_without_a_controller(box):
+    cluster = box.cluster
+    os.kill(leader(CONTROLLER), signal.SIGKILL)
+    assert within(20, lambda: cluster.ranks[0].state == "dead")
+    what_helps = "killed by SIGKILL. Stop it with %cluster stop, and start another"
+    for change in (cluster.restart, partial(cluster.resize, 2), cluster.resize, cluster.restart):
+        with pytest.raises(ClusterStopped, match=what_helps) as raised:
+            change()
+        assert "Cannot change the ranks" in str(raised.value)
+        with pytest.raises(ClusterStopped, match=what_helps):
+            quiet(cluster, "1")
+    box.close()
+
+
+IMPATIENT = """
+from ipyparallel.engine.app import IPEngine
+engine = IPEngine.instance()
+engine.max_heartbeat_misses = min(engine.max_heartbeat_misses, 2)
+"""
+
+
+def controller_paused(box):
+    """Ranks outlast it, whatever the time: ipyparallel's would end after 35 s."""
+    quiet(box.cluster, IMPATIENT)
+    controller = psutil.Process(leader(CONTROLLER))
+    processes = [controller, *controller.children()]
+    for process in processes:
+        process.suspend()
+    time.sleep(4)
+    for process in processes:
+        process.resume()
+    box.lives()
+
+
+def helpers_of_the_controller_killed(box):
+    """New ranks can join afterwards."""
+    for process in psutil.Process(leader(CONTROLLER)).children():
+        process.kill()
+    with bounded(15):
+        box.cluster.restart([1])
+    quiet(box.cluster, "kept = 10", ranks=[1])
+    box.lives()
 
 
 def directory_gone(box, tmp_path):
@@ -140,12 +191,12 @@ def stdout_replaced(box):
 
 def value_not_pickled(box):
     value = quiet(box.cluster, "threading.Lock()").values[1]
-    assert isinstance(value, Kept)
+    assert isinstance(value, ValueNotSent)
     assert "cannot pickle" in value.reason
     quitting = "class Bad:\n    def __reduce__(self): sys.exit(3)\nBad()"
     with contextlib.suppress(RanksFailed):
         value = quiet(box.cluster, quitting).values[1]
-        assert isinstance(value, Kept)
+        assert isinstance(value, ValueNotSent)
     box.lives()
 
 
@@ -154,7 +205,7 @@ UNREADABLE = "class Bad:\n    def __reduce__(self): return exec, ({!r},)\nBad()"
 
 def value_not_unpickled(box):
     value = quiet(box.cluster, UNREADABLE.format("raise ValueError('no such thing')")).values[1]
-    assert isinstance(value, Kept)
+    assert isinstance(value, ValueNotSent)
     assert "ValueError: no such thing" in value.reason
     box.lives()
 
@@ -164,7 +215,7 @@ def value_exits_when_unpickled(box):
         value = quiet(box.cluster, UNREADABLE.format("raise SystemExit(3)")).values[1]
     except SystemExit:
         pytest.fail("reading a value ended the kernel")
-    assert isinstance(value, Kept)
+    assert isinstance(value, ValueNotSent)
     assert "SystemExit" in value.reason
     box.lives()
 

@@ -1,8 +1,9 @@
-"""What goes wrong while a cluster starts: it is told, and nothing stays."""
+"""A fault while a cluster starts is reported, and nothing remains."""
 
 import contextlib
 import os
 import signal
+import subprocess
 import time
 
 import psutil
@@ -14,6 +15,7 @@ import workbench as wb
 from workbench.errors import StartFailed
 
 from .box import (
+    AGENT,
     ASK,
     CONTROLLER,
     ENDED,
@@ -46,7 +48,7 @@ test_fault = case_for_each(FAULTS, usual="start_fails")
 
 @contextlib.contextmanager
 def starting(box):
-    """A cluster that is not started yet, with no other beside it; the start fails."""
+    """A cluster that is not started yet, with no other cluster; the start fails."""
     box.close()
     cluster = wb.Cluster(n=2)
     try:
@@ -97,13 +99,32 @@ def interrupted_while_starting(box):
         with starting(box) as cluster, later(delay, interrupt), pytest.raises(KeyboardInterrupt):
             cluster.start()
     with starting(box) as cluster:
-        box.while_in("meet", "time.sleep(5)", interrupt)
+        box.while_in("init_ring", "time.sleep(5)", interrupt)
         with pytest.raises(KeyboardInterrupt):
             cluster.start()
 
 
+@pytest.mark.parametrize("module", [CONTROLLER, AGENT])
+def test_an_interrupt_as_soon_as_a_process_was_started(module, box, monkeypatch):
+    """It is ended, although nothing had noted it yet."""
+    usual = subprocess.Popen
+
+    def started(command, **options):
+        process = usual(command, **options)
+        if module in command:
+            interrupt()
+        return process
+
+    with starting(box) as cluster:
+        monkeypatch.setattr(subprocess, "Popen", started)
+        with pytest.raises(KeyboardInterrupt):
+            cluster.start()
+        assert cluster.message == "did not start: interrupted"
+        assert within(20, lambda: not ours())
+
+
 def full_disk_while_starting(box, tmp_path, monkeypatch):
-    """The agent's own folder: a new rank says so or does without, and later ones start."""
+    """The agent's own folder: a new rank reports it or works without, and later ones start."""
     box.close()
     with small_disk(tmp_path / "disk") as folder:
         monkeypatch.setenv("TMPDIR", str(folder))
@@ -121,3 +142,54 @@ def full_disk_while_starting(box, tmp_path, monkeypatch):
             full.unlink()
             cluster.restart([1])
             assert quiet(cluster, ASK).values == {0: (0, 2.0), 1: (None, 2.0)}
+
+
+THIEF = """
+import socket, sys, time
+
+taken = []
+
+def sleep(seconds, sleep=time.sleep):
+    app = sys.modules.get("ipyparallel.controller.app")
+    if app and seconds == 0.25 and not taken:  # ports are chosen, and none of these is bound
+        controller = app.IPController.instance()
+        for ports in controller.client_info, controller.engine_info:
+            taken.append(socket.socket())
+            taken[-1].setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, %d)
+            try:
+                taken[-1].bind(("127.0.0.1", ports["task"]))
+                taken[-1].listen()
+            except OSError:
+                pass  # reserved
+    sleep(seconds)
+
+time.sleep = sleep
+"""
+"""Takes ports of the controller, as another process can be given them."""
+
+
+@pytest.fixture
+def thief(tmp_path, monkeypatch):
+    """Have a port of the controller taken while it starts, even if it is reserved."""
+
+    def steal(*, reserved):
+        (tmp_path / "sitecustomize.py").write_text(THIEF % reserved)
+        path = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
+        monkeypatch.setenv("PYTHONPATH", path)
+
+    return steal
+
+
+def test_a_port_that_the_controller_will_use(box, thief):
+    """No other process is given it."""
+    box.close()
+    thief(reserved=False)
+    with bounded(25), wb.Cluster(n=2) as cluster:
+        assert quiet(cluster, "rank").values == {0: 0, 1: 1}
+
+
+def test_a_port_of_the_controller_is_taken(box, thief):
+    """What the controller wrote before it ended is shown, soon."""
+    thief(reserved=True)
+    with starting(box) as cluster, pytest.raises(StartFailed, match="Address already in use"):
+        cluster.start()

@@ -1,4 +1,4 @@
-"""What goes wrong while a cluster stops: it stops, in time, and nothing stays."""
+"""After a fault while a cluster stops, it still stops in time, and nothing stays."""
 
 import contextlib
 import os
@@ -56,7 +56,7 @@ def stopping(box, source=""):
         with bounded(8):
             yield cluster
         assert cluster.state == "stopped"
-        assert within(4, lambda: not ours()), [(p, status(p)) for p in ours()]
+        assert within(20, lambda: not ours()), [(p, status(p)) for p in ours()]
         assert not any(map(alive, pids))
     finally:
         cluster.stop()
@@ -73,7 +73,7 @@ if not child:
         children = cluster["child"]
         assert all(map(psutil.pid_exists, children))
         cluster.stop()
-    assert within(2, lambda: not any(map(alive, children)))
+    assert within(20, lambda: not any(map(alive, children)))
 
 
 def raises_while_stopping(box):

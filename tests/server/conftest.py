@@ -1,4 +1,4 @@
-"""Real servers, each for a whole file of tests."""
+"""Real servers, each for a complete file of tests."""
 
 import json
 import uuid

@@ -1,7 +1,7 @@
-"""The server extension with a sampler that tells its own number and each sample's.
+"""The server extension with a sampler that reports its own number and each sample's.
 
 Its samples list a process for every kernel whose connection file lies in the runtime
-folder, and carry ``$PADDING`` letters; its GPU is idle for ``$IDLE_S``. Its snapshot meets
+folder, and carry ``$PADDING`` letters; its GPU is idle for ``$IDLE_S``. Its snapshot waits for
 an NVML that hangs.
 """
 
@@ -15,15 +15,15 @@ from fake_nvml import FakeNvml, h100
 
 from workbench.resources import take_snapshot
 from workbench.server.app import attach
-from workbench.server.snapshots import SnapshotCache
+from workbench.server.handlers import SnapshotCache
 
-from .samplers import GPU, NIC, Told, process
+from .samplers import GPU, NIC, ScriptedSampler, process
 
 HANGS_S = 3.0
 NO_KERNEL = process(7, name="a.out")
 
 
-class Counting(Told):
+class Counting(ScriptedSampler):
     """Numbered; so is every sample it takes."""
 
     numbers = itertools.count(1)
@@ -43,7 +43,7 @@ class Counting(Told):
 
 
 def take():
-    """Look at this machine, with an NVML that never answers."""
+    """Take a snapshot of this machine, with an NVML that never answers."""
     nvml = FakeNvml(h100())
     nvml.hanging = {name for name in dir(nvml) if name.startswith("nvmlDevice")}
     return take_snapshot(nvml=nvml, time_limit_s=HANGS_S)

@@ -52,7 +52,12 @@ class Server:
             f"JUPYTER_{name}_DIR": str(self.folder / name.lower())
             for name in ("CONFIG", "DATA", "RUNTIME")
         }
-        paths = [str(TESTS), str(TESTS.parent), os.environ.get("PYTHONPATH", "")]
+        paths = [
+            str(TESTS),
+            str(TESTS / "support"),
+            str(TESTS.parent),
+            os.environ.get("PYTHONPATH", ""),
+        ]
         arguments = [
             "--no-browser",
             "--allow-root",

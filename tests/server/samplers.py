@@ -68,8 +68,8 @@ class Plain:
         return self.plain
 
 
-class Told(Sampler):
-    """A sampler of this machine, whose samples have `told` in place of what it found itself."""
+class ScriptedSampler(Sampler):
+    """A sampler of this machine, whose samples have `told` instead of its own values."""
 
     def __init__(self, told=(), **roots):
         super().__init__(**roots)

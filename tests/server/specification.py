@@ -35,7 +35,7 @@ def validate(value, name):
 
 
 def described(path, method, status):
-    """What is said of one answer."""
+    """Return the specification of one answer."""
     told = SPEC["paths"][path][method]["responses"]
     assert str(status) in told, f"{method} {path} answered {status}, which is not described"
     told = told[str(status)]

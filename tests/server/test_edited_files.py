@@ -1,4 +1,4 @@
-"""Whatever is done to a file, reading it gives an answer or a reason."""
+"""Reading an edited file gives an answer or a reason, however it was edited."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from nvml_machines import bridged_a100, hgx_h100
 
 from workbench.errors import SnapshotError
 from workbench.resources import take_snapshot
-from workbench.server.reading import read
+from workbench.server.handlers import read_sent_file
 
 from .test_reading import TOPOLOGY
 
@@ -31,7 +31,7 @@ def places(value, here=()):
 def answered(data):
     """Whether it was read; whatever else it raises than a reason is a fault."""
     try:
-        json.loads(read("edited", data))
+        json.loads(read_sent_file("edited", data))
     except SnapshotError:
         return False
     return True

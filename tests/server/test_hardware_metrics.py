@@ -12,7 +12,7 @@ from timers import within
 from workbench.server.feed import LiveFeed
 from workbench.server.hardware_metrics import AWAKE_S, YOUNG_S, HardwareCollector
 
-from .samplers import GPU, NIC, Told
+from .samplers import GPU, NIC, ScriptedSampler
 
 PREFIX = "gradient_workbench_"
 LABELS = ("gpu", "uuid", "nic", "error", "reason")
@@ -20,7 +20,7 @@ ON_GPU = ("0", GPU["uuid"])
 
 
 class Prometheus:
-    """Scrapes one feed; its clock goes on only when told."""
+    """Scrapes one feed; its clock only advances when set."""
 
     def __init__(self, told, interval_s=0.05):
         self.now_s = 1000.0
@@ -31,7 +31,7 @@ class Prometheus:
 
     def _make(self, told):
         def make():
-            self.samplers.append(Told(told))
+            self.samplers.append(ScriptedSampler(told))
             return self.samplers[-1]
 
         return make
@@ -75,7 +75,7 @@ def prometheus():
         return made[-1]
 
     yield make
-    for one in made:  # what nobody scrapes any more ends by itself
+    for one in made:  # what nobody scrapes any more ends without a call
         one.now_s += AWAKE_S + 1
     assert within(10, lambda: not samplers_running())
 
@@ -143,7 +143,7 @@ def test_rates_become_totals(prometheus):
 
 
 def test_a_device_that_is_gone_has_no_total(prometheus):
-    """What was unplugged does not stay in the metrics."""
+    """A device that was unplugged does not stay in the metrics."""
     one = prometheus({"gpus": [GPU], "nics": [NIC]})
     assert within(10, one.scrape)
     one.pass_samples(1)
@@ -165,7 +165,7 @@ def test_what_is_not_known_has_no_sample(prometheus):
 
 
 def test_an_old_sample_is_not_given(prometheus):
-    """Where the sampler stands still, a scrape says nothing rather than what was."""
+    """If the sampler has stopped, a scrape returns nothing rather than old values."""
     one = prometheus()
     assert within(10, one.scrape)
     one.samplers[-1].fails = True
@@ -178,7 +178,7 @@ def test_an_old_sample_is_not_given(prometheus):
 
 
 def test_it_sleeps_when_no_scrape_comes(prometheus):
-    """And begins anew with the next one, its totals at nothing."""
+    """Sampling starts again with the next scrape, its totals at zero."""
     one = prometheus({"gpus": [GPU], "nics": [NIC]})
     assert within(10, one.scrape)
     one.pass_samples(1)

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from pathlib import Path
 
 import pytest
+from hostile import RAW, TEXTS, controls, mutated_bytes, mutated_json
+from large_snapshots import large
 from prometheus_client import CollectorRegistry, generate_latest
+from topology_files import azure_ndv4
 
 from workbench.resources.process_registry import ProcessRegistry
 from workbench.server.metrics import VERSION, TimingsCollector
-
-sys.path.insert(0, str(Path(__file__).parent.parent))
-from hostile import RAW, TEXTS, controls, mutated_bytes, mutated_json
-from large_snapshots import large
-from topology_files import azure_ndv4
 
 FIXTURE = Path(__file__).parents[2] / "labextension/test/fixtures/a100-4c.json"
 
@@ -37,7 +34,7 @@ def send(server, right):
 
 
 def test_damaged_files(send):
-    """What is read is answered in JSON of finite numbers, what is not with the reason."""
+    """A readable file is answered in JSON of finite numbers, any other with the reason."""
     plain, topology = json.loads(FIXTURE.read_text()), azure_ndv4().encode()
     bodies = [mutated_json(plain, seed) for seed in range(120)]
     bodies += [mutated_bytes(topology, seed) for seed in range(60)]
@@ -88,7 +85,7 @@ def test_routes_with_what_they_do_not_take(server, right, route):
 
 
 def test_notices_of_any_content(tmp_path):
-    """The server's /metrics is answered whatever lies in the folder of notices."""
+    """The server's /metrics is answered whatever the process registry contains."""
     board = ProcessRegistry(tmp_path)
     numbers = [10**400, float("nan"), float("inf"), -1, True, "x", None, [], {}]
     for place, number in enumerate(numbers):

@@ -89,10 +89,10 @@ def test_twenty_clients_and_one_sampler(join):
         one.leave()
     late = join()
     assert within(10, lambda: late.heard)
-    assert min(late.heard) == (sampler + 1, 1)  # the earlier one had ended, so this one began anew
+    assert min(late.heard) == (sampler + 1, 1)  # the earlier one had ended, so this is a new one
 
 
-def test_clients_that_never_read_hold_nobody_up(start, right):
+def test_clients_that_never_read_delay_nobody(start, right):
     """The others hear every sample, and the server keeps no pile for those who do not."""
     letters = 1 << 20
     server = start(extension="server.counting_extension", environment={"PADDING": str(letters)})
@@ -138,7 +138,7 @@ def test_clients_that_vanish_are_let_go(join, allowed, right):
 
 
 def kernels(client):
-    """What the last message says of each kernel's notebook."""
+    """Return the notebook of each kernel in the last message."""
     return {one["kernel_id"]: one["notebook"] for one in client.last()["processes"][1:]}
 
 
@@ -156,7 +156,7 @@ def test_a_kernel_has_its_notebook(join, open_session):
 
 
 def test_notebooks_are_for_those_who_may_list_sessions(join, open_session, allowed):
-    """Who may look at the hardware only gets the kernels without a path; others still get it."""
+    """Users who may only read the hardware get kernels without a path; others still get it."""
     study = open_session("private/salaries.ipynb")
     allowed.refuse("read sessions")
     stranger = join()
@@ -182,7 +182,7 @@ def test_the_sampler_of_this_machine_finds_the_notebook(start, right):
     def found():
         here = client.last()["processes"] if client.heard else []
         mine = [one for one in here if one["kernel_id"] == kernel and one["kind"] == "kernel"]
-        # it is seen as soon as it is there, before it has loaded anything
+        # it is listed as soon as it exists, before it has loaded anything
         return [one for one in mine if one["memory_bytes"] > 10 << 20]
 
     (one,) = within(20, found)
@@ -216,7 +216,7 @@ def test_a_hanging_driver_is_a_reason_and_no_error(allowed, right):
 
 
 def test_findings_about_what_is_used_now(start, right):
-    """A GPU that is taken and idle is found while somebody looks on, by the same sampler."""
+    """An allocated and idle GPU is found while a client is connected, by the same sampler."""
     server = start(extension="server.counting_extension", environment={"IDLE_S": "3600"})
 
     def rules():

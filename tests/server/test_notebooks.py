@@ -9,10 +9,9 @@ import threading
 import pytest
 from timers import within
 
-from workbench.server.feed import LiveFeed
-from workbench.server.notebooks import Notebooks
+from workbench.server.feed import LiveFeed, Notebooks
 
-from .samplers import Told, process
+from .samplers import ScriptedSampler, process
 
 
 class Sessions:
@@ -69,7 +68,7 @@ def notebooks(sessions, loop):
 def feed(notebooks):
     """Samples of a machine with two kernels and a stranger."""
     told = {"processes": [process(1, "k1"), process(2, "elsewhere"), process(3)]}
-    yield LiveFeed(lambda: Told(told), interval_s=0.05, notebooks=notebooks.paths)
+    yield LiveFeed(lambda: ScriptedSampler(told), interval_s=0.05, notebooks=notebooks.paths)
     assert within(10, lambda: "workbench-sampler" not in [x.name for x in threading.enumerate()])
 
 
@@ -90,10 +89,12 @@ def test_one_question_for_all_listeners(feed, sessions):
 
 
 def test_no_kernel_no_question(sessions, notebooks):
-    """Where no kernel runs here the session manager is left alone."""
+    """If no kernel runs here, the session manager is not called."""
     heard = []
     feed = LiveFeed(
-        lambda: Told({"processes": [process(3)]}), interval_s=0.02, notebooks=notebooks.paths
+        lambda: ScriptedSampler({"processes": [process(3)]}),
+        interval_s=0.02,
+        notebooks=notebooks.paths,
     )
     leave = feed.subscribe(heard.append)
     assert within(10, lambda: len(heard) > 3)
@@ -104,9 +105,9 @@ def test_no_kernel_no_question(sessions, notebooks):
 
 @pytest.mark.parametrize("processes", [{"unknown": "no /proc"}, []])
 def test_processes_that_are_not_known(notebooks, processes):
-    """Are told as they are."""
+    """They are reported unchanged."""
     heard = []
-    feed = LiveFeed(lambda: Told({"processes": processes}), notebooks=notebooks.paths)
+    feed = LiveFeed(lambda: ScriptedSampler({"processes": processes}), notebooks=notebooks.paths)
     leave = feed.subscribe(heard.append)
     assert within(10, lambda: heard)
     leave()
@@ -114,7 +115,7 @@ def test_processes_that_are_not_known(notebooks, processes):
 
 
 def test_a_session_manager_that_hangs(feed, sessions):
-    """Samples go on with what was known; it is asked once, and heard when it comes back."""
+    """Samples continue with what was known; it is requested once, and read when it comes back."""
     heard = []
     leave = feed.subscribe(heard.append)
     assert within(10, lambda: heard and told(heard[-1])[0] == "a.ipynb")
@@ -130,7 +131,7 @@ def test_a_session_manager_that_hangs(feed, sessions):
 
 
 def test_a_session_manager_that_fails(feed, sessions, caplog):
-    """No path is told that may be wrong by now; it is asked again."""
+    """No path is reported that may be wrong by now; it is requested again."""
     heard = []
     leave = feed.subscribe(heard.append)
     assert within(10, lambda: heard and told(heard[-1])[0] == "a.ipynb")

@@ -1,4 +1,4 @@
-"""Files that a client sends to be looked at: snapshots, topology files, and all else."""
+"""Files that a client sends to be shown: snapshots, topology files, and all else."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from timers import within
 from workbench.doctor import diagnose
 from workbench.resources import Snapshot, take_snapshot
 from workbench.resources.codec import encode
-from workbench.server.reading import MOST_BYTES
+from workbench.server.handlers import MOST_BYTES
 
 TOPOLOGY = """<system version="1"><cpu numaid="0" affinity="ff" arch="x86_64">
 <pci busid="0000:10:00.0" class="0x060400" link_speed="16 GT/s" link_width="16">
@@ -105,7 +105,7 @@ def test_what_cannot_be_read_is_refused_with_the_reason(send, body, why):
 
 
 def test_a_message_keeps_its_percent_signs(send):
-    """Whatever the file is called."""
+    """The name of the file does not matter."""
     assert send("hello", "100%25%25s")[1]["message"].startswith("100%%s is neither")
 
 
@@ -119,7 +119,7 @@ def test_a_number_that_is_not_finite(send, number):
 
 
 def test_an_edited_snapshot_without_a_part(send):
-    """Is refused rather than a fault of the doctor's."""
+    """It is refused, and is no failure of the doctor."""
     plain = take_snapshot(nvml=hgx_h100()).to_plain()
     plain["probes"] = {}
     status, answer = send(json.dumps(plain))
@@ -128,7 +128,7 @@ def test_an_edited_snapshot_without_a_part(send):
 
 
 def test_too_large(send, server, right):
-    """More than 4 MiB is refused, with its length told beforehand or not; 4 MiB are read."""
+    """More than 4 MiB is refused, with or without its length in advance; 4 MiB are read."""
     assert send(b" " * MOST_BYTES)[0] == 400
     status, answer = send(b" " * (MOST_BYTES + 1), "big")
     assert status == 413
@@ -146,7 +146,7 @@ def test_nothing_of_this_machine_is_opened(send):
 
 
 def test_a_sender_who_leaves_half_way(server, send):
-    """Holds nothing up."""
+    """It delays nothing."""
     for _ in range(5):
         with socket.create_connection(("127.0.0.1", server.port)) as half:
             half.sendall(
@@ -157,6 +157,6 @@ def test_a_sender_who_leaves_half_way(server, send):
 
 
 def test_what_is_sent_stays_out_of_the_log(server, send):
-    """A file may hold names of hosts."""
+    """A file may contain names of hosts."""
     send('{"version": "secret-host-17"}')
     assert "secret-host-17" not in server.log.read_text()

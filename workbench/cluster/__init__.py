@@ -1,32 +1,53 @@
-"""Bringing ranks up and down, and running cells on them.
+"""Start and stop ranks, and run cells on them.
 
-- `cluster`: the door; `registry`: the notebook's current one
-- `options`: what is asked for; `hosts` and `host_file`: the VMs as users write
-  them, each a `host`; `durations` and `ranks`: how both are written
-- `lifecycle`: up, down, a change of ranks; `condition`: the state, and what to do
-  about it; `running`: what there is between start and end
-- `cells`: one cell after another by `turns`, each a `run` on its way; `sink`: where
-  its output goes, merged by `fold` while it runs, by `merge` in the end, and cut
-  to an `excerpt`; `guard` and `failures`: what happens when a rank fails;
-  `hang`: why a cell stands still; `idle`: when nobody uses the cluster
-- `engines`: ipyparallel's engines as ranks, reached by `calls`; `members`: who
-  they are, and new ones; `ring`: forming a Horovod ring; `ranks`: what users see
-- `agents`: one `agent` on each VM, over `ssh` and an `agent_channel`;
-  `controller_process`: the controller that engines meet at, whose process is
-  `controller`
-- `network`, `placement`: which interface, GPU and cores a rank gets; `preflight`:
-  what is looked at before, and `survey` without, a start; `calibration`: what
-  the fabric gives
-- `clock_pings`: what time it is on the ranks
-- `launcher`: the same for clusters that ipyparallel itself starts
-- `keeping`: what the next kernel needs; `holder`: the process that keeps another
-  meanwhile; `child`: either way, a process as its kernel sees it
-- `background`: what runs in a thread
+- `cluster`: the public class; `execution`: its cells, push and pull; `registry`: the notebook's
+  current cluster; `options`: the arguments of a cluster, checked
+- `state`: the state machine, which starts, changes and stops the ranks; `processes`: all
+  processes of a cluster and its channels to the ranks; `recovery`: makes ranks usable again
+- `cell_queue`: the queue of cells; `cell_run`: one cell; `stuck_ranks`: frees its ranks;
+  `stalls`: why it waits or does not stop; `outcomes`: results and errors; `transfer`: the data
+  of push and pull
+- `engines`: ipyparallel's engines as ranks; `members`: which process is which rank, and
+  calls of its functions; `backends/`: what joins ranks in a process group
+- `agents`: one `agent` per VM, each connected by an `agent_channel`; `launchers/`: how an agent
+  starts
+- `controller`: ipyparallel's controller
+- `calibration`: measures the fabric; `overhead`: measures what recording costs; `sampling`: asks
+  for lines of Python outside all phases; `threads`: background tasks and locks;
+  `process_groups`: ends processes that were left
+
+A cell goes from `Cluster.run` through `CellQueue.follow`, which waits for its turn,
+`CellRun.wait`, `CellQueue._begin`, `Engines.begin` and `Calls.begin` to ipyparallel, which calls
+`workbench.rank.session.run_cell` on each rank. What ranks send comes through `ClusterProcesses`
+and `CellQueue` to `CellRun.deliver`.
+
+When a rank ends, its agent reports that, and `Members.lost` has the reason. `CellRun` ends the
+cell there with an error, `StuckRankMonitor` frees the ranks that wait for it, and `ClusterState`
+is failed until `Engines.restart` or `Engines.resize` forms another ring.
 """
 
-from workbench.cluster.cluster import Cluster
-from workbench.cluster.ranks import RankInfo
-from workbench.cluster.run import Kept, RunResult
-from workbench.cluster.sink import NotebookSink, Sink, TextSink
+from __future__ import annotations
 
-__all__ = ["Cluster", "Kept", "NotebookSink", "RankInfo", "RunResult", "Sink", "TextSink"]
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from workbench.cluster.cluster import Cluster
+    from workbench.cluster.outcomes import RunResult, ValueNotSent
+    from workbench.output.sink import NotebookSink, Sink, TextSink
+    from workbench.ranks import RankInfo
+
+_MODULES = {
+    "Cluster": "workbench.cluster.cluster",
+    **dict.fromkeys(("RunResult", "ValueNotSent"), "workbench.cluster.outcomes"),
+    **dict.fromkeys(("NotebookSink", "Sink", "TextSink"), "workbench.output.sink"),
+    "RankInfo": "workbench.ranks",
+}
+__all__ = ["Cluster", "NotebookSink", "RankInfo", "RunResult", "Sink", "TextSink", "ValueNotSent"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a name when it is first used: the controller's process needs none of them."""
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_MODULES[name]), name)

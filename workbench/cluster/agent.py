@@ -1,370 +1,349 @@
-"""The agent of a VM, as the kernel sees it: a process here or over ssh that brings up ranks."""
+"""The agent of one VM, as the kernel sees it: a process that starts and ends ranks there."""
 
 from __future__ import annotations
 
 import contextlib
-import os
+import re
 import secrets
-import signal
+import shutil
 import sys
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import workbench
-from workbench.cluster import ssh
-from workbench.cluster.agent_channel import AgentChannel, Question
-from workbench.cluster.child import Child, Gone, Held, Keep, Piped, exit_text
-from workbench.cluster.host import Host
-from workbench.errors import HorovodMissing, StartFailed
-from workbench.resources import Unknown
-from workbench.resources.host.identity import machine_identity
-from workbench.wire.lines import PROTOCOL
+import psutil
 
-_PROGRAM = ("-m", "workbench.rank.agent")
-_PING_S = 2.0
-_SILENCE_S = 60.0
-"""An agent over ssh that hears nothing for this long ends its ranks: its kernel is unreachable."""
-_SAID_LINES = 60
-_LOCAL = "the agent of this machine"
+from workbench._version import __version__
+from workbench.cluster.agent_channel import GRACE_S, AgentChannel, Question
+from workbench.cluster.backends import backend_class
+from workbench.cluster.launchers import DEFAULT as LOCAL
+from workbench.cluster.launchers import Launcher, create
+from workbench.cluster.launchers.host import Host
+from workbench.cluster.process_groups import kill_group
+from workbench.errors import StartFailed
+from workbench.rank.backends import DEFAULT
+from workbench.resources import Unknown
+from workbench.resources.host.machine import machine_identity
+from workbench.wire.agent_messages import (
+    PROTOCOL,
+    Exited,
+    Facts,
+    Hello,
+    Load,
+    Loaded,
+    Refused,
+    SignalRanks,
+    Started,
+    StartRank,
+    StopRanks,
+)
+from workbench.wire.detached import exit_text
+
+_FOLDERS = Path("/tmp")  # noqa: S108 - short, the same in all sessions; the agent checks its folder
 _ANSWER_S = 15.0
 _END_S = 3.0
-
-
-@dataclass(frozen=True)
-class End:
-    """How a rank's process ended.
-
-    Attributes
-    ----------
-    code
-        As ``subprocess`` counts: negative for a signal.
-    oom
-        What is known about memory having run out, or an empty string.
-    log
-        The last lines that it wrote.
-    """
-
-    code: int
-    oom: str
-    log: str
+_CURES = (
+    (
+        r"No usable temporary directory|\[Errno (28|30|122)\]",
+        "make the folder for temporary files there (/tmp, or TMPDIR) writable, with free space",
+    ),
+    (
+        r"failed to map segment|[Cc]annot allocate memory|MemoryError",
+        "free memory there, or raise its limit (ulimit -v)",
+    ),
+)
 
 
 class Agent:
-    """Brings up the ranks of one VM.
+    """Starts and ends the ranks of one VM.
 
-    Its process is started at once, and told what to load, so that all VMs of a
-    cluster come up together.
+    Its process starts immediately and loads what ranks need, so that all VMs of a cluster start
+    concurrently. It survives a lost connection, and the end of the kernel for a grace period.
 
     Parameters
     ----------
     host
-        The VM; None for this machine, without ssh.
+        The VM; None for this machine.
     slots
         Ranks that it will run, which share its cores.
-    ssh_config
-        An ssh client configuration to use instead of the user's own.
-    keep
-        How it outlives this kernel; None: it does not.
-    found
-        It runs already, kept from an earlier kernel.
+    launcher
+        How it is reached; on this machine by default.
+    keep_s
+        How many seconds it outlives this kernel; None if it is not kept.
+    folder
+        The folder of an agent that a previous kernel has kept, to attach to; by default a new
+        agent is started.
     on_change
-        Called, in a thread, when it has come a step further.
+        Called in the I/O thread of `AgentChannel` after each report.
     interrupted
-        While it is set, no report or answer is waited for.
+        While it is set, nothing is waited for.
+    backend
+        The name of the backend that the agent loads.
 
     Attributes
     ----------
-    name
-        The VM's name for people.
+    folder
+        Where its socket is, on its VM.
     hello, facts, loaded
-        What the agent has told of itself, of its VM, and of what it could load.
+        The latest reports about the agent, its VM, and what it has loaded; empty before.
+    ends
+        How processes of ranks ended, by process id.
     """
 
     def __init__(
         self,
         host: Host | None,
         slots: int,
-        ssh_config: Path | None = None,
+        launcher: Launcher | None = None,
         *,
-        keep: Keep | None = None,
-        found: bool = False,
+        keep_s: float | None = None,
+        folder: Path | None = None,
         on_change: Callable[[], None] = lambda: None,
         interrupted: threading.Event | None = None,
+        backend: str = DEFAULT,
     ) -> None:
         self.host = host
+        self.folder = folder or _FOLDERS / f"workbench-agent-{secrets.token_hex(8)}"
+        self.hello = Hello(0, 0, "", "", "", 0, 0.0, "")
+        self.facts = Facts(None, {}, {}, {}, [], {})
+        self.loaded = Loaded()
+        self._reported: set[type] = set()
         self._slots = slots
-        self._keep = keep
-        self.hello: dict[str, Any] = {}
-        self.facts: dict[str, Any] = {}
-        self.loaded: dict[str, Any] = {}
-        self._python = (host.python if host else None) or sys.executable
+        self._launcher = launcher or create(LOCAL)
+        self._backend = backend_class(backend)
+        self._needed = f"PyTorch and {self._backend.library}"
         self._pids: dict[int, int] = {}
+        self._leaders: dict[int, psutil.Process] = {}
+        """The ranks of this machine, by process id."""
         self._starts: dict[int, str] = {}
-        """Which start of a slot is the newest, of those that this kernel has ordered."""
+        """The latest start of each slot that this kernel has requested."""
         self._refused: dict[int, str] = {}
-        self._ends: dict[int, End] = {}
-        self._gone = ""
-        self._closing = False
-        self._said: deque[str] = deque(maxlen=_SAID_LINES)
-        self._child = self._find(keep) if keep and found else self._start(ssh_config)
+        self.ends: dict[int, Exited] = {}
         self._channel = AgentChannel(
-            self._child,
-            said=self._said.append,
+            self._launcher,
+            host,
+            self.folder,
             take=self._take,
             on_change=on_change,
-            on_end=self._end,
             interrupted=interrupted,
         )
-        self._channel.start()
-        if not found:
-            self.order(
-                "load",
-                slots=slots,
-                environment=dict(host.environment) if host else {},
-                directory=host.directory if host else None,
-                silence_s=_SILENCE_S if host else None,
-            )
-        if host is not None:
-            threading.Thread(target=self._keep_alive, daemon=True).start()
-
-    def _find(self, keep: Keep) -> Child:
-        try:
-            return Held.find(keep.path)
-        except StartFailed:
-            if self.host is None:
-                raise
-            self._gone = f"{self.name} was lost while no kernel was there"
-            return Gone()
-
-    def _start(self, ssh_config: Path | None) -> Child:
-        program = [self._python, *_PROGRAM]
-        if self.host is not None:
-            command = ssh.command(self.host, program, ssh_config)
-        else:
-            command = [*program, str(os.getpid()) if self._keep is None else "{pid}"]
-        if self._keep is None:
-            return Piped(command, self._said.append)
-        return Held.start(self._keep.path, self._keep.grace_s, command)
+        if folder is not None:
+            self._channel.attach()
+            return
+        self._channel.start(GRACE_S if keep_s is None else keep_s, keep=keep_s is not None)
+        given = (dict(host.environment), host.directory) if host else ()
+        self._channel.send(Load(slots, backend, *given))
 
     @property
     def name(self) -> str:
         """The host as the user named it, or this machine's name."""
-        return self.host.name if self.host else str(self.hello.get("host", "this machine"))
+        return self.host.name if self.host else self.hello.host or "this machine"
 
     @property
     def local(self) -> bool:
         """Whether the VM is the machine that this kernel runs on, by whatever name."""
-        return self.host is None or self.facts.get("machine") == machine_identity()
+        return self.host is None or self.facts.machine == machine_identity()
 
     @property
     def progress(self) -> str:
-        """How far the VM is on its way up."""
-        if self._gone:
+        """How far the start of the VM is."""
+        if self.lost:
             return "gone"
+        if self.reconnecting:
+            return "reconnecting"
         if self._pids:
             return f"{len(self._pids)} of {self._slots} ranks started"
-        if self.loaded:
-            return "PyTorch and Horovod loaded"
-        return "loading PyTorch and Horovod" if self.hello else "connecting"
-
-    @property
-    def identity(self) -> dict[str, Any]:
-        """Which process it is there, as the question ``retire`` wants it."""
-        return {"pid": self.hello["pid"], "began": self.hello["began"]}
+        if Loaded in self._reported:
+            return f"{self._needed} loaded"
+        return f"loading {self._needed}" if Hello in self._reported else "connecting"
 
     @property
     def lost(self) -> str:
         """Why the agent can no longer be reached; empty while it can."""
-        return self._gone
+        return self._channel.why_lost
+
+    @property
+    def reconnecting(self) -> bool:
+        """Whether the connection to the VM is lost and is being made again."""
+        return self._channel.reconnecting
 
     # the start
 
     def wait_until_greeted(self, deadline: float) -> None:
-        """Wait for the agent's greeting and facts.
+        """Wait until the agent has reported itself and its VM.
 
         Raises
         ------
         StartFailed
             It did not answer, or has another version: the VM, the cause and the cure.
         """
-        if not self._channel.wait(lambda: bool(self.facts), deadline):
-            code = self._child.poll()
-            if self.host is None:
-                raise StartFailed(f"{_LOCAL} {_ended(code)}:\n{self._tail()}")
-            raise ssh.failure(self.host, code, self._tail(), self._python)
-        theirs = self.hello.get("protocol"), self.hello.get("version")
-        if theirs != (PROTOCOL, workbench.__version__):
+        channel = self._channel
+        if not channel.wait(lambda: Facts in self._reported, deadline):
+            raise self._launcher.failure(self.host, channel.code, channel.said())
+        hello = self.hello
+        if (hello.protocol, hello.version) != (PROTOCOL, __version__):
+            python = (self.host.python if self.host else None) or sys.executable
             raise StartFailed(
-                f"gradient-workbench {theirs[1]} is installed for {self._python} there, "
-                f"{workbench.__version__} runs here",
+                f"gradient-workbench {hello.version} is installed for {python} there, "
+                f"{__version__} runs here",
                 vm=self.name,
                 cure="install the same version there",
             )
 
+    def wait_until_attached(self, deadline: float) -> bool:
+        """Wait for an agent that a previous kernel kept; return False if it is lost."""
+        if self._channel.wait(lambda: Facts in self._reported, deadline):
+            return True
+        name = self.name if self.host else "the agent of this machine"
+        self._channel.detach()
+        self._channel.why_lost = f"{name} was lost while no kernel was there"
+        return False
+
     def wait_until_loaded(self, deadline: float) -> None:
-        """Wait until PyTorch and Horovod are imported there.
+        """Wait until all that ranks need is imported there.
 
         Raises
         ------
-        StartFailed, HorovodMissing
-            They cannot be: the VM, the cause and the cure.
+        StartFailed
+            It cannot be: the VM, the cause and the cure.
         """
-        if not self._channel.wait(lambda: bool(self.loaded), deadline):
+        if not self._channel.wait(lambda: Loaded in self._reported, deadline):
             raise StartFailed(
-                f"{self._gone or 'PyTorch and Horovod were not loaded in time'}\n"
-                f"{self._tail()}".rstrip(),
+                f"{self.lost or f'{self._needed} were not loaded in time'}\n"
+                f"{self._channel.said()}".rstrip(),
                 vm=self.name,
             )
-        if "error" not in self.loaded:
+        text = self.loaded.error
+        if not text:
             return
-        text = str(self.loaded["error"])
-        if self.loaded.get("step") == "directory":
+        if self.loaded.step == "directory":
             raise StartFailed(
                 f"the working directory cannot be entered: {text}",
                 vm=self.name,
                 cure="make it there, or name another (directory=... for the host)",
             )
-        if "horovod" in text:
-            raise HorovodMissing(
-                f"the ranks cannot load Horovod ({text.splitlines()[-1]})",
-                vm=self.name,
-                cure="build it there for its PyTorch with `workbench build-horovod`",
-            )
+        if failure := self._backend.import_failure(text, self.name):
+            raise failure
         raise StartFailed(
             f"the ranks cannot load what they need: {text}",
             vm=self.name,
-            cure="install gradient-workbench there anew",
+            cure=_cure(text, "install gradient-workbench there again"),
         )
 
     def wait_until_started(self, slot: int, deadline: float) -> int:
         """Wait until the rank of a slot has a process, and return its id."""
         if not self._channel.wait(lambda: slot in self._pids or slot in self._refused, deadline):
             raise StartFailed(
-                f"rank process {slot} did not start: {self._gone or 'its time is over'}",
+                f"rank process {slot} did not start: {self.lost or 'timed out'}",
                 vm=self.name,
             )
         if slot in self._refused:
+            why = self._refused.pop(slot)
             raise StartFailed(
-                f"rank process {slot} cannot be started ({self._refused.pop(slot)})",
+                f"rank process {slot} cannot be started ({why})",
                 vm=self.name,
-                cure="end what else runs there, or ask for fewer ranks",
+                cure=_cure(why, "stop other processes there, or ask for fewer ranks"),
             )
         return self._pids[slot]
 
     # while it runs
 
-    def order(self, kind: str, **content: Any) -> None:
-        """Send an order; where the agent is gone, `lost` tells."""
-        self._channel.order(kind, **content)
-
     def start(self, slot: int, **content: Any) -> None:
-        """Start the rank of a slot."""
+        """Start the rank of a slot; `content` has the other fields of `StartRank`."""
         self._pids.pop(slot, None)
         self._refused.pop(slot, None)
         self._starts[slot] = secrets.token_hex(4)
-        self.order("start", slot=slot, start=self._starts[slot], **content)
+        self._channel.send(StartRank(slot, self._starts[slot], **content))
+
+    def send(self, message: StopRanks | SignalRanks) -> None:
+        """Send an order about running ranks."""
+        self._channel.send(message)
 
     def ask(self, kind: str, timeout_s: float = _ANSWER_S, **of: Any) -> Any:
-        """Ask about the VM's network or memory, and return the answer.
+        """Ask a question, and return the answer.
 
         Raises
         ------
         StartFailed
             No answer came.
         """
-        answer = self._channel.ask(kind, of, timeout_s)
+        question = self._channel.post(kind, of)
+        self._channel.wait(lambda: question.answer is not None, time.monotonic() + timeout_s)
+        answer = question.answer
         if answer is None:
-            why = self._gone or f"it did not answer {kind!r} within {timeout_s:g} s"
+            why = self.lost or f"it did not answer {kind!r} within {timeout_s:g} s"
             raise StartFailed(why, vm=self.name)
-        if "error" in answer:
-            raise StartFailed(f"{kind!r} could not be answered: {answer['error']}", vm=self.name)
-        return answer["answer"]
+        if answer.error is not None:
+            raise StartFailed(f"{kind!r} could not be answered: {answer.error}", vm=self.name)
+        return answer.answer
 
     def post(self, kind: str) -> Question:
         """Ask for ``"snapshot"`` or ``"sample"``, and return at once; see `answer`."""
         return self._channel.post(kind, {})
 
     def answer(self, question: Question, deadline: float) -> Any | Unknown:
-        """Wait for the answer to what was posted, or return why there is none yet."""
+        """Wait for the answer to a question of `post`; return why there is none yet."""
         self._channel.wait(lambda: question.answer is not None, deadline)
-        told = question.answer
-        if told is None:
+        answer = question.answer
+        if answer is None:
             waited_s = time.monotonic() - question.asked
-            return Unknown(self._gone or f"{self.name} has not answered for {waited_s:.0f} s")
-        return told["answer"] if "answer" in told else Unknown(str(told["error"]))
+            state = "is reconnecting, and " if self.reconnecting else ""
+            return Unknown(self.lost or f"{self.name} {state}has not answered for {waited_s:.0f} s")
+        return answer.answer if answer.error is None else Unknown(str(answer.error))
 
-    def started(self, pid: int) -> bool:
-        """Whether a process is one of its ranks, and of no agent before it."""
-        return pid in self._pids.values()
-
-    def end_of(self, pid: int) -> End | None:
-        """Return how a rank's process ended, or None while it runs."""
-        return self._ends.get(pid)
+    def why_lost(self, pid: int) -> str:
+        """Return why the process of a rank can no longer answer; empty while it can."""
+        end = self.ends.get(pid)
+        if end is None:
+            here = pid in self._pids.values()  # otherwise an earlier agent has started it
+            return self.lost or ("" if here else f"{self.name} was lost with it")
+        text = f"its process {pid} on {self.name} {exit_text(end.code)}"
+        return f"{text} ({end.oom})" if end.oom else text
 
     def wait_until_gone(self) -> None:
-        """Wait until the agent has ended, for whatever reason."""
+        """Wait until the agent has ended or is lost."""
         self._channel.join()
 
     def close(self) -> None:
-        """End the agent, which ends its ranks; returns when it is gone, or cannot be reached."""
-        self._closing = True
-        self._child.end(_END_S)
-        self._channel.join(1.0)
-        if self.host is None:
-            for pid in set(self._pids.values()) - set(self._ends):  # a stopped one cannot follow
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.killpg(pid, signal.SIGKILL)
+        """End the agent and its ranks; return when it has ended or cannot be reached."""
+        self._channel.close(_END_S)
+        if self.host is None and self._channel.code != 0:  # it alone may have been killed
+            for pid, leader in self._leaders.items():
+                if pid not in self.ends:
+                    kill_group(leader)
+            shutil.rmtree(self.folder, ignore_errors=True)
 
-    def leave(self) -> None:
-        """Let it run where it is kept; else end it."""
-        self._closing = True
-        self._child.leave()
+    def detach(self) -> None:
+        """Close the connection; the agent goes on for the next kernel."""
+        self._channel.detach()
 
-    # what it reports, in a thread
-
-    def _take(self, kind: str, content: dict[str, Any]) -> None:
-        if kind in {"hello", "facts", "loaded"}:
-            setattr(self, kind, content)
-        elif kind in {"started", "refused"}:
-            slot, start = content["slot"], content.get("start")
-            if start != self._starts.get(slot, start):
-                return  # of a start that was given up
-            if kind == "started":
-                self._pids[slot] = content["pid"]
-            else:
-                self._refused[slot] = content["why"]
-        elif kind == "exited":
-            self._ends[content["pid"]] = End(content["code"], content["oom"], content["log"])
-
-    def _end(self) -> None:
-        stopped = f"the agent of {self.name} was stopped"
-        if not self._gone:
-            self._gone = stopped if self._closing else self._why_gone(self._child.poll())
-
-    def _why_gone(self, code: int | None) -> str:
-        if self.host is None:
-            return f"{_LOCAL} {_ended(code)}"
-        said = [line for line in self._said if line.strip()]
-        last = f" ({said[-1].strip()})" if said else ""
-        if code == 255:
-            return f"{self.name} does not answer any more{last}"
-        if code is not None and code < 0:  # a signal here ends ssh; one there is ssh's status 255
-            return f"the ssh client of {self.name} on this machine {exit_text(code)}{last}"
-        return f"the agent of {self.name} {_ended(code)}{last}"
-
-    def _keep_alive(self) -> None:
-        while not self._closing and not self._gone:
-            self.order("ping")
-            time.sleep(_PING_S)
-
-    def _tail(self) -> str:
-        return "\n".join(self._said)
+    def _take(self, message: Any) -> None:
+        """Keep a report; called in the I/O thread."""
+        self._reported.add(type(message))
+        match message:
+            case Hello():
+                self.hello = message
+            case Facts():
+                self.facts = message
+            case Loaded():
+                self.loaded = message
+            case Started() | Refused():
+                if message.start != self._starts.get(message.slot, message.start):
+                    return  # a report on an earlier start
+                if isinstance(message, Started):
+                    self._pids[message.slot] = message.pid
+                    self.ends.pop(message.pid, None)  # of an earlier process with this id
+                    if self.host is None:
+                        with contextlib.suppress(psutil.NoSuchProcess):
+                            self._leaders[message.pid] = psutil.Process(message.pid)
+                else:
+                    self._refused[message.slot] = message.why
+            case Exited():
+                self.ends[message.pid] = message
 
 
-def _ended(code: int | None) -> str:
-    return "did not greet in time" if code is None else exit_text(code)
+def _cure(text: str, otherwise: str) -> str:
+    """Return the cure for an error of an agent, if it lacks space or memory."""
+    return next((cure for pattern, cure in _CURES if re.search(pattern, text)), otherwise)

@@ -1,4 +1,4 @@
-"""The agents of all VMs of a cluster: brought up, looked at, asked, met again, taken down."""
+"""The agents of all VMs of a cluster: started, checked, attached to and ended together."""
 
 from __future__ import annotations
 
@@ -6,27 +6,32 @@ import signal
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from workbench.cluster import network, placement, preflight
 from workbench.cluster.agent import Agent
-from workbench.cluster.background import at_once
-from workbench.cluster.child import Keep, exit_text
+from workbench.cluster.launchers import create, placement, preflight
 from workbench.cluster.options import Options
+from workbench.cluster.threads import at_once, interrupts_later
 from workbench.errors import StartFailed
+from workbench.ranks import Place, Process
+from workbench.resources import Snapshot, Unknown
+from workbench.resources.usage import Sample
+from workbench.wire.address import Address
+from workbench.wire.agent_messages import Hello, StopRanks
+from workbench.wire.detached import exit_text
 
 _PLACE = "WORKBENCH_PLACE"
-"""Tells a rank's process its VM and slot, by which its engine is known."""
+"""The environment variable with a rank's VM and slot, which identify its engine."""
 _THREADS = "WORKBENCH_THREADS"
 _MEMORY_S = 1.0
-
-Place = tuple[int, int]
-"""A VM's number among the cluster's hosts, and a slot there."""
-Process = tuple[int, int]
-"""A VM's number, and a process id there."""
+_MERGED_RANKS = 3
+"""Records of so many ranks of a VM are merged; for fewer, a further process does not pay."""
+_SNAPSHOT_S = 15.0
+_SAMPLE_S = 5.0
+"""NVML alone needs some of it for the first sample, where the driver is not kept loaded."""
 
 
 class Agents:
@@ -35,68 +40,74 @@ class Agents:
     Parameters
     ----------
     options
-        Which VMs, and how they are reached.
-    folder
-        Where the sockets of kept ones are.
+        The arguments of the cluster.
     progress
-        Called, in threads, with how far each VM is on its way up.
+        Called in the I/O thread (`AgentChannel`) with how far the start of each VM is.
 
     Attributes
     ----------
+    all
+        The agents, in the order of the hosts.
+    slots
+        The number of slots of each VM, whether it answers or not.
+    links
+        How each VM reaches the others.
     preflight
         What was found on the VMs before their ranks were started; None on this machine.
     interrupted
-        Set while a change of the ranks is to end soon: nothing is waited for.
+        Set while a change of the ranks must end soon: nothing is waited for.
     """
 
-    def __init__(self, options: Options, folder: Path, progress: Callable[[str], None]) -> None:
+    def __init__(self, options: Options, progress: Callable[[str], None]) -> None:
         self._hosts = options.hosts
-        self._slots = [host.slots for host in options.hosts] if options.hosts else [options.n]
-        self._ssh_config = options.ssh_config
+        self.slots = [host.slots for host in options.hosts] if options.hosts else [options.n]
+        self._launcher = create(options.launcher, options.ssh_config)
         self._timeout_s = options.start_timeout_s
         self._keep_s = options.keep_s
-        self._folder = folder
+        self._backend = options.backend
         self._progress = progress
-        self._agents: list[Agent] = []
-        self._links: dict[int, network.Link] = {}
+        self.all: list[Agent] = []
+        self.links: dict[int, placement.Link] = {}
         self._layer: str | None = None
         self.preflight: preflight.Preflight | None = None
         self.interrupted = threading.Event()
 
-    # up and down
+    # start and stop
 
     def spawn(self) -> None:
-        """Start one on each VM."""
-        for vm in range(len(self._slots)):
-            self._agents.append(self._agent(vm))
+        """Start the agent of each VM."""
+        for vm in range(len(self.slots)):
+            with interrupts_later():  # `close` would not end an agent that is not in the list
+                self.all.append(self._agent(vm))
 
-    def find(self, state: dict[str, Any]) -> None:
-        """Meet those that an earlier kernel has left; VMs that went meanwhile are lost.
+    def attach(self, state: dict[str, Any]) -> None:
+        """Attach to agents that a previous kernel has kept; VMs that are gone are lost.
 
         Raises
         ------
         StartFailed
             All are gone.
         """
-        self._links = {int(vm): network.Link(**link) for vm, link in state["links"].items()}
-        for vm, hello in enumerate(state["hellos"]):
-            agent = self._agent(vm, found=True)
-            agent.hello = agent.hello or hello
-            self._agents.append(agent)
-        there = [agent for agent in self._agents if not agent.lost]
-        if not there:
-            raise StartFailed("; ".join(agent.lost for agent in self._agents))
-        self._wait_until_greeted(there)
-        self._layer = placement.link_layer(self._agents)
+        self.links = {int(vm): placement.Link(**link) for vm, link in state["links"].items()}
+        for vm, path in enumerate(state["folders"]):
+            with interrupts_later():
+                self.all.append(self._agent(vm, Path(path)))
         deadline = self._deadline()
-        for agent in there:
-            agent.wait_until_loaded(deadline)
+        for agent, hello in zip(self.all, state["hellos"], strict=True):
+            if agent.wait_until_attached(deadline):
+                agent.wait_until_loaded(deadline)
+            elif not agent.hello.pid:
+                agent.hello = Hello(**hello)
+        if all(agent.lost for agent in self.all):
+            raise StartFailed("; ".join(agent.lost for agent in self.all))
+        self._layer = placement.link_layer(self.all)
 
     def to_state(self) -> dict[str, Any]:
-        """Return what `find` needs in another kernel."""
+        """Return what `attach` needs in another kernel."""
         return {
-            "links": {str(vm): asdict(link) for vm, link in self._links.items()},
-            "hellos": [agent.hello for agent in self._agents],
+            "links": {str(vm): asdict(link) for vm, link in self.links.items()},
+            "hellos": [asdict(agent.hello) for agent in self.all],
+            "folders": [str(agent.folder) for agent in self.all],
         }
 
     def wait_until_greeted(self) -> None:
@@ -105,81 +116,101 @@ class Agents:
         Raises
         ------
         StartFailed
-            Those that do not: which, why, and what to do.
+            Some do not: which, why, and what to do.
         """
-        self._wait_until_greeted(self._agents)
+        deadline, failed = self._deadline(), []
+        for agent in self.all:
+            try:
+                agent.wait_until_greeted(deadline)
+            except StartFailed as error:
+                failed.append(error)
+        if failed:
+            raise StartFailed.together(failed)
 
     def wait_until_loaded(self) -> None:
         """Wait until every VM has loaded what ranks need.
 
         Raises
         ------
-        StartFailed, HorovodMissing
+        StartFailed
             One cannot.
         """
         deadline = self._deadline()
-        for agent in self._agents:
+        for agent in self.all:
             agent.wait_until_loaded(deadline)
 
-    def look(self) -> None:
-        """Choose the VMs' links, and look at what would abort their ranks.
+    def run_preflight(self, agents: list[Agent]) -> None:
+        """Choose the VMs' links, and check for problems with which their ranks would fail.
 
         Raises
         ------
         StartFailed
             They would fail.
         """
-        self._look(self._agents)
+        running = {vm: agent for vm, agent in enumerate(agents) if not agent.lost}
+        for vm, agent in running.items():
+            for warning in preflight.crowding(agent, self.slots[vm]):
+                warnings.warn(warning, RuntimeWarning, stacklevel=2)
+        there = list(running.values())
+        links = placement.choose(there)
+        if self._hosts is not None:
+            slots = [self.slots[vm] for vm in running]
+            self.preflight = preflight.check(preflight.Vms(there, links, slots))
+            if self.preflight.fatal:
+                raise StartFailed.together(list(map(preflight.failure, self.preflight.fatal)))
+        self.links = dict(zip(running, links, strict=True))
+        self._layer = placement.link_layer(agents)
 
     def revive(self, vm: int) -> None:
-        """Take a VM in again where it is lost: a new agent, in the place of its old one.
+        """Start another agent on a VM that is lost.
 
         Raises
         ------
-        StartFailed, HorovodMissing
-            It does not answer, or its ranks would fail; then all is as before.
+        StartFailed
+            The VM does not answer, or its ranks would fail; then nothing has changed.
         """
-        old = self._agents[vm]
+        old = self.all[vm]
         if not old.lost:
             return
         new = self._agent(vm)
         try:
-            self._wait_until_greeted([new])
-            new.ask("retire", **old.identity)
+            deadline = self._deadline()
+            new.wait_until_greeted(deadline)
+            new.ask("retire", pid=old.hello.pid, began=old.hello.began)
             new.wait_until_loaded(self._deadline())
-            agents = [*self._agents[:vm], new, *self._agents[vm + 1 :]]
-            self._look(agents)
+            agents = [*self.all[:vm], new, *self.all[vm + 1 :]]
+            self.run_preflight(agents)
         except BaseException:
             new.close()
             raise
         old.close()
-        self._agents = agents
+        self.all = agents
 
-    def leave(self) -> None:
-        """Let them run where they are kept, for the next kernel."""
-        for agent in self._agents:
-            agent.leave()
+    def detach(self) -> None:
+        """Close all connections; the agents go on for the next kernel."""
+        for agent in self.all:
+            agent.detach()
 
     def close(self) -> None:
-        """End them, and with them all ranks."""
-        at_once(self._agents, Agent.close)
+        """End all agents and ranks."""
+        at_once(self.all, Agent.close)
 
     # ranks
 
-    def start(self, place: Place, connection: dict[str, Any]) -> placement.Placement:
+    def start(
+        self, place: Place, connection: dict[str, Any], records: Callable[[int], Address]
+    ) -> placement.Placement:
         """Start a rank's process in a place, and return what it uses of its VM.
 
-        Parameters
-        ----------
-        connection
-            How its engine finds the controller.
+        `connection` says how its engine finds the controller; `records` returns the kernel's
+        address for the merged records of a VM.
         """
         vm, slot = place
-        agent = self._agents[vm]
-        slots = max(self._slots[vm], slot + 1)  # on this machine there may come to be more
+        agent = self.all[vm]
+        slots = max(self.slots[vm], slot + 1)  # on this machine a resize may add slots
         plan = placement.place(
             agent.facts,
-            self.interface(vm),
+            self.links[vm].interface,
             slots,
             layer=self._layer,
             environment=agent.host.environment if agent.host else {},
@@ -190,14 +221,15 @@ class Agents:
             environment={
                 **plan.environment,
                 _PLACE: f"{vm}:{slot}",
-                _THREADS: str(agent.loaded["threads"] or ""),
+                _THREADS: str(agent.loaded.threads or ""),
             },
-            cores=plan.cores,
+            cores=list(plan.cores),
+            stream=records(vm) if slots >= _MERGED_RANKS else None,
         )
         return plan
 
-    def wait_until_started(self, places: Iterable[Place]) -> dict[Place, Process]:
-        """Wait until the ranks of these places have a process each.
+    def wait_until_started(self, places: Iterable[Place]) -> list[Process]:
+        """Wait until the ranks of these places have a process each, and return the processes.
 
         Raises
         ------
@@ -205,35 +237,31 @@ class Agents:
             One has none.
         """
         deadline = self._deadline()
-        return {
-            (vm, slot): (vm, self._agents[vm].wait_until_started(slot, deadline))
-            for vm, slot in places
-        }
+        return [Process(vm, self.all[vm].wait_until_started(n, deadline)) for vm, n in places]
 
     def stop(self, places: Iterable[Place]) -> None:
         """End the ranks of these places."""
         for vm, slot in places:
-            self._agents[vm].order("stop", slots=[slot])
+            self.all[vm].send(StopRanks([slot]))
 
     def check(self, processes: Iterable[Process], earlier: Mapping[Process, int]) -> None:
-        """Raise `StartFailed` where a rank's process, or its VM's agent, has ended.
-
-        Or where the change of the ranks was interrupted.
+        """Raise `StartFailed` if a rank's process or an agent has ended, or after an interrupt.
 
         Parameters
         ----------
         earlier
-            The ranks of those processes that were in a ring before: they do not start.
+            The ranks of processes that have been in a ring: their end is a loss, not a failed
+            start.
         """
         if self.interrupted.is_set():
             raise StartFailed("interrupted")
-        for vm, pid in processes:
-            agent = self._agents[vm]
-            end = agent.end_of(pid)
-            if end is not None and (vm, pid) in earlier:
-                why = f"rank {earlier[vm, pid]}: {self.why_lost((vm, pid))}"
+        for process in processes:
+            agent, pid = self.all[process.vm], process.pid
+            end = agent.ends.get(pid)
+            if end is not None and process in earlier:
+                why = f"rank {earlier[process]}: {agent.why_lost(pid)}"
                 cure = "replace it with %cluster restart"
-                if end.log and end.code != -signal.SIGKILL:  # SIGKILL leaves no last words
+                if end.log and end.code != -signal.SIGKILL:
                     raise StartFailed(f"{why} ({cure}); its log ends:\n{end.log}")
                 raise StartFailed(why, cure=cure)
             if end is not None:
@@ -245,111 +273,78 @@ class Agents:
             if agent.lost:
                 raise StartFailed(agent.lost)
 
-    def why_lost(self, process: Process) -> str:
-        """Return why a rank's process can no longer answer; empty while it can."""
-        vm, pid = process
-        agent = self._agents[vm]
-        end = agent.end_of(pid)
-        if end is None:
-            return agent.lost or ("" if agent.started(pid) else f"{agent.name} was lost with it")
-        text = f"its process {pid} on {agent.name} {exit_text(end.code)}"
-        return f"{text} ({end.oom})" if end.oom else text
-
-    # what the VMs are, and have
-
-    @property
-    def slots(self) -> list[int]:
-        """Slots of each VM, whether it answers or not."""
-        return list(self._slots)
+    # state of the VMs
 
     def lost(self) -> dict[int, str]:
         """Return why agents cannot be reached, by VM."""
-        return {vm: agent.lost for vm, agent in enumerate(self._agents) if agent.lost}
+        return {vm: agent.lost for vm, agent in enumerate(self.all) if agent.lost}
 
     def places(self, n: int) -> set[Place]:
-        """Return where `n` ranks can be: in the slots of VMs that answer, or on this machine."""
+        """Return the places for `n` ranks: slots of VMs that answer, or of this machine."""
         if self._hosts is None:
-            return {(0, slot) for slot in range(n)}
+            return {Place(0, slot) for slot in range(n)}
         return {
-            (vm, slot)
-            for vm, agent in enumerate(self._agents)
+            Place(vm, slot)
+            for vm, agent in enumerate(self.all)
             if not agent.lost
-            for slot in range(self._slots[vm])
+            for slot in range(self.slots[vm])
         }
-
-    def name(self, vm: int) -> str:
-        """Return a VM's name for people."""
-        return self._agents[vm].name
-
-    def interface(self, vm: int) -> str:
-        """Return the interface of a VM's collectives."""
-        return self._links[vm].interface
-
-    def kernel_address(self) -> str:
-        """Return this machine's address as the VMs see it."""
-        return network.kernel_address(self._agents)
 
     def memory_bytes(self) -> dict[Process, int]:
         """Return the resident memory of each rank's process on the VMs that answer."""
         found: dict[Process, int] = {}
-        for vm, agent in enumerate(self._agents):
+        for vm, agent in enumerate(self.all):
             if agent.lost:
                 continue
             try:
                 sizes = agent.ask("memory", _MEMORY_S)
             except StartFailed:
                 continue
-            found |= {(vm, int(pid)): size for pid, size in sizes.items()}
+            found |= {Process(vm, int(pid)): size for pid, size in sizes.items()}
         return found
 
-    @property
-    def all(self) -> tuple[Agent, ...]:
-        """The agents, in the order of the hosts."""
-        return tuple(self._agents)
-
-    # helpers
-
-    def _agent(self, vm: int, *, found: bool = False) -> Agent:
-        path = self._folder / f"agent-{vm}.sock"
+    def _agent(self, vm: int, folder: Path | None = None) -> Agent:
         return Agent(
             None if self._hosts is None else self._hosts[vm],
-            self._slots[vm],
-            self._ssh_config,
-            keep=None if self._keep_s is None else Keep(path, self._keep_s),
-            found=found,
+            self.slots[vm],
+            self._launcher,
+            keep_s=self._keep_s,
+            folder=folder,
             on_change=self._tell_progress,
             interrupted=self.interrupted,
+            backend=self._backend,
         )
 
     def _tell_progress(self) -> None:
         if self._hosts is not None:
-            self._progress(", ".join(f"{agent.name}: {agent.progress}" for agent in self._agents))
+            self._progress(", ".join(f"{agent.name}: {agent.progress}" for agent in self.all))
 
     def _deadline(self) -> float:
         return time.monotonic() + self._timeout_s
 
-    def _wait_until_greeted(self, agents: list[Agent]) -> None:
-        deadline, failed = self._deadline(), []
-        for agent in agents:
-            try:
-                agent.wait_until_greeted(deadline)
-            except StartFailed as error:
-                failed.append(error)
-        if failed:
-            raise StartFailed.together(failed)
 
-    def _look(self, agents: list[Agent]) -> None:
-        there = [vm for vm, agent in enumerate(agents) if not agent.lost]
-        up = [agents[vm] for vm in there]
-        for vm, agent in zip(there, up, strict=True):
-            for crowded in preflight.crowding(agent, self._slots[vm]):
-                warnings.warn(crowded, RuntimeWarning, stacklevel=2)
-        links = network.choose(up)
-        if self._hosts is not None:
-            self.preflight = preflight.check(
-                preflight.Vms(up, links, [self._slots[vm] for vm in there])
-            )
-            if self.preflight.fatal:
-                raise StartFailed.together(list(map(preflight.failure, self.preflight.fatal)))
-        self._links = dict(zip(there, links, strict=True))
-        self._layer = placement.link_layer(agents)
+def snapshots(agents: Sequence[Agent]) -> dict[str, Snapshot]:
+    """Return what each VM that answers has now, by its name."""
+    answers = _asked(agents, "snapshot", _SNAPSHOT_S)
+    return {
+        name: Snapshot.from_plain(plain)
+        for name, plain in answers.items()
+        if not isinstance(plain, Unknown)
+    }
+
+
+def samples(agents: Sequence[Agent]) -> dict[str, Sample | Unknown]:
+    """Return what is used of each VM now, by its name, or why that is not known."""
+    return {
+        name: plain if isinstance(plain, Unknown) else Sample.from_plain(plain)
+        for name, plain in _asked(agents, "sample", _SAMPLE_S).items()
+    }
+
+
+def _asked(agents: Sequence[Agent], kind: str, limit_s: float) -> dict[str, Any]:
+    questions = [agent.post(kind) for agent in agents]
+    deadline = time.monotonic() + limit_s
+    return {
+        agent.name: agent.answer(question, deadline)
+        for agent, question in zip(agents, questions, strict=True)
+    }

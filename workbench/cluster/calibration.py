@@ -1,74 +1,129 @@
-"""Measuring what a fabric gives, with the library and the ranks that train over it."""
+"""Measures a fabric with the backend and the ranks that train over it."""
 
 from __future__ import annotations
 
+import sys
 import time
 import warnings
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
-from workbench.cluster.sink import TextSink
+from workbench.cluster.outcomes import RunResult
 from workbench.errors import UsageError
 from workbench.fabric import FittedFabric, fit
-
-if TYPE_CHECKING:
-    from workbench.cluster.cluster import Cluster
+from workbench.output.sink import TextSink
 
 SIZES_BYTES = tuple(1 << power for power in range(12, 26, 2))
-"""4 KB to 16 MB."""
+"""4 KB to 16 MB; over a slow fabric the first allreduce above `_LONG_S` is the last."""
 
 REPETITIONS = 20
+"""For each size; fewer if they would take longer than `_SIZE_S` together."""
+
+_SIZE_S = 3.0
+_LONG_S = 0.3
+"""If an allreduce takes this long, only bandwidth decides its time: larger ones are not needed."""
+
+_LEAST_REPETITIONS = 3
+_LEAST_SIZES = 2
+"""The least number of sizes to which a line can be fitted."""
+
+_NOTICE_S = 5.0
+"""A calibration that takes longer prints a line."""
 
 _SWEEPS = 3
-"""How many sweeps are made at most, until a line describes one of them."""
+"""The most sweeps, until a line fits one of them."""
 
 _SWEEP = """
 def _workbench_sweep(sizes, repetitions):
     import time, torch
+    from workbench.rank.session import backend
+    ring = backend()
+    def slowest(taken):
+        return ring.largest(taken, "workbench.sweep.slowest")
     on = torch.device(device)
     finish = torch.cuda.synchronize if on.type == "cuda" else lambda _: None
     times = []
     for size in sizes:
         tensor = torch.zeros(size // 4, device=on)
-        taken = []
-        for turn in range(repetitions + 2):
+        taken, turns = [], repetitions + 2
+        while len(taken) < turns:
             finish(on)
-            hvd.barrier()
+            ring.barrier()
             began = time.perf_counter()
-            hvd.allreduce_(tensor, op=hvd.Sum, name=f"workbench.sweep.{{size}}")
+            ring.allreduce(tensor, f"workbench.sweep.{{size}}")
             finish(on)
             taken.append(time.perf_counter() - began)
-        times.append(sorted(taken[2:])[repetitions // 2] * 1e6)
+            if len(taken) == 2:  # the ranks must agree on how often they go on
+                fit = int({size_s} / slowest(taken[1]))
+                turns = 2 + min(repetitions, max({least}, fit))
+        measured = sorted(taken[2:])
+        times.append(measured[len(measured) // 2] * 1e6)
+        if len(times) >= {least_sizes} and slowest(times[-1] / 1e6) > {long_s}:
+            break
     return times
 _workbench_sweep({sizes}, {repetitions})
 """
 
 
-def measure(cluster: Cluster, timeout_s: float) -> FittedFabric:
+def measure(run: Callable[..., RunResult], n: int, timeout_s: float) -> FittedFabric:
     """Sweep allreduces over all ranks, and fit a line to the medians of the slowest rank.
 
-    The tensors are on each rank's `device`. Where no line describes what was
-    measured, for other processes disturbed it, the sweep is repeated; the one that
-    its line describes best is kept. If that is unreliable too, a warning says so,
-    and advice does not rest on it.
+    The tensors are on each rank's `device`. If other processes disturb the measurement,
+    so that no line fits it, the sweep is repeated, and the sweep with the best fit is kept.
+    If that is unreliable too, a warning says so, and `explain` does not use it for advice.
+    Over a slow fabric fewer repetitions and sizes are measured, so that a sweep takes seconds.
+
+    Parameters
+    ----------
+    run
+        `Cluster.run` of the cluster to measure.
+    n
+        Its number of ranks.
+    timeout_s
+        Seconds after which the ranks are interrupted.
     """
-    if cluster.n < 2:
+    if n < 2:
         raise UsageError(
             "Cannot calibrate on 1 rank: a collective takes at least 2. Start a cluster of more."
         )
     ends = time.monotonic() + timeout_s
-    fabric = _sweep(cluster, timeout_s)
+    sink = _Progress()
+    fabric = _sweep(run, n, timeout_s, sink)
     for _ in range(_SWEEPS - 1):
         left_s = ends - time.monotonic()
         if fabric.reliable or left_s < timeout_s / 2:
             break
-        fabric = min(fabric, _sweep(cluster, left_s), key=lambda one: one.error)
+        fabric = min(fabric, _sweep(run, n, left_s, sink), key=lambda one: one.error)
     if not fabric.reliable:
         warnings.warn(fabric.caveat, UserWarning, stacklevel=3)
     return fabric
 
 
-def _sweep(cluster: Cluster, timeout_s: float) -> FittedFabric:
-    source = _SWEEP.format(sizes=SIZES_BYTES, repetitions=REPETITIONS)
-    by_rank = cluster.run(source, timeout=timeout_s, sink=TextSink()).values.values()
+def _sweep(run: Callable[..., RunResult], n: int, timeout_s: float, sink: TextSink) -> FittedFabric:
+    source = _SWEEP.format(
+        sizes=SIZES_BYTES,
+        repetitions=REPETITIONS,
+        size_s=_SIZE_S,
+        long_s=_LONG_S,
+        least=_LEAST_REPETITIONS,
+        least_sizes=_LEAST_SIZES,
+    )
+    by_rank = run(source, timeout=timeout_s, sink=sink).values.values()
     slowest = [max(times) for times in zip(*by_rank, strict=True)]
-    return fit(list(SIZES_BYTES), slowest, cluster.n)
+    return fit(list(SIZES_BYTES[: len(slowest)]), slowest, n)
+
+
+class _Progress(TextSink):
+    """Prints once that a calibration takes long."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._began = time.monotonic()
+        self._said = False
+
+    def poll(self) -> None:
+        """Print once that the calibration still runs."""
+        if not self._said and time.monotonic() - self._began > _NOTICE_S:
+            self._said = True
+            text = "calibrating: this fabric is slow or busy; it takes up to a minute\n"
+            sys.stderr.write(text)
+            sys.stderr.flush()

@@ -1,76 +1,78 @@
-"""A cluster: ipyparallel engines, here or on VMs, that are the ranks of a Horovod ring."""
+"""A cluster: ipyparallel engines on this machine or on VMs, as the ranks of a process group."""
 
 from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable
 from dataclasses import replace
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from workbench.cluster import keeping
-from workbench.cluster.background import in_background, interrupts_later
-from workbench.cluster.cells import BackgroundRun
-from workbench.cluster.condition import Condition
-from workbench.cluster.hosts import HostsLike
-from workbench.cluster.lifecycle import Lifecycle
-from workbench.cluster.options import Options
-from workbench.cluster.ranks import RankInfo, parse_ranks, phrase
-from workbench.cluster.run import RunResult
-from workbench.cluster.sink import NotebookSink, Sink
+from workbench.cluster import recovery
+from workbench.cluster.agents import samples, snapshots
+from workbench.cluster.cell_queue import CellQueue
+from workbench.cluster.execution import Execution
+from workbench.cluster.launchers.hosts import HostsLike
+from workbench.cluster.options import Options, checked_n, parse_duration
+from workbench.cluster.sampling import sample_lines
+from workbench.cluster.state import ClusterState
 from workbench.errors import StartFailed, UsageError
+from workbench.rank.backends import DEFAULT
+from workbench.ranks import RankInfo, Ranks, parse_ranks, phrase
 
 if TYPE_CHECKING:
     from workbench.cluster.agent import Agent
-    from workbench.cluster.engines import Engines
-    from workbench.cluster.preflight import Preflight
+    from workbench.cluster.launchers.preflight import Preflight
     from workbench.fabric import FittedFabric
     from workbench.resources import Snapshot, Unknown
     from workbench.resources.usage import Sample
     from workbench.timings import Timings
 
-_DOWN = frozenset({"stopping", "stopped"})
 
-
-class Cluster:
+class Cluster(Execution):
     """Ranks that run cells together.
 
-    Used as a context manager, or by `start` and `stop`.
+    Use it as a context manager, or call `start` and `stop`.
 
     Parameters
     ----------
     n
         Number of ranks on this machine; not together with `hosts`.
     hosts
-        VMs to reach over ssh and the ranks on each: ``"vm1:2,vm2:2"``, a host
+        VMs and the number of ranks on each, reached over ssh: ``"vm1:2,vm2:2"``, a host
         file, or an iterable; see `hosts.parse_hosts`.
     ssh_config
-        An ssh client configuration to use instead of the user's own.
+        An ssh client configuration instead of the user's.
     launcher
-        How ranks get there: ``"local"`` or ``"ssh"``; by default, as `hosts` says.
+        How ranks are started: ``"local"`` or ``"ssh"``; by default ssh if `hosts` is given.
+    backend
+        The library that joins the ranks in a process group: ``"horovod"``.
     start_timeout_s
-        After this long without all ranks ready, the start fails.
+        The start fails if not all ranks are ready after this many seconds.
     hang_after_s
-        A collective that waits longer is explained in the cell's output; None for never.
+        A collective that waits longer (in seconds) is explained in the cell's output;
+        None for never.
     release_after
-        Without a cell for this long (``"30m"``, or seconds) the cluster stops,
-        so that others get its GPUs; None for never.
+        The cluster stops if it has run no cell for this time (``"30m"``, or seconds),
+        so that others can use its GPUs; None for never.
     keep
-        How long (``"30m"``, or seconds) it outlives its kernel, to be met again
-        by `attach`; None: not at all.
+        How long (``"30m"``, or seconds) the cluster outlives its kernel, for `attach`;
+        None if it ends with its kernel.
     runs
-        The folder for the timings of its runs, instead of the usual one; see
-        `timings.runs.runs_folder`.
+        The folder for the timings of its runs; the default is `timings.runs.runs_folder`.
+    record
+        Whether iterations and collectives are recorded from the start; see `recording`.
 
     Attributes
     ----------
     options
-        What was asked for.
+        The arguments, checked.
     name
-        A word for people.
+        A short name that is shown to users.
     fabric
-        What the fabric gives, once `calibrate` has measured it, or None.
+        The fabric's latency and bandwidth as `calibrate` has measured them, or None.
     """
 
     def __init__(
@@ -80,11 +82,13 @@ class Cluster:
         hosts: HostsLike | None = None,
         ssh_config: str | os.PathLike[str] | None = None,
         launcher: str | None = None,
+        backend: str = DEFAULT,
         start_timeout_s: float = 60.0,
         hang_after_s: float | None = 10.0,
         release_after: str | float | None = None,
         keep: str | float | None = None,
         runs: str | os.PathLike[str] | None = None,
+        record: bool = True,
     ) -> None:
         options = Options.checked(
             n,
@@ -92,157 +96,186 @@ class Cluster:
             ssh_config,
             launcher,
             keep,
+            backend,
             start_timeout_s=start_timeout_s,
             hang_after_s=hang_after_s,
             release_after=release_after,
             runs=None if runs is None else os.fspath(runs),
+            record=record,
         )
-        self._set_up(options, f"{'ssh' if options.hosts else 'local'}-{secrets.token_hex(2)}")
+        self._set_up(options, f"{options.launcher}-{secrets.token_hex(2)}")
 
-    def _set_up(self, options: Options, name: str) -> None:
+    def _set_up(self, options: Options, name: str, first_cell: int = 1) -> None:
         self.options = options
         self.name = name
         self.fabric: FittedFabric | None = None
-        self._condition = Condition(name)
-        self._lifecycle = Lifecycle(name, options, self._condition)
-        self._cells = self._lifecycle.cells
-        self._exchange = self._lifecycle.exchange
-
-    @property
-    def n(self) -> int:
-        """How many ranks there are, or will be."""
-        return self._lifecycle.n
+        self._state = ClusterState(name, options)
+        recovery.of_this_kernel.add(self._state)
+        self._cells = CellQueue(self._state, first_cell)
 
     @property
     def state(self) -> str:
-        """What it does: ``"stopped"``, ``"starting"``, ``"ready"``, ``"running"``, ``"stopping"``.
+        """Return the state of the cluster.
 
-        Or ``"failed"``: it cannot run a cell until its ranks are changed.
+        ``"stopped"``, ``"starting"``, ``"ready"``, ``"running"``, ``"stopping"``, or
+        ``"failed"``: no cell can run until the ranks are restarted or resized.
         """
-        return self._condition.state
+        return self._state.state_now()[0]
 
     @property
     def message(self) -> str:
-        """One line that says more about the state, or an empty string."""
-        return self._condition.message
+        """One line that explains the state, or says that recording is off, or an empty string."""
+        names = ", ".join(agent.name for agent in self.agents if agent.reconnecting)
+        state, message = self._state.state_now()
+        if message or names:
+            return message or f"reconnecting to {names}"
+        up = state in {"ready", "running"}
+        return self.timings.unrecorded if up and not self.recording else ""
+
+    def subscribe(self, listener: Callable[[], None]) -> Callable[[], None]:
+        """Call `listener`, from any thread, after every change of the state.
+
+        Returns
+        -------
+        callable
+            Ends the subscription.
+        """
+        listeners = self._state.listeners
+        listeners.append(listener)
+        return lambda: listeners.remove(listener) if listener in listeners else None
 
     @property
     def preflight(self) -> Preflight | None:
         """What was found on the VMs before their ranks were started; None on this machine."""
-        engines = self._engines
-        return None if engines is None else engines.preflight
+        processes = self._state.processes
+        return None if processes is None else processes.agents.preflight
 
     @property
     def timings(self) -> Timings:
-        """What the ranks' iterations took; stands after `stop`, begins anew with `start`."""
-        return self._lifecycle.timings
+        """The timings of the ranks' iterations; kept after `stop`, until the next `start`."""
+        return self._state.timings
 
     @property
     def ranks(self) -> list[RankInfo]:
-        """The ranks, in order, as they are now; none before the start."""
-        engines = self._engines
-        if engines is None:
+        """The ranks in order, with their current states; empty before the start."""
+        processes = self._state.processes
+        if processes is None:
             return []
-        states = dict.fromkeys(self._condition.lost(), "dead")
-        states |= dict.fromkeys(engines.given_up, "running")
+        members = processes.engines.members
+        states = dict.fromkeys(self._state.lost(), "dead")
+        states |= dict.fromkeys(members.given_up, "running")
         states |= {rank: states.get(rank, "running") for rank in self._cells.busy}
-        return [replace(r, state=states.get(r.rank, r.state)) for r in engines.ranks]
+        return [replace(r, state=states.get(r.rank, r.state)) for r in members.infos]
 
     def memory_bytes(self) -> dict[int, int]:
-        """Return the resident memory of each rank that runs, by rank."""
-        engines = self._engines
-        return {} if engines is None else engines.memory_bytes()
+        """Return the resident memory in bytes of each rank that runs, by rank."""
+        processes = self._state.processes
+        return {} if processes is None else processes.engines.members.memory_bytes()
 
     def snapshot(self) -> dict[str, Snapshot]:
-        """Return what each VM has now, by its name; one that does not answer is left out."""
-        from workbench.cluster import looks
-
-        return looks.snapshots(self.agents)
+        """Return a snapshot of each VM that answers, by its name."""
+        return snapshots(self.agents)
 
     def samples(self) -> dict[str, Sample | Unknown]:
-        """Return what is used of each VM at this moment, by its name.
+        """Return the current use of each VM by its name, or `Unknown` with the reason.
 
-        All VMs are asked at once, beside what their ranks do, and given five
-        seconds. `Unknown` says why a VM has no sample: it is lost, or slow.
-        Each VM has one sampler, which ends ten seconds after it was asked last.
-        Rates are over the time since the sample before, so the first call has
-        none; calls within half a second get the same sample.
+        All VMs are asked concurrently, and have five seconds; their ranks go on. Each VM has one
+        sampler, which ends ten seconds after the last call. Rates are averages since the
+        previous sample, so the first call has none; calls within half a second return the same
+        sample.
         """
-        from workbench.cluster import looks
+        return samples(self.agents)
 
-        return looks.samples(self.agents)
+    def sample_lines(self, seconds: str | float = 3.0) -> bool:
+        """Sample the lines of Python at which iterations are in no phase, for `explain`.
+
+        While a cell runs, this returns after `seconds`. Otherwise all of the next cell is
+        sampled. Return whether the running cell was sampled, and not the next one.
+
+        Raises
+        ------
+        UsageError
+            The cell is not recorded, or `seconds` is neither a number nor such as ``"5s"``.
+        ClusterStopped
+            The cluster was not started, or is gone.
+        """
+        return sample_lines(self._state, self._cells.busy, parse_duration(seconds, "seconds"))
 
     @property
     def agents(self) -> tuple[Agent, ...]:
-        """What answers for each VM, in the order of the hosts, for the panel; none when down."""
-        engines = self._engines
-        return () if engines is None or self.state in _DOWN else engines.agents
+        """The agent of each VM, in the order of the hosts; empty while the cluster is stopped."""
+        processes = self._state.processes
+        down = self.state in {"stopping", "stopped"} or self._state.forked
+        if processes is None or down or not processes.engines.ranks:
+            return ()
+        return tuple(processes.agents.all)
 
-    @property
-    def _engines(self) -> Engines | None:
-        running = self._condition.running
-        return None if running is None else running.engines
-
-    # up and down
+    # start, stop and change
 
     def start(self) -> Cluster:
-        """Start the ranks, and return when a collective over all of them was answered.
+        """Start the ranks, and return when a collective over all of them has succeeded.
 
         Raises
         ------
         StartFailed
-            A VM or a rank did not come up; what had started was taken down again.
-        HorovodMissing
-            There is no Horovod that fits the installed PyTorch.
+            A VM or a rank did not start; all processes were stopped again. It is a
+            `HorovodMissing` if no Horovod fits the installed PyTorch.
         """
-        self._lifecycle.start()
+        self._state.start()
+        self._cells.latest = None  # the cells of earlier ranks cannot be measured
         return self
 
     @classmethod
     def attach(cls, name: str | None = None) -> Cluster:
-        """Meet a cluster again that an earlier kernel has started with `keep`.
+        """Attach to a cluster that a previous kernel started with `keep`.
 
-        Its ranks' variables stand, and so do its timings up to the last cell
-        whose end that kernel saw. A cell that still runs is waited for; an
-        interrupt meanwhile ends it. Where a VM went meanwhile, the cluster is
-        ``"failed"`` until `restart` or `resize`.
+        The ranks' variables are kept, and the timings of all cells that ended before that kernel
+        did. Waits for a cell that still runs; an interrupt ends the cell. If a VM was lost
+        meanwhile, the cluster is ``"failed"`` until `restart` or `resize`.
 
         Parameters
         ----------
         name
-            As ``cluster.name`` told; not needed where there is only one.
+            ``cluster.name``; not needed if only one is kept.
 
         Raises
         ------
         NoCluster
-            There is none that runs.
+            No such cluster runs.
+        ClusterError
+            This kernel is attached to it already.
         StartFailed
             Its processes are gone.
         """
-        folder, state = keeping.find(name)
+        folder, saved = recovery.find(name)
         cluster = cls.__new__(cls)
         try:
-            cluster._set_up(Options.from_plain(state["options"]), state["name"])
-            cluster._lifecycle.find(folder, state)
+            # cells are numbered after those of an earlier kernel
+            options = Options.from_plain(saved["options"])
+            cluster._set_up(options, saved["name"], int(time.time()))
+            recovery.attach(cluster._state, folder, saved)
         except (AttributeError, KeyError, TypeError) as error:
             raise StartFailed(
-                f"cannot attach to {state['name']}: {folder / 'cluster.json'} is damaged, or of "
+                f"cannot attach to {saved['name']}: {folder / 'cluster.json'} is damaged, or of "
                 f"another version ({type(error).__name__}: {error})",
                 cure="end its processes, and start another cluster",
             ) from error
         return cluster
 
     def stop(self) -> None:
-        """Stop every process of the cluster; timings stand. May be called again."""
-        self._lifecycle.stop()
+        """Stop every process of the cluster; its timings are kept. May be called twice.
 
-    def restart(self, ranks: str | Iterable[int] | None = None) -> Cluster:
-        """Put new processes in the place of some ranks; the others keep their variables.
+        In a process that was forked from the cluster's, it does nothing.
+        """
+        self._state.stop()
 
-        A VM that was lost is taken in again, where it answers. Where no rank is lost, but
-        the ring could not be formed, it is formed again, and all keep their variables.
-        Where an earlier change was interrupted, it starts the ranks that are missing.
-        Broadcast the parameters and the optimizer's state to bring a new rank up to date.
+    def restart(self, ranks: Ranks = None) -> Cluster:
+        """Replace the processes of some ranks; the others keep their variables.
+
+        A lost VM is used again if it answers. If no rank is lost but the ring could not be
+        formed, it is formed again, and all variables are kept. If an earlier change was
+        interrupted, the missing ranks are started. Broadcast the parameters and the optimizer's
+        state afterwards, because new ranks have no variables.
 
         Parameters
         ----------
@@ -252,58 +285,53 @@ class Cluster:
         Raises
         ------
         UsageError
-            No rank is lost and the ring is not broken, and none was named. Or some were
-            named after a change that was interrupted.
+            No ranks were named, none is lost, and the ring is not broken; or ranks were
+            named after an interrupted change.
         StartFailed
-            A VM does not answer, or a new process did not come up.
+            A VM does not answer, or a new process did not start.
         """
-        wanted = self._condition.wanted
-        if wanted is not None and ranks is None:
-            return self.resize(wanted)
-        if self._condition.renumbered:
+        state = self._state
+        engines = state.processes.engines if state.processes and state.state == "failed" else None
+        if engines is not None and engines.wanted is not None and ranks is None:
+            return self.resize(engines.wanted)
+        if engines is not None and engines.renumbered:
             raise UsageError(
                 f"--ranks {ranks}: ranks are missing, because an earlier change ended early, and "
                 "the others have changed their numbers. Start what is missing with %cluster "
                 "restart first."
             )
-        chosen = tuple(self._condition.lost()) if ranks is None else parse_ranks(ranks, self.n)
-        if not chosen and self._condition.lacks_only_ring:
-            self._lifecycle.change("rebuilding the ring", lambda engines: engines.reform())
-            return self
-        if not chosen:
+        chosen = tuple(state.lost()) if ranks is None else parse_ranks(ranks, self.n)
+        if chosen:
+            message = f"replacing {phrase(chosen)}"
+            state.change(message, lambda engines: engines.restart(chosen), self.n)
+        elif state.lacks_only_ring:
+            state.change("rebuilding the ring", lambda engines: engines.reform())
+        else:
             raise UsageError(
                 "Nothing to restart: no rank is lost. Name the ranks to replace, such as "
                 "%cluster restart --ranks 1."
             )
-        self._lifecycle.change(
-            f"replacing {phrase(chosen)}",
-            lambda engines: engines.restart(chosen),
-            self.n,
-        )
         return self
 
     def resize(self, n: int | None = None) -> Cluster:
-        """Have `n` ranks between cells; those that stay keep their variables.
+        """Change the number of ranks between cells; those that stay keep their variables.
 
         Parameters
         ----------
         n
-            None goes on with the ranks that are left, where some are lost.
+            The new number; None for the ranks that are left when some are lost.
 
         Raises
         ------
         UsageError
-            The VMs have fewer slots, or no rank would be left.
+            The VMs have fewer slots, no rank would be left, or it is more than one machine runs.
         StartFailed
-            A new process did not come up.
+            A new process did not start.
         """
-        if n is not None and (not isinstance(n, int) or isinstance(n, bool) or n < 1):
-            raise UsageError(f"n={n!r}: must be a positive integer. Write the number of ranks.")
-        self._lifecycle.change(
-            f"going on with {n} ranks" if n else "going on with the ranks that are left",
-            lambda engines: engines.resize(n),
-            n,
-        )
+        if n is not None:
+            n = checked_n(n) if self.options.hosts is None else checked_n(n, None)
+        message = f"going on with {n} ranks" if n else "going on with the ranks that are left"
+        self._state.change(message, lambda engines: engines.resize(n), n)
         return self
 
     def __enter__(self) -> Cluster:
@@ -316,172 +344,3 @@ class Cluster:
         traceback: TracebackType | None,
     ) -> None:
         self.stop()
-
-    # cells
-
-    def run(
-        self,
-        source: str,
-        ranks: str | Iterable[int] | None = None,
-        timeout: str | float | None = None,
-        *,
-        sink: Sink | None = None,
-    ) -> RunResult:
-        """Run `source` on the ranks and wait for its end, showing its output meanwhile.
-
-        Parameters
-        ----------
-        source
-            A notebook cell's text, IPython's magics included.
-        ranks
-            Such as ``"0,2-3"``; all by default.
-        timeout
-            When the ranks are interrupted: seconds, or such as ``"5m"``.
-        sink
-            Where the output goes; by default, where printing goes.
-
-        Raises
-        ------
-        RanksFailed
-            It raised on some ranks; the others are free again.
-        CellTimeout, CellInterrupted
-            It was stopped. The ranks are free again, or the message names those that
-            still run it: the cluster is ready again when they end.
-        ClusterStopped
-            The cluster was not started, or is gone.
-        """
-        follow, _ = self._queue(source, ranks, timeout, sink)
-        return follow()
-
-    def run_in_background(
-        self,
-        source: str,
-        ranks: str | Iterable[int] | None = None,
-        timeout: str | float | None = None,
-        *,
-        sink: Sink | None = None,
-    ) -> BackgroundRun:
-        """Do as `run` does, but return at once; the future gives the result or the error.
-
-        Cells run one after the other, in the order of the calls. The future's
-        ``interrupt()`` stops this one.
-        """
-        with interrupts_later():  # a cell in the queue that nobody runs would block all others
-            follow, interrupt = self._queue(source, ranks, timeout, sink, ahead=True)
-            future = BackgroundRun(interrupt)
-            in_background(follow, future)
-            return future
-
-    def interrupt(self) -> tuple[int, ...]:
-        """Stop the cell that runs, as the stop button does; return the ranks on which it runs.
-
-        Returns at once, and may be called from any thread. Whoever waits for the
-        cell gets `CellInterrupted`; variables are kept, and the cells that are
-        queued behind it run next. A second call while it stops hurries its ranks.
-
-        Raises
-        ------
-        UsageError
-            No cell runs.
-        """
-        return self._cells.interrupt()
-
-    def __setitem__(self, name: str, value: Any) -> None:
-        """Set a name to `value` in every rank."""
-        self.push({name: value})
-
-    def __getitem__(self, name: str) -> list[Any]:
-        """Return a name's value from every rank, by rank."""
-        return [row[name] for row in self.pull([name]).values()]
-
-    def push(
-        self,
-        names: dict[str, Any],
-        ranks: str | Iterable[int] | None = None,
-        *,
-        timeout: float = 60.0,
-    ) -> None:
-        """Set names in the ranks' namespace, on all of them or, where it fails, on none.
-
-        What the notebook itself defines (functions, classes) is sent along;
-        functions use the ranks' namespace. Waits for the cells queued before.
-
-        Parameters
-        ----------
-        names
-            Values by name.
-        ranks
-            Such as ``"0,2-3"``; all by default.
-        timeout
-            Seconds without progress after which it fails.
-
-        Raises
-        ------
-        UsageError
-            A value cannot be pickled, or not be read on a rank.
-        RanksFailed
-            A rank was lost meanwhile.
-        CellTimeout
-            Nothing moved for `timeout` seconds.
-        ClusterStopped
-            The cluster was not started, or is gone.
-        """
-        chosen = parse_ranks(ranks, self.n)
-        if names:
-            self._exchange.push(dict(names), chosen, timeout)
-
-    def pull(
-        self,
-        names: str | Iterable[str],
-        ranks: str | Iterable[int] | None = None,
-        *,
-        timeout: float = 60.0,
-    ) -> dict[int, dict[str, Any]]:
-        """Return the values of `names`, by rank.
-
-        A class that a cell has defined arrives with its value, unless this
-        notebook has a class of that name.
-
-        Parameters
-        ----------
-        names, ranks, timeout
-            As for `push`.
-
-        Raises
-        ------
-        UsageError
-            A rank does not have one of them, or its value cannot be sent or read.
-        RanksFailed, CellTimeout, ClusterStopped
-            As for `push`.
-        """
-        chosen = parse_ranks(ranks, self.n)
-        wanted = [names] if isinstance(names, str) else list(names)
-        if not wanted:
-            return {rank: {} for rank in chosen}
-        return self._exchange.pull(wanted, chosen, timeout)
-
-    def calibrate(self, timeout: float = 300.0) -> FittedFabric:
-        """Measure what the fabric gives this cluster's allreduces, and keep it in `fabric`.
-
-        Parameters
-        ----------
-        timeout
-            Seconds after which the ranks are interrupted.
-        """
-        from workbench.cluster.calibration import measure
-
-        self.fabric = measure(self, timeout)
-        return self.fabric
-
-    def _queue(
-        self,
-        source: str,
-        ranks: str | Iterable[int] | None,
-        timeout: str | float | None,
-        sink: Sink | None,
-        *,
-        ahead: bool = False,
-    ) -> tuple[Callable[[], RunResult], Callable[[], None]]:
-        self._condition.whole(ring=False)
-        where = NotebookSink() if sink is None else sink
-        return self._cells.queue(source, parse_ranks(ranks, self.n), timeout, where, ahead=ahead)

@@ -1,53 +1,315 @@
-"""The process of a cluster's controller: ipyparallel's, that leaves nothing behind.
+"""The controller of a cluster: a process of this machine that runs ipyparallel's controller.
 
-``python -m workbench.cluster.controller PARENT_PID RUN_FOLDER [ipcontroller's arguments]``
+``python -m workbench.cluster.controller GRACE_S PARENT_PID FOLDER [ipcontroller's arguments]``
+
+It serves a Unix socket (`wire.detached`) in FOLDER, which is the cluster's. PARENT_PID is 0 if
+the cluster is kept.
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import gc
+import json
 import os
+import re
 import shutil
 import signal
+import socket
+import subprocess
 import sys
+import tempfile
 import threading
 import time
-from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
-from workbench.wire.lifeline import die_with_parent
-from workbench.wire.lines import END
+import psutil
+from jupyter_core.paths import jupyter_runtime_dir
 
+from workbench.cluster.launchers import refused_start
+from workbench.cluster.process_groups import kill_group
+from workbench.cluster.threads import interrupts_later
+from workbench.errors import StartFailed
+from workbench.resources.process_registry import jupyter_folder
+from workbench.wire.agent_messages import Attach, End, encode
+from workbench.wire.connection_file import wait_until_complete
+from workbench.wire.detached import connect, exit_text, start
+from workbench.wire.kernel_socket import KernelSocket
+
+_HEART_PERIOD_MS = 200
+"""An engine is registered at its first heartbeat; ipyparallel's default is 3,000."""
+_HEART_MISSES = 10**9
+"""Never: a process or a VM that was suspended goes on, but ipyparallel would not use its engine
+again. Agents report when a rank has ended."""
+_TERM_S = 1.0
+_LOG_LINES = 12
+_LOG_BYTES = 4096
+_REFUSED = re.compile(r"^\w*Error: \[Errno (\d+)\]")
+"""The last line of the controller's log after an error of the system."""
+_FOLDER_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES}
+
+
+class ControllerProcess:
+    """Started by `start` or attached to by `attach`, ended by `stop`.
+
+    Parameters
+    ----------
+    folder
+        The folder of a running controller; a new one by default.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self.folder = new_folder() if folder is None else folder
+        self._process: subprocess.Popen[bytes] | None = None
+        self._leader: psutil.Process | None = None
+        self._connection: socket.socket | None = None
+        self._ready = False
+
+    def start(self, address: str, keep_s: float | None = None) -> None:
+        """Start the controller, which listens on `address` only.
+
+        Parameters
+        ----------
+        keep_s
+            How many seconds it outlives this kernel; None if it ends with the kernel.
+        """
+        parent = os.getpid() if keep_s is None else 0
+        command = self._command(address, str(keep_s or 0.0), str(parent))
+        try:
+            with interrupts_later():  # `stop` would not end a process that is not known
+                self._process, self._connection = start(self._socket, command, self._log)
+                self._leader = psutil.Process(self._process.pid)
+                self._connection.sendall(encode(Attach("")))
+        except OSError as error:
+            raise refused_start(error) from error
+
+    def attach(self) -> None:
+        """Attach to the controller of a previous kernel.
+
+        Raises
+        ------
+        StartFailed
+            It has ended.
+        """
+        try:
+            self._connection = connect(self._socket)
+            self._connection.sendall(encode(Attach("")))
+        except OSError as error:
+            raise StartFailed(f"the ipyparallel controller is gone: {error}") from error
+        self._ready = True
+
+    @property
+    def _socket(self) -> Path:
+        return self.folder / "controller.sock"
+
+    @property
+    def _log(self) -> Path:
+        return self.folder / "controller.log"
+
+    @property
+    def client_file(self) -> Path:
+        """The file with which a client connects."""
+        return self.folder / "security" / "ipcontroller-client.json"
+
+    def wait(self, timeout_s: float) -> dict[str, Any]:
+        """Wait until the controller accepts clients; return how an engine connects.
+
+        Raises
+        ------
+        StartFailed
+            It has ended, or the time limit has passed.
+        """
+        if not wait_until_complete(self.client_file, timeout_s, self.check):
+            raise StartFailed(
+                f"the ipyparallel controller was not ready after {timeout_s:g} s; "
+                f"its log ends:\n{self._log_tail()}"
+            )
+        engine_file = self.folder / "security" / "ipcontroller-engine.json"
+        if not wait_until_complete(engine_file, timeout_s, self.check):
+            raise StartFailed(f"the ipyparallel controller wrote no {engine_file}")
+        connection: dict[str, Any] = json.loads(engine_file.read_text())
+        self._ready = True
+        return connection
+
+    def check(self) -> None:
+        """Raise `StartFailed` with the log if the controller has ended."""
+        if self.ended:
+            if not self._ready and (number := self._refusal()) in _FOLDER_ERRORS:
+                raise StartFailed(
+                    f"{self.folder.parent}: the ipyparallel controller cannot write there "
+                    f"({os.strerror(number)}). Make room there, or set "
+                    "JUPYTER_RUNTIME_DIR to another folder before the kernel starts."
+                )
+            when = "" if self._ready else " while it started"
+            raise StartFailed(f"{self.ended}{when}; its log ends:\n{self._log_tail()}")
+
+    def _refusal(self) -> int:
+        """Return the number of the error when writing in the folder, or 0."""
+        logged = _REFUSED.search(self._log_tail().strip().rpartition("\n")[2])
+        if logged:
+            return int(logged[1])
+        try:  # a full disk has no space for the log either
+            (self.folder / "probe").write_bytes(bytes(_LOG_BYTES))
+        except OSError as error:
+            return error.errno or 0
+        return 0
+
+    @property
+    def ended(self) -> str:
+        """How the controller ended; empty while it runs."""
+        if self._process is not None:
+            code = self._process.poll()
+            return "" if code is None else f"the ipyparallel controller {exit_text(code)}"
+        return "the ipyparallel controller is gone" if self._closed(0.0) else ""
+
+    def stop(self) -> None:
+        """End the controller, and remove its folder."""
+        if self._connection is not None:
+            with contextlib.suppress(OSError):
+                self._connection.sendall(encode(End()))
+            if self._process is None:
+                self._closed(_TERM_S)
+        if self._process is not None:
+            try:
+                self._process.wait(_TERM_S)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+        if self._leader is not None:
+            kill_group(self._leader)  # its children too
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self.detach()
+
+    def detach(self) -> None:
+        """Close the connection; the controller goes on for the next kernel."""
+        if self._connection is not None:
+            self._connection.close()
+
+    def _closed(self, wait_s: float) -> bool:
+        """Wait until the controller has closed the connection; return whether it has."""
+        if self._connection is None:
+            return False
+        try:
+            self._connection.settimeout(wait_s)
+            while self._connection.recv(1 << 10):  # only a notice that this kernel was replaced
+                continue
+        except (BlockingIOError, TimeoutError):
+            return False
+        except OSError:
+            return True
+        return True
+
+    def _command(self, address: str, grace_s: str, parent: str) -> list[str]:
+        return [
+            *(sys.executable, "-m", "workbench.cluster.controller"),
+            *(grace_s, parent, str(self.folder)),
+            f"--profile-dir={self.folder}",
+            f"--ip={address}",
+            f"--location={address}",
+            "--IPController.use_threads=True",
+            "--IPController.enable_curve=True",
+            f"--HeartMonitor.period={_HEART_PERIOD_MS}",
+            f"--HeartMonitor.max_heartmonitor_misses={_HEART_MISSES}",
+        ]
+
+    def _log_tail(self) -> str:
+        try:
+            text = self._log.read_bytes()[-_LOG_BYTES:].decode("utf-8", "replace")
+        except OSError:
+            text = ""
+        return "\n".join(text.splitlines()[-_LOG_LINES:]) or "(empty)"
+
+
+def runtime_folder() -> Path:
+    """Return the folder of this user's clusters."""
+    return jupyter_folder(jupyter_runtime_dir())
+
+
+def new_folder() -> Path:
+    """Return a new folder that only this user can read: it will hold keys.
+
+    Raises
+    ------
+    StartFailed
+        It cannot be made.
+    """
+    runtime = runtime_folder()
+    try:
+        runtime.mkdir(parents=True, exist_ok=True, mode=0o700)
+        return Path(tempfile.mkdtemp(prefix="workbench-", dir=runtime))
+    except OSError as error:
+        raise StartFailed(
+            f"{runtime}: cannot make a folder there ({error.strerror}). Make it writable, or set "
+            "JUPYTER_RUNTIME_DIR to another folder before the kernel starts."
+        ) from error
+
+
+_PERIOD_S = 0.25
 _ENGINES_END_S = 0.75
-"""Engines look for their parent as often as this process does, and write until they end."""
+"""Engines check for their parent this often, and write in the folder until they end."""
 
 
 def main() -> None:
-    """Run until stopped; when the parent is gone, remove the run folder and its keys too."""
-    parent, folder = int(sys.argv.pop(1)), sys.argv.pop(1)
-
-    def clean_up() -> None:
-        time.sleep(_ENGINES_END_S)
-        shutil.rmtree(folder, ignore_errors=True)
-
-    die_with_parent(parent, clean_up)
+    """Run until stopped; remove the cluster's folder with its keys if the kernel has ended."""
+    kernel = KernelSocket(float(sys.argv.pop(1)), int(sys.argv.pop(1)) or None)
+    folder = sys.argv.pop(1)
+    os.environ["IPYTHONDIR"] = folder  # what ipyparallel writes there is removed with the folder
     threading.Thread(
-        target=_end_with_input, args=(clean_up,), name="workbench-input", daemon=True
+        target=_follow, args=(kernel, folder), name="workbench-kernel", daemon=True
     ).start()
-    gc.disable()  # what is loaded now all stays
-    from ipyparallel.controller.app import main as controller_main
+    gc.disable()  # all that is imported is kept
+    from ipyparallel import util
+    from ipyparallel.controller import app
 
     gc.enable()
-    controller_main()
+    util.select_random_ports = _reserve_ports
+    app.Process = _HeartMonitor
+    app.main()
 
 
-def _end_with_input(clean_up: Callable[[], None]) -> None:
-    """End as on SIGTERM once the input ends; clean up where it does so unannounced."""
-    last = b""
-    while data := os.read(0, 1 << 16):
-        last = (last + data)[-len(END) :]
-    if last != END:
-        clean_up()
-    os.kill(os.getpid(), signal.SIGTERM)
+_reserved: list[socket.socket] = []
+
+
+def _reserve_ports(count: int) -> list[int]:
+    """Return free ports that remain reserved until this process ends.
+
+    ipyparallel's own function releases the ports, and binds them up to half a second later: in
+    the meantime any process on this machine can be given one of them.
+    """
+    new = []
+    for _ in range(count):
+        new.append(socket.socket())
+        new[-1].setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # so that zmq can bind it too
+        new[-1].bind(("", 0))
+    _reserved.extend(new)
+    return [reserved.getsockname()[1] for reserved in new]
+
+
+class _HeartMonitor(threading.Thread):
+    """Replaces the process of ipyparallel's heart monitor.
+
+    No rank can join without the heart monitor, and nothing would notice if its process was killed.
+    """
+
+    def terminate(self) -> None:
+        """Do nothing: a daemon thread ends with its process."""
+
+
+def _follow(kernel: KernelSocket, folder: str) -> None:
+    """End when the kernel says so, or clean up and end if the kernel has ended."""
+    ended = End() in kernel.receive(_PERIOD_S)
+    while not ended and not kernel.abandoned:
+        ended = End() in kernel.receive(_PERIOD_S)
+    if ended:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return
+    try:
+        time.sleep(_ENGINES_END_S)
+        shutil.rmtree(folder, ignore_errors=True)
+    finally:
+        os.killpg(os.getpgid(0), signal.SIGKILL)
 
 
 if __name__ == "__main__":

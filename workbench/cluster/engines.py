@@ -1,265 +1,195 @@
-"""The engines of a cluster as ranks: joined in a ring, replaced, more or fewer of them."""
+"""The engines of a cluster as ranks of a ring, which can be replaced and resized."""
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, replace
-from pathlib import Path
+from concurrent.futures import Future, wait
 from typing import TYPE_CHECKING, Any
 
-from workbench.cluster.agents import Agents, Place, Process
-from workbench.cluster.calls import CallFailed, Calls
-from workbench.cluster.controller_process import ControllerProcess
-from workbench.cluster.members import Member, free_places, launch
+from workbench.cluster.agents import Agents
+from workbench.cluster.backends import backend_class
+from workbench.cluster.controller import ControllerProcess
+from workbench.cluster.members import Calls, Member, Members, free_places
 from workbench.cluster.options import Options
-from workbench.cluster.preflight import Preflight
-from workbench.cluster.ranks import RankInfo, phrase, ranks_text
 from workbench.errors import StartFailed, UsageError
+from workbench.ranks import Place, RankInfo, phrase, ranks_text
 
 if TYPE_CHECKING:
-    from workbench.cluster.agent import Agent
-    from workbench.cluster.ring import Rendezvous
     from workbench.timings import Timings
-    from workbench.wire import Inbox
-
+    from workbench.wire import Inbox, Message
 
 _POLL_S = 0.05
-_RING_TRIES = 3
-_RING_S = 20.0
-"""A ring that could not be formed so soon is tried again."""
-_RING_PATIENCE_S = 3.0
-"""An interrupt of the forming of a ring ends it only after this time: it is usually quick."""
 _LEAVE_S = 3.0
-"""How long a rank that is to be replaced may take to answer, before it is not waited for."""
-STILL_RUNS = "it still runs a cell that was stopped"
-"""Why a rank that was given up counts as lost."""
+"""How long a rank that will be replaced may take to answer."""
 
 
 class Engines:
-    """ipyparallel engines, here or on VMs; `spawn`, `greet`, then `start` make ranks of them.
+    """The ipyparallel engines that are ranks: call `connect`, then `start` or `restore`.
 
     Parameters
     ----------
-    options
-        How many, and where.
-    folder
-        Of a cluster that runs already, to be met again by `find`.
-    progress
-        Called, in threads, with how far each VM is on its way up.
     name
-        The cluster's, which its ranks tell to whoever samples their VM.
+        The cluster's name, with which samplers find its ranks.
+    options
+        The arguments of the cluster.
+    agents
+        The agents of the VMs, which start the engines.
+    controller
+        ipyparallel's controller, through which the engines are called.
+    changing
+        Called before each step of a change of the ranks: saves the state, so that another
+        kernel can finish the change.
 
     Attributes
     ----------
-    ring_broken
-        Whether the ranks are in no ring, because it could not be formed.
+    address
+        The address at which the VMs reach this machine.
+    backend
+        Joins the ranks in a ring.
+    members
+        Which process is which rank.
     wanted
-        How many ranks a change that ended early was to leave; None where none did.
-        No cell can run until the next change.
+        The number of ranks after an unfinished change, which prevents cells until the next
+        change; None if the last change was finished.
     renumbered
-        Whether that change had got so far that ranks are missing, or have other numbers.
+        Whether ranks are missing or have new numbers because of that change.
+    interrupted
+        While it is set, a change of the ranks raises `StartFailed` at its next step.
     """
 
     def __init__(
         self,
+        name: str,
         options: Options,
-        folder: Path | None = None,
-        progress: Callable[[str], None] = lambda _: None,
-        name: str = "",
+        agents: Agents,
+        controller: ControllerProcess,
+        changing: Callable[[], None],
     ) -> None:
-        self._options = options
+        self._changing = changing
         self._name = name
-        self._controller = ControllerProcess(folder)
-        self._agents = Agents(
-            options, self.folder, lambda text: None if self._members else progress(text)
-        )
-        self._address = "127.0.0.1"
+        self._timeout_s = options.start_timeout_s
+        self._agents = agents
+        self._controller = controller
         self._connection: dict[str, Any] = {}
         self._calls: Calls | None = None
         self._control: Inbox | None = None
         self._timings: Timings | None = None
-        self._members: list[Member] = []
-        self._given_up: set[Process] = set()
-        self._served: set[Process] = set()
-        """Processes that were ranks before a change began."""
-        self._rendezvous: Rendezvous | None = None
-        self._serving = threading.Lock()
-        self._ring = ""
-        """The name of the newest ring that this kernel has formed or tried to."""
-        self._ring_began: float | None = None
-        self._ring_given_up = False
-        self.ring_broken = False
+        self.address = "127.0.0.1"
+        self.members = Members(agents, controller)
+        self._backend_name = options.backend
+        self.backend = backend_class(options.backend)(self)
         self.wanted: int | None = None
         self.renumbered = False
+        self.interrupted = agents.interrupted
 
     @property
     def ranks(self) -> list[RankInfo]:
-        """Who the ranks are, once they have said hello."""
-        return [member.info for member in self._members]
+        """What users see of the ranks; empty before the start."""
+        return self.members.infos
 
-    @property
-    def preflight(self) -> Preflight | None:
-        """What was found on the VMs before the ranks were started."""
-        return self._agents.preflight
+    # start and stop
 
-    @property
-    def address(self) -> str:
-        """The address at which the VMs see this machine."""
-        return self._address
+    def connect(self, connection: dict[str, Any], control: Inbox, timings: Timings) -> None:
+        """Connect to the controller.
 
-    @property
-    def folder(self) -> Path:
-        """Where the cluster's files are."""
-        return self._controller.folder
-
-    # up and down
-
-    def spawn(self) -> None:
-        """Start the processes, which then need no one for a while; `stop` ends them."""
-        if self._options.hosts is None:
-            self._controller.start(self._address, self._options.keep_s)
-        self._agents.spawn()
-
-    def greet(self) -> str:
-        """Wait until every VM answers, and return the address at which they see this machine.
+        Parameters
+        ----------
+        connection
+            How an engine connects to it.
+        control, timings
+            Where the ranks connect to this kernel, for cells and for records.
 
         Raises
         ------
         StartFailed
-            Those that do not answer: which, why, and what to do.
+            The controller does not answer.
         """
-        if self._options.hosts is not None:
-            self._agents.wait_until_greeted()
-            self._address = self._agents.kernel_address()
-            self._controller.start(self._address, self._options.keep_s)
-        return self._address
-
-    def start(self, control: Inbox, timings: Timings) -> None:
-        """Make ranks of the processes: every one is known to be ready before any calls hvd.init().
-
-        Raises
-        ------
-        StartFailed, HorovodMissing
-            They did not come up; `stop` takes down what had started.
-        """
-        self._control, self._timings = control, timings
-        self._agents.wait_until_greeted()
-        self._connection = self._controller.wait(self._options.start_timeout_s)
-        self._calls = self._connected()
-        self._agents.wait_until_loaded()
-        self._agents.look()
-        slots = self._agents.slots
-        self._admit(
-            self._launched([(vm, slot) for vm, count in enumerate(slots) for slot in range(count)])
+        self._connection, self._control, self._timings = connection, control, timings
+        self._calls = Calls(
+            self._controller.client_file,
+            self.members.check,
+            self._timeout_s,
+            self.backend.lost_peer,
         )
 
-    def to_state(self) -> dict[str, Any]:
-        """Return what `find` needs in another kernel."""
-        return {
-            "address": self._address,
-            "agents": self._agents.to_state(),
-            "connection": self._connection,
-            "members": [asdict(member) for member in self._members],
-        }
-
-    def find(self, state: dict[str, Any], control: Inbox, timings: Timings) -> None:
-        """Meet the engines that an earlier kernel has left, which may run a cell still.
+    def start(self) -> None:
+        """Start an engine in each slot of the VMs, and form the ring.
 
         Raises
         ------
         StartFailed
-            They are gone.
+            One did not start.
         """
-        self._control, self._timings = control, timings
-        self._address, self._connection = state["address"], state["connection"]
-        self._controller.find()
-        self._agents.find(state["agents"])
-        self._members = [
-            Member(**{**member, "info": RankInfo(**member["info"])}) for member in state["members"]
-        ]
-        self._served = {member.process for member in self._members}
-        self._calls = self._connected()
+        slots = enumerate(self._agents.slots)
+        places = [Place(vm, slot) for vm, count in slots for slot in range(count)]
+        self._admit(self._launch(places))
 
-    def leave(self) -> None:
-        """Let everything run where it is kept, for the next kernel."""
-        self.close_rendezvous()
+    def to_saved(self) -> dict[str, Any]:
+        """Return plain values for `restore`."""
+        return {
+            "connection": self._connection,
+            "members": self.members.to_saved(),
+            "wanted": self.wanted,
+        }
+
+    def restore(self, saved: dict[str, Any], control: Inbox, timings: Timings) -> None:
+        """Connect to the ranks that an earlier kernel has saved, perhaps during a change."""
+        self.members.restore(saved["members"])
+        self.connect(saved["connection"], control, timings)
+        if (wanted := saved.get("wanted")) is None:
+            return
+        self.wanted, self.renumbered, self.backend.ring_broken = int(wanted), True, True
+        lost = self.members.lost()
+        kept = {member.place for member in self.members if member.info.rank not in lost}
+        slots = enumerate(self._agents.slots)
+        every = {Place(vm, slot) for vm, count in slots for slot in range(max(count, int(wanted)))}
+        self._agents.stop(every - kept)  # processes that the change has started
+
+    def close(self) -> None:
+        """Disconnect from the engines, which go on."""
+        self.backend.close_rendezvous()
         if self._calls is not None:
             self._calls.close()
-        self._agents.leave()
-        self._controller.leave()
 
-    def stop(self) -> None:
-        """End every process, and leave nothing behind."""
-        self.close_rendezvous()
-        if self._calls is not None:
-            self._calls.close()
-        self._agents.close()
-        self._controller.stop()
-
-    # a change of ranks
-
-    @property
-    def interrupted(self) -> threading.Event:
-        """While it is set, a change of the ranks ends at its next step, by `StartFailed`."""
-        return self._agents.interrupted
+    # change of the ranks
 
     def reform(self, report: Callable[[str], None] = lambda _: None) -> None:
-        """Leave a broken ring and form a new one; variables are kept.
+        """Leave the ring, and form a new one; variables are kept.
 
         Parameters
         ----------
         report
-            Called with one line, once it takes long.
+            Called with one line before each further try.
         """
-        torn, self.ring_broken = self.ring_broken, True
-        if torn and (silent := self.still_busy(_LEAVE_S)):
+        if self.backend.ring_broken and (silent := self.still_busy(_LEAVE_S)):
             raise StartFailed(
                 f"{phrase(silent, 'does', 'do')} not answer",
                 cure=f"replace {'it' if len(silent) == 1 else 'them'} with %cluster restart "
                 f"--ranks {ranks_text(silent)}",
             )
-        self._part(self._members, torn=torn)
-        self._meet(report)
+        self.backend.shutdown_ring()
+        self.backend.init_ring(report)
+        self.members.ring_formed()
 
-    def give_up_ring(self) -> None:
-        """Make the forming of a ring that takes long in another thread fail."""
-        began = self._ring_began
-        if began is not None and time.monotonic() - began > _RING_PATIENCE_S:
-            self._ring_given_up = True
-            self._do_not_meet()
-            self.close_rendezvous()
-
-    def serve_init(self) -> int:
-        """Return the port at which ranks that call hvd.init() in a cell find each other."""
-        with self._serving:
-            if self._rendezvous is None:
-                self._rendezvous = self._new_rendezvous()
-            return self._rendezvous.port
-
-    def close_rendezvous(self) -> None:
-        """Make hvd.init() fail in ranks that still wait for the address of another.
-
-        Such a rank has no connection that could be broken.
-        """
-        with self._serving:
-            rendezvous, self._rendezvous = self._rendezvous, None
-        if rendezvous is not None:
-            rendezvous.close()
+    @property
+    def intact(self) -> bool:
+        """Whether all ranks answer and are in a ring."""
+        broken = self.wanted is not None or self.backend.ring_broken
+        return not broken and not self.members.lost()
 
     def restart(self, ranks: Iterable[int]) -> None:
-        """Put new processes in the place of some ranks; the others keep their variables.
+        """Replace the processes of some ranks; the others keep their variables.
 
-        A VM that was lost is taken in again.
+        A lost VM is used again.
 
         Raises
         ------
-        StartFailed, HorovodMissing
-            A VM of theirs does not answer, or a new process did not come up.
+        StartFailed
+            One of their VMs does not answer, or a new process did not start.
         """
-        chosen = sorted(set(ranks))
-        if busy := sorted(self.given_up - set(chosen)):
+        chosen, members = sorted(set(ranks)), self.members
+        if busy := sorted(members.given_up - set(chosen)):
             raise UsageError(
                 f"Cannot restart {phrase(chosen)}: {phrase(busy, 'still runs', 'still run')} a "
                 "cell that was stopped. Wait until it has ended, or replace all with %cluster "
@@ -267,30 +197,30 @@ class Engines:
             )
         lost = self._agents.lost()
         for rank in chosen:
-            vm = self._members[rank].vm
+            vm = members[rank].vm
             if vm in lost:
                 try:
                     self._agents.revive(vm)
                 except StartFailed as error:
+                    if type(error) is not StartFailed:  # the backend says what to do
+                        raise
                     raise StartFailed(
-                        f"rank {rank} cannot be started anew: {lost[vm]}; asked again: "
-                        f"{error.cause}",
+                        f"Cannot restart rank {rank}: {lost[vm]}; at the next try: {error.cause}",
                         cure="go on without that VM with %cluster resize",
                     ) from error
-        places = [self._members[rank].place for rank in chosen]
-        kept = [member for rank, member in enumerate(self._members) if rank not in chosen]
-        self._regroup(kept, places)
+        places = [members[rank].place for rank in chosen]
+        self._regroup([member for member in members if member.info.rank not in chosen], places)
 
     def resize(self, n: int | None) -> None:
-        """Have `n` ranks; the first that are still there stay, and keep their variables.
+        """Change the number of ranks to `n`; the first that answer remain, with their variables.
 
         Parameters
         ----------
         n
-            None drops the ranks that are lost, and starts none.
+            None removes the lost ranks, and starts none.
         """
-        lost = self.lost()
-        alive = [member for rank, member in enumerate(self._members) if rank not in lost]
+        lost = self.members.lost()
+        alive = [member for member in self.members if member.info.rank not in lost]
         wanted = len(alive) if n is None else n
         if wanted < 1:
             raise UsageError(
@@ -301,243 +231,116 @@ class Engines:
         self._regroup(kept, free_places(self._agents, kept, wanted - len(kept)))
 
     def _regroup(self, kept: list[Member], places: list[Place]) -> None:
-        """Form a ring of the ranks that stay and of new ones, in the order of VMs and slots."""
+        """Form a ring of the remaining and of new ranks, in the order of VMs and slots."""
         self.wanted = len(kept) + len(places)
-        lost = set(self.lost())
-        # a process that is stopped (SIGSTOP) does not leave the ring: the others break it
-        lost |= set(self.still_busy(_LEAVE_S, [m for m in self._members if m not in kept]))
-        # all leave the ring before any ends: the others would wait for it
-        here = [member for member in self._members if member.info.rank not in lost]
-        torn, self.ring_broken = bool(lost) or self.ring_broken, True
-        self._part(here, torn=torn)
-        self._agents.stop([member.place for member in self._members if member not in kept])
-        self._members, self.renumbered = _numbered(kept), True
-        added = self._launched(places) if places else []
-        self._admit([*kept, *added])
-
-    def _part(self, members: list[Member], *, torn: bool) -> None:
-        """Have ranks leave the ring; where one does not, no other goes on waiting for it."""
         try:
-            self._call("part", members, torn=torn)
-        except BaseException:
-            self._do_not_meet()
+            self._changing()
+        except StartFailed:
+            if not self.renumbered:
+                self.wanted = None
             raise
+        leaving = [member for member in self.members if member not in kept]
+        # a suspended process (SIGSTOP) cannot leave the ring: the others break it
+        lost = set(self.members.lost()) | set(self.still_busy(_LEAVE_S, leaving))
+        # all leave the ring before one ends, for which the others would wait
+        answering = [info.rank for info in self.ranks if info.rank not in lost]
+        self.backend.shutdown_ring(answering, peer_lost=bool(lost))
+        self._agents.stop([member.place for member in leaving])
+        self.members.replace(kept)
+        self.renumbered = True
+        self._admit([*kept, *(self._launch(places) if places else [])])
 
-    def _launched(self, places: list[Place]) -> list[Member]:
-        assert self._calls is not None
-        return launch(self._agents, self._calls, self._connection, places)
-
-    def _admit(self, members: list[Member]) -> None:
-        """Number the members as ranks, give them their channels, and form the ring."""
-        self._members = _numbered(sorted(members, key=lambda member: member.place))
-        assert self._control is not None
-        assert self._timings is not None
-        n = len(self._members)
-        self._timings.joined()
-        addresses = [(self._control.address_for(r), self._timings.address_for(r)) for r in range(n)]
-        given = [(a.to_content(), b.to_content(), n, self._name) for a, b in addresses]
-        self._call("join", self._members, given)
-        self.wanted, self.renumbered = None, False
-        self._meet()
-
-    def _meet(self, report: Callable[[str], None] = lambda _: None) -> None:
-        """Form the ring; where ranks could not join it, try again with another rendezvous.
+    def _launch(self, places: list[Place]) -> list[Member]:
+        """Start a process in each place; return them, not numbered yet, when all are ready.
 
         Raises
         ------
         StartFailed
-            A rank has ended, or the last try failed as well.
+            One did not start; the others were ended.
         """
-        self.ring_broken, self._ring_given_up = True, False
-        began = self._ring_began = time.monotonic()
+        assert self._calls is not None
+        assert self._timings is not None
+        records = self._timings.address_for_vm
         try:
-            for number in range(2, _RING_TRIES + 2):
-                try:
-                    self._meet_once()
-                    break
-                except CallFailed as error:
-                    if self._ring_given_up:
-                        raise StartFailed("the forming of the ring was interrupted") from error
-                    late = number > _RING_TRIES or time.monotonic() - began > _RING_S
-                    if late or error.kind != "RingNotFormed":
-                        raise
-                    report(f"try {number} of {_RING_TRIES}, after {error.cause}")
-                    # each rank that has not failed yet does now, and leaves what it has joined
-                    self._call("part", self._members, torn=True)
-        finally:
-            self._ring_began = None
-        self.ring_broken = False
-        self._served = {member.process for member in self._members}
-
-    def _meet_once(self) -> None:
-        """Form the ring, whose first collective proves that it works."""
-        from workbench.cluster import ring
-
-        self.close_rendezvous()
-        shared = ring.shared_settings(self._call("ring_settings", self._members))
-        with self._serving:
-            rendezvous = self._rendezvous = self._new_rendezvous()
-        self._ring = str(rendezvous.port)
-        given = [
-            (rendezvous.environment(rank, self._agents.interface(member.vm)), shared)
-            for rank, member in enumerate(self._members)
-        ]
-        dynamic = False
-        try:
-            met = self._call("meet", self._members, given)
-            dynamic = any(one["dynamic"] for one in met)
+            known = self._calls.engines
+            start = self._agents.start
+            plans = {place: start(place, self._connection, records) for place in places}
+            greetings = self._calls.greet_new(known, self._agents.wait_until_started(places))
         except BaseException:
-            self._do_not_meet()
+            self._agents.stop(places)  # they are in no ring, and must not remain
             raise
-        finally:
-            if not dynamic:
-                self.close_rendezvous()
-        sums = [one["sum"] for one in met]
-        if any(total != len(self._members) for total in sums):
-            raise StartFailed(f"the ring's first sum over {len(sums)} ranks was {sums}")
+        members = []
+        for engine, hello in greetings.items():
+            vm, slot = map(int, hello.place.split(":"))
+            plan, name = plans[Place(vm, slot)], self._agents.all[vm].name
+            info = RankInfo(
+                0, name, hello.pid, plan.gpu, plan.numa, plan.nic, "ready", hello.threads
+            )
+            members.append(Member(vm, slot, engine, info))
+        return members
 
-    def _new_rendezvous(self) -> Rendezvous:
-        from workbench.cluster import ring
+    def _admit(self, members: list[Member]) -> None:
+        """Number the members as ranks, connect them to this kernel, and form the ring."""
+        self.members.replace(sorted(members, key=lambda member: member.place))
+        assert self._control is not None
+        assert self._timings is not None
+        n = len(self.members)
+        self._timings.joined()
+        addresses = [(self._control.address_for(r), self._timings.address_for(r)) for r in range(n)]
+        rest = (n, self._name, self._backend_name)
+        given = [(control, timings, *rest) for control, timings in addresses]
+        self._changing()  # another kernel needs the new keys
+        self.call("join", given)
+        self.wanted, self.renumbered = None, False
+        self.backend.init_ring()
+        self.members.ring_formed()
 
-        plan = ring.assign([f"vm{member.vm}" for member in self._members])
-        rendezvous = ring.Rendezvous(plan, self._address)
-        rendezvous.start()
-        return rendezvous
+    # what the backend uses
 
-    def _do_not_meet(self) -> None:
-        """Have ranks that wait for another in hvd.init() or in hvd.shutdown() give up.
+    @property
+    def vms(self) -> list[int]:
+        """The number of each rank's VM, by rank."""
+        return [member.vm for member in self.members]
 
-        Their variables are kept.
-        """
-        from workbench.wire import Message
+    @property
+    def interfaces(self) -> list[str]:
+        """The network interface of each rank, by rank."""
+        return [self._agents.links[vm].interface for vm in self.vms]
 
-        if self._control is None:
-            return
-        for member in self._members:
-            self._control.send(member.info.rank, Message("do_not_meet", {"ring": self._ring}))
+    def call(
+        self,
+        name: str,
+        arguments: list[tuple[Any, ...]] | None = None,
+        *,
+        ranks: list[int] | None = None,
+        **options: Any,
+    ) -> list[Any]:
+        """Call a function of `workbench.rank.session` on some ranks, or all; return the results."""
+        assert self._calls is not None
+        chosen = [member for member in self.members if ranks is None or member.info.rank in ranks]
+        return self._calls.call(name, chosen, arguments or [()] * len(chosen), **options)
+
+    def send(self, rank: int, message: Message) -> None:
+        """Send a message to a rank, if the ranks are connected."""
+        if self._control is not None:
+            self._control.send(rank, message)
 
     # while they run
 
-    def run(self, rank: int, number: int, source: str) -> Any:
-        """Send a cell to a rank; how it ends travels over the rank's own channel.
-
-        Returns ipyparallel's result, which only fails where that channel could not be used.
-        """
+    def begin(self, rank: int, name: str, *given: Any) -> Future[Any]:
+        """Call a function of `workbench.rank.session` on a rank; return a future of the result."""
         assert self._calls is not None
-        return self._calls.begin(self._members[rank].engine, "run_cell", number, source)
+        return self._calls.begin(self.members[rank].engine, name, *given)
 
-    def transfer(self, rank: int, step: str, *given: Any) -> Any:
-        """Begin a step of a rank's `Transfers`; returns ipyparallel's result."""
-        assert self._calls is not None
-        return self._calls.begin(self._members[rank].engine, "transfer", step, *given)
-
-    def wait_until_left(self) -> set[int]:
-        """Wait until the ranks that were given up have ended their cell; return which they were.
-
-        Ends early where one of them is lost or replaced.
-        """
-        assert self._calls is not None
-        ranks = self.given_up
-        for rank in ranks:
-            call = self._calls.begin(self._members[rank].engine, "idle")
-            while not call.wait(_POLL_S) and ranks <= self.given_up:
-                continue
-        return ranks
-
-    def still_busy(self, limit_s: float, members: list[Member] | None = None) -> list[int]:
-        """Return the ranks, of some or all, that still do something else after some seconds."""
-        assert self._calls is not None
-        lost = self.lost()
-        idle = {
-            member.info.rank: self._calls.begin(member.engine, "idle")
-            for member in (self._members if members is None else members)
-            if member.info.rank not in lost
-        }
+    def still_busy(self, limit_s: float, members: Iterable[Member] | None = None) -> list[int]:
+        """Return which of some or all ranks are not idle within `limit_s` seconds."""
+        lost = self.members.lost
+        gone = lost()
+        chosen = [member.info.rank for member in (self.members if members is None else members)]
+        calls = {rank: self.begin(rank, "idle") for rank in chosen if rank not in gone}
         deadline = time.monotonic() + limit_s
-        for rank, call in idle.items():
-            while not call.wait(_POLL_S) and time.monotonic() < deadline:
-                if rank in self.lost():
+        for rank, call in calls.items():
+            while not wait([call], _POLL_S).done and time.monotonic() < deadline:
+                if rank in lost():
                     break
-        return [rank for rank, call in idle.items() if not call.ready() and rank not in self.lost()]
-
-    def lost(self) -> dict[int, str]:
-        """Return why ranks can no longer answer, by rank."""
-        if self._controller.ended:
-            return dict.fromkeys(range(len(self._members)), self._controller.ended)
-        found = {}
-        for member in self._members:
-            why = self._agents.why_lost(member.process)
-            if not why and member.process in self._given_up:
-                why = STILL_RUNS
-            if why:
-                found[member.info.rank] = why
-        return found
-
-    @property
-    def controller_ended(self) -> bool:
-        """Whether the controller is gone, without which no rank can be reached or replaced."""
-        return bool(self._controller.ended)
-
-    def give_up(self, ranks: Iterable[int]) -> None:
-        """Count ranks that still run a stopped cell as lost, until `take_back` or a restart."""
-        self._given_up |= {self._members[rank].process for rank in ranks}
-
-    def take_back(self, rank: int) -> None:
-        """Count a rank that was given up as one of the others: its cell has ended."""
-        self._given_up.discard(self._members[rank].process)
-
-    @property
-    def given_up(self) -> set[int]:
-        """The ranks that still run a stopped cell."""
-        return {
-            member.info.rank
-            for member in self._members
-            if member.process in self._given_up and not self._agents.why_lost(member.process)
-        }
-
-    def memory_bytes(self) -> dict[int, int]:
-        """Return the resident memory of each rank that runs, by rank."""
-        sizes = self._agents.memory_bytes()
-        return {m.info.rank: sizes[m.process] for m in self._members if m.process in sizes}
-
-    @property
-    def agents(self) -> tuple[Agent, ...]:
-        """The agents of the VMs, in the order of the hosts; none before there are ranks."""
-        return self._agents.all if self._members else ()
-
-    # helpers
-
-    def _connected(self) -> Calls:
-        timeout_s = self._options.start_timeout_s
-        return Calls(self._controller.client_file, self._check, timeout_s)
-
-    def _check(self, processes: Iterable[Process]) -> None:
-        """Raise `StartFailed` where something has ended that must run."""
-        self._controller.check()
-        ranks = {one.process: one.info.rank for one in self._members if one.process in self._served}
-        self._agents.check(processes, ranks)
-
-    def _call(
-        self,
-        name: str,
-        members: list[Member],
-        arguments: list[tuple[Any, ...]] | None = None,
-        **options: Any,
-    ) -> list[Any]:
-        """Call a function of `workbench.rank.session` on ranks at once."""
-        assert self._calls is not None
-        return self._calls.call(
-            name,
-            [member.engine for member in members],
-            arguments if arguments is not None else [()] * len(members),
-            processes=[member.process for member in members],
-            ranks=[member.info.rank for member in members],
-            **options,
-        )
-
-
-def _numbered(members: list[Member]) -> list[Member]:
-    """Return the members with their places in the list as their ranks."""
-    return [
-        replace(member, info=replace(member.info, rank=rank)) for rank, member in enumerate(members)
-    ]
+        return [rank for rank, call in calls.items() if not call.done() and rank not in lost()]

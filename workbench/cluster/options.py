@@ -1,31 +1,43 @@
-"""What a user asks of a cluster, checked."""
+"""The arguments of a cluster, checked, and the parser of durations."""
 
 from __future__ import annotations
 
+import math
 import os
+import re
 from dataclasses import dataclass
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
-from workbench.cluster.durations import parse_duration
-from workbench.cluster.host import Host
-from workbench.cluster.hosts import HostsLike, parse_hosts, total_slots
+from workbench.cluster import launchers
+from workbench.cluster.launchers import LAUNCHERS, launcher_class
+from workbench.cluster.launchers.host import MOST_SLOTS, Host
+from workbench.cluster.launchers.hosts import HostsLike, parse_hosts, total_slots
 from workbench.errors import UsageError
+from workbench.rank import backends
+from workbench.ranks import as_int
 from workbench.safefiles import open_regular
 
 
 @dataclass(frozen=True)
 class Options:
-    """How many ranks, where, and what is to happen when; see `Cluster`.
+    """The checked arguments of `Cluster`, which describes them.
 
     Attributes
     ----------
     n
-        Ranks, on whatever VMs.
+        The number of ranks on all VMs.
     hosts
-        None on this machine.
+        The VMs; None on this machine.
     runs
-        Where runs are kept; None for the usual folder.
+        The folder of runs; None for the default.
+    backend
+        The name of the backend.
+    launcher
+        A name of `LAUNCHERS`.
+    record
+        Whether cells are recorded until `Cluster.recording` is set.
     """
 
     n: int
@@ -36,6 +48,9 @@ class Options:
     release_after: str | float | None
     keep_s: float | None
     runs: str | None = None
+    backend: str = backends.DEFAULT
+    launcher: str = launchers.DEFAULT
+    record: bool = True
 
     @classmethod
     def checked(
@@ -45,25 +60,37 @@ class Options:
         ssh_config: str | os.PathLike[str] | None,
         launcher: str | None,
         keep: str | float | None,
+        backend: str,
         **others: Any,
     ) -> Options:
-        """Return what was asked for.
+        """Return the arguments, checked.
 
         Raises
         ------
         UsageError
-            It cannot mean anything.
+            One of them is invalid.
         """
+        for name in ("start_timeout_s", "hang_after_s"):
+            if name in others and (name, others[name]) != ("hang_after_s", None):
+                others[name] = _checked_seconds(others[name], name)
+        if isinstance(others.get("release_after"), Real):
+            others["release_after"] = parse_duration(others["release_after"], "release_after")
         where = _hosts(n, hosts, launcher)
-        ranks = total_slots(where) if where is not None else 2 if n is None else n
+        name = launcher or (launchers.DEFAULT if where is None else launchers.FOR_HOSTS)
+        ranks = total_slots(where) if where is not None else 2 if n is None else checked_n(n)
         path = None if ssh_config is None else checked_ssh_config(ssh_config)
         keep_s = None if keep is None else parse_duration(keep, "keep")
-        return cls(ranks, where, path, keep_s=keep_s, **others)
+        if not (isinstance(backend, str) and backend in backends.BACKENDS):
+            known = " or ".join(map(repr, backends.BACKENDS))
+            raise UsageError(f"backend={backend!r}: not a backend. Write {known}.")
+        if not isinstance(others.get("record", True), bool):
+            raise UsageError(f"record={others['record']!r}: not a bool. Write True or False.")
+        return cls(ranks, where, path, keep_s=keep_s, backend=backend, launcher=name, **others)
 
     @property
-    def place(self) -> tuple[object, ...]:
-        """What makes two clusters the same: how many ranks, and where."""
-        return (self.n, self.hosts, self.ssh_config)
+    def identity(self) -> tuple[object, ...]:
+        """The options that two clusters share if they are the same."""
+        return (self.launcher, self.n, self.hosts, self.ssh_config, self.backend)
 
     def to_plain(self) -> dict[str, Any]:
         """Return the fields as plain values."""
@@ -74,7 +101,7 @@ class Options:
 
     @classmethod
     def from_plain(cls, plain: dict[str, Any]) -> Options:
-        """Read what `to_plain` gave."""
+        """Return the options of `to_plain`."""
         hosts, config = plain["hosts"], plain["ssh_config"]
         where = None if hosts is None else tuple(Host(**host) for host in hosts)
         path = None if config is None else Path(config)
@@ -87,7 +114,7 @@ def checked_ssh_config(ssh_config: str | os.PathLike[str]) -> Path:
     Raises
     ------
     UsageError
-        It is no file that can be read.
+        It cannot be read.
     """
     try:
         os.close(open_regular(ssh_config))
@@ -99,23 +126,95 @@ def checked_ssh_config(ssh_config: str | os.PathLike[str]) -> Path:
     return Path(ssh_config).expanduser()
 
 
+def _checked_seconds(value: object, name: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, Real) or not float(value) > 0:
+        raise UsageError(f"{name}={value!r}: must be a number above 0. Write seconds.")
+    return float(value)
+
+
+def checked_n(n: object, most: int | None = MOST_SLOTS) -> int:
+    """Return a number of ranks, by default one that a single machine may have.
+
+    Raises
+    ------
+    UsageError
+        It is not a positive integer, or above `most`.
+    """
+    number = as_int(n)
+    if number is None or number < 1:
+        raise UsageError(f"n={n!r}: must be a positive integer. Write the number of ranks.")
+    if most is not None and number > most:
+        raise UsageError(f"n={n!r}: one machine runs at most {most} ranks. Write a smaller number.")
+    return number
+
+
 def _hosts(n: int | None, hosts: HostsLike | None, launcher: str | None) -> tuple[Host, ...] | None:
-    if launcher not in {None, "local", "ssh"}:
-        raise UsageError(f"launcher={launcher!r}: not a launcher. Write 'local' or 'ssh'.")
+    if launcher is not None and not (isinstance(launcher, str) and launcher in LAUNCHERS):
+        names = " or ".join(map(repr, LAUNCHERS))
+        raise UsageError(f"launcher={launcher!r}: not a launcher. Write {names}.")
     if hosts is not None:
         if n is not None:
             raise UsageError(
                 f"n={n!r} with hosts={hosts!r}: the hosts' slots are the ranks. Leave n out."
             )
-        if launcher == "local":
+        if launcher is not None and not launcher_class(launcher).remote:
             raise UsageError(
-                "launcher='local' with hosts: it starts ranks on this machine. Leave hosts out."
+                f"launcher={launcher!r} with hosts: it starts ranks on this machine. "
+                "Leave hosts out."
             )
         return parse_hosts(hosts)
-    if launcher == "ssh":
+    if launcher is not None and launcher_class(launcher).remote:
         raise UsageError(
-            "launcher='ssh': hosts are missing. Name them, such as hosts='vm1:2,vm2:2'."
+            f"launcher={launcher!r}: hosts are missing. Name them, such as hosts='vm1:2,vm2:2'."
         )
-    if n is not None and (not isinstance(n, int) or isinstance(n, bool) or n < 1):
-        raise UsageError(f"n={n!r}: must be a positive integer. Write the number of ranks.")
     return None
+
+
+_UNITS = {"": 1.0, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_PART = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*(ms|min|[smhd])\s*")
+
+
+def parse_duration(value: str | float, name: str) -> float:
+    """Return a duration in seconds.
+
+    Parameters
+    ----------
+    value
+        Such as ``"30m"``, ``"90s"``, ``"1h30m"``, ``"500ms"``, or a number of seconds.
+    name
+        The name of the option, for errors.
+
+    Raises
+    ------
+    UsageError
+        It is not a duration, or not above 0.
+    """
+    seconds = _seconds(value)
+    if seconds is None:
+        raise UsageError(
+            f"{name}={value!r}: not a duration. Write seconds, or a time such as 90s, 30m or 1h30m."
+        )
+    if not 0 < seconds < math.inf:
+        raise UsageError(
+            f"{name}={value!r}: must be above 0 and finite. Write a time such as 90s, 30m or 2h."
+        )
+    return seconds
+
+
+def _seconds(value: object) -> float | None:
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, Real):
+        return None if math.isnan(value) else float(value)
+    if not isinstance(value, str):
+        return None
+    try:
+        number = float(value)
+    except ValueError:
+        pass
+    else:
+        return None if math.isnan(number) else number
+    parts = _PART.findall(value)
+    if not parts or _PART.sub("", value):
+        return None
+    return sum(float(number) * _UNITS[unit] for number, unit in parts)

@@ -1,4 +1,4 @@
-"""The cluster that this kernel's magics and panel mean, and who wants to know of changes."""
+"""The current cluster of this kernel, which the magics and the panel use."""
 
 from __future__ import annotations
 
@@ -15,10 +15,12 @@ _DOWN = frozenset({"stopped", "stopping"})
 _starting = threading.Lock()
 _current: Cluster | None = None
 _listeners: list[Callable[[], None]] = []
+_subscriptions: list[Callable[[], None]] = []
+"""Ends the subscription to the current cluster."""
 
 
 def current() -> Cluster | None:
-    """Return the cluster that was started last in this kernel, or None."""
+    """Return the latest cluster of this kernel, or None."""
     return _current
 
 
@@ -36,21 +38,21 @@ def required() -> Cluster:
 
 
 def start(n: int | None = None, **options: Any) -> Cluster:
-    """Start a cluster as the current one, or return the running one where it is the same.
+    """Start a cluster as the current one, or return the current one if it is the same.
 
     Parameters
     ----------
     n
-        Ranks on this machine.
+        The number of ranks on this machine.
     options
-        Further ones of `Cluster`.
+        Further arguments of `Cluster`.
 
     Raises
     ------
     ClusterError
         Another one runs, on other VMs or with another number of ranks.
     """
-    with _starting:  # the panel and a cell may ask at once: the second gets the first's
+    with _starting:  # if the panel and a cell both start one, the second gets the first's
         return _start(n, options)
 
 
@@ -61,8 +63,13 @@ def _start(n: int | None, options: dict[str, Any]) -> Cluster:
 
     running = _current if _current is not None and _current.state not in _DOWN else None
     if running is not None:
-        same = running.options.place == cluster.options.place
+        same = running.options.identity == cluster.options.identity
         if same and running.state != "failed":
+            if not cluster.options.record and running.recording:
+                raise ClusterError(
+                    f"--no-record: {running.name} runs already, and records its cells. Switch "
+                    "that off with %timings off."
+                )
             return running
         failed = running.state == "failed"
         raise ClusterError(
@@ -78,11 +85,16 @@ def _start(n: int | None, options: dict[str, Any]) -> Cluster:
 
 
 def attach(name: str | None) -> Cluster:
-    """Make a cluster that an earlier kernel has left the current one; see `Cluster.attach`."""
+    """Attach to a cluster, and make it the current one; see `Cluster.attach`."""
     from workbench.cluster.cluster import Cluster
 
     with _starting:
         if _current is not None and _current.state not in _DOWN:
+            if name == _current.name or (name is None and _current.options.keep_s is not None):
+                raise ClusterError(
+                    f"Cannot attach to {_current.name}: this notebook is attached already. Run "
+                    "cells with %%distributed; %cluster shows its status."
+                )
             raise ClusterError(
                 f"Cannot attach: {_current.name} runs in this notebook. Stop it with %cluster stop."
             )
@@ -99,19 +111,23 @@ def stop() -> Cluster:
 
 
 def set_current(cluster: Cluster | None) -> None:
-    """Make `cluster` the one that magics and panel mean."""
+    """Make `cluster` the current one; call the listeners now and after each of its changes."""
     global _current  # noqa: PLW0603 - one kernel has one current cluster
+    while _subscriptions:
+        _subscriptions.pop()()
     _current = cluster
+    if cluster is not None:
+        _subscriptions.append(cluster.subscribe(changed))
     changed()
 
 
 def subscribe(listener: Callable[[], None]) -> Callable[[], None]:
-    """Call `listener`, from any thread, on every change; return how to stop that."""
+    """Call `listener`, from any thread, after every change; return a function that ends that."""
     _listeners.append(listener)
     return lambda: _listeners.remove(listener) if listener in _listeners else None
 
 
 def changed() -> None:
-    """Tell the listeners that the current cluster, or its state, is another."""
+    """Call the listeners after a change of the current cluster or its state."""
     for listener in tuple(_listeners):
         listener()

@@ -1,9 +1,8 @@
-"""Moving values between the kernel and its ranks: in chunks, and never without an end.
+"""Transfers values between the kernel and its ranks, in chunks.
 
-Pickling is called in each rank's main thread, through ipyparallel; the bytes
-travel over the control channel. A transfer ends where a rank, an agent or the
-controller ends, on an interrupt, and after a time without progress; the names
-are set at its end, on all ranks or on none.
+Each rank pickles in its main thread, called through ipyparallel; the bytes use the control
+channel. A transfer fails if a rank, an agent or the controller ends, after an interrupt, and
+after a time without progress. Names are set at its end, on all ranks or on none.
 """
 
 from __future__ import annotations
@@ -13,33 +12,47 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, wait
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from workbench.cluster.background import uninterrupted
-from workbench.cluster.failures import failure
-from workbench.cluster.guard import Guard
-from workbench.cluster.ranks import grouped, phrase, ranks_text
+from workbench.cluster.backends import backend_class
+from workbench.cluster.outcomes import failure
+from workbench.cluster.stuck_ranks import StuckRankMonitor
+from workbench.cluster.threads import uninterrupted
 from workbench.errors import CellTimeout, RankError, UsageError
+from workbench.ranks import grouped, phrase, ranks_text
 from workbench.wire import Message
+from workbench.wire.transfer_messages import (
+    Chunk,
+    DropTransfer,
+    GetChunk,
+    MissingNames,
+    PackedValues,
+    PutChunk,
+    UnpicklableValue,
+)
 from workbench.wire.values import Payload
 
 if TYPE_CHECKING:
-    from workbench.cluster.running import Running
+    from workbench.cluster.processes import ClusterProcesses
 
+_OF_ONE_RANK = {"rank", "local_rank"}
+_OF_EVERY_RANK = {"world_size", "device"}
 _CHUNK_BYTES = 1 << 20
 _WINDOW = 8
-"""Chunks under way to or from one rank."""
+"""The number of unconfirmed chunks to or from one rank."""
 _AGAIN_S = 1.0
-"""After this long without progress, chunks are sent or asked for again."""
+"""After this time without progress, chunks are sent or requested again."""
 _TICK_S = 0.05
 _GRACE_S = 4.0
 _NOTICED_S = 1.0
-"""Until then the end of a process is known."""
+"""How long it takes at most until the end of a process is known."""
 _SHOW_S = 1.0
-"""After this time progress is printed, then after twice that, and so on."""
+"""The first progress is printed after this time, the next after twice that, and so on."""
 _MB = 1e6
 _numbers = itertools.count(-int(time.time()), -1)
-"""Below the numbers of cells, and no other kernel's: a rank interrupts what has the number."""
+"""Unique among cells and kernels: a rank interrupts the cell or transfer with this number."""
 
 
 class Transfer:
@@ -47,35 +60,35 @@ class Transfer:
 
     Parameters
     ----------
-    running
+    processes
         The cluster's processes.
     ranks
-        The ranks that take part.
+        The ranks of the transfer.
     lost
-        Returns which ranks can no longer answer, and why.
+        Returns why ranks can no longer answer, by rank.
     what
-        What is done, for progress and errors, such as ``"push x"``.
+        A description for progress and errors, such as ``"push x"``.
     timeout_s
-        After this long without progress it fails.
+        The time limit without progress.
     """
 
     def __init__(
         self,
-        running: Running,
+        processes: ClusterProcesses,
         ranks: tuple[int, ...],
         lost: Callable[[], dict[int, str]],
         what: str,
         timeout_s: float,
     ) -> None:
         self._number = next(_numbers)
-        self._running = running
+        self._processes = processes
         self._ranks = ranks
         self._lost = lost
         self._what = what
         self._timeout_s = timeout_s
-        self._guard = Guard(self._number, running.send)
+        self._monitor = StuckRankMonitor(self._number, processes.send)
         self._arrived = threading.Event()
-        self._calls: dict[int, Any] = {}
+        self._calls: dict[int, Future[Any]] = {}
         self._payloads: dict[int, Payload] = {}
         self._asked = dict.fromkeys(ranks, 0)
         self._done = dict.fromkeys(ranks, 0)
@@ -94,14 +107,14 @@ class Transfer:
         """
         with _Following(self):
             self._payloads = dict.fromkeys(self._ranks, payload)
-            self._move(lambda offset: ("put", {"sizes": payload.sizes} if offset == 0 else {}))
+            self._move(self._put_chunk)
             errors = {r: why for r, why in self._call("unpack", names).items() if why}
             if errors:
                 raise UsageError(f"{self._what}: {_unreadable(errors)}")
             uninterrupted(lambda: self._call("commit"))
 
     def pull(self, names: list[str]) -> dict[int, tuple[Payload, dict[str, str]]]:
-        """Return the values of names, still as bytes, and their types' names, by rank.
+        """Return the values of names as bytes, and the names of their types, by rank.
 
         Raises
         ------
@@ -111,41 +124,48 @@ class Transfer:
             As for `push`.
         """
         with _Following(self):
-            told = self._call("pack", names)
-            self._refuse(told)
-            self._payloads = {r: Payload.empty(answer["sizes"]) for r, answer in told.items()}
-            self._move(lambda _: ("get", {"size": _CHUNK_BYTES}))
-            return {rank: (self._payloads[rank], told[rank]["types"]) for rank in self._ranks}
+            answers = self._call("pack", names)
+            self._refuse(answers)
+            self._payloads = self._allocated({r: one.sizes for r, one in answers.items()})
+            self._move(self._get_chunk)
+            return {rank: (self._payloads[rank], answers[rank].types) for rank in self._ranks}
 
-    def receive(self, rank: int, message: Message) -> None:
-        """Take a chunk, or the note that one has arrived; in the channel's thread."""
-        content, payload = message.content, self._payloads.get(rank)
-        if content["number"] != self._number or payload is None:
+    def receive(self, rank: int, chunk: Chunk) -> None:
+        """Receive a chunk, or the confirmation of one, in the channel's thread."""
+        payload = self._payloads.get(rank)
+        if chunk.transfer != self._number or payload is None:
             return
-        if content["offset"] != self._done[rank]:
-            return  # one before it was lost, and it will come again
-        if message.payload:
-            payload.write(content["offset"], message.payload)
-        self._done[rank] = min(content["offset"] + _CHUNK_BYTES, payload.total)
+        if chunk.offset != self._done[rank]:
+            return  # an earlier chunk was lost; this one will be sent again
+        if chunk.data:
+            payload.write(chunk.offset, chunk.data)
+        self._done[rank] = min(chunk.offset + _CHUNK_BYTES, payload.total)
         self._arrived.set()
 
     def give_up(self) -> None:
-        """Interrupt what the ranks do for it, and have them forget what has arrived."""
-        pending = [rank for rank, call in self._calls.items() if not call.ready()]
-        self._guard.interrupt(pending)
+        """Interrupt the ranks, and make them delete what they have received."""
+        pending = [rank for rank, call in self._calls.items() if not call.done()]
+        self._monitor.interrupt(pending)
         deadline = time.monotonic() + _GRACE_S
         while pending and time.monotonic() < deadline:
             time.sleep(_TICK_S)
             gone = self._lost()
-            pending = [r for r in pending if r not in gone and not self._calls[r].ready()]
-        self._running.engines.give_up(pending)
+            pending = [r for r in pending if r not in gone and not self._calls[r].done()]
+        self._processes.engines.members.give_up(pending)
         for rank in self._ranks:
-            self._running.send(rank, Message("drop", {"number": self._number}))
+            self._processes.send(rank, DropTransfer(self._number))
 
     # steps
 
-    def _move(self, message: Callable[[int], tuple[str, dict[str, Any]]]) -> None:
-        """Send or ask for chunk after chunk on all ranks until all have arrived."""
+    def _put_chunk(self, payload: Payload, offset: int) -> Message:
+        sizes = tuple(payload.sizes) if offset == 0 else ()
+        return PutChunk(self._number, offset, sizes, payload.read(offset, _CHUNK_BYTES))
+
+    def _get_chunk(self, _: Payload, offset: int) -> Message:
+        return GetChunk(self._number, offset, _CHUNK_BYTES)
+
+    def _move(self, message: Callable[[Payload, int], Message]) -> None:
+        """Send or request chunks until all have arrived on all ranks."""
         total = sum(payload.total for payload in self._payloads.values())
         shown = _Progress(self._what, total)
         moved, last = 0, time.monotonic()
@@ -160,21 +180,18 @@ class Transfer:
             if moved > before:
                 last, again = now, now + _AGAIN_S
                 shown.show(moved)
-            elif now > again:  # a rank that was just connecting has not got it
+            elif now > again:  # a message was lost while a rank connected
                 self._asked, again = dict(self._done), now + _AGAIN_S
             self._check(last + self._timeout_s, [r for r in self._ranks if not self._complete(r)])
 
     def _complete(self, rank: int) -> bool:
         return self._done[rank] >= self._payloads[rank].total
 
-    def _fill_window(self, rank: int, message: Callable[[int], tuple[str, dict[str, Any]]]) -> None:
+    def _fill_window(self, rank: int, message: Callable[[Payload, int], Message]) -> None:
         payload = self._payloads[rank]
         limit = min(payload.total, self._done[rank] + _WINDOW * _CHUNK_BYTES)
         while (offset := self._asked[rank]) < limit:
-            kind, content = message(offset)
-            pieces = payload.read(offset, _CHUNK_BYTES) if kind == "put" else ()
-            content = {"number": self._number, "offset": offset, **content}
-            self._running.send(rank, Message(kind, content, pieces))
+            self._processes.send(rank, message(payload, offset))
             self._asked[rank] = offset + _CHUNK_BYTES
 
     def _call(self, step: str, *given: Any) -> dict[int, Any]:
@@ -182,23 +199,25 @@ class Transfer:
 
         def begin() -> None:
             for rank in self._ranks:
-                self._calls[rank] = self._running.engines.transfer(rank, step, self._number, *given)
+                self._calls[rank] = self._processes.engines.begin(
+                    rank, "transfer", step, self._number, *given
+                )
 
         uninterrupted(begin)
         deadline = time.monotonic() + self._timeout_s
         for call in self._calls.values():
-            while not call.wait(_TICK_S):
-                waiting = [rank for rank, one in self._calls.items() if not one.ready()]
+            while not wait([call], _TICK_S).done:
+                waiting = [rank for rank, one in self._calls.items() if not one.done()]
                 self._check(deadline, waiting)
         try:
-            return {rank: call.get() for rank, call in self._calls.items()}
+            return {rank: call.result() for rank, call in self._calls.items()}
         except Exception as error:  # noqa: BLE001 - whatever the rank raised
             until = time.monotonic() + _NOTICED_S
-            while time.monotonic() < until:  # what has ended may not be known yet
+            while time.monotonic() < until:  # the end of a process may not be known yet
                 self._check(until + 1.0, [])
                 time.sleep(_TICK_S)
             name = getattr(error, "ename", type(error).__name__)
-            failed = next(r for r, call in self._calls.items() if not call.successful())
+            failed = next(r for r, call in self._calls.items() if call.exception() is not None)
             raise self._failed({failed: RankError(name, str(error), "")}) from None
 
     def _check(self, deadline: float, waiting: Sequence[int]) -> None:
@@ -217,29 +236,42 @@ class Transfer:
     def _failed(self, errors: dict[int, RankError]) -> Exception:
         return failure(errors, released=False)
 
-    def _refuse(self, told: dict[int, dict[str, Any]]) -> None:
-        """Raise `UsageError` where ranks have no such name, or cannot pickle it."""
-        missing = {rank: tuple(one["missing"]) for rank, one in told.items() if "missing" in one}
+    def _allocated(self, sizes: dict[int, list[int]]) -> dict[int, Payload]:
+        try:
+            return {rank: Payload.empty(lengths) for rank, lengths in sizes.items()}
+        except MemoryError:
+            total = sum(map(sum, sizes.values())) / _MB
+            raise UsageError(
+                f"{self._what}: {total:.0f} MB do not fit into this kernel's memory. Pull smaller "
+                "pieces, or from fewer ranks (--ranks)."
+            ) from None
+
+    def _refuse(self, answers: dict[int, PackedValues | MissingNames | UnpicklableValue]) -> None:
+        """Raise `UsageError` if a rank has no such name, or cannot pickle its value."""
+        missing = {r: one.names for r, one in answers.items() if isinstance(one, MissingNames)}
         if missing:
             parts = [f"no {_quoted(names)} on {phrase(ranks)}" for names, ranks in grouped(missing)]
             raise UsageError(f"{self._what}: {'; '.join(parts)}. Set it there in a cell first.")
-        refused = {r: tuple(one["unsendable"]) for r, one in told.items() if "unsendable" in one}
+        refused = {r: one for r, one in answers.items() if isinstance(one, UnpicklableValue)}
         if refused:
             parts = [
-                f"{name!r} on {phrase(ranks)} is of type {kind}, which cannot be pickled ({why})"
-                for (name, kind, why), ranks in grouped(refused)
+                f"{value.name!r} on {phrase(ranks)} is of type {value.type_name}, which cannot be "
+                f"pickled ({value.reason})"
+                for value, ranks in grouped(refused)
             ]
-            raise UsageError(f"{self._what}: {'; '.join(parts)}. Pull a plain part of it instead.")
+            raise UsageError(
+                f"{self._what}: {'; '.join(parts)}. Pull a picklable piece of it instead."
+            )
 
 
 class _Following:
-    """Lets the ranks' messages reach a transfer, and gives it up where the body fails."""
+    """Receives the ranks' messages for a transfer in the body; gives it up if the body fails."""
 
     def __init__(self, transfer: Transfer) -> None:
         self._transfer = transfer
 
     def __enter__(self) -> None:
-        self._transfer._running.transfer = self._transfer
+        self._transfer._processes.receive_chunk = self._transfer.receive
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         transfer = self._transfer
@@ -247,12 +279,12 @@ class _Following:
             uninterrupted(transfer.give_up)
         else:
             for rank in transfer._ranks:
-                transfer._running.send(rank, Message("drop", {"number": transfer._number}))
-        transfer._running.transfer = None
+                transfer._processes.send(rank, DropTransfer(transfer._number))
+        transfer._processes.receive_chunk = None
 
 
 class _Progress:
-    """Prints how far a transfer is: a line after one second, two, four..."""
+    """Prints the progress of a transfer: a line after one second, two, four..."""
 
     def __init__(self, what: str, total: int) -> None:
         self._what = what
@@ -261,7 +293,7 @@ class _Progress:
         self._next = _SHOW_S
 
     def show(self, moved: int) -> None:
-        """Print a line, where it is time to."""
+        """Print a line, if it is time to."""
         if time.monotonic() - self._began < self._next or moved >= self._total:
             return
         self._next *= 2
@@ -275,7 +307,24 @@ def _quoted(names: Sequence[str]) -> str:
 
 def _unreadable(errors: dict[int, str]) -> str:
     parts = [f"{phrase(ranks)} cannot read it ({why})" for why, ranks in grouped(errors)]
-    return (
-        f"{'; '.join(parts)}. Classes of modules must be importable there; "
-        "those of the notebook are sent along."
-    )
+    if all(why.startswith(MemoryError.__name__) for why in errors.values()):
+        cure = "Free memory there, or push smaller pieces."
+    else:
+        cure = "Classes of modules must be importable there; those of the notebook are sent along."
+    return f"{'; '.join(parts)}. {cure}"
+
+
+def check_pushed(names: dict[str, Any], backend: str) -> None:
+    """Raise `UsageError` for a name that the cluster sets on each rank, and for a module."""
+    for name, value in names.items():
+        if name in _OF_ONE_RANK | _OF_EVERY_RANK | {backend_class(backend).module_name}:
+            has = "each rank has its own" if name in _OF_ONE_RANK else "the cluster sets"
+            raise UsageError(
+                f"push {name}: {has} {name!r}, which its cells need. "
+                "Push the value under another name."
+            )
+        if isinstance(value, ModuleType):
+            raise UsageError(
+                f"push {name}: a module ({value.__name__}), which cannot be sent. "
+                "Import it in a cell on the ranks."
+            )

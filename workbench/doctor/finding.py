@@ -53,12 +53,12 @@ class Finding:
     source: str
 
     def __str__(self) -> str:
-        """Write the finding for a terminal, as wide as that is."""
+        """Return the finding as text, as wide as the terminal."""
         return paragraphs(self)
 
 
 def paragraphs(finding: Finding, width: int | None = None) -> str:
-    """Write one finding: severity and subject, then a labelled paragraph for each part.
+    """Return one finding as text: severity and subject, then a labelled paragraph for each field.
 
     Parameters
     ----------

@@ -10,7 +10,7 @@ from workbench.doctor.facts import first_of
 from workbench.doctor.finding import Severity
 from workbench.doctor.rule import Case, each_gpu, rule
 from workbench.resources import Gpu, Snapshot, Unknown
-from workbench.resources.gpus.records import Clocks, Ecc, PcieLink
+from workbench.resources.gpus.records import Ecc, GpuClocks, PcieLink
 from workbench.resources.summary import show_bytes
 from workbench.resources.usage import ProcessUse, Sample
 
@@ -33,7 +33,7 @@ _CHECK_POWER_LIMIT = (
     "`nvidia-smi -q -d POWER` shows the limit; if it is below the default limit, "
     "`sudo nvidia-smi -pl WATTS` (on the host, for a vGPU) raises it."
 )
-# Names in `Clocks.held_by`. All others mean that somebody chose the clocks, or that the GPU idles.
+# Names in `GpuClocks.held_by`. All others mean that the clocks were chosen, or that the GPU idles.
 _THROTTLING: dict[str, tuple[Severity, str]] = {
     "hardware slowdown": ("warning", _CHECK_COOLING),
     "thermal (hardware)": ("warning", _CHECK_COOLING),
@@ -120,7 +120,7 @@ def ecc_errors(gpu: Gpu) -> Case | None:
 def throttled(gpu: Gpu) -> Case | None:
     """Find GPUs whose clocks are reduced at this moment by heat, a power brake or the power cap."""
     clocks = gpu.clocks
-    if not isinstance(clocks, Clocks) or not isinstance(clocks.held_by, tuple):
+    if not isinstance(clocks, GpuClocks) or not isinstance(clocks.held_by, tuple):
         return None
     reasons = [reason for reason in clocks.held_by if reason in _THROTTLING]
     if not reasons:
@@ -164,9 +164,9 @@ def _is_below(value: object, maximum: object) -> bool:
 
 
 def _is_busy(gpu: Gpu) -> bool:
-    """Say whether the GPU is certainly busy: not reported as idle, and at a high clock."""
+    """Return whether the GPU is certainly busy: not reported as idle, and at a high clock."""
     clocks = gpu.clocks
-    if not isinstance(clocks, Clocks) or not isinstance(clocks.held_by, tuple):
+    if not isinstance(clocks, GpuClocks) or not isinstance(clocks.held_by, tuple):
         return False
     if not isinstance(clocks.sm_mhz, int) or not isinstance(clocks.sm_max_mhz, int):
         return False
@@ -226,7 +226,7 @@ def same_gpu_twice(snapshots: Mapping[str, Snapshot]) -> Iterator[Case]:
 
 @rule(
     "info",
-    why="Nobody else gets this memory, and in a shared pool nobody else gets the GPU.",
+    why="Other users cannot use this memory and, in a shared pool, this GPU.",
     cure="`nvidia-smi` lists the processes on it; end them, or ask their owner.",
     source="NVIDIA, nvidia-smi documentation, Utilization; PyTorch, CUDA semantics, "
     "Memory management",

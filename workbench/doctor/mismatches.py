@@ -6,13 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from statistics import median_low
 
-from workbench.doctor.facts import (
-    count,
-    devices_of_unknown_kind,
-    known,
-    links_of,
-    links_up,
-)
+from workbench.doctor.facts import count, text_if_known
 from workbench.doctor.finding import Severity
 from workbench.doctor.gpus import same_gpu_twice
 from workbench.doctor.nccl_settings import nccl_setting_mismatch
@@ -55,7 +49,7 @@ _MACHINE_SOURCE = (
 
 def _gpu_count(snapshot: Snapshot) -> str | None:
     probe = snapshot.probes.get("gpus")
-    if devices_of_unknown_kind(snapshot) or (probe is not None and probe.status == "unknown"):
+    if snapshot.devices_of_unknown_kind or (probe is not None and probe.status == "unknown"):
         return None
     if snapshot.gpus:
         return count(len(snapshot.gpus), "GPU")
@@ -69,25 +63,28 @@ def _gpu_models(snapshot: Snapshot) -> str | None:
 
 
 def _model(gpu: Gpu) -> str | None:
-    """Write model and form of a GPU; None if neither is known, as from a topology file."""
-    name, form = known(gpu.name), known(gpu.form)
+    """Return model and form of a GPU; None if neither is text_if_known, as from a topology file."""
+    name, form = text_if_known(gpu.name), text_if_known(gpu.form)
     if gpu.form == "vgpu":
-        form = None if name and name.endswith(str(gpu.vgpu_profile)) else known(gpu.vgpu_profile)
+        form = (
+            None
+            if name and name.endswith(str(gpu.vgpu_profile))
+            else text_if_known(gpu.vgpu_profile)
+        )
     return ", ".join(filter(None, (name, form))) or None
 
 
 def _driver(snapshot: Snapshot) -> str | None:
-    return summary(
-        [
-            f"NVIDIA driver {gpu.driver_version} (CUDA {known(gpu.cuda_version) or 'not known'})"
-            for gpu in snapshot.gpus
-            if isinstance(gpu.driver_version, str)
-        ]
-    )
+    versions = [
+        (gpu.driver_version, text_if_known(gpu.cuda_version) or "not known")
+        for gpu in snapshot.gpus
+        if isinstance(gpu.driver_version, str)
+    ]
+    return summary([f"NVIDIA driver {driver} (CUDA {cuda})" for driver, cuda in versions])
 
 
 def _nvlinks_up(snapshot: Snapshot) -> str | None:
-    counts = sorted(len(links_up(gpu)) for gpu in snapshot.gpus if links_of(gpu))
+    counts = sorted(len(gpu.links_up) for gpu in snapshot.gpus if gpu.known_links)
     words = summary([str(number) for number in counts])
     return None if words is None else f"{words} NVLinks up per GPU"
 
@@ -110,8 +107,8 @@ def _ecc(snapshot: Snapshot) -> str | None:
 
 
 def _topology_file(snapshot: Snapshot) -> str | None:
-    pcie = snapshot.pcie
-    if isinstance(pcie, Unknown) or isinstance(pcie.topology_file_state, Unknown):
+    pcie = snapshot.known_pcie
+    if isinstance(pcie.topology_file_state, Unknown):
         return None
     status = pcie.topology_file_state.status
     if status in _FILE_STATES:
@@ -126,7 +123,7 @@ def _topology_file(snapshot: Snapshot) -> str | None:
 
 
 def _cores(snapshot: Snapshot) -> str | None:
-    cpus = known(snapshot.host.cpus)
+    cpus = text_if_known(snapshot.host.cpus)
     return None if cpus is None else count(cpus, "usable core")
 
 
@@ -137,17 +134,17 @@ def _memory_bytes(snapshot: Snapshot) -> int | None:
 
 
 def _numa_nodes(snapshot: Snapshot) -> str | None:
-    nodes = known(snapshot.host.numa_nodes)
+    nodes = text_if_known(snapshot.host.numa_nodes)
     return None if nodes is None else count(nodes, "NUMA node")
 
 
 def _kernel(snapshot: Snapshot) -> str | None:
-    kernel = known(snapshot.host.kernel)
+    kernel = text_if_known(snapshot.host.kernel)
     return None if kernel is None else f"kernel {kernel}"
 
 
 def _hypervisor(snapshot: Snapshot) -> str | None:
-    hypervisor = known(snapshot.host.hypervisor)
+    hypervisor = text_if_known(snapshot.host.hypervisor)
     return "no hypervisor" if hypervisor == "none" else hypervisor
 
 
@@ -220,7 +217,7 @@ MISMATCHES: tuple[Rule[Mapping[str, Snapshot]], ...] = (
         "warning",
         _driver,
         why="A program built for the newer CUDA does not start on the older driver, and NCCL may "
-        "choose other transports on each: such errors come from one VM only.",
+        "choose different transports, so that errors occur on one VM only.",
         cure="Install the same driver on every VM; for a vGPU one that matches the host's "
         "(`nvidia-smi --query-gpu=driver_version --format=csv`).",
         source="NVIDIA, CUDA Compatibility; Virtual GPU Software, Release Notes",
@@ -271,19 +268,19 @@ MISMATCHES: tuple[Rule[Mapping[str, Snapshot]], ...] = (
     _machine_must_match(
         "info",
         _numa_nodes,
-        "Cores, GPUs and NICs are grouped differently: a binding that is right for one VM is wrong "
-        "for the other.",
+        "Cores, GPUs and NICs are grouped differently: a CPU binding that is right for one VM is "
+        "wrong for another.",
     ),
     _machine_must_match(
         "info",
         _kernel,
-        "Drivers, RDMA and networking come from the kernel: a fault on some VMs only may come from "
-        "it.",
+        "The kernel includes drivers, RDMA and networking: a different kernel may cause errors "
+        "on some VMs only.",
     ),
     _machine_must_match(
         "info",
         _hypervisor,
-        "Each hypervisor shows PCIe, clocks and NUMA in its own way: NCCL may choose other paths.",
+        "Hypervisors show PCIe, clocks and NUMA differently: NCCL may choose different paths.",
     ),
 )
 """All rules over several VMs, in the order of a report."""

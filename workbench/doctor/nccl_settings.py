@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from workbench.doctor.facts import nccl_setting
 from workbench.doctor.rule import Case, mismatch_cases, rule
 from workbench.resources import Snapshot, Unknown
 from workbench.resources.nccl_ports import active_ports, settings_of, tcp_only
@@ -20,7 +19,7 @@ _MAY_DIFFER = (
 
 
 def _unset(name: str, value: str) -> str:
-    """Write how to remove an NCCL setting."""
+    """Return how to remove an NCCL setting."""
     return (
         f"`unset {name}` before the kernel and the ranks start, and remove `{name}={value}` from "
         "/etc/nccl.conf, from the file that NCCL_CONF_FILE names, and from ~/.nccl.conf"
@@ -62,10 +61,10 @@ def nccl_p2p_disabled(snapshot: Snapshot) -> Iterator[Case]:
 
 
 def _p2p_setting(snapshot: Snapshot) -> tuple[str, str] | None:
-    disabled = nccl_setting(snapshot, "NCCL_P2P_DISABLE")
+    disabled = settings_of(snapshot).get("NCCL_P2P_DISABLE")
     if disabled is not None and is_on(disabled):
         return "NCCL_P2P_DISABLE", disabled
-    level = nccl_setting(snapshot, "NCCL_P2P_LEVEL")
+    level = settings_of(snapshot).get("NCCL_P2P_LEVEL")
     return ("NCCL_P2P_LEVEL", level) if level in _P2P_OFF_LEVELS else None
 
 
@@ -78,7 +77,7 @@ def _p2p_setting(snapshot: Snapshot) -> tuple[str, str] | None:
 def nccl_shm_disabled(snapshot: Snapshot) -> Iterator[Case]:
     """Find NCCL_SHM_DISABLE on a VM with several GPUs."""
     name = "NCCL_SHM_DISABLE"
-    value = nccl_setting(snapshot, name)
+    value = settings_of(snapshot).get(name)
     if len(snapshot.gpus) > 1 and value is not None and is_on(value):
         yield Case(
             f"{name}={value} is set, with {len(snapshot.gpus)} GPUs",
@@ -107,7 +106,7 @@ def nccl_setting_mismatch(snapshots: Mapping[str, Snapshot]) -> Iterator[Case]:
             continue
 
         def value(snapshot: Snapshot, name: str = name) -> str:
-            setting = nccl_setting(snapshot, name)
+            setting = settings_of(snapshot).get(name)
             return f"no {name}" if setting is None else f"{name}={setting}"
 
         for case in mismatch_cases(readable, value):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from workbench.doctor.facts import gpu_names, links_of, links_up, pair_names
+from workbench.doctor.facts import gpu_names, pair_names
 from workbench.doctor.rule import Case, each_gpu, group_gpus, rule
 from workbench.doctor.vgpus import suggests_unified_memory
 from workbench.resources import Gpu, Snapshot, Unknown
@@ -33,14 +33,14 @@ _LINKS_OF_MODEL = {
 def nvlink_down(snapshot: Snapshot) -> list[Case]:
     """Find GPUs with links that are down, in a VM that uses NVLink.
 
-    If no link of any GPU is up, the links may be for a bridge that nobody bought.
+    If no link of any GPU is up, the GPUs may simply have no NVLink bridge.
     """
-    in_use = any(links_up(gpu) for gpu in snapshot.gpus)
+    in_use = any(gpu.links_up for gpu in snapshot.gpus)
     return group_gpus(snapshot, _links_down) if in_use else []
 
 
 def _links_down(gpu: Gpu) -> Case | None:
-    links = links_of(gpu)
+    links = gpu.known_links
     down = [str(link.number) for link in links if link.state == "down"]
     if not down:
         return None
@@ -62,7 +62,7 @@ def nvlink_fewer_than_model(gpu: Gpu) -> Case | None:
         return None
     names = (name for name in _LINKS_OF_MODEL if gpu.name.startswith(name))
     expected = _LINKS_OF_MODEL.get(next(names, ""), 0)
-    listed = len(links_of(gpu))  # 0 if they are not known
+    listed = len(gpu.known_links)  # 0 if they are not known
     if listed == 0 or listed >= expected:
         return None
     return Case(f"{listed} NVLinks, where {gpu.name} has {expected}")
@@ -97,7 +97,7 @@ def bridged_pairs(snapshot: Snapshot) -> Iterator[Case]:
 
 def _partner(gpu: Gpu) -> str | None:
     """Return the PCI address of the only GPU that a GPU's NVLinks lead to."""
-    up = links_up(gpu)
+    up = gpu.links_up
     peers = {link.peer_pci_address for link in up if link.peer == "gpu"}
     if len(peers) != 1 or any(link.peer != "gpu" for link in up):
         return None
@@ -168,14 +168,4 @@ def _should_have_p2p(one: Gpu, other: Gpu) -> bool:
         return all(isinstance(x.vgpu, VgpuProfile) and x.vgpu.p2p is True for x in (one, other))
     if {one.form, other.form} - {"whole", "passthrough"}:
         return False
-    on_switches = _has_link_to_switch(one) and _has_link_to_switch(other)
-    return on_switches or _has_link_to(one, other) or _has_link_to(other, one)
-
-
-def _has_link_to_switch(gpu: Gpu) -> bool:
-    return any(link.peer == "switch" for link in links_up(gpu))
-
-
-def _has_link_to(one: Gpu, other: Gpu) -> bool:
-    peers = {link.peer_pci_address for link in links_up(one)}
-    return isinstance(other.pci_address, str) and other.pci_address in peers
+    return one.is_linked(other)

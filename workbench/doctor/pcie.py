@@ -5,14 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from workbench.doctor.facts import (
-    first_of,
-    gpu_names,
-    gpu_names_at,
-    gpus_in_sysfs,
-    has_rdma,
-    pci_name,
-)
+from workbench.doctor.facts import first_of, gpu_names, gpu_names_at, gpus_in_sysfs, pci_name
 from workbench.doctor.finding import Severity
 from workbench.doctor.rule import Case, rule
 from workbench.resources import Snapshot, Unknown
@@ -34,11 +27,9 @@ def gpu_nic_too_far(snapshot: Snapshot) -> Iterator[Case]:
 
     One near port is enough for a GPU: on a board of eight most are far from most.
     """
-    if isinstance(snapshot.pcie, Unknown):
-        return
-    rdma = {device.address for device in snapshot.pcie.there() if has_rdma(device)}
+    rdma = snapshot.known_pcie.rdma_addresses
     by_gpu: dict[str, list[GpuDirect]] = {}
-    for pair in snapshot.pcie.gpudirect:
+    for pair in snapshot.known_pcie.gpudirect:
         if pair.nic in rdma:
             by_gpu.setdefault(pair.gpu, []).append(pair)
     found: dict[tuple[str, tuple[str, ...]], list[str]] = {}
@@ -97,11 +88,9 @@ def peer_memory_missing(snapshot: Snapshot) -> Iterator[Case]:
 
 def _gpus_near_nvidia_ports(snapshot: Snapshot) -> list[str]:
     """Return the addresses of GPUs that may use GPUDirect RDMA with a port of NVIDIA's."""
-    pcie = snapshot.pcie
-    if isinstance(pcie, Unknown):
-        return []
+    pcie = snapshot.known_pcie
     nvidias = {nic.pci_address for nic in snapshot.nics if str(nic.driver).startswith("mlx")}
-    ports = {device.address for device in pcie.there() if has_rdma(device)} & nvidias
+    ports = pcie.rdma_addresses & nvidias
     allowed = {
         gpu.pci_address
         for gpu in snapshot.gpus
@@ -136,8 +125,8 @@ def acs_redirect(snapshot: Snapshot) -> Iterator[Case]:
 
     A VM needs ACS on its host, and then ATS: see `ats_off`.
     """
-    pcie = snapshot.pcie
-    if isinstance(pcie, Unknown) or snapshot.host.hypervisor != "none":
+    pcie = snapshot.known_pcie
+    if snapshot.host.hypervisor != "none":
         return
     bridges: dict[str, None] = {}
     pairs = []
@@ -176,15 +165,12 @@ def _redirecting_bridges(pcie: Pcie, pair: GpuDirect) -> list[str]:
 )
 def ats_off(snapshot: Snapshot) -> Iterator[Case]:
     """Find RDMA devices of a VM that have ATS but not switched on, and may use GPUDirect RDMA."""
-    pcie, hypervisor = snapshot.pcie, snapshot.host.hypervisor
-    if isinstance(pcie, Unknown) or isinstance(hypervisor, Unknown) or hypervisor == "none":
+    pcie, hypervisor = snapshot.known_pcie, snapshot.host.hypervisor
+    if isinstance(hypervisor, Unknown) or hypervisor == "none":
         return
     used = {pair.nic for pair in pcie.gpudirect if pair.possible is not False}
-    off = [
-        device.address
-        for device in pcie.there()
-        if device.address in used and has_rdma(device) and device.ats == "off"
-    ]
+    used &= pcie.rdma_addresses
+    off = [one.address for one in pcie.devices if one.address in used and one.ats == "off"]
     if off:
         names = ", ".join(pci_name(snapshot, address) for address in off)
         yield Case(f"ATS is off at {', '.join(off)}", names)
@@ -228,8 +214,8 @@ def gpu_on_other_numa_node(snapshot: Snapshot) -> Iterator[Case]:
 )
 def numa_unknown_in_vm(snapshot: Snapshot) -> Iterator[Case]:
     """Find VMs with several GPUs that have no NUMA node, and no topology file that shows it."""
-    hypervisor, pcie = snapshot.host.hypervisor, snapshot.pcie
-    if isinstance(hypervisor, Unknown) or hypervisor == "none" or isinstance(pcie, Unknown):
+    hypervisor, pcie = snapshot.host.hypervisor, snapshot.known_pcie
+    if isinstance(hypervisor, Unknown) or hypervisor == "none":
         return
     gpus = [
         str(gpu.index)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from workbench.doctor.facts import is_roce, nccl_setting
 from workbench.doctor.rule import Case, rule
 from workbench.resources import Gid, Nic, Snapshot, Unknown
+from workbench.resources.nccl_ports import settings_of
 from workbench.resources.usage import NicUse, Sample
 
 # RoCE packets carry up to 4096 bytes; with headers that needs an Ethernet MTU of 4200.
@@ -90,7 +90,7 @@ def rdma_port_slow(snapshot: Snapshot) -> Iterator[Case]:
 )
 def roce_mtu(snapshot: Snapshot) -> Iterator[Case]:
     """Find RoCE interfaces whose MTU is too small for RoCE's packets of 4096 bytes."""
-    for nic in filter(is_roce, snapshot.nics):
+    for nic in snapshot.roce_ports:
         if isinstance(nic.mtu, int) and nic.mtu < _ENOUGH_ROCE_MTU:
             yield Case(
                 f"MTU {nic.mtu} on a RoCE link",
@@ -130,7 +130,7 @@ def rdma_without_device_nodes(snapshot: Snapshot) -> Iterator[Case]:
 )
 def roce_without_v2_gid(snapshot: Snapshot) -> Iterator[Case]:
     """Find active RoCE ports whose GID table has no entry for RoCE v2."""
-    for nic in filter(is_roce, snapshot.nics):
+    for nic in snapshot.roce_ports:
         known = all(isinstance(gid.type, str) for gid in nic.gids)
         if nic.driver not in _ROCE_DRIVERS or not known or nic.state != "active":
             continue
@@ -163,7 +163,7 @@ def roce_without_v2_gid(snapshot: Snapshot) -> Iterator[Case]:
 )
 def roce_v1_gid(snapshot: Snapshot) -> Iterator[Case]:
     """Find RoCE ports with a v2 GID where NCCL's settings select one of version 1."""
-    for nic in filter(is_roce, snapshot.nics):
+    for nic in snapshot.roce_ports:
         selected, better = _selected_v1_gid(snapshot, nic), _first_gid(nic, "v2")
         if selected is None or better is None:
             continue
@@ -180,11 +180,11 @@ def roce_v1_gid(snapshot: Snapshot) -> Iterator[Case]:
 
 def _selected_v1_gid(snapshot: Snapshot, nic: Nic) -> tuple[str, Gid] | None:
     """Return the setting that selects a GID of version 1, and that GID."""
-    index = nccl_setting(snapshot, _GID_INDEX)
+    index = settings_of(snapshot).get(_GID_INDEX)
     if index is not None and index.isdecimal():
         gid = next((gid for gid in nic.gids if gid.index == int(index)), None)
         return (f"{_GID_INDEX}={index}", gid) if gid and _has_version(gid, "v1") else None
-    if nccl_setting(snapshot, _ROCE_VERSION) == "1":  # NCCL then chooses the entry
+    if settings_of(snapshot).get(_ROCE_VERSION) == "1":  # NCCL then chooses the entry
         gid = _first_gid(nic, "v1")
         return (f"{_ROCE_VERSION}=1", gid) if gid else None
     return None

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 
-from workbench.doctor.facts import count, has_rdma, is_topology_file, is_unknown
+from workbench.doctor.facts import count, is_unknown
 from workbench.doctor.finding import Severity
 from workbench.doctor.rule import Case, Read, Rule, mismatch_cases, must_match, rule, summary
 from workbench.resources import Nic, Snapshot, Unknown
@@ -25,7 +25,7 @@ _IGNORE_SETTING = "NCCL_IGNORE_NET_MISMATCH"
 
 
 def _of_each_port(read: Callable[[Nic], str | None]) -> Read:
-    """Make a value of a VM out of a value of each of its active RDMA ports."""
+    """Turn a value of one port into a value of a VM: those of its active RDMA ports."""
 
     def read_all(snapshot: Snapshot) -> str | None:
         values = [read(nic) for nic in active_ports(snapshot)]
@@ -54,7 +54,7 @@ def _firmware(nic: Nic) -> str | None:
 
 def _port_states(snapshot: Snapshot) -> list[object] | None:
     """Return the states of the RDMA ports; None if one, or whether there are any, is unknown."""
-    if is_unknown(snapshot, "nics") or is_topology_file(snapshot):
+    if is_unknown(snapshot, "nics") or snapshot.is_topology_file:
         return None
     states: list[object] = [nic.state for nic in snapshot.nics if nic.kind == "rdma"]
     return None if any(isinstance(state, Unknown) for state in states) else states
@@ -67,10 +67,8 @@ def _active_ports(snapshot: Snapshot) -> str | None:
 
 
 def _gpudirect(snapshot: Snapshot) -> str | None:
-    pcie = snapshot.pcie
-    if isinstance(pcie, Unknown):
-        return None
-    ports = {device.address for device in pcie.there() if has_rdma(device)}
+    pcie = snapshot.known_pcie
+    ports = pcie.rdma_addresses
     pairs = [pair for pair in pcie.gpudirect if pair.nic in ports]
     if not pairs or any(isinstance(pair.possible, Unknown) for pair in pairs):
         return None
@@ -106,7 +104,7 @@ def link_layer_mismatch(snapshots: Mapping[str, Snapshot]) -> Iterator[Case]:
 def _must_match_on_common_layer(
     severity: Severity, read: Read, *, why: str, cure: str
 ) -> Rule[Mapping[str, Snapshot]]:
-    """Make the rule that a value of RDMA ports must be the same on all VMs.
+    """Return the rule that a value of RDMA ports must be the same on all VMs.
 
     It skips ports that ranks exclude, such as those for storage on another fabric.
     """
@@ -145,14 +143,14 @@ def nic_set_mismatch(snapshots: Mapping[str, Snapshot]) -> Iterator[Case]:
     if layer is None or len(active) > 1:
         return  # `rdma_unlike` reports that
     ignoring = [vm for vm, one in vms.items() if is_on(settings_of(one).get(_IGNORE_SETTING))]
-    silently = f", silently, for {_IGNORE_SETTING} is set on {', '.join(ignoring)}"
+    silently = f", without an error, as {_IGNORE_SETTING} is set on {', '.join(ignoring)}"
     for case in mismatch_cases(vms, partial(_nccl_ports, layer)):
         yield replace(
             case,
             severity="error" if ignoring else "warning",
-            why="NCCL pairs the ports of two VMs by their order: ranks wait without end for the "
-            f"peer of an unpaired port{silently if ignoring else ''}, or a slow port is paired "
-            "with a fast one.",
+            why="NCCL pairs the ports of two VMs by their order: ranks wait for ever for the peer "
+            f"of an unpaired port{silently if ignoring else ''}, or a slow port with a fast "
+            "one.",
         )
 
 
@@ -177,7 +175,7 @@ def _port_name(port: Nic, *, with_rate: bool) -> str:
 
 
 def _missing_device_nodes(snapshot: Snapshot) -> str:
-    """Write that there are fewer device nodes than devices, as in some containers."""
+    """Return a clause if there are fewer device nodes than devices, as in some containers."""
     nodes = snapshot.host.rdma_device_nodes
     devices = {str(nic.rdma_device) for nic in snapshot.nics if nic.kind == "rdma"}
     if isinstance(nodes, Unknown):

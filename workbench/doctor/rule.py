@@ -81,7 +81,7 @@ def rule(
     source: str = "",
     name: str | None = None,
 ) -> Callable[[Callable[[T], Iterable[Case]]], Rule[T]]:
-    """Make a rule of a check; the rule has the check's name unless `name` is given."""
+    """Make a check a rule, with the name of the check unless `name` is given."""
 
     def decorate(check: Callable[[T], Iterable[Case]]) -> Rule[T]:
         return Rule(name or check.__name__, check, severity, why, cure, source)
@@ -90,7 +90,7 @@ def rule(
 
 
 def each_gpu(check: Callable[[Gpu], Case | None]) -> Callable[[Snapshot], list[Case]]:
-    """Make a check of a VM out of a check of one GPU."""
+    """Turn a check of one GPU into a check of a VM."""
 
     @wraps(check)
     def check_all(snapshot: Snapshot) -> list[Case]:
@@ -160,12 +160,12 @@ def mismatch_cases(snapshots: Mapping[str, Snapshot], read: Read) -> list[Case]:
 def must_match(
     name: str, severity: Severity, read: Read, *, why: str, cure: str, source: str
 ) -> Rule[Mapping[str, Snapshot]]:
-    """Make the rule that a value must be the same on all VMs."""
+    """Return the rule that a value must be the same on all VMs."""
     return Rule(name, lambda vms: mismatch_cases(vms, read), severity, why, cure, source)
 
 
 def summary(values: list[str]) -> str | None:
-    """Write what the devices of one VM have: ``"A"``, or ``"4 x A and 2 x B"``; None for none."""
+    """Return what the devices of one VM have: ``"A"``, or ``"4 x A and 2 x B"``; None for none."""
     if len(set(values)) < 2:
         return values[0] if values else None
     return " and ".join(f"{values.count(value)} x {value}" for value in dict.fromkeys(values))

@@ -81,7 +81,7 @@ ACROSS = MISMATCHES
 
 
 def diagnose(snapshot: Snapshot, sample: Sample | None = None) -> list[Finding]:
-    """Return all findings about one VM, the worst first.
+    """Return all findings on one VM, the most severe first.
 
     Parameters
     ----------
@@ -94,19 +94,19 @@ def diagnose(snapshot: Snapshot, sample: Sample | None = None) -> list[Finding]:
     Returns
     -------
     list of Finding
-        Empty if no rule finds anything wrong. An unknown value is never taken for a wrong one.
+        Empty if no rule finds anything wrong. An unknown value is not treated as wrong.
     """
     live = [] if sample is None else _findings(LIVE, sample)
     return worst_first([*_findings(RULES, snapshot), *live])
 
 
 def diagnose_limits(snapshot: Snapshot) -> list[Finding]:
-    """Return the findings about limits that ranks run into: a part of `diagnose`, worst first."""
+    """Return the findings of `diagnose` about limits that ranks run into, the most severe first."""
     return worst_first(_findings(LIMITS, snapshot))
 
 
 def diagnose_all(snapshots: Mapping[str, Snapshot]) -> list[Finding]:
-    """Compare VMs that train together, and return how they differ, the worst first.
+    """Compare VMs that train together, and return how they differ, the most severe first.
 
     Parameters
     ----------
@@ -116,8 +116,8 @@ def diagnose_all(snapshots: Mapping[str, Snapshot]) -> list[Finding]:
     Returns
     -------
     list of Finding
-        Each names the VMs that differ from most. What is wrong within one VM, `diagnose`
-        finds. A value that is unknown on a VM is left out of the comparison.
+        Each names the VMs that differ from most. Use `diagnose` for problems within one VM.
+        A value that is unknown on a VM is left out of the comparison.
     """
     return worst_first(_findings(ACROSS, snapshots))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from workbench.doctor.facts import count, devices_of_unknown_kind, is_topology_file, is_unknown
+from workbench.doctor.facts import count, is_unknown
 from workbench.doctor.finding import SEVERITIES, Finding, paragraphs, wrapped
 from workbench.doctor.rules import ACROSS, RULES, rule_count
 from workbench.resources import Snapshot, Unknown
@@ -16,7 +16,7 @@ _ONLY_PLACES = (
 
 
 def describe(snapshot: Snapshot, findings: Sequence[Finding], width: int | None = None) -> str:
-    """Write a VM's findings: a summary line, then each of them."""
+    """Return the findings on a VM as text: a summary line, then each of them."""
     first = wrapped(verdict(snapshot, findings), width)
     return "\n\n".join([first, *(paragraphs(finding, width) for finding in findings)])
 
@@ -27,7 +27,7 @@ def describe_all(
     across: Sequence[Finding],
     width: int | None = None,
 ) -> str:
-    """Write the findings about several VMs: the differences first, then VM by VM."""
+    """Return the findings on several VMs as text: the differences first, then VM by VM."""
     parts = [wrapped(across_verdict(snapshots, across), width)]
     parts += [paragraphs(finding, width) for finding in across]
     for vm, snapshot in snapshots.items():
@@ -37,25 +37,25 @@ def describe_all(
 
 
 def verdict(snapshot: Snapshot, findings: Sequence[Finding], name: str | None = None) -> str:
-    """Write in one line what a VM has, and how many findings; its name is that of its host."""
+    """Return one line: the VM's name (by default its host name), devices and number of findings."""
     host = snapshot.host.hostname
     if name is None:
         name = "a VM that a topology file describes" if isinstance(host, Unknown) else host
     devices = [_gpus(snapshot), _nics(snapshot)]
-    unclear = devices_of_unknown_kind(snapshot)
+    unclear = snapshot.devices_of_unknown_kind
     if unclear:
         devices.append(f"{count(len(unclear), 'device')} of unknown kind")
     subject = f"{name} ({', '.join(devices)})"
-    if is_topology_file(snapshot):
+    if snapshot.is_topology_file:
         found = _severity_counts(findings) or "nothing wrong"
         return f"{subject}: {found} in what the file says. {_ONLY_PLACES}"
     return f"{subject}: {_result(findings, rule_count(RULES))}"
 
 
 def across_verdict(snapshots: Mapping[str, Snapshot], across: Sequence[Finding]) -> str:
-    """Write in one line how many VMs were compared, and how many findings."""
+    """Return one line with the number of VMs compared and of findings."""
     compared = f"{count(len(snapshots), 'VM')} compared"
-    files = sum(map(is_topology_file, snapshots.values()))
+    files = sum(one.is_topology_file for one in snapshots.values())
     if files == 0:
         return f"{compared}: {_result(across, rule_count(ACROSS))}"
     found = _severity_counts(across) or "no difference"
@@ -85,10 +85,10 @@ def _result(findings: Iterable[Finding], rules: int) -> str:
 
 
 def _severity_counts(findings: Iterable[Finding]) -> str:
-    """Write ``"1 error, 2 warnings, 1 to know"``; empty if there are no findings."""
+    """Return ``"1 error, 2 warnings, 1 note"``; empty if there are no findings."""
     found = [finding.severity for finding in findings]
     counts = {severity: found.count(severity) for severity in SEVERITIES if severity in found}
     return ", ".join(
-        f"{number} to know" if severity == "info" else count(number, severity)
+        count(number, "note" if severity == "info" else severity)
         for severity, number in counts.items()
     )

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from workbench.doctor.facts import first_of, has_rdma, pci_name
+from workbench.doctor.facts import first_of, pci_name
 from workbench.doctor.rule import Case, rule
 from workbench.resources import Snapshot, Unknown
 from workbench.resources.pcie.distances import endpoints, switches_above
 from workbench.resources.pcie.records import (
     SYSFS,
     TOPOLOGY_FILE,
-    Difference,
+    DistanceDifference,
     Pcie,
+    TopologyFileState,
 )
-from workbench.resources.pcie.topology_state import TopologyFileState
 
 _UNDER_SWITCH = ("PIX", "PXB")
 _FILE_SETTING_SOURCE = "NVIDIA, NCCL User Guide, Environment Variables, NCCL_TOPO_FILE"
@@ -22,7 +22,7 @@ _FILE_SETTING_SOURCE = "NVIDIA, NCCL User Guide, Environment Variables, NCCL_TOP
 
 def _file_state(snapshot: Snapshot) -> TopologyFileState | None:
     """Return the state of the topology file that NCCL reads; None if it is not known."""
-    state = Unknown("") if isinstance(snapshot.pcie, Unknown) else snapshot.pcie.topology_file_state
+    state = snapshot.known_pcie.topology_file_state
     return None if isinstance(state, Unknown) else state
 
 
@@ -37,10 +37,10 @@ def _file_state(snapshot: Snapshot) -> TopologyFileState | None:
 )
 def topology_file_missing(snapshot: Snapshot) -> Iterator[Case]:
     """Find a VM with several GPUs, or a GPU and RDMA, that shows no PCIe switch at all."""
-    hypervisor, pcie, state = snapshot.host.hypervisor, snapshot.pcie, _file_state(snapshot)
-    if isinstance(hypervisor, Unknown) or hypervisor == "none" or isinstance(pcie, Unknown):
+    hypervisor, state = snapshot.host.hypervisor, _file_state(snapshot)
+    if isinstance(hypervisor, Unknown) or hypervisor == "none":
         return
-    gpus, ports = _devices_without_switch(pcie)
+    gpus, ports = _devices_without_switch(snapshot.known_pcie)
     if state is not None and state.status == "none" and gpus and gpus + ports >= 2:
         yield Case(
             f"{hypervisor} shows GPUs ({gpus}) and RDMA devices ({ports}) without a PCIe switch "
@@ -55,7 +55,7 @@ def _devices_without_switch(pcie: Pcie) -> tuple[int, int]:
     if tree is None:
         return 0, 0
     gpus, nics = endpoints(tree)
-    ports = [nic for nic in nics if has_rdma(nic)]
+    ports = [nic for nic in nics if nic.has_rdma]
     if any(switches_above(tree, device.address) for device in [*gpus, *ports]):
         return 0, 0
     return len(gpus), len(ports)
@@ -88,9 +88,9 @@ def topology_file_unreadable(snapshot: Snapshot) -> Iterator[Case]:
 def topology_file_refused(snapshot: Snapshot) -> Iterator[Case]:
     """Find a file with an XML declaration or tabs, or without an attribute that NCCL needs."""
     state = _file_state(snapshot)
-    if isinstance(snapshot.pcie, Unknown) or state is None or state.status != "refused":
+    if state is None or state.status != "refused":
         return
-    file = snapshot.pcie.topology_file
+    file = snapshot.known_pcie.topology_file
     yield Case(
         f"{file}: {state.why}",
         cure="Correct that line (no declaration, blanks instead of tabs), or write the file again: "
@@ -107,14 +107,13 @@ def topology_file_refused(snapshot: Snapshot) -> Iterator[Case]:
 def topology_sources_differ(snapshot: Snapshot) -> Iterator[Case]:
     """Find distances that differ between file and kernel, if the kernel's are reliable.
 
-    They are on bare metal, and in a VM if it shows a switch above both devices. A VM that
-    shows none is what such files are made for: there they must differ.
+    They are reliable on bare metal, and in a VM that shows a switch above both devices. In a VM
+    that shows no switch they are not, which is why it has a topology file.
     """
-    if isinstance(snapshot.pcie, Unknown):
-        return
+    pcie = snapshot.known_pcie
     bare = snapshot.host.hypervisor == "none"
     wrong = []
-    for pair in snapshot.pcie.differences():
+    for pair in pcie.differences():
         distances = _distances(pair)
         if len(set(distances.values())) < 2:
             continue
@@ -124,12 +123,12 @@ def topology_sources_differ(snapshot: Snapshot) -> Iterator[Case]:
     if wrong:
         yield Case(
             f"the topology file contradicts the PCIe tree of the kernel: {first_of(wrong)}",
-            cure=f"Compare {snapshot.pcie.topology_file} with `lspci -tv`; get the file for this "
+            cure=f"Compare {pcie.topology_file} with `lspci -tv`; get the file for this "
             "kind of VM, or unset NCCL_TOPO_FILE.",
         )
 
 
-def _distances(pair: Difference) -> dict[str, str]:
+def _distances(pair: DistanceDifference) -> dict[str, str]:
     """Return the known distances by source, as NCCL names them: it has no NODE."""
     by_source = {one.source: one.distance for one in pair.distances}
     distances = {source: by_source.get(source) for source in (TOPOLOGY_FILE, SYSFS)}

@@ -20,7 +20,7 @@ from workbench.resources.gpus.vgpu import VgpuProfile, decode_profile
 def vgpu_without_p2p(snapshot: Snapshot) -> Iterator[Case]:
     """Find vGPUs whose profile rules out peer-to-peer over NVLink.
 
-    Only time-sliced C-series vGPUs that own the whole frame buffer may use it.
+    Only time-sliced C-series vGPUs that own the entire frame buffer may use it.
     """
     for case in group_gpus(snapshot, _profile_without_p2p):
         if len(snapshot.gpus) > 1:
@@ -43,15 +43,15 @@ def _profile_without_p2p(gpu: Gpu) -> Case | None:
     reason = None if profile is None else _reason_without_p2p(profile)
     if profile is None or reason is None:
         return None
-    whole = (
+    suitable = (
         "A100-40C on a board of 40 GB"
         if isinstance(profile.board_memory_gb, Unknown)
         else f"{profile.board}-{profile.board_memory_gb}C"
     )
     return Case(
         f"profile {gpu.vgpu_profile}: {reason}",
-        cure="Ask for time-sliced C-series profiles that own the whole frame buffer, such as "
-        f"{whole}, all from one device group; or for passthrough.",
+        cure="Ask for time-sliced C-series profiles that own the entire frame buffer, such as "
+        f"{suitable}, all from one device group; or for passthrough.",
     )
 
 
@@ -112,8 +112,8 @@ def _licences(snapshot: Snapshot) -> str | None:
 @rule(
     "error",
     why="In MIG mode CUDA runs on MIG devices only: without one it finds no GPU here.",
-    cure="To use the whole GPU, switch MIG off: `sudo nvidia-smi -i N -mig 0`. Otherwise create a "
-    "device, such as one of the whole GPU: `sudo nvidia-smi mig -i N -cgi 0 -C`.",
+    cure="To use the entire GPU, switch MIG off: `sudo nvidia-smi -i N -mig 0`. Otherwise create a "
+    "device, such as one of the entire GPU: `sudo nvidia-smi mig -i N -cgi 0 -C`.",
     source="NVIDIA, Multi-Instance GPU User Guide, Creating GPU Instances",
 )
 @each_gpu
@@ -128,7 +128,7 @@ def mig_without_devices(gpu: Gpu) -> Case | None:
     why="MIG devices have no peer-to-peer, and NCCL allows one rank per GPU: with two ranks on "
     "one GPU it stops (Duplicate GPU detected).",
     cure="Give each MIG device a training of its own, or let the ranks communicate by Gloo, which "
-    "goes through host memory. To train as one, ask for whole GPUs: "
+    "goes through host memory. To train as one, ask for entire GPUs: "
     "`sudo nvidia-smi -i N -mig 0` if the VM may do that, with nothing running on it.",
     source="NVIDIA, Multi-Instance GPU User Guide, Application Considerations; NVIDIA/nccl#1716",
 )
@@ -151,7 +151,7 @@ def mig_without_p2p(snapshot: Snapshot) -> Iterator[Case]:
     source="NVIDIA AI Enterprise, Peer-To-Peer (P2P) CUDA Transfers, known issues",
 )
 def unified_memory_on(snapshot: Snapshot) -> Iterator[Case]:
-    """Find pairs of whole A100 vGPUs that show PIX, and no peer-to-peer over NVLink."""
+    """Find pairs of full A100 vGPUs that show PIX, and no peer-to-peer over NVLink."""
     if isinstance(snapshot.gpu_pairs, Unknown):
         return
     gpus = {gpu.index: gpu for gpu in snapshot.gpus}
@@ -172,7 +172,7 @@ def unified_memory_on(snapshot: Snapshot) -> Iterator[Case]:
 
 
 def suggests_unified_memory(pair: GpuPair, one: Gpu, other: Gpu) -> bool:
-    """Say whether two vGPUs look like A100s with unified memory: PIX instead of NVLink.
+    """Return whether two vGPUs may be A100s with unified memory: PIX instead of NVLink.
 
     The switch itself (`enable_uvm`) is on the host, and no guest can read it.
     """

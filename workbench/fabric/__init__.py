@@ -1,4 +1,4 @@
-"""What a link should give: cost models, and their fit to a measured sweep."""
+"""The expected performance of a link: cost models, and their fit to a measured sweep."""
 
 from workbench.fabric.fit import FittedFabric, fit
 from workbench.fabric.models import halving_doubling_us, ring_us, tree_us

@@ -1,9 +1,9 @@
-"""What an allreduce should take, by the textbook's cost models.
+"""Expected times of an allreduce by the textbook's cost models.
 
 R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective Communication
-Operations in MPICH" (2005). Throughout: `size` in bytes, `n` ranks,
-`gbps` in 10^9 bits per second of one rank's link in one direction, `latency_us`
-per message. All return microseconds, 0 for one rank.
+Operations in MPICH" (2005). Parameters are `size` in bytes, the number of ranks `n`,
+`gbps` in 10^9 bits per second of one rank's link in one direction, and `latency_us`
+per message. All functions return microseconds, 0 for one rank.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import math
 
 
 def transfer_us(size: float, gbps: float) -> float:
-    """Return how long `size` bytes take on a link."""
+    """Return the transfer time of `size` bytes on a link."""
     return size * 8 / (gbps * 1e3)
 
 

@@ -4,13 +4,12 @@
 smoke test; `check` reports what is installed and whether it still fits PyTorch. Each
 step is a module:
 
-- `torchinfo` and `machine` inspect PyTorch and this machine
+- `machine` inspects this machine and its PyTorch
 - `operations` decides which operations are built
-- `key` and `cache` find a wheel that was built before
-- `recipe`, `patches` (each a `patch`) and `compiling` build the wheel
-- `diagnosis` finds the cause of a failed build in its log
-- `wheelrecord` writes into the wheel what it was built against
-- `installing` installs it, and `smoke_test` tests it
+- `recipe`, `patches` (each a `patch`) and `compiling` build the wheel, with `commands`
+- `wheels` writes into the wheel what it was built against, and keeps it in the cache
+- `failures` finds the cause of a failed build in its log
+- `smoke_test` tests the installed Horovod
 """
 
 from __future__ import annotations

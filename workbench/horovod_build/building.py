@@ -6,25 +6,19 @@ import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from workbench.horovod_build import key as keys
-from workbench.horovod_build.cache import WheelCache
-from workbench.horovod_build.checking import Report, check
-from workbench.horovod_build.compiling import Compile
-from workbench.horovod_build.installing import install_needs, install_wheel
-from workbench.horovod_build.machine import jobs, require_build_tools, this_machine
-from workbench.horovod_build.operations import choose, missed_nccl
+from workbench.horovod_build.checking import check
+from workbench.horovod_build.commands import install_needs, install_wheel
+from workbench.horovod_build.compiling import Compilation
+from workbench.horovod_build.machine import installed_torch, jobs, this_machine
+from workbench.horovod_build.operations import choose
 from workbench.horovod_build.progress import Progress, format_seconds
 from workbench.horovod_build.recipe import VERSION
 from workbench.horovod_build.smoke_test import run_smoke_test
-from workbench.horovod_build.torchinfo import installed_torch
-from workbench.horovod_build.wheelrecord import add_record
+from workbench.horovod_build.wheels import WheelCache, add_record, facts, key
 
-if TYPE_CHECKING:
-    from workbench.horovod_build.machine import Machine
-    from workbench.horovod_build.operations import Operations
-    from workbench.horovod_build.torchinfo import TorchInfo
+_WAITING = "Another process is building the same Horovod: waiting for it."
 
 
 @dataclass(frozen=True)
@@ -89,14 +83,8 @@ def build(
 ) -> Built:
     """Build Horovod against the installed PyTorch, install it and test it.
 
-    Parameters
-    ----------
-    request
-        Options; by default all operations that this machine can build.
-    progress
-        Receives progress messages; standard error by default.
-    cache
-        Where wheels are stored; the user's cache by default.
+    By default it builds all operations that this machine can, shows the progress on standard
+    error, and stores the wheel in the user's cache.
 
     Raises
     ------
@@ -112,68 +100,31 @@ def build(
         progress.step("inspecting this machine and its PyTorch")
         torch = installed_torch()
         operations = choose(torch, request.wanted, request.unwanted)
-        if hint := missed_nccl(torch, operations):
-            progress.say(hint)
-        builder = _Builder(request, progress, cache, torch, operations)
-        wheel, compiled = builder.run()
-    return Built(builder.facts, wheel, compiled, time.monotonic() - started)
-
-
-class _Builder:
-    """The steps of a build, for one machine, PyTorch and set of operations."""
-
-    def __init__(
-        self,
-        request: Request,
-        progress: Progress,
-        cache: WheelCache,
-        torch: TorchInfo,
-        operations: Operations,
-    ) -> None:
-        self._request, self._progress, self._cache = request, progress, cache
-        self._torch, self._operations = torch, operations
-        self._machine: Machine = this_machine()
-        self.facts = keys.facts(torch, self._machine, operations)
-        self._key = keys.key(self.facts)
-
-    def run(self) -> tuple[Path | None, bool]:
-        """Return the installed wheel and whether it was compiled; no wheel if none was needed."""
-        if not self._request.rebuild and self._fits(check()):
-            return None, False
-        log = self._cache.log_path(self._key)
+        if operations.without_nccl:
+            progress.say(operations.without_nccl)
+        machine = this_machine()
+        wanted = facts(torch, machine, operations)
+        if not request.rebuild and _is_installed(wanted):
+            return Built(wanted, None, False, time.monotonic() - started)
+        name = key(wanted)
+        log = cache.log_path(name)
         install_needs(log)
-        wheel, compiled = self._wheel(log)
-        self._progress.step("installing")
+        with cache.lock(name, lambda: progress.say(_WAITING)):
+            wheel = None if request.rebuild else cache.get(name)
+            is_cached = wheel is not None
+            if wheel is None:
+                with tempfile.TemporaryDirectory(prefix="workbench-horovod-") as work:
+                    compilation = Compilation(Path(work), log, progress)
+                    built = compilation.wheel(torch, machine, operations, request.jobs or jobs())
+                    add_record(built, wanted)
+                    wheel = cache.put(name, built, wanted)
+        progress.step("installing")
         install_wheel(wheel, log)
-        self._progress.step("testing it with a sum over two ranks")
+        progress.step("testing it with a sum over two ranks")
         run_smoke_test()
-        return wheel, compiled
+    return Built(wanted, wheel, not is_cached, time.monotonic() - started)
 
-    def _fits(self, report: Report) -> bool:
-        return report.fits and report.built == self.facts
 
-    def _wheel(self, log: Path) -> tuple[Path, bool]:
-        """Return the wheel, and whether it was compiled rather than taken from the cache."""
-        with self._cache.lock(self._key, self._report_waiting):
-            cached = None if self._request.rebuild else self._cache.get(self._key)
-            if cached is not None:
-                return cached, False
-            return self._compiled(log), True
-
-    def _compiled(self, log: Path) -> Path:
-        with tempfile.TemporaryDirectory(prefix="workbench-horovod-") as name:
-            work = Path(name)
-            require_build_tools(work)
-            count = self._request.jobs or jobs()
-            names = ", ".join(self._operations.names)
-            self._progress.say(
-                f"Building Horovod {VERSION} for PyTorch {self._torch.version} with {names}: "
-                f"this takes some minutes, once. Log: {log}"
-            )
-            compiling = Compile(work, log, self._progress)
-            wheel = compiling.wheel(self._torch, self._machine, self._operations, count)
-            add_record(wheel, self.facts)
-            return self._cache.put(self._key, wheel, self.facts)
-
-    def _report_waiting(self) -> None:
-        self._progress.say("Another process is building the same Horovod: waiting for it.")
+def _is_installed(wanted: dict[str, Any]) -> bool:
+    report = check()
+    return report.fits and report.built == wanted

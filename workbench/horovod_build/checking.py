@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from dataclasses import dataclass
 from importlib import metadata
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from workbench.horovod_build.key import RECORD_NAME
+from workbench.horovod_build.machine import json_after, run_probe
+from workbench.horovod_build.patch import Patch
 from workbench.horovod_build.patches import PATCHES, missing_patches
-
-if TYPE_CHECKING:
-    from workbench.horovod_build.patch import Patch
+from workbench.horovod_build.wheels import RECORD_NAME
 
 _PROBE = """
 import json, torch
@@ -88,7 +85,7 @@ class Report:
         """Return which patches it has, and which it lacks."""
         applied = [patch.name for patch in PATCHES if patch.name not in self.unpatched]
         without = f"without {', '.join(self.unpatched)}" if self.unpatched else ""
-        return "; ".join(part for part in (", ".join(applied), without) if part)
+        return "; ".join(filter(None, (", ".join(applied), without)))
 
 
 def check() -> Report:
@@ -97,13 +94,11 @@ def check() -> Report:
         package = metadata.distribution("horovod")
     except metadata.PackageNotFoundError:
         return Report(None, trouble="What to do: `workbench build-horovod`.")
-    probe = subprocess.run(
-        [sys.executable, "-c", _PROBE], capture_output=True, text=True, check=False, timeout=300
-    )
-    facts = _json_after(probe.stdout, "FACTS ") or {}
+    probe = run_probe(_PROBE)
+    facts = json_after(probe.stdout, "FACTS ") or {}
     built = _recorded(package)
     against = (built or {}).get("torch") or facts.get("metadata", {}).get("pytorch")
-    operations = _json_after(probe.stdout, "BUILT ")
+    operations = json_after(probe.stdout, "BUILT ")
     installed = facts.get("torch")
     unpatched = missing_patches(built)
     return Report(
@@ -146,11 +141,3 @@ def _patch_trouble(unpatched: list[Patch]) -> str | None:
 def _recorded(package: metadata.Distribution) -> dict[str, Any] | None:
     text = package.read_text(RECORD_NAME)
     return json.loads(text) if text else None
-
-
-def _json_after(output: str, mark: str) -> Any:
-    """Return the JSON that follows `mark` in the probe's output, or None."""
-    for line in output.splitlines():
-        if line.startswith(mark):
-            return json.loads(line.removeprefix(mark))
-    return None

@@ -5,52 +5,34 @@ from __future__ import annotations
 import os
 import shutil
 import tarfile
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from workbench.horovod_build import recipe
-from workbench.horovod_build.command import run_logged
-from workbench.horovod_build.diagnosis import failure_from_log
-from workbench.horovod_build.installing import PIP
+from workbench.horovod_build.commands import PIP, run_logged
+from workbench.horovod_build.failures import failure_from_log
+from workbench.horovod_build.machine import Machine, TorchInfo, require_build_tools
+from workbench.horovod_build.operations import Operations
 from workbench.horovod_build.patches import apply_patches
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from workbench.horovod_build.machine import Machine
-    from workbench.horovod_build.operations import Operations
-    from workbench.horovod_build.progress import Progress
-    from workbench.horovod_build.torchinfo import TorchInfo
+from workbench.horovod_build.progress import Progress
 
 
-class Compile:
-    """One build of a wheel, in its own folder.
-
-    Parameters
-    ----------
-    work
-        An empty folder for temporary files of the build.
-    log
-        File for the output of every command.
-    progress
-        Receives progress messages.
-    """
+class Compilation:
+    """One build of a wheel, in an empty folder `work`."""
 
     def __init__(self, work: Path, log: Path, progress: Progress) -> None:
         self._work, self._log, self._progress = work, log, progress
         self._tools = work / "tools"
 
     def wheel(self, torch: TorchInfo, machine: Machine, operations: Operations, jobs: int) -> Path:
-        """Build and return the wheel.
-
-        Raises
-        ------
-        BuildFailed
-            With the cause that the log shows, or with the patch that does not apply.
-        """
+        """Build and return the wheel."""
+        require_build_tools(self._work)
+        self._progress.say(
+            f"Building Horovod {recipe.VERSION} for PyTorch {torch.version} with "
+            f"{', '.join(operations.names)}: this takes some minutes, once. Log: {self._log}"
+        )
         self._progress.step("fetching Horovod's source and the build tools")
-        self._fetch_tools()
-        source = self._fetch_source()
+        source = self.fetch()
         apply_patches(source)
         toolchain = recipe.write_toolchain(
             self._work, torch.cxx_standard, operations.load_folders()
@@ -68,6 +50,11 @@ class Compile:
         wheels = self._work / "wheels"
         self._run(recipe.setup_command(wheels), folder=source, env=env, jobs=jobs)
         return next(wheels.glob("*.whl"))
+
+    def fetch(self) -> Path:
+        """Fetch the build tools and Horovod's source, and return the folder of the source."""
+        self._fetch_tools()
+        return self._fetch_source()
 
     def _fetch_tools(self) -> None:
         """Install the build tools into a separate folder, not into the environment."""

@@ -1,17 +1,20 @@
-"""The build machine: compiler, headers, cores, memory, disk."""
+"""The build machine and its PyTorch: compiler, headers, cores, memory, disk."""
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import re
 import shutil
 import subprocess
+import sys
 import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from workbench.horovod_build.failure import failed, install_hint
+from workbench.horovod_build.failures import failed, install_hint
 
 JOB_BYTES = 1_500_000_000
 """Memory to plan for each compiler process: the largest source file
@@ -24,6 +27,17 @@ _ARCH_FLAGS = {"f16c": "-mf16c", "avx": "-mavx", "fma": "-mfma"}
 _PROCESSOR_FILE = Path("/proc/cpuinfo")
 _MEMORY_FILE = Path("/proc/meminfo")
 _CGROUP_MEMORY = Path("/sys/fs/cgroup")
+_TORCH_PROBE = """
+import json, torch
+from torch.utils import cpp_extension
+print("TORCH " + json.dumps({
+    "version": str(torch.__version__),
+    "cuda": torch.version.cuda,
+    "cxx11_abi": bool(torch.compiled_with_cxx11_abi()),
+    "folder": str(torch.__path__[0]),
+    "cuda_home": cpp_extension.CUDA_HOME,
+}))
+"""
 
 
 @dataclass(frozen=True)
@@ -52,13 +66,7 @@ class Machine:
 
 
 def this_machine() -> Machine:
-    """Return the properties of this machine.
-
-    Raises
-    ------
-    BuildFailed
-        If there is no C++ compiler.
-    """
+    """Return the properties of this machine."""
     compiler = find_compiler()
     return Machine(
         compiler=compiler,
@@ -72,7 +80,8 @@ def this_machine() -> Machine:
 def find_compiler() -> str:
     """Return the path of the C++ compiler: ``$CXX`` if set, else the first usual name found."""
     wanted = os.environ.get("CXX")
-    found = shutil.which(wanted) if wanted else _first_which("c++", "g++", "clang++")
+    names = (wanted,) if wanted else ("c++", "g++", "clang++")
+    found = next((path for name in names if (path := shutil.which(name))), None)
     if found:
         return found
     cure = install_hint("g++ make", "gcc-c++ make")
@@ -82,12 +91,9 @@ def find_compiler() -> str:
 
 
 def require_build_tools(build_folder: Path) -> None:
-    """Check for tools that the compilation would otherwise only miss minutes later.
+    """Raise a `BuildFailed` if a tool, Python's headers or disk space is missing.
 
-    Raises
-    ------
-    BuildFailed
-        If make or Python's headers are missing, or the disk space is too small.
+    The compilation would miss them only minutes later.
     """
     if shutil.which("make") is None:
         raise failed("`make` is not on the PATH.", install_hint("make", "make"))
@@ -108,13 +114,7 @@ def require_build_tools(build_folder: Path) -> None:
 
 
 def jobs(memory_bytes: int | None = None, cores: int | None = None) -> int:
-    """Return how many compilers may run in parallel, by cores and memory.
-
-    Parameters
-    ----------
-    memory_bytes, cores
-        Default: what is available on this machine.
-    """
+    """Return how many compilers may run in parallel, by cores and available memory."""
     cores = cores or len(os.sched_getaffinity(0))
     free = available_memory_bytes() if memory_bytes is None else memory_bytes
     return max(1, cores if free is None else min(cores, free // JOB_BYTES))
@@ -129,14 +129,12 @@ def available_memory_bytes() -> int | None:
 def first_line(command: list[str]) -> str | None:
     """Return the first line that a command prints, or None if it fails."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+        done = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", timeout=30, check=True
+        )
     except (OSError, subprocess.SubprocessError):
         return None
     return next((line.strip() for line in done.stdout.splitlines() if line.strip()), None)
-
-
-def _first_which(*names: str) -> str | None:
-    return next((path for name in names if (path := shutil.which(name))), None)
 
 
 def _arch_flags() -> tuple[str, ...]:
@@ -150,6 +148,7 @@ def _arch_flags() -> tuple[str, ...]:
 
 
 def _meminfo_available() -> int | None:
+    # Not psutil: a build runs before the package's dependencies are installed.
     try:
         text = _MEMORY_FILE.read_text(encoding="ascii")
     except OSError:
@@ -165,3 +164,84 @@ def _cgroup_left() -> int | None:
     except (OSError, ValueError):
         return None
     return None if limit == "max" else max(0, int(limit) - used)
+
+
+@dataclass(frozen=True)
+class TorchInfo:
+    """The installed PyTorch.
+
+    Attributes
+    ----------
+    version
+        Including the local version, such as ``"2.13.0+cpu"``.
+    cuda
+        CUDA version that it was built with, such as ``"12.6"``; None for a CPU build.
+    cxx11_abi
+        Whether it uses the new C++11 ABI of libstdc++.
+    folder
+        The package's folder.
+    cuda_home
+        Folder of the CUDA toolkit that PyTorch finds; None if it finds none.
+    """
+
+    version: str
+    cuda: str | None
+    cxx11_abi: bool
+    folder: Path
+    cuda_home: str | None
+
+    @property
+    def cxx_standard(self) -> int:
+        """The C++ standard that its headers require, read from their ``#error``."""
+        header = self.folder / "include/torch/csrc/api/include/torch/all.h"
+        try:
+            text = header.read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return 17
+        required = re.search(r"C\+\+(\d\d) or later", text)
+        return int(required[1]) if required else 17
+
+
+def installed_torch() -> TorchInfo:
+    """Return the properties of the installed PyTorch, from a new interpreter.
+
+    This process may have imported another PyTorch before it was replaced.
+    """
+    probe = run_probe(_TORCH_PROBE)
+    facts = json_after(probe.stdout, "TORCH ")
+    if facts is None:
+        raise _no_torch(probe.stderr)
+    return TorchInfo(**facts | {"folder": Path(facts["folder"])})
+
+
+def run_probe(source: str) -> subprocess.CompletedProcess[str]:
+    """Run Python code in a new interpreter, and return what it prints; it may fail."""
+    return subprocess.run(
+        [sys.executable, "-c", source],
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
+        timeout=300,
+    )
+
+
+def json_after(output: str, mark: str) -> Any:
+    """Return the JSON behind `mark` in a program's output; None if no line begins so."""
+    for line in output.splitlines():
+        if line.startswith(mark):
+            return json.loads(line.removeprefix(mark))
+    return None
+
+
+def _no_torch(stderr: str) -> Exception:
+    last = (stderr.strip().splitlines() or ["no output"])[-1]
+    if "No module named 'torch'" in last:
+        return failed(
+            f"this environment has no PyTorch ({sys.executable}).",
+            f"Install it first: `{sys.executable} -m pip install torch`, then run this again.",
+        )
+    return failed(
+        f"the installed PyTorch does not import: {last}",
+        "Make `import torch` work first, then run this again.",
+    )

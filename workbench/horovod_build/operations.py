@@ -6,19 +6,16 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from workbench.errors import UsageError
-from workbench.horovod_build.failure import failed
-from workbench.horovod_build.machine import first_line
-from workbench.horovod_build.recipe import SITE_PACKAGES
+from workbench.horovod_build.failures import failed
+from workbench.horovod_build.machine import TorchInfo, first_line
 
-if TYPE_CHECKING:
-    from collections.abc import Collection
-
-    from workbench.horovod_build.torchinfo import TorchInfo
+SITE_PACKAGES = "$ORIGIN/../.."
+"""The ``site-packages`` folder, relative to the library in ``horovod/torch/``."""
 
 NAMES = ("gloo", "nccl", "mpi")
 _SYSTEM = (Path("/usr"), Path("/usr/local"))
@@ -57,9 +54,12 @@ class Operations:
     ----------
     found
         Name to what this machine has, for the chosen operations only.
+    without_nccl
+        Why a CUDA PyTorch gets no NCCL; empty if it gets it, or the user left it out.
     """
 
     found: dict[str, Found]
+    without_nccl: str = ""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -94,14 +94,7 @@ class Operations:
 def choose(
     torch: TorchInfo, wanted: Collection[str] = (), unwanted: Collection[str] = ()
 ) -> Operations:
-    """Choose the operations to build: all that the machine has, as far as requested.
-
-    Parameters
-    ----------
-    torch
-        The PyTorch to build against.
-    wanted, unwanted
-        Names from `NAMES` to require and to leave out.
+    """Choose the operations to build: all that the machine has, without the unwanted ones.
 
     Raises
     ------
@@ -120,15 +113,13 @@ def choose(
                 f"Install what is missing, or omit `--with {name}` to build without it.",
             )
     chosen = {n: f for n, f in found.items() if f.version is not None and n not in unwanted}
-    return Operations(chosen)
-
-
-def missed_nccl(torch: TorchInfo, operations: Operations) -> str | None:
-    """Return why a CUDA PyTorch gets no NCCL, unless the user left it out."""
-    found = find_nccl(torch)
-    if torch.cuda is None or found.version is not None or "nccl" in operations.found:
-        return None
-    return f"PyTorch has CUDA {torch.cuda}, but this build will not use NCCL: {found.reason}."
+    nccl = found["nccl"]
+    without_nccl = ""
+    if torch.cuda is not None and nccl.version is None:
+        without_nccl = (
+            f"PyTorch has CUDA {torch.cuda}, but this build will not use NCCL: {nccl.reason}."
+        )
+    return Operations(chosen, without_nccl)
 
 
 def find_mpi() -> Found:
@@ -210,7 +201,9 @@ def _cuda_toolkit(torch: TorchInfo) -> Path | None:
 
 def _nvcc_version(toolkit: Path) -> str:
     nvcc = [str(toolkit / "bin/nvcc"), "--version"]
-    output = subprocess.run(nvcc, capture_output=True, text=True, check=False, timeout=30).stdout
+    output = subprocess.run(
+        nvcc, capture_output=True, text=True, errors="replace", check=False, timeout=30
+    ).stdout
     release = re.search(r"release ([\d.]+)", output)
     return f"nvcc {release[1]}" if release else "nvcc of unknown version"
 
@@ -218,7 +211,7 @@ def _nvcc_version(toolkit: Path) -> str:
 def _nccl_version(header: Path) -> str:
     text = header.read_text(encoding="utf-8", errors="replace")
     parts = [
-        found[1] if (found := re.search(rf"#define NCCL_{part}\s+(\d+)", text)) else "?"
-        for part in ("MAJOR", "MINOR", "PATCH")
+        found[1] if (found := re.search(rf"#define NCCL_{level}\s+(\d+)", text)) else "?"
+        for level in ("MAJOR", "MINOR", "PATCH")
     ]
     return f"NCCL {'.'.join(parts)}"

@@ -1,23 +1,42 @@
-"""A patch of Horovod's source: one exact text replacement."""
+"""A patch of Horovod's source: exact text replacements, and files that are added."""
 
 from __future__ import annotations
 
 import hashlib
+import shutil
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
-from workbench.horovod_build.failure import failed
+from workbench.horovod_build.failures import failed
 from workbench.horovod_build.recipe import VERSION
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 REPOSITORY = "https://github.com/horovod/horovod/blob/v0.28.1"
+_ADDED_TO = Path("horovod/common")
+
+
+@dataclass(frozen=True)
+class Edit:
+    """One exact replacement in a file of the unpacked source.
+
+    Attributes
+    ----------
+    file
+        Path relative to the source folder.
+    old, new
+        The original text and its replacement.
+    times
+        How often `old` must occur in the file.
+    """
+
+    file: str
+    old: str
+    new: str
+    times: int = 1
 
 
 @dataclass(frozen=True)
 class Patch:
-    """One exact replacement in the unpacked source.
+    """A change of the unpacked source that is applied as a whole.
 
     Attributes
     ----------
@@ -27,46 +46,57 @@ class Patch:
         What a user experiences without the patch.
     upstream
         URL of the defect in the upstream repository.
-    file
-        Path relative to the source folder.
-    old, new
-        The original text and its replacement.
-    times
-        How often `old` must occur in the file.
+    edits
+        The replacements, in their order.
+    added
+        Files that are copied to ``horovod/common`` of the source.
     """
 
     name: str
     defect: str
     upstream: str
-    file: str
-    old: str
-    new: str
-    times: int = 1
+    edits: tuple[Edit, ...]
+    added: tuple[Path, ...] = ()
 
     def apply(self, source: Path) -> None:
-        """Patch the file in the folder `source`.
+        """Patch the folder `source`.
 
         Raises
         ------
         BuildFailed
-            If the file cannot be read, or the text does not occur as often as expected.
+            If a file cannot be read, or a text does not occur as often as expected. Files of
+            this patch are then unchanged.
         """
-        path = source / self.file
-        try:
-            content = path.read_bytes()
-        except OSError:
-            raise self._no_match(f"{self.file} cannot be read.") from None
-        found = content.count(self.old.encode())
-        if found != self.times:
-            raise self._no_match(
-                f"{self.file} contains the text to replace {found} times, not {self.times}."
-            )
-        path.write_bytes(content.replace(self.old.encode(), self.new.encode()))
+        patched: dict[Path, bytes] = {}
+        for edit in self.edits:
+            path = source / edit.file
+            patched[path] = self._replace(edit, patched.get(path) or self._read(path, edit))
+        for path, content in patched.items():
+            path.write_bytes(content)
+        for file in self.added:
+            shutil.copy(file, source / _ADDED_TO)
 
     def digest(self) -> str:
-        """Return a hash of the patch; it is part of the wheel's key."""
-        exact = (self.file, self.old, self.new, str(self.times))
-        return hashlib.sha256("\0".join(exact).encode()).hexdigest()[:16]
+        """Return a hash of the patch; it belongs to the wheel's key."""
+        exact = [text for one in self.edits for text in (one.file, one.old, one.new, one.times)]
+        digest = hashlib.sha256("\0".join(map(str, exact)).encode())
+        for file in self.added:
+            digest.update(b"\0" + file.name.encode() + b"\0" + file.read_bytes())
+        return digest.hexdigest()[:16]
+
+    def _read(self, path: Path, edit: Edit) -> bytes:
+        try:
+            return path.read_bytes()
+        except OSError:
+            raise self._no_match(f"{edit.file} cannot be read.") from None
+
+    def _replace(self, edit: Edit, content: bytes) -> bytes:
+        found = content.count(edit.old.encode())
+        if found != edit.times:
+            raise self._no_match(
+                f"{edit.file} contains the text to replace {found} times, not {edit.times}."
+            )
+        return content.replace(edit.old.encode(), edit.new.encode())
 
     def _no_match(self, what: str) -> Exception:
         return failed(

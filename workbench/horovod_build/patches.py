@@ -10,15 +10,14 @@ these defects.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
 
-from workbench.horovod_build.patch import REPOSITORY, Patch
+from workbench.horovod_build.patch import REPOSITORY, Edit, Patch
 from workbench.horovod_build.process_set_patches import PROCESS_SET_PATCHES
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
-    from pathlib import Path
-
+from workbench.horovod_build.tap import TAP
+from workbench.horovod_build.tap.nccl import TAP_NCCL
 
 FACT = "cures"
 """Key of the patches in a wheel's facts; fixed, since wheels in caches have it."""
@@ -32,19 +31,23 @@ PATCHES = (
         defect="with HOROVOD_CYCLE_TIME and HOROVOD_FUSION_THRESHOLD set, every rank dies of "
         "SIGSEGV at its second hvd.init()",
         upstream=f"{REPOSITORY}/horovod/common/parameter_manager.cc#L447",
-        file="horovod/common/parameter_manager.cc",
-        old="""\
+        edits=(
+            Edit(
+                file="horovod/common/parameter_manager.cc",
+                old="""\
   } else {
     Eigen::VectorXd v = TunableParameter::BestValue();
     v[index_[variable]] = value;
 """,
-        new="""\
+                new="""\
   } else if (fixed_values_.find(variable) != fixed_values_.end()) {
     fixed_values_[variable] = value;
   } else {
     Eigen::VectorXd v = TunableParameter::BestValue();
     v[index_[variable]] = value;
 """,
+            ),
+        ),
     ),
     # Each process set (also the one of all ranks) has its own context, in which
     # gloo_iface_ is never set; only the global context has read HOROVOD_GLOO_IFACE.
@@ -55,22 +58,26 @@ PATCHES = (
         defect="ranks on several machines try to connect over the loopback interface, and die, "
         "if a host's name resolves to 127.0.1.1",
         upstream=f"{REPOSITORY}/horovod/common/gloo/gloo_context.cc#L282",
-        file="horovod/common/gloo/gloo_context.cc",
-        # The other two initializations contain the first line too, where it is correct.
-        old="""\
+        edits=(
+            Edit(
+                file="horovod/common/gloo/gloo_context.cc",
+                # The other two initializations contain the first line too, where it is correct.
+                old="""\
   device_attr.iface = gloo_iface_;
   device_attr.ai_family = AF_UNSPEC;
   auto dev = CreateDevice(device_attr);
 
   global_ctx = global_context.ctx;
 """,
-        new="""\
+                new="""\
   device_attr.iface = global_context.gloo_iface_;
   device_attr.ai_family = AF_UNSPEC;
   auto dev = CreateDevice(device_attr);
 
   global_ctx = global_context.ctx;
 """,
+            ),
+        ),
     ),
     # The ranks are written past the end of a vector whose length stays 0. The stall
     # check uses that length, so it checks no rank.
@@ -78,9 +85,13 @@ PATCHES = (
         name="stall-check",
         defect="the stall check never names the rank and the tensor that the others wait for",
         upstream=f"{REPOSITORY}/horovod/common/gloo/gloo_controller.cc#L92",
-        file="horovod/common/gloo/gloo_controller.cc",
-        old="  global_ranks_.reserve(size_);\n",
-        new="  global_ranks_.resize(size_);\n",
+        edits=(
+            Edit(
+                file="horovod/common/gloo/gloo_controller.cc",
+                old="  global_ranks_.reserve(size_);\n",
+                new="  global_ranks_.resize(size_);\n",
+            ),
+        ),
     ),
     # When a pair of sockets fails, Gloo signals the operations on it. It omits those in
     # progress: sends that found the connection full or closed, and the receive whose first
@@ -90,15 +101,17 @@ PATCHES = (
         defect="a rank that waits for a killed rank may be released only after "
         "HOROVOD_GLOO_TIMEOUT_SECONDS",
         upstream="https://github.com/facebookincubator/gloo/blob/main/gloo/transport/tcp/pair.cc",
-        file="third_party/gloo/gloo/transport/tcp/pair.cc",
-        old="""\
+        edits=(
+            Edit(
+                file="third_party/gloo/gloo/transport/tcp/pair.cc",
+                old="""\
   for (auto& op : tx_) {
     if (op.buf != nullptr) {
       op.buf->signalException(ex);
     }
   }
 """,
-        new="""\
+                new="""\
   for (auto& op : tx_) {
     if (op.buf != nullptr) {
       op.buf->signalException(ex);
@@ -117,6 +130,8 @@ PATCHES = (
     }
   }
 """,
+            ),
+        ),
     ),
     # An exception of Gloo during the rendezvous leaves the background thread, which
     # terminates the process. Reported as a failed init, it becomes an exception in
@@ -126,8 +141,10 @@ PATCHES = (
         defect="a rank aborts, and its variables are lost, if another rank does not join it in "
         "hvd.init()",
         upstream=f"{REPOSITORY}/horovod/common/operations.cc#L440",
-        file="horovod/common/operations.cc",
-        old="""\
+        edits=(
+            Edit(
+                file="horovod/common/operations.cc",
+                old="""\
   {
     global_gloo_context.Initialize(ParseGlooIface());
   }
@@ -137,7 +154,7 @@ PATCHES = (
   }
 #endif // HAVE_GLOO
 """,
-        new="""\
+                new="""\
   try {
     global_gloo_context.Initialize(ParseGlooIface());
     if (state.control_operation == LibType::GLOO) {
@@ -162,24 +179,32 @@ PATCHES = (
 #endif // HAVE_MPI
 #endif // HAVE_GLOO
 """,
+            ),
+        ),
     ),
     # Without this patch, every init after a failed one fails immediately.
     Patch(
         name="failed-init-again",
         defect="a rank whose hvd.init() failed once can never join a ring again",
         upstream=f"{REPOSITORY}/horovod/common/operations.cc#L894",
-        file="horovod/common/operations.cc",
-        old="""\
+        edits=(
+            Edit(
+                file="horovod/common/operations.cc",
+                old="""\
     horovod_global.initialization_done = false;
     horovod_global.background_thread =
 """,
-        new="""\
+                new="""\
     horovod_global.initialization_done = false;
     horovod_global.initialization_failed = false;
     horovod_global.background_thread =
 """,
+            ),
+        ),
     ),
     *PROCESS_SET_PATCHES,
+    TAP,
+    TAP_NCCL,
 )
 """All patches, in the order in which they are applied."""
 
@@ -196,13 +221,6 @@ def digests(patches: Collection[Patch] = PATCHES) -> dict[str, str]:
 
 
 def missing_patches(built: dict[str, Any] | None) -> list[Patch]:
-    """Return the current patches that the facts of a build do not list.
-
-    Parameters
-    ----------
-    built
-        The facts of the installed Horovod; None if something else built it, from a
-        source that may lack the patches.
-    """
+    """Return the current patches that the facts of a build do not list; all if it has no facts."""
     recorded = (built or {}).get(FACT, {})
     return [patch for patch in PATCHES if recorded.get(patch.name) != patch.digest()]

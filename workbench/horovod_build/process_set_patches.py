@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from workbench.horovod_build.patch import REPOSITORY, Patch
+from workbench.horovod_build.patch import REPOSITORY, Edit, Patch
 
 PROCESS_SET_PATCHES = (
     # Before it ends, the background thread agrees with all ranks on the removal of each
@@ -12,8 +12,10 @@ PROCESS_SET_PATCHES = (
         name="process-set-of-a-lost-rank",
         defect="if a rank is killed while a process set exists, the other ranks die too",
         upstream=f"{REPOSITORY}/horovod/common/process_set.cc#L213",
-        file="horovod/common/process_set.cc",
-        old="""\
+        edits=(
+            Edit(
+                file="horovod/common/process_set.cc",
+                old="""\
     MarkProcessSetForRemoval(id);
     // Block until all processes have been able to finalize and deregister
     // this process set.
@@ -27,7 +29,7 @@ PROCESS_SET_PATCHES = (
     }
   }
 """,
-        new="""\
+                new="""\
     MarkProcessSetForRemoval(id);
     // Block until all processes have been able to finalize and deregister
     // this process set.
@@ -54,6 +56,8 @@ PROCESS_SET_PATCHES = (
   }
   id_to_be_removed_ = NO_PENDING_REMOVAL;
 """,
+            ),
+        ),
     ),
     # With dynamic process sets, the background thread asks all ranks in every cycle whether
     # one was added or removed, and holds the lock of the table meanwhile. A collective of a
@@ -63,8 +67,10 @@ PROCESS_SET_PATCHES = (
         name="process-sets-locked-during-exchange",
         defect="while a rank is stopped, other ranks that use process sets do not react at all",
         upstream=f"{REPOSITORY}/horovod/common/process_set.cc#L179",
-        file="horovod/common/process_set.cc",
-        old="""\
+        edits=(
+            Edit(
+                file="horovod/common/process_set.cc",
+                old="""\
   std::lock_guard<std::recursive_mutex> guard(mutex);
 
   auto locally_registered_count = (int)ids_.size();
@@ -120,7 +126,7 @@ PROCESS_SET_PATCHES = (
   }
 
 """,
-        new="""\
+                new="""\
   std::unique_lock<std::recursive_mutex> guard(mutex);
 
   const std::vector<int32_t> registered_ids(ids_);
@@ -180,6 +186,8 @@ PROCESS_SET_PATCHES = (
   }
 
 """,
+            ),
+        ),
     ),
     # These two functions wait in the caller's thread for a flag. If the shutdown is quick,
     # the flag is set for less than the millisecond that they sleep. The first function
@@ -188,8 +196,10 @@ PROCESS_SET_PATCHES = (
         name="process-set-added-at-shutdown",
         defect="hvd.add_process_set() may wait for ever, or seem to succeed, when a rank is lost",
         upstream=f"{REPOSITORY}/horovod/common/operations.cc#L1287",
-        file="horovod/common/operations.cc",
-        old="""\
+        edits=(
+            Edit(
+                file="horovod/common/operations.cc",
+                old="""\
     if (process_set->initialization_done) {
       return id;
     }
@@ -197,7 +207,7 @@ PROCESS_SET_PATCHES = (
       return HOROVOD_PROCESS_SET_ERROR_SHUTDOWN;
     }
 """,
-        new="""\
+                new="""\
     {
       std::lock_guard<std::recursive_mutex> table_lock(
           horovod_global.process_set_table.mutex);
@@ -210,47 +220,80 @@ PROCESS_SET_PATCHES = (
       }
     }
 """,
+            ),
+        ),
     ),
     Patch(
         name="process-set-removed-at-shutdown",
         defect="hvd.remove_process_set() may wait for ever when a rank is lost",
         upstream=f"{REPOSITORY}/horovod/common/operations.cc#L1318",
-        file="horovod/common/operations.cc",
-        old="""\
+        edits=(
+            Edit(
+                file="horovod/common/operations.cc",
+                old="""\
       return process_set_id;
     }
     if (horovod_global.shut_down) {
       return HOROVOD_PROCESS_SET_ERROR_SHUTDOWN;
     }
 """,
-        new="""\
+                new="""\
       return process_set_id;
     }
     if (horovod_global.shut_down || !horovod_global.initialization_done) {
       return HOROVOD_PROCESS_SET_ERROR_SHUTDOWN;
     }
 """,
+            ),
+        ),
     ),
-    # The set of all ranks outlives a shutdown, and with it who had called join(): in
-    # the next ring that rank takes part in collectives as one that has no tensors
-    # left, without the tensor of join() that it then needs.
+    # The set of all ranks survives a shutdown, including the record of which rank had called
+    # join(). In the next ring that rank executes collectives as a joined rank without tensors,
+    # but lacks the tensor of join() that this requires.
     Patch(
         name="join-of-an-earlier-init",
-        defect="a rank dies of SIGSEGV at the next hvd.init() where Horovod was shut down while "
+        defect="a rank dies of SIGSEGV at the next hvd.init() if Horovod was shut down while "
         "ranks waited in hvd.join()",
         upstream=f"{REPOSITORY}/horovod/common/process_set.cc#L150",
-        file="horovod/common/process_set.cc",
-        old="""\
+        edits=(
+            Edit(
+                file="horovod/common/process_set.cc",
+                old="""\
   registered_global_ranks.clear();
   initialization_done = false;
 """,
-        new="""\
+                new="""\
   registered_global_ranks.clear();
   joined_size = 0;
   last_joined_rank = -1;
   joined = false;
   initialization_done = false;
 """,
+            ),
+        ),
+    ),
+    # A collective looks for its process set before it asks whether Horovod is shutting down,
+    # which removes the sets. HorovodInternalError is what tells a caller that the ring ended.
+    Patch(
+        name="process-set-of-an-ended-ring",
+        defect="a collective in a process set raises ValueError, not HorovodInternalError, while "
+        "the ring ends",
+        upstream=f"{REPOSITORY}/horovod/common/operations.cc#L1449",
+        edits=(
+            Edit(
+                file="horovod/common/operations.cc",
+                old="""\
+  if (!horovod_global.process_set_table.Contains(process_set_id)) {
+    return Status::InvalidArgument(""",
+                new="""\
+  if (horovod_global.shut_down) {
+    return SHUT_DOWN_ERROR;
+  }
+  if (!horovod_global.process_set_table.Contains(process_set_id)) {
+    return Status::InvalidArgument(""",
+                times=5,
+            ),
+        ),
     ),
 )
 """In the order in which they are applied."""

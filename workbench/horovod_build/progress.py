@@ -6,10 +6,8 @@ import re
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING, TextIO
-
-if TYPE_CHECKING:
-    from types import TracebackType
+from types import TracebackType
+from typing import TextIO
 
 _PERCENT = re.compile(r"^\[\s*(\d{1,3})%\]")
 _STEP_PERCENT = 10
@@ -23,11 +21,6 @@ class Progress:
     On a terminal this is one line that is updated in place; elsewhere a line every 10 %
     and every minute. Use it as a context manager around the build: a thread updates the
     elapsed time while the compiler prints nothing.
-
-    Parameters
-    ----------
-    stream
-        Where to write; standard error by default.
     """
 
     def __init__(self, stream: TextIO | None = None) -> None:

@@ -7,8 +7,8 @@ its source does wrong at run time):
 - It requests C++14 in two CMakeLists, which PyTorch's headers reject. A CMake
   toolchain file makes every project include a snippet that maps "C++14" to the
   standard that PyTorch's headers require (horovod#3996, horovod#4014).
-- Its bundled Gloo requires a CMake of 2013, which CMake 4 rejects, and relies on
-  headers that included ``<cstdint>`` before GCC 13.
+- Its bundled Gloo declares a minimum CMake version of 2013, which CMake 4 rejects, and omits
+  ``<cstdint>``, which other headers included before GCC 13.
 - Its setup compiles for the *native* instruction set and lets CMake write the build
   folders into the library. The wheel would silently depend on the CPU and the
   environment in which it was built.
@@ -18,14 +18,11 @@ from __future__ import annotations
 
 import sys
 import sysconfig
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
-
-    from workbench.horovod_build.machine import Machine
-    from workbench.horovod_build.operations import Operations
+from workbench.horovod_build.machine import Machine
+from workbench.horovod_build.operations import SITE_PACKAGES, Operations
 
 VERSION = "0.28.1"
 """The last release of Horovod (June 2023)."""
@@ -41,10 +38,7 @@ BUILD_NEEDS = ("setuptools>=70.1,<81",)
 without another package, 81 the first without the features that ``setup.py`` uses."""
 
 RUNTIME_NEEDS = ("cloudpickle", "psutil", "pyyaml", "packaging", "cffi>=1.4.0")
-"""Horovod's requirements except PyTorch, which must not change."""
-
-SITE_PACKAGES = "$ORIGIN/../.."
-"""The ``site-packages`` folder, relative to the library in ``horovod/torch/``."""
+"""Horovod's requirements except PyTorch, which pip must not replace."""
 
 _TOOLCHAIN = """\
 set(CMAKE_PROJECT_INCLUDE "{snippet}")
@@ -67,14 +61,7 @@ set(CMAKE_CUDA11_EXTENSION_COMPILE_OPTION -std=c++{standard})
 def write_toolchain(folder: Path, cxx_standard: int, libraries: Sequence[str] = ()) -> Path:
     """Write the two CMake files, and return the path of the toolchain file.
 
-    Parameters
-    ----------
-    folder
-        An existing folder for both.
-    cxx_standard
-        The standard that PyTorch's headers require, such as 17.
-    libraries
-        Folders with shared libraries, besides PyTorch's and the system's.
+    `libraries` are folders with shared libraries, other than PyTorch's and the system's.
     """
     snippet = folder / "standard.cmake"
     snippet.write_text(_SNIPPET.format(standard=cxx_standard), encoding="utf-8")
@@ -134,4 +121,4 @@ def setup_command(wheels: Path) -> list[str]:
 
 def _joined(first: str, base: Mapping[str, str], name: str) -> str:
     """Prepend `first` to the path list of the variable `name` in `base`."""
-    return ":".join(part for part in (first, base.get(name)) if part)
+    return ":".join(filter(None, (first, base.get(name))))

@@ -1,4 +1,4 @@
-"""Smoke test of the installed Horovod: two ranks sum a tensor."""
+"""Smoke test of the installed Horovod: two ranks sum a tensor, and record the times of that."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import sys
 import time
 from pathlib import Path
 
-from workbench.horovod_build.command import end_group
-from workbench.horovod_build.failure import failed
+from workbench.horovod_build.commands import running
+from workbench.horovod_build.failures import failed
 
 _SCRIPT = Path(__file__).with_name("smoke_test_ranks.py")
 LIMIT_S = 120.0
@@ -19,15 +19,7 @@ LIMIT_S = 120.0
 def run_smoke_test(limit_s: float = LIMIT_S) -> float:
     """Sum a tensor over two ranks on this machine, with Gloo over loopback.
 
-    Parameters
-    ----------
-    limit_s
-        Time limit. The ranks are terminated in any case.
-
-    Returns
-    -------
-    float
-        Seconds from the start of the first rank to the end of the last.
+    The ranks are terminated in any case. Returns the seconds that they took.
 
     Raises
     ------
@@ -35,24 +27,14 @@ def run_smoke_test(limit_s: float = LIMIT_S) -> float:
         If the ranks did not compute the expected sum in time.
     """
     started = time.monotonic()
-    process = subprocess.Popen(
-        [sys.executable, str(_SCRIPT)],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        start_new_session=True,
-    )
     try:
-        output, _ = process.communicate(timeout=limit_s)
+        with running([sys.executable, str(_SCRIPT)]) as process:
+            output, _ = process.communicate(timeout=limit_s)
     except subprocess.TimeoutExpired as error:
         raise failed(
             f"it is installed, but two ranks did not compute a sum within {limit_s:.0f} s.",
             "Check for a firewall on the loopback interface, or other work that loads the machine.",
         ) from error
-    finally:
-        end_group(process)
     _check_sums(output)
     return time.monotonic() - started
 
@@ -65,11 +47,11 @@ def _check_sums(output: str) -> None:
         if line.startswith("RANK ")
     ]
     if sorted(result["rank"] for result in results) == [0, 1] and all(
-        result["sum"] == result["expected"] for result in results
+        result["sum"] == result["expected"] and result["recorded"] == 1 for result in results
     ):
         return
     raise failed(
-        "it is installed, but two ranks could not sum a tensor over Gloo.",
+        "it is installed, but two ranks could not sum a tensor over Gloo and record its times.",
         "See the lines below; `workbench build-horovod --rebuild` compiles it again.",
         lines=lines[-8:],
     )

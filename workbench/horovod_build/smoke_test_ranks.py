@@ -7,6 +7,7 @@ nothing from this package.
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import subprocess
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _SIZE = 2
+_RECORDS, _RECORD_BYTES = 16, 88
 
 
 def main() -> int:
@@ -59,12 +61,22 @@ def _rank_environment(rank: int, port: int) -> Mapping[str, str]:
 def _run_rank(rank: int) -> int:
     import horovod.torch as hvd
     import torch
+    from horovod.torch import mpi_ops
 
+    library = mpi_ops._basics.MPI_LIB_CTYPES
+    library.horovod_tap_enable(ctypes.c_int64(_RECORDS))
     hvd.init()
     mine = torch.arange(1024, dtype=torch.float64) * (rank + 1)
     total = hvd.allreduce(mine, op=hvd.Sum, name="smoke_test")
     expected = torch.arange(1024, dtype=torch.float64).sum().item() * sum(range(1, _SIZE + 1))
-    result = {"rank": hvd.rank(), "sum": total.sum().item(), "expected": expected}
+    records = ctypes.create_string_buffer(_RECORDS * _RECORD_BYTES)
+    recorded = library.horovod_tap_read(records, ctypes.c_int64(_RECORDS))
+    result = {
+        "rank": hvd.rank(),
+        "sum": total.sum().item(),
+        "expected": expected,
+        "recorded": recorded,
+    }
     hvd.shutdown()
     # A single write, so that the lines of the two ranks do not mix.
     os.write(1, f"RANK {json.dumps(result)}\n".encode())

@@ -1,14 +1,11 @@
-"""All that runs inside a rank.
+"""Code that runs inside a rank.
 
-- `agent`: the process that starts a VM's ranks; `children`: those ranks, forked
-  from it; `reach`: its VM's network
-- `session`: what a rank holds from joining a cluster to leaving it
-- `cell`: runs one cell; `output`, `descriptors`: send what it prints and shows
-- `sockets`: breaks a ring whose peer is gone
-- `control`: answers the kernel while the main thread is busy or blocked
-- `recorder`: one record per iteration, from `phases`, `collectives` and
-  `cycle`; `pack` adds it up, `records` sends several at once, both in a thread of
-  their own
-- `torch_hooks`, `module_hooks`, `horovod_hooks`: where the recorder gets its
-  events; `patches` puts back what they replaced
+- `session`: the functions that the kernel calls by `calls`; creates everything else
+- `cell`: runs a cell; `interrupts`: interrupts its code; `process_state`: restores settings
+  afterwards; `tracebacks` and `traceback_frames`: format its error
+- `output`, `descriptors` and `console_bars`: capture its output; `window`: makes it wait while
+  the kernel is behind
+- `control`: answers the kernel while the main thread is blocked; `sampler`: finds lines of
+  Python outside all phases, while asked; `transfers`: push and pull
+- `backends/`: the process group of the ranks; `recording/`: records iterations
 """

@@ -1,4 +1,4 @@
-"""Running one cell in a rank, as a notebook would."""
+"""Runs a cell in a rank, with the semantics of a cell in a notebook."""
 
 from __future__ import annotations
 
@@ -14,34 +14,26 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
+from IPython.core.async_helpers import get_asyncio_loop
 from IPython.core.displayhook import DisplayHook
 
+from workbench.errors import RankError
 from workbench.rank import tracebacks
 from workbench.rank.interrupts import Interrupts
 from workbench.rank.output import Capture, OutputChannel
 from workbench.rank.process_state import GradientMode, ProcessState
 
 VALUE_LIMIT_BYTES = 64 << 20
-"""A last expression's value beyond this stays in its rank."""
+"""A larger value of a last expression is not sent to the kernel."""
 
 
 @dataclass(frozen=True)
 class CellResult:
-    """How a cell ended in this rank.
+    """The result of a cell; the fields are as in `CellEnded`."""
 
-    Attributes
-    ----------
-    error
-        ``None``, or name, message and traceback of what it raised.
-    value
-        The last expression's value, pickled, or None where there is none to send.
-    kept
-        Why a value was not sent, or an empty string.
-    """
-
-    error: dict[str, str] | None
+    error: RankError | None
     value: bytes | None
-    kept: str
+    not_sent: str
 
 
 def run(
@@ -52,31 +44,31 @@ def run(
     interrupts: Interrupts,
     state: ProcessState,
 ) -> CellResult:
-    """Run `source` in the shell's namespace, which `interrupts` may end; then repair `state`."""
+    """Run `source` in the shell's namespace, and capture its output, its value and its error."""
     mode, process = GradientMode(), os.getpid()
-    caught = _Caught(shell, source, capture.channel)
-    with capture(number), caught.replaced():
+    caught = _ResultCatcher(shell, source, capture.channel)
+    with capture(number), caught.installed():
         try:
-            with interrupts.allowed():
+            with _session_loop(), interrupts.allowed():
                 done = shell.run_cell(source, store_history=False)
                 if os.getpid() != process:
                     _end_child(caught.error)
-                interrupts.begin_to_end()
+                interrupts.code_ended()
                 if repaired := state.repair():
                     capture.channel.write("stderr", repaired)
                 raised = caught.error or done.error_before_exec or done.error_in_exec
                 if isinstance(done.error_before_exec, SyntaxError):
-                    # neither the compiler's frames nor a file's name that holds the process
+                    # omit the compiler's frames, and a file name that contains the process id
                     done.error_before_exec.__traceback__ = None
                     done.error_before_exec.filename = "Cell"
-                error = None if raised is None else _content(shell, raised)
-                # the error's own frames lead back to these: in such a circle its tensors and a
-                # DataLoader's workers wait for the garbage collector, which joins each for 5 s
+                error = None if raised is None else _described(shell, raised)
+                # these refer to the error, and its frames refer to these. Without this, the cycle
+                # would keep tensors, and DataLoader workers that take 5 s each to collect
                 done.error_before_exec = done.error_in_exec = caught.error = raised = None
-        except KeyboardInterrupt:  # around the code, or while its error is described
+        except KeyboardInterrupt:  # just before or after the code, or while formatting its error
             error = _INTERRUPTED
-    interrupts.begin_to_end()
-    if error is not None and error["name"] == "KeyboardInterrupt":
+    interrupts.code_ended()
+    if error is not None and error.name == "KeyboardInterrupt":
         mode.restore()
     if error is not None:
         return CellResult(error, None, "")
@@ -88,18 +80,18 @@ def run(
 
 
 def _end_child(error: BaseException | None) -> NoReturn:
-    """End a process that a cell has forked, and that has come to the end of the cell as well.
+    """End a process that the cell has forked, when it reaches the end of the cell too.
 
-    It has the rank's connections, and none of the threads that serve them.
+    It has the rank's connections, but not the threads that serve them.
     """
     status = 0
-    with contextlib.suppress(BaseException):  # whatever happens, it must not become a second rank
+    with contextlib.suppress(BaseException):  # it must never continue as a second rank
         if isinstance(error, SystemExit) and (error.code is None or isinstance(error.code, int)):
             status = error.code or 0
         elif error is not None:
             status = 1
-            only = isinstance(error, SystemExit)
-            os.write(2, (f"{error}\n" if only else _plain_traceback(error)).encode())
+            is_exit = isinstance(error, SystemExit)
+            os.write(2, (f"{error}\n" if is_exit else _plain_traceback(error)).encode())
     os._exit(status & 0xFF)
 
 
@@ -108,46 +100,46 @@ def _plain_traceback(error: BaseException) -> str:
 
 
 def failed(error: BaseException) -> CellResult:
-    """Return the result of a cell that failed outside its own code."""
-    content = {"name": type(error).__name__, "message": tracebacks.Texts().of_error(error)}
-    return CellResult({**content, "traceback": _plain_traceback(error)}, None, "")
+    """Return the result of a cell that failed in our code instead of its own."""
+    message = tracebacks.SafeText().of_error(error)
+    return CellResult(RankError(type(error).__name__, message, _plain_traceback(error)), None, "")
 
 
-_INTERRUPTED = {"name": "KeyboardInterrupt", "message": "", "traceback": ""}
+_INTERRUPTED = RankError("KeyboardInterrupt", "", "")
 
 
-def _content(shell: Any, error: BaseException) -> dict[str, str]:
-    """Return name, message and traceback of what a cell has raised."""
+def _described(shell: Any, error: BaseException) -> RankError:
+    """Return the name, message and traceback of a cell's exception."""
     name = type(error).__name__
     if isinstance(error, SystemExit):
-        return {"name": name, "message": _left(error), "traceback": ""}
+        return RankError(name, _exit_message(error), "")
     try:
         message, text = tracebacks.describe(shell, error)
-    except Exception as other:  # noqa: BLE001 - an exception of a user's may refuse anything
+    except Exception as other:  # noqa: BLE001 - methods of a user's exception may raise anything
         message, text = f"<cannot be shown: {type(other).__name__}>", ""
-    return {"name": name, "message": message, "traceback": text}
+    return RankError(name, message, text)
 
 
 def leave() -> None:
-    """Stand in for a shell's `ask_exit`, with which quit() would end the rank after the cell."""
+    """End the cell; replaces the shell's `ask_exit`, with which quit() would end the rank."""
     raise SystemExit(_QUIT)
 
 
 _QUIT = "quit()"
 
 
-def _left(error: SystemExit) -> str:
-    """Return what a cell has done that called quit() or sys.exit()."""
-    code = "" if error.code is None else tracebacks.Texts().of_error(error)
+def _exit_message(error: SystemExit) -> str:
+    """Return the message for a cell that has called quit() or sys.exit()."""
+    code = "" if error.code is None else tracebacks.SafeText().of_error(error)
     call = _QUIT if error.code is _QUIT else f"sys.exit({code})"
     return (
-        f"{call} has ended the cell, not the rank, whose variables are kept. "
+        f"{call} has ended the cell, not the rank: variables are kept. "
         "To end the ranks, use %cluster stop."
     )
 
 
-class _Caught:
-    """Catches what the shell would show: the last value and the error."""
+class _ResultCatcher:
+    """Receives the value and the error of a cell, which the shell would show."""
 
     def __init__(self, shell: Any, source: str, channel: OutputChannel) -> None:
         self._shell = shell
@@ -157,8 +149,8 @@ class _Caught:
         self.error: BaseException | None = None
 
     @contextmanager
-    def replaced(self) -> Iterator[None]:
-        """Put the catching functions in the shell's place."""
+    def installed(self) -> Iterator[None]:
+        """Replace the shell's functions in the body."""
         shell, trap = self._shell, self._shell.display_trap
         functions: dict[str, Any] = {
             "showtraceback": self._show_error,
@@ -185,7 +177,7 @@ class _Caught:
             self._channel.show(*self._shell.display_formatter.format(value))
 
     def _show_error(self, given: Any = None, *_: Any, **__: Any) -> None:
-        """Keep the error for `run`, `%tb` and debuggers; called by `%tb`, show the last one."""
+        """Keep the error for `run`, `%tb` and debuggers; called by `%tb`, show the last error."""
         raised = given[1] if isinstance(given, tuple) else sys.exc_info()[1]
         if raised is not None:
             self.error = raised
@@ -198,27 +190,49 @@ class _Caught:
 
 
 def _ends_with_semicolon(source: str) -> bool:
-    """Whether the value of a cell is not to be shown; what magics and shells read is no Python."""
+    """Return whether the cell ends with a semicolon, which hides its value."""
     try:
         return bool(DisplayHook.semicolon_at_end_of_expression(source))
-    except (SyntaxError, tokenize.TokenError):
+    except (SyntaxError, tokenize.TokenError):  # the text of a cell magic, or a shell command
         return False
 
 
-def _run_coroutine(coroutine: Coroutine[Any, Any, Any]) -> Any:
-    """Run a cell's top-level await; the engine's own loop stands still, as for any cell."""
-    outer = asyncio._get_running_loop()
+@contextmanager
+def _session_loop() -> Iterator[None]:
+    """Make the event loop of all cells the running one; the engine's own loop waits meanwhile.
+
+    As in IPython, it lives for the session: what one cell creates in it can be awaited in
+    the next. Its tasks make progress while a cell awaits.
+    """
+    engine_loop = asyncio._get_running_loop()
     asyncio._set_running_loop(None)
-    loop = asyncio.new_event_loop()
+    asyncio._set_running_loop(get_asyncio_loop())
     try:
-        return loop.run_until_complete(coroutine)
+        yield
     finally:
-        loop.close()
-        asyncio._set_running_loop(outer)
+        asyncio._set_running_loop(engine_loop)
+
+
+def _run_coroutine(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    """Run a cell that awaits, in the event loop of the session."""
+    session_loop = asyncio._get_running_loop()
+    asyncio._set_running_loop(None)
+    loop = get_asyncio_loop()
+    if loop.is_running():  # the cell that awaits runs another one
+        loop = asyncio.new_event_loop()
+    task = loop.create_task(coroutine)
+    try:
+        return loop.run_until_complete(task)
+    finally:
+        while not task.done():  # interrupted: without this it would continue in a later cell
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError, KeyboardInterrupt):
+                loop.run_until_complete(task)
+        asyncio._set_running_loop(session_loop)
 
 
 def _pickled(value: Any) -> tuple[bytes | None, str]:
-    """Return the value as bytes, or why it stays here."""
+    """Return the pickled value, or the reason for not sending it."""
     if value is None:
         return None, ""
     try:
@@ -231,5 +245,5 @@ def _pickled(value: Any) -> tuple[bytes | None, str]:
             f"{type(value).__name__} cannot be pickled: {str(error) or type(error).__name__}",
         )
     if len(data) > VALUE_LIMIT_BYTES:
-        return None, f"{type(value).__name__} has {len(data):,} bytes, too many to send unasked"
+        return None, f"{type(value).__name__} has {len(data):,} bytes, too many to send with a cell"
     return data, ""

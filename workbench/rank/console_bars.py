@@ -1,4 +1,4 @@
-"""Progress bars of tqdm as text: a widget of a rank's has no model in the notebook's page."""
+"""Shows progress bars of tqdm as text, since widgets of a rank cannot be shown in the notebook."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 
 _NOTEBOOK = "tqdm.notebook"
-"""`tqdm.auto` falls back to text as well, where this has no widgets."""
+"""`tqdm.auto` imports its bars from this module too."""
 
 
 class _TextBars(MetaPathFinder, Loader):
-    """Gives a `tqdm.notebook` whose bars are those of `tqdm.std`."""
+    """Provides a `tqdm.notebook` with the bars of `tqdm.std`."""
 
     def find_spec(
         self,
         fullname: str,
-        path: Sequence[str] | None,  # noqa: ARG002 - as the import system calls it
+        path: Sequence[str] | None,  # noqa: ARG002 - given by the import system
         target: ModuleType | None = None,  # noqa: ARG002
     ) -> ModuleSpec | None:
-        """Find that module only."""
+        """Find `tqdm.notebook` only."""
         return ModuleSpec(fullname, self) if fullname == _NOTEBOOK else None
 
     def exec_module(self, module: ModuleType) -> None:
-        """Fill it."""
+        """Set the names of the module."""
         from tqdm import std  # type: ignore[import-untyped]
 
         bars = {"tqdm": std.tqdm, "trange": std.trange}
@@ -33,6 +33,6 @@ class _TextBars(MetaPathFinder, Loader):
 
 
 def install() -> None:
-    """Have tqdm show text wherever it would show a widget."""
+    """Let tqdm show text instead of widgets."""
     if not any(isinstance(finder, _TextBars) for finder in sys.meta_path):
         sys.meta_path.insert(0, _TextBars())

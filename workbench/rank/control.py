@@ -1,148 +1,146 @@
-"""Answers the kernel from a thread of its own, while the main thread is busy or blocked."""
+"""Answers the kernel's requests in a thread, even while the main thread is blocked."""
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 import traceback
 from collections.abc import Callable
-from functools import partial
 from time import perf_counter_ns
 from types import FrameType
 from typing import Any, cast
 
-from workbench.rank.collectives import UNNAMED
+from workbench.rank.backends.backend import Backend, CellCollectives
 from workbench.rank.interrupts import ANY_CELL, Interrupts
-from workbench.rank.places import CELL_FILE
-from workbench.rank.recorder import Blocked, Recorder
+from workbench.rank.recording.collectives import UNNAMED
+from workbench.rank.recording.recorder import Recorder
+from workbench.rank.recording.waits import Blocked
+from workbench.rank.sampler import Sampler
+from workbench.rank.traceback_frames import CELL_FILE
 from workbench.wire import Message
-
-_HOROVOD_FILES = ("horovod/torch/mpi_ops.py", "horovod/torch/functions.py")
+from workbench.wire.rank_messages import (
+    AbortInit,
+    ClockPing,
+    ClockPong,
+    InterruptCell,
+    RankState,
+    ReleaseRanks,
+    StateRequest,
+)
+from workbench.wire.sample_messages import LineSamplesRequest
 
 
 class Control:
-    """Handles the requests that must not wait for a cell to end.
-
-    Parameters
-    ----------
-    send
-        Sends a message to the kernel.
-    recorder
-        Tells the collective that the main thread waits for, and what was submitted.
-    interrupts
-        Interrupts the cell that runs, and tells which.
-    release
-        Frees every rank from its collective, in a thread; ``torn`` says whether a rank is gone.
-    do_not_meet
-        Gives up the ring of a name while it is being formed.
-    """
+    """Handles the requests that must not wait until a cell ends."""
 
     def __init__(
         self,
         send: Callable[[Message], None],
         *,
         recorder: Recorder,
+        collectives: CellCollectives,
         interrupts: Interrupts,
-        release: Callable[..., None],
-        do_not_meet: Callable[[str], None],
+        backend: Backend,
+        sampler: Sampler,
     ) -> None:
         self._send = send
         self._recorder = recorder
+        self._collectives = collectives
         self._interrupts = interrupts
-        self._release = release
-        self._do_not_meet = do_not_meet
+        self._backend = backend
+        self._sampler = sampler
+        self._wait: tuple[object, int] = None, 0
+        """What identifies the latest wait that no hook has reported, and when it was first seen."""
 
-    def __call__(self, message: Message) -> None:
-        """Handle one request; an unknown one is answered as such."""
-        if message.kind == "ping":  # before all else: what comes between blurs the clock
-            self._send(Message("pong", {**message.content, "answered": perf_counter_ns()}))
-            return
-        handlers: dict[str, Callable[[dict[str, Any]], None]] = {
-            "where": self._where,
-            "interrupt": self._interrupt,
-            "release": self._release_ranks,
-            "do_not_meet": lambda content: _in_thread(partial(self._do_not_meet, content["ring"])),
-        }
-        handler = handlers.get(message.kind)
-        if handler is None:
-            self._send(Message("unknown", {"kind": message.kind}))
-        else:
-            handler(message.content)
+    def receive(self, message: Message) -> bool:
+        """Handle a request, in the outbox's thread; return whether the message is one."""
+        match message:
+            case ClockPing():  # first, because a delay makes the clock offset less accurate
+                self._send(ClockPong(message.ring, message.sent_ns, perf_counter_ns()))
+            case StateRequest():
+                self._send(self._state(message))
+            case LineSamplesRequest():
+                self._sampler.ask(message, self._interrupts.cell)
+            case InterruptCell():
+                self._interrupts.interrupt(message.cell)
+            case ReleaseRanks() if self._is_current(message.cell):
+                self._backend.release(peer_lost=message.peer_lost)
+            case AbortInit():
+                self._backend.abort_init(message.ring)
+            case _:
+                return False
+        return True
 
-    def _where(self, content: dict[str, Any]) -> None:
-        """Tell what the main thread does: its cell, its collective, its stack, its interrupt."""
-        recorder = self._recorder
-        blocked = recorder.blocked
+    def _state(self, request: StateRequest) -> RankState:
+        """Return what the main thread is doing."""
+        recorder, backend = self._recorder, self._backend
+        pending = backend.pending().operations
         frame = sys._current_frames().get(threading.main_thread().ident or 0)
-        process_set = (blocked.process_set or _process_set_of(frame)) if blocked else 0
-        answer = {
-            "asked": content.get("asked", 0.0),
-            "cell": self._interrupts.cell,
-            "tensor": (blocked.name or _collective_of(frame)) if blocked else None,
-            "blocked_s": (perf_counter_ns() - blocked.since) / 1e9 if blocked else 0.0,
-            "number": _number(blocked) if blocked else None,
-            "members": recorder.members.get(process_set),
-            "process_set": process_set,
-            "calls": recorder.calls.get(process_set, 0),
-            "under_way": recorder.under_way() if content.get("under_way") else [],
-            "stack": _stack(frame) if content.get("stack") else "",
-            "watch": content.get("watch", False),
-            **self._interrupts.stage(),
-        }
-        self._send(Message("where", answer))
+        blocked = recorder.waits.blocked or self._unreported(frame)
+        blocked = _identified(blocked, pending, backend.poll)
+        process_set = (blocked.process_set or backend.process_set_of(frame)) if blocked else 0
+        stage, raised_s = self._interrupts.stage()
+        return RankState(
+            asked_s=request.asked_s,
+            for_stall_report=request.for_stall_report,
+            cell=self._interrupts.cell,
+            collective=(blocked.name or backend.collective_of(frame)) if blocked else None,
+            blocked_s=(perf_counter_ns() - blocked.since) / 1e9 if blocked else 0.0,
+            collective_number=_number(blocked) if blocked else None,
+            process_set=process_set,
+            members=recorder.members.get(process_set),
+            calls=self._collectives.calls().get(process_set, 0),
+            outstanding=tuple(name for name, _ in pending.values()) if request.outstanding else (),
+            stack=_stack(frame) if request.stack else "",
+            interrupt_stage=stage,
+            raised_s=raised_s,
+        )
 
-    def _interrupt(self, content: dict[str, Any]) -> None:
-        """Raise KeyboardInterrupt in the cell that is meant."""
-        self._interrupts.interrupt(content["cell"])
+    def _unreported(self, frame: FrameType | None) -> Blocked | None:
+        """Return what the main thread waits for while recording is off, as far as it is known.
 
-    def _release_ranks(self, content: dict[str, Any]) -> None:
-        """Shut Horovod down; that may take seconds, and questions must still be answered."""
-        if self._meant(content):
-            self._release(torn=bool(content.get("torn")))
+        When the wait began is not known: it counts from the first request that has found it.
+        """
+        found = None if self._recorder.on else self._backend.wait_of(frame)
+        if found is None:
+            return None
+        name, handle = found
+        key = (self._interrupts.cell, handle)
+        if self._wait[0] != key:
+            self._wait = key, perf_counter_ns()
+        return Blocked(name, self._wait[1], handle=handle)
 
-    def _meant(self, content: dict[str, Any]) -> bool:
-        """Whether the cell that runs is the one that is asked for, or any is."""
-        cell = self._interrupts.cell
-        return cell is not None and content.get("cell") in {cell, ANY_CELL}
+    def _is_current(self, cell: int) -> bool:
+        """Return whether a cell runs and `cell` is its number or `ANY_CELL`."""
+        current = self._interrupts.cell
+        return current is not None and cell in {current, ANY_CELL}
 
 
-def _process_set_of(frame: FrameType | None) -> int:
-    """Return the process set that the cell gave to a collective that was not heard, or 0."""
-    while frame is not None:
-        if frame.f_code.co_filename.endswith(_HOROVOD_FILES) and "process_set" in frame.f_locals:
-            number = getattr(frame.f_locals["process_set"], "process_set_id", 0)
-            return int(number or 0)
-        frame = frame.f_back
-    return 0
+def _identified(
+    blocked: Blocked | None,
+    pending: dict[Any, tuple[str, int]],
+    poll: Callable[[Any], bool | int],
+) -> Blocked | None:
+    """Return the collective with its name and process set; None if it is done."""
+    if blocked is None or blocked.handle is None:
+        return blocked
+    name, process_set = pending.get(blocked.handle, ("", 0))
+    if not name:
+        with contextlib.suppress(ValueError):  # cleared meanwhile
+            return None if poll(blocked.handle) else blocked
+        return None
+    return blocked._replace(name=blocked.name or name, process_set=process_set)
 
 
 def _number(blocked: Blocked) -> int | None:
-    """Return the number by which Horovod knows a collective without a name; None for others."""
+    """Return Horovod's number of a collective that has no name; None for others."""
     known = blocked.name.endswith(UNNAMED) and isinstance(blocked.handle, int)
     return cast("int", blocked.handle) if known else None
 
 
-def _in_thread(work: Callable[[], None]) -> None:
-    threading.Thread(target=work, name="workbench-release", daemon=True).start()
-
-
-def _collective_of(frame: FrameType | None) -> str:
-    """Return the name of the collective that the cell called, from the frames that wait in it."""
-    function = ""
-    while frame is not None:
-        if frame.f_code.co_filename.endswith(_HOROVOD_FILES):
-            name = frame.f_locals.get("name")
-            if isinstance(name, str) and name:
-                return name
-            function = frame.f_code.co_name
-        elif function and function != "synchronize":
-            break
-        frame = frame.f_back
-    return f"{function}()" if function else "a collective of the cell's own"
-
-
 def _stack(frame: FrameType | None) -> str:
-    """Return the frames from the cell's own code downward, innermost last."""
+    """Return the stack from the cell's code to the innermost frame."""
     frames = traceback.extract_stack(frame)
-    own = [place for place, summary in enumerate(frames) if CELL_FILE in summary.filename]
+    own = [number for number, summary in enumerate(frames) if CELL_FILE in summary.filename]
     return "".join(traceback.format_list(frames[own[0] :] if own else frames[-3:]))

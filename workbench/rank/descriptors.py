@@ -1,4 +1,4 @@
-"""What is written past Python: by C++ libraries, by subprocesses, by forked workers."""
+"""Output written to file descriptors: by C++ libraries, subprocesses and forked workers."""
 
 from __future__ import annotations
 
@@ -6,77 +6,147 @@ import codecs
 import contextlib
 import fcntl
 import os
+import select
+import termios
 import threading
+from array import array
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
-from workbench.rank.process_state import reopen_descriptors
+from ipykernel.iostream import OutStream
 
-_NAMES = {1: "stdout", 2: "stderr"}
-_MARK = b"\x00workbench\x00"
-_LEAST = 10
+from workbench.wire.rank_messages import OutputKind
+
+_NAMES: dict[int, OutputKind] = {1: "stdout", 2: "stderr"}
+_SAVED_FROM = 10
+"""Lowest number for a saved descriptor: cells may close small ones, as in os.closerange(0, 3)."""
 _PIPE_BYTES = 1 << 20
-"""What a C library may write in one call without releasing the GIL, which our readers need."""
-_MARK_S = 0.5
-"""A child that writes without end must not hold up the end of a cell."""
+"""Our readers need the GIL, and a C library may write without releasing it."""
+_LINE_MS = 50
+"""How long to wait for the rest of a line."""
+_MOST_BYTES = 1 << 16
+"""Longer lines are sent in pieces."""
+_CHUNK_BYTES = 1 << 16
 
 
 class Descriptors:
-    """Reads file descriptors 1 and 2 of this process between `redirect` and `restore`.
+    """Reads what is written to descriptors 1 and 2 between `redirect` and `restore`.
 
     Parameters
     ----------
     write
-        Called with ``("stdout" or "stderr", text)`` from threads of its own.
+        Called with ``"stdout"`` or ``"stderr"`` and the text, in two threads or in `restore`.
     """
 
-    def __init__(self, write: Callable[[str, str], None]) -> None:
-        self._write = write
+    def __init__(self, write: Callable[[OutputKind, str], None]) -> None:
         self._saved: dict[int, int] = {}
-        self._pipes = {number: os.pipe() for number in _NAMES}
-        self._marks = {number: threading.Event() for number in _NAMES}
-        for number, (_, end) in self._pipes.items():
-            with contextlib.suppress(OSError):  # a user may have only so much memory in pipes
-                fcntl.fcntl(end, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
-            threading.Thread(
-                target=self._read, args=(number,), name=f"workbench-fd{number}", daemon=True
-            ).start()
+        self._pipes = {number: _Pipe(partial(write, name)) for number, name in _NAMES.items()}
 
     def redirect(self) -> None:
-        """Let both descriptors lead to us."""
-        reopen_descriptors()
-        for number, (_, end) in self._pipes.items():
-            # above the numbers that a cell may close, such as all of os.closerange(0, 3)
-            self._saved[number] = fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, _LEAST)
-            os.dup2(end, number)
+        """Replace both descriptors by pipes to the readers."""
+        _reopen_standard_descriptors()
+        for number, pipe in self._pipes.items():
+            self._saved[number] = fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, _SAVED_FROM)
+            os.dup2(pipe.end, number)
 
     def restore(self) -> None:
-        """Put them back, once all that was written before has been read."""
+        """Restore the descriptors, and send everything that was written before."""
         for number, saved in self._saved.items():
-            with contextlib.suppress(OSError):  # the cell has closed it: the next one reopens it
+            with contextlib.suppress(OSError):  # the cell has closed it; the next one reopens it
                 os.dup2(saved, number)
                 os.close(saved)
         self._saved.clear()
-        for number, (_, end) in self._pipes.items():
-            self._marks[number].clear()
-            os.write(end, _MARK)
-        for mark in self._marks.values():
-            mark.wait(_MARK_S)
-
-    def _read(self, number: int) -> None:
-        decode = codecs.getincrementaldecoder("utf-8")("replace").decode
-        source, rest = self._pipes[number][0], b""
-        while chunk := os.read(source, 1 << 16):
-            *texts, rest = (rest + chunk).split(_MARK)
-            if texts:
-                texts, rest = [*texts, rest], b""
-                self._marks[number].set()
-            elif not _may_be_mark(rest):
-                texts, rest = [rest], b""
-            for text in texts:
-                if text:
-                    self._write(_NAMES[number], decode(text))
+        for pipe in self._pipes.values():
+            pipe.drain()
 
 
-def _may_be_mark(text: bytes) -> bool:
-    """Whether the text ends in the first bytes of a mark, whose rest is still to come."""
-    return any(text.endswith(_MARK[:length]) for length in range(1, len(_MARK)))
+class _Pipe:
+    """A pipe and the thread that reads it.
+
+    Parameters
+    ----------
+    write
+        Called with text: complete lines, if the rest of a line arrives in time.
+
+    Attributes
+    ----------
+    end
+        The descriptor to write to.
+    """
+
+    def __init__(self, write: Callable[[str], None]) -> None:
+        self._write = write
+        self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+        self._line = b""
+        """The beginning of an unfinished line."""
+        self._reads = threading.Lock()
+        self._source, self.end = os.pipe()
+        os.set_blocking(self._source, False)
+        with contextlib.suppress(OSError):  # the user's limit on memory for pipes is reached
+            fcntl.fcntl(self.end, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+        threading.Thread(target=self._run, name="workbench-fd", daemon=True).start()
+
+    def drain(self) -> None:
+        """Send everything that was written before; a child process may go on writing."""
+        with self._reads:
+            left = array("i", [0])
+            fcntl.ioctl(self._source, termios.FIONREAD, left)
+            while left[0] > 0 and (read := self._read(left[0])):
+                left[0] -= read
+            self._send_line()
+
+    def _run(self) -> None:
+        arrives = select.poll()
+        arrives.register(self._source, select.POLLIN)
+        while True:
+            arrived = arrives.poll(_LINE_MS if self._line else None)
+            with self._reads:
+                if not arrived:
+                    self._send_line()
+                elif not self._read(_CHUNK_BYTES) and not arrived[0][1] & select.POLLIN:
+                    return  # the cell has closed the other end
+
+    def _read(self, most: int) -> int:
+        """Read at most so many bytes, send the complete lines, and return the number of bytes."""
+        try:
+            chunk = os.read(self._source, min(most, _CHUNK_BYTES))
+        except BlockingIOError:  # `drain` has read what had arrived
+            return 0
+        text = self._line + chunk
+        # send complete lines: text of the other stream could divide an unfinished one
+        end = text.rfind(b"\n") + 1
+        if len(text) - end > _MOST_BYTES:
+            end = len(text)
+        self._line = text[end:]
+        if end:
+            self._write(self._decode(text[:end]))
+        return len(chunk)
+
+    def _send_line(self) -> None:
+        if self._line:
+            line, self._line = self._line, b""
+            self._write(self._decode(line))
+
+
+def _reopen_standard_descriptors() -> None:
+    """Open descriptors 0 to 2 that a cell has closed, so that no file gets their numbers."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            null = os.open(os.devnull, os.O_RDWR)  # gets the lowest free number
+            if null != number:
+                os.dup2(null, number)
+                os.close(null)
+
+
+class EngineStream(OutStream):
+    """Standard output of the engine outside cells; does not capture file descriptors.
+
+    They lead to the rank's log, whose end the agent reports if the rank fails. ipykernel's
+    own stream replaces them by a pipe, and loses what a library writes before it aborts.
+    """
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, watchfd=False, **options)

@@ -1,8 +1,8 @@
-"""SIGINT for the code of the cell that is meant, and for nothing else that the main thread does.
+"""Interrupts the code of a cell, and nothing else that the main thread runs.
 
-While it handles a request, ipykernel lets SIGINT raise KeyboardInterrupt, and
-drops the request for it. What a cell leaves to do, and the requests after it,
-must not be dropped: whoever waits for their answers would wait for ever.
+By default ipykernel lets SIGINT raise KeyboardInterrupt whenever it handles a request, and the
+request is lost. The kernel would wait forever for its result. Therefore a
+rank ignores SIGINT while it handles a cell, except during the code of that cell.
 """
 
 from __future__ import annotations
@@ -16,13 +16,19 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
+from workbench.wire.rank_messages import InterruptStage
+
 ANY_CELL = -1
-"""Stands for whatever cell runs: a kernel that came later does not know its number."""
-_AGAIN_S = 0.02
+"""The running cell, whatever its number, which a kernel that has attached does not know."""
+_RETRY_S = 0.02
 
 
 class Interrupts:
-    """Which cell runs, whether the main thread may be interrupted in it, and what came of it."""
+    """Interrupts the running cell when the kernel asks for it.
+
+    The main thread calls, in this order: `cell_runs` around everything done for a cell, `allowed`
+    around its code, `code_ended` after that, and `end_cell` when its result is ready.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -36,11 +42,11 @@ class Interrupts:
 
     @property
     def cell(self) -> int | None:
-        """The cell that runs, or None."""
+        """Number of the running cell, or None."""
         return self._cell
 
     def interrupt(self, cell: int) -> None:
-        """Raise KeyboardInterrupt in a cell's code: now, or once it begins; never after it."""
+        """Raise KeyboardInterrupt in the code of a cell, now or when it begins."""
         with self._lock:
             if cell == ANY_CELL and self._cell is not None:
                 cell = self._cell
@@ -49,25 +55,19 @@ class Interrupts:
                 self._sent += 1
                 signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
-    def stage(self) -> dict[str, Any]:
-        """Return what an interrupt of the cell has come to, from any thread.
+    def stage(self) -> tuple[InterruptStage, float]:
+        """Return how far an interrupt of the cell has come, in any thread.
 
-        ``stage`` is one of
-
-        - ``"ending"``: the cell's code has ended, its error or value is made ready;
-        - ``"ignored"``: the cell's code has replaced the handler of SIGINT;
-        - ``"raised"``: KeyboardInterrupt was raised, and the cell's code goes on;
-        - ``"pending"``: Python has not come to raise it yet;
-        - ``"running"``: the cell was not interrupted;
-        - ``""``: no cell runs.
-
-        ``raised_s`` tells how long ago KeyboardInterrupt was raised.
+        Returns
+        -------
+        tuple
+            The stage, and the seconds since KeyboardInterrupt was raised, or 0.
         """
         with self._lock:
             raised_s = time.monotonic() - self._raised_at if self._raised else 0.0
-            return {"stage": self._stage(), "raised_s": raised_s}
+            return self._stage(), raised_s
 
-    def _stage(self) -> str:
+    def _stage(self) -> InterruptStage:
         if self._cell is None:
             return ""
         if self._ending:
@@ -81,7 +81,7 @@ class Interrupts:
 
     @contextmanager
     def cell_runs(self, number: int) -> Iterator[None]:
-        """Run a cell in the body: nothing is interrupted but what is `allowed` in it."""
+        """Run a cell in the body, where SIGINT is ignored except in `allowed`."""
         before = signal.signal(signal.SIGINT, signal.SIG_IGN)
         self._sent = self._raised = 0
         self._ending = False
@@ -94,12 +94,12 @@ class Interrupts:
 
     @contextmanager
     def allowed(self, *, earlier: bool = True) -> Iterator[None]:
-        """Let an interrupt of the cell that runs raise KeyboardInterrupt in the body.
+        """Let an interrupt of the running cell raise KeyboardInterrupt in the body.
 
         Parameters
         ----------
         earlier
-            At once, where the cell was interrupted before.
+            Whether an interrupt that arrived before is raised immediately.
         """
         signal.signal(signal.SIGINT, self._raise)
         usual, sys.unraisablehook = sys.unraisablehook, self._unraisable
@@ -114,34 +114,34 @@ class Interrupts:
                 try:
                     with self._lock:
                         self._open = False
-                    signal.signal(signal.SIGINT, signal.SIG_IGN)  # raises what is under way
+                    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a pending signal raises here
                     break
-                except KeyboardInterrupt:  # too late: the body has ended
+                except KeyboardInterrupt:  # too late, as the body has ended
                     continue
             if sys.unraisablehook == self._unraisable:
                 sys.unraisablehook = usual
 
-    def begin_to_end(self) -> None:
-        """The cell's code has ended: what follows is the rank's own work for it."""
+    def code_ended(self) -> None:
+        """Note that the cell's code has ended, and that its result is being prepared."""
         self._ending = True
 
     def end_cell(self) -> None:
-        """The cell's code has run; what is left to do for it is no cell's."""
+        """Note that the result is ready: the cell can no longer be interrupted."""
         self._cell = None
 
     def _raise(self, number: int, frame: FrameType | None) -> None:
-        """Handle SIGINT, as Python itself does by default."""
+        """Handle SIGINT, as Python does by default."""
         self._raised = self._sent = max(self._sent, 1)
         self._raised_at = time.monotonic()
         signal.default_int_handler(number, frame)
 
     def _unraisable(self, unraisable: Any) -> None:
-        """Raise an interrupt again that a destructor or a callback could not pass on."""
+        """Repeat an interrupt that was raised in a destructor or a callback, which discards it."""
         if not isinstance(unraisable.exc_value, KeyboardInterrupt):
             sys.__unraisablehook__(unraisable)
             return
-        # later: raised at once it would be lost in here as well
-        timer = threading.Timer(_AGAIN_S, self._send_again)
+        # after this function, which would discard it too
+        timer = threading.Timer(_RETRY_S, self._send_again)
         timer.daemon = True
         timer.start()
 

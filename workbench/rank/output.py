@@ -1,4 +1,4 @@
-"""What a cell prints and shows, sent to the kernel while it runs."""
+"""Captures what a cell prints and shows, and sends it to the kernel while the cell runs."""
 
 from __future__ import annotations
 
@@ -12,32 +12,35 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import MethodType
-from typing import Any
+from typing import Any, TextIO
 
 from IPython.core.displaypub import DisplayPublisher
 
 from workbench.rank.descriptors import Descriptors
-from workbench.rank.window import Window
+from workbench.rank.window import SendWindow
 from workbench.wire import Message, Outbox
+from workbench.wire.rank_messages import Output, OutputKind, OutputTaken
 
+_MOST_BETWEEN = 1 << 20
+"""Most characters that are kept of what threads write between two cells."""
+_LEFT_OUT = "(Later output between the cells is left out.)\n"
 _WIDGET = "application/vnd.jupyter.widget-view+json"
-"""Names a model, which only the notebook's kernel could tell the page of."""
+"""A reference to a widget's model, which exists in the rank only."""
 
 
 class OutputChannel:
-    """Sends what a rank's cells print and show, in its order.
+    """Sends the output of a rank's cells, in its order.
 
-    Writes that follow each other closely leave as one message: the outbox's
-    thread takes whatever has come together since it last did. What a thread
-    of the user's writes between two cells opens the next one's output. Who
-    writes faster than the kernel takes it waits, as for a pipe that is full.
+    The outbox's thread joins the writes since its last message. What threads write between
+    two cells is added to the next cell's output. A cell that writes faster than the kernel
+    reads waits, as for a full pipe.
 
     Parameters
     ----------
     outbox
-        To the kernel.
+        The connection to the kernel.
     iteration
-        Tells how many iterations the cell has done: it orders what ranks say.
+        Returns how many iterations the cell has completed, by which output is ordered.
     world_size
         Ranks in the cluster.
     """
@@ -47,101 +50,119 @@ class OutputChannel:
     ) -> None:
         self._outbox = outbox
         self._iteration = iteration
-        self._window = Window(world_size)
+        self._window = SendWindow(world_size)
         self._cell: int | None = None
         self._lock = threading.Lock()
-        self._pending: list[tuple[str, int, str]] = []
+        self._pending: list[tuple[OutputKind, int, str]] = []
+        self._between = 0
+
+    @property
+    def open(self) -> bool:
+        """Whether a cell runs."""
+        return self._cell is not None
 
     def move(self, outbox: Outbox, world_size: int) -> None:
-        """Send through another outbox from now on, among so many ranks."""
+        """Use another outbox from now on, and another number of ranks."""
         with self._lock:
             self._outbox = outbox
             self._window.resize(world_size)
 
     def begin(self, cell: int) -> None:
-        """What is written from now on belongs to `cell`."""
+        """Send the output from now on as that of `cell`."""
         with self._lock:
             self._cell = cell
+            self._between = 0
             self._window.begin()
             if self._pending:
                 self._window.write(sum(len(text) for *_, text in self._pending))
                 self._outbox.send_later(self._take)
 
     def end(self) -> None:
-        """Send what is left of the cell."""
+        """Send the rest of the cell's output."""
         with self._lock:
-            last = self._messages()
-            self._outbox.send_later(lambda: last)
+            if last := self._messages():
+                self._outbox.send_later(lambda: last)
             self._cell = None
 
     def stop_waiting(self) -> None:
-        """Have nobody wait any more: the cell's code has ended, what is left is sent at once."""
+        """Let writers no longer wait for the kernel, since the cell's code has ended."""
         self._window.end()
 
     def receive(self, message: Message) -> bool:
-        """Handle the kernel's answer to a mark; return whether the message is one."""
-        if message.kind != "taken":
+        """Handle an `OutputTaken` of the kernel; return whether the message is one."""
+        if not isinstance(message, OutputTaken):
             return False
-        if message.content["cell"] == self._cell:
-            self._window.take(message.content["written"])
+        if message.cell == self._cell:
+            self._window.confirm(message.total_characters)
         return True
 
-    def write(self, stream: str, text: str) -> None:
+    def write(self, stream: OutputKind, text: str) -> None:
         """Send text of ``"stdout"`` or ``"stderr"``."""
         self._put(stream, text)
 
     def show(self, data: dict[str, Any], metadata: dict[str, Any]) -> None:
-        """Send a display: a MIME bundle and its metadata; of a widget, its text."""
+        """Send a display, as a MIME bundle and its metadata; of a widget, only its text."""
+        if not data:  # the object has displayed itself, or could not be displayed
+            return
         if _WIDGET in data:
             text = data.get("text/plain", "A widget")
             data = {"text/plain": f"{text}\n(Shown as text: widgets are not supported in a rank.)"}
         self._put("display", json.dumps({"data": _plain(data), "metadata": _plain(metadata)}))
 
-    def _put(self, kind: str, text: str) -> None:
+    def _put(self, kind: OutputKind, text: str) -> None:
         with self._lock:
+            if self._cell is None:
+                if self._between > _MOST_BETWEEN:
+                    return
+                self._between += len(text)
+                if self._between > _MOST_BETWEEN:
+                    kind, text = "stderr", _LEFT_OUT
             self._pending.append((kind, self._iteration(), text))
             self._window.write(len(text))
             if len(self._pending) == 1 and self._cell is not None:
                 self._outbox.send_later(self._take)
-        # the outbox's own thread hears the answers
+        # the outbox's thread must not wait: it receives the confirmations
         if self._window.full and not self._outbox.is_own_thread:
             self._window.wait()
 
     def _take(self) -> list[Message]:
-        """Called by the outbox's thread: a later write asks for a further call."""
+        """Return what is pending; the outbox's thread calls this once per request."""
         with self._lock:
-            return self._messages() if self._cell is not None else []
+            return self._messages()
 
     def _messages(self) -> list[Message]:
-        """Return what is pending, each of some displays and runs of one stream in one iteration."""
-        messages = []
-        segments: list[tuple[str, int, str]] = []
-        size = room = self._window.chunk
+        """Return what is pending, joined by stream and iteration."""
+        messages: list[Message] = []
+        if self._cell is None:
+            return messages
+        segments: list[tuple[OutputKind, int, str]] = []
+        size = left = self._window.chunk
         for (kind, iteration), pieces in itertools.groupby(self._pending, key=lambda one: one[:2]):
             texts = [text for *_, text in pieces]
             if kind != "display":
-                whole = "".join(texts)
-                texts = [whole[at : at + size] for at in range(0, len(whole), size)]
+                joined = "".join(texts)
+                texts = [joined[at : at + size] for at in range(0, len(joined), size)]
             for text in texts:
                 segments.append((kind, iteration, text))
-                room -= len(text)
-                if room <= 0:
-                    messages.append(self._message(segments))
-                    segments, room = [], size
+                left -= len(text)
+                if left <= 0:
+                    messages.append(self._message(self._cell, segments))
+                    segments, left = [], size
         if segments:
-            messages.append(self._message(segments))
+            messages.append(self._message(self._cell, segments))
         self._pending.clear()
         return messages
 
-    def _message(self, segments: list[tuple[str, int, str]]) -> Message:
-        text = "".join(text for *_, text in segments)
-        sizes = [(kind, iteration, len(text)) for kind, iteration, text in segments]
-        content = {"cell": self._cell, "segments": sizes, **self._window.send(len(text))}
-        return Message("output", content, (text.encode("utf-8", "replace"),))
+    def _message(self, cell: int, segments: list[tuple[OutputKind, int, str]]) -> Output:
+        kinds, iterations, texts = zip(*segments, strict=True)
+        text = "".join(texts)
+        total = self._window.send(len(text))
+        lengths = tuple(map(len, texts))
+        return Output(cell, kinds, iterations, lengths, total, text.encode("utf-8", "replace"))
 
 
 def _plain(values: dict[str, Any]) -> Any:
-    """Return values that JSON can carry; whatever else becomes its text."""
+    """Return values as JSON values; other objects are replaced by their text."""
     return json.loads(json.dumps(values, default=_encode))
 
 
@@ -154,20 +175,30 @@ def _encode(value: object) -> str:
 
 
 class CellStream(io.TextIOBase):
-    """Stands in for ``sys.stdout`` or ``sys.stderr``; handlers may keep it over cells.
+    """Replaces ``sys.stdout`` or ``sys.stderr``, from the first cell on.
+
+    Between two cells, output of the main thread goes to the engine's stream, and output of
+    other threads is kept for the next cell.
 
     Parameters
     ----------
     kind
         ``"stdout"`` or ``"stderr"``.
+    channel
+        Sends the output.
     descriptor
-        Where a forked child writes instead: it has none of our threads.
+        Descriptor to which a forked child writes, since it does not have our threads.
+    engine
+        The stream that this one replaces.
     """
 
     encoding = "utf-8"
 
-    def __init__(self, kind: str, channel: OutputChannel, descriptor: int) -> None:
+    def __init__(
+        self, kind: OutputKind, channel: OutputChannel, descriptor: int, engine: TextIO
+    ) -> None:
         self.name = f"<{kind}>"
+        self._engine = engine
         self._kind = kind
         self._channel = channel
         self._descriptor = descriptor
@@ -178,25 +209,27 @@ class CellStream(io.TextIOBase):
         return True
 
     def fileno(self) -> int:
-        """Return the descriptor whose output is shown as well."""
+        """Return the descriptor of the stream, whose output is shown too."""
         return self._descriptor
 
     def write(self, text: str) -> int:
-        """Send the text; wait where the kernel is too far behind."""
+        """Send the text; wait if the kernel is too far behind."""
         if not isinstance(text, str):
             raise TypeError(f"write() argument must be str, not {type(text).__name__}")
         if os.getpid() != self._pid:
             os.write(self._descriptor, text.encode("utf-8", "replace"))
+        elif not self._channel.open and threading.current_thread() is threading.main_thread():
+            self._engine.write(text)
         elif text:
             self._channel.write(self._kind, text)
         return len(text)
 
     def close(self) -> None:
-        """Stay open: the next cell prints as well."""
+        """Do nothing: the next cell needs the stream."""
 
 
 class CellDisplays(DisplayPublisher):
-    """Stands in for the shell's display publisher while a cell runs."""
+    """Replaces the shell's display publisher while a cell runs."""
 
     def __init__(self, channel: OutputChannel) -> None:
         super().__init__()
@@ -205,33 +238,30 @@ class CellDisplays(DisplayPublisher):
     def publish(
         self, data: dict[str, Any], metadata: dict[str, Any] | None = None, **_: Any
     ) -> None:
-        """Send a display; updates of earlier displays arrive as new ones."""
+        """Send a display; an update of an earlier display is sent as a new one."""
         self._channel.show(data, metadata or {})
 
     def clear_output(self, wait: bool = False) -> None:
-        """Do nothing: what other ranks have shown stands in the same place."""
+        """Do nothing: the output of other ranks is in the same output area."""
 
 
 class RankIsNotInteractive(RuntimeError):
-    """A cell wants to ask its user something, whom a rank cannot reach."""
+    """A cell asks for input, which is not supported in a rank."""
 
     def _render_traceback_(self) -> list[str]:
-        """Return what IPython shows below the message: nothing."""
+        """Return no traceback."""
         return []
 
 
-def _no_input(prompt: object = "") -> str:
+def _no_input(prompt: object = "", function: str = "input") -> str:
     raise RankIsNotInteractive(
-        f"input({str(prompt)!r}): not supported in a rank yet. Ask in a cell of the notebook, and "
-        "send the answer with %push."
+        f"{function}({str(prompt)!r}): not supported in a rank yet. Ask in a cell of the notebook, "
+        "and send the answer with %push."
     )
 
 
 def _no_password(prompt: str = "Password: ", stream: object = None) -> str:  # noqa: ARG001
-    raise RankIsNotInteractive(
-        f"getpass({prompt!r}): not supported in a rank yet. Ask in a cell of the notebook, and "
-        "send the answer with %push."
-    )
+    return _no_input(prompt, "getpass")
 
 
 def _no_debugger(*_: object, **__: object) -> None:
@@ -242,7 +272,7 @@ def _no_debugger(*_: object, **__: object) -> None:
 
 
 def _no_pager(shell: object, text: object, *_: object, **__: object) -> None:  # noqa: ARG001
-    """Stand in for IPython's pager, which shows what ``name?`` finds."""
+    """Replace IPython's pager, which shows the result of ``name?``."""
     sys.stderr.write(
         "name? and ?name: not supported in a rank yet. Use help(name) or print(name.__doc__).\n"
     )
@@ -250,7 +280,7 @@ def _no_pager(shell: object, text: object, *_: object, **__: object) -> None:  #
 
 @contextmanager
 def not_interactive(shell: Any) -> Iterator[None]:
-    """Have whatever waits for a user's answer say at once that it cannot, in the body."""
+    """Let functions that wait for a user's input raise an error in the body."""
     import getpass
     import pdb
 
@@ -274,33 +304,26 @@ def not_interactive(shell: Any) -> Iterator[None]:
 
 
 class Capture:
-    """Takes a shell's output, and its process's, for the time of a cell.
-
-    Parameters
-    ----------
-    shell
-        The engine's IPython shell.
-    channel
-        Where the output goes.
-    """
+    """Redirects the output of a shell, and of its process, while a cell runs."""
 
     def __init__(self, shell: Any, channel: OutputChannel) -> None:
         self.channel = channel
         self._shell = shell
         self._streams = {
-            "stdout": CellStream("stdout", channel, 1),
-            "stderr": CellStream("stderr", channel, 2),
+            "stdout": CellStream("stdout", channel, 1, sys.stdout),
+            "stderr": CellStream("stderr", channel, 2, sys.stderr),
         }
+        self._displays = CellDisplays(channel)
         self._descriptors = Descriptors(channel.write)
 
     @contextmanager
     def __call__(self, cell: int) -> Iterator[None]:
-        """Send what is printed and shown meanwhile as the output of `cell`."""
+        """Send what is printed and shown in the body as the output of `cell`."""
         shell = self._shell
-        saved = sys.stdout, sys.stderr, shell.display_pub
+        displays = shell.display_pub
         self.channel.begin(cell)
         sys.stdout, sys.stderr = self._streams["stdout"], self._streams["stderr"]
-        shell.display_pub = CellDisplays(self.channel)
+        shell.display_pub = self._displays
         self._descriptors.redirect()
         try:
             with not_interactive(shell):
@@ -308,5 +331,7 @@ class Capture:
         finally:
             self.channel.stop_waiting()
             self._descriptors.restore()
-            sys.stdout, sys.stderr, shell.display_pub = saved
+            # the cell may have replaced them; threads of the user continue to print to them
+            sys.stdout, sys.stderr = self._streams["stdout"], self._streams["stderr"]
+            shell.display_pub = displays
             self.channel.end()

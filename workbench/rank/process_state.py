@@ -1,10 +1,9 @@
-"""Settings of a process that a cell may break for the next cells and for our own code."""
+"""Restores settings of the process that a cell has made unusable for later cells."""
 
 from __future__ import annotations
 
 import builtins
 import contextlib
-import os
 import resource
 import signal
 import sys
@@ -13,28 +12,28 @@ from collections.abc import Iterator
 import torch
 
 _RECURSIONS = 500
-"""A cell of a notebook already begins at about 60 frames."""
+"""Lowest usable recursion limit: the code of a cell begins at a depth of about 60 frames."""
 _OPEN_FILES = 256
 _TYPES = {name: value for name, value in vars(builtins).items() if isinstance(value, type)}
 _CALLABLES = {name: value for name, value in vars(builtins).items() if callable(value)}
 
 
 class ProcessState:
-    """Notes a process's settings once, and restores what a cell has made unusable."""
+    """Saves the settings of the process, and restores those that are unusable."""
 
     def __init__(self) -> None:
         self._recursions = max(sys.getrecursionlimit(), _RECURSIONS)
-        self._told_hard = False
+        self._warned = False
         self._open_files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
     def repair(self) -> str:
-        """Restore what is unusable; return a line that says what, or an empty text."""
+        """Restore unusable settings; return a line that lists them, or an empty text."""
         repaired = [*self._recursion(), *_builtins(), *_signals(), *self._files()]
         if repaired:
             return f"Reset after this cell, because later cells need it: {', '.join(repaired)}.\n"
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        if not self._told_hard and 0 <= soft == hard < min(_OPEN_FILES, self._open_files):
-            self._told_hard = True
+        if not self._warned and 0 <= soft == hard < min(_OPEN_FILES, self._open_files):
+            self._warned = True
             return (
                 f"The limit of open files: {hard}, and only a privileged process can raise it "
                 "again. If later cells fail, replace the rank with %cluster restart --ranks.\n"
@@ -59,7 +58,7 @@ class ProcessState:
 
 
 def _builtins() -> Iterator[str]:
-    """Restore functions that cannot be called any more, and types; other functions may stay."""
+    """Restore replaced types, and functions that were replaced by something not callable."""
     now = vars(builtins)
     for name, usual in _CALLABLES.items():
         is_type = name in _TYPES
@@ -69,7 +68,7 @@ def _builtins() -> Iterator[str]:
 
 
 def _signals() -> Iterator[str]:
-    """Let interrupts through again; a handler of SIGINT is each cell's own."""
+    """Unblock SIGINT, which interrupts a cell."""
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     if signal.SIGINT in blocked:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
@@ -77,10 +76,10 @@ def _signals() -> Iterator[str]:
 
 
 class GradientMode:
-    """Notes PyTorch's modes before a cell, which an interrupt may end within ``no_grad()``.
+    """PyTorch's gradient and autocast modes before a cell.
 
-    Where it arrives within a context manager's own ``__enter__`` or ``__exit__``, the mode is
-    never left: each later training would fail for tensors without a ``grad_fn``.
+    If an interrupt arrives in ``__enter__`` or ``__exit__`` of ``torch.no_grad()``, gradients
+    remain off, and all later training fails.
     """
 
     def __init__(self) -> None:
@@ -88,19 +87,7 @@ class GradientMode:
         self._autocast = {kind: torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda")}
 
     def restore(self) -> None:
-        """Set the modes that were noted."""
+        """Set the saved modes again."""
         torch.set_grad_enabled(self._grad)
         for kind, enabled in self._autocast.items():
             torch.set_autocast_enabled(kind, enabled)
-
-
-def reopen_descriptors() -> None:
-    """Open descriptors 0 to 2 that a cell has closed; else files of others get their numbers."""
-    for number in range(3):
-        try:
-            os.fstat(number)
-        except OSError:
-            null = os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
-            if null != number:
-                os.dup2(null, number)
-                os.close(null)

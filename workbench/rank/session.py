@@ -1,54 +1,43 @@
-"""What a rank holds from joining a cluster to leaving it.
+"""The session of a rank, from joining a cluster to the end of the process.
 
-The kernel calls the functions at the end through ipyparallel, in this order:
-`hello` on every engine, then `join` (channels, namespace) and `meet` (the
-ring), then `run_cell` as often as it likes. `part` and `meet` again put a ring
-together anew after a failure.
+The kernel calls the functions at the end of this module through ipyparallel: `hello` on every
+engine, then `join` (connections), `init_ring` (process group and namespace), and `run_cell` for
+each cell. After a failure, `shutdown_ring` and `init_ring` form another ring.
 """
 
 from __future__ import annotations
 
 import contextlib
-import gc
 import os
-import re
 import signal
 import socket
-import threading
-import time
+import sys
 import warnings
 from functools import partial
+from time import perf_counter_ns, process_time_ns, thread_time_ns
 from typing import Any
 
 import torch
-from horovod.torch import mpi_ops
 
 from workbench.rank import cell as cells
-from workbench.rank import cell_init, console_bars, process_sets
+from workbench.rank import console_bars
+from workbench.rank.backends import DEFAULT, backend_class
+from workbench.rank.backends.backend import Backend, CellCollectives
 from workbench.rank.control import Control
-from workbench.rank.ddp_hooks import DDPHooks
-from workbench.rank.device_clock import DeviceClock
-from workbench.rank.horovod_hooks import HorovodHooks, poll
 from workbench.rank.interrupts import Interrupts
 from workbench.rank.output import Capture, OutputChannel
 from workbench.rank.process_state import ProcessState
-from workbench.rank.recorder import Iteration, Outside, Recorder
-from workbench.rank.records import RecordChannel
-from workbench.rank.sockets import RingSockets
-from workbench.rank.torch_hooks import TorchHooks
+from workbench.rank.recording.device_clock import DeviceClock
+from workbench.rank.recording.iteration import Recorded
+from workbench.rank.recording.recorder import Recorder
+from workbench.rank.recording.sender import RecordChannel
+from workbench.rank.recording.torch_hooks import TorchHooks
+from workbench.rank.sampler import Sampler
 from workbench.rank.transfers import Transfers
-from workbench.resources.processes import rank_registry
+from workbench.resources.process_registry import register_rank
 from workbench.wire import Address, Message, Outbox
-
-_SHUTDOWN_S = 1.0
-"""How long Horovod may take to free a rank, before the ring's sockets are broken."""
-_BREAK_S = 5.0
-_BREAK_PERIOD_S = 0.1
-_HOROVOD_LOG = re.compile(r"Horovod could not be initialized: (?:\[[^]]*\.(?:cc|h):\d+\] )*(.*)")
-
-
-class RingNotFormed(RuntimeError):
-    """The ranks could not be joined in a ring; another try may succeed."""
+from workbench.wire.cell_cost import CellCost
+from workbench.wire.rank_messages import CellEnded, RankGreeting, RingCheck
 
 
 class Session:
@@ -59,359 +48,266 @@ class Session:
     shell
         The engine's IPython shell, whose namespace the cells share.
     control, timings
-        Where the kernel listens, for cells and for records.
+        The kernel's addresses for messages about cells, and for records of iterations.
     world_size
-        Ranks in the cluster.
+        Number of ranks in the cluster.
+    backend
+        Name of the backend that joins the ranks.
     """
 
-    def __init__(self, shell: Any, control: Address, timings: Address, world_size: int) -> None:
+    def __init__(
+        self, shell: Any, control: Address, timings: Address, world_size: int, backend: str
+    ) -> None:
         self._shell = shell
-        # the engine's own would end it when its cell has ended, and not at all in a collective
+        # the engine's handler ends a rank only after its cell, and never within a collective
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         shell.ask_exit = cells.leave
-        warnings.filterwarnings("ignore", message="To exit: use 'exit', 'quit'")  # neither ends it
+        # IPython's advice is not valid in a rank
+        warnings.filterwarnings("ignore", message="To exit: use 'exit', 'quit'")
         console_bars.install()
         self._interrupts = Interrupts()
         self._state = ProcessState()
         gpu = torch.cuda.is_available()
         device = DeviceClock(partial(torch.cuda.Event, enable_timing=True)) if gpu else None
-        self.recorder = Recorder(poll, self._deliver, device)
-        torch_hooks = TorchHooks(self.recorder, copies=gpu)
-        self.hooks = (torch_hooks, HorovodHooks(self.recorder), DDPHooks(self.recorder))
-        self._answer = Control(
+        chosen = backend_class(backend)
+        self.recorder = Recorder(chosen.poll, self._deliver, device)
+        self.recorder.on = False  # until a cell is recorded
+        self.backend = chosen(self.recorder, self.send)
+        self.hooks = (TorchHooks(self.recorder, copies=gpu), *self.backend.hooks)
+        self.cost = CellCost(0, 0, 0, None, False)
+        self._names: dict[str, Any] = {}
+        """Variables that every cell has."""
+        self._collectives = CellCollectives(self.backend, self.recorder)
+        self._sampler = Sampler(self.recorder, self.send)
+        self._control = Control(
             self.send,
             recorder=self.recorder,
+            collectives=self._collectives,
             interrupts=self._interrupts,
-            release=_release,
-            do_not_meet=_do_not_meet,
+            backend=self.backend,
+            sampler=self._sampler,
         )
         self.transfers = Transfers(shell, self.send, self._interrupts)
-        self._control = self._connect(control, timings, world_size)
-        output = OutputChannel(self._control, lambda: self.recorder.iterations, world_size)
+        self._outbox = self._connect(control, timings, world_size)
+        output = OutputChannel(self._outbox, lambda: self.recorder.records.iterations, world_size)
         self._capture = Capture(shell, output)
-        # once for all: an optimizer keeps the hooks with which it was made
-        for hooks in self.hooks:
-            hooks.install()
+        self.backend.install()
 
     def move(self, control: Address, timings: Address, world_size: int) -> None:
-        """Go on as another rank, or among a different number of them."""
-        self._records.close()
-        self._control.close()
-        self._control = self._connect(control, timings, world_size)
-        self._capture.channel.move(self._control, world_size)
+        """Continue with another rank number, or another number of ranks."""
+        if self._records is not None:
+            self._records.close()
+        self._outbox.close()
+        self._outbox = self._connect(control, timings, world_size)
+        self._capture.channel.move(self._outbox, world_size)
 
-    def _deliver(self, iteration: Iteration | Outside) -> None:
-        self._records.put(iteration)
+    def _deliver(self, recorded: Recorded) -> None:
+        if self._records is not None:
+            self._records.put(recorded)
 
     def send(self, message: Message) -> None:
         """Send a message to the kernel."""
-        self._control.send(message)
+        self._outbox.send(message)
 
     def _connect(self, control: Address, timings: Address, world_size: int) -> Outbox:
-        self._records = RecordChannel(timings, world_size)
-        # what a cell prints is never dropped
-        return Outbox(control, self._receive, limit=None, name="control")
+        if merged := os.environ.get("WORKBENCH_RECORDS"):  # the agent sends them to the kernel
+            timings = timings.at(merged)
+        self._new_records = partial(RecordChannel, timings, self.recorder.sources, world_size)
+        self._records = self._new_records() if self.recorder.on else None
+        return Outbox(control, self._receive, name="control")
+
+    def record(self, on: bool) -> None:
+        """Install all hooks and start the sender, or remove and stop them, if that is a change."""
+        if on == self.recorder.on:
+            return
+        if on:
+            self._records = self._new_records()
+            self.recorder.on = True
+            try:
+                for hooks in self.hooks:
+                    hooks.install()
+            except BaseException:
+                self.record(on=False)
+                raise
+            return
+        for hooks in reversed(self.hooks):
+            hooks.remove()
+        self.recorder.on = False
+        if self._records is not None:
+            self._records.close()
+            self._records = None
 
     def _receive(self, message: Message) -> None:
-        """Handle a message of the kernel, in the channel's thread."""
-        if message.kind == "init":
-            cell_init.take_port(message.content)
-        elif not self.transfers.receive(message) and not self._capture.channel.receive(message):
-            self._answer(message)
+        """Handle a message from the kernel, in the outbox's thread."""
+        receivers = (self.backend, self.transfers, self._capture.channel, self._control)
+        any(receiver.receive(message) for receiver in receivers)
 
-    def run_cell(self, number: int, source: str) -> None:
-        """Run a cell, and tell the kernel how it ended."""
+    def init_ring(self, *given: Any) -> RingCheck:
+        """Form a ring with the other ranks, and set the variables that every cell has."""
+        formed = self.backend.init_ring(*given)
+        gpu = torch.cuda.is_available()
+        # the number of the slot on this VM; unlike the local rank, it never changes
+        slot = int(os.environ["WORKBENCH_PLACE"].partition(":")[2])
+        device = torch.device("cuda", slot % torch.cuda.device_count()) if gpu else "cpu"
+        self._names = {**self.backend.namespace(), "device": torch.device(device)}
+        if gpu:
+            torch.cuda.set_device(self._names["device"])
+        self._shell.push(self._names, interactive=False)
+        return formed
+
+    def run_cell(self, number: int, source: str, record: bool) -> None:
+        """Run a cell, and send its result to the kernel."""
         with self._interrupts.cell_runs(number):
-            _restore_names(self._shell)
+            self.record(record)
+            self._restore_names()
             self._run_cell(number, source)
+
+    def _restore_names(self) -> None:
+        """Set again the variables that a cell has deleted, for example with ``%reset``."""
+        missing = {n: value for n, value in self._names.items() if n not in self._shell.user_ns}
+        if missing:
+            self._shell.push(missing, interactive=False)
 
     def _run_cell(self, number: int, source: str) -> None:
         self.recorder.begin_cell(number)
-        for hooks in self.hooks:
-            hooks.begin_cell()
+        if self.recorder.on:
+            for hooks in self.hooks:
+                hooks.begin_cell()
+        self._collectives.begin_cell()
+        self._sampler.begin_cell(number)
+        self.recorder.used_while_off = False
+        began, cpu, thread = perf_counter_ns(), process_time_ns(), thread_time_ns()
         try:
             result = cells.run(
                 self._shell, number, source, self._capture, self._interrupts, self._state
             )
-        except BaseException as error:  # noqa: BLE001 - whatever it is, the kernel must hear of the end
+        except BaseException as error:  # noqa: BLE001 - the kernel must always get a result
             result = cells.failed(error)
         finally:
+            wall_ns, thread_ns = perf_counter_ns() - began, thread_time_ns() - thread
             self._interrupts.end_cell()
-            self.hooks[0].end_cell()
-            records = self.recorder.end_cell()
-        self._records.flush()
-        ended = {
-            "cell": number,
-            "error": result.error,
-            "kept": result.kept,
-            "records": records,
-            "outstanding": self.recorder.outstanding,
-            "calls": {str(number): count for number, count in self.recorder.calls.items()},
-            "initialized": bool(mpi_ops.is_initialized()),
-        }
-        payload = () if result.value is None else (result.value,)
-        self._control.send(Message("ended", ended, payload))
+            for hooks in self.hooks:
+                hooks.end_cell()
+            self.recorder.end_cell()
+            self._sampler.end_cell()
+        records = 0
+        if self._records is not None:
+            self._records.flush()
+            records = self._records.records(number)
+        recorder = self.recorder
+        iterations = recorder.records.iterations if recorder.on else None
+        cpu_ns, hooked = process_time_ns() - cpu, recorder.used_while_off
+        self.cost = CellCost(wall_ns, cpu_ns, thread_ns, iterations, hooked)
+        ended = CellEnded(
+            cell=number,
+            error=result.error,
+            not_sent=result.not_sent,
+            records=records,
+            outstanding=self._collectives.outstanding(),
+            calls=self._collectives.calls(),
+            initialized=self.backend.is_initialized(),
+            value=result.value,
+        )
+        self.send(ended)
 
 
 _session: Session | None = None
-_ring = RingSockets()
-_names: dict[str, Any] = {}
-"""What every cell finds in its namespace."""
-_shutdown = threading.Lock()
-"""Horovod's shutdown joins its thread; two that join the same one wait for ever."""
 
 
-def hello() -> dict[str, Any]:
-    """Load all that the ring needs, and tell who is here."""
+def hello() -> RankGreeting:
+    """Return what identifies this engine, before it joins a cluster."""
     threads = os.environ.pop("WORKBENCH_THREADS", "")
-    if threads:  # else the user has chosen
+    if threads:  # otherwise the user has set the number of threads
         torch.set_num_threads(int(threads))
-    # ipyparallel has read its keys: no cell, and no child of one, is to find them
+    # ipyparallel has read its keys; cells and their child processes must not see them
     os.environ.pop("IPP_CONNECTION_INFO", None)
-    return {
-        "host": socket.gethostname(),
-        "pid": os.getpid(),
-        "threads": torch.get_num_threads(),
-        "place": os.environ.get("WORKBENCH_PLACE", ""),
-    }
+    # hide ipyparallel's options from cells that parse arguments
+    del sys.argv[1:]
+    return RankGreeting(
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        threads=torch.get_num_threads(),
+        place=os.environ.get("WORKBENCH_PLACE", ""),
+    )
 
 
 def join(
-    control: dict[str, Any], timings: dict[str, Any], world_size: int, cluster: str = ""
+    control: Address,
+    timings: Address,
+    world_size: int,
+    cluster: str = "",
+    backend: str = DEFAULT,
 ) -> None:
-    """Connect to the kernel as the rank that the addresses name, of the cluster of that name."""
+    """Connect to the kernel's addresses, as a rank of the cluster with this name."""
     global _session  # noqa: PLW0603 - one process is one rank
     from IPython import get_ipython
 
     if _session is None:
-        _session = Session(get_ipython(), Address(**control), Address(**timings), world_size)
+        _session = Session(get_ipython(), control, timings, world_size, backend)
     else:
-        _session.move(Address(**control), Address(**timings), world_size)
-    with contextlib.suppress(OSError):  # then samplers see a rank without its number
-        rank_registry.register(cluster, control["rank"])
+        _session.move(control, timings, world_size)
+    with contextlib.suppress(OSError):  # without it, the panel does not show the rank's number
+        register_rank(cluster, control.rank)
 
 
-def _own_settings() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if name.startswith("HOROVOD_")}
+def _joined() -> Session:
+    if _session is None:
+        raise RuntimeError("This process is not a rank: it has not joined a cluster.")
+    return _session
+
+
+def backend() -> Backend:
+    """Return the backend of this rank."""
+    return _joined().backend
 
 
 def ring_settings() -> dict[str, str]:
-    """Return the settings of Horovod in this rank's environment; none before its first ring.
-
-    A cell may have changed them, and ranks that differ in some of them form no ring.
-    """
-    if "HOROVOD_GLOO_RENDEZVOUS_PORT" not in os.environ:
-        return {}
-    return _own_settings()
+    """Return the settings of the backend, which cells can change."""
+    return backend().settings()
 
 
-def meet(environment: dict[str, str], shared: dict[str, str] | None = None) -> dict[str, Any]:
-    """Form the ring with the other ranks; return the sum of a collective over it.
-
-    And whether process sets may be added to it later.
-
-    Parameters
-    ----------
-    environment
-        The HOROVOD_* variables of this rank; Horovod reads them at every init.
-    shared
-        Those of the other ranks, for one that has not set them itself.
-    """
-    global _ring  # noqa: PLW0603 - one process is one rank
-    import horovod.torch as hvd
-
-    os.environ.update({**(shared or {}), **_own_settings(), **environment})
-    with _shutdown:  # one that is under way belongs to the ring before
-        _ring = RingSockets(environment["HOROVOD_GLOO_RENDEZVOUS_PORT"])
-    if _session is not None:
-        leave = partial(_break, _ring, torn=True)
-        cell_init.install(_session.recorder, _ring, _session.send, leave)
-    try:
-        with _ring:
-            _init(hvd)
-            _fill_namespace(hvd)
-            total = hvd.allreduce(torch.ones(1), op=hvd.Sum, name="workbench.ready")
-    except BaseException as error:
-        part(torn=True)  # else the next hvd.init() fails at once
-        if isinstance(error, hvd.HorovodInternalError):
-            raise RingNotFormed(f"the first collective failed: {error}") from None
-        raise
-    if _session is not None:
-        process_sets.install(_session.recorder, _ring)
-    return {"sum": float(total.item()), "dynamic": process_sets.dynamic()}
+def init_ring(*given: Any) -> RingCheck:
+    """Form a ring, with the arguments that the backend's class in the kernel sends."""
+    return _joined().init_ring(*given)
 
 
-def _init(hvd: Any) -> None:
-    """Call hvd.init(), whose own error only refers to what it has logged."""
-    logged = _log_size()
-    try:
-        hvd.init()
-    except ValueError as error:
-        cause = _HOROVOD_LOG.findall(_log_since(logged))
-        why = f"hvd.init() failed: {cause[-1]}" if cause else str(error)
-        raise RingNotFormed(why) from None
-
-
-def _log_size() -> int:
-    """Return the length of the log that descriptor 2 leads to; 0 where it does not."""
-    try:
-        return os.fstat(2).st_size
-    except OSError:
-        return 0
-
-
-def _log_since(size: int) -> str:
-    """Return what was logged since the log had this length; empty where it cannot be read again."""
-    try:
-        return os.pread(2, 1 << 16, size).decode(errors="replace")
-    except OSError:
-        return ""
-
-
-def _do_not_meet(name: str) -> None:
-    """Let a ring that is being formed or left fail: a rank is missing that Gloo waits for.
-
-    Parameters
-    ----------
-    name
-        The ring's: the message may come when the next one is being formed. Empty for
-        the ring of now, where the kernel has not formed it.
-    """
-    ring, deadline = _ring, time.monotonic() + _BREAK_S
-    while name in {"", ring.name} and time.monotonic() < deadline:
-        if not (ring.forming or _shutdown.locked()):
-            return
-        ring.shut_down()  # more than once: Gloo may be about to open a connection
-        time.sleep(_BREAK_PERIOD_S)
-
-
-def part(*, torn: bool = False) -> None:
-    """Leave the ring, and make the optimizers that are left usable in the next.
-
-    Parameters
-    ----------
-    torn
-        A rank is gone: Horovod's shutdown would wait for it.
-    """
-    import horovod.torch as hvd
-
-    if torn:
-        _ring.shut_down()
-    with _shutdown:
-        # resets the handles' numbers too: unnamed collectives are negotiated by them,
-        # and a rank that was freed has counted further than the one that failed
-        hvd.shutdown()
-    things = gc.get_objects()
-    process_sets.end_with_ring(things)
-    for thing in things:
-        if _is_distributed_optimizer(thing):
-            _forget_handles(thing)
+def shutdown_ring(*, peer_lost: bool = False) -> None:
+    """Leave the ring; see `Backend.shutdown_ring`."""
+    if _session is not None:  # otherwise there is no ring to leave
+        _session.backend.shutdown_ring(peer_lost=peer_lost)
 
 
 def is_joined() -> bool:
-    """Whether this process is a rank of a cluster."""
+    """Return whether this process is a rank of a cluster."""
     return _session is not None
 
 
+def in_ring() -> bool:
+    """Return whether this rank can call collectives."""
+    return _session is not None and _session.backend.is_initialized()
+
+
 def idle() -> bool:
-    """Return at once: it is called after what ran before has ended."""
+    """Return True; the answer shows that the main thread has finished earlier calls."""
     return True
 
 
-def run_cell(number: int, source: str) -> None:
-    """Run a cell in this rank; its end travels over the rank's own channel."""
-    if _session is None:
-        raise RuntimeError("this engine has not joined a cluster")
-    _session.run_cell(number, source)
-
-
-def transfer(step: str, *given: Any) -> Any:
-    """Call a step of `Transfers`."""
-    if _session is None:
-        raise RuntimeError("this engine has not joined a cluster")
-    return getattr(_session.transfers, step)(*given)
-
-
-def _release(*, torn: bool) -> None:
-    """Shut Horovod down beneath whoever waits in it; where that does not do, break the ring.
-
-    ``hvd.shutdown`` would reset PyTorch's handles first, and the blocked
-    caller would see a missing handle instead of a clean error.
+def run_cell(number: int, source: str, record: bool = True) -> None:
+    """Run a cell in this rank; its result is sent as `CellEnded`.
 
     Parameters
     ----------
-    torn
-        A rank is gone: Horovod would wait for it.
+    record
+        Whether its iterations and collectives are recorded.
     """
-    # the ring of now: a thread that starts late would break the next one
-    args = (_ring, torn)
-    threading.Thread(target=_break, args=args, name="workbench-release", daemon=True).start()
+    _joined().run_cell(number, source, record)
 
 
-def _break(ring: RingSockets, torn: bool) -> None:
-    """Do what `_release` says, in a thread: it may take seconds."""
-    if ring.forming:
-        # by hvd.init() in a cell, which never returns where a shutdown follows its success at once
-        _do_not_meet(ring.name)
-        return
-    shutdown = threading.Thread(target=_shut_down, args=(ring,), daemon=True)
-    shutdown.start()
-    shutdown.join(0 if torn else _SHUTDOWN_S)
-    deadline = time.monotonic() + _BREAK_S
-    # until Horovod's own thread has ended: whoever waits, or is about to, waits for that
-    while shutdown.is_alive() and _ring is ring and time.monotonic() < deadline:
-        ring.shut_down()  # more than once: Gloo may be about to use a connection
-        shutdown.join(_BREAK_PERIOD_S)
+def cell_cost() -> CellCost:
+    """Return what the latest cell has cost this rank."""
+    return _joined().cost
 
 
-def _shut_down(ring: RingSockets) -> None:
-    """Shut Horovod down beneath who waits in it, unless another ring has been formed since."""
-    with _shutdown:
-        if _ring is ring:
-            mpi_ops._basics.shutdown()
-
-
-def _is_distributed_optimizer(thing: object) -> bool:
-    # type(), because isinstance asks proxies for their __class__ and may run anything
-    return hasattr(type(thing), "skip_synchronize") and hasattr(thing, "_allreduce_delay")
-
-
-def _forget_handles(optimizer: Any) -> None:
-    """Do what Horovod's own ``load_state_dict`` does: the broken step never was."""
-    optimizer._handles.clear()
-    optimizer._synchronized = False
-    optimizer._should_synchronize = True
-    for parameter in optimizer._allreduce_delay:
-        optimizer._allreduce_delay[parameter] = optimizer.backward_passes_per_step
-    for group in getattr(optimizer, "_group_counts", {}):
-        optimizer._group_counts[group] = 0
-
-
-def _fill_namespace(hvd: Any) -> None:
-    """Give the cells the names that they expect."""
-    from IPython import get_ipython
-
-    gpu = torch.cuda.is_available()
-    # the slot stays when ranks around this one go; the local rank does not
-    slot = int(os.environ["WORKBENCH_PLACE"].partition(":")[2])
-    names: dict[str, Any] = {
-        "hvd": hvd,
-        "rank": hvd.rank(),
-        "local_rank": hvd.local_rank(),
-        "world_size": hvd.size(),
-        "device": torch.device("cuda", slot % torch.cuda.device_count())
-        if gpu
-        else torch.device("cpu"),
-    }
-    if gpu:
-        torch.cuda.set_device(names["device"])
-    shell: Any = get_ipython()
-    shell.push(names, interactive=False)
-    _names.update(names)
-
-
-def _restore_names(shell: Any) -> None:
-    """Set the names again that a cell has deleted, as ``%reset`` does; others are the user's."""
-    missing = {name: value for name, value in _names.items() if name not in shell.user_ns}
-    if missing:
-        shell.push(missing, interactive=False)
+def transfer(step: str, *given: Any) -> Any:
+    """Call the method `step` of `Transfers`."""
+    return getattr(_joined().transfers, step)(*given)

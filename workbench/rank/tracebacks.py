@@ -1,9 +1,9 @@
-"""The text of an error, in a bounded time and length whatever was raised.
+"""Formats errors of cells, in limited time and length.
 
-IPython's own formatter parses every file of a traceback and shows every frame:
-9 s for an interrupt in the middle of a large import, 200 KB for a recursion.
-Here only source lines are read, the frames in the middle are counted instead
-of shown, and the texts of a user's exception get a time limit.
+IPython's own formatter parses every file of a traceback and shows every frame. This takes
+9 s for an interrupt during a large import, and gives 200 KB for an infinite recursion. Here
+only source lines are read, frames in the middle are left out, and methods of a user's
+exception that make its text get a time limit.
 """
 
 from __future__ import annotations
@@ -18,15 +18,14 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
-from workbench.rank.places import Painter, Place
+from workbench.rank.traceback_frames import TracebackFrame, TracebackStyle
 
 FRAMES = 20
-"""Frames shown of the error itself."""
+"""Most frames shown of the error."""
 _FRAMES_OF_OTHERS = 6
-"""The same for an error that led to it, or for one of a group."""
+"""Most frames shown of an error that led to it."""
 _CHAIN = 6
 _GROUP = 5
 _DEPTH = 3
@@ -37,39 +36,34 @@ _TEXT_S = 2.0
 _SOURCE_BYTES = 8 << 20
 _CAUSE = "The above exception was the direct cause of the following exception:"
 _CONTEXT_OF = "During handling of the above exception, another exception occurred:"
-
-
-_PLAIN = {BaseException.__str__, OSError.__str__, KeyError.__str__}
+_BUILT_IN_STR = {BaseException.__str__, OSError.__str__, KeyError.__str__}
 
 
 def describe(shell: Any, error: BaseException) -> tuple[str, str]:
-    """Return the message of an error that a cell has raised, and its traceback.
-
-    Both are bounded; the traceback is in the shell's colours.
-    """
-    texts = Texts()
+    """Return the message and the traceback of a cell's error, in the shell's colours."""
+    texts = SafeText()
     own = getattr(error, "_render_traceback_", None)
     if own is not None:
         return texts.of_error(error), texts.make(lambda: "\n".join(own()))
     message = texts.of_error(error)
-    paint = Painter(str(getattr(shell, "colors", "")).lower() != "nocolor")
+    paint = TracebackStyle(str(getattr(shell, "colors", "")).lower() != "nocolor")
     if _is_one_line(error) or getattr(shell.InteractiveTB, "mode", "") == "Minimal":
         return message, paint.error(type(error).__name__, message)
     if isinstance(error, KeyboardInterrupt):
-        return message, _One(texts, paint, 3, 0).render(error)
-    others, this = (_One(texts, paint, most) for most in (_FRAMES_OF_OTHERS, FRAMES))
+        return message, _ErrorFormatter(texts, paint, 3, 0).render(error)
+    others, this = (_ErrorFormatter(texts, paint, most) for most in (_FRAMES_OF_OTHERS, FRAMES))
     return message, "\n\n".join([*_earlier(error, others), this.render(error, message)])
 
 
 def _is_one_line(error: BaseException) -> bool:
-    """Whether the place of an error says nothing: the cell was left, or a magic misused."""
+    """Return whether no traceback is shown: for quit(), and for invalid use of a magic."""
     from IPython.core.error import UsageError
 
     return isinstance(error, (SystemExit, UsageError))
 
 
-def _earlier(error: BaseException, one: _One) -> Iterator[str]:
-    """Return the errors that led to this one, the first one first."""
+def _earlier(error: BaseException, one: _ErrorFormatter) -> Iterator[str]:
+    """Yield the text of each error that led to this one, the first one first."""
     chain: list[tuple[BaseException, str]] = []
     seen = {id(error)}
     while True:
@@ -92,20 +86,22 @@ def _earlier(error: BaseException, one: _One) -> Iterator[str]:
             yield f"[... {hidden:,} errors between them are left out ...]"
 
 
-class _One:
-    """Renders one error: a heading, its frames, its message, and what a group holds.
+class _ErrorFormatter:
+    """Formats one error: heading, frames, message, and the members of an exception group.
 
     Parameters
     ----------
     texts, paint
-        Make its parts.
+        Make the text of exceptions, and format the parts of a traceback.
     most
-        Frames to show.
+        Most frames to show.
     context
-        Lines of source around that of each frame.
+        Lines of source to show before and after the line of each frame.
     """
 
-    def __init__(self, texts: Texts, paint: Painter, most: int, context: int = _CONTEXT) -> None:
+    def __init__(
+        self, texts: SafeText, paint: TracebackStyle, most: int, context: int = _CONTEXT
+    ) -> None:
         self._texts = texts
         self._paint = paint
         self._most = most
@@ -120,7 +116,7 @@ class _One:
         parts.append(self._last_lines(error, message))
         if isinstance(error, getattr(builtins, "BaseExceptionGroup", ())) and depth < _DEPTH:
             members: tuple[BaseException, ...] = getattr(error, "exceptions", ())
-            inner = _One(self._texts, self._paint, 2, 0)
+            inner = _ErrorFormatter(self._texts, self._paint, 2, 0)
             for number, member in enumerate(members[:_GROUP], 1):
                 body = inner._body(member, None, depth + 1)
                 parts.append(f"  {number} of {len(members):,}:\n{_indented(body)}")
@@ -141,11 +137,11 @@ class _One:
         )
 
 
-def _frames(error: BaseException, paint: Painter, most: int, context: int) -> list[str]:
-    """Return the frames worth showing, with a line that counts those between them."""
-    places = _places(error.__traceback__)
+def _frames(error: BaseException, paint: TracebackStyle, most: int, context: int) -> list[str]:
+    """Return the text of the frames to show, with a note where frames are left out."""
+    places = _places(error)
     if isinstance(error, SyntaxError) and places and _is_ours(places[-1].file):
-        places.pop()  # IPython's compiler, for a magic: the error itself shows the line
+        places.pop()  # IPython's compiler; the error itself shows the line
     chosen = _chosen(places, most)
     parts, before = [], -1
     for number in chosen:
@@ -156,17 +152,19 @@ def _frames(error: BaseException, paint: Painter, most: int, context: int) -> li
     return parts
 
 
-def _places(walk: TracebackType | None) -> list[Place]:
-    """Return the frames from the cell's own code downward."""
+def _places(error: BaseException) -> list[TracebackFrame]:
+    """Return the frames from the cell's code to the innermost one, without our own."""
     places = []
+    walk = error.__traceback__
     while walk is not None:
         line = walk.tb_lineno or walk.tb_frame.f_lineno
-        places.append(Place(walk.tb_frame, line, walk.tb_lasti))
+        places.append(TracebackFrame(walk.tb_frame, line, walk.tb_lasti))
         walk = walk.tb_next
     own = next((number for number, place in enumerate(places) if place.in_cell), None)
     below = places[own or 0 :]
-    # functions of PyTorch that are timed are called through ours
-    return [place for place in below if place is below[-1] or not _is_ours(place.file)]
+    # hooks of this package are between frames of PyTorch; too deep a recursion may end in one
+    cause = [] if isinstance(error, RecursionError) else below[-1:]
+    return [place for place in below if place in cause or not _is_ours(place.file)]
 
 
 def _is_ours(file: str) -> bool:
@@ -176,16 +174,16 @@ def _is_ours(file: str) -> bool:
 _OUR_FOLDER = str(Path(__file__).parent)
 
 
-def _chosen(places: list[Place], most: int) -> list[int]:
-    """Return the numbers of the frames to show: both ends, then the user's own."""
+def _chosen(places: list[TracebackFrame], most: int) -> list[int]:
+    """Return the numbers of the frames to show: both ends, then frames of the user's code."""
     count = len(places)
     if count <= most:
         return list(range(count))
     ends = max(1, most // 5)
     chosen = {0, count - 1, *range(ends), *range(count - ends, count)}
     shown = {(places[number].file, places[number].line) for number in chosen}
-    for wanted in (lambda place: place.in_cell, lambda place: not place.foreign):
-        for number in range(count - 1, -1, -1):  # the innermost say most
+    for wanted in (lambda place: place.in_cell, lambda place: not place.in_library):
+        for number in range(count - 1, -1, -1):  # the innermost frames first
             if len(chosen) >= most:
                 break
             place = places[number]
@@ -195,14 +193,14 @@ def _chosen(places: list[Place], most: int) -> list[int]:
     return sorted(chosen)
 
 
-def _left_out(places: list[Place]) -> str:
+def _left_out(places: list[TracebackFrame]) -> str:
     names = list(dict.fromkeys(place.frame.f_code.co_name for place in places))
     listed = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
     word = "frame is" if len(places) == 1 else "frames are"
     return f"[... {len(places):,} {word} left out, in {listed} ...]"
 
 
-def _frame(place: Place, paint: Painter, context: int) -> str:
+def _frame(place: TracebackFrame, paint: TracebackStyle, context: int) -> str:
     """Return a frame's heading and the source around its line."""
     code = place.frame.f_code
     lines = _source(place)
@@ -218,8 +216,8 @@ def _frame(place: Place, paint: Painter, context: int) -> str:
     return "\n".join(shown)
 
 
-def _source(place: Place) -> list[str]:
-    """Return a file's lines; none where there is no file, or where it is huge."""
+def _source(place: TracebackFrame) -> list[str]:
+    """Return the lines of a frame's file; none if there is no file or it is very large."""
     file = place.file
     if file not in linecache.cache:
         try:
@@ -244,24 +242,25 @@ def _shortened(text: str) -> str:
     )
 
 
-class Texts:
-    """Makes texts by a user's code, in a time limit for all of them together."""
+class SafeText:
+    """Calls a user's code that makes texts, with one time limit for all calls."""
 
     def __init__(self) -> None:
         self._until = time.monotonic() + _TEXT_S
 
     def of(self, value: object) -> str:
-        """Return ``str(value)``, cut where it is long."""
+        """Return ``str(value)``, shortened if it is long."""
         return self.make(partial(str, value))
 
     def of_error(self, error: BaseException) -> str:
-        """Return an error's message; at once, where only Python's own code makes it."""
-        if type(error).__str__ in _PLAIN and all(type(value) is str for value in error.args):
+        """Return an error's message."""
+        if type(error).__str__ in _BUILT_IN_STR and all(type(value) is str for value in error.args):
+            # needs no thread, since only Python's own code is called
             return _shortened(str(error))
         return self.of(error)
 
     def make(self, make: Callable[[], str]) -> str:
-        """Return what `make` returns; where it raises or takes long, say so."""
+        """Return the result of `make`, or a note if it raises or takes too long."""
         made: list[str] = []
 
         def follow() -> None:

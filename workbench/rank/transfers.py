@@ -1,31 +1,32 @@
 """Values that the kernel pushes to this rank, or pulls from it.
 
-The main thread pickles and unpickles, in calls of the kernel's; the bytes
-travel over the control channel, whose thread runs none of the user's code.
+The kernel calls the methods that pickle and unpickle through ipyparallel, in the main thread.
+The bytes travel over the rank's own connection, whose thread never runs the user's code.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from workbench.rank.interrupts import Interrupts
 from workbench.wire import Message
+from workbench.wire.transfer_messages import (
+    Chunk,
+    DropTransfer,
+    GetChunk,
+    MissingNames,
+    PackedValues,
+    PutChunk,
+    UnpicklableValue,
+)
 from workbench.wire.values import Payload, dump, load, one_line, type_name, unsendable
+
+_MB = 1e6
 
 
 class Transfers:
-    """Handles one transfer at a time, by its number.
-
-    Parameters
-    ----------
-    shell
-        The engine's IPython shell, whose namespace is read and written.
-    send
-        Sends a message to the kernel.
-    interrupts
-        Lets the kernel interrupt the pickling as it interrupts a cell.
-    """
+    """Handles one transfer at a time, identified by its number."""
 
     def __init__(self, shell: Any, send: Callable[[Message], None], interrupts: Interrupts) -> None:
         self._shell = shell
@@ -33,40 +34,43 @@ class Transfers:
         self._interrupts = interrupts
         self._number: int | None = None
         self._payload: Payload | None = None
+        self._refusal = ""
         self._loaded: tuple[dict[str, Any], dict[str, Any]] = {}, {}
 
-    # called by the kernel, in the main thread
+    # called in the main thread
 
-    def pack(self, number: int, names: list[str]) -> dict[str, Any]:
-        """Prepare names for `receive` to send, and return the sizes of the bytes, or why not."""
+    def pack(self, number: int, names: list[str]) -> PackedValues | MissingNames | UnpicklableValue:
+        """Pickle the values of names; return their sizes, or the reason for a failure."""
         self._drop()
         namespace = self._shell.user_ns
         missing = [name for name in names if name not in namespace]
         if missing:
-            return {"missing": missing}
+            return MissingNames(tuple(missing))
         values = {name: namespace[name] for name in names}
         try:
             payload = self._interruptible(number, lambda: dump(values))
         except Exception:  # noqa: BLE001 - a user's class may raise anything
-            return {"unsendable": self._interruptible(number, lambda: unsendable(values))}
+            return UnpicklableValue(*self._interruptible(number, lambda: unsendable(values)))
         self._number, self._payload = number, payload
         types = {name: type_name(value) for name, value in values.items()}
-        return {"sizes": payload.sizes, "types": types}
+        return PackedValues(payload.sizes, types)
 
     def unpack(self, number: int, names: list[str]) -> str:
-        """Read the values that have arrived; return why that is not possible, or an empty text."""
+        """Unpickle the values that have arrived; return why that failed, or an empty text."""
         payload = self._payload
-        if payload is None or number != self._number:
+        if number != self._number:
             return "the transfer was given up"
+        if payload is None:
+            return self._refusal or "the transfer was given up"
         try:
-            self._loaded = self._interruptible(number, lambda: load(payload, names))
+            self._loaded = self._interruptible(number, lambda: load(payload, names, shared=True))
         except Exception as error:  # noqa: BLE001 - a user's class may raise anything
             self._drop()
             return one_line(error)
         return ""
 
     def commit(self, number: int) -> None:
-        """Set all names at once to the values that were read."""
+        """Set all names to the unpickled values."""
         if number == self._number:
             values, needed = self._loaded
             for name, value in needed.items():
@@ -74,38 +78,44 @@ class Transfers:
             self._shell.user_ns.update(values)
         self._drop()
 
-    # called in the control channel's thread
+    # called in the outbox's thread
 
     def receive(self, message: Message) -> bool:
-        """Take a message of a transfer; return whether it was one."""
-        content = message.content
-        if message.kind == "put":
-            if content["offset"] == 0 and content["number"] != self._number:
-                self._drop()
-                self._number, self._payload = content["number"], Payload.empty(content["sizes"])
-            if self._payload is not None and content["number"] == self._number:
-                self._payload.write(content["offset"], message.payload)
-                self._answer(content, ())
-        elif message.kind == "get":
-            if self._payload is not None and content["number"] == self._number:
-                pieces = self._payload.read(content["offset"], content["size"])
-                self._answer(content, pieces)
-        elif message.kind == "drop":
-            if content["number"] == self._number:
-                self._drop()
-        else:
-            return False
+        """Handle a message of a transfer; return whether the message is one."""
+        match message:
+            case PutChunk():
+                if message.offset == 0 and message.transfer != self._number:
+                    self._drop()
+                    self._number = message.transfer
+                    self._allocate(message.sizes)
+                if message.transfer == self._number and (self._payload or self._refusal):
+                    if self._payload is not None:
+                        self._payload.write(message.offset, message.data)
+                    self._send(Chunk(message.transfer, message.offset, ()))
+            case GetChunk():
+                if self._payload is not None and message.transfer == self._number:
+                    pieces = self._payload.read(message.offset, message.size)
+                    self._send(Chunk(message.transfer, message.offset, pieces))
+            case DropTransfer():
+                if message.transfer == self._number:
+                    self._drop()
+            case _:
+                return False
         return True
 
-    def _answer(self, content: dict[str, Any], pieces: tuple[bytes, ...]) -> None:
-        answer = {"number": content["number"], "offset": content["offset"]}
-        self._send(Message("chunk", answer, pieces))
+    def _allocate(self, sizes: Sequence[int]) -> None:
+        """Allocate memory for a push; without it, chunks are confirmed and `unpack` refuses."""
+        try:
+            self._payload = Payload.empty(sizes)
+        except MemoryError:
+            self._refusal = f"MemoryError: no {sum(sizes) / _MB:.0f} MB are free"
 
     def _drop(self) -> None:
         self._number, self._payload, self._loaded = None, None, ({}, {})
+        self._refusal = ""
 
     def _interruptible(self, number: int, work: Callable[[], Any]) -> Any:
-        """Do what may run the user's code."""
+        """Call a function that may run the user's code."""
         try:
             with self._interrupts.cell_runs(number), self._interrupts.allowed():
                 return work()

@@ -5,29 +5,28 @@ reads utilization and counters, also of processes. Nothing here depends on Jupyt
 importing this package opens no device. A value that cannot be read is an `Unknown` with
 its reason.
 
-Imports never go to a higher layer (`tests/test_rooms.py` checks this):
+Imports never go to a higher layer (`tests/test_layers.py` checks this):
 
-3. The machine: `snapshot`, taken by `probes`; `counters`, the live sampler;
-   `load_snapshot`, reading snapshot files; `topology_snapshot`, converting from and to
-   NCCL's topology files; `nccl_ports`, the RDMA ports that NCCL uses; `naming`, finding
-   a device by name; `device_distance`, the distance of two devices; `summary` and
-   `distance_matrix`, text for terminals.
+3. The machine: `snapshot`, taken by `probes` and read from files, with its fields and
+   distances in `snapshot_record`; `counters`, the live sampler; `topology_snapshot`,
+   converting from and to NCCL's topology files; `nccl_ports`, the RDMA ports that NCCL uses;
+   `summary` and `distance_matrix`, text for terminals.
 2. One kind of device each: `host/`, `gpus/`, `nics/`, `pcie/`, `processes/`. The last two
    import `gpus/`; there are no other imports between them.
-1. Helpers: `unknown`; `files`, reading sysfs and procfs; `time_limited_call`, for calls
-   that may hang; `rates`, from counters; `usage`, the records of a sample; `codec`,
-   records as JSON; `nccl_settings`; `distance`, an ordered enumeration;
-   `process_registry`, data that processes of one user share.
+1. Helpers: `unknown`; `files`, reading sysfs and procfs; `numa`; `time_limited_call`, for calls
+   that may hang; `usage`, the records of a sample, with rates of counters; `codec`, records as
+   JSON; `nccl_settings`; `distance`, an ordered enumeration; `process_registry`, data that
+   processes of one user share.
 """
 
 from __future__ import annotations
 
 from workbench.resources.distance import Distance
 from workbench.resources.gpus.records import (
-    Clocks,
     Ecc,
     Fabric,
     Gpu,
+    GpuClocks,
     GpuPair,
     Licence,
     NvLink,
@@ -35,7 +34,7 @@ from workbench.resources.gpus.records import (
     PcieLink,
 )
 from workbench.resources.gpus.vgpu import VgpuProfile
-from workbench.resources.host.record import UNLIMITED, Host
+from workbench.resources.host.probe import UNLIMITED, HostInfo
 from workbench.resources.nccl_settings import NcclSettings
 from workbench.resources.nics.records import Gid, Nic
 from workbench.resources.pcie.records import (
@@ -47,20 +46,21 @@ from workbench.resources.pcie.records import (
     PciTree,
 )
 from workbench.resources.probes import take_snapshot
-from workbench.resources.snapshot import Probe, Snapshot
+from workbench.resources.snapshot import Snapshot
+from workbench.resources.snapshot_record import Probe
 from workbench.resources.unknown import Unknown
 
 __all__ = [
     "UNLIMITED",
-    "Clocks",
     "Distance",
     "Ecc",
     "Fabric",
     "Gid",
     "Gpu",
+    "GpuClocks",
     "GpuDirect",
     "GpuPair",
-    "Host",
+    "HostInfo",
     "Licence",
     "NcclSettings",
     "Nic",

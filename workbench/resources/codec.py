@@ -21,7 +21,7 @@ C = TypeVar("C")
 _PLAIN = frozenset({str, int, float, bool, type(None)})
 
 MOST_ITEMS = 65_536
-"""Most entries of a list or mapping; `MOST_ENTRIES` of a record sets other limits."""
+"""Most entries of a list or mapping, unless `MOST_ENTRIES` of its record has another limit."""
 MOST_CHARACTERS = 8_192
 """Longest string; the longest path of Linux has 4,096 characters."""
 _MOST_NUMBER = 1 << 64
@@ -76,7 +76,7 @@ def decode(cls: type[C], data: Any, where: str) -> C:
         If a field without a default is missing, has the wrong type, or exceeds a limit.
     """
     if not isinstance(data, dict):
-        raise SnapshotError(f"{where}: expected an object, found {shortly(data)}")
+        raise SnapshotError(f"{where}: expected an object, found {shortened(data)}")
     hints = _hints(cls)  # type: ignore[arg-type]  # a class is hashable, whatever its instances
     limits = getattr(cls, "MOST_ENTRIES", {})
     values = {}
@@ -85,9 +85,7 @@ def decode(cls: type[C], data: Any, where: str) -> C:
         if field.name not in data:
             if _has_default(field):  # absent in snapshots of earlier versions
                 continue
-            raise SnapshotError(
-                f"{place} is missing: the file was cut or edited. Take the snapshot again."
-            )
+            raise SnapshotError(f"{place} is missing: the file was cut or edited")
         limit = limits.get(field.name, MOST_ITEMS)
         values[field.name] = _decode_value(hints[field.name], data[field.name], place, limit)
     return cls(**values)
@@ -111,7 +109,7 @@ def _decode_value(hint: Any, data: Any, where: str, limit: int = MOST_ITEMS) -> 
         if _fits(option, data):
             _check_size(data, where, limit)
             return _build(option, data, where)
-    raise SnapshotError(f"{where}: expected {_name(options)}, found {shortly(data)}")
+    raise SnapshotError(f"{where}: expected {_name(options)}, found {shortened(data)}")
 
 
 def _fits(option: Any, data: Any) -> bool:
@@ -172,7 +170,7 @@ def _name(options: tuple[Any, ...]) -> str:
     return " or ".join(getattr(option, "__name__", str(option)) for option in options)
 
 
-def shortly(data: Any) -> str:
+def shortened(data: Any) -> str:
     """Return a value as text for a message, shortened if it is long."""
     if isinstance(data, str | bytes | list | tuple):
         data = data[:60]  # a message about 100 MB would need as much memory again

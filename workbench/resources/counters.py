@@ -15,9 +15,8 @@ from workbench.resources.host.probe import cpu_capacity, meminfo_bytes
 from workbench.resources.nics.counters import NicMeter
 from workbench.resources.processes.meter import ProcessMeter
 from workbench.resources.processes.proc import Proc
-from workbench.resources.rates import Rate
 from workbench.resources.unknown import Unknown
-from workbench.resources.usage import CpuUse, MemoryUse, Sample
+from workbench.resources.usage import CpuUse, MemoryUse, Rate, Sample
 
 # /proc/stat: user, nice, system, idle, iowait, irq, softirq; steal and guest are left out.
 _BUSY_COLUMNS = (1, 2, 3, 6, 7)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from itertools import combinations
+from typing import TypeVar
 
 from workbench.resources.gpus.records import Gpu
 from workbench.resources.nics.records import Nic
 from workbench.resources.pcie.distances import of_unknown_kind
 from workbench.resources.pcie.records import TOPOLOGY_FILE, GpuDirect, PciDevice, Pcie
-from workbench.resources.snapshot import Snapshot
+from workbench.resources.snapshot_record import SnapshotRecord
 from workbench.resources.unknown import Unknown
+
+K = TypeVar("K", bound=Hashable)
 
 _MOST_LABELS = 32
 """Most rows and columns; a larger matrix would not be readable."""
@@ -20,10 +23,10 @@ _LEGEND = (
 )
 
 
-def matrix(snapshot: Snapshot) -> Iterator[str]:
+def matrix(snapshot: SnapshotRecord) -> Iterator[str]:
     """Yield the matrix and its legend, if there are GPUs or RDMA ports."""
     pcie = snapshot.pcie
-    unclear = () if isinstance(pcie, Unknown) else of_unknown_kind(pcie.there())
+    unclear = snapshot.devices_of_unknown_kind
     rdma = any(nic.kind == "rdma" for nic in snapshot.nics)
     if not snapshot.gpus and not rdma and not unclear:
         return
@@ -52,20 +55,21 @@ def matrix(snapshot: Snapshot) -> Iterator[str]:
     yield from _gpudirect(pcie, labels)
 
 
-def places(snapshot: Snapshot) -> Iterator[str]:
+def places(snapshot: SnapshotRecord) -> Iterator[str]:
     """Yield the PCI addresses of GPUs and NICs, one NUMA node per line."""
     named: tuple[tuple[str, str | Unknown], ...] = (
         *((f"GPU{gpu.index}", gpu.pci_address) for gpu in snapshot.gpus),
         *((f"NIC{index}", nic.pci_address) for index, nic in enumerate(snapshot.nics)),
     )
-    tree = None if isinstance(snapshot.pcie, Unknown) else next(iter(snapshot.pcie.trees), None)
+    tree = next(iter(snapshot.known_pcie.trees), None)
     unclear = of_unknown_kind(tree.devices) if tree else []
     named += tuple((f"DEV{index}", one.address) for index, one in enumerate(unclear))
-    nodes: dict[str, list[str]] = {}
-    for label, address in named:
+
+    def node(address: str | Unknown) -> str:
         device = None if tree is None else tree.find(str(address))
-        node = device.numa_node if device else Unknown("not in the tree")
-        nodes.setdefault(str(node), []).append(f"{label} {address}")
+        return str(device.numa_node if device else Unknown("not in the tree"))
+
+    nodes = group((node(address), f"{label} {address}") for label, address in named)
     for name, entries in nodes.items():
         yield f"  NUMA node {name}: {_some(entries, _MOST_LABELS, '')}"
 
@@ -77,10 +81,10 @@ def _labels(pcie: Pcie, gpus: tuple[Gpu, ...]) -> dict[str, str]:
         if isinstance(gpu.pci_address, str):
             indices.setdefault(gpu.pci_address, gpu.index)
     measured = {one for pair in pcie.distances for one in (pair.a, pair.b)}
-    there = [one for one in pcie.there() if one.address in measured]
-    named = {one.address: _gpu_name(one, indices) for one in there if one.kind == "gpu"}
-    nics = [one.address for one in there if one.kind == "nic"]
-    unclear = [one.address for one in of_unknown_kind(there)]
+    devices = [one for one in pcie.devices if one.address in measured]
+    named = {one.address: _gpu_name(one, indices) for one in devices if one.kind == "gpu"}
+    nics = [one.address for one in devices if one.kind == "nic"]
+    unclear = [one.address for one in of_unknown_kind(devices)]
     return {
         **named,
         **{address: f"NIC{index}" for index, address in enumerate(nics)},
@@ -111,10 +115,10 @@ def _cell(pcie: Pcie, a: str, b: str) -> str:
 
 
 def _nics(labels: dict[str, str], nics: tuple[Nic, ...]) -> Iterator[str]:
-    names: dict[str, list[str]] = {}
-    for nic in nics:
-        name = nic.rdma_device if isinstance(nic.rdma_device, str) else nic.name
-        names.setdefault(str(nic.pci_address), []).append(name)
+    names = group(
+        (str(nic.pci_address), nic.rdma_device if isinstance(nic.rdma_device, str) else nic.name)
+        for nic in nics
+    )
     known = [
         f"{label} {'/'.join(dict.fromkeys(names[address]))}"
         for address, label in labels.items()
@@ -125,21 +129,22 @@ def _nics(labels: dict[str, str], nics: tuple[Nic, ...]) -> Iterator[str]:
 
 
 def _unclear(labels: dict[str, str], devices: Sequence[PciDevice]) -> Iterator[str]:
-    grouped: dict[str, list[str]] = {}
-    for one in devices:
-        if isinstance(one.kind, Unknown) and one.address in labels:
-            grouped.setdefault(one.kind.reason, []).append(f"{labels[one.address]} {one.address}")
-    for reason, names in grouped.items():
+    found = (
+        (one.kind.reason, f"{labels[one.address]} {one.address}")
+        for one in devices
+        if isinstance(one.kind, Unknown) and one.address in labels
+    )
+    for reason, names in group(found).items():
         yield f"  of unknown kind ({reason}): {_some(names, _MOST_LABELS, '')}"
 
 
 def _not_known(pcie: Pcie, labels: dict[str, str]) -> Iterator[str]:
-    grouped: dict[str, list[str]] = {}
-    for a, b in combinations(labels, 2):
-        found = pcie.distance(a, b)
-        if found is not None and isinstance(found.distance, Unknown):
-            grouped.setdefault(found.distance.reason, []).append(f"{labels[a]}-{labels[b]}")
-    for reason, pairs in grouped.items():
+    unknown = (
+        (found.distance.reason, f"{labels[a]}-{labels[b]}")
+        for a, b in combinations(labels, 2)
+        if (found := pcie.distance(a, b)) and isinstance(found.distance, Unknown)
+    )
+    for reason, pairs in group(unknown).items():
         yield f"  ? {_some(pairs)}: {reason}"
 
 
@@ -157,22 +162,24 @@ def _topology_file(pcie: Pcie, labels: dict[str, str]) -> Iterator[str]:
 
 def _differences(pcie: Pcie, labels: dict[str, str]) -> Iterator[str]:
     """Yield the pairs on which sources differ, one line for each kind of difference."""
-    grouped: dict[str, list[str]] = {}
-    for one in pcie.differences():
-        answers = ", ".join(f"{d.source} says {d.distance}" for d in one.distances)
-        pair = f"{labels.get(one.a, one.a)}-{labels.get(one.b, one.b)}"
-        grouped.setdefault(answers, []).append(pair)
-    for answers, pairs in grouped.items():
+    found = (
+        (
+            ", ".join(f"{d.source} says {d.distance}" for d in one.distances),
+            f"{labels.get(one.a, one.a)}-{labels.get(one.b, one.b)}",
+        )
+        for one in pcie.differences()
+    )
+    for answers, pairs in group(found).items():
         yield f"  {answers}: {_some(pairs)}"
 
 
 def _gpudirect(pcie: Pcie, labels: dict[str, str]) -> Iterator[str]:
-    grouped: dict[tuple[str, str], list[str]] = {}
-    for one in pcie.gpudirect:
-        if one.gpu in labels and one.nic in labels:
-            pair = f"{labels[one.gpu]}-{labels[one.nic]}"
-            grouped.setdefault((_answer(one), one.why), []).append(pair)
-    for (answer, why), pairs in grouped.items():
+    found = (
+        ((_answer(one), one.why), f"{labels[one.gpu]}-{labels[one.nic]}")
+        for one in pcie.gpudirect
+        if one.gpu in labels and one.nic in labels
+    )
+    for (answer, why), pairs in group(found).items():
         yield f"  GPUDirect RDMA {answer}: {_some(pairs)} ({why})"
     if any(one.possible is True for one in pcie.gpudirect):
         yield f"  NICs access GPU memory through: {pcie.peer_memory}"
@@ -182,6 +189,14 @@ def _answer(one: GpuDirect) -> str:
     if isinstance(one.possible, Unknown):
         return "unknown"
     return "possible" if one.possible else "not used by NCCL"
+
+
+def group(pairs: Iterable[tuple[K, str]]) -> dict[K, list[str]]:
+    """Return the texts by their keys, in the order of the first of each."""
+    found: dict[K, list[str]] = {}
+    for key, text in pairs:
+        found.setdefault(key, []).append(text)
+    return found
 
 
 def _some(names: list[str], most: int = 8, what: str = " pairs") -> str:

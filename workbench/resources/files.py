@@ -28,6 +28,15 @@ def read_text(path: Path) -> str | Unknown:
         return Unknown(_reason(path, error))
 
 
+def find_line(path: Path, start: str) -> str | Unknown:
+    """Return what follows `start` in the first line that begins so, or why there is none."""
+    text = read_text(path)
+    if isinstance(text, Unknown):
+        return text
+    found = (line.removeprefix(start) for line in text.splitlines() if line.startswith(start))
+    return next(found, Unknown(f"{path} has no {start.rstrip(':=')}"))
+
+
 def read_int(path: Path) -> int | Unknown:
     """Return the integer in a file, or why there is none."""
     text = read_text(path)
@@ -90,7 +99,7 @@ def is_pci_address(name: str) -> bool:
 
 def _natural(name: str) -> list[tuple[int, str]]:
     """Return a sort key that puts mlx5_2 before mlx5_10."""
-    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]
+    return [(int(text), "") if text.isdigit() else (-1, text) for text in re.split(r"(\d+)", name)]
 
 
 def _reason(path: Path | str, error: OSError) -> str:

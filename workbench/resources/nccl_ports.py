@@ -1,7 +1,7 @@
 """Determine which RDMA ports NCCL uses in a VM, by its rules and settings.
 
-Every rank of a VM must see the same ports (NVIDIA/nccl#1478), and each rank uses all of
-them. So ports are excluded for a VM, never selected for a rank.
+All ranks of a VM must see the same ports (NVIDIA/nccl#1478), and each rank uses all of them.
+Therefore a setting excludes ports for all ranks of a VM; ports are not assigned to ranks.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def exclusion(snapshot: Snapshot, layer: str | None = None) -> str | None:
 def common_layer(snapshots: Iterable[Snapshot]) -> str | None:
     """Return the link layer that VMs with RDMA have in common; None if there is none.
 
-    If there are two, this is the one whose lowest bandwidth over all VMs is higher: the
+    If there are two, return the faster one, by the VM with the least bandwidth on it: the
     other is for storage or management.
     """
     rates: list[dict[str, float]] = []

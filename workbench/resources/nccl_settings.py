@@ -39,24 +39,21 @@ class NcclSettings:
 
     def get(self, name: str) -> str | None:
         """Return one setting; None if it is not set."""
-        if name in self.environ:
-            return self.environ[name]
-        for file in self._files():
-            for line in _lines(file):
-                key, equals, value = line.partition("=")
-                if equals and not line.startswith("#") and key.strip() == name:
-                    return value.strip()
-        return None
+        return self._values().get(name)
 
     def all(self) -> dict[str, str]:
         """Return all settings, each with the value that NCCL would read."""
-        names = {name for name in self.environ if name.startswith(_PREFIX)}
+        values = self._values()
+        return {name: values[name] for name in sorted(values) if name.startswith(_PREFIX)}
+
+    def _values(self) -> dict[str, str]:
+        values = dict(self.environ)
         for file in self._files():
             for line in _lines(file):
-                key, equals, _ = line.partition("=")
-                if equals and key.strip().startswith(_PREFIX):
-                    names.add(key.strip())
-        return {name: value for name in sorted(names) if (value := self.get(name)) is not None}
+                name, equals, value = line.partition("=")
+                if equals and not line.startswith("#"):
+                    values.setdefault(name.strip(), value.strip())
+        return values
 
     def topology_file(self) -> tuple[Path, str | None]:
         """Return the topology file that NCCL tries to read, and the setting that names it."""

@@ -10,12 +10,12 @@ from typing import TypeVar
 
 from workbench.resources.gpus.nvml import Library, NvmlUnavailable
 from workbench.resources.gpus.probe import probe_gpus
-from workbench.resources.host.probe import probe_host, unknown_host
-from workbench.resources.host.record import Host
+from workbench.resources.host.probe import HostInfo, probe_host, unknown_host
 from workbench.resources.nccl_settings import NcclSettings
 from workbench.resources.nics.probe import probe_nics
 from workbench.resources.pcie.probe import by_nvml, probe_pcie
-from workbench.resources.snapshot import Probe, Snapshot
+from workbench.resources.snapshot import Snapshot
+from workbench.resources.snapshot_record import Probe
 from workbench.resources.time_limited_call import TimeLimitedCall
 from workbench.resources.unknown import Unknown
 
@@ -41,7 +41,7 @@ def take_snapshot(
 ) -> Snapshot:
     """Take a snapshot of this VM: its host, GPUs, NICs and PCIe.
 
-    A part that cannot be read is empty or `Unknown`; ``probes[part]`` has the reason.
+    What cannot be read is empty or `Unknown`; ``probes`` has the reason.
 
     Parameters
     ----------
@@ -73,7 +73,7 @@ def take_snapshot(
         pcie_probe = Probe("absent", "this machine has no PCI", pcie_probe.elapsed_ms)
     return Snapshot(
         taken_at=time.time(),
-        host=host if isinstance(host, Host) else unknown_host(host_probe.reason),
+        host=host if isinstance(host, HostInfo) else unknown_host(host_probe.reason),
         gpus=gpus,
         gpu_pairs=gpu_pairs,
         nics=nics or (),
@@ -89,7 +89,7 @@ def _run(name: str, probe: Callable[[], T], limit_s: float) -> tuple[T | None, P
         result = _CALLS[name].run(probe, limit_s)
     except NvmlUnavailable as error:
         status, reason = "absent" if error.absent else "failed", str(error)
-    except Exception as error:  # noqa: BLE001  # a probe that fails only affects its own part
+    except Exception as error:  # noqa: BLE001  # a probe that fails only affects its own values
         status, reason = "failed", f"{type(error).__name__}: {error}"
     else:
         if isinstance(result, Unknown):

@@ -1,24 +1,45 @@
-"""Registry in which processes of one user on one machine publish data: one JSON file each.
+"""Registries in which processes of one user on one machine publish data: one JSON file each.
 
 An entry is valid only while its process runs. Readers skip the entries of ended processes
 and delete their files. Only the owner of the files can read them.
+
+Ranks register, so that a sampler on the same VM learns which process is which rank: a rank is
+forked, so its arguments and environment do not identify it, and its number may change. Their
+entries are in ``/tmp``, which is local to the machine (home may be on a network file system)
+and the same for all Python environments.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import stat
+import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import psutil
 
-from workbench.safefiles import load_json, make_private_folder, read_file
+from workbench.safefiles import load_json, make_private_folder, read_file, xdg_folder
 
 FOLDER = "gradient-workbench"
 """Name of the registry's folder in Jupyter's runtime folder."""
 MOST_BYTES = 4 << 20
 """A larger file is not an entry."""
+_SETTLED_NS = 2_000_000_000
+"""File systems round modification times: two changes within this time may have the same one."""
+
+
+def jupyter_folder(folder: str) -> Path:
+    """Return a folder of Jupyter's as an absolute path, in which a relative XDG path is ignored.
+
+    Jupyter does not ignore it, so that its folders are in the working directory of each process.
+    """
+    data = os.environ.get("XDG_DATA_HOME")
+    if data and not Path(data).is_absolute() and Path(folder).is_relative_to(data):
+        default = xdg_folder("XDG_DATA_HOME", ".local/share")
+        return default / Path(folder).relative_to(data)
+    return Path(folder).absolute()
 
 
 class ProcessRegistry:
@@ -43,12 +64,13 @@ class ProcessRegistry:
         """
         make_private_folder(self._folder)
         path = self._path(name)
-        part = path.with_suffix(f".part{os.getpid()}")
+        temporary = path.with_suffix(f".part{os.getpid()}")
         signed = {**content, "signed": _signature(os.getpid())}
-        part.unlink(missing_ok=True)
-        with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        temporary.unlink(missing_ok=True)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+        with os.fdopen(os.open(temporary, flags, 0o600), "w") as file:
             json.dump(signed, file)
-        part.replace(path)
+        temporary.replace(path)
 
     def unregister(self, name: str) -> None:
         """Delete an entry of this process, if it exists."""
@@ -107,3 +129,69 @@ def _pid_namespace() -> str:
     """Return a text that is equal for all processes that share one space of process ids."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
+
+
+class RankName(NamedTuple):
+    """The cluster and number of a rank."""
+
+    cluster: str
+    rank: int
+
+
+def rank_folder() -> Path:
+    """Return the folder in which the ranks of this user register."""
+    return Path(f"/tmp/gradient-workbench-ranks-{os.getuid()}")  # noqa: S108 - see `_is_ours`
+
+
+def register_rank(cluster: str, rank: int, where: Path | None = None) -> None:
+    """Register this process as a rank, replacing its previous entry.
+
+    Raises
+    ------
+    OSError
+        If it cannot be written, or the folder belongs to another user.
+    """
+    where = where or rank_folder()
+    where.mkdir(mode=0o700, exist_ok=True)
+    if not _is_ours(where):
+        raise PermissionError(f"{where} belongs to another user")
+    registry = ProcessRegistry(where)
+    registry.read()  # deletes the entries of killed ranks
+    registry.register("rank", {"pid": os.getpid(), "cluster": cluster, "rank": rank})
+
+
+class RankRegistry:
+    """Reads the registered ranks, and reads them again only after changes."""
+
+    def __init__(self, where: Path | None = None) -> None:
+        self._where = where or rank_folder()
+        self._registry = ProcessRegistry(self._where)
+        self._changed_ns = 0
+        self._ranks: dict[int, RankName] = {}
+
+    def read(self, pids: set[int]) -> dict[int, RankName]:
+        """Return which of the running processes are ranks of this user."""
+        try:
+            changed_ns = self._where.stat().st_mtime_ns
+        except OSError:
+            return {}
+        if changed_ns != self._changed_ns and _is_ours(self._where):
+            self._ranks = {pid: name for one in self._registry.read() for pid, name in _named(one)}
+            settled = time.time_ns() - changed_ns > _SETTLED_NS
+            self._changed_ns = changed_ns if settled else 0
+        # a process that reuses the id of an ended rank is not a rank
+        self._ranks = {pid: name for pid, name in self._ranks.items() if pid in pids}
+        return self._ranks
+
+
+def _named(entry: dict[str, Any]) -> list[tuple[int, RankName]]:
+    pid, cluster, rank = entry.get("pid"), entry.get("cluster"), entry.get("rank")
+    if isinstance(pid, int) and isinstance(cluster, str) and isinstance(rank, int):
+        return [(pid, RankName(cluster, rank))]
+    return []
+
+
+def _is_ours(where: Path) -> bool:
+    """Return whether this user owns a folder in the world-writable ``/tmp``."""
+    about = where.lstat()
+    return stat.S_ISDIR(about.st_mode) and about.st_uid == os.getuid()

@@ -4,27 +4,35 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator
-from typing import Any
 
-from workbench.resources.distance_matrix import matrix, places
-from workbench.resources.gpus.records import Gpu, NvLinks
-from workbench.resources.gpus.summary import detail_lines, pair_lines
-from workbench.resources.host.record import Host
+from workbench.resources.distance_matrix import group, matrix, places
+from workbench.resources.gpus.records import (
+    Ecc,
+    Gpu,
+    GpuClocks,
+    GpuPair,
+    Licence,
+    NvLink,
+    NvLinks,
+    PcieLink,
+)
+from workbench.resources.gpus.vgpu import VgpuProfile
+from workbench.resources.host.probe import HostInfo
 from workbench.resources.nics.records import Nic
-from workbench.resources.snapshot import Snapshot
+from workbench.resources.snapshot_record import SnapshotRecord
 from workbench.resources.unknown import Unknown
 from workbench.safefiles import format_bytes
 
 MOST_DEVICES = 64
 """Most GPUs or NICs that are listed; the largest hosts have about 20 of each."""
 _TITLES = {"gpus": "GPUs", "nics": "NICs"}
+_PAIRS_NAMED = 4  # further pairs of one kind are counted, so that 64 GPUs stay readable
 
 
-def lines(snapshot: Snapshot) -> Iterator[str]:
+def lines(snapshot: SnapshotRecord) -> Iterator[str]:
     """Yield the lines of the summary of a snapshot."""
-    host = snapshot.probes.get("host")
-    if host is not None and host.status == "absent":  # of a topology file
-        yield f"Host: unknown ({host.reason})"
+    if snapshot.is_topology_file:
+        yield f"Host: unknown ({snapshot.probes['host'].reason})"
         yield from places(snapshot)
         yield from _nvlinks_in_file(snapshot)
         yield from matrix(snapshot)
@@ -35,7 +43,7 @@ def lines(snapshot: Snapshot) -> Iterator[str]:
     yield from matrix(snapshot)
 
 
-def wrapped(snapshot: Snapshot, width: int) -> Iterator[str]:
+def wrapped(snapshot: SnapshotRecord, width: int) -> Iterator[str]:
     """Yield the same lines, wrapped at `width` columns with a hanging indent."""
     for line in lines(snapshot):
         indent = " " * (len(line) - len(line.lstrip()) + 4)
@@ -53,7 +61,7 @@ def show_bytes(value: int | str | Unknown) -> str:
     return format_bytes(value) if isinstance(value, int) else str(value)
 
 
-def _host(host: Host) -> Iterator[str]:
+def _host(host: HostInfo) -> Iterator[str]:
     yield f"Host {host.hostname}"
     yield f"  hypervisor  {host.hypervisor}"
     yield f"  CPUs        {host.cpus} usable of {host.cpus_total}, NUMA nodes: {host.numa_nodes}"
@@ -63,12 +71,12 @@ def _host(host: Host) -> Iterator[str]:
     yield f"  system      {host.os}, kernel {host.kernel}"
 
 
-def _limit(host: Host) -> str:
+def _limit(host: HostInfo) -> str:
     limited = isinstance(host.memory_limit_bytes, int)
     return f", container limit {show_bytes(host.memory_limit_bytes)}" if limited else ""
 
 
-def _part(snapshot: Snapshot, name: str, entries: list[str]) -> Iterator[str]:
+def _part(snapshot: SnapshotRecord, name: str, entries: list[str]) -> Iterator[str]:
     probe = snapshot.probes.get(name)
     if probe is not None and probe.status != "ok":
         what = "unknown" if probe.status in ("failed", "unknown") else "none"
@@ -78,7 +86,7 @@ def _part(snapshot: Snapshot, name: str, entries: list[str]) -> Iterator[str]:
     yield from entries
 
 
-def _gpus(snapshot: Snapshot) -> Iterator[str]:
+def _gpus(snapshot: SnapshotRecord) -> Iterator[str]:
     for gpu in snapshot.gpus[:MOST_DEVICES]:
         if isinstance(gpu.name, Unknown) and gpu.name == gpu.uuid == gpu.pci_address:
             yield f"  {gpu.index}  {gpu.name}"  # a lost GPU: show the reason once, not ten times
@@ -103,17 +111,16 @@ def _gpu(gpu: Gpu) -> Iterator[str]:
     )
 
 
-def _nvlinks_in_file(snapshot: Snapshot) -> Iterator[str]:
+def _nvlinks_in_file(snapshot: SnapshotRecord) -> Iterator[str]:
     """Yield the NVLinks that a topology file lists, one line for GPUs with the same links."""
     names = {gpu.pci_address: f"GPU{gpu.index}" for gpu in snapshot.gpus}
     grouped: dict[str, list[str]] = {}
     for gpu in snapshot.gpus:
-        links = gpu.nvlink.links if isinstance(gpu.nvlink, NvLinks) else ()
         peers = [
             "the switch"
             if link.peer == "switch"
             else names.get(link.peer_pci_address, str(link.peer_pci_address))
-            for link in (links if isinstance(links, tuple) else ())
+            for link in gpu.known_links
         ]
         if peers:
             words = ", ".join(f"{peers.count(one)} to {one}" for one in dict.fromkeys(peers))
@@ -122,19 +129,168 @@ def _nvlinks_in_file(snapshot: Snapshot) -> Iterator[str]:
         yield f"  NVLinks of {', '.join(gpus)}: {words}"
 
 
-def _nics(snapshot: Snapshot) -> Iterator[str]:
+def _nics(snapshot: SnapshotRecord) -> Iterator[str]:
     for nic in snapshot.nics[:MOST_DEVICES]:
         yield from _nic(nic)
     yield from _more(len(snapshot.nics), "NICs")
 
 
 def _nic(nic: Nic) -> Iterator[str]:
-    rate = f"{nic.rate_gbps:g} Gb/s" if isinstance(nic.rate_gbps, float) else _rate(nic.rate_gbps)
+    rate = nic.rate_gbps
+    rate_text = f"{rate:g} Gb/s" if isinstance(rate, float) else f"rate {rate}"
     rdma = "no RDMA" if isinstance(nic.rdma_device, Unknown) else f"RDMA by {nic.rdma_device}"
-    yield f"  {nic.name}  {nic.link_layer}, {nic.state}, {rate}, MTU {nic.mtu}, {rdma} ({nic.kind})"
+    link = f"{nic.link_layer}, {nic.state}, {rate_text}, MTU {nic.mtu}"
+    yield f"  {nic.name}  {link}, {rdma} ({nic.kind})"
     if isinstance(nic.addresses, tuple) and nic.addresses:
         yield f"     {', '.join(nic.addresses)}"
 
 
-def _rate(rate: Any) -> str:
-    return f"rate {rate}"
+def detail_lines(gpu: Gpu) -> Iterator[str]:
+    """Yield the details of a GPU, one line per subject."""
+    if isinstance(gpu.vgpu, VgpuProfile):
+        yield f"profile {gpu.vgpu_profile}: {profile_words(gpu)}, {_licence(gpu.licence)}"
+    yield _state(gpu)
+    yield f"NVLink: {nvlink_words(gpu)}"
+
+
+def profile_words(gpu: Gpu) -> str | Unknown:
+    """Return the meaning of a vGPU's profile and what it permits."""
+    return gpu.vgpu if isinstance(gpu.vgpu, Unknown) else _profile(gpu.vgpu)
+
+
+def nvlink_words(gpu: Gpu) -> str | Unknown:
+    """Return the number of links, how many are up, their rate and their peers."""
+    if isinstance(gpu.nvlink, Unknown):
+        return gpu.nvlink
+    return gpu.nvlink.links if isinstance(gpu.nvlink.links, Unknown) else _links(gpu.nvlink)
+
+
+def pair_lines(pairs: tuple[GpuPair, ...] | Unknown) -> Iterator[str]:
+    """Yield the connections between GPUs, one line for all pairs with the same connection."""
+    if isinstance(pairs, Unknown):
+        yield f"between GPUs: {pairs}"
+        return
+    grouped = group((_between(pair), f"{pair.first}-{pair.second}") for pair in pairs)
+    for what, names in grouped.items():
+        some = ", ".join(names) if len(names) <= _PAIRS_NAMED else f"({len(names)} pairs)"
+        yield f"between GPUs {some}: {what}"
+
+
+def _state(gpu: Gpu) -> str:
+    clock = gpu.clocks.sm_mhz if isinstance(gpu.clocks, GpuClocks) else gpu.clocks
+    link = gpu.pcie_link.generation if isinstance(gpu.pcie_link, PcieLink) else gpu.pcie_link
+    ecc = gpu.ecc.enabled if isinstance(gpu.ecc, Ecc) else gpu.ecc
+    if isinstance(clock, Unknown) and clock == link == ecc:
+        return f"clocks, PCIe and ECC {clock}"  # show a common reason, such as a lost GPU, once
+    return f"{_clocks(gpu.clocks)}, {_pcie(gpu.pcie_link)}, {_ecc(gpu.ecc)}"
+
+
+def _profile(profile: VgpuProfile) -> str:
+    if profile.mig_backed:
+        share = f"MIG-backed ({profile.slices} slices)"
+    elif isinstance(profile.whole_frame_buffer, Unknown):
+        share = "of a board that is not known here"
+    else:
+        share = "whole frame buffer" if profile.whole_frame_buffer else "a fraction"
+    most = profile.board_memory_gb
+    of = "" if isinstance(most, Unknown) else f" of {most} GB"
+    return f"{profile.memory_gb} GB{of}, {share}, {_permitted(profile)}"
+
+
+def _permitted(profile: VgpuProfile) -> str:
+    each = {"P2P": profile.p2p, "GPUDirect": profile.gpudirect}
+    parts = []
+    for answer, words in ((True, "{} possible"), (False, "no {}")):
+        names = [name for name, may in each.items() if may is answer]
+        if names:
+            parts.append(words.format((" and " if answer else " or ").join(names)))
+    reasons = dict.fromkeys(may for may in each.values() if isinstance(may, Unknown))
+    parts += [
+        f"{' and '.join(n for n, may in each.items() if may == why)} {why}" for why in reasons
+    ]
+    return ", ".join(parts)
+
+
+def _licence(licence: Licence | Unknown) -> str:
+    if isinstance(licence, Unknown):
+        return f"licence {licence}"
+    dated = isinstance(licence.expires, str) and licence.expires != "permanent"
+    return f"{licence.state} until {licence.expires}" if dated else str(licence.state)
+
+
+def _clocks(clocks: GpuClocks | Unknown) -> str:
+    if isinstance(clocks, Unknown):
+        return f"clocks {clocks}"
+    if isinstance(clocks.sm_mhz, Unknown):
+        return f"SM clock {clocks.sm_mhz}"
+    most = f" of {clocks.sm_max_mhz}" if isinstance(clocks.sm_max_mhz, int) else ""
+    held = clocks.held_by if isinstance(clocks.held_by, tuple) else ()
+    return f"SM at {clocks.sm_mhz}{most} MHz" + (f" ({', '.join(held)})" if held else "")
+
+
+def _pcie(link: PcieLink | Unknown) -> str:
+    if isinstance(link, Unknown):
+        return f"PCIe {link}"
+    if isinstance(link.generation, Unknown):
+        return f"PCIe {link.generation}"
+    now = f"generation {link.generation} x{link.width}"
+    most = f"generation {link.generation_max} x{link.width_max}"
+    return f"PCIe {now}" if now == most else f"PCIe {now}, at most {most}"
+
+
+def _ecc(ecc: Ecc | Unknown) -> str:
+    if isinstance(ecc, Unknown):
+        return f"ECC {ecc}"
+    if isinstance(ecc.enabled, Unknown):
+        return f"ECC {ecc.enabled}"
+    if not ecc.enabled:
+        return "ECC off"
+    now, ever = ecc.volatile_uncorrected, ecc.aggregate_uncorrected
+    errors = f"uncorrected errors: {now} now, {ever} ever"
+    text = f"ECC on, {'no uncorrected errors' if now == 0 and ever == 0 else errors}"
+    if ecc.remapping_pending is True:
+        text += ", a row is remapped at the next reset"
+    return text + (", A ROW COULD NOT BE REMAPPED" if ecc.remapping_failed is True else "")
+
+
+def _links(nvlink: NvLinks) -> str:
+    links = nvlink.links if isinstance(nvlink.links, tuple) else ()
+    up = [link for link in links if link.state == "up"]
+    state = "all up" if len(up) == len(links) else f"{len(up)} up" if up else "none up"
+    words = f"{len(links)} links{_generation(links)}, {state}"
+    if up:
+        words += f", {_rate(nvlink.nominal_gb_per_s)}, to {_peers(up)}"
+    return words + _fabric(nvlink)
+
+
+def _generation(links: tuple[NvLink, ...]) -> str:
+    found = {link.version.split(".")[0] for link in links if isinstance(link.version, str)}
+    return f" of generation {' and '.join(sorted(found))}" if found else ""
+
+
+def _rate(rate: float | Unknown) -> str:
+    return f"rate {rate}" if isinstance(rate, Unknown) else f"{rate:g} GB/s each way"
+
+
+def _peers(up: list[NvLink]) -> str:
+    if all(link.peer == "switch" for link in up):
+        return "the switch"
+    found = (link.peer_pci_address if link.peer == "gpu" else link.peer for link in up)
+    return " and ".join(dict.fromkeys(str(one) for one in found))
+
+
+def _fabric(nvlink: NvLinks) -> str:
+    fabric = nvlink.fabric
+    if isinstance(fabric, Unknown):
+        return ""  # most GPUs have no fabric; the snapshot's JSON contains the reason
+    if isinstance(fabric.status, Unknown):
+        return f", fabric {fabric.state}"
+    return f", fabric {fabric.state}: {fabric.status}"
+
+
+def _between(pair: GpuPair) -> str:
+    read, write = pair.p2p_read, pair.p2p_write
+    if isinstance(read, Unknown) and pair.topology == read == write == pair.p2p_nvlink:
+        return str(read)
+    peer = f"{read}" if read == write else f"read {read}, write {write}"
+    return f"{pair.topology} over PCIe; peer-to-peer {peer}; by NVLink {pair.p2p_nvlink}"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from concurrent.futures import Future
+from typing import TypeVar
 
 from workbench.resources.unknown import Unknown
 
@@ -12,29 +13,6 @@ T = TypeVar("T")
 
 NO_ANSWER = ("did not answer within", "has not returned from an earlier call")
 """Words in the reason of a value that a timed-out call should have returned."""
-
-
-class _CallThread(Generic[T]):
-    """One call in its own thread."""
-
-    def __init__(self, name: str, function: Callable[[], T]) -> None:
-        self._function = function
-        self._result: T | None = None
-        self._error: BaseException | None = None
-        # A daemon thread: a call that never returns must not keep the process alive.
-        self.thread = threading.Thread(target=self._run, name=f"workbench-{name}", daemon=True)
-        self.thread.start()
-
-    def _run(self) -> None:
-        try:
-            self._result = self._function()
-        except BaseException as error:  # noqa: BLE001  # raised again in the caller's thread
-            self._error = error
-
-    def result(self) -> T:
-        if self._error is not None:
-            raise self._error
-        return self._result  # type: ignore[return-value]  # set unless there was an error
 
 
 class TimeLimitedCall:
@@ -63,9 +41,21 @@ class TimeLimitedCall:
         with self._lock:
             if self._stuck is not None and self._stuck.is_alive():
                 return Unknown(f"{self._name} {NO_ANSWER[1]}")
-            call = _CallThread(self._name, function)
-            call.thread.join(limit_s)
-            if call.thread.is_alive():
-                self._stuck = call.thread
+            call: Future[T] = Future()
+            # A daemon thread: a call that never returns must not keep the process alive.
+            thread = threading.Thread(
+                target=_complete, args=(call, function), name=f"workbench-{self._name}", daemon=True
+            )
+            thread.start()
+            thread.join(limit_s)
+            if thread.is_alive():
+                self._stuck = thread
                 return Unknown(f"{self._name} {NO_ANSWER[0]} {limit_s:g} s")
             return call.result()
+
+
+def _complete(call: Future[T], function: Callable[[], T]) -> None:
+    try:
+        call.set_result(function())
+    except BaseException as error:  # noqa: BLE001  # raised again in the caller's thread
+        call.set_exception(error)

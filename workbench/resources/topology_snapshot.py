@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 import types
 from dataclasses import fields
 from pathlib import Path
@@ -14,61 +13,67 @@ from workbench.resources.gpus.records import Gpu, NvLink, NvLinks
 from workbench.resources.host.probe import unknown_host
 from workbench.resources.nccl_settings import NcclSettings
 from workbench.resources.nics.records import Nic
-from workbench.resources.pcie.distances import all_distances, of_unknown_kind
-from workbench.resources.pcie.gpudirect import judge
-from workbench.resources.pcie.nccl_topology import parse_topology, read_topology
+from workbench.resources.pcie.distances import all_distances, gpudirect_pairs, of_unknown_kind
+from workbench.resources.pcie.nccl_xml import topology_text
 from workbench.resources.pcie.probe import state_of
 from workbench.resources.pcie.records import PciDevice, Pcie, PciTree, TopologyNvlink
-from workbench.resources.snapshot import Probe, Snapshot
+from workbench.resources.snapshot_record import Probe, SnapshotRecord
 from workbench.resources.unknown import Unknown
-from workbench.safefiles import modified_s, write_regular
+from workbench.safefiles import write_regular
 
 R = TypeVar("R")
 
 _STREAMS = ("/dev/stdout", "/dev/stderr", "/dev/fd/")
-_WHY = "not in a topology file"
+_NOT_IN_FILE = "not in a topology file"
 _INFINIBAND = "0x0207"
 # Classes of NVLink's peers, as NCCL's src/graph/topo.cc knows them.
-_PEERS = (("0x068000", "switch"), ("0x068001", "npu"), ("0x03", "gpu"))
+_PEER_KINDS = (("0x068000", "switch"), ("0x068001", "npu"), ("0x03", "gpu"))
 _ANY_SWITCH = "fffffff:"
 _SM = re.compile(r"[0-9]{2,4}")
 _MBPS = re.compile(r"[0-9]{1,9}")
 
 
-def snapshot_of_topology(path: str | Path) -> Snapshot:
+def snapshot_from_tree(tree: PciTree, taken_at: float) -> SnapshotRecord:
     """Return a snapshot with the content of a topology file; all else is `Unknown`.
 
     NCCL's settings of this process are ignored: the file may be another VM's.
-
-    Raises
-    ------
-    SnapshotError
-        If the file cannot be read, or is not a topology file.
     """
-    return _snapshot(read_topology(path), modified_s(path))
+    gpus = [one for one in tree.devices if one.kind == "gpu"]
+    nics = [one for one in tree.devices if one.kind == "nic"]
+    host_probe = Probe("absent", f"only the topology file {tree.origin} was read", 0.0)
+    return SnapshotRecord(
+        taken_at=taken_at,
+        host=unknown_host(_NOT_IN_FILE),
+        gpus=tuple(_gpu(index, one, tree) for index, one in enumerate(gpus)),
+        gpu_pairs=Unknown(_NOT_IN_FILE),
+        nics=tuple(_nic(one, tree) for one in nics),
+        pcie=_pcie(tree),
+        probes={
+            "host": host_probe,
+            "gpus": _probe(gpus, "GPU", tree),
+            "nics": _probe(nics, "NIC", tree),
+            "pcie": Probe("ok", "", 0.0),
+        },
+    )
 
 
-def snapshot_of_topology_text(data: bytes, origin: str, taken_at: float | None = None) -> Snapshot:
-    """Do the same as `snapshot_of_topology` with the content of a file.
-
-    Parameters
-    ----------
-    data
-        XML.
-    origin
-        Name to use in place of the file's path.
-    taken_at
-        When it was written, in seconds since the epoch; now by default.
-
-    Raises
-    ------
-    SnapshotError
-        If it is not a topology file.
-    """
-    return _snapshot(parse_topology(data, origin), time.time() if taken_at is None else taken_at)
+def to_topology_text(snapshot: SnapshotRecord) -> str:
+    """Return the text of a topology file; see `Snapshot.to_nccl_topology`."""
+    if isinstance(snapshot.pcie, Unknown):
+        raise SnapshotError(
+            f"cannot write a topology file: PCIe is {snapshot.pcie}. "
+            "Take the snapshot on the VM with the GPUs."
+        )
+    for tree in snapshot.pcie.trees:
+        if any(device.kind not in ("bridge", "other") for device in tree.devices):
+            return topology_text(tree)
+    raise SnapshotError(
+        "cannot write a topology file: this VM shows neither a GPU nor a NIC on PCI. "
+        "Take the snapshot on the VM with the GPUs."
+    )
 
 
-def write_topology(snapshot: Snapshot, path: str | Path) -> None:
+def write_topology(snapshot: SnapshotRecord, path: str | Path) -> None:
     """Write `Snapshot.to_nccl_topology` to a file.
 
     Raises
@@ -76,7 +81,7 @@ def write_topology(snapshot: Snapshot, path: str | Path) -> None:
     SnapshotError
         If the snapshot has no PCIe tree with a GPU or NIC, or the file cannot be written.
     """
-    text = snapshot.to_nccl_topology()
+    text = to_topology_text(snapshot)
     try:
         if str(path).startswith(_STREAMS):
             Path(path).write_text(text, encoding="utf-8")
@@ -89,33 +94,13 @@ def write_topology(snapshot: Snapshot, path: str | Path) -> None:
         ) from error
 
 
-def _snapshot(tree: PciTree, taken_at: float) -> Snapshot:
-    gpus = [one for one in tree.devices if one.kind == "gpu"]
-    nics = [one for one in tree.devices if one.kind == "nic"]
-    host_probe = Probe("absent", f"only the topology file {tree.origin} was read", 0.0)
-    return Snapshot(
-        taken_at=taken_at,
-        host=unknown_host(_WHY),
-        gpus=tuple(_gpu(index, one, tree) for index, one in enumerate(gpus)),
-        gpu_pairs=Unknown(_WHY),
-        nics=tuple(_nic(one, tree) for one in nics),
-        pcie=_pcie(tree),
-        probes={
-            "host": host_probe,
-            "gpus": _probe(gpus, "GPU", tree),
-            "nics": _probe(nics, "NIC", tree),
-            "pcie": Probe("ok", "", 0.0),
-        },
-    )
-
-
 def _pcie(tree: PciTree) -> Pcie:
     return Pcie(
         trees=(tree,),
         distances=tuple(all_distances(tree)),
-        gpudirect=tuple(judge([tree], NcclSettings({}, Path("/nonexistent")), 0)),
+        gpudirect=tuple(gpudirect_pairs([tree], NcclSettings({}, Path("/nonexistent")), 0)),
         topology_file=tree.origin,
-        peer_memory=Unknown(_WHY),
+        peer_memory=Unknown(_NOT_IN_FILE),
         topology_file_state=state_of(tree),
     )
 
@@ -126,7 +111,7 @@ def _gpu(index: int, device: PciDevice, tree: PciTree) -> Gpu:
         Gpu,
         index=index,
         pci_address=device.address,
-        compute_capability=f"{sm[:-1]}.{sm[-1]}" if _SM.fullmatch(sm) else Unknown(_WHY),
+        compute_capability=f"{sm[:-1]}.{sm[-1]}" if _SM.fullmatch(sm) else Unknown(_NOT_IN_FILE),
         nvlink=_nvlink(device, tree),
     )
 
@@ -136,35 +121,38 @@ def _nvlink(device: PciDevice, tree: PciTree) -> NvLinks | Unknown:
     listed = [one for one in tree.nvlinks if one.gpu == device.address]
     each = [one for one in listed for _ in range(one.count if isinstance(one.count, int) else 1)]
     links = tuple(_link(number, one) for number, one in enumerate(each))
-    why = Unknown(_WHY)
+    why = Unknown(_NOT_IN_FILE)
     return NvLinks(links, why, why) if links else why
 
 
 def _link(number: int, listed: TopologyNvlink) -> NvLink:
-    peer = next((peer for start, peer in _PEERS if str(listed.peer_class).startswith(start)), None)
+    peer = next(
+        (peer for start, peer in _PEER_KINDS if str(listed.peer_class).startswith(start)), None
+    )
     return NvLink(
         number=number,
         state="up",
-        version=Unknown(_WHY),
+        version=Unknown(_NOT_IN_FILE),
         peer=peer or Unknown(f"the topology file gives class {listed.peer_class}"),
         peer_pci_address=Unknown("NCCL could not identify the switch")
         if listed.peer.startswith(_ANY_SWITCH)
         else listed.peer,
-        nominal_gb_per_s=Unknown(_WHY),
+        nominal_gb_per_s=Unknown(_NOT_IN_FILE),
     )
 
 
 def _nic(device: PciDevice, tree: PciTree) -> Nic:
     attributes = tree.file_attributes(device.address)
     name = attributes.get("name")
-    # NCCL calls every network device "net". Only a NIC without PCI is certain to have no RDMA.
+    # In a topology file every network device is a "net", with RDMA or not. A NIC that is attached
+    # to the CPU, without a PCI device, has none.
     at_cpu = device.rdma_devices == ()
     rdma = not at_cpu and (name is not None or str(device.pci_class).startswith(_INFINIBAND))
     return _partly(
         Nic,
         name=name or device.address,
         kind="virtual" if at_cpu else "rdma" if rdma else "physical",
-        rdma_device=name if name and rdma else Unknown(_WHY),
+        rdma_device=name if name and rdma else Unknown(_NOT_IN_FILE),
         rate_gbps=_rate_gbps(attributes.get("speed", "")),
         numa_node=device.numa_node,
         pci_address=device.address,
@@ -173,7 +161,7 @@ def _nic(device: PciDevice, tree: PciTree) -> Nic:
 
 def _rate_gbps(mbps: str) -> float | Unknown:
     known = _MBPS.fullmatch(mbps) and int(mbps) > 0
-    return int(mbps) / 1000 if known else Unknown(_WHY)
+    return int(mbps) / 1000 if known else Unknown(_NOT_IN_FILE)
 
 
 def _probe(found: list[PciDevice], what: str, tree: PciTree) -> Probe:
@@ -193,7 +181,7 @@ def _partly(cls: type[R], **known: Any) -> R:
     hints = get_type_hints(cls)
     for field in fields(cls):  # type: ignore[arg-type]  # callers give dataclasses
         if field.name not in known:
-            known[field.name] = Unknown(_WHY) if _may_be_unknown(hints[field.name]) else ()
+            known[field.name] = Unknown(_NOT_IN_FILE) if _may_be_unknown(hints[field.name]) else ()
     return cls(**known)
 
 

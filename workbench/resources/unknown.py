@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
+
+T = TypeVar("T")
+C = TypeVar("C")
 
 
 @dataclass(frozen=True)
@@ -24,3 +29,8 @@ class Unknown:
 
 EARLIER = Unknown("the workbench that took this snapshot did not record it")
 """Default of a field that snapshots of earlier versions do not have."""
+
+
+def if_known(value: T | Unknown, convert: Callable[[T], C]) -> C | Unknown:
+    """Return the converted value, or the `Unknown` if it is one."""
+    return value if isinstance(value, Unknown) else convert(value)

@@ -1,13 +1,53 @@
-"""Records of a sample: the use of a VM at one point in time."""
+"""A sample: what a VM uses at one moment, and the rates of its counters."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from workbench.resources.codec import decode, encode
 from workbench.resources.unknown import Unknown
+
+FIRST = Unknown("needs two samples")
+"""Rate of a counter that has been read once."""
+
+
+class Rate:
+    """Computes the rate per second of one counter from its readings.
+
+    If the counter decreases (it wrapped, or its driver was reloaded), the rate of that
+    interval is `Unknown`.
+    """
+
+    __slots__ = ("_last",)
+
+    def __init__(self) -> None:
+        self._last: tuple[float, float] | None = None
+
+    def update(self, count: float | Unknown, time_s: float) -> float | Unknown:
+        """Add a reading at a monotonic time, and return the counts per second since the last."""
+        if isinstance(count, Unknown):
+            self._last = None
+            return count
+        last, self._last = self._last, (count, time_s)
+        if last is None:
+            return FIRST
+        if count < last[0]:
+            return Unknown("the counter went back (it wrapped or was reset) in this interval")
+        if time_s <= last[1]:
+            return Unknown("no time passed between two readings of the counter")
+        return (count - last[0]) / (time_s - last[1])
+
+
+def added(rates: Iterable[float | Unknown]) -> float | Unknown:
+    """Return the sum of rates; it is unknown if one of them is, as a partial sum misleads."""
+    total = 0.0
+    for rate in rates:
+        if isinstance(rate, Unknown):
+            return rate
+        total += rate
+    return total
 
 
 @dataclass(frozen=True)
@@ -49,14 +89,14 @@ class GpuUse:
         The enforced limit, in watts.
     sm_clock_mhz, memory_clock_mhz, held_by
         Of the physical GPU, also for a MIG device. `held_by` lists what currently reduces
-        the clocks, as in `Clocks`, including ``"idle"``.
+        the clocks, as in `GpuClocks`, including ``"idle"``.
     nvlink_tx_bytes_per_s, nvlink_rx_bytes_per_s
         Data over all NVLinks of the GPU, sent and received, since the previous sample.
     pcie_tx_bytes_per_s, pcie_rx_bytes_per_s
-        Over PCIe: since the previous sample, or in 20 ms of that time (`gpus/pcie_counters.py`).
+        Over PCIe: since the previous sample, or in 20 ms of that time (`gpus/link_counters.py`).
     idle_s
-        Seconds for which it has been idle in all samples (utilization 0) while a process
-        uses memory on it; 0 if it is busy, or no process does.
+        Seconds since which utilization has been 0 in every sample while a process used
+        memory on it; 0 if it is busy, or no process uses its memory.
     """
 
     index: int
@@ -93,11 +133,12 @@ class NicUse:
     tx_packets_per_s, rx_packets_per_s, rdma_tx_packets_per_s, rdma_rx_packets_per_s
         Packets of the same.
     cnp_sent_per_s, cnp_handled_per_s
-        Congestion notifications of RoCE: sent to a sender that is too fast, and obeyed.
+        Congestion notifications of RoCE: sent to a sender that is too fast, and received and
+        acted on.
     ecn_marked_per_s
         RoCE packets that a switch marked because of congestion.
     errors
-        Errors per second by the counter's name in sysfs, as far as the driver has them. Those
+        Errors per second, by the name of each counter that the driver has in sysfs. Those
         of an RDMA port are averages over the seconds since they were last read.
     """
 

@@ -11,11 +11,14 @@ from tornado.web import Application
 from workbench.resources import take_snapshot
 from workbench.resources.counters import Sampler
 from workbench.server import hardware_metrics, metrics
-from workbench.server.feed import LiveFeed
-from workbench.server.handlers import FindingsHandler, ReadHandler, SnapshotHandler
-from workbench.server.notebooks import Notebooks
-from workbench.server.snapshots import SnapshotCache
-from workbench.server.sockets import LiveHandler
+from workbench.server.feed import LiveFeed, Notebooks
+from workbench.server.handlers import (
+    FindingsHandler,
+    LiveHandler,
+    ReadHandler,
+    SnapshotCache,
+    SnapshotHandler,
+)
 
 
 def attach(
@@ -27,15 +30,6 @@ def attach(
     """Add the routes to the server's web application, and metrics to its ``/metrics``.
 
     This opens no device; the first request or client does.
-
-    Parameters
-    ----------
-    web_app
-        The server's web application.
-    snapshots
-        Cache of snapshots; of this VM by default.
-    make_sampler
-        Creates the sampler of `LiveFeed`; of this VM by default.
     """
     snapshots = snapshots or SnapshotCache(take_snapshot)
     notebooks = Notebooks(web_app.settings["session_manager"])

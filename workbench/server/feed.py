@@ -1,31 +1,81 @@
-"""One sampler for all subscribers."""
+"""Feed of live samples: one sampler for all listeners, with the notebook of each kernel."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future, wait
 from typing import Any, TypeAlias
 
 from workbench.resources.counters import Sampler
 
 log = logging.getLogger(__name__)
 
+NOTEBOOKS_WAIT_S = 0.25
+"""Time limit for the event loop to answer; after it the last answer is used."""
 VERSION = 1
 """Version of the messages."""
+
+
+class Notebooks:
+    """Queries the session manager on its event loop from the sampler's thread."""
+
+    def __init__(self, sessions: Any) -> None:
+        self._sessions = sessions
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._query: Future[dict[str, str]] | None = None
+        self._paths: dict[str, str] = {}
+        self._warned = False
+
+    def use(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Set the event loop of the session manager."""
+        self._loop = loop
+
+    def paths(self) -> Mapping[str, str]:
+        """Return the path of each kernel's notebook, by the kernel's id.
+
+        This waits for at most `NOTEBOOKS_WAIT_S`, and starts no second query while one is
+        pending. Call it from one thread at a time, and not from the event loop's thread.
+        """
+        if self._query is None:
+            self._start_query()
+        if self._query is not None and wait([self._query], NOTEBOOKS_WAIT_S).done:
+            query, self._query = self._query, None
+            try:
+                self._paths = query.result()
+                self._warned = False
+            except Exception:  # any, as the session manager may be another implementation
+                self._paths = {}
+                if not self._warned:  # once, as a warning every second would fill the log
+                    log.warning("cannot list the notebooks of kernels", exc_info=True)
+                self._warned = True
+        return self._paths
+
+    def _start_query(self) -> None:
+        if self._loop is None or self._loop.is_closed():
+            return
+        listing = self._list()
+        try:
+            self._query = asyncio.run_coroutine_threadsafe(listing, self._loop)
+        except RuntimeError:  # closed meanwhile: the server is shutting down
+            listing.close()
+
+    async def _list(self) -> dict[str, str]:
+        return {
+            one["kernel"]["id"]: one["path"]
+            for one in await self._sessions.list_sessions()
+            if one.get("type") == "notebook"  # a console has a path too, but no file
+        }
 
 
 class LiveMessage:
     """One sample, shared by all listeners.
 
-    Parameters
-    ----------
-    plain
-        The sample as JSON values, without the paths of notebooks.
-    notebooks
-        The path of each kernel's notebook, by the kernel's id.
+    `plain` has no paths of notebooks; `notebooks` has them by the kernels' ids.
     """
 
     def __init__(self, plain: dict[str, Any], notebooks: Mapping[str, str]) -> None:
@@ -88,7 +138,7 @@ class LiveFeed:
         return self._latest
 
     def subscribe(self, listener: Listener) -> Callable[[], None]:
-        """Call `listener` with every message, and at once with the latest one.
+        """Call `listener` with every message, and immediately with the latest one.
 
         Parameters
         ----------
@@ -135,7 +185,7 @@ class LiveFeed:
             try:
                 with self._make_sampler() as sampler:
                     self._sample(sampler, stop)
-            except Exception:  # opening the devices may succeed later
+            except Exception:  # opening the devices may succeed on a later attempt
                 log.exception("the sampler did not start; retrying in %g s", self._interval_s)
                 stop.wait(self._interval_s)
 

@@ -1,27 +1,79 @@
-"""REST handlers: the snapshot, the doctor's findings, and reading a file of the client."""
+"""Handlers of the routes: the snapshot, the findings, reading a file, and the live WebSocket."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import time
+from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any
 
-from jupyter_server.auth.decorator import authorized
+from jupyter_core.utils import ensure_async
+from jupyter_server.auth.decorator import authorized, ws_authenticated
 from jupyter_server.base.handlers import APIHandler, JupyterHandler
+from jupyter_server.base.websocket import WebSocketMixin
 from tornado import web
+from tornado.websocket import WebSocketClosedError, WebSocketHandler
 
 from workbench.doctor import diagnose
-from workbench.errors import SnapshotError
+from workbench.errors import SnapshotError, printable
 from workbench.resources import Snapshot
 from workbench.resources.codec import encode
+from workbench.resources.snapshot import MOST_BYTES, parse
 from workbench.resources.summary import show_bytes
 from workbench.resources.usage import Sample
-from workbench.server.feed import LiveFeed, LiveMessage
-from workbench.server.reading import MOST_BYTES, read
-from workbench.server.snapshots import SnapshotCache
+from workbench.server.feed import LiveFeed, LiveMessage, Notebooks
 
+_MOST_NAME_CHARACTERS = 200
+"""Longest file name; a longer one is cut."""
+_MOST_MESSAGE_CHARACTERS = 600
 AUTH_RESOURCE = "workbench"
+
+
+class SnapshotCache:
+    """Takes one snapshot at a time, in a thread, and returns the last one while it is recent."""
+
+    def __init__(self, take: Callable[[], Snapshot], max_age_s: float = 5.0) -> None:
+        self._take = take
+        self._max_age_s = max_age_s
+        self._lock = asyncio.Lock()
+        self._snapshot: Snapshot | None = None
+        self._taken_s = 0.0
+
+    async def get(self) -> Snapshot:
+        """Return a recent snapshot; concurrent requests share one."""
+        async with self._lock:
+            age_s = time.monotonic() - self._taken_s
+            if self._snapshot is None or age_s > self._max_age_s:
+                self._snapshot = await asyncio.to_thread(self._take)
+                self._taken_s = time.monotonic()
+            return self._snapshot
+
+
+def read_sent_file(name: str, data: bytes) -> str:
+    """Read a file of the client and run the doctor on it; this may block for some seconds.
+
+    `name` is for messages: no file of this machine is opened. Returns JSON with the name, the
+    snapshot and the findings, or raises a `SnapshotError`.
+    """
+    name = printable(name[:_MOST_NAME_CHARACTERS])
+    try:
+        snapshot = parse(data, name or "the file")
+    except SnapshotError as error:
+        raise SnapshotError(_cut(str(error))) from error
+    answer = {
+        "name": name,
+        "snapshot": snapshot.to_plain(),
+        "findings": encode(diagnose(snapshot)),
+    }
+    return json.dumps(answer, allow_nan=False)
+
+
+def _cut(text: str) -> str:
+    most = _MOST_MESSAGE_CHARACTERS
+    return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
 class JsonErrorHandler(JupyterHandler):
@@ -47,7 +99,10 @@ class JsonErrorHandler(JupyterHandler):
 
 
 class _Handler(JsonErrorHandler, APIHandler):
-    """Base class of the routes; a panel that polls does not keep an idle server running."""
+    """Base class of the REST handlers, whose requests do not count as activity of a user.
+
+    An idle server shuts down even if a panel polls it.
+    """
 
     _track_activity = False
 
@@ -78,7 +133,7 @@ class FindingsHandler(_Handler):
     @web.authenticated
     @authorized
     async def get(self) -> None:
-        """Answer with the doctor's findings about this VM, the worst first.
+        """Answer with the doctor's findings on this VM, the most severe first.
 
         While the live feed has a listener, its latest sample is checked too.
         """
@@ -102,7 +157,7 @@ class ReadHandler(_Handler):
         self.too_large = False
 
     def data_received(self, chunk: bytes) -> None:
-        """Store a part of the body; a body that is too large is discarded."""
+        """Append a chunk of the body; a body that is too large is discarded."""
         self.too_large = self.too_large or len(self.body) + len(chunk) > MOST_BYTES
         if self.too_large or not self.current_user:
             self.body.clear()
@@ -112,7 +167,7 @@ class ReadHandler(_Handler):
     @web.authenticated
     @authorized("read")
     async def post(self) -> None:
-        """Answer with the snapshot that the file holds, and what the doctor finds in it."""
+        """Answer with the snapshot in the file and the doctor's findings on it."""
         name = self.get_query_argument("name", "")
         if self.too_large:
             limit = f"at most {show_bytes(MOST_BYTES)} are read"
@@ -120,8 +175,65 @@ class ReadHandler(_Handler):
             return
         try:
             async with self.lock:
-                answer = await asyncio.to_thread(read, name, bytes(self.body))
+                answer = await asyncio.to_thread(read_sent_file, name, bytes(self.body))
         except SnapshotError as error:
             self.refuse(400, str(error))
             return
         self.finish(answer)
+
+
+class LiveHandler(WebSocketMixin, WebSocketHandler, JsonErrorHandler):
+    """``WS live``: sends a message immediately, and then one every second."""
+
+    def initialize(self, feed: LiveFeed, notebooks: Notebooks) -> None:
+        """Store the arguments from `attach`."""
+        self.feed = feed
+        self.notebooks = notebooks
+        self._may_see_notebooks = False
+        self._unsubscribe: Callable[[], None] | None = None
+        self._writing: asyncio.Task[None] | None = None
+
+    @ws_authenticated
+    @authorized
+    async def get(self, *args: Any, **kwargs: Any) -> None:
+        """Upgrade to a WebSocket."""
+        if self.request.headers.get("Upgrade", "").lower() != "websocket":
+            self.refuse(400, "this route is a WebSocket. Request an upgrade")
+        elif self.get_origin() is not None and not self.check_origin():
+            self.refuse(403, "a page of another origin may not open this WebSocket")
+        else:
+            # A user who may not list sessions does not get the paths of notebooks.
+            self._may_see_notebooks = await ensure_async(
+                self.authorizer.is_authorized(self, self.current_user, "read", "sessions")
+            )
+            await super().get(*args, **kwargs)
+
+    def open(self, *args: Any, **kwargs: Any) -> None:
+        """Subscribe to the feed."""
+        super().open(*args, **kwargs)
+        loop = asyncio.get_running_loop()
+        self.notebooks.use(loop)
+
+        def send(message: LiveMessage) -> None:
+            text = message.text(notebooks=self._may_see_notebooks)
+            loop.call_soon_threadsafe(self._send, text)
+
+        self._unsubscribe = self.feed.subscribe(send)
+
+    def on_message(self, message: str | bytes) -> None:
+        """Ignore messages of the client: this socket only sends."""
+
+    def on_close(self) -> None:
+        """Unsubscribe."""
+        if self._unsubscribe is not None:
+            self._unsubscribe()
+        super().on_close()
+
+    def _send(self, message: str) -> None:
+        # A slow client skips samples, so that they do not queue up.
+        if self._writing is None or self._writing.done():
+            self._writing = asyncio.create_task(self._write(message))
+
+    async def _write(self, message: str) -> None:
+        with contextlib.suppress(WebSocketClosedError):  # the client disconnected meanwhile
+            await self.write_message(message)

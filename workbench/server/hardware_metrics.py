@@ -10,86 +10,73 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple, TypeGuard
+from typing import Any
 
 from prometheus_client import REGISTRY, CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from workbench.server.feed import LiveFeed, LiveMessage
+from workbench.server.metrics import PREFIX, Family, Row, filled, number
 
 AWAKE_S = 300.0
-"""How long the sampler runs after a scrape; Prometheus treats older data as stale."""
+"""Seconds for which the sampler runs after a scrape; Prometheus treats older data as stale."""
 YOUNG_S = 5.0
-"""An older sample is not returned, as it is out of date."""
+"""Age in seconds above which a sample is out of date and not returned."""
 MOST_DEVICES = 256
 """Most devices of each kind; their names are labels."""
 
-_PREFIX = "gradient_workbench_"
-
-
-class _DeviceMetric(NamedTuple):
-    """A metric, and the field of a sample with its value."""
-
-    name: str
-    field: str
-    text: str
-    scale: float = 1
-
-
+_GPU_LABELS, _NIC_LABELS = ("gpu", "uuid"), ("nic",)
+_MACHINE = (
+    Family("cpu_utilization_ratio", "Utilization of the available CPUs.", ("cpu", "percent"), 0.01),
+    Family("memory_used_bytes", "Memory in use.", ("memory", "used_bytes")),
+    Family("memory_size_bytes", "Available memory in total.", ("memory", "total_bytes")),
+)
 _GPU = (
-    _DeviceMetric(
-        "gpu_utilization_ratio", "utilization_percent", "Share of time a kernel ran.", 0.01
+    Family("gpu_utilization_ratio", "Share of time a kernel ran.", ("utilization_percent",), 0.01),
+    Family("gpu_memory_used_bytes", "Frame buffer in use.", ("memory_used_bytes",)),
+    Family("gpu_memory_size_bytes", "Size of the frame buffer.", ("memory_total_bytes",)),
+    Family("gpu_power_watts", "Power drawn.", ("power_w",)),
+    Family("gpu_power_limit_watts", "Power limit.", ("power_limit_w",)),
+    Family("gpu_temperature_celsius", "Temperature of the die.", ("temperature_c",)),
+    Family("gpu_sm_clock_hertz", "Clock of the multiprocessors.", ("sm_clock_mhz",), 1e6),
+    Family("gpu_memory_clock_hertz", "Clock of the memory.", ("memory_clock_mhz",), 1e6),
+    Family("gpu_idle_allocated_seconds", "Seconds idle with memory allocated.", ("idle_s",)),
+    Family(
+        "gpu_pcie_transmit_bytes_per_second",
+        "NVML's own short measurement.",
+        ("pcie_tx_bytes_per_s",),
     ),
-    _DeviceMetric("gpu_memory_used_bytes", "memory_used_bytes", "Frame buffer in use."),
-    _DeviceMetric("gpu_memory_size_bytes", "memory_total_bytes", "Size of the frame buffer."),
-    _DeviceMetric("gpu_power_watts", "power_w", "Power drawn."),
-    _DeviceMetric("gpu_power_limit_watts", "power_limit_w", "Power limit."),
-    _DeviceMetric("gpu_temperature_celsius", "temperature_c", "Temperature of the die."),
-    _DeviceMetric("gpu_sm_clock_hertz", "sm_clock_mhz", "Clock of the multiprocessors.", 1e6),
-    _DeviceMetric("gpu_memory_clock_hertz", "memory_clock_mhz", "Clock of the memory.", 1e6),
-    _DeviceMetric("gpu_idle_allocated_seconds", "idle_s", "Seconds idle with memory allocated."),
-    _DeviceMetric(
-        "gpu_pcie_transmit_bytes_per_second", "pcie_tx_bytes_per_s", "NVML's own short measurement."
-    ),
-    _DeviceMetric(
-        "gpu_pcie_receive_bytes_per_second", "pcie_rx_bytes_per_s", "NVML's own short measurement."
+    Family(
+        "gpu_pcie_receive_bytes_per_second",
+        "NVML's own short measurement.",
+        ("pcie_rx_bytes_per_s",),
     ),
 )
 _GPU_TOTALS = (
-    _DeviceMetric("gpu_nvlink_transmit_bytes", "nvlink_tx_bytes_per_s", "Bytes sent over NVLink."),
-    _DeviceMetric(
-        "gpu_nvlink_receive_bytes", "nvlink_rx_bytes_per_s", "Bytes received over NVLink."
-    ),
+    Family("gpu_nvlink_transmit_bytes", "Bytes sent over NVLink.", ("nvlink_tx_bytes_per_s",)),
+    Family("gpu_nvlink_receive_bytes", "Bytes received over NVLink.", ("nvlink_rx_bytes_per_s",)),
 )
 _NIC_TOTALS = (
-    _DeviceMetric("nic_transmit_bytes", "tx_bytes_per_s", "Bytes sent, RDMA's included."),
-    _DeviceMetric("nic_receive_bytes", "rx_bytes_per_s", "Bytes received, RDMA's included."),
-    _DeviceMetric("nic_rdma_transmit_bytes", "rdma_tx_bytes_per_s", "Bytes sent by RDMA."),
-    _DeviceMetric("nic_rdma_receive_bytes", "rdma_rx_bytes_per_s", "Bytes received by RDMA."),
-    _DeviceMetric("nic_transmit_packets", "tx_packets_per_s", "Packets sent."),
-    _DeviceMetric("nic_receive_packets", "rx_packets_per_s", "Packets received."),
-    _DeviceMetric("nic_rdma_transmit_packets", "rdma_tx_packets_per_s", "Packets sent by RDMA."),
-    _DeviceMetric("nic_rdma_receive_packets", "rdma_rx_packets_per_s", "Packets received by RDMA."),
-    _DeviceMetric("nic_cnp_sent", "cnp_sent_per_s", "Congestion notifications sent."),
-    _DeviceMetric("nic_cnp_handled", "cnp_handled_per_s", "Congestion notifications obeyed."),
-    _DeviceMetric(
-        "nic_ecn_marked", "ecn_marked_per_s", "Packets received with a mark of congestion."
+    Family("nic_transmit_bytes", "Bytes sent, including RDMA.", ("tx_bytes_per_s",)),
+    Family("nic_receive_bytes", "Bytes received, including RDMA.", ("rx_bytes_per_s",)),
+    Family("nic_rdma_transmit_bytes", "Bytes sent by RDMA.", ("rdma_tx_bytes_per_s",)),
+    Family("nic_rdma_receive_bytes", "Bytes received by RDMA.", ("rdma_rx_bytes_per_s",)),
+    Family("nic_transmit_packets", "Packets sent.", ("tx_packets_per_s",)),
+    Family("nic_receive_packets", "Packets received.", ("rx_packets_per_s",)),
+    Family("nic_rdma_transmit_packets", "Packets sent by RDMA.", ("rdma_tx_packets_per_s",)),
+    Family("nic_rdma_receive_packets", "Packets received by RDMA.", ("rdma_rx_packets_per_s",)),
+    Family("nic_cnp_sent", "Congestion notifications sent.", ("cnp_sent_per_s",)),
+    Family(
+        "nic_cnp_handled", "Congestion notifications received and acted on.", ("cnp_handled_per_s",)
     ),
+    Family("nic_ecn_marked", "Packets received with a congestion mark.", ("ecn_marked_per_s",)),
 )
-_ERRORS = _DeviceMetric("nic_errors", "errors", "Errors, by the counter's own name.")
+_ERRORS = Family("nic_errors", "Errors, by counter name.", ("errors",))
 
 
 class HardwareCollector(Collector):
-    """Collects the latest sample, and the totals of its rates since scraping began.
-
-    Parameters
-    ----------
-    feed
-        Feed to subscribe to while there are scrapes.
-    clock
-        Monotonic clock, in seconds.
-    """
+    """Collects the latest sample, and the totals of its rates since scraping began."""
 
     def __init__(self, feed: LiveFeed, clock: Callable[[], float] = time.monotonic) -> None:
         self._feed = feed
@@ -106,21 +93,23 @@ class HardwareCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics of the latest sample, without waiting for one."""
-        self._wake()
+        self._subscribe()
         with self._lock:
             latest, totals = self._latest, dict(self._totals)
         if latest is None or self._clock() - latest[0] > YOUNG_S:
             return
         plain = latest[1]
-        yield from _of_the_machine(plain)
-        yield from _gauges(_GPU, _gpus(plain))
+        for family in _MACHINE:
+            yield filled(GaugeMetricFamily, family, (), [((), plain)])
+        for family in _GPU:
+            yield filled(GaugeMetricFamily, family, _GPU_LABELS, _gpus(plain))
         yield _clock_limits(_gpus(plain))
         present = {labels for labels, _ in (*_gpus(plain), *_nics(plain))}
         for family in _GPU_TOTALS:
-            yield _total(family, ("gpu", "uuid"), totals, present)
+            yield _total(family, _GPU_LABELS, totals, present)
         for family in _NIC_TOTALS:
-            yield _total(family, ("nic",), totals, present)
-        yield _total(_ERRORS, ("nic", "error"), totals, present)
+            yield _total(family, _NIC_LABELS, totals, present)
+        yield _total(_ERRORS, (*_NIC_LABELS, "error"), totals, present)
 
     def close(self) -> None:
         """Unsubscribe until the next scrape."""
@@ -129,7 +118,7 @@ class HardwareCollector(Collector):
         if unsubscribe is not None:
             unsubscribe()
 
-    def _wake(self) -> None:
+    def _subscribe(self) -> None:
         with self._lock:
             self._scraped_s = self._clock()
             if self._unsubscribe is not None:
@@ -137,11 +126,11 @@ class HardwareCollector(Collector):
             self._latest = None  # from before a pause
             self._totals.clear()
             self._unsubscribe = lambda: None  # subscribing may call back with the last message
-        unsubscribe = self._feed.subscribe(self._take)
+        unsubscribe = self._feed.subscribe(self._on_sample)
         with self._lock:
             self._unsubscribe = unsubscribe
 
-    def _take(self, message: LiveMessage) -> None:
+    def _on_sample(self, message: LiveMessage) -> None:
         now_s = self._clock()
         with self._lock:
             if self._unsubscribe is None:
@@ -157,66 +146,34 @@ class HardwareCollector(Collector):
         for families, devices in ((_GPU_TOTALS, _gpus(plain)), (_NIC_TOTALS, _nics(plain))):
             for labels, device in devices:
                 for family in families:
-                    self._count((family.name, *labels), device.get(family.field), elapsed_s)
+                    self._count((family.name, *labels), number(device, family.path), elapsed_s)
         for labels, nic in _nics(plain):
-            errors = nic.get(_ERRORS.field)
-            for name, rate in errors.items() if isinstance(errors, dict) else ():
+            errors = nic.get("errors")
+            for name in errors if isinstance(errors, dict) else ():
+                rate = number(nic, (*_ERRORS.path, name))
                 self._count((_ERRORS.name, *labels, name), rate, elapsed_s)
 
-    def _count(self, key: tuple[str, ...], rate: Any, elapsed_s: float) -> None:
-        if _known(rate):
+    def _count(self, key: tuple[str, ...], rate: float | None, elapsed_s: float) -> None:
+        if rate is not None:
             self._totals[key] = self._totals.get(key, 0.0) + rate * elapsed_s
 
 
-def _known(value: Any) -> TypeGuard[float]:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _gpus(plain: dict[str, Any]) -> list[tuple[tuple[str, ...], dict[str, Any]]]:
+def _gpus(plain: dict[str, Any]) -> list[Row]:
     return [
         ((str(gpu["index"]), gpu["uuid"] if isinstance(gpu["uuid"], str) else ""), gpu)
         for gpu in plain["gpus"][:MOST_DEVICES]
     ]
 
 
-def _nics(plain: dict[str, Any]) -> list[tuple[tuple[str, ...], dict[str, Any]]]:
+def _nics(plain: dict[str, Any]) -> list[Row]:
     return [((nic["name"],), nic) for nic in plain["nics"][:MOST_DEVICES]]
 
 
-def _of_the_machine(plain: dict[str, Any]) -> Iterator[Metric]:
-    for name, value, scale, text in (
-        (
-            "cpu_utilization_ratio",
-            plain["cpu"]["percent"],
-            0.01,
-            "Utilization of the available CPUs.",
-        ),
-        ("memory_used_bytes", plain["memory"]["used_bytes"], 1, "Memory in use."),
-        ("memory_size_bytes", plain["memory"]["total_bytes"], 1, "Available memory in total."),
-    ):
-        metric = GaugeMetricFamily(_PREFIX + name, text)
-        if _known(value):
-            metric.add_metric((), value * scale)
-        yield metric
-
-
-def _gauges(
-    families: tuple[_DeviceMetric, ...], devices: list[tuple[tuple[str, ...], dict[str, Any]]]
-) -> Iterator[Metric]:
-    for family in families:
-        metric = GaugeMetricFamily(_PREFIX + family.name, family.text, labels=("gpu", "uuid"))
-        for labels, device in devices:
-            value = device.get(family.field)
-            if _known(value):
-                metric.add_metric(labels, value * family.scale)
-        yield metric
-
-
-def _clock_limits(gpus: list[tuple[tuple[str, ...], dict[str, Any]]]) -> Metric:
+def _clock_limits(gpus: list[Row]) -> Metric:
     metric = GaugeMetricFamily(
-        f"{_PREFIX}gpu_clocks_held",
+        f"{PREFIX}gpu_clocks_held",
         "1 for each reason that currently reduces the clocks.",
-        labels=("gpu", "uuid", "reason"),
+        labels=(*_GPU_LABELS, "reason"),
     )
     for labels, gpu in gpus:
         reasons = gpu.get("held_by")
@@ -226,13 +183,13 @@ def _clock_limits(gpus: list[tuple[tuple[str, ...], dict[str, Any]]]) -> Metric:
 
 
 def _total(
-    family: _DeviceMetric,
+    family: Family,
     names: tuple[str, ...],
     totals: dict[tuple[str, ...], float],
     present: set[tuple[str, ...]],
 ) -> Metric:
     """Return the totals of the devices that are still present."""
-    metric = CounterMetricFamily(_PREFIX + family.name, family.text, labels=names)
+    metric = CounterMetricFamily(PREFIX + family.name, family.text, labels=names)
     devices = names[:-1] if names[-1] == "error" else names
     for (name, *labels), value in totals.items():
         if name == family.name and tuple(labels[: len(devices)]) in present:

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from jupyter_core.paths import jupyter_runtime_dir
 from prometheus_client import REGISTRY, CollectorRegistry
@@ -18,7 +17,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from workbench.errors import printable
-from workbench.resources.process_registry import FOLDER, ProcessRegistry
+from workbench.resources.process_registry import FOLDER, ProcessRegistry, jupyter_folder
 
 VERSION = 1
 """Version of the registry's entries."""
@@ -28,13 +27,16 @@ MOST_PHASES = 16
 MOST_CHARACTERS = 100
 """Longest value of a label, in characters."""
 
-_PREFIX = "gradient_workbench_"
+Row: TypeAlias = tuple[tuple[str, ...], dict[str, Any]]
+"""Values of labels, and the figures of what they name."""
+
+PREFIX = "gradient_workbench_"
 _LABELS = ("cluster", "rank", "vm")
 _GIGA = 1e9
 
 
-class _RankMetric(NamedTuple):
-    """A metric, and the path of its value in a rank's figures."""
+class Family(NamedTuple):
+    """A metric of several ranks or devices, and the path of its value in the figures of each."""
 
     name: str
     text: str
@@ -43,34 +45,34 @@ class _RankMetric(NamedTuple):
 
 
 _COUNTERS = (
-    _RankMetric("iterations", "Iterations of training.", ("iterations",)),
-    _RankMetric(
+    Family("iterations", "Iterations of training.", ("iterations",)),
+    Family(
         "communication_seconds",
-        "Time with collectives under way, queueing included.",
+        "Time with collectives in progress, including queueing.",
         ("seconds", "communication"),
     ),
-    _RankMetric("bytes", "Bytes given to collectives.", ("bytes",)),
-    _RankMetric("dropped_records", "Records lost on their way to the kernel.", ("dropped",)),
+    Family("bytes", "Bytes submitted to collectives.", ("bytes",)),
+    Family("dropped_records", "Records lost in transit to the kernel.", ("dropped",)),
 )
 _GAUGES = (
-    _RankMetric("iteration", "Number of the latest iteration.", ("latest", "iteration")),
-    _RankMetric(
+    Family("iteration", "Number of the latest iteration.", ("latest", "iteration")),
+    Family(
         "iteration_seconds", "Mean duration of the latest iterations.", ("latest", "iteration_s")
     ),
-    _RankMetric(
+    Family(
         "exposed_ratio",
         "Share of the latest iterations in which training waited for gradients.",
         ("latest", "exposed_share"),
     ),
-    _RankMetric(
+    Family(
         "algorithm_bandwidth_bits_per_second",
-        "All bytes over all communication time of the latest iterations.",
+        "Bytes per communication time of the latest iterations.",
         ("latest", "algbw_gbps"),
         _GIGA,
     ),
-    _RankMetric(
+    Family(
         "bus_bandwidth_bits_per_second",
-        "The same times 2(n-1)/n for n ranks.",
+        "Algorithm bandwidth times 2(n-1)/n for n ranks.",
         ("latest", "busbw_gbps"),
         _GIGA,
     ),
@@ -78,13 +80,7 @@ _GAUGES = (
 
 
 class TimingsCollector(Collector):
-    """Reads the registry whenever it is scraped.
-
-    Parameters
-    ----------
-    registry
-        Where the kernels register; in the user's runtime folder by default.
-    """
+    """Reads the kernels' registry at each scrape; by default that in the user's runtime folder."""
 
     def __init__(self, registry: ProcessRegistry | None = None) -> None:
         self._registry = registry
@@ -96,61 +92,68 @@ class TimingsCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics of all clusters whose kernel is running."""
         # not cached: the folder depends on environment variables
-        registry = self._registry or ProcessRegistry(Path(jupyter_runtime_dir()) / FOLDER)
+        registry = self._registry or ProcessRegistry(jupyter_folder(jupyter_runtime_dir()) / FOLDER)
         ranks = [(labels, rank) for labels, rank in _ranks(registry.read())]
         for family in _COUNTERS:
-            yield _filled(CounterMetricFamily, family, ranks)
+            yield filled(CounterMetricFamily, family, _LABELS, ranks)
         phases = CounterMetricFamily(
-            f"{_PREFIX}phase_seconds", "Time spent in a phase.", labels=(*_LABELS, "phase")
+            f"{PREFIX}phase_seconds", "Time spent in a phase.", labels=(*_LABELS, "phase")
         )
         for labels, rank in ranks:
             for name, value in _phases(rank):
                 phases.add_metric((*labels, name), value)
         yield phases
         for family in _GAUGES:
-            yield _filled(GaugeMetricFamily, family, ranks)
+            yield filled(GaugeMetricFamily, family, _LABELS, ranks)
 
 
-def _filled(
+def filled(
     kind: type[CounterMetricFamily] | type[GaugeMetricFamily],
-    family: _RankMetric,
-    ranks: list[tuple[tuple[str, ...], dict[str, Any]]],
+    family: Family,
+    names: tuple[str, ...],
+    rows: Iterable[Row],
 ) -> Metric:
-    metric = kind(f"{_PREFIX}{family.name}", family.text, labels=_LABELS)
-    for labels, rank in ranks:
-        value = _number(rank, family.path)
-        if value is not None:  # an unknown value has no sample, rather than zero
+    """Return a metric with a sample for each known value in the rows.
+
+    `names` are those of the labels. An unknown value has no sample, rather than zero.
+    """
+    metric = kind(f"{PREFIX}{family.name}", family.text, labels=names)
+    for labels, figures in rows:
+        value = number(figures, family.path)
+        if value is not None:
             metric.add_metric(labels, value * family.scale)
     return metric
 
 
-def _ranks(entries: list[dict[str, Any]]) -> Iterator[tuple[tuple[str, ...], dict[str, Any]]]:
+def _ranks(entries: list[dict[str, Any]]) -> Iterator[Row]:
     """Yield the labels and figures of each rank, and skip invalid entries."""
-    valid = [one for one in entries if one.get("version") == VERSION and _number(one, ("time_s",))]
+    valid = [one for one in entries if one.get("version") == VERSION and number(one, ("time_s",))]
     newest = sorted(valid, key=lambda one: float(one["time_s"]), reverse=True)
     # if two clusters have the same name, only the newer one: samples must be unique
     clusters = {_label(one.get("cluster")): one for one in reversed(newest[:MOST_CLUSTERS])}
     for name, entry in clusters.items():
         seen: set[int] = set()
         for rank in _list(entry.get("ranks"))[:MOST_RANKS]:
-            number = rank.get("rank") if isinstance(rank, dict) else None
-            if isinstance(number, int) and number not in seen:
-                seen.add(number)
-                yield (name, str(number), _label(rank.get("vm"))), rank
+            index = rank.get("rank") if isinstance(rank, dict) else None
+            if isinstance(index, int) and index not in seen:
+                seen.add(index)
+                yield (name, str(index), _label(rank.get("vm"))), rank
 
 
 def _phases(rank: dict[str, Any]) -> list[tuple[str, float]]:
     seconds = rank.get("seconds")
     names = list(seconds)[:MOST_PHASES] if isinstance(seconds, dict) else []
-    found = [(name, _number(rank, ("seconds", name))) for name in names if name != "communication"]
+    found = [(name, number(rank, ("seconds", name))) for name in names if name != "communication"]
     return [(_label(name), value) for name, value in found if value is not None]
 
 
-def _number(content: Any, path: tuple[str, ...]) -> float | None:
+def number(content: Any, path: tuple[str, ...]) -> float | None:
+    """Return the number at a path of names in JSON values; None if there is none."""
     for name in path:
         content = content.get(name) if isinstance(content, dict) else None
-    known = isinstance(content, int | float) and math.isfinite(content)
-    return content if known else None
+    if isinstance(content, bool) or not isinstance(content, int | float):
+        return None
+    return content if math.isfinite(content) else None
 
 
 def _list(value: Any) -> list[Any]:

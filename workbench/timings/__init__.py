@@ -1,21 +1,22 @@
-"""What arrived from the ranks: `receiver`, `store`, and the views of it.
+"""The timings that ranks record, received by the kernel, in memory and on disk.
 
-`Timings` is the door while ranks train, `run` to what is kept of it on disk;
-`answers` is what can be asked of both. `frame` makes tables, `summary` key
-figures, `service` infers what each collective took by itself, `compare` holds
-two runs against each other, `export` gives all of it to other tools.
+A record's way: `timings.Timings` receives it, `store` keeps it in memory as a row,
+`source.LiveSource` gives it to the views and `storage` writes it to disk. `batch` decodes records
+that arrive together, `counts` counts them, and `collective_records` has their collectives.
+`source` is the interface of rows and records that figures and exports read.
 
-Who waited for whom: `clocks` (of one ring) and `cell_clocks` (of every ring, by
-cell) put the ranks' times on the kernel's clock; `arrivals` notes when each rank
-was ready, `lateness` says who waited, `stragglers` for whom and why, out of the
-`noise`.
-
-On disk: `keeper` is the thread that writes, `writer` and `reader` know what is
-in the files, `stream` and `schema` how, `folder` and `runs` where.
+- Tables and figures: `queries` has all of them. `derive` computes bandwidths and ratios,
+  `summary` key figures, `totals` the cost of each collective, `frame` pandas tables, and
+  `compare` the differences of two runs. `buffers` finds which collectives travelled together,
+  and how long that took. `export/` is for other tools.
+- Who waited for whom: `clocks` and `cell_clocks` convert the ranks' times to the kernel's
+  clock. `lateness` finds who waited, `stragglers` for whom and why, from the `ring_delays` of
+  each cell, and `noise` separates outliers from noise.
+- On disk: `runs` finds and removes runs, `run.Run` is one of them, and `folder` is its folder.
+  `writer` and `reader` write and read its files, which `arrow_files` defines.
 """
 
-from workbench.timings.store import COLUMNS
 from workbench.timings.summary import Summary
 from workbench.timings.timings import Timings
 
-__all__ = ["COLUMNS", "Summary", "Timings"]
+__all__ = ["Summary", "Timings"]

@@ -1,4 +1,4 @@
-"""The clocks of every ring that a cluster had, by the cells that ran in it."""
+"""The clocks of the ranks in all rings of a cluster, by cell."""
 
 from __future__ import annotations
 
@@ -9,66 +9,80 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from workbench.timings.clocks import Clocks, Floats, Times
+from workbench.timings.clocks import Floats, RingClocks, Times, on_lines
+from workbench.timings.store import Rows
+from workbench.wire.rank_messages import ClockPing, ClockPong
 
 
 class CellClocks:
-    """Finds the clock by which a cell's rank wrote its times.
+    """Converts the times of any cell and rank to the kernel's clock.
 
-    Ranks change between cells: another process, perhaps on another VM, may
-    have the number of one that is gone. Each ring has clocks of its own.
+    After a restart a rank may be another process on another VM. So each ring has its own clocks.
 
     Attributes
     ----------
-    now
-        The clocks of the present ring.
+    current
+        The clocks of the current ring.
     changed
-        Set when the ranks have joined anew: their clocks are others.
+        Set when a new ring begins.
     """
 
     def __init__(self) -> None:
-        self.now = Clocks()
+        self.current = RingClocks()
         self.changed = threading.Event()
         self._ring = 0
-        self._of_cell: dict[int, Clocks] = {}
+        self._of_cell: dict[int, RingClocks] = {}
 
     def joined(self) -> None:
-        """The ranks have joined anew."""
+        """Begin a new ring."""
         self._ring += 1
-        self.now = Clocks()
+        self.current = RingClocks()
         self.changed.set()
 
     def begin_cell(self, cell: int) -> None:
-        """A cell starts to run in the present ring."""
-        self._of_cell[cell] = self.now
+        """Assign a cell to the current ring."""
+        self._of_cell[cell] = self.current
 
-    def ping(self) -> dict[str, Any]:
-        """Return the content of a ping that is sent now."""
-        return {"ring": self._ring, "sent": perf_counter_ns()}
+    def ping(self) -> ClockPing:
+        """Return a ping with the current time."""
+        return ClockPing(self._ring, perf_counter_ns())
 
-    def pong(self, rank: int, content: dict[str, Any], received_ns: int) -> None:
-        """Take a ping's answer; one from an earlier ring is passed over."""
-        if content["ring"] == self._ring:
-            self.now.add(rank, int(content["sent"]), int(content["answered"]), received_ns)
+    def pong(self, rank: int, pong: ClockPong, received_ns: int) -> None:
+        """Add the answer to a ping; ignore answers from an earlier ring."""
+        if pong.ring == self._ring:
+            self.current.add(rank, pong.sent_ns, pong.answered_ns, received_ns)
+
+    def align(self, rows: Rows) -> None:
+        """Set the clock offsets of rows, where pings have measured them."""
+        arrived = rows["start_ns"] + rows["last_ns"]
+        times, uncertainty = self.to_kernel(rows["cell"], rows["rank"], arrived)
+        known = np.isfinite(uncertainty)
+        rows["offset_ns"][known] = (times - arrived)[known]
+        rows["uncertainty_ns"][known] = uncertainty[known]
 
     def to_kernel(
         self, cells: npt.NDArray[Any], ranks: npt.NDArray[Any], t_ns: npt.NDArray[Any]
     ) -> tuple[Times, Floats]:
-        """Return times on the kernel's clock, and how far each may be off, as `Clocks` does.
+        """Return times on the kernel's clock, with uncertainties; see `RingClocks.to_kernel`.
 
-        Parameters
-        ----------
-        cells, ranks
-            Which cell of which rank each time is from; of the shape of `t_ns`.
-        t_ns
-            Nanoseconds of the rank's clock.
+        `cells` and `ranks` say where each time of `t_ns` comes from; all have the same shape.
         """
         times, uncertain = t_ns.astype(np.int64), np.full(t_ns.shape, np.inf)
-        for clocks in set(self._of_cell.values()):
+        numbers, place = np.unique(ranks, return_inverse=True)
+        place = place.ravel()
+        for clocks in set(self._of_cell.values()) if len(numbers) else ():
             own = [cell for cell, its in tuple(self._of_cell.items()) if its is clocks]
-            here = np.isin(cells, own)
-            for rank in clocks.ranks:
-                at = here & (ranks == rank)
-                if at.any():
-                    times[at], uncertain[at] = clocks.to_kernel(rank, t_ns[at])
+            here = np.flatnonzero(np.isin(cells, own))
+            # all ranks at once, because one after the other takes long; then the older times
+            whole, lines = clocks.newest_lines(numbers.tolist())
+            given = t_ns.flat[here].astype(np.int64)
+            found, error = on_lines(given, whole[place[here]], lines[place[here]])
+            times.flat[here], uncertain.flat[here] = found, error
+            older = here[np.isinf(error)]
+            older = older[np.argsort(place[older], kind="stable")]
+            of_rank, first = np.unique(place[older], return_index=True)
+            known = set(clocks.ranks)
+            for rank, at in zip(numbers[of_rank].tolist(), np.split(older, first)[1:], strict=True):
+                if rank in known:
+                    times.flat[at], uncertain.flat[at] = clocks.to_kernel(rank, t_ns.flat[at])
         return times, uncertain

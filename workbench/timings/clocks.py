@@ -1,16 +1,17 @@
-"""The ranks' clocks on the kernel's: offset, drift, and how far each may be wrong.
+"""The ranks' clocks compared with the kernel's: offset, drift and uncertainty.
 
-A ping's answer was stamped between its sending and its receipt, so each ping
-bounds a rank's offset, whatever the delays in either direction: the middle of
-both, +- half the round trip. Of each burst the ping with the least round trip
-is kept (an `anchor`); a line through neighbouring bursts gives the drift and
-narrows the bounds of those that travelled under load.
+A rank answers a ping between its sending and its receipt. So each ping bounds the rank's
+offset, whatever the delays: the middle of both times, +- half the round trip. Of each burst
+the ping with the shortest round trip is kept (an `Anchor`). Lines through neighbouring
+anchors give the drift, and narrower bounds for bursts that were delayed by load.
 """
 
 from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -20,25 +21,25 @@ Times = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 BURST_NS = 800_000_000
-"""Pings sent within this long of a burst's first belong to it."""
+"""Pings sent within this time of a burst's first ping belong to the burst."""
 MOST_DRIFT = 500e-6
-"""No host's clock runs faster or slower than this: NTP's own limit (adjtimex(2))."""
+"""Largest drift of a host's clock: NTP's own limit (adjtimex(2))."""
 WANDER = 5e-17
-"""By which the drift may change in a nanosecond: 3 ppm in a minute, some degrees of temperature."""
+"""Largest change of the drift per nanosecond: 3 ppm in a minute, some degrees of temperature."""
 NEXT_NS = 30e9
-"""The time that the next burst is expected within."""
+"""Expected interval between bursts, at most."""
 NEIGHBOURS = 4
-"""Bursts on either side whose line narrows a burst's bounds."""
+"""Bursts on either side that narrow a burst's bounds."""
 ANCHORS_LIMIT = 4096
-"""Bursts kept of one clock; beyond it, every second of the older half is forgotten."""
+"""Most anchors per clock; when reached, every second anchor of the older half is deleted."""
 _FAR_NS = 1e15
-_LIVES_LIMIT = 16
+_CLOCKS_LIMIT = 16
 
 
 class Anchor(NamedTuple):
     """The best ping of a burst: at `answered` on the rank's clock, `low` <= offset <= `high`.
 
-    The offset is what is added to the rank's clock to have the kernel's.
+    The rank's clock plus the offset is the kernel's clock.
     """
 
     answered: int
@@ -46,14 +47,14 @@ class Anchor(NamedTuple):
     high: int
 
     def agrees(self, other: Anchor) -> bool:
-        """Whether both can be of one clock that neither stepped nor was replaced."""
+        """Whether both fit one clock that did not step."""
         drifted = MOST_DRIFT * abs(other.answered - self.answered)
         return other.low - self.high <= drifted and self.low - other.high <= drifted
 
 
 @dataclass
-class _Life:
-    """One clock between two steps: its anchors by time, and the bounds that follow."""
+class _Clock:
+    """One clock between two steps: its anchors by time, and the bounds computed from them."""
 
     anchors: list[Anchor]
     burst_ns: int
@@ -63,7 +64,7 @@ class _Life:
     fit: _Fit | None = None
 
     def take(self, ping: Anchor, sent: int, received: int) -> None:
-        """Add a ping to its burst, or begin one."""
+        """Add a ping to the current burst, or begin a burst."""
         self.last_ns = received
         round_trip = received - sent
         if sent - self.burst_ns < BURST_NS:
@@ -80,16 +81,16 @@ class _Life:
         self.fit = None
 
 
-class Clocks:
-    """The clocks of a ring's ranks, from pings; safe to ask while a thread adds.
+class RingClocks:
+    """The clocks of a ring's ranks, measured by pings; thread-safe.
 
     All times are ``time.perf_counter_ns()``, of the rank or of the kernel.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._lives: dict[int, list[_Life]] = {}
-        self._strange: dict[int, tuple[Anchor, int, int]] = {}
+        self._lives: dict[int, list[_Clock]] = {}
+        self._outlier: dict[int, tuple[Anchor, int, int]] = {}
 
     @property
     def ranks(self) -> list[int]:
@@ -97,10 +98,10 @@ class Clocks:
         return sorted(self._lives)
 
     def add(self, rank: int, sent_ns: int, answered_ns: int, received_ns: int) -> None:
-        """Take a ping: sent and received on the kernel's clock, answered on the rank's.
+        """Add a ping: sent and received on the kernel's clock, answered on the rank's.
 
-        One that contradicts those before is set aside until the next agrees
-        with it: then the rank's clock has stepped, or the rank was replaced.
+        A ping that contradicts the earlier ones is ignored, unless the next ping agrees with
+        it: then the rank's clock has stepped, or the rank was replaced.
         """
         if received_ns < sent_ns:
             return
@@ -108,54 +109,50 @@ class Clocks:
         with self._lock:
             lives = self._lives.setdefault(rank, [])
             if not lives:
-                lives.append(_Life([ping], sent_ns, sent_ns, received_ns, [received_ns - sent_ns]))
+                lives.append(_Clock([ping], sent_ns, sent_ns, received_ns, [received_ns - sent_ns]))
             elif lives[-1].anchors[-1].agrees(ping):
-                self._strange.pop(rank, None)
+                self._outlier.pop(rank, None)
                 lives[-1].take(ping, sent_ns, received_ns)
             else:
-                self._doubt(rank, ping, sent_ns, received_ns)
+                self._add_outlier(rank, ping, sent_ns, received_ns)
 
-    def _doubt(self, rank: int, ping: Anchor, sent: int, received: int) -> None:
-        before = self._strange.pop(rank, None)
+    def _add_outlier(self, rank: int, ping: Anchor, sent: int, received: int) -> None:
+        before = self._outlier.pop(rank, None)
         if before is None or not before[0].agrees(ping):
-            self._strange[rank] = ping, sent, received
+            self._outlier[rank] = ping, sent, received
             return
         first, began, ended = before
-        life = _Life([first], began, began, ended, [ended - began])
+        life = _Clock([first], began, began, ended, [ended - began])
         life.take(ping, sent, received)
         self._lives[rank].append(life)
-        del self._lives[rank][:-_LIVES_LIMIT]
+        del self._lives[rank][:-_CLOCKS_LIMIT]
 
     def to_kernel(self, rank: int, t_ns: npt.ArrayLike) -> tuple[Times, Floats]:
-        """Return a rank's times on the kernel's clock, and how far each may be off.
+        """Return a rank's times on the kernel's clock, and their uncertainties.
 
-        Parameters
-        ----------
-        t_ns
-            Nanoseconds of the rank's clock; any shape.
-
-        Returns
-        -------
-        tuple
-            Nanoseconds of the kernel's clock, and the uncertainty: the truth is
-            within +- that. It is infinite, and the times are unchanged, for a
-            rank that never answered.
+        All are nanoseconds; `t_ns` may have any shape. The true time is within +- the
+        uncertainty. For a rank that never answered, the times are unchanged and their
+        uncertainty is infinite.
         """
         times = np.asarray(t_ns, dtype=np.int64)
         with self._lock:
+            every = self._lives.get(rank, [])
+            fits = [self._fit(life) for life in every]
             lives = [
                 (life.first_ns, life.last_ns, life.anchors[0].answered, life.anchors[-1].answered)
-                for life in self._lives.get(rank, ())
+                for life in every
             ]
-            fits = [self._fit(life) for life in self._lives.get(rank, ())]
         if not fits:
             return times.copy(), np.full(times.shape, np.inf)
         base = fits[-1].offset
+        if len(fits) == 1:  # the usual case, in which no clock has stepped
+            low, high = fits[0].bounds(times)
+            return times + base + np.rint((low + high) / 2).astype(np.int64), (high - low) / 2 + 1.0
         low, high = np.full(times.shape, np.inf), np.full(times.shape, -np.inf)
         for place, fit in enumerate(fits):
             least, most = fit.bounds(times)
             could = np.ones(times.shape, dtype=bool)
-            # around a step it is not known which of both clocks it was
+            # around a step, either clock may be the right one
             if place > 0:
                 gap = lives[place][0] - lives[place - 1][1]
                 could &= times >= lives[place][2] - gap * (1 + MOST_DRIFT)
@@ -165,20 +162,33 @@ class Clocks:
             shift = float(fit.offset - base)
             low = np.where(could, np.minimum(low, least + shift), low)
             high = np.where(could, np.maximum(high, most + shift), high)
-        nowhere = low > high  # a moment that a step has jumped over
+        nowhere = low > high  # a time that the clock skipped in a step
         if nowhere.any():
             least, most = fits[-1].bounds(times)
             low, high = np.where(nowhere, least, low), np.where(nowhere, most, high)
         middle = np.rint((low + high) / 2).astype(np.int64)
         return times + base + middle, (high - low) / 2 + 1.0
 
-    def describe(self, rank: int) -> dict[str, float]:
-        """Return what is known of a rank's clock now.
+    def newest_lines(self, ranks: list[int]) -> tuple[Times, Floats]:
+        """Return the last piece of each rank's bounds, for `on_lines`; empty where it is unknown.
 
-        ``offset_us`` (to be added to have the kernel's) and ``uncertainty_us``
-        at the last burst, ``drift_ppm`` with ``drift_uncertainty_ppm``, the
-        last burst's ``round_trip_us`` (least) and ``loaded_round_trip_us`` (median),
-        ``bursts``, and ``steps`` that were seen. Empty for a rank that never answered.
+        The arrays have a row per rank: start and offset; the piece's begin and end, and the low
+        and the high bound at its begin with their slopes.
+        """
+        with self._lock:
+            every = [self._lives.get(rank, ()) for rank in ranks]
+            fits = [self._fit(lives[0]) if len(lives) == 1 else None for lives in every]
+        whole = [(0, 0) if fit is None else (fit.start, fit.offset) for fit in fits]
+        lines = [_NOWHERE if fit is None else fit.newest_line for fit in fits]
+        return np.array(whole, np.int64), np.array(lines, np.float64)
+
+    def describe(self, rank: int) -> dict[str, float]:
+        """Return what is known of a rank's clock; empty for a rank that never answered.
+
+        Keys: at the last burst, ``offset_us`` (added to the rank's clock, it gives the
+        kernel's) with ``uncertainty_us``, ``drift_ppm`` with ``drift_uncertainty_ppm``,
+        ``round_trip_us`` (shortest) and ``loaded_round_trip_us`` (median); and the numbers of
+        ``bursts`` and ``steps``.
         """
         with self._lock:
             lives = self._lives.get(rank)
@@ -201,7 +211,7 @@ class Clocks:
         }
 
     @staticmethod
-    def _fit(life: _Life) -> _Fit:
+    def _fit(life: _Clock) -> _Fit:
         if life.fit is None:
             life.fit = _fit(life.anchors)
         return life.fit
@@ -219,14 +229,43 @@ class _Fit:
     least_drift: float
     most_drift: float
 
+    @cached_property
+    def newest_line(self) -> tuple[float, ...]:
+        """See `RingClocks.newest_lines`."""
+        begin, end = self.knots[-2:].tolist()
+        bounds = (self.low[-2:].tolist(), self.high[-2:].tolist())
+        pieces = ((first, (last - first) / (end - begin)) for first, last in bounds)
+        return begin, end, *chain.from_iterable(pieces)
+
     def bounds(self, times: Times) -> tuple[Floats, Floats]:
         since = (times - self.start).astype(np.float64)
         low = np.interp(since, self.knots, self.low)
         return low, np.maximum(low, np.interp(since, self.knots, self.high))
 
 
+_NOWHERE = (float("inf"), float("-inf"), 0.0, 0.0, 0.0, 0.0)
+
+
+def on_lines(times: Times, whole: Times, lines: Floats) -> tuple[Times, Floats]:
+    """Return times on the kernel's clock as `RingClocks.to_kernel` does, for many ranks at once.
+
+    `whole` and `lines` are those of `RingClocks.newest_lines`, with a row for each time. The
+    uncertainty of a time outside of its piece is infinite.
+    """
+    begin, end, low, low_slope, high, high_slope = lines.T
+    since = (times - whole[:, 0]).astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        beyond = since - begin
+        low = low_slope * beyond + low
+        high = np.maximum(low, high_slope * beyond + high)
+    inside = (since >= begin) & (since <= end)
+    low, high = np.where(inside, low, 0.0), np.where(inside, high, 0.0)
+    middle = np.rint((low + high) / 2).astype(np.int64)
+    return times + whole[:, 1] + middle, np.where(inside, (high - low) / 2 + 1.0, np.inf)
+
+
 def _fit(anchors: list[Anchor]) -> _Fit:
-    """Narrow the anchors' bounds by their neighbours', and bound what lies between and beyond."""
+    """Narrow the anchors' bounds by their neighbours, and bound the times between and beyond."""
     start, offset = anchors[0].answered, anchors[0].low
     times = np.array([anchor.answered - start for anchor in anchors], dtype=np.float64)
     low = np.array([anchor.low - offset for anchor in anchors], dtype=np.float64)
@@ -251,10 +290,10 @@ def _fit(anchors: list[Anchor]) -> _Fit:
 
 
 def _drifts(times: Floats, low: Floats, high: Floats) -> tuple[Floats, Floats, Floats]:
-    """Return the least and the most drift around each anchor, and how sharply each gap bends.
+    """Return the least and the most drift at each anchor, and the least change in each gap.
 
-    Any two anchors bound the drift between them. Where those of all neighbours
-    contradict each other the drift has changed, and only the nearest count.
+    Any two anchors bound the drift between them. If the bounds of all neighbours contradict
+    each other, the drift has changed, and only the nearest anchors count.
     """
     count = len(times)
     least, most = np.full(count, -MOST_DRIFT), np.full(count, MOST_DRIFT)
@@ -277,7 +316,7 @@ def _drifts(times: Floats, low: Floats, high: Floats) -> tuple[Floats, Floats, F
     left, right = np.maximum(places - 1, 0), np.minimum(places, count - 2)
     least[changed] = np.minimum(gap_least[left], gap_least[right])[changed]
     most[changed] = np.maximum(gap_most[left], gap_most[right])[changed]
-    # by how much two neighbouring gaps' drifts differ at least
+    # the least difference between the drifts of neighbouring gaps
     bends = np.maximum(gap_least[1:] - gap_most[:-1], gap_least[:-1] - gap_most[1:])
     bends = np.concatenate([[0.0], np.maximum(bends, 0.0), [0.0]])
     return least, most, np.maximum(bends[:-1], bends[1:])
@@ -286,7 +325,7 @@ def _drifts(times: Floats, low: Floats, high: Floats) -> tuple[Floats, Floats, F
 def _narrowed(
     times: Floats, low: Floats, high: Floats, least: Floats, most: Floats
 ) -> tuple[Floats, Floats]:
-    """Carry each anchor's bounds to its neighbours by the drift between them."""
+    """Narrow each anchor's bounds by those of its neighbours and the drift between them."""
     narrow_low, narrow_high = low.copy(), high.copy()
     for shift in range(1, min(NEIGHBOURS, len(times) - 1) + 1):
         a, b = slice(None, -shift), slice(shift, None)

@@ -1,16 +1,16 @@
-"""Two runs side by side: each figure of both, how they differ, and how sure that is."""
+"""The figures of two runs, their differences, and the uncertainties of these."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from workbench.errors import UsageError
-from workbench.timings.derive import columns
+from workbench.timings.derive import EXPOSED_PARTS, columns, group_means, mean_parts
 from workbench.timings.store import Rows, warm
 
 if TYPE_CHECKING:
@@ -23,25 +23,24 @@ _BANDWIDTHS = frozenset({"algbw_gbps", "busbw_gbps"})
 
 
 @dataclass(frozen=True)
-class Difference:
-    """One figure of two runs: `a`, and `b` held against it.
+class FigureDifference:
+    """One figure of two runs, `a` and `b`.
 
     Attributes
     ----------
     figure
         A column of `to_frame`; its ending is its unit.
     a, b
-        Means over iterations and ranks, as in a `Summary`; of a bandwidth, by the time that
-        the communication took.
+        Means over iterations and ranks, as in a `Summary`; means of bandwidths are weighted by
+        the duration of the communication.
     a_spread, b_spread
         Standard deviations over the iterations.
     difference
         `b` minus `a`.
     uncertainty
-        Half the 95 % interval of `difference`, from the spreads and the numbers
-        of iterations: 1.96 times the standard error of a difference of two
-        means, each spread / sqrt(n). Neighbouring iterations are not
-        independent, so it is the least that it can be.
+        Half the 95 % interval of `difference`: 1.96 times the standard error of a difference
+        of two means, each spread / sqrt(n) for n iterations. A lower bound, because
+        neighbouring iterations are not independent.
     """
 
     figure: str
@@ -65,37 +64,37 @@ class Comparison:
     Attributes
     ----------
     names
-        What the two are called.
+        The names of both runs.
     iterations, left_out, ranks
-        Of both: how many iterations the figures cover, how many first ones of cells they leave
-        out, and of how many ranks they are.
+        Of both runs: the numbers of iterations in the figures, of first iterations of cells that
+        are left out, and of ranks.
     differences
-        One per figure that both have.
+        One per figure that both runs have.
     """
 
     names: tuple[str, str]
     iterations: tuple[int, int]
     left_out: tuple[int, int]
     ranks: tuple[int, int]
-    differences: tuple[Difference, ...]
+    differences: tuple[FigureDifference, ...]
 
     def to_frame(self) -> pd.DataFrame:
-        """Return one row per figure: the fields of `Difference`, and ``clear``."""
+        """Return one row per figure: the fields of `FigureDifference`, and ``clear``."""
         import pandas as pd
 
         return pd.DataFrame([asdict(one) | {"clear": one.clear} for one in self.differences])
 
 
 def compare(a: Rows, b: Rows, names: tuple[str, str]) -> Comparison:
-    """Hold the iterations `b` against the iterations `a`.
+    """Compare the iterations `b` with the iterations `a`.
 
-    The first iteration of each cell is left out where there are others, as in
-    a `Summary`. A figure that one of the two does not know is left out.
+    The first iteration of each cell is left out unless there are no others, as in a `Summary`.
+    A figure that is unknown in one run is left out.
 
     Raises
     ------
     UsageError
-        One of them has no iteration.
+        A run has no iteration.
     """
     for name, rows in zip(names, (a, b), strict=True):
         if not len(rows):
@@ -126,30 +125,37 @@ def _count(rows: Rows, column: str) -> int:
 
 
 def _figures(rows: Rows) -> dict[str, tuple[Values, Values]]:
-    """Return each figure's means over ranks of the iterations that know it, and their weights."""
+    """Return each figure's means over ranks, by iteration, and their weights."""
     _, place = np.unique(rows["iteration"], return_inverse=True)
     table = columns(rows)
     time_us = np.nan_to_num(table["communication_us"])
+    parts = [table[name] for name in EXPOSED_PARTS]
+    wanted = mean_parts(table["exposed_us"], *parts)
+    for name, part, mean in zip(EXPOSED_PARTS, parts, wanted, strict=True):
+        table[name] = _scaled(part, mean)
     found = {}
     for name, values in table.items():
         if name not in _KEYS:
             weights = time_us if name in _BANDWIDTHS else np.ones(len(rows))
-            found[name] = _means(np.asarray(values, dtype=np.float64), weights, place)
+            means, total = group_means(np.asarray(values, dtype=np.float64), place, weights)
+            found[name] = means[total > 0], total[total > 0]
     return found
 
 
-def _means(values: Values, weights: Values, place: Any) -> tuple[Values, Values]:
-    known = ~np.isnan(values) & (weights > 0)
-    counts = np.bincount(place[known], weights[known])
-    sums = np.bincount(place[known], values[known] * weights[known])
-    some = counts > 0
-    return np.asarray(sums[some] / counts[some]), np.asarray(counts[some])
+def _scaled(part: Values, mean: float) -> Values:
+    """Return a part of the exposed time, scaled so that its mean is `mean`."""
+    known = part[~np.isnan(part)]
+    if math.isnan(mean):
+        return np.full(len(part), np.nan)
+    return np.asarray(part * (mean / known.mean())) if known.any() else part
 
 
-def _difference(figure: str, a: tuple[Values, Values], b: tuple[Values, Values]) -> Difference:
+def _difference(
+    figure: str, a: tuple[Values, Values], b: tuple[Values, Values]
+) -> FigureDifference:
     (mean, spread), (other, other_spread) = (
         (float(np.average(values, weights=weights)), float(np.std(values)))
         for values, weights in (a, b)
     )
     error = math.hypot(spread / math.sqrt(len(a[0])), other_spread / math.sqrt(len(b[0])))
-    return Difference(figure, mean, spread, other, other_spread, other - mean, 1.96 * error)
+    return FigureDifference(figure, mean, spread, other, other_spread, other - mean, 1.96 * error)

@@ -1,4 +1,4 @@
-"""Figures that follow from rows: bandwidths, overlap, waiting. All times in microseconds."""
+"""Figures computed from rows: bandwidths, overlap, waiting; times in microseconds."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from workbench.timings.lateness import waiting_us
+from workbench.timings.lateness import exposed_parts
 from workbench.timings.store import (
     PHASES,
     Rows,
@@ -18,15 +18,17 @@ from workbench.timings.store import (
 
 Column = npt.NDArray[Any]
 
+EXPOSED_PARTS = ("wait_us", "queued_us", "transfer_us")
+"""The columns that `exposed_us` consists of."""
+
 
 def columns(rows: Rows) -> dict[str, Column]:
     """Return the columns of ``to_frame()`` for `rows`.
 
-    ``algbw`` is bytes over communication time, ``busbw`` that times
-    2(n-1)/n for n ranks (nccl-tests, PERFORMANCE.md), which are those of the
-    process set where all went through one; Gbit/s are 10^9 bits/s. NaN where
-    there is nothing to divide, or where it is not known: what a rank
-    communicated that nothing could time is in its other phases.
+    ``algbw`` is bytes over communication time; ``busbw`` is ``algbw`` times 2(n-1)/n for n
+    ranks, those of the process set if all collectives used one (nccl-tests, PERFORMANCE.md).
+    Gbit/s are 10^9 bits/s. Unknown figures are NaN. The time of communication that could not be
+    timed is in the other phases.
     """
     micro = {f"{phase}_us": rows[f"{phase}_ns"] / 1e3 for phase in PHASES}
     unseen = forward_unseen(rows)
@@ -34,6 +36,7 @@ def columns(rows: Rows) -> dict[str, Column]:
         micro[name] = np.where(unseen, np.nan, micro[name])
     silent = communication_unseen(rows)
     communication = rows["communication_ns"]
+    parts = exposed_parts(rows)
     some = communication > 0
     algbw = _divide(rows["bytes"] * 8.0, communication, some)
     n = np.maximum(peers_of(rows), 1)
@@ -47,7 +50,9 @@ def columns(rows: Rows) -> dict[str, Column]:
         "communication_us": np.where(silent, np.nan, communication / 1e3),
         "exposed_us": np.where(silent, np.nan, micro["exposed_us"]),
         "optimizer_us": micro["optimizer_us"],
-        "wait_us": np.where(silent, np.nan, waiting_us(rows)),
+        "wait_us": np.where(silent, np.nan, parts.waiting_us),
+        "queued_us": np.where(silent, np.nan, parts.queued_us),
+        "transfer_us": np.where(silent, np.nan, parts.transfer_us),
         "bytes": rows["bytes"],
         "tensors": rows["tensors"],
         "algbw_gbps": algbw,
@@ -58,11 +63,30 @@ def columns(rows: Rows) -> dict[str, Column]:
     }
 
 
-def bandwidth_gbps(rows: Rows, *, bus: bool) -> float:
-    """Return the algorithm or bus bandwidth of rows together: all bytes over all their time.
+def mean_parts(
+    exposed: Column, wait: Column, queued: Column, transfer: Column
+) -> tuple[float, float, float]:
+    """Return the means of the parts of the exposed time, which add up to its mean.
 
-    That is the mean of single ones by the time that each took. NaN where
-    nothing was communicated.
+    It is divided as in the rows in which the parts are known. A part is NaN if it is unknown
+    in all rows with exposed time.
+    """
+    some = exposed > 0
+    mean = float(exposed[~np.isnan(exposed)].mean()) if not np.isnan(exposed).all() else np.nan
+    if not some.any():
+        return mean, mean, mean  # 0, or unknown
+    known, timed = some & ~np.isnan(wait), some & ~np.isnan(transfer)
+    waiting = mean * wait[known].sum() / exposed[known].sum() if known.any() else np.nan
+    spent, rest = transfer[timed].sum(), transfer[timed].sum() + queued[timed].sum()
+    share = (spent / rest if rest > 0 else 0.0) if timed.any() else np.nan
+    others = mean - waiting
+    return float(waiting), float(others * (1 - share)), float(others * share)
+
+
+def bandwidth_gbps(rows: Rows, *, bus: bool) -> float:
+    """Return the algorithm or bus bandwidth of rows: all bytes over all communication time.
+
+    NaN if nothing was communicated.
     """
     n = np.maximum(peers_of(rows), 1)
     bits = rows["bytes"] * 8.0 * (2 * (n - 1) / n if bus else 1.0)
@@ -71,11 +95,22 @@ def bandwidth_gbps(rows: Rows, *, bus: bool) -> float:
     return float(bits[some].sum() / time_ns) if time_ns else float("nan")
 
 
-def bus_factor(kind: str, ranks: int) -> float:
-    """Return what a collective's algorithm bandwidth is multiplied by for its bus bandwidth.
+def group_means(values: Column, groups: Column, weights: Column) -> tuple[Column, Column]:
+    """Return the weighted mean of the known values of each group, and the sum of their weights.
 
-    After nccl-tests' PERFORMANCE.md, for the bytes that one rank hands over: an
-    allgather's total is `ranks` times that, a sparse allreduce is allgathers.
+    `groups` are numbers from 0; a group without known values has the mean NaN.
+    """
+    known, count = ~np.isnan(values), int(groups.max(initial=-1)) + 1
+    total = np.bincount(groups[known], weights[known], count)
+    sums = np.bincount(groups[known], values[known] * weights[known], count)
+    return _divide(sums, total, total > 0), total
+
+
+def bus_factor(kind: str, ranks: int) -> float:
+    """Return the ratio of a collective's bus bandwidth to its algorithm bandwidth.
+
+    From nccl-tests' PERFORMANCE.md, for the bytes that one rank submits: the total of an
+    allgather is `ranks` times as large, and a sparse allreduce consists of allgathers.
     """
     others = max(ranks, 1) - 1
     return {

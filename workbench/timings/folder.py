@@ -1,11 +1,10 @@
-"""The folder of one run: its files' names, what the run was, and whether it is being written.
+"""The folder of one run: its files, its facts, and its lock.
 
-- ``run.json``: what the run was
-- ``iterations-K.arrows``, ``collectives-K.arrows``, ``layouts-K.arrows``: Arrow
-  IPC streams; K counts the kernels that wrote it (several where a kept cluster
-  was met again)
-- ``lock``: held (flock) by the kernel that writes; the system lets go of it
-  when that kernel ends, however it ends
+- ``run.json``: the facts about the run
+- ``iterations-K.arrows``, ``offsets-K.arrows``, ``collectives-K.arrows``,
+  ``layouts-K.arrows``: Arrow IPC streams; K counts the kernels that wrote it (several
+  if another kernel attached to a kept cluster)
+- ``lock``: locked (flock) by the kernel that writes, until that kernel ends
 """
 
 from __future__ import annotations
@@ -23,22 +22,22 @@ from typing import Any
 from workbench.safefiles import load_json, read_file, wait_for_lock, write_private
 
 FORMAT = 1
-"""Of the folder; raised where an earlier version would misread a later one's."""
+"""Format of the folder; incremented when earlier versions would misread it."""
 
 HEARTBEAT_S = 60.0
-"""The lock's time is set anew this often, for file systems that know no locks."""
+"""Interval between updates of the lock's time, for file systems without locks."""
 
 _FACTS = "run.json"
 _LOCK = "lock"
 _LOCK_S = 2.0
-"""Whoever checks whether a run is in use has the lock for a moment."""
+"""How long a writer waits for a process that checks the lock."""
 _MOST_BYTES = 16 << 20
-"""Of `run.json`: that of 512 ranks has some 100 kB."""
-_STREAM = re.compile(r"(iterations|collectives|layouts)-(\d+)\.arrows")
+"""Largest `run.json` that is read; that of 512 ranks has 100 kB."""
+_STREAM = re.compile(r"(iterations|offsets|collectives|layouts)-(\d+)\.arrows")
 
 
 class RunFolder:
-    """A run's folder, which need not be there yet."""
+    """A run's folder, which may not exist yet."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -48,16 +47,16 @@ class RunFolder:
         return self.path / f"{kind}-{segment}.arrows"
 
     def segments(self) -> list[int]:
-        """Return the numbers of the kernels that wrote to it, in order."""
+        """Return the numbers of the kernels that wrote the run, in order."""
         names = (_STREAM.fullmatch(name) for name in self._names())
         return sorted({int(name[2]) for name in names if name is not None})
 
     def is_run(self) -> bool:
-        """Whether a run was ever written there."""
+        """Whether the folder contains a run."""
         return bool(self.segments()) or _FACTS in self._names()
 
     def size_bytes(self) -> int:
-        """Return what its files take."""
+        """Return the size of its files in bytes."""
         return sum(size for _, size in self.sizes())
 
     def sizes(self) -> list[tuple[str, int]]:
@@ -69,26 +68,26 @@ class RunFolder:
         return found
 
     def read_facts(self) -> dict[str, Any]:
-        """Return what the run was; raises `OSError` or `ValueError` where that cannot be read."""
+        """Return the facts about the run; raise OSError or ValueError if they cannot be read."""
         try:
             facts = load_json(read_file(self.path / _FACTS, _MOST_BYTES), finite=False)
         except OSError as error:
             raise OSError(error.errno, error.strerror, str(self.path / _FACTS)) from error
         if not isinstance(facts, dict):
-            raise ValueError("it holds no JSON object")
+            raise ValueError("not a JSON object")
         return facts
 
     def write_facts(self, facts: dict[str, Any]) -> None:
-        """Write down what the run was, at once or not at all."""
+        """Write the facts about the run, completely or not at all."""
         write_private(self.path / _FACTS, json.dumps(facts, indent=1))
 
     def lock(self) -> int:
-        """Say that this process writes to it, until the file that is returned is closed.
+        """Lock the run for writing, and return the open lock file; closing it unlocks the run.
 
         Raises
         ------
         TimeoutError
-            Another process keeps it locked.
+            Another process has locked the run.
         """
         file = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -98,31 +97,24 @@ class RunFolder:
             raise TimeoutError(
                 f"{self.path / _LOCK}: {error}. End that process, which `lslocks` names"
             ) from None
-        except OSError:  # without locks, the file's time says that somebody writes
+        except OSError:  # no locks on this file system: `beat` marks the run as in use
             pass
         return file
 
     def beat(self) -> None:
-        """Say that it is still being written."""
+        """Mark the run as still being written."""
         os.utime(self.path / _LOCK)
 
     def in_use(self) -> bool:
-        """Whether a kernel writes to it, on this machine or another."""
+        """Whether a kernel writes the run, on this machine or another."""
         with self._unused() as free:
             return not free
 
     def remove(self, kept_s: float = 0.0) -> bool:
-        """Remove the run's files, and the folder unless it holds others.
+        """Remove the run's files, and the folder unless it contains other files.
 
-        Parameters
-        ----------
-        kept_s
-            How long its ranks live without a kernel, which may come for it.
-
-        Returns
-        -------
-        bool
-            False where it is in use.
+        Return False if the run is in use. Its ranks may live without a kernel for `kept_s`
+        seconds, and another kernel may attach to them.
         """
         with self._unused() as free:
             if not free or self.quiet_s() < kept_s + HEARTBEAT_S * bool(kept_s):
@@ -131,12 +123,12 @@ class RunFolder:
                 if _STREAM.fullmatch(name) or name in {_FACTS, f"{_FACTS}.part"}:
                     (self.path / name).unlink(missing_ok=True)
             (self.path / _LOCK).unlink(missing_ok=True)
-        with contextlib.suppress(OSError):  # there is more in it, that is not ours
+        with contextlib.suppress(OSError):  # it contains other files
             self.path.rmdir()
         return True
 
     def quiet_s(self) -> float:
-        """Return how long nobody has written to it."""
+        """Return the time since the last write, in seconds."""
         try:
             return time.time() - (self.path / _LOCK).stat().st_mtime
         except OSError:
@@ -144,14 +136,14 @@ class RunFolder:
 
     @contextlib.contextmanager
     def _unused(self) -> Iterator[bool]:
-        """Say whether nobody writes to it, and let nobody begin meanwhile."""
+        """Yield whether no kernel writes the run, and prevent writing meanwhile."""
         try:
-            # a pipe of that name is not waited for
+            # non-blocking: the file may be a named pipe
             file = os.open(self.path / _LOCK, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK)
         except FileNotFoundError:
             yield True
             return
-        except OSError:  # another user's, or a file system that is read only
+        except OSError:  # a file of another user, or on a read-only file system
             yield self.quiet_s() > 2 * HEARTBEAT_S
             return
         try:
@@ -160,7 +152,7 @@ class RunFolder:
             os.close(file)
 
     def _try_lock(self, file: int) -> bool:
-        for _ in range(3):  # another process may be looking at the same moment
+        for _ in range(3):  # another process may check at the same time
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:

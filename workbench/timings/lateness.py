@@ -1,65 +1,73 @@
-"""Who waited for whom: when each rank of an iteration was ready for its last collective.
+"""Who waited for whom: when each rank submitted the last collective of an iteration.
 
-The ranks of an iteration end it together, when the last of them has handed
-over its last gradients and these are reduced. What a rank's last collective
-took longer than that of the rank that came last was waiting: so lateness is
-known without comparing clocks, as far as all see the end at the same moment.
-One that was busy when its gradients were reduced sees the end later: nobody
-waited longer than its training stood still.
-Where the clocks are known and the ranks arrive further apart than these may be
-off, the clocks tell.
+A collective ends on all ranks at the same time, after the last rank has submitted it. So if a
+rank's last collective took longer than that of the last rank, the rank waited for the
+difference. This needs no clocks, but a rank that is busy sees the end too late: its waiting is
+limited by the time during which its training was stopped. If the clocks are known and the
+ranks' submissions are further apart than the clocks' uncertainty, the clocks are used.
 
-A rank may wait earlier in the iteration too: for a loss that is averaged, at a
-barrier, in the step of another optimizer. All ranks stop there equally often,
-and the last one to come hardly waits. So what a rank stood still there longer
-than the one that stood still for the shortest time was waiting. It is less than
-the truth where several ranks are late in turn within one iteration.
+A rank may also wait earlier in the iteration: for an averaged loss, at a barrier, in the step of
+another optimizer. All ranks stop there equally often, and the last rank hardly waits. So a rank
+waited there for the time by which it was stopped longer than the rank that was stopped for the
+shortest time. This is too little if several ranks are late in turn in one iteration.
+
+What is left of the time in which training was stopped is transfer or queueing. From the last
+submission of the last rank on, all ranks wait for the same transfers. The last rank has stopped
+for these and no others, so the transfer time of the rank with the shortest is that of all that
+have stopped. A rank that computes on stops for less. The rest is queueing: negotiation, the
+backend's cycles, and copies into and out of buffers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from workbench.timings.store import Rows, peers_of
+from workbench.timings.store import Rows, has_flag, peers_of
+from workbench.wire import Flag
 
 Matrix = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Lateness:
-    """The iterations that every rank of a ring has reported; one row each, one column a rank.
+    """Lateness in the iterations that all ranks of a ring have reported.
+
+    Arrays have a row per iteration and a column per rank.
 
     Attributes
     ----------
     rows
-        Their rows.
+        The rows of the iterations.
     places
-        Where each stands in the rows that were asked about.
+        The index of each of them in the rows that were given.
     late_us
-        Behind the rank that came first: 0 or more.
+        Delay of the rank's last submission after the first rank: 0 or more.
     waited_us
-        For the rank that came last, while training stood still.
+        How long the rank's training was stopped because of the last rank.
+    transfer_us
+        How long it was stopped for transfers after that; NaN in iterations with unknown ones.
     uncertainty_us
-        How far the difference of two ranks may be off, per iteration; NaN
-        where it was told without clocks.
+        Uncertainty of the difference of two ranks, per iteration; NaN if clocks were not used.
     service_us
-        At most how long the last collective took once all had come to it, per iteration.
+        Upper bound of the last collective's duration after all ranks submitted it, per iteration.
     """
 
     rows: Rows
     places: npt.NDArray[np.intp]
     late_us: Matrix
     waited_us: Matrix
+    transfer_us: Matrix
     uncertainty_us: npt.NDArray[np.float64]
     service_us: npt.NDArray[np.float64]
 
     @property
     def iterations(self) -> npt.NDArray[np.int64]:
-        """Their numbers."""
+        """The numbers of the iterations."""
         return np.asarray(self.rows["iteration"][:, 0])
 
     @property
@@ -69,12 +77,12 @@ class Lateness:
 
 
 def behind(values: Matrix) -> Matrix:
-    """Return by how much each column is above the median of the others, row by row."""
+    """Return the difference of each value from the median of the other values of its row."""
     n = values.shape[1]
     order = np.argsort(values, axis=1)
     place = np.argsort(order, axis=1)
     ordered = np.take_along_axis(values, order, axis=1)
-    # the others in order: those behind a column's own place move up by one
+    # without the column itself, the values after it move up by one
     low, high = (
         np.take_along_axis(ordered, k + (place <= k).astype(np.intp), axis=1)
         for k in ((n - 2) // 2, (n - 1) // 2)
@@ -83,7 +91,7 @@ def behind(values: Matrix) -> Matrix:
 
 
 def lateness(rows: Rows) -> Iterator[Lateness]:
-    """Return the complete iterations of `rows`: each process set's, and number of ranks', apart."""
+    """Yield the complete iterations of `rows`, separately by process set and number of ranks."""
     order = np.lexsort((rows["rank"], rows["process_set"], rows["iteration"]))
     of_iteration, of_set = rows["iteration"][order], rows["process_set"][order]
     begins = (np.diff(of_iteration, prepend=-1) != 0) | (np.diff(of_set, prepend=-1) != 0)
@@ -105,33 +113,56 @@ def _lateness(rows: Rows, places: npt.NDArray[np.intp]) -> Lateness:
     stopped, at_last = stopped / 1e3, (rows["exposed_ns"] - stopped) / 1e3
     waited = np.minimum((spent - spent.min(axis=1, keepdims=True)) / 1e3, at_last)
     late = waited.max(axis=1, keepdims=True) - waited
-    uncertainty = np.full(len(rows), np.nan)
     service = spent.min(axis=1) / 1e3
-    if "uncertainty_ns" in (rows.dtype.names or ()):
-        arrived = rows["start_ns"] + rows["offset_ns"] + rows["last_ns"]
-        skew = (arrived - arrived.min(axis=1, keepdims=True)) / 1e3
-        # two ranks may both be off, in opposite directions
-        doubt = np.sort(rows["uncertainty_ns"], axis=1)[:, -2:].sum(axis=1) / 1e3
-        clear = known[:, 0] & (skew.max(axis=1) > doubt)
-        most = skew + np.where(known[:, 0], doubt, np.inf)[:, np.newaxis]
-        late = np.where(clear[:, np.newaxis], skew, np.minimum(late, most))
-        uncertainty = np.where(clear, doubt, np.nan)
-        # the last rank to come may compute on, and see only then that the others are done
-        ended = (arrived - rows["last_ns"] + rows["done_ns"]).min(axis=1)
-        most_service = np.maximum(0.0, ended - arrived.max(axis=1)) / 1e3 + doubt
-        service = np.where(known[:, 0], np.fmin(service, most_service), service)
+    arrived = rows["start_ns"] + rows["offset_ns"] + rows["last_ns"]
+    skew = (arrived - arrived.min(axis=1, keepdims=True)) / 1e3
+    # the errors of two ranks may have opposite signs
+    doubt = np.sort(rows["uncertainty_ns"], axis=1)[:, -2:].sum(axis=1) / 1e3
+    clear = known[:, 0] & (skew.max(axis=1) > doubt)
+    most = skew + np.where(known[:, 0], doubt, np.inf)[:, np.newaxis]
+    late = np.where(clear[:, np.newaxis], skew, np.minimum(late, most))
+    uncertainty = np.where(clear, doubt, np.nan)
+    # a rank that computes on may see the end late: the first rank that saw it counts
+    ended = (arrived - rows["last_ns"] + rows["done_ns"]).min(axis=1)
+    most_service = np.maximum(0.0, ended - arrived.max(axis=1)) / 1e3 + doubt
+    service = np.where(known[:, 0], np.fmin(service, most_service), service)
     waited = np.minimum(late.max(axis=1, keepdims=True) - late, at_last)
     waited += stopped - stopped.min(axis=1, keepdims=True)
     late += stopped.max(axis=1, keepdims=True) - stopped
-    return Lateness(rows, places, late, waited, uncertainty, service)
+    rest = np.maximum(rows["exposed_ns"] / 1e3 - waited, 0)
+    own = np.minimum(rows["transfer_ns"] / 1e3, rest)
+    stopped_too = rest >= rest.max(axis=1, keepdims=True) / 2
+    shortest = np.where(stopped_too, own, np.inf).min(axis=1, keepdims=True)
+    transfer = np.minimum(own, shortest)
+    transfer[~has_flag(rows, Flag.TRANSFERS_SEEN).all(axis=1)] = np.nan
+    return Lateness(rows, places, late, waited, transfer, uncertainty, service)
 
 
-def waiting_us(rows: Rows) -> npt.NDArray[np.float64]:
-    """Return how long each row's rank waited for the one that came last, while it stood still.
+class ExposedParts(NamedTuple):
+    """What each row's rank waited for while its training was stopped, in microseconds.
 
-    NaN where not every rank of the ring has reported.
+    All are 0 if it was not stopped.
+
+    Attributes
+    ----------
+    waiting_us
+        For the last rank; NaN without rows of all ranks.
+    queued_us, transfer_us
+        In queues, and for transfers; NaN if these or the rows of all ranks are unknown.
     """
-    waits = np.full(len(rows), np.nan)
+
+    waiting_us: npt.NDArray[np.float64]
+    queued_us: npt.NDArray[np.float64]
+    transfer_us: npt.NDArray[np.float64]
+
+
+def exposed_parts(rows: Rows) -> ExposedParts:
+    """Return the parts of the exposed time of each row."""
+    waiting, transfer = np.full((2, len(rows)), np.nan)
     for found in lateness(rows):
-        waits[found.places] = found.waited_us
-    return waits
+        waiting[found.places] = found.waited_us
+        transfer[found.places] = found.transfer_us
+    never = rows["exposed_ns"] == 0
+    waiting[never] = transfer[never] = 0
+    queued = np.maximum(rows["exposed_ns"] / 1e3 - waiting - transfer, 0)
+    return ExposedParts(waiting, queued, transfer)

@@ -1,4 +1,4 @@
-"""What stands out of a noisy series: stretches, single values, and how much noise there is."""
+"""Outliers of noisy series, and the noise of a series."""
 
 from __future__ import annotations
 
@@ -11,49 +11,44 @@ from numpy.lib.stride_tricks import sliding_window_view
 Series = npt.NDArray[np.float64]
 
 LENGTHS = (5, 20, 60)
-"""Medians over so many values are looked at: the longer, the smaller what noise allows."""
+"""Lengths of the medians that are tested; longer medians have less noise."""
 STRENGTH = 5.0
-"""A median stands out from so many times the noise of such medians on..."""
+"""A median is an outlier if it is at least this many times the noise of such medians."""
 OFTEN = 0.75
-"""...where at least this share of its stretch..."""
+"""Least share of the values in an outlier's span that must be high."""
 ALIKE = 0.7
-"""...has this share of it or more: a cause repeats itself alike, a busy core does not..."""
+"""A value is high from this share of the span's median on: a cause repeats with the same size,
+whereas a busy core delays irregularly."""
 LOOSE = 0.5
-"""...or this share, where the stretch is longer than a core stays busy by chance."""
+"""The same for spans that are longer than a core usually stays busy."""
 _BLOCKS = (8, 40)
 _QUANTILES = ((0.75, 1.150), (0.5, 0.674))
 
 
 def noise(values: Series, length: int = 1) -> Series:
-    """Return how much medians of `length` values vary from one to the next, by column.
+    """Return the variation between consecutive medians of `length` values, by column.
 
-    The Allan deviation, from quantiles: neither a stretch that stands out nor
-    single values move it, and noise that lasts (another process on a rank's
-    core) is in it. Where there are too few values, it is told from shorter
-    medians.
-
-    Parameters
-    ----------
-    values
-        A column for each series.
+    This is the Allan deviation, computed from quantiles: single outliers and a span of them do
+    not affect it, but lasting noise does, such as another process on a rank's core. With too
+    few values it is estimated from shorter medians.
     """
     blocks = len(values) // length
     if blocks < _BLOCKS[0] and length > 1:
         shorter = max((one for one in LENGTHS if one < length), default=1)
-        # a median's deviation is 1.25 of the mean's, where the noise has no memory
+        # without autocorrelation, a median deviates 1.25 times as much as a mean
         scale = 1.25 / np.sqrt(length) if shorter == 1 else 1.0
         return noise(values, shorter) * scale
     parts = values[: blocks * length].reshape(blocks, length, -1)
     changes = np.abs(np.diff(np.median(parts, axis=1), axis=0))
     if not len(changes):
         return np.zeros(values.shape[1])
-    # of many, one stretch has few changes: then noise that comes and goes counts as well
+    # among many changes, one span has few: a higher quantile then includes occasional noise
     quantile, deviations = _QUANTILES[0] if blocks >= _BLOCKS[1] else _QUANTILES[1]
     return np.asarray(np.quantile(changes, quantile, axis=0) / deviations / np.sqrt(2))
 
 
-def throughout(values: Series, least: float) -> npt.NDArray[np.bool_]:
-    """Return which columns stand out from first to last, by `least` or more."""
+def are_always_high(values: Series, least: float) -> npt.NDArray[np.bool_]:
+    """Return which columns are outliers in all rows, by `least` or more."""
     lengths = [length for length in LENGTHS if length <= len(values)]
     if not lengths:
         return np.zeros(values.shape[1], dtype=bool)
@@ -64,15 +59,12 @@ def throughout(values: Series, least: float) -> npt.NDArray[np.bool_]:
     return np.asarray(often & strong)
 
 
-def stretches(
+def spans(
     values: Series, least: float, counted: npt.NDArray[np.bool_]
 ) -> Iterator[tuple[float, int, int, int]]:
-    """Return strength, column, and first and last place of what stands out by `least` or more.
+    """Yield strength, column, first and last row of the spans of outliers by `least` or more.
 
-    Parameters
-    ----------
-    counted
-        Which rows tell how much noise there is.
+    The noise is estimated from the rows `counted`.
     """
     for length in LENGTHS:
         if length > len(values):
@@ -83,8 +75,8 @@ def stretches(
         high = np.asarray(2 * (total[length:] - total[:-length]) > length)
         for column in np.flatnonzero(high.any(axis=0)):
             places = np.flatnonzero(high[:, column])
-            for part in np.split(places, np.flatnonzero(np.diff(places) > length) + 1):
-                begin, end = part[0], part[-1] + length
+            for run in np.split(places, np.flatnonzero(np.diff(places) > length) + 1):
+                begin, end = run[0], run[-1] + length
                 found = _ends(values[begin:end, column])
                 if found is not None:
                     first, last, middle = found
@@ -93,16 +85,16 @@ def stretches(
 
 
 def _ends(values: Series) -> tuple[int, int, float] | None:
-    """Return where a stretch begins and ends: windows reach beyond it by up to their half."""
+    """Return the ends and the median of a span, which its windows exceed by up to half of them."""
     least = ALIKE * float(np.median(values))
     near = np.pad(values, LENGTHS[0] // 2, mode="edge")
     high = np.median(sliding_window_view(near, LENGTHS[0]), axis=1) >= least
     inside = np.flatnonzero(high & (values >= least))
     if not len(inside):
         return None
-    stretch = values[inside[0] : inside[-1] + 1]
-    middle = float(np.median(stretch))
-    share = LOOSE if len(stretch) >= LENGTHS[-1] else ALIKE
-    if len(stretch) < LENGTHS[0] or (stretch >= share * middle).mean() < OFTEN:
+    span = values[inside[0] : inside[-1] + 1]
+    middle = float(np.median(span))
+    share = LOOSE if len(span) >= LENGTHS[-1] else ALIKE
+    if len(span) < LENGTHS[0] or (span >= share * middle).mean() < OFTEN:
         return None
     return int(inside[0]), int(inside[-1]), middle

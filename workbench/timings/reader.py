@@ -1,4 +1,4 @@
-"""Reads what `writer` has written, as much of it as there is."""
+"""Reads the files of a run, including damaged or unfinished files as far as possible."""
 
 from __future__ import annotations
 
@@ -12,25 +12,27 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from workbench.errors import printable
-from workbench.timings import schema
-from workbench.timings.arrivals import ALIGNED
+from workbench.timings import arrow_files
+from workbench.timings.arrow_files import (
+    LAYOUT_KEYS,
+    OFFSET_COLUMNS,
+    RECORD_KEYS,
+    ROW_KEYS,
+)
 from workbench.timings.folder import FORMAT, RunFolder
-from workbench.timings.store import COLLECTIVES_LIMIT, CollectiveRecord, Rows
-from workbench.timings.stream import StreamReader
-from workbench.timings.writer import LAYOUT_KEYS, RECORD_KEYS
+from workbench.timings.store import COLLECTIVES_LIMIT, ROW, CollectiveRecord, Rows
 from workbench.wire import IterationRecord, Layout
 
-_ROW_KEYS = ("iteration", "rank")
 _Layouts = dict[int, tuple[int, Layout]]
 
 
 class RunReader:
-    """The files of a run, which may still grow.
+    """Reads the files of a run, which may still grow.
 
     Attributes
     ----------
     problems
-        What cannot be read, and why, as far as was looked.
+        What could not be read so far, and why.
     """
 
     def __init__(self, folder: RunFolder) -> None:
@@ -38,57 +40,63 @@ class RunReader:
         self._folder = folder
 
     def facts(self) -> dict[str, Any]:
-        """Return what was written down of what the run was."""
+        """Return the recorded facts about the run."""
         try:
             facts = self._folder.read_facts()
         except (OSError, ValueError) as error:
-            self._tell(f"what the run was cannot be read ({error}); its timings are here")
+            self._report(f"the facts about the run cannot be read ({error}), but its timings can")
             return {}
         facts = self._checked(facts)
         found = facts.get("format", FORMAT)
         if found != FORMAT:
-            self._tell(
-                f"it was written in format {found} by gradient-workbench "
-                f"{facts.get('package', 'of another version')}, this version reads format "
-                f"{FORMAT}: what both know is here"
+            self._report(
+                f"it has format {found} of gradient-workbench "
+                f"{facts.get('package', 'of another version')}, and this version reads format "
+                f"{FORMAT}: columns known to both are read"
             )
         for text in facts.get("left_out") or []:
-            self._tell(f"left out: {text}")
+            self._report(f"left out: {text}")
         if facts.get("dropped"):
-            self._tell(f"left out: {facts['dropped']} records that ranks dropped")
+            self._report(f"left out: {facts['dropped']} records that were lost before they arrived")
         return facts
 
     def _checked(self, facts: dict[str, Any]) -> dict[str, Any]:
-        """Return the facts that are of their kind, in printable text; say which are not."""
+        """Return the facts with valid values, in printable text; report the others."""
         plain = _printable(facts)
         bad = [name for name in plain if not _FACTS.get(name, _anything)(plain[name])]
         if bad:
-            self._tell(f"run.json was damaged or edited: {', '.join(bad)} cannot be read")
+            self._report(f"run.json was damaged or edited: {', '.join(bad)} cannot be read")
         return {name: value for name, value in plain.items() if name not in bad}
 
     def rows(self) -> Rows:
         """Return all rows, in order of arrival."""
-        parts = [
-            schema.batch_to_rows(batch)
-            for number in self._folder.segments()
-            for batch in self._batches("iterations", number, schema.row_schema(), _ROW_KEYS)
-        ]
-        return np.concatenate(parts) if parts else np.empty(0, dtype=ALIGNED)
+        parts = [np.empty(0, dtype=ROW)]
+        for number in self._folder.segments():
+            rows = self._row_batches("iterations", number, arrow_files.row_schema())
+            offsets = self._row_batches("offsets", number, arrow_files.row_schema(OFFSET_COLUMNS))
+            _set_offsets(rows, offsets)
+            parts.append(rows)
+        return np.concatenate(parts)
+
+    def _row_batches(self, kind: str, number: int, wanted: pa.Schema) -> Rows:
+        batches = self._batches(kind, number, wanted, ROW_KEYS)
+        return np.concatenate([np.empty(0, ROW), *map(arrow_files.batch_to_rows, batches)])
 
     def records(self, first: int | None, last: int | None) -> list[CollectiveRecord]:
         """Return the records of the iterations `first` to `last`; without them, the newest."""
         limit = COLLECTIVES_LIMIT if first is None and last is None else None
+        wanted = arrow_files.schema_of(IterationRecord, *RECORD_KEYS)
         chosen: deque[tuple[int, pa.RecordBatch]] = deque()
         count = 0
         for number in self._folder.segments():
-            for batch in self._record_batches(number):
+            for batch in self._batches("collectives", number, wanted, RECORD_KEYS):
                 chosen.append((number, _between(batch, first, last)))
                 count += chosen[-1][1].num_rows
                 while limit is not None and count - chosen[0][1].num_rows >= limit:
                     count -= chosen.popleft()[1].num_rows
-        # read only now: while a run is written, layouts are there before their records
+        # read after the records, because a writer writes layouts before their records
         layouts = {number: self._layouts(number) for number in {number for number, _ in chosen}}
-        found = [one for number, part in chosen for one in self._named(part, layouts[number])]
+        found = [one for number, batch in chosen for one in self._named(batch, layouts[number])]
         return found if limit is None else found[-limit:]
 
     def layouts(self) -> dict[tuple[int, int], Layout]:
@@ -99,97 +107,90 @@ class RunReader:
             for rank, layout in self._layouts(number).values()
         }
 
-    def _record_batches(self, number: int) -> Iterator[pa.RecordBatch]:
-        wanted = schema.schema_of(IterationRecord, *RECORD_KEYS)
-        return self._batches("collectives", number, wanted, RECORD_KEYS)
-
     def _layouts(self, number: int) -> _Layouts:
         found: _Layouts = {}
-        wanted = schema.schema_of(Layout, *LAYOUT_KEYS)
+        wanted = arrow_files.schema_of(Layout, *LAYOUT_KEYS)
         for batch in self._batches("layouts", number, wanted, LAYOUT_KEYS):
             keys, ranks = (batch.column(name).to_pylist() for name in LAYOUT_KEYS)
             layouts = [
                 replace(one, names=tuple(map(printable, one.names)))
-                for one in schema.from_batch(Layout, batch)
+                for one in arrow_files.from_batch(Layout, batch)
             ]
             found |= dict(zip(keys, zip(ranks, layouts, strict=True), strict=True))
         return found
 
     def _named(self, batch: pa.RecordBatch, layouts: _Layouts) -> Iterator[CollectiveRecord]:
         iterations, ranks, keys = (batch.column(name).to_pylist() for name in RECORD_KEYS)
-        records = schema.from_batch(IterationRecord, batch)
+        records = arrow_files.from_batch(IterationRecord, batch)
         for iteration, rank, key, record in zip(iterations, ranks, keys, records, strict=True):
             layout = layouts[key][1] if key in layouts else None
-            # damage can leave their lists uneven, of which each has a place per collective
-            if layout is not None and len(schema.lengths(layout) | schema.lengths(record)) == 1:
+            # each list has an item per collective, unless the file is damaged
+            if (
+                layout is not None
+                and len(arrow_files.lengths(layout) | arrow_files.lengths(record)) == 1
+            ):
                 yield CollectiveRecord(iteration, record, rank, layout)
             else:
-                self._tell("the names of some collectives cannot be read: these are left out")
+                self._report("some collectives are left out: their names cannot be read")
 
     def _batches(
         self, kind: str, number: int, wanted: pa.Schema, keys: tuple[str, ...]
     ) -> Iterator[pa.RecordBatch]:
-        """Yield a file's batches with the columns that are `wanted`, as far as it has them."""
+        """Yield a file's batches with the `wanted` columns that it has; report problems."""
         path = self._folder.stream(kind, number)
         written = self._folder.in_use()
         facts = self.facts()
         closed = facts.get("closed") or {}
         try:
-            reader = StreamReader(path)
+            reader = arrow_files.StreamReader(path)
         except OSError as error:
             if kind == "iterations" or path.name in closed:
-                self._tell(f"{path.name} cannot be read: {error}")
+                self._report(f"{path.name} cannot be read: {error}")
             return
-        if reader.schema is not None and self._fits(path.name, reader.schema, wanted, keys):
-            yield from map(_chooser(reader.schema, wanted), reader)
+        columns = self._common_columns(path.name, reader.schema, wanted, keys)
+        if columns:
+            yield from (batch.select(columns) for batch in reader)
         if written or (reader.closed and (not facts or "ended_s" in facts)):
             return
         if reader.rest_bytes or path.name in closed:
-            whole = closed.get(path.name, reader.size_bytes)
-            self._tell(
+            size = closed.get(path.name, reader.size_bytes)
+            self._report(
                 f"{path.name} is cut short or damaged: the first "
-                f"{reader.size_bytes - reader.rest_bytes} of {whole} bytes can be read"
+                f"{reader.size_bytes - reader.rest_bytes} of {size} bytes can be read"
                 + (f" ({reader.problem})" if reader.problem else "")
             )
         else:
-            self._tell(
-                "its kernel ended without closing it (killed, out of power, or on a full disk): "
-                "all that was written by then is here, usually up to the last second"
+            self._report(
+                "its kernel ended without closing the files (killed, power failure or full disk): "
+                "the last second before that is probably missing"
             )
 
-    def _fits(self, name: str, found: pa.Schema, wanted: pa.Schema, keys: tuple[str, ...]) -> bool:
-        """Say what differs from what this version writes; whether it can be read at all."""
-        changed = [
+    def _common_columns(
+        self, name: str, found: pa.Schema | None, wanted: pa.Schema, keys: tuple[str, ...]
+    ) -> list[str]:
+        """Return the wanted columns that a file has; none if it lacks a key. Report the others."""
+        if found is None:
+            return []
+        common = [
             column
             for column in wanted.names
-            if column in found.names and found.field(column).type != wanted.field(column).type
+            if column in found.names and found.field(column).type == wanted.field(column).type
         ]
-        lacks = [column for column in wanted.names if column not in found.names]
+        missing = [column for column in wanted.names if column not in common]
         unknown = [column for column in found.names if column not in wanted.names]
-        bad = [column for column in (*changed, *lacks) if column in keys]
-        if bad:
-            self._tell(f"{name} is no file of a run: it has no column {', '.join(bad)} of ours")
-            return False
-        if changed or lacks:
-            self._tell(f"{name} is of another version: no {', '.join(lacks + changed)}, 0 instead")
+        if bad := [column for column in missing if column in keys]:
+            self._report(f"{name} is not a file of a run: it has no valid column {', '.join(bad)}")
+            return []
+        if missing:
+            self._report(f"{name} is of another version: it lacks {', '.join(missing)}, read as 0")
         if unknown:
-            self._tell(f"{name} is of another version: {', '.join(unknown)} left alone")
-        return True
+            self._report(f"{name} is of another version: {', '.join(unknown)} not read")
+        return common
 
-    def _tell(self, problem: str) -> None:
+    def _report(self, problem: str) -> None:
         problem = printable(problem)  # it may quote the file
         if problem not in self.problems:
             self.problems.append(problem)
-
-
-def _chooser(found: pa.Schema, wanted: pa.Schema) -> Any:
-    """Return what keeps the columns that both schemas have alike."""
-    alike = [
-        name
-        for name in wanted.names
-        if name in found.names and found.field(name).type == wanted.field(name).type
-    ]
-    return lambda batch: batch.select(alike)
 
 
 def _between(batch: pa.RecordBatch, first: int | None, last: int | None) -> pa.RecordBatch:
@@ -200,8 +201,22 @@ def _between(batch: pa.RecordBatch, first: int | None, last: int | None) -> pa.R
     return batch
 
 
+def _set_offsets(rows: Rows, corrections: Rows) -> None:
+    """Replace the clock offsets of rows by corrections, of which the last one counts."""
+    if not len(rows) or not len(corrections):
+        return
+    keys, wanted = (
+        (one["iteration"] << 32) + one["rank"].astype(np.int64) for one in (rows, corrections)
+    )
+    order = np.argsort(keys, kind="stable")
+    place = np.minimum(np.searchsorted(keys[order], wanted), len(rows) - 1)
+    found = keys[order[place]] == wanted
+    for name in ("offset_ns", "uncertainty_ns"):
+        rows[name][order[place[found]]] = corrections[name][found]
+
+
 def _printable(value: Any) -> Any:
-    """Return plain JSON with its texts made printable: another person's run may be opened."""
+    """Return plain JSON with printable texts, because runs of other people may be opened."""
     if isinstance(value, str):
         return printable(value)
     if isinstance(value, dict):
@@ -230,7 +245,7 @@ def _is_rank(value: Any) -> bool:
 
 
 _LAST_S = 2.0**37
-"""In the year 6325: later times have no date."""
+"""A time in the year 6325; later times cannot be shown as a date."""
 _FACTS: dict[str, Callable[[Any], bool]] = {
     "cluster": lambda value: isinstance(value, str),
     "started_s": _is_time,
@@ -242,4 +257,4 @@ _FACTS: dict[str, Callable[[Any], bool]] = {
     "ranks": lambda value: value is None or _is_list(value, _is_rank),
     "closed": lambda value: isinstance(value, dict) and all(map(_is_count, value.values())),
 }
-"""What a fact must be to be read; the others are shown as they are."""
+"""Whether a value of a fact is valid; facts not listed are not checked."""

@@ -1,4 +1,4 @@
-"""A run as its folder tells it: the same questions as while it trained."""
+"""A run on disk, with the same queries as a cluster's timings."""
 
 from __future__ import annotations
 
@@ -10,33 +10,31 @@ from typing import Any
 import numpy as np
 
 from workbench.errors import RunError
-from workbench.timings.answers import Answers
-from workbench.timings.arrivals import ALIGNED
 from workbench.timings.folder import RunFolder
+from workbench.timings.queries import TimingsQueries
 from workbench.timings.reader import RunReader
 from workbench.timings.runs import FolderLike, all_runs, find
-from workbench.timings.store import CollectiveRecord, Rows
+from workbench.timings.store import ROW, CollectiveRecord, Rows
 from workbench.wire import Layout
 
 
 def open_run(path_or_name: FolderLike, folder: FolderLike | None = None) -> Run:
-    """Return the timings of an earlier run, or of one that another kernel trains now.
+    """Return the timings of an earlier run, or of one that another kernel is training.
 
-    What cannot be read of it is said in a warning, and in `Run.problems`; all
-    the rest is there.
+    Data that cannot be read are reported by a warning and in `Run.problems`.
 
     Parameters
     ----------
     path_or_name
-        Of the run's folder; its name as ``%timings list`` shows it; or a
-        cluster's name, for its newest run.
+        The run's folder; its name, as shown by ``%timings list``; or the name of a cluster,
+        for its newest run.
     folder
-        Where runs are kept; see `runs.runs_folder`.
+        The folder of all runs; see `runs.runs_folder`.
 
     Raises
     ------
     RunError
-        There is no such run, or what is there is none.
+        There is no such run.
     """
     run = Run(find(path_or_name, folder))
     run.rows()
@@ -46,33 +44,27 @@ def open_run(path_or_name: FolderLike, folder: FolderLike | None = None) -> Run:
 
 
 def list_runs(folder: FolderLike | None = None) -> list[Run]:
-    """Return the runs that are kept, the newest first; see `runs.runs_folder` for where."""
+    """Return the runs in the folder of all runs (see `runs.runs_folder`), the newest first."""
     return [Run(one) for one in all_runs(folder)]
 
 
-class Run(Answers):
-    """Answers from a run's files, each time from what they hold by then.
-
-    Parameters
-    ----------
-    folder
-        Of the run.
-    """
+class Run(TimingsQueries):
+    """A run on disk; each query reads what its files contain at that time."""
 
     def __init__(self, folder: RunFolder) -> None:
         self._folder = folder
         self._reader = RunReader(folder)
         self._sizes: list[tuple[str, int]] | None = None
-        self._rows = np.empty(0, dtype=ALIGNED)
+        self._rows = np.empty(0, dtype=ROW)
 
     @property
     def facts(self) -> dict[str, Any]:
-        """All that was written down of what the run was."""
+        """All recorded facts about the run."""
         return self._reader.facts()
 
     @property
     def problems(self) -> list[str]:
-        """What of it cannot be read, and why, as far as was looked."""
+        """What could not be read so far, and why."""
         return list(self._reader.problems)
 
     @property
@@ -82,7 +74,7 @@ class Run(Answers):
 
     @property
     def name(self) -> str:
-        """What ``%timings open`` calls it."""
+        """The name that ``%timings open`` accepts."""
         return self.path.name
 
     @property
@@ -92,10 +84,10 @@ class Run(Answers):
 
     @property
     def ranks(self) -> list[dict[str, Any]]:
-        """The ranks: ``rank``, ``vm``, ``gpu``, ``nic`` and more, as they were last."""
+        """The last ranks: ``rank``, ``vm``, ``gpu``, ``nic`` and more."""
         return list(self.facts.get("ranks") or [])
 
-    def places(self) -> dict[int, str]:
+    def vm_names(self) -> dict[int, str]:
         """Return the host name of each rank's VM, where known."""
         return {
             int(one["rank"]): str(one["vm"]) for one in self.ranks if {"rank", "vm"} <= set(one)
@@ -103,7 +95,7 @@ class Run(Answers):
 
     @property
     def started(self) -> datetime | None:
-        """When its first iteration was written, in local time; None where not known."""
+        """When its first iteration was written, in local time; None if unknown."""
         seconds = self.facts.get("started_s")
         return None if seconds is None else datetime.fromtimestamp(seconds).astimezone()
 
@@ -116,7 +108,7 @@ class Run(Answers):
 
     @property
     def iterations(self) -> int:
-        """How many iterations it has."""
+        """The number of iterations."""
         counted = self.facts.get("iterations") if self.state == "ended" else None
         if counted is not None:
             return int(counted)
@@ -125,7 +117,7 @@ class Run(Answers):
 
     @property
     def size_bytes(self) -> int:
-        """What it takes on disk."""
+        """The size of its files in bytes."""
         return self._folder.size_bytes()
 
     def __len__(self) -> int:
@@ -139,7 +131,7 @@ class Run(Answers):
         return f"<Run {self.name}: cluster {self.cluster}, {self.state}>"
 
     def rows(self, start: int = 0) -> Rows:
-        """Return a copy of the raw rows from the `start`-th on (see `arrivals.ALIGNED`)."""
+        """Return a copy of the raw rows from the `start`-th on (see `store.ROW`)."""
         sizes = self._folder.sizes()
         if not sizes:
             raise RunError(
@@ -152,7 +144,7 @@ class Run(Answers):
         return self._rows[start:].copy()
 
     def records(self, first: int | None = None, last: int | None = None) -> list[CollectiveRecord]:
-        """Return the records of single collectives, of some iterations or the newest."""
+        """Return the records of the iterations `first` to `last`; without both, the newest."""
         return self._reader.records(first, last)
 
     def layouts(self) -> dict[tuple[int, int], Layout]:

@@ -1,4 +1,4 @@
-"""Where runs are kept, how one is found, and which are removed."""
+"""The folder of all runs: find runs, and remove old ones."""
 
 from __future__ import annotations
 
@@ -9,32 +9,33 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from workbench.errors import RunError, UsageError
+from workbench.safefiles import xdg_folder
 from workbench.timings.folder import RunFolder
 
 FolderLike = str | os.PathLike[str]
 
 FOLDER_VARIABLE = "GRADIENT_WORKBENCH_RUNS"
 MOST_RUNS = 50
-"""Runs that are kept, unless GRADIENT_WORKBENCH_MOST_RUNS says otherwise."""
+"""Default of GRADIENT_WORKBENCH_MOST_RUNS: how many runs are kept."""
 MOST_BYTES = 10_000_000_000
-"""Bytes that they may take, unless GRADIENT_WORKBENCH_MOST_BYTES says otherwise."""
+"""Default of GRADIENT_WORKBENCH_MOST_BYTES: the size limit of all runs."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """How much is kept; the run that is written counts too, and is never removed."""
+    """Limits of all runs, including the run being written, which is never removed."""
 
     most_runs: int = MOST_RUNS
     most_bytes: int = MOST_BYTES
 
     @classmethod
     def from_environment(cls) -> Limits:
-        """Return what the environment's variables say, or else the defaults.
+        """Return the limits from the environment variables, or else the defaults.
 
         Raises
         ------
         UsageError
-            One of them is no number from 1.
+            A variable is not a positive integer.
         """
         return cls(
             _number("GRADIENT_WORKBENCH_MOST_RUNS", MOST_RUNS),
@@ -52,7 +53,7 @@ def _number(variable: str, default: int) -> int:
 
 
 def runs_folder(folder: FolderLike | None = None) -> Path:
-    """Return the folder of the runs, which need not be there.
+    """Return the folder of all runs, which may not exist.
 
     It is `folder`, or else ``$GRADIENT_WORKBENCH_RUNS``, or else
     ``gradient-workbench/runs`` in ``$XDG_DATA_HOME`` (``~/.local/share``).
@@ -60,12 +61,11 @@ def runs_folder(folder: FolderLike | None = None) -> Path:
     named = os.environ.get(FOLDER_VARIABLE) if folder is None else folder
     if named:
         return _expanded(os.fspath(named)).absolute()
-    data = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
-    return _expanded(data).absolute() / "gradient-workbench" / "runs"
+    return xdg_folder("XDG_DATA_HOME", ".local/share") / "gradient-workbench" / "runs"
 
 
 def new_path(cluster: str, folder: FolderLike | None = None) -> Path:
-    """Return a path for a run that begins now: its time, and its cluster's name."""
+    """Return a new path for a run: the current time, and the cluster's name."""
     word = re.sub(r"[^\w.-]+", "-", cluster).strip("-.") or "cluster"
     name = f"{time.strftime('%Y%m%d-%H%M%S')}-{word}"
     path = runs_folder(folder) / name
@@ -87,7 +87,7 @@ def all_runs(folder: FolderLike | None = None) -> list[RunFolder]:
 
 
 _SHOWN = 300
-"""Characters of a name that an error quotes."""
+"""Most characters of a name in an error message."""
 
 
 def find(path_or_name: FolderLike, folder: FolderLike | None = None) -> RunFolder:
@@ -96,34 +96,34 @@ def find(path_or_name: FolderLike, folder: FolderLike | None = None) -> RunFolde
     Raises
     ------
     RunError
-        There is none, or it is no run.
+        There is no such run.
     """
-    asked = os.fspath(path_or_name)
+    given = os.fspath(path_or_name)
     runs = all_runs(folder)
-    named = [run for run in runs if run.path.name == asked]
-    # a cluster's name stands for its newest run
-    named += [run for run in runs if re.fullmatch(rf"\d+-\d+-{re.escape(asked)}", run.path.name)]
-    path = named[0].path if named else _expanded(asked)
+    named = [run for run in runs if run.path.name == given]
+    # a cluster's name means its newest run
+    named += [run for run in runs if re.fullmatch(rf"\d+-\d+-{re.escape(given)}", run.path.name)]
+    path = named[0].path if named else _expanded(given)
     try:
         run = RunFolder(path)
         if run.is_run():
             return run
         why = _why(path)
-    except OSError as error:  # such as a folder above that may not be read, or too long a name
+    except OSError as error:  # no permission for a parent folder, or a name that is too long
         why = f"it cannot be read ({error.strerror})"
-    raise RunError(f"run {_short(asked)}: {why}. {_hint(runs, folder)}")
+    raise RunError(f"run {_short(given)}: {why}. {_hint(runs, folder)}")
 
 
-def _short(asked: str) -> str:
-    """Return a name in quotes, of which a long one's middle is left out."""
-    text = repr(asked)
+def _short(given: str) -> str:
+    """Return a name in quotes, without the middle of a long name."""
+    text = repr(given)
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN // 2]}...{text[-_SHOWN // 2 :]}"
 
 
 def _expanded(path: str) -> Path:
     try:
         return Path(path).expanduser()
-    except RuntimeError:  # the home of nobody
+    except RuntimeError:  # no such user
         return Path(path)
 
 
@@ -147,7 +147,7 @@ def _hint(runs: list[RunFolder], folder: FolderLike | None) -> str:
 
 
 def prune(folder: FolderLike | None, limits: Limits, new: Path) -> None:
-    """Remove the oldest runs that are not in use, until the limits hold with the `new` one."""
+    """Remove the oldest unused runs until the limits allow the `new` one."""
     runs = [run for run in all_runs(folder) if run.path != new]
     sizes = {run.path: run.size_bytes() for run in runs}
     for run in reversed(runs):

@@ -5,21 +5,24 @@ from __future__ import annotations
 import itertools
 import threading
 from collections import deque
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from workbench.errors import WireError
+from workbench.timings.batch import Batch, block_of, one_set
+from workbench.timings.collective_records import CollectiveRecord as CollectiveRecord
+from workbench.timings.collective_records import RecordBlock
+from workbench.timings.counts import Counts
 from workbench.wire import Flag, IterationRecord, Layout
-from workbench.wire.record import TICK_NS
 
 PHASES = ("data", "copy", "forward", "backward", "exposed", "optimizer", "other")
-"""In the order in which they stack; they add up to the iteration."""
+"""The phases in stacking order; their sum is the iteration."""
 
 MARKS = ("first", "last", "done")
-"""After the iteration's start: its first collective submitted, its last, and all finished."""
+"""Times since the iteration's start: first and last collective submitted, all finished."""
 
 ROW = np.dtype(
     [
@@ -32,6 +35,7 @@ ROW = np.dtype(
         ("communication_ns", "i8"),
         ("overlapped_ns", "i8"),
         ("stopped_ns", "i8"),
+        ("transfer_ns", "i8"),
         *((f"{mark}_ns", "i8") for mark in MARKS),
         ("bytes", "i8"),
         ("tensors", "i4"),
@@ -39,36 +43,39 @@ ROW = np.dtype(
         ("flags", "i4"),
         ("process_set", "i4"),
         ("peers", "i4"),
+        ("offset_ns", "i8"),
+        ("uncertainty_ns", "f8"),
     ]
 )
-"""`process_set` and `peers` are the number of Horovod's process set, and of the ranks, that all
-collectives of the iteration went through; where they went through several, 0 and all ranks."""
+"""One iteration of one rank.
 
-COLUMNS = tuple(ROW.names or ())
+`process_set` and `peers` are the number and the size of the Horovod process set of all
+collectives of the iteration; 0 and all ranks if they used several sets. `offset_ns` added to the
+rank's clock, when it submitted its last collective, gives the kernel's clock; `uncertainty_ns` is
+its greatest error, infinite if the offset is unknown.
+"""
+
 Rows = npt.NDArray[Any]
 
 ROW_LIMIT = 1 << 20
-"""Rows kept (172 MB); beyond it the older half is forgotten, and counted."""
+"""Rows kept (188 MB); the older half is deleted when this limit is reached."""
 
 COLLECTIVES_LIMIT = 1 << 15
-"""Records whose single collectives are kept (65 MB for 161 tensors)."""
+"""Most records of single collectives in memory (62 MB for 161 tensors)."""
+_SMALL_BLOCKS = 64
+_SMALL_RECORDS = 1024
+"""Blocks are joined when there are so many of them, or of their records: queries visit each."""
+_SAME_LAYOUTS = 1024
 
-
-@dataclass(frozen=True)
-class CollectiveRecord:
-    """The collectives of one iteration and rank, as they came; iteration -1 for those in none."""
-
-    iteration: int
-    record: IterationRecord
-    rank: int
-    layout: Layout
+Sent = tuple[Sequence[int], Layout | Sequence[bytes]]
+"""What ranks have sent: a layout of some ranks; or packed records, with the rank of each."""
 
 
 class Store:
-    """Rows in order of arrival; safe to read while a thread writes.
+    """Rows in order of arrival; thread-safe.
 
-    Iterations are numbered through all cells of a cluster: a cell's first is
-    one more than the last of the cells before it.
+    Iterations are numbered across the cells of a cluster: the first iteration of a cell follows
+    the last of the earlier cells.
     """
 
     def __init__(self, row_limit: int = ROW_LIMIT) -> None:
@@ -79,100 +86,141 @@ class Store:
         self._first_of_cell: dict[int, int] = {}
         self._next_iteration = 0
         self._layouts: dict[tuple[int, int], Layout] = {}
-        self._collectives: deque[CollectiveRecord] = deque(maxlen=COLLECTIVES_LIMIT)
-        self._collectives_total = 0
-        self._dropped: dict[int, int] = {}
-        self._arrived: dict[tuple[int, int], int] = {}
-        self._iterations: dict[tuple[int, int], int] = {}
-        self._unheard: set[int] = set()
+        self._same: dict[Layout, Layout] = {}
+        """Layouts by value: those of all ranks are usually equal, and kept once."""
+        self._blocks: deque[RecordBlock] = deque()
+        self._small: list[RecordBlock] = []
+        """The newest blocks, which are joined before they go to `_blocks`."""
+        self._collectives_total = self._collectives_held = 0
+        self.counts = Counts()
         self.forgotten = 0
         self.version = 0
 
-    @property
-    def dropped(self) -> int:
-        """Records that ranks dropped before they were sent."""
-        return sum(self._dropped.values())
-
-    @property
-    def dropped_by_rank(self) -> dict[int, int]:
-        """The same, by rank."""
-        return dict(self._dropped)
-
-    def arrived(self, cell: int, rank: int) -> int:
-        """Return how many records of a cell have come from a rank."""
-        return self._arrived.get((cell, rank), 0)
-
-    def iterations(self, cell: int, rank: int) -> int:
-        """Return how many iterations of a cell a rank has reported."""
-        return self._iterations.get((cell, rank), 0)
-
-    def unheard(self, cell: int) -> bool:
-        """Whether a cell communicated within its iterations where nothing can time it."""
-        return cell in self._unheard
-
     def add_layout(self, rank: int, layout: Layout) -> None:
-        """Remember a rank's tensors by their number."""
-        with self._lock:
-            self._layouts[rank, layout.number] = layout
+        """Add a layout that a rank has sent."""
+        self.add_all([((rank,), layout)])
 
     def forget_layouts(self) -> None:
-        """The ranks have joined anew and number their layouts from 0 again."""
+        """Delete the layouts, because the ranks of a new ring number theirs from 0."""
         with self._lock:
             self._layouts.clear()
+            self._same.clear()
 
     def add(self, rank: int, record: IterationRecord) -> None:
         """Append a record."""
+        self.add_all([((rank,), (record.pack(),))])
+
+    def add_all(self, sent: Iterable[Sent]) -> list[WireError]:
+        """Append what ranks have sent, in order; return why records were refused."""
+        sent = list(sent)
+        records: list[bytes] = []
+        ranks: list[int] = []
+        for own, content in sent:
+            if not isinstance(content, Layout):
+                records += content
+                ranks += own
+        batch = Batch(records, ranks)
+        numbers = np.zeros(len(records), np.int64)
+        numbers[batch.arrived] = batch.number
         with self._lock:
-            iteration = -1
-            layout = self._layouts.get((rank, record.layout))
-            if not record.flags & Flag.OUTSIDE:
-                first = self._first_of_cell.setdefault(record.cell, self._next_iteration)
-                iteration = first + record.index
-                self._next_iteration = max(self._next_iteration, iteration + 1)
-                self._append(_row(iteration, rank, record, layout))
-            if layout is not None and record.submitted:
-                self._collectives.append(CollectiveRecord(iteration, record, rank, layout))
-                self._collectives_total += 1
-            if record.flags & Flag.UNHEARD:
-                self._unheard.add(record.cell)
-            self._dropped[rank] = record.dropped
-            key = (record.cell, rank)
-            self._arrived[key] = self._arrived.get(key, 0) + 1
-            if iteration >= 0:
-                self._iterations[key] = record.index + 1
-            self.version += 1
+            found = self._find_layouts(sent, numbers.tolist())
+            if len(batch):
+                layouts = [found[place] for place in batch.arrived.tolist()]
+                iterations = self._number(batch)
+                rows = np.zeros(len(batch), ROW)
+                batch.fill(rows, layouts)
+                rows["iteration"] = iterations
+                self._append(rows[batch.in_iterations])
+                self._append_block(batch.to_block(iterations, layouts))
+                self.counts.add(batch)
+                self.version += len(batch)
+        return batch.errors
+
+    def _find_layouts(self, sent: Iterable[Sent], numbers: list[int]) -> list[Layout | None]:
+        """Add the layouts that were sent; return the layout of each record, by its number."""
+        found: list[Layout | None] = []
+        for ranks, content in sent:
+            if isinstance(content, Layout):
+                if len(self._same) >= _SAME_LAYOUTS:
+                    self._same.clear()
+                layout = self._same.setdefault(content, content)
+                self._layouts.update(((rank, layout.number), layout) for rank in ranks)
+            else:
+                own = numbers[len(found) : len(found) + len(content)]
+                found += map(self._layouts.get, zip(ranks, own, strict=True))
+        return found
+
+    def _number(self, batch: Batch) -> npt.NDArray[np.int64]:
+        """Return the number of each record's iteration, counted across cells."""
+        numbers, inside = np.full(len(batch), -1, np.int64), batch.in_iterations
+        for cell in dict.fromkeys(batch.cells[inside].tolist()):
+            own = inside & (batch.cells == cell)
+            if cell not in self._first_of_cell:
+                before = int(numbers[: np.argmax(own)].max(initial=-1))
+                self._first_of_cell[cell] = max(self._next_iteration, before + 1)
+            numbers[own] = self._first_of_cell[cell] + batch.index[own]
+        self._next_iteration = max(self._next_iteration, int(numbers.max()) + 1)
+        return numbers
 
     def rows(self, start: int = 0) -> Rows:
-        """Return a copy of the rows from the `start`-th on, counted from the very first."""
+        """Return a copy of the rows from index `start` on, counted from the first received row."""
         return self.read(start)[1]
 
-    def read(self, start: int) -> tuple[int, Rows]:
-        """Return the same, and the number of its first row, which `start` may be too early for."""
+    def read(self, start: int, stop: int | None = None) -> tuple[int, Rows]:
+        """Return the index of the first row in memory from `start` on, and a copy of the rows."""
         with self._lock:
             first = max(start, self.forgotten)
-            return first, self._rows[first - self.forgotten : self._count].copy()
+            end = self._count if stop is None else min(self._count, max(stop - self.forgotten, 0))
+            return first, self._rows[first - self.forgotten : end].copy()
 
     def between(self, first: int, last: int) -> Rows:
-        """Return a copy of the rows held of the iterations `first` to `last`, both included."""
+        """Return a copy of the rows of the iterations `first` to `last`, both included."""
         with self._lock:
-            held = self._rows[: self._count]
-            return held[(held["iteration"] >= first) & (held["iteration"] <= last)]
+            rows = self._rows[: self._count]
+            return rows[(rows["iteration"] >= first) & (rows["iteration"] <= last)]
+
+    @property
+    def newest_cell(self) -> int:
+        """The number of the last cell that has iterations; 0 if none has."""
+        with self._lock:
+            return max(self._first_of_cell, default=0)
 
     @property
     def total(self) -> int:
-        """Rows that ever arrived."""
+        """Number of rows received so far."""
         return self.forgotten + self._count
 
-    def collectives(self) -> list[CollectiveRecord]:
-        """Return the records whose single collectives are kept."""
-        return self.read_collectives(0)[1]
-
-    def read_collectives(self, start: int) -> tuple[int, list[CollectiveRecord]]:
-        """Return those from the `start`-th on, and the number of the first, as `read` does."""
+    def collectives(
+        self, first: int | None = None, last: int | None = None
+    ) -> list[CollectiveRecord]:
+        """Return the records of single collectives in memory, of iterations `first` to `last`."""
         with self._lock:
-            first = max(start, self._collectives_total - len(self._collectives))
-            newest = itertools.islice(reversed(self._collectives), self._collectives_total - first)
-            return first, list(newest)[::-1]
+            blocks, skipped = [*self._blocks, *self._small], self._skipped
+        found: list[CollectiveRecord] = []
+        for block in blocks:
+            chosen = np.arange(len(block)) >= skipped
+            skipped = max(0, skipped - len(block))
+            chosen &= (first is None) | (block.iterations >= (first or 0))
+            chosen &= (last is None) | (block.iterations <= (last or 0))
+            found += block if chosen.all() else block[chosen] if chosen.any() else ()
+        return found
+
+    def read_collectives(self, start: int) -> tuple[int, RecordBlock]:
+        """Return the index of the first such record from `start` on, and the records."""
+        with self._lock:
+            first = max(start, self._collectives_total - self._collectives_held + self._skipped)
+            missing, blocks = self._collectives_total - first, []
+            for block in itertools.chain(reversed(self._small), reversed(self._blocks)):
+                if missing <= 0:
+                    break
+                blocks.append(block[max(0, len(block) - missing) :])
+                missing -= len(block)
+        return first, RecordBlock.join(reversed(blocks))
+
+    @property
+    def _skipped(self) -> int:
+        """How many of the oldest records are more than may be in memory."""
+        return max(0, self._collectives_held - COLLECTIVES_LIMIT)
 
     def layouts(self) -> dict[tuple[int, int], Layout]:
         """Return the layouts that the ranks use, by rank and number."""
@@ -185,14 +233,13 @@ class Store:
         records: Iterable[CollectiveRecord],
         layouts: dict[tuple[int, int], Layout],
     ) -> None:
-        """Take the place of a store that held these; iterations go on behind them."""
+        """Replace the contents by those of an earlier kernel's store."""
         with self._lock:
             self.forgotten = max(0, len(rows) - self._limit // 2)
             self._rows = rows[self.forgotten :]
             self._count = len(self._rows)
             self._layouts = dict(layouts)
-            self._collectives.extend(records)
-            self._collectives_total = len(self._collectives)
+            self._append_block(block_of(records))
             self._next_iteration = int(rows["iteration"].max()) + 1 if len(rows) else 0
             cells, place = np.unique(rows["cell"], return_inverse=True)
             first = np.full(len(cells), self._next_iteration)
@@ -200,87 +247,63 @@ class Store:
             self._first_of_cell = dict(zip(cells.tolist(), first.tolist(), strict=True))
             self.version += 1
 
-    def _append(self, row: tuple[Any, ...]) -> None:
-        if self._count == self._limit:
-            half = self._limit // 2
-            self._rows[: self._count - half] = self._rows[half : self._count]
-            self._count -= half
-            self.forgotten += half
-        elif self._count == len(self._rows):
-            self._rows = np.resize(self._rows, min(max(1024, 2 * self._count), self._limit))
-        self._rows[self._count] = row
-        self._count += 1
+    def _append(self, rows: Rows) -> None:
+        while len(rows):
+            if self._count == self._limit:
+                half = self._limit // 2
+                self._rows[: self._count - half] = self._rows[half : self._count]
+                self._count -= half
+                self.forgotten += half
+            new, rows = np.split(rows, [self._limit - self._count])
+            if (end := self._count + len(new)) > len(self._rows):
+                grown = np.empty(min(max(1024, 2 * end), self._limit), ROW)
+                grown[: self._count] = self._rows[: self._count]
+                self._rows = grown
+            self._rows[self._count : end] = new
+            self._count = end
+
+    def _append_block(self, block: RecordBlock) -> None:
+        if not len(block):
+            return
+        self._small.append(block)
+        self._collectives_total += len(block)
+        self._collectives_held += len(block)
+        if len(self._small) >= _SMALL_BLOCKS or sum(map(len, self._small)) >= _SMALL_RECORDS:
+            self._blocks.append(RecordBlock.join(self._small))
+            self._small = []
+            while self._skipped >= len(self._blocks[0]):
+                self._collectives_held -= len(self._blocks.popleft())
 
 
 def peers(layout: Layout, world_size: int) -> tuple[int, int]:
     """Return the process set of all of a layout's collectives, and how many ranks it has."""
-    sets = set(zip(layout.process_sets, layout.ranks, strict=True))
-    number, ranks = sets.pop() if len(sets) == 1 else (0, 0)
-    return (number, ranks) if number and ranks else (0, world_size)
+    number, ranks = one_set(layout)
+    return (number, ranks) if number else (0, world_size)
 
 
 def peers_of(rows: Rows) -> npt.NDArray[np.int64]:
-    """Return how many ranks each row's collectives went through; files of old do not say it."""
+    """Return how many ranks took part in each row's collectives; old files lack `peers`."""
     return np.where(rows["peers"] > 0, rows["peers"], rows["world_size"]).astype(np.int64)
 
 
-def _row(
-    iteration: int, rank: int, record: IterationRecord, layout: Layout | None
-) -> tuple[Any, ...]:
-    return (
-        iteration,
-        rank,
-        record.cell,
-        record.start_ns,
-        record.duration_ns,
-        *(getattr(record, f"{phase}_ns") for phase in PHASES),
-        record.communication_ns,
-        record.overlapped_ns,
-        record.stopped_ns,
-        *_marks(record),
-        record.size_bytes,
-        record.tensors,
-        record.world_size,
-        int(record.flags),
-        *(peers(layout, record.world_size) if layout is not None else (0, record.world_size)),
-    )
-
-
-def _marks(record: IterationRecord) -> tuple[int, int, int]:
-    if not record.submitted:
-        return 0, 0, 0
-    # by numpy: a kernel does this for thousands of records a second
-    submitted, finished = (
-        np.frombuffer(ticks, np.uint32) for ticks in (record.submitted, record.finished)
-    )
-    marks = submitted.min(), submitted.max(), finished.max()
-    first, last, done = (int(mark) * TICK_NS for mark in marks)
-    return first, last, done
-
-
-def between(iteration: int, first: int | None, last: int | None) -> bool:
-    """Whether an iteration is one of `first` to `last`, None being open."""
-    return (first is None or iteration >= first) and (last is None or iteration <= last)
-
-
 def warm(rows: Rows) -> Rows:
-    """Return rows without each cell's first iteration, which warms up; all where it is alone."""
+    """Return rows without each cell's first iteration, a warm-up, unless there are no others."""
     others = rows[~first_of_cell(rows)]
     return others if len(others) else rows
 
 
 def first_of_cell(rows: Rows) -> npt.NDArray[np.bool_]:
-    """Return which are the first iteration of their cell."""
+    """Return which rows are the first iteration of their cell."""
     return has_flag(rows, Flag.FIRST_OF_CELL)
 
 
 def forward_unseen(rows: Rows) -> npt.NDArray[np.bool_]:
-    """Return where data and forward cannot be told apart."""
+    """Return which rows cannot distinguish data and forward."""
     return has_flag(rows, Flag.FORWARD_UNSEEN)
 
 
 def communication_unseen(rows: Rows) -> npt.NDArray[np.bool_]:
-    """Return where ranks communicated, and none of it could be timed."""
+    """Return which rows have communication of which nothing could be timed."""
     return np.asarray(has_flag(rows, Flag.UNHEARD) & (rows["communication_ns"] == 0))
 
 

@@ -1,97 +1,98 @@
-"""Which ranks the others waited for, when, by how much, and in which phase they differ.
+"""Which ranks the others waited for: when, for how long, and in which phase they differ.
 
-A rank is named where one of its phases takes longer than the median of the
-others, out of the noise of that phase (`noise`), and where it is late for its
-last collective for it (`lateness`): what a rank spends beside the others'
-waiting costs nothing. Where ranks share cores the others compute for longer
-while one sleeps, and wait for less than its excess: both are told.
+A rank is a straggler if one of its phases takes longer than the median of the other ranks, by
+more than the noise of that phase (`noise`), and if that makes it late for its last collective
+(`lateness`). A longer phase that delays nobody costs nothing. If ranks share cores, the others
+compute longer while one rank sleeps, and wait for less than its excess: both are reported.
+
+Each cell is compared with itself, because cells may train different models: 10 ms are much in
+iterations of 20 ms, and noise in iterations of 500 ms.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from workbench.timings import noise
-from workbench.timings.lateness import Lateness, Matrix, behind, lateness
+from workbench.timings.lateness import Lateness, Matrix, lateness
+from workbench.timings.ring_delays import (
+    AFTER_REDUCTION,
+    EXPLAINING,
+    LEAST_SHARE,
+    UNKNOWN,
+    RingDelays,
+)
 from workbench.timings.store import Rows
-from workbench.wire import Flag
 
-LEAST_SHARE = 0.05
-"""A phase is longer by at least this share of the median iteration, of its stretch too..."""
 CONFIRMED = 0.5
-"""...it is this share of what the others wait for, and they wait for this share of it..."""
+"""The others wait for at least this share of the longer phase, and the phase explains at least
+this share of the waiting."""
 CONTENDED = 0.2
-"""...or for this share of it, where their waiting alone is `LEAST_SHARE` of the iteration, for at
-least half of the run: what else uses the cores delays a rank for a short stretch..."""
+"""The first share is smaller for a rank that is late in at least half of its cell, if the waiting
+alone is `LEAST_SHARE` of the iteration: ranks that share cores compute longer meanwhile. Within
+a short span, another process on the cores may be the reason."""
 CLEAR = 1.5
-"""...which is so many times the noise of being late."""
+"""The others wait for at least this many times the noise of lateness."""
 LINK_TIMES = 2.0
-"""A link is slow where collectives take so many times what they took before or after..."""
+"""A link is slow if collectives take at least this many times their usual duration..."""
 LINK_LEAST = 20
-"""...in so many iterations..."""
+"""...in at least this many iterations..."""
 LINK_ALIKE = 0.3
-"""...most of which differ by no more than this share: a rate is steady, a busy core is not."""
+"""...most of which differ by at most this share: a link's rate is steady, a busy core is not."""
 ONCE_LEAST_US = 100_000.0
-"""One late iteration is told from here on: a busy machine's scheduler takes less..."""
+"""A single late iteration is reported if it is late by at least this time, because a busy
+machine's scheduler delays for less..."""
 ONCE_NOISE = 10.0
-"""...where it is so many times the noise of one iteration..."""
+"""...by at least this many times the noise of one iteration..."""
 ONCE_SHARE = 1.0
-"""...this share of the median iteration or more..."""
+"""...by at least this share of the median iteration..."""
 ONCE_TIMES = 4.0
-"""...and this many times what the worst of its neighbours, but two, are late..."""
+"""...and by this many times the third-latest iteration of its neighbours."""
+ONCE_AMONG = 16
+"""Least number of iterations among which a single late one is clear."""
 ONCE_NEIGHBOURS = 50
-"""...which are so many iterations on either side."""
+"""Number of neighbours on either side."""
 
-UNKNOWN = "unknown"
 _KINDS = {
-    "data": "slow data",
-    "copy": "slow data",
-    "forward": "slow compute",
-    "backward": "slow compute",
-    "optimizer": "slow compute",
-    "other": "slow compute",
+    **dict.fromkeys(EXPLAINING, "slow compute"),
+    **dict.fromkeys(("data", "copy"), "slow data"),
 }
-_AFTER = ("optimizer", "other")
-"""What is done in them once the gradients are reduced delays the next iteration."""
 _ENDS = 2
 
 
 @dataclass(frozen=True)
 class Straggler:
-    """A stretch of iterations in which the others waited for one rank, or all for a link.
+    """A span of iterations in which the others waited for one rank, or all ranks for a link.
 
     Attributes
     ----------
     rank
-        Who it is; -1 for a link: a ring's collectives go through all links,
-        and take equally long on all ranks, so these times do not tell which.
+        The rank; -1 for a link. A ring's collectives use all links and take equally long on all
+        ranks, so their times do not show which link is slow.
     phase
-        Where it takes longer than the others; ``"unknown"`` where no phase
-        of its own explains why it is late; ``"communication"`` for a link.
+        The phase that takes longer; ``"unknown"`` if no phase explains why the rank is late;
+        ``"communication"`` for a link.
     excess_us
-        How much longer that phase takes than the median of the others: the
-        median over the stretch. For a link: than in the rest of the run.
+        By how much the phase exceeds the median of the other ranks: the median over the span.
+        For a link, by how much communication exceeds that of the rest of the run.
     first_iteration, last_iteration
-        The stretch.
+        The span.
     kind
-        ``"slow data"``, ``"slow compute"``, ``"slow link"``, or ``"unknown"``.
-        What a rank does in no phase of training (``"other"``) counts as
-        compute. A link is told where it is slow for a part of the run only:
-        whether it always was, `fabric` can tell.
+        ``"slow data"``, ``"slow compute"`` (also for ``"other"``), ``"slow link"``, or
+        ``"unknown"``. A link is only reported if it is slow in a part of the run; `fabric`
+        finds a link that is always slow.
     how_often
-        ``"one iteration"``, ``"always"``, or ``"from 10 to 29"``.
+        ``"one iteration"``, ``"always"``, or such as ``"from 10 to 29"``.
     late_us
-        How much later than the median of the others it came to the collectives of an
-        iteration, as far as one of them waited for it; less than the excess
-        where that ran beside communication.
+        Delay of the rank's submissions after the median of the others, as far as another rank
+        waited for it; less than the excess if that overlapped with communication.
     uncertainty_us
-        How far `late_us` may be off by the clocks; NaN where it was told
-        without them.
+        Uncertainty of `late_us` because of the clocks; NaN if clocks were not used.
     """
 
     rank: int
@@ -105,45 +106,16 @@ class Straggler:
     uncertainty_us: float
 
 
-class _Ring:
-    """The delays of a ring's ranks, and the phases that may explain them; in microseconds."""
+class _Span(NamedTuple):
+    """Iterations in which a rank delays the others: their places in the ring, ascending."""
 
-    def __init__(self, found: Lateness) -> None:
-        rows = found.rows
-        self.found = found
-        self.warm = ((rows["flags"] & int(Flag.FIRST_OF_CELL)) == 0).all(axis=1)
-        if not self.warm.any():
-            self.warm[:] = True
-        self.iteration_us = np.median(rows["iteration_ns"], axis=1) / 1e3
-        self.usual_us = float(np.median(self.iteration_us[self.warm]))
-        self.late = behind(found.late_us)
-        # what a rank is late while the others compute costs nothing
-        self.waited_for = np.minimum(self.late, found.waited_us.max(axis=1, keepdims=True))
-        self.longer = {
-            phase: behind(rows[f"{phase}_ns"] / 1e3)
-            for phase in _KINDS
-            if f"{phase}_ns" in (rows.dtype.names or ())
-        }
-
-    @property
-    def least_us(self) -> float:
-        return LEAST_SHARE * self.usual_us
-
-    def excess(self, phase: str) -> Matrix:
-        """Return how much longer than the others a rank takes in a phase; being late, for none."""
-        return self.late if phase == UNKNOWN else self.longer[phase]
-
-    def late_for(self, phase: str, places: npt.NDArray[np.intp], column: int) -> float:
-        """Return how late a rank is in the iterations that a phase of `places` delays."""
-        late = float(np.median(self.waited_for[places, column]))
-        after = places[places + 1 < len(self.late)] + 1
-        if phase in _AFTER and len(after):
-            late = max(late, float(np.median(self.waited_for[after, column])))
-        return late
+    column: int
+    phase: str
+    places: npt.NDArray[np.intp]
 
 
 def find(rows: Rows) -> list[dict[str, Any]]:
-    """Return the stretches and the single iterations, as fields of `Straggler`, in order."""
+    """Return spans and single iterations as fields of `Straggler`, by first iteration."""
     found: list[Straggler] = []
     for ring in _rings(rows):
         covered = np.zeros(len(ring.late), dtype=bool)
@@ -151,50 +123,95 @@ def find(rows: Rows) -> list[dict[str, Any]]:
         for straggler, places in _slow_links(ring):
             by_link[places[0] : places[-1] + 2] = True
             found.append(straggler)
-        for straggler, places in _stretches(ring):
-            if straggler.phase == UNKNOWN and by_link[places].mean() > CONFIRMED:
-                continue  # what a slow link brings ends later on one side, which then starts later
-            covered[places[0] : places[-1] + 2] = True  # and what it delays
-            found.append(straggler)
-        found += _single(ring, covered)
+        # a slow link delays one side, which then begins the next iteration late
+        spans = [
+            span
+            for span in _spans_of_cells(ring)
+            if span.phase != UNKNOWN or by_link[span.places].mean() <= CONFIRMED
+        ]
+        for span in spans:
+            covered[span.places[0] : span.places[-1] + 2] = True  # and the iteration it delays
+        spans += [
+            _Span(one.column, one.phase, one.places + begin)
+            for begin, cell in ring.cells(ONCE_AMONG)
+            for one in _single(cell, covered[begin : begin + len(cell.late)])
+        ]
+        found += (_describe(ring, *span) for span in spans)
     return [asdict(one) for one in sorted(found, key=lambda one: one.first_iteration)]
 
 
-def throughout(rows: Rows) -> tuple[int | None, float | None]:
-    """Return the rank that delays the newest ring throughout, and how late it is."""
+def always_late(rows: Rows) -> tuple[int | None, float | None]:
+    """Return the rank that delays all iterations of the newest ring, and by how much."""
     ring = max(_rings(rows), key=lambda one: int(one.found.iterations[-1]), default=None)
     if ring is None:
         return None, None
-    warm, late = np.flatnonzero(ring.warm), []
-    for phase, longer in ring.longer.items():
-        for column in np.flatnonzero(noise.throughout(longer[warm], ring.least_us)):
-            if _confirmed(ring, phase, warm, int(column)):
-                delay = ring.late_for(phase, warm, int(column))
-                late.append((delay, int(ring.found.ranks[column])))
-    if not late:
+    cells = [one for _, one in ring.cells() if one.warm.sum() >= noise.LENGTHS[0]]
+    if not cells:
         return None, None
-    delay, rank = max(late)
-    return rank, delay
+    clear, delays = map(np.array, zip(*map(_delays, cells), strict=True))
+    lengths = np.array([one.warm.sum() for one in cells])
+    often = (clear * lengths[:, np.newaxis]).sum(axis=0) >= noise.OFTEN * lengths.sum()
+    means = np.where(often & (delays > 0).all(axis=0), np.average(delays, 0, lengths), 0.0)
+    column = int(means.argmax())
+    return (int(ring.found.ranks[column]), float(means[column])) if means[column] else (None, None)
 
 
-def _rings(rows: Rows) -> Iterator[_Ring]:
-    return (_Ring(found) for found in lateness(rows) if found.late_us.shape[1] > 1)
+def _delays(ring: RingDelays) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.float64]]:
+    """Return which ranks clearly delay all iterations, and by how much each rank does; or 0."""
+    warm = np.flatnonzero(ring.warm)
+    delays = np.zeros(ring.late.shape[1])
+    for phase, longer in ring.longer.items():
+        for column in np.flatnonzero(noise.are_always_high(longer[warm], ring.least_us)).tolist():
+            if _confirmed(ring, phase, warm, column):
+                delays[column] = max(delays[column], ring.late_for(phase, warm, column))
+    weak = np.median(ring.waited_for[warm], axis=0)
+    weak[weak < ring.least_us] = 0.0
+    return delays > 0, np.where(delays > 0, delays, weak)
 
 
-def _stretches(ring: _Ring) -> Iterator[tuple[Straggler, npt.NDArray[np.intp]]]:
-    """Return the stretches of every phase, each rank's strongest first; they do not overlap."""
-    candidates = [
-        (*found, phase)
-        for phase, longer in ring.longer.items()
-        for found in noise.stretches(longer, ring.least_us, ring.warm)
-    ]
-    late = noise.stretches(ring.late, ring.least_us, ring.warm)
-    unexplained = [(*found, UNKNOWN) for found in late]
+def _rings(rows: Rows) -> Iterator[RingDelays]:
+    return (RingDelays.of(found) for found in lateness(rows) if found.late_us.shape[1] > 1)
+
+
+def _spans_of_cells(ring: RingDelays) -> Iterator[_Span]:
+    """Yield the spans of each cell, those that continue in the next cell as one."""
+    found: list[list[_Span]] = []
+    ends: dict[tuple[int, str], list[_Span]] = {}
+    for begin, cell in ring.cells():
+        own = {}
+        for inside in sorted(_spans(cell), key=lambda one: int(one.places[0])):
+            span = inside._replace(places=inside.places + begin)
+            before = ends.pop((span.column, span.phase), None)
+            if before is None or not _continues(ring, before[-1], span):
+                before = []
+                found.append(before)
+            before.append(span)
+            own[span.column, span.phase] = before
+        ends |= own
+    for spans in found:
+        yield spans[0]._replace(places=np.concatenate([one.places for one in spans]))
+
+
+def _continues(ring: RingDelays, before: _Span, span: _Span) -> bool:
+    """Whether a span begins where that of an earlier cell ends, and is of the same size."""
+    sizes = [_median(ring.excess(span.phase), one.places, one.column) for one in (before, span)]
+    near = span.places[0] - before.places[-1] <= noise.LENGTHS[0]
+    return bool(near and min(sizes) >= noise.ALIKE * max(sizes))
+
+
+def _spans(ring: RingDelays) -> Iterator[_Span]:
+    """Yield the spans of all phases, the strongest first; those of a rank do not overlap."""
+    names, ranks = [*ring.longer, UNKNOWN], ring.late.shape[1]
+    every = np.hstack([ring.excess(phase) for phase in names])
+    # a phase explains a span if one can
+    candidates = sorted(
+        noise.spans(every, ring.least_us, ring.warm),
+        key=lambda one: (one[1] < ranks * len(ring.longer), one),
+        reverse=True,
+    )
     taken = np.zeros(ring.late.shape, dtype=bool)
-    for _, column, first, last, phase in (
-        *sorted(candidates, reverse=True),
-        *sorted(unexplained, reverse=True),
-    ):
+    for _, place, first, last in candidates:
+        phase, column = names[place // ranks], place % ranks
         places = np.arange(first, last + 1)
         least = LEAST_SHARE * float(np.median(ring.iteration_us[places]))
         if (
@@ -204,11 +221,11 @@ def _stretches(ring: _Ring) -> Iterator[tuple[Straggler, npt.NDArray[np.intp]]]:
         ):
             continue
         taken[places, column] = True
-        yield _describe(ring, phase, places, column), places
+        yield _Span(column, phase, places)
 
 
-def _confirmed(ring: _Ring, phase: str, places: npt.NDArray[np.intp], column: int) -> bool:
-    """Whether the others waited for the phase, or, for none, that no phase explains the wait."""
+def _confirmed(ring: RingDelays, phase: str, places: npt.NDArray[np.intp], column: int) -> bool:
+    """Whether the others waited for the phase; for `UNKNOWN`, that no phase explains it."""
     if phase == UNKNOWN:
         own = sum(_median(longer, places, column) for longer in ring.longer.values())
         late = _median(ring.late, places, column)
@@ -224,38 +241,41 @@ def _confirmed(ring: _Ring, phase: str, places: npt.NDArray[np.intp], column: in
     return late >= share * excess and excess >= CONFIRMED * late
 
 
-def _single(ring: _Ring, covered: npt.NDArray[np.bool_]) -> Iterator[Straggler]:
-    """Return single late iterations that nothing near them is like, where a phase explains them."""
+def _single(ring: RingDelays, covered: npt.NDArray[np.bool_]) -> Iterator[_Span]:
+    """Yield single late iterations that a phase explains and that have no similar neighbours."""
     worst = np.where(covered | ~ring.warm, 0.0, ring.late.max(axis=1))
     usual = float(noise.noise(ring.late[ring.warm]).max())
     least = max(ONCE_LEAST_US, ONCE_NOISE * usual, ONCE_SHARE * ring.usual_us)
     for place in np.flatnonzero(worst >= least):
         begin = max(0, place - ONCE_NEIGHBOURS)
         near = np.sort(worst[begin : place + ONCE_NEIGHBOURS + 1])
-        # of those but the two worst, one of which this may be
+        # compared with the third-latest: two of the neighbours may be as late
         if len(near) < 3 or worst[place] < ONCE_TIMES * near[-3]:
             continue
         column = int(ring.late[place].argmax())
         causes = [(ring.longer[phase][place, column], phase, place) for phase in ring.longer]
         if place:
             before = place - 1
-            causes += [(ring.longer[phase][before, column], phase, before) for phase in _AFTER]
+            causes += [
+                (ring.longer[phase][before, column], phase, before) for phase in AFTER_REDUCTION
+            ]
         excess, phase, cause = max(causes)
-        if excess >= CONFIRMED * worst[place]:  # else it may be a moment of the network's
-            yield _describe(ring, phase, np.array([cause]), column)
+        if excess >= CONFIRMED * worst[place]:  # else the network may have been slow
+            yield _Span(column, phase, np.array([cause]))
 
 
-def _slow_links(ring: _Ring) -> Iterator[tuple[Straggler, npt.NDArray[np.intp]]]:
-    """Return where collectives take much longer though every rank has come."""
+def _slow_links(ring: RingDelays) -> Iterator[tuple[Straggler, npt.NDArray[np.intp]]]:
+    """Yield spans in which collectives take much longer after all ranks have submitted them."""
     found = ring.found
-    sizes = found.rows["bytes"][:, 0]
+    sizes = found.rows[["bytes", "tensors"]][:, 0]
     for size in np.unique(sizes[ring.warm]):
         same = np.flatnonzero((sizes == size) & ring.warm)
-        service = found.service_us[same, np.newaxis]
+        service, counts_us = found.service_us[same], LEAST_SHARE * ring.iteration_us[same]
         usual = float(np.quantile(service, 0.1))
-        least = max(ring.least_us, (LINK_TIMES - 1) * usual)
+        longer = np.where(service - usual >= counts_us, service - usual, 0.0)
+        least = max(float(counts_us.min()), (LINK_TIMES - 1) * usual)
         counted, end = np.ones(len(same), dtype=bool), -1
-        slow = noise.stretches(service - usual, least, counted)
+        slow = noise.spans(longer[:, np.newaxis], least, counted)
         for first, last in sorted(
             (first, last) for _, _, first, last in slow if last - first >= LINK_LEAST - 1
         ):
@@ -280,7 +300,7 @@ def _slow_links(ring: _Ring) -> Iterator[tuple[Straggler, npt.NDArray[np.intp]]]
             yield link, places
 
 
-def _describe(ring: _Ring, phase: str, places: npt.NDArray[np.intp], column: int) -> Straggler:
+def _describe(ring: RingDelays, column: int, phase: str, places: npt.NDArray[np.intp]) -> Straggler:
     found = ring.found
     warm = places[ring.warm[places]]
     inner = warm if len(warm) else places
@@ -306,7 +326,7 @@ def _median(values: Matrix, places: npt.NDArray[np.intp], column: int) -> float:
 def _how_often(found: Lateness, places: npt.NDArray[np.intp]) -> str:
     if len(places) == 1:
         return "one iteration"
-    # but for warm-up and what is in time by chance
+    # at the ends, a warm-up or a chance may hide it
     if places[0] <= _ENDS and places[-1] >= len(found.rows) - 1 - _ENDS:
         return "always"
     return f"from {found.iterations[places[0]]} to {found.iterations[places[-1]]}"

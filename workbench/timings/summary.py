@@ -1,4 +1,4 @@
-"""The key figures of a run, or of its latest stretch."""
+"""The key figures of a run, or of its latest iterations."""
 
 from __future__ import annotations
 
@@ -7,53 +7,54 @@ from typing import Any
 
 import numpy as np
 
-from workbench.timings.derive import bandwidth_gbps, columns
+from workbench.timings.derive import bandwidth_gbps, columns, mean_parts
 from workbench.timings.store import PHASES, Rows, first_of_cell, has_flag, warm
-from workbench.timings.stragglers import throughout
+from workbench.timings.stragglers import always_late
 from workbench.wire import Flag
 
 LATEST = 100
-"""Iterations that the live figures look back on."""
+"""Number of iterations in the live figures."""
 
 
 @dataclass(frozen=True)
 class Summary:
-    """Key figures over some iterations: means over iterations and ranks, which add up.
+    """Key figures: means over iterations and ranks.
 
-    The first iteration of a cell is left out where there are others: it
-    allocates, negotiates and warms up. NaN where a figure is not known.
+    The first iteration of a cell is left out unless there are no others, because it allocates,
+    negotiates and warms up. Unknown figures are NaN.
 
     Attributes
     ----------
     iteration
         Number of the latest iteration, or -1.
     iterations
-        How many the figures cover.
+        Number of iterations in the figures.
     left_out
-        First iterations of cells that they do not cover.
+        Number of first iterations of cells that are left out.
     ranks
-        Ranks that reported.
+        Number of ranks that reported.
     iterations_per_s
-        Iterations per second: one over `iteration_us`. Pauses between cells are no iterations.
+        One over `iteration_us`, so that pauses between cells do not count.
     iteration_us
         Duration of an iteration.
     phases_us
-        The phases, by name; they add up to `iteration_us`.
+        Phases by name; their sum is `iteration_us`.
     communication_us, overlapped_us
-        Time with gradients under way, and the part of it behind compute.
+        Time in which gradients were communicated, and how much of it overlapped with compute.
     exposed_us, exposed_share
-        Time that training stood still for gradients, and its share of the iteration.
+        Time in which training waited for gradients, and its share of the iteration.
+    waiting_us, queued_us, transfer_us
+        The parts of `exposed_us`: until the last rank had submitted its gradients, in queues, and
+        for transfers. The last two are unknown if the backend does not record transfers.
     unheard
-        Iterations in which ranks communicated by torch.distributed where
-        nothing can time it. Where that is all they did, the figures of the
-        communication are NaN, and its time is in the other phases.
+        Number of iterations with communication that cannot be timed. If there is no other
+        communication, its figures are NaN, and its time is in the other phases.
     algbw_gbps, busbw_gbps
-        Bandwidth of the communication (10^9 bits per second): all bytes over all its time.
+        Bandwidths in 10^9 bits per second: all bytes over all communication time.
     bytes, tensors
-        Gradients of one rank and iteration.
+        Size and number of the gradients of one rank and iteration.
     slowest_rank, slowest_excess_us
-        The rank that is late throughout, as `stragglers.throughout` tells, and
-        by how much, or None.
+        The rank that is always late and by how much (`stragglers.always_late`), or None.
     """
 
     iteration: int
@@ -67,6 +68,9 @@ class Summary:
     overlapped_us: float
     exposed_us: float
     exposed_share: float
+    waiting_us: float
+    queued_us: float
+    transfer_us: float
     unheard: int
     algbw_gbps: float
     busbw_gbps: float
@@ -85,16 +89,19 @@ def summarize(rows: Rows, latest: int | None = None) -> Summary:
     last = int(rows["iteration"].max()) if len(rows) else -1
     if latest is not None and len(rows):
         rows = rows[rows["iteration"] > last - latest]
-    asked, rows = rows, warm(rows)
+    every, rows = rows, warm(rows)
     table = columns(rows)
     iteration_us = _mean(table["iteration_us"])
     exposed = ~np.isnan(table["exposed_us"])
     total = table["iteration_us"][exposed].sum()
-    rank, excess = throughout(rows)
+    rank, excess = always_late(rows)
+    waiting, queued, transfer = mean_parts(
+        table["exposed_us"], table["wait_us"], table["queued_us"], table["transfer_us"]
+    )
     return Summary(
         iteration=last,
         iterations=_count(rows),
-        left_out=_count(asked[first_of_cell(asked)]) if len(rows) < len(asked) else 0,
+        left_out=_count(every[first_of_cell(every)]) if len(rows) < len(every) else 0,
         ranks=len(np.unique(rows["rank"])),
         iterations_per_s=1e6 / iteration_us if iteration_us > 0 else float("nan"),
         iteration_us=iteration_us,
@@ -103,6 +110,9 @@ def summarize(rows: Rows, latest: int | None = None) -> Summary:
         overlapped_us=_mean((rows["overlapped_ns"] / 1e3)[exposed]),
         exposed_us=_mean(table["exposed_us"]),
         exposed_share=float(table["exposed_us"][exposed].sum() / total) if total else float("nan"),
+        waiting_us=waiting,
+        queued_us=queued,
+        transfer_us=transfer,
         unheard=_count(rows[has_flag(rows, Flag.UNHEARD)]),
         algbw_gbps=bandwidth_gbps(rows, bus=False),
         busbw_gbps=bandwidth_gbps(rows, bus=True),
@@ -114,7 +124,7 @@ def summarize(rows: Rows, latest: int | None = None) -> Summary:
 
 
 def warm_note(left_out: int) -> str:
-    """Say which iterations the means of a `Summary` leave out; empty where it is none."""
+    """Return a sentence on the iterations that means leave out; empty without any."""
     if not left_out:
         return ""
     if left_out == 1:
@@ -123,14 +133,14 @@ def warm_note(left_out: int) -> str:
 
 
 UNHEARD = (
-    "Communication by torch.distributed outside DistributedDataParallel is not timed: its time is "
-    "in the other phases"
+    "Some communication is not timed (Horovod from another build, torch.distributed.rpc): its time "
+    "is in the other phases"
 )
-"""What is said of iterations in which ranks communicated where nothing can time it."""
+"""Note on iterations with communication that cannot be timed."""
 
 
 def notes(summary: Summary) -> tuple[str, ...]:
-    """Return what a reader must know of the figures: what they leave out, what is not in them."""
+    """Return the caveats of a summary: left-out iterations, communication that is not timed."""
     found = [warm_note(summary.left_out)]
     if summary.unheard:
         some = "" if summary.unheard >= summary.iterations else " (in some iterations)"

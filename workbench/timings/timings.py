@@ -1,170 +1,118 @@
-"""The door to a cluster's timings."""
+"""The timings of a cluster: received while its ranks train, and queried."""
 
 from __future__ import annotations
 
 import threading
 import time
-import warnings
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from workbench.errors import WireError
-from workbench.timings import arrivals, totals
-from workbench.timings.answers import Answers
-from workbench.timings.cell_clocks import CellClocks
-from workbench.timings.keeper import Keeper
-from workbench.timings.runs import FolderLike, new_path
-from workbench.timings.store import COLUMNS, ROW, CollectiveRecord, Rows, Store, between
+from workbench.timings.queries import TimingsQueries
+from workbench.timings.runs import FolderLike
+from workbench.timings.source import LiveSource
+from workbench.timings.storage import RunStorage
+from workbench.timings.store import Sent
 from workbench.timings.summary import UNHEARD
-from workbench.wire import Address, Inbox, IterationRecord, Layout, Message
+from workbench.wire import Address, Inbox, Layout, Message
+from workbench.wire.address import of_vm
+from workbench.wire.rank_messages import Records
+from workbench.wire.vm_messages import VmLayout, VmRecords
 
 if TYPE_CHECKING:
     from workbench.timings.export.publish import Publisher
-    from workbench.timings.writer import RunWriter
+    from workbench.wire.sample_messages import LineSamples
 
-_FLUSH_S = 5.0
-"""A cell's end waits for the disk no longer than this."""
+RECORDING_OFF = "Recording is off: switch it on with %timings on."
+EARLIER = "All figures are of earlier cells."
 _NAMED = 8
-"""Ranks that a remark names."""
+"""Most ranks that a remark lists."""
 
 
-class Timings(Answers):
-    """Receives the ranks' records in a thread of its own, and answers for them.
+class Timings(LiveSource, TimingsQueries):
+    """The timings of a cluster: received from its ranks, kept in memory, and written to disk.
+
+    A thread of its own receives the records. `TimingsQueries` returns tables and figures, and
+    exports them to other tools.
+
+    Parameters
+    ----------
+    one_clock
+        Whether all ranks run on the kernel's machine; see `LiveSource`.
 
     Attributes
     ----------
-    vms
-        Host name of each rank's VM, where known.
-    errors
-        What could not be read, newest last; nothing is lost silently.
     closed
-        Nothing more will arrive.
-    clocks
-        The ranks' clocks on the kernel's.
-    path
-        Of the run on disk, which `workbench.open_run` reads; None where none was begun.
-    storage_errors
-        Why the run could not be written to disk, newest last; in memory all goes on.
-    remark
-        What is odd about the last cell's iterations, in a sentence, or an empty string.
+        Whether no more records will arrive.
+    line_samples
+        The latest answer of each rank to `Cluster.sample_lines`, by rank.
+    recording
+        Whether the next cell is recorded.
     """
 
-    def __init__(self) -> None:
-        self.errors: list[str] = []
+    def __init__(self, *, one_clock: bool = False, recording: bool = True) -> None:
+        super().__init__(one_clock=one_clock)
+        self.recording = recording
+        self._last_cell = 0
+        """The user's last cell; 0 if none was noted."""
+        self._unrecorded_cell = 0
+        """The user's last cell that was not recorded."""
         self.closed = False
-        self.clocks = CellClocks()
-        self.path: Path | None = None
-        self.storage_errors: list[str] = []
-        self.remark = ""
-        self.vms: dict[int, str] = {}
-        self._store = Store()
-        self._came = threading.Condition()
-        self._running: set[int] = set()
-        self._listeners: list[Callable[[], None]] = []
+        self._ended: tuple[int, dict[int, int]] = 0, {}
+        self.line_samples: dict[int, LineSamples] = {}
+        self._arrived = threading.Condition()
         self._inbox: Inbox | None = None
-        self._facts: dict[str, Any] = {}
-        self._written = (0, 0)
-        self._keeper: Keeper | None = None
-        self._warned = 0
+        self._received: list[Sent] = []
         self._publisher: Publisher | None = None
-
-    def collective_totals(self, first: int, last: int) -> totals.CollectiveTotals:
-        """Return what each collective cost in the iterations `first` to `last`, both included.
-
-        Read from a sample of at most `totals.MOST_RECORDS` records; single
-        collectives of long ago are no longer held.
-        """
-        return totals.total(self.records(first, last))
-
-    def __len__(self) -> int:
-        """Return the number of rows that ever arrived."""
-        return self._store.total
+        self._storage = RunStorage(self._store, self.read)
 
     def __str__(self) -> str:
         return "these timings" if self.path is None else self.path.name
 
-    # what the cluster and the views ask
-
-    def rows(self, start: int = 0) -> Rows:
-        """Return a copy of the raw rows from the `start`-th on (see `arrivals.ALIGNED`)."""
-        return self.read(start)[1]
-
-    def places(self) -> dict[int, str]:
-        """Return the host name of each rank's VM, where known."""
-        return self.vms
-
-    def known_clocks(self) -> CellClocks:
-        """Return what the ranks' pings told of their clocks."""
-        return self.clocks
-
-    def records(self, first: int | None = None, last: int | None = None) -> list[CollectiveRecord]:
-        """Return the records of single collectives that memory holds, of some iterations."""
-        return [one for one in self._store.collectives() if between(one.iteration, first, last)]
-
-    def read(self, start: int) -> tuple[int, Rows]:
-        """Return the number of the first row still held from the `start`-th on, and the rows."""
-        first, rows = self._store.read(start)
-        return first, arrivals.align(rows, self.clocks)
-
-    def between(self, first: int, last: int) -> Rows:
-        """Return the raw rows still held of the iterations `first` to `last`, both included."""
-        return arrivals.align(self._store.between(first, last), self.clocks)
-
-    @property
-    def dropped(self) -> int:
-        """Records that were lost before they arrived, or could not be read."""
-        return self._store.dropped + len(self.errors)
-
-    @property
-    def dropped_by_rank(self) -> dict[int, int]:
-        """Records that each rank dropped before they were sent."""
-        return self._store.dropped_by_rank
-
-    @property
-    def unheard(self) -> bool:
-        """Whether a cell that runs communicates within its iterations where nothing can time it."""
-        return any(map(self._store.unheard, tuple(self._running)))
-
-    @property
-    def running(self) -> bool:
-        """Whether a cell runs that may send more."""
-        return bool(self._running)
-
-    def describe(self, cluster: str, vms: dict[int, str]) -> None:
-        """Say whose timings these are; from then on the Jupyter server knows of them.
-
-        Parameters
-        ----------
-        cluster
-            Its name.
-        vms
-            Host name of each rank's VM.
-        """
-        self.vms = vms
-        if self._publisher is None:
-            from workbench.timings.export.publish import Publisher
-
-            self._publisher = Publisher(self, cluster)
+    # the cluster
 
     def listen(self, interface: str = "127.0.0.1", state: dict[str, Any] | None = None) -> None:
-        """Open a port for the ranks on `interface`, or go on from an earlier `state`."""
+        """Open a port for the ranks on `interface`, or restore it from an earlier `state`."""
         if state is not None and state.get("run") is not None:
-            self._restore(Path(state["run"]))
+            self._storage.restore(Path(state["run"]))
+        if state is not None:
+            self.recording = bool(state.get("recording", True))
+            self._last_cell = int(state.get("last_cell", 0))
+            self._unrecorded_cell = int(state.get("unrecorded_cell", 0))
         self._inbox = Inbox(
             self._receive,
             interface=interface,
-            on_error=self._unreadable,
+            on_error=lambda error: self.errors.append(str(error)),
+            after=self._store_received,
             name="timings",
             state=state,
         )
 
     def to_state(self) -> dict[str, Any]:
-        """Return how the ranks find this port, and the run, for whoever takes over from here."""
+        """Return what the next kernel that attaches needs: the port, the run, what is recorded."""
         assert self._inbox is not None
-        return self._inbox.to_state() | {"run": None if self.path is None else str(self.path)}
+        return self._inbox.to_state() | {
+            "run": None if self.path is None else str(self.path),
+            "recording": self.recording,
+            "last_cell": self._last_cell,
+            "unrecorded_cell": self._unrecorded_cell,
+        }
+
+    def address_for(self, rank: int) -> Address:
+        """Allow a rank to connect, and return the address."""
+        assert self._inbox is not None
+        return self._inbox.address_for(rank)
+
+    def address_for_vm(self, vm: int) -> Address:
+        """Allow the merged records of a VM to arrive, and return the address."""
+        return self.address_for(of_vm(vm))
+
+    def describe(self, cluster: str, vms: dict[int, str]) -> None:
+        """Set the cluster's name and the host name of each rank's VM; start publishing metrics."""
+        self.vms = vms
+        if self._publisher is None:
+            from workbench.timings.export.publish import Publisher
+
+            self._publisher = Publisher(self, cluster)
 
     def keep(
         self,
@@ -174,166 +122,187 @@ class Timings(Answers):
         folder: FolderLike | None = None,
         **facts: Any,
     ) -> None:
-        """Write down on disk what arrives, as one run; called again where the ranks are others.
+        """Write the timings to disk as a run, or change the facts about the run.
 
         Parameters
         ----------
         name
-            The cluster's.
+            The cluster's name.
         ranks
-            Who they are: plain values, ``rank`` and ``vm`` among them.
+            The ranks as plain values, including ``rank`` and ``vm``.
         folder
-            Where runs are kept; see `runs.runs_folder`.
+            The folder of all runs; see `runs.runs_folder`.
         facts
-            More about the run, plain values.
+            More facts about the run, as plain values.
         """
-        self._facts |= {"cluster": name, "world_size": len(ranks), "ranks": ranks, **facts}
-        if self._keeper is not None:
-            return
-        try:
-            self.path = self.path or new_path(name, folder)
-        except (OSError, RuntimeError) as error:  # no home, or one that cannot be read
-            self.storage_errors.append(f"this run is not being written down: {error}")
-            return
-        self._keeper = Keeper(self._make_writer, self.storage_errors.append)
-
-    def address_for(self, rank: int) -> Address:
-        """Let a rank in, and return how it connects."""
-        assert self._inbox is not None
-        return self._inbox.address_for(rank)
+        given = {"cluster": name, "world_size": len(ranks), "ranks": ranks, **facts}
+        self._storage.begin(given, folder)
 
     def joined(self) -> None:
-        """The ranks have joined anew."""
+        """Begin a new ring: other ranks, or new processes of the same ranks."""
         self._store.forget_layouts()
         self.clocks.joined()
 
-    def begin_cell(self, cell: int) -> None:
-        """A cell starts to run."""
-        self._running.add(cell)
+    def record(self, *, on: bool) -> None:
+        """Note that the next cells are recorded, or are not."""
+        self.recording = on
+        self._notify()
+
+    def note_cell(self, cell: int, *, recorded: bool) -> bool:
+        """Note whether a cell of the user is recorded; return whether `to_state` has changed."""
+        changed = self.last_recorded != recorded or not recorded
+        self._last_cell = cell
+        if not recorded:
+            self._unrecorded_cell = cell
+        return changed
+
+    def begin_cell(self, cell: int, *, recorded: bool = True) -> None:
+        """Begin a cell."""
+        self.lag_s = float("nan")
+        if recorded:
+            self._running.add(cell)
         self.clocks.begin_cell(cell)
-        self._warn()
-        self._tell()
+        self._storage.warn()
+        self._notify()
 
     def end_cell(self, cell: int, counts: dict[int, int], timeout_s: float = 2.0) -> bool:
-        """A cell has ended: wait until the records that its ranks sent have come.
+        """End a cell after its records have arrived: `counts` of them by rank.
 
-        Parameters
-        ----------
-        counts
-            Records by rank.
-
-        Returns
-        -------
-        bool
-            False where some are missing after `timeout_s`.
+        Return False if some have not arrived after `timeout_s`.
         """
         deadline = time.monotonic() + timeout_s
 
         def complete() -> bool:
-            return all(self._store.arrived(cell, rank) >= n for rank, n in counts.items())
+            return all(self._store.counts.arrived(cell, rank) >= n for rank, n in counts.items())
 
-        with self._came:
-            self._came.wait_for(complete, max(0.0, deadline - time.monotonic()))
+        with self._arrived:
+            self._arrived.wait_for(complete, max(0.0, deadline - time.monotonic()))
         self._running.discard(cell)
-        self.remark = self._remark(cell, counts)
-        if self._keeper is not None and any(counts.values()):
-            self._keeper.flush(_FLUSH_S)
-        self._warn()
-        self._tell()
+        if self._last_cell in {0, cell}:  # otherwise it is one of ours, such as a calibration
+            self._ended = cell, counts
+        self._store.counts.end_cell(cell, counts)
+        if any(counts.values()):
+            self._storage.flush()
+        self._storage.warn()
+        self._notify()
         return complete()
 
-    def _remark(self, cell: int, counts: dict[int, int]) -> str:
-        unheard = f"{UNHEARD}." if self._store.unheard(cell) else ""
-        return " ".join(filter(None, (self._count_remark(cell, counts), unheard)))
-
-    def _count_remark(self, cell: int, counts: dict[int, int]) -> str:
-        by_count: dict[int, list[int]] = {}
-        for rank in counts:
-            by_count.setdefault(self._store.iterations(cell, rank), []).append(rank)
-        if len(by_count) > 1:
-            told = ", ".join(
-                f"{count} on {_named(ranks)}" for count, ranks in sorted(by_count.items())
-            )
-            return f"The ranks ran different numbers of iterations: {told}."
-        if 0 in by_count and any(counts.values()):
-            return (
-                "The cell had collectives, which timings.collectives() has, and no iteration: "
-                "one ends with an optimizer's step()."
-            )
-        return ""
-
-    def subscribe(self, listener: Callable[[], None]) -> Callable[[], None]:
-        """Call `listener`, from any thread, when a cell begins or ends or records have come.
-
-        Returns how to stop. It must return at once.
-        """
-        self._listeners.append(listener)
-        return lambda: self._listeners.remove(listener) if listener in self._listeners else None
-
     def close(self) -> None:
-        """Stop to listen, and end the run's files; what has arrived stays."""
+        """Stop receiving and end the run's files; the timings can still be read."""
         self.closed = True
         if self._inbox is not None:
             self._inbox.close()
-        if self._keeper is not None:
-            self._keeper.close()
+        self._storage.close()
         self._running.clear()
-        self._tell()
+        self._notify()
         if self._publisher is not None:
             self._publisher.close()
 
-    def _make_writer(self) -> RunWriter | None:
-        # loaded at once, so that the first cell's end does not wait for it
-        from workbench.timings.writer import RunWriter
+    # the views
 
-        if self._store.total == self._written[0]:
+    @property
+    def path(self) -> Path | None:
+        """The run's folder, for `workbench.open_run`; None without a run."""
+        return self._storage.path
+
+    @property
+    def storage_errors(self) -> list[str]:
+        """Why the run could not be written to disk, the newest last."""
+        return self._storage.errors
+
+    @property
+    def remark(self) -> str:
+        """What is unusual about the last cell's iterations, in sentences, or an empty string."""
+        (cell, sent), counts = self._ended, self._store.counts
+        unheard = f"{UNHEARD}." if counts.unheard(cell) else ""
+        if missing := counts.missing(cell):
+            were = "were" if missing > 1 else "was"
+            text = f"{missing:,} of the {sum(sent.values()):,} records of the last cell {were} lost"
+            return f"{text} on the way to this kernel, and are in no figure. {unheard}".rstrip()
+        iterations = {rank: counts.iterations(cell, rank) for rank in sent}
+        remarks = _count_remark(iterations, any(sent.values()), len(self) > 0), unheard
+        return " ".join(filter(None, remarks))
+
+    @property
+    def unrecorded(self) -> str:
+        """A line about what is not recorded, and how to record it; empty if all is."""
+        texts = []
+        if not self.recording:
+            texts.append(RECORDING_OFF)
+        if self.outdated:
+            which, figures = "The last", "earlier cells"
+            if self.last_recorded:
+                which, figures = "An earlier", "cells before it"
+            again = " Run it again to record it." if self.recording else ""
+            texts.append(f"{which} cell was not recorded.{again}")
+            if len(self):
+                texts.append(f"All figures are of {figures}.")
+        return " ".join(texts)
+
+    @property
+    def last_recorded(self) -> bool:
+        """Whether the user's last cell was recorded; True before the first."""
+        return not self._unrecorded_cell or self._last_cell != self._unrecorded_cell
+
+    @property
+    def outdated(self) -> bool:
+        """Whether a cell of the user was not recorded after the newest iterations were."""
+        return self._unrecorded_cell > self._store.newest_cell
+
+    def iterations_of(self, cell: int) -> int | None:
+        """Return how many iterations the last cell had, on the rank with most; None if unknown."""
+        if cell <= self._unrecorded_cell:
             return None
-        assert self.path is not None
-        return RunWriter(self._store, self.read, self.path, self._facts, self._written)
+        return max((self._store.counts.iterations(cell, rank) for rank in self.vms), default=0)
 
-    def _restore(self, path: Path) -> None:
-        """Go on with the run that an earlier kernel has begun."""
-        from workbench.timings.folder import RunFolder
-        from workbench.timings.run import Run
-
-        self.path = path
-        if not RunFolder(path).is_run():
-            return  # nothing was trained yet
-        run = Run(RunFolder(path))
-        records = run.records()
-        aligned = run.rows()
-        rows = np.empty(len(aligned), dtype=ROW)
-        for name in COLUMNS:
-            rows[name] = aligned[name]
-        self._store.restore(rows, records, run.layouts())
-        self._written = self._store.total, len(records)
-
-    def _warn(self) -> None:
-        """Say in the cell's output what the thread that writes has met since."""
-        while self._warned < len(self.storage_errors):
-            warnings.warn(self.storage_errors[self._warned], RuntimeWarning, stacklevel=3)
-            self._warned += 1
+    @property
+    def unheard(self) -> bool:
+        """Whether a running cell communicates in its iterations in a way that cannot be timed."""
+        return any(map(self._store.counts.unheard, tuple(self._running)))
 
     def _receive(self, rank: int, message: Message) -> None:
-        if message.kind == "layout":
-            self._store.add_layout(rank, Layout.from_content(message.content))
+        if isinstance(message, Layout):
+            self._received.append(((rank,), message.check()))
+        elif isinstance(message, Records):
+            self._received.append(((rank,) * len(message.records), message.records))
+        elif isinstance(message, VmLayout):
+            self._received.append((message.ranks, message.layout.check()))
+        elif isinstance(message, VmRecords):
+            self._received.append((message.ranks, message.split()))
+
+    def _store_received(self) -> None:
+        """Store all that has arrived together, which costs less than one record at a time."""
+        if not self._received:
             return
-        for data in message.payload:
-            try:
-                record = IterationRecord.unpack(data)
-                self._store.add(rank, record)
-            except WireError as error:
-                self._unreadable(error)
-        with self._came:
-            self._came.notify_all()
-        self._tell()
+        received, self._received = self._received, []
+        self.errors += map(str, self._store.add_all(received))
+        self._measure_lag()
+        with self._arrived:
+            self._arrived.notify_all()
+        self._notify()
 
-    def _unreadable(self, error: WireError) -> None:
-        self.errors.append(str(error))
 
-    def _tell(self) -> None:
-        for listener in tuple(self._listeners):
-            listener()
+def _count_remark(iterations: dict[int, int], recorded: bool, earlier: bool) -> str:
+    """Return a remark on unusual numbers of iterations by rank, or an empty string.
+
+    `recorded` is whether the cell has sent any record, `earlier` whether any cell has had
+    iterations.
+    """
+    by_count: dict[int, list[int]] = {}
+    for rank, count in iterations.items():
+        by_count.setdefault(count, []).append(rank)
+    if len(by_count) > 1:
+        counts = ", ".join(
+            f"{count} on {_named(ranks)}" for count, ranks in sorted(by_count.items())
+        )
+        return f"The ranks ran different numbers of iterations: {counts}."
+    if 0 in by_count and recorded:
+        remark = (
+            "The last cell recorded no iteration (no optimizer.step() ran). Its collectives are in "
+            "timings.collectives()."
+        )
+        return f"{remark} {EARLIER}" if earlier else remark
+    return ""
 
 
 def _named(ranks: list[int]) -> str:

@@ -1,29 +1,33 @@
-"""What single collectives cost over some iterations, by name.
+"""The cost of single collectives over some iterations, by name.
 
-Made for views that ask again and again: at most `MOST_RECORDS` records are read,
-spread evenly over what was asked for, all at once by numpy.
+Views request this often. So it reads at most `MOST_RECORDS` records, evenly spread over the
+iterations.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from workbench.resources import Unknown
+from workbench.timings.buffers import is_timed, number_buffers
 from workbench.timings.derive import bus_factor
 from workbench.timings.store import CollectiveRecord
 from workbench.wire import Flag, Layout
-from workbench.wire.record import TICK_NS
+from workbench.wire.record import TICK_NS, TIMES
 
 Times = npt.NDArray[np.int64]
+_Operation = tuple[str, int, str, int, str]
+"""Name, bytes, kind, process set, and who called it."""
 
 MOST_RECORDS = 512
-"""Records that are read for one answer."""
+"""Most records that are read."""
 _NO_TIME = Unknown("it took no time that could be measured")
+_NOT_TIMED = Unknown("not recorded")
 
 
 @dataclass(frozen=True)
@@ -33,21 +37,21 @@ class CollectiveTotal:
     Attributes
     ----------
     name, kind, process_set, by
-        What it is: see `workbench.wire.Layout`.
+        See `workbench.wire.Layout`.
     bytes
-        On the wire, each time.
+        Bytes on the wire per iteration and rank.
     mean_us
-        From submitted to seen finished, queueing included: the mean over iterations and ranks,
-        without the first iteration of a cell where there are others.
+        Time from submitted to finished, with queueing: the mean over iterations and ranks,
+        without the first iteration of a cell unless there are no others.
+    queued_us, transfer_us
+        Mean time until all ranks had submitted it, and of its transfer; or why they are unknown.
     busbw_gbps
-        `bytes` over `mean_us`, times the factor of its kind (10^9 bits/s), or
-        why that is not known.
+        `bytes` over `mean_us` times the factor of its kind (10^9 bits/s), or why it is unknown.
     exposed_share
-        Its part of the time that training stood still for communication, 0 to
-        1; 0 where it never did. Buffers finish one after another: each is
-        taken to be served since the one before it had finished, and what of
-        that lies in the iteration's last `exposed` stretch is its part, which
-        its collectives share by their bytes.
+        Its share, 0 to 1, of the time in which training waited for communication. Buffers finish
+        one after another, so a buffer is assumed to run since the previous one finished. Its
+        share is the part of that within the iteration's `exposed` time, and is divided among
+        its collectives by their bytes.
     """
 
     name: str
@@ -56,6 +60,8 @@ class CollectiveTotal:
     by: str
     bytes: int
     mean_us: float
+    queued_us: float | Unknown
+    transfer_us: float | Unknown
     busbw_gbps: float | Unknown
     exposed_share: float
 
@@ -67,9 +73,9 @@ class CollectiveTotals:
     Attributes
     ----------
     first_iteration, last_iteration
-        Those that single collectives are still held of; -1 where of none.
+        The iterations with stored records; -1 if there are none.
     collectives
-        The worst first: by `exposed_share`, then by time.
+        The most expensive first: by `exposed_share`, then by time.
     """
 
     first_iteration: int
@@ -78,45 +84,52 @@ class CollectiveTotals:
 
 
 def total(records: Sequence[CollectiveRecord]) -> CollectiveTotals:
-    """Return what each collective of `records` cost."""
+    """Return the cost of each collective of `records`."""
     if not records:
         return CollectiveTotals(-1, -1, ())
-    records = [one for one in records if not one.record.flags & Flag.FIRST_OF_CELL] or records
+    records = [one for one in records if not one.flags & Flag.FIRST_OF_CELL] or records
     numbers = [one.iteration for one in records]
     step = -(-len(records) // MOST_RECORDS)
-    groups = _by_layout(records[::step])
-    exposed_ns = sum(one.record.exposed_ns for group in groups for one in group)
-    found = _merged([(row, len(group)) for group in groups for row in _group(group, exposed_ns)])
+    costs: dict[_Operation, list[_Cost]] = {}
+    for group in _by_layout(records[::step]):
+        for operation, cost in _costs(group):
+            costs.setdefault(operation, []).append(cost)
+    exposed_ns = max(1, sum(one.record.exposed_ns for one in records[::step]))
+    found = [_total(operation, parts, exposed_ns) for operation, parts in costs.items()]
     found.sort(key=lambda row: (-row.exposed_share, -row.mean_us))
     return CollectiveTotals(min(numbers), max(numbers), tuple(found))
 
 
-def _merged(rows: list[tuple[CollectiveTotal, int]]) -> list[CollectiveTotal]:
-    """Return one row per collective, whichever others were in the same iterations.
+class _Cost(NamedTuple):
+    """A collective in some records of one layout: means in us, and a sum in ns."""
 
-    Parameters
-    ----------
-    rows
-        Each with the number of records that it is the mean of.
-    """
-    alike: dict[tuple[Any, ...], list[tuple[CollectiveTotal, int]]] = {}
-    for row, count in rows:
-        key = row.name, row.kind, row.process_set, row.by, row.bytes
-        alike.setdefault(key, []).append((row, count))
-    found = []
-    for same in alike.values():
-        mean_us = sum(row.mean_us * n for row, n in same) / sum(n for _, n in same)
-        share = sum(row.exposed_share for row, _ in same)
-        busbw: float | Unknown = _NO_TIME
-        for row, _ in same:
-            if not isinstance(row.busbw_gbps, Unknown):
-                busbw = row.busbw_gbps * row.mean_us / mean_us
-        found.append(replace(same[0][0], mean_us=mean_us, busbw_gbps=busbw, exposed_share=share))
-    return found
+    records: int
+    us: float
+    queued_us: float
+    transfer_us: float
+    exposed_ns: float
+    ranks: int
+
+
+def _total(operation: _Operation, costs: list[_Cost], exposed_ns: int) -> CollectiveTotal:
+    """Return the mean of a collective's costs in several layouts."""
+    name, size, kind, process_set, by = operation
+    counts = [cost.records for cost in costs]
+    mean_us, *parts = (
+        float(np.average([getattr(cost, part) for cost in costs], weights=counts))
+        for part in ("us", "queued_us", "transfer_us")
+    )
+    queued, transfer = (_NOT_TIMED if np.isnan(part) else part for part in parts)
+    share = sum(cost.exposed_ns for cost in costs) / exposed_ns
+    factor = bus_factor(kind, costs[-1].ranks)
+    busbw = size * 8 / (mean_us * 1e3) * factor if mean_us > 0 else _NO_TIME
+    return CollectiveTotal(
+        name, kind, process_set, by, size, mean_us, queued, transfer, busbw, share
+    )
 
 
 def _by_layout(records: Iterable[CollectiveRecord]) -> list[list[CollectiveRecord]]:
-    """Return the records in groups that have the same collectives, whatever their rank."""
+    """Return the records in groups with the same collectives."""
     keys: dict[int, tuple[Any, ...]] = {}
     groups: dict[tuple[Any, ...], list[CollectiveRecord]] = {}
     for one in records:
@@ -127,48 +140,46 @@ def _by_layout(records: Iterable[CollectiveRecord]) -> list[list[CollectiveRecor
     return list(groups.values())
 
 
-def _operations(layout: Layout) -> Iterable[tuple[str, int, str, int, str]]:
+def _operations(layout: Layout) -> Iterable[_Operation]:
     one = layout
     return zip(one.names, one.sizes_bytes, one.kinds, one.process_sets, one.by, strict=True)
 
 
-def _group(records: list[CollectiveRecord], exposed_ns: int) -> Iterable[CollectiveTotal]:
+def _costs(records: list[CollectiveRecord]) -> Iterable[tuple[_Operation, _Cost]]:
+    """Yield each collective of a layout with its cost."""
     layout = records[0].layout
-    submitted, unfinished, finished = (
-        np.array([getattr(one.record, name) for one in records], np.int64) * TICK_NS
-        for name in ("submitted", "unfinished", "finished")
+    times = (
+        np.array([[getattr(one.record, name) for one in records] for name in TIMES], np.int64)
+        * TICK_NS
     )
-    mean_us = np.mean(finished - submitted, axis=0) / 1e3
+    submitted, responded, began, ended, finished = times
     exposed = np.array([one.record.exposed_ns for one in records], np.int64)
-    parts = _exposed(submitted, unfinished, finished, exposed, layout)
-    shares = parts.sum(axis=0) / max(1, exposed_ns)
-    for place, (name, size, kind, process_set, by) in enumerate(_operations(layout)):
-        us, n = float(mean_us[place]), layout.ranks[place]
-        busbw = size * 8 / (us * 1e3) * bus_factor(kind, n) if us > 0 else _NO_TIME
-        share = float(shares[place])
-        yield CollectiveTotal(name, kind, process_set, by, size, us, busbw, share)
-
-
-def _exposed(
-    submitted: Times,
-    unfinished: Times,
-    finished: Times,
-    exposed: Times,
-    layout: Layout,
-) -> npt.NDArray[np.float64]:
-    """Return each collective's part of the exposed time, all in ns, of shape (records, n)."""
-    order = np.argsort(finished, axis=1, kind="stable")
-    begins, looks, ends = (
-        np.take_along_axis(column, order, axis=1) for column in (submitted, unfinished, finished)
+    timed = is_timed(layout)
+    columns = (
+        np.mean(finished - submitted, axis=0) / 1e3,
+        np.where(timed, np.mean(responded - submitted, axis=0) / 1e3, np.nan),
+        np.where(timed, np.mean(ended - began, axis=0) / 1e3, np.nan),
+        _exposed(times, exposed, layout).sum(axis=0),
     )
+    rows = zip(*(column.tolist() for column in columns), strict=True)
+    for operation, ranks, row in zip(_operations(layout), layout.ranks, rows, strict=True):
+        us, queued_us, transfer_us, exposed_ns = row
+        yield operation, _Cost(len(records), us, queued_us, transfer_us, exposed_ns, ranks)
+
+
+def _exposed(times: Times, exposed: Times, layout: Layout) -> npt.NDArray[np.float64]:
+    """Return the exposed time of each collective, in ns, of shape (records, collectives).
+
+    `times` has the shape (TIMES, records, collectives).
+    """
+    submitted, finished = times[0], times[-1]
+    order = np.argsort(finished, axis=1, kind="stable")
+    begins, ends = (np.take_along_axis(column, order, axis=1) for column in (submitted, finished))
     before = np.concatenate([np.zeros((len(ends), 1), np.int64), ends[:, :-1]], axis=1)
     since = ends[:, -1] - exposed
     served = np.maximum(0, ends - np.maximum(np.maximum(begins, before), since[:, None]))
-    # what may have ended with the one before it travelled with it: see `service`
-    kind = np.array([hash(key) for key in zip(layout.kinds, layout.process_sets, strict=True)])
-    alike = kind[order[:, 1:]] == kind[order[:, :-1]]
-    apart = ~(alike & (looks[:, 1:] < ends[:, :-1]))
-    buffer = np.cumsum(np.pad(apart, ((0, 0), (1, 0)), constant_values=True), axis=1)
+    buffer = np.array([number_buffers(times[:, row], layout) for row in range(len(ends))])
+    buffer = np.take_along_axis(buffer, order, axis=1)
     place = (buffer + np.arange(len(ends))[:, None] * (ends.shape[1] + 1)).ravel()
     sizes = np.maximum(1, np.array(layout.sizes_bytes))[order]
     together = np.bincount(place, served.ravel())[place]

@@ -1,4 +1,4 @@
-"""Writes what a store holds into a run's folder, from where it stopped."""
+"""Writes a store into a run's folder, continuing where the last write ended."""
 
 from __future__ import annotations
 
@@ -11,59 +11,60 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+from numpy.lib.recfunctions import repack_fields
 
-from workbench import __version__
+from workbench._version import __version__
 from workbench.safefiles import make_private_folder
-from workbench.timings import schema
+from workbench.timings import arrow_files
+from workbench.timings.collective_records import RecordBlock
 from workbench.timings.folder import FORMAT, HEARTBEAT_S, RunFolder
 from workbench.timings.runs import Limits, prune
-from workbench.timings.store import CollectiveRecord, Rows, Store
-from workbench.timings.stream import StreamFile
-from workbench.wire import IterationRecord, Layout
+from workbench.timings.store import Rows, Store
+from workbench.wire import Layout
 from workbench.wire.record import VERSION
-
-RECORD_KEYS = ("iteration", "rank", "layout_key")
-"""In front of a record's fields; ``layout_key`` is a row's ``key`` in the same kernel's layouts."""
-LAYOUT_KEYS = ("key", "rank")
-"""In front of a layout's fields."""
 
 _BATCH_ROWS = 1 << 14
 _BATCH_RECORDS = 1 << 10
+_OFFSETS_EVERY_S = 15.0
+"""Interval between corrections of clock offsets, because pings are as rare."""
+_OFFSETS_CHANGE_S = 120.0
+"""A row's clock offset does not change later than this after the row was written."""
 
 
 class RunWriter:
-    """One kernel's part of a run.
+    """Writes the files of one run, for one kernel.
 
-    The folder is made with the first row: a cluster that trains nothing leaves
-    none. On disk an iteration of one rank takes about 40 bytes, and 1.6 KB with
-    its 161 collectives (zstd; 2 ranks at 10 iterations a second: 120 MB an
-    hour); each flush adds 2 KB, and a layout of 161 names 3 KB, once. Single
-    collectives end where a run alone takes what all runs may; iterations do not.
+    The folder is created with the first row, so that a cluster that trains nothing leaves none.
+    On disk an iteration of one rank takes about 40 bytes, and 1.6 KB with its 161 collectives
+    (zstd; 2 ranks at 10 iterations a second: 120 MB an hour). Each flush adds 2 KB, and a layout
+    of 161 names 3 KB, once. If the run alone exceeds the limit for all runs, it records no more
+    single collectives; iterations continue.
 
     Parameters
     ----------
     store
-        What to write.
+        The records to write.
     read
-        Gives its rows with their marks: ``Timings.read``.
+        Returns the store's rows with their clock offsets; see `LiveSource.read`.
     path
-        Of the run's folder.
+        The run's folder.
     facts
-        What the run is, for ``run.json``; may change.
+        The contents of ``run.json``; may change.
     written
-        Rows and records of `store` that the folder has already.
+        How many rows and records of `store` the folder already contains.
     """
 
     def __init__(
         self,
         store: Store,
-        read: Callable[[int], tuple[int, Rows]],
+        read: Callable[..., tuple[int, Rows]],
         path: Path,
         facts: dict[str, Any],
         written: tuple[int, int] = (0, 0),
     ) -> None:
-        self.facts = facts
+        self._facts = facts
         self._store = store
         self._read = read
         self._folder = RunFolder(path)
@@ -71,30 +72,27 @@ class RunWriter:
         self._iterations = 0
         self._limits = Limits()
         self._full = False
-        self._streams: dict[str, StreamFile] = {}
+        self._streams: dict[str, arrow_files.StreamFile] = {}
         self._segment = -1
         self._layouts: dict[tuple[int, int], tuple[int, Layout]] = {}
         self._next_key = 0
         self._new_layouts: list[tuple[int, int, Layout]] = []
         self._lock: int | None = None
-        self._beaten_s = 0.0
+        self._heartbeat_s = 0.0
         self._own: dict[str, Any] = {}
-        self._known: dict[str, Any] = {}
-
-    @property
-    def path(self) -> Path:
-        """The run's folder."""
-        return self._folder.path
+        self._facts_on_disk: dict[str, Any] = {}
+        self._recent: list[tuple[float, Rows]] = []  # offsets of the last rows, and when written
+        self._corrected_s = time.monotonic()
 
     def write(self) -> None:
-        """Write what is new; a part that fails is tried again with the next call.
+        """Write what is new; a batch that fails is written again with the next call.
 
         Raises
         ------
         OSError
-            It cannot be written now; what is in the files stays right.
+            The disk is full, for example; the files remain valid.
         UsageError
-            A limit in the environment is none.
+            An environment variable contains an invalid limit.
         """
         if self._lock is None:
             if self._store.total == self._rows:
@@ -103,17 +101,22 @@ class RunWriter:
         self._write_facts()
         self._write_rows()
         self._write_records()
-        if time.monotonic() - self._beaten_s > HEARTBEAT_S:
+        now = time.monotonic()
+        if now - self._corrected_s > _OFFSETS_EVERY_S:
+            self._write_offsets()
+        if now - self._heartbeat_s > HEARTBEAT_S:
             self._folder.beat()
-            self._beaten_s = time.monotonic()
+            self._heartbeat_s = now
 
     def close(self) -> None:
-        """End the files and say so in ``run.json``; raises as `write`."""
+        """End the files and record it in ``run.json``; raise the exceptions of `write`."""
         if self._lock is None:
             return
         try:
+            with contextlib.suppress(OSError):  # a full disk
+                self._write_offsets()
             for kind, stream in self._streams.items():
-                with contextlib.suppress(OSError):  # it stays as one that was cut off
+                with contextlib.suppress(OSError):  # the file then ends as after a kill
                     stream.close()
                     path = self._folder.stream(kind, self._segment)
                     self._own.setdefault("closed", {})[path.name] = stream.size_bytes
@@ -123,7 +126,7 @@ class RunWriter:
             self._own |= {
                 "ended_s": time.time(),
                 "iterations": max(self._iterations, self._own.get("iterations", 0)),
-                "dropped": self._store.dropped,
+                "dropped": self._store.counts.dropped,
             }
             self._write_facts()
         finally:
@@ -133,9 +136,12 @@ class RunWriter:
 
     def _open(self) -> None:
         self._limits = Limits.from_environment()
-        make_private_folder(self.path)
+        make_private_folder(self._folder.path)
         self._segment = max(self._folder.segments(), default=-1) + 1
-        self._own = {"started_s": time.time()} | self._earlier_facts()
+        earlier: dict[str, Any] = {}
+        with contextlib.suppress(OSError, ValueError):
+            earlier = self._folder.read_facts()
+        self._own = {"started_s": time.time()} | earlier
         self._own |= {
             "format": FORMAT,
             "package": __version__,
@@ -144,57 +150,67 @@ class RunWriter:
         }
         self._own.pop("ended_s", None)
         self._lock = self._folder.lock()
-        prune(self.path.parent, self._limits, self.path)
-
-    def _earlier_facts(self) -> dict[str, Any]:
-        try:
-            return self._folder.read_facts()
-        except (OSError, ValueError):
-            return {}
+        prune(self._folder.path.parent, self._limits, self._folder.path)
 
     def _write_facts(self) -> None:
-        facts = self._own | self.facts
-        if facts != self._known:
+        facts = self._own | self._facts
+        if facts != self._facts_on_disk:
             self._folder.write_facts(facts)
-            self._known = copy.deepcopy(facts)
+            self._facts_on_disk = copy.deepcopy(facts)
 
     def _write_rows(self) -> None:
         first, rows = self._read(self._rows)
         if first > self._rows:
-            self._leave_out(f"{first - self._rows} rows: memory forgot them before the disk took")
-            self._rows = first
+            self._leave_out(
+                f"{first - self._rows} rows: the disk was too slow or full, and memory is limited"
+            )
+            self._rows, self._recent = first, []
         for start in range(0, len(rows), _BATCH_ROWS):
-            part = rows[start : start + _BATCH_ROWS]
-            self._append("iterations", schema.rows_to_batch(part))
-            self._rows = first + start + len(part)
-            self._iterations = max(self._iterations, int(part["iteration"].max()) + 1)
+            batch = rows[start : start + _BATCH_ROWS]
+            self._append("iterations", arrow_files.rows_to_batch(batch))
+            self._rows = first + start + len(batch)
+            self._iterations = max(self._iterations, int(batch["iteration"].max()) + 1)
+            self._recent.append((time.monotonic(), _offsets(batch)))
+
+    def _write_offsets(self) -> None:
+        """Write the clock offsets that pings have corrected since their rows were written.
+
+        Without these corrections, waiting times on disk would differ from the live ones.
+        """
+        self._corrected_s = now = time.monotonic()
+        start = self._rows - sum(len(before) for _, before in self._recent)
+        # part by part: receiving records waits for each of these calls
+        for _, before in self._recent:
+            first, rows = self._read(start, start + len(before))
+            known = before[first - start :]  # memory no longer has the earlier rows
+            start += len(before)
+            changed = rows[_offsets(rows) != known]
+            if len(changed):
+                batch = arrow_files.rows_to_batch(changed, arrow_files.OFFSET_COLUMNS)
+                self._append("offsets", batch)
+            known[:] = _offsets(rows)
+        self._recent = [one for one in self._recent if one[0] > now - _OFFSETS_CHANGE_S]
 
     def _write_records(self) -> None:
         first, records = self._store.read_collectives(self._records)
         if first > self._records:
             self._leave_out(
-                f"single collectives of {first - self._records} records: memory forgot them "
-                "before the disk took"
+                f"single collectives of {first - self._records} records: the disk was too slow "
+                "or full, and memory is limited"
             )
             self._records = first
-        if records and self._is_full():
+        if len(records) and self._is_full():
             self._records = first + len(records)
             return
         keys = self._layout_keys(records)
         for start in range(0, len(records), _BATCH_RECORDS):
-            part = records[start : start + _BATCH_RECORDS]
-            columns = (
-                [one.iteration for one in part],
-                [one.rank for one in part],
-                keys[start : start + _BATCH_RECORDS],
-            )
-            named = dict(zip(RECORD_KEYS, columns, strict=True))
-            batch = schema.to_batch(IterationRecord, named, [one.record for one in part])
+            some = records[start : start + _BATCH_RECORDS]
+            batch = arrow_files.records_to_batch(some, keys[start : start + _BATCH_RECORDS])
             self._append("collectives", batch)
-            self._records = first + start + len(part)
+            self._records = first + start + len(some)
 
     def _is_full(self) -> bool:
-        """Whether the run leaves no room for single collectives any more."""
+        """Whether the run has reached the size limit for single collectives."""
         size = sum(stream.size_bytes for stream in self._streams.values())
         if not self._full and size > self._limits.most_bytes:
             self._full = True
@@ -204,30 +220,38 @@ class RunWriter:
             )
         return self._full
 
-    def _layout_keys(self, records: list[CollectiveRecord]) -> list[int]:
-        """Return the keys of the records' layouts, once all layouts are written."""
-        used = [((one.rank, one.layout.number), one.layout) for one in records]
-        keys = []
-        for place, layout in (*used, *self._store.layouts().items()):
-            known = self._layouts.get(place)
-            if known is None or known[1] != layout:
-                known = self._next_key, layout
-                self._next_key += 1
-                self._layouts[place] = known
-                self._new_layouts.append((known[0], place[0], layout))
-            keys.append(known[0])
+    def _layout_keys(self, records: RecordBlock) -> list[int]:
+        """Write new layouts; return the keys of the records' layouts."""
+        layouts = records.layouts.tolist()
+        used = zip(records.ranks.tolist(), layouts, strict=True)
+        keys = [self._layout_key(rank, layout) for rank, layout in used]
+        for (rank, _), layout in self._store.layouts().items():
+            self._layout_key(rank, layout)
         if self._new_layouts:
             numbers, ranks, layouts = zip(*self._new_layouts, strict=True)
-            named = dict(zip(LAYOUT_KEYS, (numbers, ranks), strict=True))
-            self._append("layouts", schema.to_batch(Layout, named, layouts))
+            named = dict(zip(arrow_files.LAYOUT_KEYS, (numbers, ranks), strict=True))
+            self._append("layouts", arrow_files.to_batch(Layout, named, layouts))
             self._new_layouts = []
-        return keys[: len(records)]
+        return keys
+
+    def _layout_key(self, rank: int, layout: Layout) -> int:
+        known = self._layouts.get((rank, layout.number))
+        if known is None or (known[1] is not layout and known[1] != layout):
+            known = self._layouts[rank, layout.number] = self._next_key, layout
+            self._next_key += 1
+            self._new_layouts.append((known[0], rank, layout))
+        return known[0]
 
     def _append(self, kind: str, batch: pa.RecordBatch) -> None:
         if kind not in self._streams:
             path = self._folder.stream(kind, self._segment)
-            self._streams[kind] = StreamFile(path, batch.schema)
+            self._streams[kind] = arrow_files.StreamFile(path, batch.schema)
         self._streams[kind].append(batch)
 
     def _leave_out(self, text: str) -> None:
         self._own.setdefault("left_out", []).append(text)
+
+
+def _offsets(rows: Rows) -> Rows:
+    """Return a copy of the clock offsets of rows, and their uncertainties."""
+    return np.asarray(repack_fields(rows[["offset_ns", "uncertainty_ns"]]))

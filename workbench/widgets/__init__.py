@@ -1,9 +1,8 @@
-"""What is seen in a notebook: the live view, tables, pictures, figures.
+"""What a notebook displays: the live view, tables, static pictures and plotly figures.
 
-`LiveView` shows whatever fulfils `source.TimingSource`; `resources_view` and
-`doctor_view` show this machine. The rest of this room is imported by name from
-its modules. Each is loaded when it is first used, so that loading the magics
-does not load numpy and the widgets' libraries.
+`LiveView` shows any `source.TimingSource`; `resources_view` and `doctor_view` show this
+machine. Import other names from their modules. Each module is loaded on first use, so that
+loading the magics loads neither NumPy nor the widget libraries.
 """
 
 from __future__ import annotations
@@ -15,13 +14,13 @@ if TYPE_CHECKING:
     from workbench.widgets.live import LiveView
     from workbench.widgets.machine import doctor_view, resources_view
 
-_HOMES = {"LiveView": "live", "doctor_view": "machine", "resources_view": "machine"}
+_MODULES = {"LiveView": "live", "doctor_view": "machine", "resources_view": "machine"}
 
 __all__ = ["LiveView", "doctor_view", "resources_view"]
 
 
 def __getattr__(name: str) -> Any:
-    """Fetch a public name from its module (PEP 562)."""
-    if name in _HOMES:
-        return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    """Import a public name from its module on first use (PEP 562)."""
+    if name in _MODULES:
+        return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

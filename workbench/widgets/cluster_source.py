@@ -1,4 +1,4 @@
-"""A cluster's timings, as a live view reads them."""
+"""The timings of a cluster as a `TimingSource`."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from workbench.cluster import Cluster
 from workbench.resources import Unknown
-from workbench.timings import Summary as TimingsSummary
-from workbench.timings import Timings, stragglers
+from workbench.timings import Summary, Timings, stragglers
 from workbench.timings.derive import columns
 from workbench.timings.store import Rows, first_of_cell
 from workbench.timings.summary import LATEST, UNHEARD, notes, summarize
@@ -24,35 +23,36 @@ from workbench.widgets.source import (
     MOST_COLLECTIVES,
     MOST_STRAGGLERS,
     Details,
+    KeyFigures,
     RankPlace,
+    RowWindow,
     State,
     Status,
-    Straggler,
-    Summary,
-    Window,
+    StragglerEntry,
 )
 
-_LOOK_BACK = 8
-"""Iterations by which one rank's records may come later than another's."""
-_MOST_NEWS = 1 << 15
+_OVERLAP_ITERATIONS = 8
+"""By how many iterations the records of one rank may arrive after those of another."""
+_MOST_NEW_ROWS = 1 << 15
 _STRAGGLER_ITERATIONS = 1000
-"""Iterations that stragglers are looked for in, at most: the answer comes at once."""
+"""Most iterations that are searched for stragglers, so that the search stays fast."""
+_FIGURE_ROWS = 1 << 17
+_LEAST_ITERATIONS = 10
+"""Figures are about fewer iterations where these have more rows, so that the view is not late."""
 _ONCE = "one iteration"
-"""Single iterations come and go: the view tells of stretches."""
+"""`how_often` of a straggler that the view omits, because it shows only lasting ones."""
+_LAG_STEPS_S = (1, 2, 5, 10, 20, 60, 120, 300)
+"""Each change of the message is sent to the view, so it must not change often."""
 _NOT_YET = "no iteration has ended yet"
+_NOT_ALL = "not all ranks have reported these iterations"
+_NO_PARTS = "the transfers of these iterations were not recorded"
 _NO_ITERATION = Unknown(_NOT_YET)
-_NOT_CALIBRATED = Unknown("cluster.calibrate() measures what this fabric gives")
-_NO_COLLECTIVE = Unknown("no single collective is held of these iterations")
+_NOT_CALIBRATED = Unknown("not measured yet: run cluster.calibrate()")
+_NO_COLLECTIVE = Unknown("no single collective is stored for these iterations")
 
 
 class ClusterSource:
-    """A `TimingSource` over a cluster; a new start of the cluster is a new run.
-
-    Parameters
-    ----------
-    cluster
-        Whose timings to show.
-    """
+    """The timings of a cluster as a `TimingSource`; each start of the cluster is a new run."""
 
     _runs = itertools.count(1)
 
@@ -61,30 +61,32 @@ class ClusterSource:
         self._timings: Timings | None = None
         self._run = 0
         self._first_start: dict[int, int] = {}
-        self._late: dict[tuple[int, str], Straggler] = {}
+        self._late: list[StragglerEntry] = []
         self._nominal = NominalRate(cluster)
         self._listeners: list[Callable[[], None]] = []
-        self._leave: Callable[[], None] = lambda: None
+        self._unsubscribe: Callable[[], None] = lambda: None
 
     def status(self) -> Status:
-        """Say what is going on."""
-        timings = self._now()
+        """Return the run's state."""
+        timings = self._current()
         state = self._state(timings)
         places = tuple(RankPlace(info.rank, info.vm) for info in self._cluster.ranks)
-        return Status(self._run, state, self._message(timings, state), places)
+        message = self._message(timings, state)
+        return Status(self._run, state, message, places, timings.unrecorded)
 
-    def summary(self) -> Summary:
-        """Give the key figures of the newest iterations."""
-        timings = self._now()
-        newest = timings.rows(len(timings) - 2 * LATEST * self._cluster.n)
-        return self._figures(timings, summarize(newest, LATEST))
+    def summary(self) -> KeyFigures:
+        """Return the key figures of the newest iterations."""
+        timings = self._current()
+        latest = self._most_iterations(LATEST)
+        newest = timings.rows(len(timings) - 2 * latest * self._cluster.n)
+        return self._figures(timings, summarize(newest, latest))
 
     def details(self, first: int | None = None, last: int | None = None) -> Details:
-        """Say what the iterations `first` to `last` cost; None: the newest."""
-        timings = self._now()
+        """Return what the iterations `first` to `last` cost; None means the newest."""
+        timings = self._current()
         newest = timings.rows(len(timings) - self._cluster.n)["iteration"]
         end = int(newest.max(initial=-1)) if last is None else last
-        begin = max(0, end - LATEST + 1) if first is None else first
+        begin = max(0, end - self._most_iterations(LATEST) + 1) if first is None else first
         totals = timings.collective_totals(begin, end)
         return Details(
             begin if end >= 0 else -1,
@@ -93,68 +95,78 @@ class ClusterSource:
             totals.collectives[:MOST_COLLECTIVES] or _NO_COLLECTIVE,
             len(totals.collectives),
             totals.first_iteration,
-            self._stragglers(timings, begin, end, asked=first is not None),
+            self._stragglers(timings, begin, end, selected=first is not None),
         )
 
-    def before(self, iteration: int, max_rows: int) -> Window:
-        """Give the rows of the iterations before `iteration`, the nearest."""
-        timings = self._now()
-        first = iteration - max_rows // max(1, self._cluster.n)
-        return Window(len(timings), self._data(timings.between(first, iteration - 1)))
+    def _most_iterations(self, most: int) -> int:
+        """Return how many iterations figures are about: `most`, or fewer with many ranks."""
+        return max(_LEAST_ITERATIONS, min(most, _FIGURE_ROWS // max(1, self._cluster.n)))
 
-    def window(self, max_rows: int) -> Window:
-        """Give the newest rows, whole iterations only."""
-        timings = self._now()
+    def before(self, iteration: int, max_rows: int) -> RowWindow:
+        """Return the rows of the iterations nearest before `iteration`."""
+        timings = self._current()
+        first = iteration - max_rows // max(1, self._cluster.n)
+        return RowWindow(len(timings), self._data(timings.between(first, iteration - 1)))
+
+    def window(self, max_rows: int) -> RowWindow:
+        """Return the newest rows, of complete iterations only."""
+        timings = self._current()
         total = len(timings)
         first, rows = timings.read(max(0, total - max_rows - self._cluster.n))
-        return Window(total, self._data(_whole(rows, max_rows) if first else rows))
+        return RowWindow(total, self._data(_complete(rows, max_rows) if first else rows))
 
-    def since(self, cursor: int) -> Window | None:
-        """Give the rows received after `cursor`; None where they are of another run."""
-        timings = self._now()
-        first, rows = timings.read(max(0, cursor - _LOOK_BACK * self._cluster.n))
+    def since(self, cursor: int) -> RowWindow | None:
+        """Return the rows received after `cursor`; None if they belong to another run."""
+        timings = self._current()
+        first, rows = timings.read(max(0, cursor - _OVERLAP_ITERATIONS * self._cluster.n))
         total = first + len(rows)
-        if not first <= cursor <= total or total - cursor > _MOST_NEWS:
+        if not first <= cursor <= total or total - cursor > _MOST_NEW_ROWS:
             return None
-        # with the rows of other ranks that came before: only whole iterations tell who waited
+        # Include earlier rows of other ranks: waiting times need all ranks of an iteration.
         news = rows["iteration"][cursor - first :]
-        return Window(total, self._data(rows[np.isin(rows["iteration"], news)]))
+        return RowWindow(total, self._data(rows[np.isin(rows["iteration"], news)]))
 
     def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call `callback` when a cell begins or ends or rows come; return how to stop."""
+        """Call `callback` when a cell begins or ends or rows arrive; return an unsubscriber."""
         self._listeners.append(callback)
-        self._now()
+        self._current()
         return lambda: self._listeners.remove(callback) if callback in self._listeners else None
 
-    def _now(self) -> Timings:
+    def _current(self) -> Timings:
         timings = self._cluster.timings
         if timings is not self._timings:
             self._timings = timings
             self._run = next(self._runs)
             self._first_start = {}
-            self._late = {}
+            self._late = []
             self._nominal = NominalRate(self._cluster)
-            self._leave()
-            self._leave = timings.subscribe(self._tell)
+            self._unsubscribe()
+            self._unsubscribe = timings.subscribe(self._notify)
         return timings
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         for listener in tuple(self._listeners):
             listener()
 
-    def _figures(self, timings: Timings, found: TimingsSummary) -> Summary:
-        behind = Unknown("no rank arrives last throughout")
+    def _figures(self, timings: Timings, found: Summary) -> KeyFigures:
+        behind = Unknown("no rank is late throughout")
         if found.ranks < 2:
-            behind = Unknown("one rank waits for nobody")
+            behind = Unknown("a single rank waits for no other")
         slow, excess = found.slowest_rank, found.slowest_excess_us
+        why = _NOT_ALL if np.isnan(found.waiting_us) else _NO_PARTS
+        if np.isnan(found.exposed_us):
+            why = UNHEARD if found.unheard else _NOT_YET
         silent = UNHEARD if found.unheard else "no gradients were reduced between ranks"
         fabric = self._cluster.fabric
-        return Summary(
+        return KeyFigures(
             iteration=found.iteration if found.iteration >= 0 else _NO_ITERATION,
             iterations_per_s=_known(found.iterations_per_s),
             iteration_us=_known(found.iteration_us),
             exposed_us=_known(found.exposed_us, UNHEARD if found.unheard else _NOT_YET),
             exposed_share=_known(found.exposed_share, UNHEARD if found.unheard else _NOT_YET),
+            waiting_us=_known(found.waiting_us, why),
+            queued_us=_known(found.queued_us, why),
+            transfer_us=_known(found.transfer_us, why),
             busbw_gbps=_known(found.busbw_gbps, silent),
             nominal_gbps=self._nominal.get(),
             calibrated_gbps=self._calibrated(found),
@@ -165,15 +177,15 @@ class ClusterSource:
             notes=notes(found),
         )
 
-    def _calibrated(self, found: TimingsSummary) -> float | Unknown:
+    def _calibrated(self, found: Summary) -> float | Unknown:
         fabric = self._cluster.fabric
         if fabric is None:
             return _NOT_CALIBRATED
         if not fabric.reliable:
             return Unknown(fabric.caveat)
         if fabric.n != self._cluster.n:
-            return Unknown(f"calibrated on {fabric.n} ranks: cluster.calibrate() does it anew")
-        # as one allreduce: what is exposed or hidden, all of it is under way
+            return Unknown(f"calibrated with {fabric.n} ranks: run cluster.calibrate() again")
+        # Compared as one allreduce: exposed and overlapped communication both count.
         size, n = found.bytes, fabric.n
         us = fabric.predict_us(size)
         if not size or us <= 0:
@@ -181,22 +193,28 @@ class ClusterSource:
         return size * 8 / (us * 1e3) * 2 * (n - 1) / n
 
     def _stragglers(
-        self, timings: Timings, first: int, last: int, *, asked: bool
-    ) -> tuple[Straggler, ...]:
-        """Return who was late in a stretch; of the newest, with what was seen of them before."""
-        rows = timings.between(max(first, last - _STRAGGLER_ITERATIONS), last)
+        self, timings: Timings, first: int, last: int, *, selected: bool
+    ) -> tuple[StragglerEntry, ...]:
+        """Return the late ranks; for the newest iterations with their start as seen earlier."""
+        rows = timings.between(
+            max(first, last - self._most_iterations(_STRAGGLER_ITERATIONS)), last
+        )
         found = [_straggler(row) for row in stragglers.find(rows) if row["how_often"] != _ONCE]
-        if not asked:
-            found = [self._since(one) for one in found]
-            self._late = {(one.rank, one.phase): one for one in found}
+        if not selected:
+            found = [self._extended(one) for one in found]
+            self._late = found
         return tuple(sorted(found, key=lambda one: -one.last_iteration)[:MOST_STRAGGLERS])
 
-    def _since(self, late: Straggler) -> Straggler:
-        """Return a stretch with its true begin, where it was seen to begin earlier."""
-        before = self._late.get((late.rank, late.phase))
-        if before is None or before.last_iteration < late.first_iteration - 1:
-            return late
-        return replace(late, first_iteration=min(late.first_iteration, before.first_iteration))
+    def _extended(self, late: StragglerEntry) -> StragglerEntry:
+        """Return a straggler with an earlier first iteration if it was already late before."""
+        first = late.first_iteration
+        before = [
+            one.first_iteration
+            for one in self._late
+            if (one.rank, one.phase) == (late.rank, late.phase)
+            and one.first_iteration <= first <= one.last_iteration
+        ]
+        return replace(late, first_iteration=min(before, default=first))
 
     def _state(self, timings: Timings) -> State:
         if not len(timings):
@@ -207,36 +225,43 @@ class ClusterSource:
         if state == "waiting":
             if timings.closed:
                 return "The cluster was stopped before a training cell ran."
+            if timings.unrecorded:
+                return timings.unrecorded
             if timings.remark:
                 return timings.remark
             return "Waiting for the first iteration of a %%distributed cell."
         if state == "running":
-            return f"Training. {UNHEARD}." if timings.unheard else "Training."
+            unheard = f"{UNHEARD}." if timings.unheard else ""
+            notes = (_lag_text(timings.lag_s), unheard, timings.unrecorded)
+            return " ".join(filter(None, ("Training.", *notes)))
         ended = "The cluster was stopped." if timings.closed else "The cell has ended."
+        if timings.unrecorded:  # the remark may be about an earlier cell
+            return timings.unrecorded if not timings.closed else f"{ended} {timings.unrecorded}"
         return f"{ended} {timings.remark}".strip()
 
     def _data(self, rows: Rows) -> NDArray[np.float32]:
         rows = rows[np.lexsort((rows["rank"], rows["iteration"]))]
-        for row in rows:
-            self._first_start.setdefault(int(row["rank"]), int(row["start_ns"]))
+        ranks, first = np.unique(rows["rank"], return_index=True)
+        for rank, start in zip(ranks.tolist(), rows["start_ns"][first].tolist(), strict=True):
+            self._first_start.setdefault(rank, start)
         table = columns(rows)
-        table.setdefault("copy_us", np.zeros(len(rows)))
         hidden = rows["overlapped_ns"] / 1e3
         table["overlapped_us"] = np.where(np.isnan(table["exposed_us"]), np.nan, hidden)
         table["first"] = first_of_cell(rows)
-        begins = np.array([self._first_start[int(rank)] for rank in rows["rank"]], dtype=np.int64)
-        # each rank by its own clock: those of two VMs do not agree
+        starts = np.array([self._first_start[rank] for rank in ranks.tolist()], np.int64)
+        begins = starts[np.searchsorted(ranks, rows["rank"])]
+        # Each rank by its own clock, because the clocks of VMs differ.
         table["end_s"] = (rows["start_ns"] + rows["iteration_ns"] - begins) / 1e9
         return np.array([table[name] for name in COLUMNS], dtype=np.float32).reshape(
             len(COLUMNS), len(rows)
         )
 
 
-def _whole(rows: Rows, most: int) -> Rows:
-    """Return the newest iterations, `most` rows of them, from one that all ranks have reported.
+def _complete(rows: Rows, most: int) -> Rows:
+    """Return the newest iterations, at most `most` rows, from the first complete one on.
 
-    Rows come in the order of their arrival, some of a rank together: of the
-    oldest iterations another rank's may not be among them.
+    Rows are in order of arrival, and a rank sends several at a time: rows of the oldest
+    iterations may be missing for some ranks.
     """
     numbers, start, counts = np.unique(rows["iteration"], return_index=True, return_counts=True)
     left = np.cumsum(counts[::-1])[::-1]
@@ -246,10 +271,16 @@ def _whole(rows: Rows, most: int) -> Rows:
     return np.asarray(rows[rows["iteration"] >= np.sort(rows["iteration"])[-most:][0]])
 
 
+def _lag_text(lag_s: float) -> str:
+    """Return by how much the figures are late, in one of a few steps; empty up to 1 s."""
+    step = max((step for step in _LAG_STEPS_S if lag_s > step), default=0)
+    return f"The figures are more than {step} s behind the ranks." if step else ""
+
+
 def _known(value: float, why: str = _NOT_YET) -> float | Unknown:
     return Unknown(why) if math.isnan(value) else value
 
 
-def _straggler(row: dict[str, Any]) -> Straggler:
-    """Return what the view tells."""
-    return Straggler(**{field.name: row[field.name] for field in fields(Straggler)})
+def _straggler(row: dict[str, Any]) -> StragglerEntry:
+    """Return the fields of a straggler that the view shows."""
+    return StragglerEntry(**{field.name: row[field.name] for field in fields(StragglerEntry)})

@@ -1,4 +1,4 @@
-"""The values of a figure for study, as a table."""
+"""The values of a plotly figure as a table."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ def plain(text: object, between: str = " ") -> str:
 
 
 def values(given: Any) -> list[Any]:
-    """Return a property of a trace as a list; empty where it has none."""
+    """Return a property of a trace as a list, empty if it is not set."""
     return [] if given is None else list(given)
 
 
 def floats(given: Any) -> list[float]:
-    """Return a property of a trace as numbers."""
+    """Return a property of a trace as a list of numbers."""
     return [float(value) for value in values(given)]
 
 
 def row_names(figure: Any) -> list[str]:
-    """Return the names of a figure's rows; none where its y axis has numbers."""
+    """Return the names of a figure's rows, empty if its y axis is numeric."""
     axis = figure.layout.yaxis
     if axis.tickvals is not None and axis.ticktext is not None:
         return [plain(text, ", ") for text in axis.ticktext]
@@ -53,7 +53,7 @@ def row_names(figure: Any) -> list[str]:
 
 
 def points(trace: Any) -> Iterator[tuple[float, float, float]]:
-    """Yield the y values of points, with the ends of their bars."""
+    """Yield the y values of points with the ends of their error bars."""
     middle = floats(trace.y)
     above = floats(trace.error_y.array) or [0.0] * len(middle)
     below = floats(trace.error_y.arrayminus) or above
@@ -70,11 +70,11 @@ def _box_rows(figure: Any) -> Iterator[tuple[str, ...]]:
 
 
 def _bar_rows(figure: Any) -> Iterator[tuple[str, ...]]:
-    """Yield a row per bar that has a name of its own, the longest of each trace first."""
+    """Yield a row per bar with its name, the longest of each trace first."""
     rows = row_names(figure)
     for trace in figure.data:
         if (trace.opacity or 1.0) < 1:
-            continue  # the uncertain end of another bar
+            continue  # it marks the uncertain end of another bar
         texts = values(trace.hovertext) if trace.name == "collective" else []
         names = [
             f"collective {plain(text.partition(': ')[2].partition('<br>')[0])}" for text in texts

@@ -1,4 +1,4 @@
-"""Findings in a notebook: a card each, the worst first, in the colours of the theme."""
+"""Findings in a notebook: one card each, the most severe first, in the theme's colours."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from workbench.resources import Snapshot
 
 SIGNS = {"error": "\u2716", "warning": "\u26a0", "info": "\u2139"}
 
-# JupyterLab's variables; elsewhere colours that can be told apart on white and on black.
-# Only signs and edges have them: words keep the page's own colour.
+# JupyterLab's variables; other front ends get colours that differ on white and on black.
+# Only signs and edges are coloured: text keeps the page's colour.
 _COLOURS = {
     "error": "var(--jp-error-color1, #d32f2f)",
     "warning": "var(--jp-warn-color1, #e07000)",
@@ -25,7 +25,7 @@ _CARD = (
     "max-width:60em;border:1px solid {edge};border-left:4px solid {colour};border-radius:3px"
 )
 _GRID = "display:grid;grid-template-columns:max-content 1fr;gap:2px 12px;margin:4px 0 0 0"
-# Notebooks give the lists of a page floats and widths of their own.
+# Notebooks style the lists of a page with floats and widths of their own.
 _LABEL = "font-weight:normal;opacity:.75;margin:0;float:none;width:auto"
 _TEXT = "margin:0;min-width:0;overflow-wrap:anywhere;float:none;width:auto"
 _CODE = (
@@ -36,7 +36,7 @@ _VERDICT = "color:inherit;font-size:13px;font-weight:600;margin:8px 0 6px 0"
 
 
 class FindingsView:
-    """A VM's findings as cards; as text, what `workbench doctor` prints."""
+    """The findings on a VM as cards; the text form is the output of `workbench doctor`."""
 
     def __init__(self, snapshot: Snapshot, findings: Sequence[Finding]) -> None:
         self.snapshot = snapshot
@@ -46,11 +46,11 @@ class FindingsView:
         return describe(self.snapshot, self.findings)
 
     def _repr_html_(self) -> str:
-        return said(verdict(self.snapshot, self.findings)) + cards(self.findings)
+        return heading(verdict(self.snapshot, self.findings)) + cards(self.findings)
 
 
 class VmsView:
-    """The findings about several VMs: between them first, then VM by VM."""
+    """The findings on several VMs: first those between VMs, then those on each VM."""
 
     def __init__(self, snapshots: Mapping[str, Snapshot]) -> None:
         self.snapshots = snapshots
@@ -61,20 +61,20 @@ class VmsView:
         return describe_all(self.snapshots, self.findings, self.across)
 
     def _repr_html_(self) -> str:
-        html = said(across_verdict(self.snapshots, self.across)) + cards(self.across)
+        html = heading(across_verdict(self.snapshots, self.across)) + cards(self.across)
         for vm, snapshot in self.snapshots.items():
             found = self.findings[vm]
-            html += said(verdict(snapshot, found, vm)) + cards(found)
+            html += heading(verdict(snapshot, found, vm)) + cards(found)
         return html
 
 
-def said(line: str) -> str:
-    """Write the line above cards."""
-    return f'<p style="{_VERDICT}">{_words(line)}</p>'
+def heading(line: str) -> str:
+    """Return the line above cards as HTML."""
+    return f'<p style="{_VERDICT}">{_with_code(line)}</p>'
 
 
 def cards(findings: Sequence[Finding]) -> str:
-    """Write a card for each finding, in their order."""
+    """Return a card for each finding as HTML, in the given order."""
     return "".join(map(_card, findings))
 
 
@@ -86,7 +86,7 @@ def _card(finding: Finding) -> str:
         "source": f"{finding.source} [{finding.rule}]",
     }
     rows = "".join(
-        f'<dt style="{_LABEL}">{label}</dt><dd style="{_TEXT}">{_words(text)}</dd>'
+        f'<dt style="{_LABEL}">{label}</dt><dd style="{_TEXT}">{_with_code(text)}</dd>'
         for label, text in parts.items()
     )
     return (
@@ -94,10 +94,10 @@ def _card(finding: Finding) -> str:
         f'aria-label="{finding.severity}: {escape(finding.subject, quote=True)}">'
         f'<div><span style="color:{colour}" aria-hidden="true">{SIGNS[finding.severity]}</span> '
         f"{finding.severity} \u00b7 <strong>{escape(finding.subject)}</strong>: "
-        f'{_words(finding.evidence)}</div><dl style="{_GRID}">{rows}</dl></section>'
+        f'{_with_code(finding.evidence)}</div><dl style="{_GRID}">{rows}</dl></section>'
     )
 
 
-def _words(text: str) -> str:
-    """Write what is in backticks as code."""
+def _with_code(text: str) -> str:
+    """Return text as HTML, with what is in backticks as code."""
     return re.sub(r"`([^`]*)`", rf'<code style="{_CODE}">\1</code>', escape(text))

@@ -7,23 +7,16 @@ import warnings
 import numpy as np
 from numpy.typing import NDArray
 
-from workbench.widgets.source import COLUMNS, Window
+from workbench.timings.derive import EXPOSED_PARTS, mean_parts
+from workbench.widgets.source import COLUMNS, RowWindow
 
 Array = NDArray[np.float64]
 
 
 class Grid:
-    """Rows of a window by iteration and rank, NaN where there is no row.
+    """The rows of a window by iteration and rank, in the order of `ranks`; NaN for missing rows."""
 
-    Parameters
-    ----------
-    window
-        The rows.
-    ranks
-        The ranks, in the order of the second axis.
-    """
-
-    def __init__(self, window: Window, ranks: list[int]) -> None:
+    def __init__(self, window: RowWindow, ranks: list[int]) -> None:
         self._data = window.data.astype(np.float64)
         self.ranks = ranks
         numbers = self._data[0]
@@ -36,33 +29,34 @@ class Grid:
         return len(self.iterations)
 
     def column(self, name: str) -> Array:
-        """One column, of shape (iterations, ranks)."""
+        """Return one column, of shape (iterations, ranks)."""
         values = np.full((len(self), len(self.ranks)), np.nan)
         known = self._places >= 0
         values[self._rows[known], self._places[known]] = self._data[COLUMNS.index(name)][known]
         return values
 
     def mean(self, name: str) -> Array:
-        """The mean over the ranks that are known, of shape (iterations,)."""
+        """Return the mean over the ranks with a value, of shape (iterations,)."""
         return mean(self.column(name), axis=1)
 
 
-def warm(window: Window) -> tuple[Window, int]:
-    """Return a window without first iterations of cells, which warm up, and how many those are.
+def warm(window: RowWindow) -> tuple[RowWindow, int]:
+    """Return a window without the first iterations of cells, and how many were removed.
 
-    The window as it is where it has no others.
+    The first iteration of a cell is a warm-up. A window without others is returned unchanged.
     """
     first = window.data[COLUMNS.index("first")] > 0
     if first.all() or not first.any():
         return window, 0
     left_out = len(np.unique(window.data[0, first]))
-    return Window(window.cursor, window.data[:, ~first]), left_out
+    return RowWindow(window.cursor, window.data[:, ~first]), left_out
 
 
 def rank_means(grid: Grid, names: list[str]) -> dict[str, Array]:
-    """Means of columns over the iterations, by rank; bandwidths by the time they took.
+    """Return the mean of columns over the iterations, by rank.
 
-    So bytes over mean time is the mean bandwidth.
+    Bandwidths are weighted by the duration of the communication, so that the result is
+    the bytes over the total time. The parts of the exposed time add up to it (`mean_parts`).
     """
     time_us = np.nan_to_num(grid.column("communication_us"))
     means = {}
@@ -75,18 +69,22 @@ def rank_means(grid: Grid, names: list[str]) -> dict[str, Array]:
             means[name] = np.divide(sums, total, out=np.full(len(total), np.nan), where=total > 0)
         else:
             means[name] = mean(values, axis=0)
+    if set(EXPOSED_PARTS) & set(names):
+        parts = [grid.column(name).T for name in ("exposed_us", *EXPOSED_PARTS)]
+        by_rank = np.array([mean_parts(*values) for values in zip(*parts, strict=True)])
+        means |= dict(zip(EXPOSED_PARTS, by_rank.T, strict=True))
     return means
 
 
 def mean(values: Array, axis: int | None = None) -> Array:
-    """The mean of what is known; NaN where nothing is, without a warning."""
+    """Return the mean of the values that are not NaN; NaN without a warning if there are none."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
         return np.asarray(np.nanmean(values, axis=axis))
 
 
 def decimate(values: Array, columns: int) -> Array:
-    """Means of equal runs along the first axis, at most `columns` of them."""
+    """Return the means of equal intervals along the first axis, at most `columns` of them."""
     step = max(1, -(-len(values) // columns))
     starts = range(0, len(values), step)
     return np.array([mean(values[at : at + step], axis=0) for at in starts])

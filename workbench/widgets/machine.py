@@ -1,4 +1,4 @@
-"""The machine in a notebook: what it has, and what is set up wrong."""
+"""A machine in a notebook: its hardware, and what is set up wrong."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ from typing import Any
 from workbench.doctor import diagnose
 from workbench.resources import Snapshot, Unknown, take_snapshot
 from workbench.resources.distance_matrix import matrix
-from workbench.resources.gpus.summary import nvlink_words, profile_words
-from workbench.resources.summary import MOST_DEVICES, lines, show_bytes
+from workbench.resources.summary import MOST_DEVICES, lines, nvlink_words, profile_words, show_bytes
 from workbench.widgets.findings import FindingsView
 from workbench.widgets.tree_picture import tree_picture
 
 _MOST_ROWS = 256
-"""Of a table, those behind "more" included: what a page holds without effort."""
+"""Most rows of a table, including the collapsed ones, that a page displays smoothly."""
 _TABLE = (
     "color:inherit;border-collapse:collapse;font-size:12px;"
     "font-variant-numeric:tabular-nums;margin:4px 0 12px 0"
@@ -24,23 +23,23 @@ _PRE = (
     "line-height:1.4;margin:4px 0;white-space:pre-wrap"
 )
 _UNKNOWN = ("failed", "unknown")
-"""Of probes: it is not known what there is."""
+"""Probe states that leave open which devices exist."""
 _CELL = "padding:2px 12px 2px 0;text-align:left;vertical-align:top"
 
 
 def resources_view(snapshot: Snapshot | None = None) -> ResourcesView:
-    """Show what a VM has; this one, where none is given."""
+    """Return the resources of a VM as tables; this VM by default."""
     return ResourcesView(take_snapshot() if snapshot is None else snapshot)
 
 
 def doctor_view(snapshot: Snapshot | None = None) -> FindingsView:
-    """Show what is set up wrong on a VM; on this one, where none is given."""
+    """Return the findings on a VM as cards; this VM by default."""
     snapshot = take_snapshot() if snapshot is None else snapshot
     return FindingsView(snapshot, diagnose(snapshot))
 
 
 class ResourcesView:
-    """A snapshot as tables; as text, what `workbench resources` prints."""
+    """A snapshot as tables; the text form is the output of `workbench resources`."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
@@ -50,7 +49,7 @@ class ResourcesView:
 
     def _repr_html_(self) -> str:
         probe = self.snapshot.probes.get("host")
-        if probe is not None and probe.status == "absent":  # of a topology file: places, no more
+        if probe is not None and probe.status == "absent":  # a topology file has no other facts
             return tree_picture(self.snapshot) + _text("\n".join(lines(self.snapshot)))
         host = self.snapshot.host
         cpus = f"{_plain(host.cpus)} usable of {_plain(host.cpus_total)}"
@@ -80,13 +79,13 @@ class ResourcesView:
         ]
         return (
             table(list(facts), [list(facts.values())])
-            + self._part(
+            + self._devices(
                 "gpus",
                 "GPU",
                 ["GPU", "name", "memory", "form", "vGPU profile", "NVLink", "PCI address"],
                 gpus,
             )
-            + self._part(
+            + self._devices(
                 "nics",
                 "NIC",
                 ["NIC", "RDMA device", "link layer", "rate Gbit/s", "state", "driver"],
@@ -100,7 +99,7 @@ class ResourcesView:
         text = "\n".join(matrix(self.snapshot))
         return _text(text) if text else ""
 
-    def _part(self, probe: str, what: str, head: list[str], rows: list[list[Any]]) -> str:
+    def _devices(self, probe: str, what: str, head: list[str], rows: list[list[Any]]) -> str:
         if rows:
             return _bounded(head, rows, what)
         found = self.snapshot.probes.get(probe)
@@ -110,13 +109,13 @@ class ResourcesView:
 
 
 def _bounded(head: list[str], rows: list[list[Any]], what: str) -> str:
-    """Return a table of the first rows; some more on demand, and in words how many are left."""
+    """Return a table of the first rows, with more rows collapsed below it."""
     text = table(head, rows[:MOST_DEVICES])
     more = rows[MOST_DEVICES:_MOST_ROWS]
     if more:
         text += f"<details><summary>{len(more)} more {what}s</summary>{table(head, more)}</details>"
     if len(rows) > _MOST_ROWS:
-        left = f"{len(rows) - _MOST_ROWS:,} {what}s are left out: this view's `.snapshot` has all."
+        left = f"{len(rows) - _MOST_ROWS:,} {what}s are not shown. See this view's `.snapshot`."
         text += f'<p style="font-size:12px;margin:4px 0">{left}</p>'
     return text
 
@@ -126,7 +125,7 @@ def _text(text: str) -> str:
 
 
 def table(head: list[str], rows: list[list[Any]]) -> str:
-    """Return an HTML table of plain values; an `Unknown` is a dash that tells its reason."""
+    """Return an HTML table of values; an `Unknown` is a dash with its reason as tooltip."""
     heads = "".join(f'<th scope="col" style="{_CELL}">{escape(name)}</th>' for name in head)
     body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows)
     return f'<table style="{_TABLE}"><tr>{heads}</tr>{body}</table>'
@@ -134,7 +133,7 @@ def table(head: list[str], rows: list[list[Any]]) -> str:
 
 def _cell(value: Any) -> str:
     if isinstance(value, Unknown):
-        # Focusable, so that the reason can be had without a mouse.
+        # Focusable, so that the reason can be read without a mouse.
         reason = escape(value.reason, quote=True)
         return (
             f'<td style="{_CELL};opacity:.6" tabindex="0" title="{reason}" '

@@ -1,4 +1,4 @@
-"""What the links between a cluster's VMs allow by their rate."""
+"""The nominal rate of the links between a cluster's VMs."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ if TYPE_CHECKING:
     from workbench.cluster import Cluster
     from workbench.resources import Nic, Snapshot
 
-_ONE_VM = Unknown("the ranks share one machine: no link between them has a nominal rate")
-_BEING_READ = Unknown("the rate of the VMs' NICs is being read")
+_ONE_VM = Unknown("all ranks share one machine: no link between them has a nominal rate")
+_PENDING = Unknown("the rates of the VMs' NICs are being read")
 
 
 def nominal_gbps(cluster: Cluster) -> float | Unknown:
     """Return the rate of the VM whose ranks have the slowest NICs, in gigabits per second.
 
-    Across VMs its NICs carry what a ring's bus bandwidth counts, once in
-    each direction: their rate is the most that can be measured.
+    Across VMs, the NICs of each VM carry the ring's bus bandwidth once in each direction,
+    so their rate is an upper bound.
     """
     if not _across_vms(cluster):
         return _ONE_VM
@@ -39,25 +39,19 @@ def nominal_gbps(cluster: Cluster) -> float | Unknown:
 
 
 class NominalRate:
-    """`nominal_gbps`, read once, in a thread.
-
-    Parameters
-    ----------
-    cluster
-        Whose NICs.
-    """
+    """The result of `nominal_gbps`, computed once in a background thread."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._asked = False
-        self._rate: float | Unknown = _BEING_READ
+        self._started = False
+        self._rate: float | Unknown = _PENDING
 
     def get(self) -> float | Unknown:
-        """Give the rate in gigabits per second, or why it is not known; at once."""
+        """Return the rate in gigabits per second, or why it is unknown, without blocking."""
         if not _across_vms(self._cluster):
             return _ONE_VM
-        if not self._asked:
-            self._asked = True
+        if not self._started:
+            self._started = True
             threading.Thread(target=self._read, name="workbench-nominal", daemon=True).start()
         return self._rate
 
@@ -72,15 +66,9 @@ def _across_vms(cluster: Cluster) -> bool:
 def rate_of_vm(snapshot: Snapshot | None, vm: str, used: Iterable[str]) -> float | Unknown:
     """Return the rate of the NICs that a VM's ranks use, in gigabits per second.
 
-    Parameters
-    ----------
-    snapshot
-        Of the VM; None where it did not answer.
-    vm
-        Its name.
-    used
-        What its ranks use (`RankInfo.nic`): an interface, or with the RDMA port nearest to
-        the rank's GPU: ``"ens192, mlx5_0"``. NCCL spreads a ring over the ports of all ranks.
+    The snapshot is None if the VM did not answer. `used` are the `RankInfo.nic` of its ranks: an
+    interface, or an interface and the RDMA port nearest to the rank's GPU,
+    ``"ens192, mlx5_0"``. NCCL spreads a ring over the ports of all ranks.
     """
     if snapshot is None:
         return Unknown(f"{vm} did not answer")
@@ -88,7 +76,7 @@ def rate_of_vm(snapshot: Snapshot | None, vm: str, used: Iterable[str]) -> float
     for name in used:
         nic = _find(snapshot, name)
         if nic is None:
-            return Unknown(f"{name} of {vm} is not among the NICs that were found")
+            return Unknown(f"{vm} has no NIC {name} in its snapshot")
         if isinstance(nic.rate_gbps, Unknown):
             return Unknown(f"{name} of {vm}: {nic.rate_gbps.reason}")
         ports[nic.rdma_device, nic.name] = nic.rate_gbps
@@ -96,9 +84,9 @@ def rate_of_vm(snapshot: Snapshot | None, vm: str, used: Iterable[str]) -> float
 
 
 def _find(snapshot: Snapshot, name: str) -> Nic | None:
-    """Return the RDMA port that is named, else the interface."""
-    for part in reversed([part.strip() for part in name.split(",")]):
+    """Return the NIC with this RDMA port, or else with this interface."""
+    for wanted in reversed([item.strip() for item in name.split(",")]):
         for nic in snapshot.nics:
-            if part in (nic.rdma_device, nic.name):
+            if wanted in (nic.rdma_device, nic.name):
                 return nic
     return None

@@ -1,4 +1,4 @@
-"""The sidebar panel's side in the kernel: tells of the cluster, starts and stops it."""
+"""The kernel's end of the sidebar panel: sends the cluster's state, starts and stops it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from workbench.cluster import registry
 from workbench.errors import WorkbenchError
 from workbench.resources.codec import encode
-from workbench.widgets.joinedcomm import JoinedComm, cell_parent
+from workbench.widgets.preopened_comm import PreopenedComm, cell_parent
 from workbench.widgets.vm_watch import VmWatch
 
 if TYPE_CHECKING:
@@ -23,15 +23,15 @@ TARGET = "workbench.cluster"
 COMM_ID = "workbench-cluster"
 
 REPEAT_S = 2.0
-"""While a cell runs, the state is told this often: a page that is reloaded
-meanwhile can listen but cannot ask."""
+"""How often the state is sent while a cell runs: a page reloaded in that time can
+listen but cannot send requests."""
 
-REST_S = 0.1
-"""Changes that come faster than this are told as one."""
+MIN_INTERVAL_S = 0.1
+"""Changes within this time are sent as one message."""
 
 
 def register(shell: InteractiveShell) -> None:
-    """Join this kernel to the panel; does nothing outside Jupyter, or a second time."""
+    """Connect this kernel to the panel, unless it is already or runs outside Jupyter."""
     kernel = getattr(shell, "kernel", None)
     if kernel is None or COMM_ID in kernel.comm_manager.comms:
         return
@@ -39,24 +39,18 @@ def register(shell: InteractiveShell) -> None:
 
 
 class PanelLink:
-    """Answers the panel, and tells it of every change.
-
-    Parameters
-    ----------
-    shell, kernel
-        Of this process.
-    """
+    """Answers the panel's requests and sends it every change of the cluster."""
 
     def __init__(self, shell: InteractiveShell, kernel: Any) -> None:
         self._cell = cell_parent(shell, kernel)
-        self._comm = JoinedComm(kernel, TARGET, COMM_ID, self._on_request)
+        self._comm = PreopenedComm(kernel, TARGET, COMM_ID, self._on_request)
         self._changed = threading.Event()
         self._cell_runs = False
         self._watch = VmWatch(self._comm.send, _agents, lambda: self._cell_runs)
         shell.events.register("pre_run_cell", self._on_cell_start)
         shell.events.register("post_run_cell", self._on_cell_end)
         registry.subscribe(self._changed.set)
-        threading.Thread(target=self._tell, name="workbench-panel", daemon=True).start()
+        threading.Thread(target=self._send_changes, name="workbench-panel", daemon=True).start()
         self._changed.set()
 
     def _on_cell_start(self, _: Any) -> None:
@@ -66,30 +60,30 @@ class PanelLink:
     def _on_cell_end(self, _: Any) -> None:
         self._cell_runs = False
 
-    def _tell(self) -> None:
+    def _send_changes(self) -> None:
         while True:
             self._changed.wait(REPEAT_S if self._cell_runs else None)
             self._changed.clear()
             self._comm.send({"type": "state", "cluster": describe(registry.current())})
-            time.sleep(REST_S)
+            time.sleep(MIN_INTERVAL_S)
 
     def _on_request(self, request: dict[str, Any]) -> None:
         self._cell.restore()
         kind = request.get("type")
         if kind == "refresh":
             self._changed.set()
-            self._watch.tell_again()
+            self._watch.refresh()
         elif kind == "watch":
             self._watch.renew() if request.get("on") else self._watch.stop()
         elif kind == "start":
-            self._begin(lambda: registry.start(request.get("n", 0)))
+            self._start_task(lambda: registry.start(request.get("n", 0)))
         elif kind == "stop":
-            self._begin(registry.stop)
+            self._start_task(registry.stop)
         else:
-            self._fail(f"{kind!r}: unknown. Send start, stop, refresh or watch.")
+            self._fail(f"{kind!r}: unknown request. Send start, stop, refresh or watch.")
 
-    def _begin(self, task: Callable[[], object]) -> None:
-        # In a thread: the shell must stay free for the next request.
+    def _start_task(self, task: Callable[[], object]) -> None:
+        # In a thread, because the shell must stay free for the next request.
         threading.Thread(target=self._attempt, args=(task,), daemon=True).start()
 
     def _attempt(self, task: Callable[[], object]) -> None:
@@ -97,7 +91,7 @@ class PanelLink:
             task()
         except WorkbenchError as error:
             self._fail(str(error))
-        except Exception as error:  # noqa: BLE001 - whatever it is, the person who clicked must see it
+        except Exception as error:  # noqa: BLE001 - the user who clicked must see any failure
             self._fail(f"{type(error).__name__}: {error}")
         finally:
             self._changed.set()

@@ -1,7 +1,7 @@
-"""The phases of an iteration and their colours, the same everywhere.
+"""The phases of an iteration, with the same colours everywhere.
 
-Okabe and Ito's palette, legible on light and dark; the same table is in
-`labextension/src/live/phases.ts`.
+Okabe and Ito's palette, legible on light and dark; `labextension/src/live/phases.ts` has the
+same table.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Phase:
-    """One phase: its column, its name for people, its colour."""
+class PhaseStyle:
+    """How one phase is shown: its column, label and colour."""
 
     column: str
     label: str
@@ -19,24 +19,24 @@ class Phase:
 
     @property
     def edge(self) -> str:
-        """The colour at 65 % of its brightness: the edge of its bars."""
+        """Return the colour of its bars' edges, at 65 % of the brightness."""
         channels = [int(self.color[at : at + 2], 16) for at in (1, 3, 5)]
         return "#" + "".join(f"{round(channel * 0.65):02x}" for channel in channels)
 
 
-DATA = Phase("data_us", "data", "#56B4E9")
-COPY = Phase("copy_us", "copy", "#F0E442")
-FORWARD = Phase("forward_us", "forward", "#009E73")
-BACKWARD = Phase("backward_us", "backward", "#0072B2")
-EXPOSED = Phase("exposed_us", "exposed", "#D55E00")
-OPTIMIZER = Phase("optimizer_us", "optimizer", "#CC79A7")
-OTHER = Phase("other_us", "other", "#999999")
+DATA = PhaseStyle("data_us", "data", "#56B4E9")
+COPY = PhaseStyle("copy_us", "copy", "#F0E442")
+FORWARD = PhaseStyle("forward_us", "forward", "#009E73")
+BACKWARD = PhaseStyle("backward_us", "backward", "#0072B2")
+EXPOSED = PhaseStyle("exposed_us", "exposed", "#D55E00")
+OPTIMIZER = PhaseStyle("optimizer_us", "optimizer", "#CC79A7")
+OTHER = PhaseStyle("other_us", "other", "#999999")
 
-OVERLAPPED = Phase("overlapped_us", "overlapped", "#E69F00")
-"""Communication that compute hides: beside the stack, never part of it."""
+OVERLAPPED = PhaseStyle("overlapped_us", "overlapped", "#E69F00")
+"""Communication hidden behind compute: drawn next to the stack, not in it."""
 
 IN_TIME = (DATA, COPY, FORWARD, BACKWARD, EXPOSED, OPTIMIZER, OTHER)
-"""In the order in which an iteration goes through them; they add up to it."""
+"""In the order of an iteration; their sum is its duration."""
 
 IN_STACK = (OTHER, DATA, COPY, OPTIMIZER, FORWARD, BACKWARD, EXPOSED)
 """From the bottom of a stack to its top: exposed communication on top."""

@@ -1,6 +1,6 @@
 """The live view's last state as an SVG picture, for notebooks without a kernel.
 
-In the text colour of whatever surrounds it, so that it reads on white and dark.
+It uses the surrounding text colour, so that it is legible on white and on dark.
 """
 
 from __future__ import annotations
@@ -12,71 +12,65 @@ import numpy as np
 
 from workbench.resources import Unknown
 from workbench.widgets.grid import Array, Grid, decimate
-from workbench.widgets.phases import EXPOSED, IN_STACK, IN_TIME, OVERLAPPED, Phase
-from workbench.widgets.source import Reading, Summary
+from workbench.widgets.phases import EXPOSED, IN_STACK, IN_TIME, OVERLAPPED, PhaseStyle
+from workbench.widgets.source import KeyFigures, TimingsReading
 from workbench.widgets.svg import Frame, axis_end, label, line, number, round_up, tag
-from workbench.widgets.tables import summary_line
+from workbench.widgets.tables import figures_line, summary_line
 
 WIDTH, HEIGHT = 960, 384
 LEFT, SPLIT, RIGHT = 56, 600, 948
 COLUMNS_DRAWN = 240
 MOST_ROWS = 16
-"""Ranks that get a row of bars."""
+"""Most ranks that get a row of bars."""
 
 
-def draw_picture(reading: Reading, view_id: str) -> str:
-    """Draw the view's state; before the first iteration one line of text.
+def draw_picture(reading: TimingsReading, view_id: str) -> str:
+    """Draw the view's state; return one line of text before the first iteration.
 
-    Parameters
-    ----------
-    reading
-        What to draw.
-    view_id
-        Makes names within the picture unique on the page.
+    `view_id` makes ids within the picture unique on the page.
     """
     grid = Grid(reading.window, [place.rank for place in reading.status.ranks])
     if len(grid) == 0:
         return f"<p>{escape(summary_line(reading))}</p>"
-    hatch = f"hatch-{view_id}"
-    words = summary_line(reading)
+    pattern = f"overlap-{view_id}"
     parts = [
-        tag("title", {}, escape(words)),
-        _hatch(hatch),
-        label(LEFT, 14, words.removeprefix("Timings: "), font_weight="bold"),
-        _legend(hatch),
-        _phases(grid, hatch),
+        tag("title", {}, escape(summary_line(reading))),
+        _overlap_pattern(pattern),
+        label(LEFT, 14, figures_line(reading.summary), font_weight="bold"),
+        _legend(pattern),
+        _phases(grid, pattern),
         _waiting(grid),
         _bandwidth(grid, reading.summary),
-        _one_iteration(grid, hatch),
+        _one_iteration(grid, pattern),
     ]
     style = f"max-width:{WIDTH}px;width:100%;height:auto;font:11px system-ui,sans-serif"
     attributes = {"viewBox": f"0 0 {WIDTH} {HEIGHT}", "role": "img", "style": style}
     return tag("svg", {"xmlns": "http://www.w3.org/2000/svg", **attributes}, *parts)
 
 
-def _hatch(name: str) -> str:
+def _overlap_pattern(name: str) -> str:
     stroke = {"d": "M-1 7L7 -1M-1 1L1 -1M5 7L7 5", "stroke": OVERLAPPED.color, "stroke_width": 2}
     size = {"id": name, "width": 6, "height": 6, "patternUnits": "userSpaceOnUse"}
     return tag("defs", {}, tag("pattern", size, tag("path", stroke)))
 
 
-def _paint(phase: Phase, hatch: str) -> dict[str, object]:
-    fill = f"url(#{hatch})" if phase is OVERLAPPED else phase.color
+def _paint(phase: PhaseStyle, pattern: str) -> dict[str, object]:
+    fill = f"url(#{pattern})" if phase is OVERLAPPED else phase.color
     return {"fill": fill, "stroke": phase.edge, "stroke_width": 1}
 
 
-def _legend(hatch: str) -> str:
+def _legend(pattern: str) -> str:
     parts, x = [], SPLIT + 30
     for at, phase in enumerate((EXPOSED, OVERLAPPED, *IN_STACK[-2::-1])):
         x, y = SPLIT + 30 + (at % 4) * 80, HEIGHT - 40 + (at // 4) * 18
         box = {"x": x, "y": y, "width": 9, "height": 9}
-        parts.append(tag("rect", {**box, **_paint(phase, hatch)}))
+        parts.append(tag("rect", {**box, **_paint(phase, pattern)}))
         weight = "bold" if phase is EXPOSED else "normal"
         parts.append(label(x + 14, y + 9, phase.label, font_weight=weight))
     return "".join(parts)
 
 
-def _phases(grid: Grid, hatch: str) -> str:
+def _phases(grid: Grid, pattern: str) -> str:
     stack = [decimate(grid.mean(phase.column), COLUMNS_DRAWN) for phase in IN_STACK]
     hidden = decimate(grid.mean(OVERLAPPED.column), COLUMNS_DRAWN)
     tops = np.cumsum([np.nan_to_num(values) for values in stack], axis=0)
@@ -85,11 +79,11 @@ def _phases(grid: Grid, hatch: str) -> str:
     frame = Frame(LEFT, 46, SPLIT - LEFT, 160, low, high)
     parts = [label(LEFT, 38, "phases, ms per iteration", font_weight="bold")]
     parts.append(frame.rule([0, high / 2, high], 1e-3))
-    # From the back to the front: each area hides the lower part of the one before.
+    # From back to front: each area covers the bottom of the previous one.
     for phase, top in zip(reversed(IN_STACK), tops[::-1], strict=True):
-        parts.append(tag("path", {"d": frame.area(top), **_paint(phase, hatch)}))
+        parts.append(tag("path", {"d": frame.area(top), **_paint(phase, pattern)}))
     if low < 0:
-        parts.append(tag("path", {"d": frame.area(-hidden), **_paint(OVERLAPPED, hatch)}))
+        parts.append(tag("path", {"d": frame.area(-hidden), **_paint(OVERLAPPED, pattern)}))
     return "".join(parts)
 
 
@@ -111,7 +105,7 @@ def _waiting(grid: Grid) -> str:
 
 
 def _heat_row(shares: Array, y: float, each: float) -> list[str]:
-    """One rank's row, neighbours of one shade (of twelve) drawn as one."""
+    """Return one rank's row; neighbours of the same shade (of twelve) become one rectangle."""
     shades = np.where(np.isnan(shares), -1, np.round(np.clip(shares, 0, 1) * 11)).astype(int)
     cuts = [0, *(np.flatnonzero(np.diff(shades)) + 1), len(shades)]
     width = (SPLIT - LEFT) / len(shades)
@@ -132,7 +126,7 @@ def _heat_row(shares: Array, y: float, each: float) -> list[str]:
     ]
 
 
-def _bandwidth(grid: Grid, summary: Summary) -> str:
+def _bandwidth(grid: Grid, summary: KeyFigures) -> str:
     bus, alg = (decimate(grid.mean(name), COLUMNS_DRAWN) for name in ("busbw_gbps", "algbw_gbps"))
     measured = high = axis_end(np.concatenate([bus, alg]))
     title = "bandwidth, Gbit/s: busbw solid, algbw dotted"
@@ -168,11 +162,11 @@ def _bandwidth(grid: Grid, summary: Summary) -> str:
     )
 
 
-def _one_iteration(grid: Grid, hatch: str) -> str:
-    """The newest iteration that all ranks have reported: a row of bars per rank."""
+def _one_iteration(grid: Grid, pattern: str) -> str:
+    """Return the newest iteration that all ranks have reported, as a row of bars per rank."""
     totals = grid.column("iteration_us")
-    whole = np.flatnonzero(~np.isnan(totals).any(axis=1))
-    at = int(whole[-1]) if len(whole) else len(grid) - 1
+    complete = np.flatnonzero(~np.isnan(totals).any(axis=1))
+    at = int(complete[-1]) if len(complete) else len(grid) - 1
     count = min(MOST_ROWS, len(grid.ranks))
     each = min(48.0, 240.0 / count)
     longest = np.nanmax(totals[at], initial=1.0)
@@ -186,18 +180,18 @@ def _one_iteration(grid: Grid, hatch: str) -> str:
         parts.append(
             label(RIGHT, y + each / 2, f"{totals[at, row] / 1e3:,.2f} ms", text_anchor="end")
         )
-        parts.extend(_bars(grid, at, row, frame, y, each, hatch))
+        parts.extend(_bars(grid, at, row, frame, y, each, pattern))
     return "".join(parts)
 
 
 def _bars(
-    grid: Grid, at: int, row: int, frame: Frame, y: float, each: float, hatch: str
+    grid: Grid, at: int, row: int, frame: Frame, y: float, each: float, pattern: str
 ) -> list[str]:
-    def box(phase: Phase, start: float, us: float, top: float, height: float) -> str:
+    def box(phase: PhaseStyle, start: float, us: float, top: float, height: float) -> str:
         x = frame.left + frame.width * start / frame.high
         width = frame.width * us / frame.high
         place = {"x": number(x), "y": number(top), "width": number(width)}
-        return tag("rect", {**place, "height": number(height), **_paint(phase, hatch)})
+        return tag("rect", {**place, "height": number(height), **_paint(phase, pattern)})
 
     parts, start, computed = [], 0.0, 0.0
     for phase in IN_TIME:

@@ -1,40 +1,41 @@
-"""Runs on disk, one run, and two held against each other, as tables."""
+"""Tables of recorded runs, of one run, and of the comparison of two."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from workbench.errors import UsageError
 from workbench.safefiles import format_bytes
-from workbench.widgets.table import Table
+from workbench.widgets.table import Table, show_as_table
 
 if TYPE_CHECKING:
     from IPython.core.formatters import DisplayFormatter
 
-    from workbench.timings.compare import Comparison, Difference
+    from workbench.timings.compare import Comparison, FigureDifference
     from workbench.timings.run import Run
 
 VERBS = ("list", "open", "compare")
 _LIST_HEAD = ("name", "started", "cluster", "ranks", "iterations", "size", "state")
-_NOT_KNOWN = "\u2013 (not known)"
+_NOT_KNOWN = "\u2013 (unknown)"
 
 
 def runs_view(verb: str, names: Sequence[str]) -> Any:
-    """Return what ``%timings list``, ``open NAME`` or ``compare NAME [NAME]`` shows.
+    """Return the view of ``%timings list``, ``open NAME`` or ``compare NAME [NAME]``.
 
     Raises
     ------
     UsageError
-        There are more or fewer names than the verb takes.
+        The number of names does not fit the verb.
     """
     from workbench.timings.run import list_runs, open_run
 
     if len(names) not in {"list": (0,), "open": (1,), "compare": (1, 2)}[verb]:
         raise UsageError(
-            f"%timings {' '.join((verb, *names))}: {len(names)} names given. Write %timings list, "
-            "%timings open NAME, or %timings compare NAME with a second name or the cluster's run."
+            f"%timings {' '.join((verb, *names))}: {_count(len(names), 'name')} given. Write "
+            "%timings list, %timings open NAME, or %timings compare NAME with a second name or "
+            "the cluster's run."
         )
     if verb == "list":
         return RunList(list_runs())
@@ -49,30 +50,22 @@ def runs_view(verb: str, names: Sequence[str]) -> Any:
 
 
 def register(formatter: DisplayFormatter) -> None:
-    """Have notebooks show runs and comparisons, without loading what makes them."""
-    for module, name, table in (
-        ("workbench.timings.run", "Run", run_table),
-        ("workbench.timings.compare", "Comparison", comparison_table),
-    ):
-        formatter.formatters["text/html"].for_type_by_name(module, name, _html(table))
-        formatter.formatters["text/plain"].for_type_by_name(module, name, _text(table))
-
-
-def _html(table: Callable[[Any], Table]) -> Callable[[Any], str]:
-    return lambda shown: table(shown)._repr_html_()
-
-
-def _text(table: Callable[[Any], Table]) -> Callable[[Any, Any, bool], None]:
-    return lambda shown, printer, _cycle: printer.text(repr(table(shown)))
+    """Register how notebooks show runs and comparisons, without importing their modules."""
+    show_as_table(formatter, "workbench.timings.run", "Run", run_table)
+    show_as_table(formatter, "workbench.timings.compare", "Comparison", comparison_table)
 
 
 class RunList(Table):
-    """The runs that are kept; `runs` are the runs themselves."""
+    """The recorded runs as a table; `runs` contains them."""
 
     def __init__(self, runs: list[Run]) -> None:
         self.runs = runs
-        title = f"{len(runs)} run{'' if len(runs) == 1 else 's'}"
+        title = _count(len(runs), "run")
         super().__init__(title, _LIST_HEAD, [_list_row(run) for run in runs])
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _list_row(run: Run) -> tuple[str, ...]:
@@ -89,14 +82,14 @@ def _list_row(run: Run) -> tuple[str, ...]:
 
 
 def run_table(run: Run) -> Table:
-    """Return what a run was, its key figures, and what of it cannot be read."""
+    """Return the key figures of a run, and which of its data cannot be read."""
     from workbench.timings.summary import notes
 
     summary = run.summary()
-    vms = sorted(set(run.places().values()))
-    title = f"{run.name}: cluster {run.cluster}, {run.state}, {run.iterations:,} iterations"
+    vms = sorted(set(run.vm_names().values()))
+    title = f"{run.name}: cluster {run.cluster}, {run.state}, {_count(run.iterations, 'iteration')}"
     if vms:
-        title += f" on {len(run.ranks)} ranks ({', '.join(vms)})"
+        title += f" on {_count(len(run.ranks), 'rank')} ({', '.join(vms)})"
     slow = summary.slowest_rank
     figures = [
         ("iteration", _milliseconds(summary.iteration_us)),
@@ -104,24 +97,25 @@ def run_table(run: Run) -> Table:
         ("communication", _milliseconds(summary.communication_us)),
         ("exposed share", _share(summary.exposed_share)),
         ("bus bandwidth", _number(summary.busbw_gbps, "Gbit/s")),
-        ("late throughout", "no rank" if slow is None else f"rank {slow}"),
+        ("rank late throughout", "no rank" if slow is None else f"rank {slow}"),
     ]
     means = (
-        f"Means over {summary.iterations:,} iterations and {summary.ranks} ranks; the phases add "
-        "up to the iteration."
+        f"Means over {_count(summary.iterations, 'iteration')} and "
+        f"{_count(summary.ranks, 'rank')}; the sum of the phases is the iteration."
     )
-    said = [means, *notes(summary), *run.problems] if summary.iterations else run.problems
-    return Table(title, ("figure", "value"), figures, said)
+    remarks = [means, *notes(summary), *run.problems] if summary.iterations else run.problems
+    return Table(title, ("figure", "value"), figures, remarks)
 
 
 def comparison_table(comparison: Comparison) -> Table:
-    """Return a row per figure: both runs, and their difference where it is clear."""
+    """Return a row per figure with both runs and their difference."""
     from workbench.timings.summary import warm_note
 
     a, b = comparison.names
-    title = (
-        f"a: {a} ({comparison.iterations[0]:,} iterations, {comparison.ranks[0]} ranks)   "
-        f"b: {b} ({comparison.iterations[1]:,} iterations, {comparison.ranks[1]} ranks)"
+    iterations, ranks = comparison.iterations, comparison.ranks
+    title = "   ".join(
+        f"{key}: {name} ({_count(iterations[place], 'iteration')}, {_count(ranks[place], 'rank')})"
+        for place, (key, name) in enumerate((("a", a), ("b", b)))
     )
     note = "Means over iterations and ranks, with standard deviation and 95 % interval."
     head = ("figure", "a", "spread", "b", "spread", "b - a", "\u00b1", "share", "")
@@ -134,7 +128,7 @@ def comparison_table(comparison: Comparison) -> Table:
     return Table(title, head, rows, [note, *left_out])
 
 
-def _compared(one: Difference) -> tuple[str, ...]:
+def _compared(one: FigureDifference) -> tuple[str, ...]:
     values = (one.a, one.a_spread, one.b, one.b_spread, one.difference, one.uncertainty)
     factor, unit, decimals = _UNITS.get(one.figure.rpartition("_")[2], (1.0, "", 2))
     name = one.figure.rpartition("_")[0] if unit else one.figure

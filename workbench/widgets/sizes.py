@@ -1,4 +1,4 @@
-"""How long collectives of each size take, against what the fabric should give."""
+"""The time of collectives by size, compared with what the fabric can deliver."""
 
 from __future__ import annotations
 
@@ -10,56 +10,54 @@ import numpy as np
 from workbench.errors import UsageError
 from workbench.fabric import ring_us
 from workbench.timings.frame import collectives
-from workbench.widgets.figure_style import dress
 from workbench.widgets.phases import EXPOSED, FORWARD, OVERLAPPED
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from workbench.fabric import FittedFabric
-    from workbench.timings.export.door import Exports
+    from workbench.timings.source import TimingsSource
 
 _MOST_POINTS = 1000
-"""The dearest are drawn; beyond them, sizes that change every iteration fill the page."""
+"""Most points, those with the most time: varying sizes would otherwise fill the page."""
 _LINE_POINTS = 60
 _WHAT = ["name", "kind", "bytes"]
-_SERVED = "A point is what travelled in one buffer, as inferred; queueing is not included."
-_WHOLE = "The least time over ranks; queueing is included, for service times are not known."
+_BUFFER_NOTE = "A point is one fused buffer; queueing is not included."
+_COLLECTIVE_NOTE = (
+    "The shortest time over ranks, with queueing included because service times are unknown."
+)
 _SYMBOLS = ("circle", "square", "diamond", "triangle-up", "x", "star", "cross")
 
 
 def sizes_figure(
-    timings: Exports, fabric: FittedFabric | None = None, nominal_gbps: float | None = None
+    timings: TimingsSource, fabric: FittedFabric | None = None, nominal_gbps: float | None = None
 ) -> Any:
-    """Draw the time of collectives by their size, with the lines of the fabric where known.
+    """Draw the time of collectives by their size, with the lines of the fabric if known.
 
-    A point is a buffer, the collectives that travelled together as inferred
-    (`timings.frame.collectives`): its bytes, and its service time, queueing not
-    included. Where that could not be told for any, it is a collective: the
-    least time over ranks from submitted to finished, so that waiting for a late
-    rank is not in it. Points are medians over iterations; their bars reach from
-    the 10th to the 90th percentile.
+    A point is a buffer, the collectives that travelled together (`timings.frame.collectives`):
+    its bytes, and its service time, which excludes queueing. If no service time is known, a
+    point is a collective: the shortest time over ranks from submitted to finished, which
+    excludes waiting for a late rank. Points are medians over iterations, and their error bars
+    extend from the 10th to the 90th percentile.
 
     Parameters
     ----------
-    timings
-        Of a cluster, or of an earlier run.
     fabric
-        What was measured, ``cluster.fabric``: its line is "calibrated".
+        The measured fabric, ``cluster.fabric``, drawn as the line "calibrated".
     nominal_gbps
-        The link's rate in gigabits per second: a ring at that rate is "nominal".
+        The link's rate in gigabits per second; a ring at that rate is the line "nominal".
 
     Returns
     -------
     plotly.graph_objects.Figure
-        Both axes logarithmic: bytes, and milliseconds.
+        Both axes are logarithmic: bytes and milliseconds.
 
     Raises
     ------
     UsageError
-        There is no collective.
+        No collective was recorded.
     """
-    from workbench.widgets.study_figure import study_figure
+    from workbench.widgets.plotly_figure import new_figure
 
     frame = collectives(timings.records())
     frame = frame[frame["bytes"] > 0]
@@ -67,27 +65,36 @@ def sizes_figure(
         raise UsageError(
             "Cannot draw collectives: none was recorded. First train on 2 ranks or more."
         )
-    served = frame[frame["service_us"] > 0]
-    points = _spread(_collectives(frame) if served.empty else _buffers(served))
+    with_service = frame[frame["service_us"] > 0]
+    by_buffer = not with_service.empty
+    points = _quantiles(_buffers(with_service) if by_buffer else _collectives(frame))
     left_out = len(points) - _MOST_POINTS
     points = points.nlargest(_MOST_POINTS, "total_us")
-    figure = study_figure("Time of collectives, by size")
+    figure = new_figure("Time of collectives, by size")
     for place, (kind, own) in enumerate(points.groupby("kind", sort=True)):
         figure.add_trace(_marks(str(kind), own, _SYMBOLS[place % len(_SYMBOLS)]))
     for line in _lines(points, fabric, nominal_gbps, int(frame["ranks"].max())):
         figure.add_trace(line)
-    notes = [_WHOLE if served.empty else _SERVED, "Median, and 10th to 90th percentile."]
-    if left_out > 0:
-        notes.append(f"{left_out:,} further points took less time in all, and are left out.")
-    dress(figure, height=440, notes=tuple(notes))
-    what = "submitted to finished" if served.empty else "service time"
-    figure.update_xaxes(title_text="size (bytes)", type="log", tickformat="~s", dtick=1)
-    figure.update_yaxes(title_text=f"{what} (ms)", type="log", tickformat="~g", dtick=1)
+    _style(figure, left_out, by_buffer=by_buffer)
     return figure
 
 
+def _style(figure: Any, left_out: int, *, by_buffer: bool) -> None:
+    """Add axes and notes."""
+    notes = [
+        _BUFFER_NOTE if by_buffer else _COLLECTIVE_NOTE,
+        "Median, and 10th to 90th percentile.",
+    ]
+    if left_out > 0:
+        notes.append(f"{left_out:,} points with less total time are not shown.")
+    figure.apply_style(height=440, notes=tuple(notes))
+    time = "service time" if by_buffer else "submitted to finished"
+    figure.update_xaxes(title_text="size (bytes)", type="log", tickformat="~s", dtick=1)
+    figure.update_yaxes(title_text=f"{time} (ms)", type="log", tickformat="~g", dtick=1)
+
+
 def _buffers(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return a row per iteration and buffer; all ranks say the same of one."""
+    """Return a row per iteration and buffer, taken from one rank, as all ranks agree."""
     one = frame[frame["rank"] == frame["rank"].min()]
     grouped = one.groupby(["cell", "iteration", "buffer"], sort=False)
     buffers: pd.DataFrame = grouped.agg(
@@ -103,14 +110,14 @@ def _buffers(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _collectives(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return a row per iteration and collective, with the least of the ranks' times."""
+    """Return a row per iteration and collective, with the shortest time over ranks."""
     what = ["cell", "iteration", *_WHAT]
     least: pd.Series[float] = frame.groupby(what, sort=False)["duration_us"].min()
     return least.rename("us").reset_index()
 
 
-def _spread(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return a row per name, kind and size: quantiles over iterations, and time in all."""
+def _quantiles(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return a row per name, kind and size: quantiles over iterations, and total time."""
     same = rows.groupby(_WHAT, sort=False)["us"]
     points = same.quantile(np.array([0.1, 0.5, 0.9])).unstack()
     points["total_us"] = same.sum()

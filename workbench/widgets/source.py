@@ -1,8 +1,7 @@
-"""What a live view needs of whatever holds the timings.
+"""The interface between a live view and the timings that it shows.
 
-`LiveView` knows nothing of how timings arrive; it reads a `TimingSource`. All of
-its methods are called from any thread, at most a dozen times a second, and answer at
-once from memory.
+`LiveView` reads a `TimingSource` and does not depend on how timings arrive. All methods
+are called from any thread, at most a dozen times a second, and return immediately from memory.
 """
 
 from __future__ import annotations
@@ -31,21 +30,23 @@ COLUMNS = (
     "communication_us",
     "overlapped_us",
     "wait_us",
+    "queued_us",
+    "transfer_us",
     "algbw_gbps",
     "busbw_gbps",
     "end_s",
     "first",
 )
-"""The columns of a `Window`, in order; times in microseconds, `end_s` in seconds
-since the run's first iteration began, `first` is 1 in the first iteration of a cell,
-which warms up: means leave it out."""
+"""The columns of a `RowWindow`, in order. Times are in microseconds; `end_s` is in seconds
+since the start of the run's first iteration. `first` is 1 in the first iteration of a cell,
+a warm-up that means leave out."""
 
 State = Literal["waiting", "running", "ended"]
 
 
 @dataclass(frozen=True)
 class RankPlace:
-    """A rank and the VM that it runs on."""
+    """A rank and its VM."""
 
     rank: int
     vm: str
@@ -53,30 +54,33 @@ class RankPlace:
 
 @dataclass(frozen=True)
 class Status:
-    """What is going on.
+    """The state of a run.
 
     Attributes
     ----------
     run
-        Counts the runs of this source; iterations begin anew in each. A view
-        drops what it holds when it changes.
+        Number of the run in this source. Iterations start at 0 in each run, and a view
+        discards its rows when the run changes.
     state
         ``"waiting"`` before the first iteration, ``"running"``, ``"ended"``.
         A source may go from ``"ended"`` to the next run.
     message
-        One line for people: what is waited for, how the run ended.
+        One line for the user: what the view waits for, or how the run ended.
     ranks
-        In rank order; they stay the same throughout a run.
+        In rank order; they do not change during a run.
+    unrecorded
+        A line about cells that are not recorded, which is also in `message`; empty if all are.
     """
 
     run: int
     state: State
     message: str
     ranks: tuple[RankPlace, ...]
+    unrecorded: str = ""
 
 
 @dataclass(frozen=True)
-class Summary:
+class KeyFigures:
     """The key figures of the newest iterations, each a number or `Unknown`.
 
     Attributes
@@ -87,18 +91,20 @@ class Summary:
         Means over the newest iterations and the ranks; see `timings.Summary`.
     exposed_share
         `exposed_us` over `iteration_us`, 0 to 1.
+    waiting_us, queued_us, transfer_us
+        The parts of `exposed_us`; see `timings.Summary`.
     nominal_gbps
-        What the link's rate allows, gigabits per second.
+        The rate of the link, in gigabits per second.
     calibrated_gbps
-        The bus bandwidth that this fabric was measured to give at this run's sizes.
+        The bus bandwidth predicted for this run's sizes by the calibration of this fabric.
     calibrated_error
-        How far that may be off, as a share: the worst of the calibration.
+        The largest relative error of the calibration.
     slowest_rank, slowest_excess_us
-        The rank that the others wait for, and by how much.
+        The rank that the others wait for, and for how long.
     dropped
-        Records lost on their way, since the run began.
+        Records lost in transit since the run began.
     notes
-        What a reader must know of the figures, a sentence each.
+        Caveats of the figures, one sentence each.
     """
 
     iteration: float | Unknown
@@ -106,6 +112,9 @@ class Summary:
     iteration_us: float | Unknown
     exposed_us: float | Unknown
     exposed_share: float | Unknown
+    waiting_us: float | Unknown
+    queued_us: float | Unknown
+    transfer_us: float | Unknown
     busbw_gbps: float | Unknown
     nominal_gbps: float | Unknown
     calibrated_gbps: float | Unknown
@@ -117,17 +126,17 @@ class Summary:
 
 
 @dataclass(frozen=True)
-class Straggler:
-    """A rank that the others waited for: `phase` is where it differs from them.
+class StragglerEntry:
+    """A rank that the others waited for; `phase` is where it differs from them.
 
-    The rank is -1 where all wait for a link, the phase ``"unknown"`` where none tells.
+    The rank is -1 if all ranks wait for a link. The phase is ``"unknown"`` if no phase differs.
 
     Attributes
     ----------
     excess_us
-        What the phase, or the link, takes longer.
+        Additional time of the phase, or of the link.
     late_us
-        For how much of that the others wait; 0 for a link.
+        How long the others wait because of it; 0 for a link.
     """
 
     rank: int
@@ -140,31 +149,31 @@ class Straggler:
 
 @dataclass(frozen=True)
 class Details:
-    """What is said of a stretch of iterations.
+    """The cost of a range of iterations.
 
     Attributes
     ----------
     first_iteration, last_iteration
-        The stretch, both included; -1 where there is none.
+        The range, both included; -1 if it is empty.
     summary
         Its key figures.
     collectives
-        The worst first, at most `MOST_COLLECTIVES`.
+        The most expensive first, at most `MOST_COLLECTIVES`.
     names
-        How many collectives there were in all.
+        Number of collectives in total.
     collectives_since
-        The first iteration that single collectives are still held of.
+        The first iteration for which single collectives are still stored.
     stragglers
         The newest first, at most `MOST_STRAGGLERS`.
     """
 
     first_iteration: int
     last_iteration: int
-    summary: Summary
+    summary: KeyFigures
     collectives: tuple[CollectiveTotal, ...] | Unknown
     names: int
     collectives_since: int
-    stragglers: tuple[Straggler, ...]
+    stragglers: tuple[StragglerEntry, ...]
 
 
 MOST_COLLECTIVES = 40
@@ -172,18 +181,18 @@ MOST_STRAGGLERS = 4
 
 
 @dataclass(frozen=True)
-class Window:
+class RowWindow:
     """Rows of the current run.
 
     Attributes
     ----------
     cursor
-        How many rows the run had received when this was read: what to hand to
-        `TimingSource.since` next.
+        How many rows the run had received when this was read; the argument of the next
+        `TimingSource.since`.
     data
-        float32 of shape (len(COLUMNS), rows), C order, NaN where not known; a row
-        per iteration and rank, ordered by iteration, then rank. A row that comes
-        a second time replaces the first.
+        float32 of shape (len(COLUMNS), rows), C order, NaN where unknown; a row
+        per iteration and rank, ordered by iteration, then rank. A row that is
+        sent again replaces the earlier one.
     """
 
     cursor: int
@@ -196,17 +205,17 @@ class Window:
 
 
 @dataclass(frozen=True)
-class Reading:
-    """What a source said at one moment."""
+class TimingsReading:
+    """Everything read from a source at one moment."""
 
     status: Status
-    summary: Summary
-    window: Window
+    summary: KeyFigures
+    window: RowWindow
     details: Details
 
     @classmethod
-    def take(cls, source: TimingSource, max_rows: int) -> Reading:
-        """Read a source, with its newest rows, at most `max_rows`."""
+    def take(cls, source: TimingSource, max_rows: int) -> TimingsReading:
+        """Read a source with at most `max_rows` of its newest rows."""
         return cls(source.status(), source.summary(), source.window(max_rows), source.details())
 
 
@@ -214,33 +223,32 @@ class TimingSource(Protocol):
     """Timings that grow while ranks train."""
 
     def status(self) -> Status:
-        """Say what is going on."""
+        """Return the state of the current run."""
 
-    def summary(self) -> Summary:
-        """Give the key figures of the newest iterations."""
+    def summary(self) -> KeyFigures:
+        """Return the key figures of the newest iterations."""
 
-    def window(self, max_rows: int) -> Window:
-        """Give the newest rows of the run, at most `max_rows`, whole iterations."""
+    def window(self, max_rows: int) -> RowWindow:
+        """Return the newest rows of the run, at most `max_rows`, of complete iterations."""
 
-    def since(self, cursor: int) -> Window | None:
-        """Give the rows received after `cursor`; None where they are not all held.
+    def since(self, cursor: int) -> RowWindow | None:
+        """Return the rows received after `cursor`; None if some are no longer stored.
 
-        None also where `cursor` is of an earlier run. The view then asks for a
-        `window`.
+        Also None if `cursor` is from an earlier run. The view then reads a `window`.
         """
 
-    def before(self, iteration: int, max_rows: int) -> Window:
-        """Give the rows of the iterations before `iteration`, the nearest, at most `max_rows`."""
+    def before(self, iteration: int, max_rows: int) -> RowWindow:
+        """Return at most `max_rows` rows of the iterations nearest before `iteration`."""
 
     def details(self, first: int | None = None, last: int | None = None) -> Details:
-        """Say what the iterations `first` to `last` cost, both included; None: the newest.
+        """Return what the iterations `first` to `last` cost, both included; None: the newest.
 
-        Asked for at most once a second, and when someone marks a stretch.
+        Called at most once a second, and when the user selects a range.
         """
 
     def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call `callback` when a run begins or ends, or its status changes otherwise.
+        """Call `callback` when a run begins or ends, or its status changes; return an unsubscriber.
 
-        It may be called for rows as well, from any thread, and returns at once; a
-        view looks for rows by itself until the run has ended. Returns how to stop.
+        The source may also call it for new rows, from any thread. The callback returns
+        immediately. A view also polls for rows until the run has ended.
         """

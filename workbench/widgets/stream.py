@@ -1,4 +1,4 @@
-"""The thread that sends a view's messages, by time and never by acknowledgement."""
+"""The background thread that sends a view's messages at a limited rate."""
 
 from __future__ import annotations
 
@@ -7,40 +7,44 @@ import threading
 import time
 from collections.abc import Callable
 
-from workbench.widgets.messages import Composer, Message
+from workbench.widgets.messages import Composer, ViewMessage
 from workbench.widgets.source import TimingSource
 
 LEAST_S = 0.08
-"""Twelve messages a second at most; ranks send eleven times a second."""
+"""Shortest interval between messages, twelve per second; ranks send eleven times a second."""
+SHARE = 0.2
+"""With thousands of ranks messages are sent less often, so that they use less of a core."""
+MOST_S = 1.0
+"""Longest such interval."""
 GATHER_S = 0.005
-"""The ranks' records come at the same time, nearly: this long after the first
-of them they leave together."""
-LOOK_S = 0.125
-"""A source that calls for no row is looked at this often."""
-REST_S = 1.0
-"""After a run's end it is looked at this often."""
+"""Delay after the first record, because the records of all ranks arrive almost
+simultaneously and should be sent together."""
+POLL_S = 0.125
+"""Poll interval for a source that does not report rows."""
+IDLE_POLL_S = 1.0
+"""Poll interval after the end of a run."""
 
 
 class Stream:
-    """Sends what a source has to tell, from a thread of its own, until closed.
+    """Sends a view's messages from a background thread until it is closed.
 
-    Rows leave as they come where the source calls for them, but never faster than
-    `LEAST_S`. It looks by itself as well, so that a source need not call for each row.
+    Rows are sent when the source reports them, at most once every `LEAST_S`. The thread
+    also polls, because a source may not report each row.
 
     Parameters
     ----------
     source
-        What to tell about.
+        The timings to send.
     send
-        Called with each message, from this thread or from the caller of `flush`.
+        Called with each message, from the background thread or from the caller of `flush`.
     tick
-        Called after each round, from this thread: the place for slower work.
+        Called from the background thread after each round, for slower work.
     """
 
     def __init__(
         self,
         source: TimingSource,
-        send: Callable[[Message], None],
+        send: Callable[[ViewMessage], None],
         tick: Callable[[], None],
     ) -> None:
         self._source = source
@@ -48,9 +52,9 @@ class Stream:
         self._send = send
         self._tick = tick
         self._lock = threading.Lock()
-        self._news = threading.Event()
+        self._changed = threading.Event()
         self._closed = threading.Event()
-        self._unsubscribe = source.subscribe(self._news.set)
+        self._unsubscribe = source.subscribe(self._changed.set)
         self._thread = threading.Thread(target=self._run, name="workbench-live", daemon=True)
 
     @property
@@ -59,33 +63,35 @@ class Stream:
         return self._composer.seq
 
     def start(self) -> None:
-        """Begin to send."""
-        # a thread that is in NumPy when the interpreter ends would abort the process
+        """Start the background thread."""
+        # A thread inside NumPy at interpreter shutdown would abort the process.
         atexit.register(self.close)
         self._thread.start()
 
     def flush(self) -> None:
-        """Send what there is to tell now, from the calling thread."""
+        """Send the next message, if any, from the calling thread."""
         with self._lock:
             message = self._composer.next(time.monotonic())
             if message is not None:
                 self._send(message)
 
     def close(self) -> None:
-        """Send nothing more; returns once the thread has ended."""
+        """Stop sending, and wait until the thread has ended."""
         atexit.unregister(self.close)
         self._unsubscribe()
         self._closed.set()
-        self._news.set()
+        self._changed.set()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join(timeout=5)
 
     def _run(self) -> None:
         while not self._closed.is_set():
-            self._news.clear()
-            began = time.monotonic()
+            self._changed.clear()
+            began, used = time.monotonic(), time.thread_time()
             self.flush()
             self._tick()
-            self._news.wait(REST_S if self._source.status().state == "ended" else LOOK_S)
-            rest = began + LEAST_S - time.monotonic()
+            used = time.thread_time() - used
+            ended = self._source.status().state == "ended"
+            self._changed.wait(IDLE_POLL_S if ended else POLL_S)
+            rest = began + max(LEAST_S, min(used / SHARE, MOST_S)) - time.monotonic()
             self._closed.wait(max(GATHER_S, rest))

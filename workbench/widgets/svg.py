@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 
 def tag(name: str, attributes: Mapping[str, object], *children: str) -> str:
-    """Write one element; underscores in attribute names become hyphens."""
+    """Return one element; underscores in attribute names become hyphens."""
     written = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{escape(str(value))}"'
         for key, value in attributes.items()
@@ -22,25 +22,25 @@ def tag(name: str, attributes: Mapping[str, object], *children: str) -> str:
 
 
 def label(x: float, y: float, text: str, **attributes: object) -> str:
-    """Write text at a point, in the text colour of whatever surrounds the picture."""
+    """Return text at a point, in the surrounding text colour."""
     given = {"x": number(x), "y": number(y), "fill": "currentColor", **attributes}
     return tag("text", given, escape(text))
 
 
 def line(x1: float, y1: float, x2: float, y2: float, **attributes: object) -> str:
-    """Write a thin line in the text colour, faint unless told otherwise."""
+    """Return a thin line in the text colour, faint by default."""
     given = {"x1": number(x1), "y1": number(y1), "x2": number(x2), "y2": number(y2)}
     return tag("line", {**given, "stroke": "currentColor", "stroke_opacity": 0.2, **attributes})
 
 
 def number(value: float) -> str:
-    """A coordinate with one decimal at most."""
+    """Return a coordinate with at most one decimal."""
     return f"{value:.1f}".removesuffix(".0")
 
 
 @dataclass(frozen=True)
 class Frame:
-    """A plot's place in the picture and the values at its edges.
+    """A plot's position in the picture, and the values at its edges.
 
     Attributes
     ----------
@@ -58,25 +58,25 @@ class Frame:
     high: float
 
     def y(self, value: float) -> float:
-        """The y coordinate of a value, kept within the plot."""
+        """Return the y coordinate of a value, clipped to the plot."""
         share = (value - self.low) / (self.high - self.low)
         return self.top + self.height * (1 - min(1.0, max(0.0, share)))
 
     def x(self, at: float, count: int) -> float:
-        """The x coordinate of the left edge of column `at` of `count`."""
+        """Return the x coordinate of the left edge of column `at` of `count`."""
         return self.left + self.width * at / count
 
     def area(self, tops: NDArray[np.float64], base: float = 0.0) -> str:
-        """A path around stepped columns from `base` to `tops`, NaN taken as `base`."""
-        floor = self.y(base)
-        path = [f"M{number(self.left)} {number(floor)}"]
+        """Return a path around stepped columns from `base` to `tops`; NaN counts as `base`."""
+        bottom = self.y(base)
+        path = [f"M{number(self.left)} {number(bottom)}"]
         for at, top in enumerate(tops):
-            height = floor if math.isnan(top) else self.y(top)
+            height = bottom if math.isnan(top) else self.y(top)
             path.append(f"V{number(height)}H{number(self.x(at + 1, len(tops)))}")
-        return "".join([*path, f"V{number(floor)}Z"])
+        return "".join([*path, f"V{number(bottom)}Z"])
 
     def curve(self, values: NDArray[np.float64]) -> str:
-        """A path through the middles of the columns, with gaps where NaN."""
+        """Return a path through the middles of the columns, with gaps at NaN."""
         path = []
         pen = "M"
         for at, value in enumerate(values):
@@ -88,7 +88,7 @@ class Frame:
         return "".join(path)
 
     def rule(self, values: Iterable[float], scale: float = 1.0) -> str:
-        """Grid lines at values, with the values (times `scale`) at the left."""
+        """Return grid lines at values, with the values (times `scale`) at the left."""
         parts = []
         for value in values:
             y = self.y(value)
@@ -99,7 +99,7 @@ class Frame:
 
 
 def round_up(value: float) -> float:
-    """The next value at or above that is 1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8 x 10^n."""
+    """Return the next value at or above that is 1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8 x 10^n."""
     if not value > 0:
         return 1.0
     power = 10.0 ** math.floor(math.log10(value))
@@ -108,10 +108,10 @@ def round_up(value: float) -> float:
 
 
 def axis_end(values: NDArray[np.float64]) -> float:
-    """The upper end of an axis: above nearly all values, and round.
+    """Return the upper end of an axis: a round number above nearly all values.
 
-    A few far outliers (a first iteration that warms up) do not flatten all
-    others: beyond twice the 95th percentile they are cut off.
+    Outliers beyond twice the 95th percentile, such as a warm-up iteration, are cut off so
+    that they do not flatten the other values.
     """
     known = values[np.isfinite(values) & (values > 0)]
     if len(known) == 0:

@@ -1,30 +1,27 @@
-"""A plain table, as text and as HTML."""
+"""A plain table as text and as HTML."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from html import escape
+from typing import TYPE_CHECKING, Any
 
 from workbench.errors import printable
 
+if TYPE_CHECKING:
+    from IPython.core.formatters import DisplayFormatter
+
 _STYLE = "font-variant-numeric:tabular-nums;border-collapse:collapse;font-size:12px"
-_CELL = "padding:2px 10px 2px 0;text-align:left"
+_CELL = "padding:2px 10px 2px 0;text-align:"
+_NUMBER = re.compile(r"[-+]?(\d+|\d{1,3}(,\d{3})+)(\.\d+)?( ?[^\W\d_/%][\w/]*| ?%)?")
+"""A number, perhaps with its unit."""
+_NONE = ("\u2013", "none", "unknown")
+"""What a cell of a column of numbers may begin with instead of a number."""
 
 
 class Table:
-    """A title, rows under a head, and what is to be said below.
-
-    Parameters
-    ----------
-    title
-        One line.
-    head
-        The columns' names.
-    rows
-        Texts, as many in each as in `head`.
-    notes
-        Lines.
-    """
+    """A title, column names (`head`), rows of texts, and notes below."""
 
     def __init__(
         self,
@@ -33,7 +30,7 @@ class Table:
         rows: Sequence[Sequence[str]],
         notes: Sequence[str] = (),
     ) -> None:
-        # texts of files and of other machines are among them
+        # Printable, because some text comes from files and other machines.
         self._title, self._head = printable(title), head
         self._rows = [[printable(cell) for cell in row] for row in rows]
         self._notes = [printable(note) for note in notes]
@@ -41,7 +38,13 @@ class Table:
     def __repr__(self) -> str:
         lines = [self._head, *self._rows] if self._rows else []
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        table = ["  ".join(map(str.ljust, line, widths)).rstrip() for line in lines]
+        adjust = [str.rjust if right else str.ljust for right in self._numeric()]
+        table = [
+            "  ".join(
+                move(cell, width) for move, cell, width in zip(adjust, line, widths, strict=True)
+            ).rstrip()
+            for line in lines
+        ]
         return "\n".join([self._title, *table, *self._notes])
 
     def _repr_html_(self) -> str:
@@ -51,11 +54,40 @@ class Table:
         )
         if not self._rows:
             return title + notes
+        styles = [_CELL + ("right" if right else "left") for right in self._numeric()]
         head = "".join(
-            f'<th scope="col" style="{_CELL}">{escape(name)}</th>' for name in self._head
+            f'<th scope="col" style="{style}">{escape(name)}</th>'
+            for name, style in zip(self._head, styles, strict=True)
         )
         body = "".join(
-            "<tr>" + "".join(f'<td style="{_CELL}">{escape(cell)}</td>' for cell in row) + "</tr>"
+            "<tr>"
+            + "".join(
+                f'<td style="{style}">{escape(cell)}</td>'
+                for cell, style in zip(row, styles, strict=True)
+            )
+            + "</tr>"
             for row in self._rows
         )
         return f'{title}<table style="{_STYLE}"><tr>{head}</tr>{body}</table>{notes}'
+
+    def _numeric(self) -> list[bool]:
+        """Return for each column whether its cells are numbers, which are right-aligned."""
+        columns = [
+            [cell for cell in column if not (cell == "" or cell.startswith(_NONE))]
+            for column in zip(*self._rows, strict=True)
+        ]
+        return [bool(cells) and all(map(_NUMBER.fullmatch, cells)) for cells in columns]
+
+
+def show_as_table(
+    formatter: DisplayFormatter, module: str, name: str, table: Callable[[Any], Table]
+) -> None:
+    """Make notebooks and terminals show the objects of a class as `table` of them.
+
+    The class is given by name, so that its module is not imported before it is needed.
+    """
+    html, text = formatter.formatters["text/html"], formatter.formatters["text/plain"]
+    html.for_type_by_name(module, name, lambda shown: table(shown)._repr_html_())
+    text.for_type_by_name(
+        module, name, lambda shown, printer, _cycle: printer.text(repr(table(shown)))
+    )

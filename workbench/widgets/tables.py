@@ -1,4 +1,4 @@
-"""The timings as a table and as a line of text: what a saved notebook says."""
+"""The timings as tables: HTML for saved notebooks, text for terminals."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from html import escape
 
 from workbench.resources import Unknown
 from workbench.timings.summary import UNHEARD, warm_note
-from workbench.widgets.grid import Grid, mean, rank_means, warm
+from workbench.widgets.grid import Array, Grid, mean, rank_means, warm
 from workbench.widgets.phases import EXPOSED, IN_TIME, OVERLAPPED
-from workbench.widgets.source import Reading
+from workbench.widgets.source import KeyFigures, TimingsReading
 
 MOST_RANKS = 16
-"""Rows of the table; of more ranks it says how many it leaves out."""
+"""Most rows of the table; the caption says how many ranks are left out."""
 
 MOST_COLLECTIVES = 10
-"""Rows of the table of collectives."""
+"""Most rows of the table of collectives."""
 
 DASH = "\u2013"
 
@@ -24,27 +24,51 @@ _STYLE = (
     "font-variant-numeric:tabular-nums;margin:8px 0 0 0"
 )
 _CELL = "padding:2px 8px;text-align:right"
+_EXPOSED_PARTS = {"waiting": "wait_us", "queueing": "queued_us", "transfer": "transfer_us"}
+_TEXT_COLUMNS = {
+    "iteration": "iteration_us",
+    "data": "data_us",
+    "forward": "forward_us",
+    "backward": "backward_us",
+    "exposed": "exposed_us",
+    "optimizer": "optimizer_us",
+    "other": "other_us",
+    "communication": "communication_us",
+    "overlapped": "overlapped_us",
+    **_EXPOSED_PARTS,
+    "busbw": "busbw_gbps",
+}
 
 
-def summary_line(reading: Reading) -> str:
-    """One line of the key figures, for front ends that show only text."""
-    summary = reading.summary
+def summary_line(reading: TimingsReading) -> str:
+    """Return the key figures as one line, for front ends that show only text."""
     if reading.window.rows == 0:
         return f"Timings: {reading.status.message}"
+    return f"Timings: {figures_line(reading.summary)}. {reading.status.message}"
+
+
+def figures_line(summary: KeyFigures) -> str:
+    """Return the key figures as one line; without the parts of the exposed time if unknown."""
+    parts = ""
+    if not isinstance(summary.transfer_us, Unknown):
+        parts = (
+            f": waiting {_figure(summary.waiting_us, 2, 1e-3)}, queueing "
+            f"{_figure(summary.queued_us, 2, 1e-3)}, transfer "
+            f"{_figure(summary.transfer_us, 2, 1e-3)} ms"
+        )
     return (
-        f"Timings: iteration {_figure(summary.iteration)}, "
-        f"{_figure(summary.iterations_per_s, 1)} it/s, "
+        f"iteration {_figure(summary.iteration)}, {_figure(summary.iterations_per_s, 1)} it/s, "
         f"{_figure(summary.iteration_us, 2, 1e-3)} ms; "
         f"exposed {_figure(summary.exposed_us, 2, 1e-3)} ms "
-        f"({_figure(summary.exposed_share, 0, 100)} %); "
-        f"busbw {_figure(summary.busbw_gbps, 2)} Gbit/s. {reading.status.message}"
+        f"({_figure(summary.exposed_share, 0, 100)} %{parts}); "
+        f"busbw {_figure(summary.busbw_gbps, 2)} Gbit/s"
     )
 
 
-def summary_table(reading: Reading) -> str:
-    """An HTML table of the means over the iterations shown: a row per rank.
+def summary_table(reading: TimingsReading) -> str:
+    """Return an HTML table with the means of the shown iterations, a row per rank.
 
-    Times in milliseconds. Empty before the first iteration.
+    Times are in milliseconds. The table is empty before the first iteration.
     """
     places = reading.status.ranks
     window, left_out = warm(reading.window)
@@ -52,7 +76,7 @@ def summary_table(reading: Reading) -> str:
     if len(grid) == 0:
         return ""
     names = ["iteration_us", *(phase.column for phase in IN_TIME)]
-    names += [OVERLAPPED.column, "wait_us", "busbw_gbps"]
+    names += [OVERLAPPED.column, *_EXPOSED_PARTS.values(), "busbw_gbps"]
     means = rank_means(grid, names)
     rows = [
         _row(f"{place.rank}", place.vm, [means[name][at] for name in names], names)
@@ -61,30 +85,50 @@ def summary_table(reading: Reading) -> str:
     everyone = [float(mean(means[name])) for name in names]
     rows.append(_row("all", "", everyone, names))
     beyond = len(places) - MOST_RANKS
-    more = f", {beyond} more ranks left out" if beyond > 0 else ""
+    more = f", {beyond} more ranks not shown" if beyond > 0 else ""
     caption = (
-        f"Mean of iterations {grid.iterations[0]:,} to {grid.iterations[-1]:,}{more}. "
-        "Overlapped communication is hidden behind compute and no part of the iteration."
+        f"Mean of iterations {grid.iterations[0]:,} to {grid.iterations[-1]:,}{more}; "
+        "times in ms. "
+        "Overlapped communication is hidden behind compute and does not lengthen the iteration. "
+        "Exposed communication is waiting for the last rank, queueing and transfer, divided as in "
+        "the iterations in which they are known."
     )
-    caption = escape(" ".join([caption, *table_notes(reading, left_out)]))
-    return (
-        f'<table style="{_STYLE}"><caption style="caption-side:bottom;text-align:left;'
-        f'padding-top:4px;opacity:.75">{caption}</caption>{_head()}{"".join(rows)}</table>'
-    )
+    caption = escape(" ".join([caption, *_notes(reading, left_out)]))
+    return _table(caption, _head(), "".join(rows))
 
 
-def table_notes(reading: Reading, left_out: int) -> list[str]:
-    """Return what a reader of the means must know: what they leave out, what is not in them."""
+def summary_text(reading: TimingsReading) -> str:
+    """Return a row per rank with means over the stored iterations, in ms and Gbit/s."""
+    ranks = [place.rank for place in reading.status.ranks]
+    window, left_out = warm(reading.window)
+    grid = Grid(window, ranks)
+    if not len(grid):
+        return reading.status.message
+    columns = list(rank_means(grid, list(_TEXT_COLUMNS.values())).values())
+    rows = [[f"rank {rank}", *_text_cells(columns, place)] for place, rank in enumerate(ranks)]
+    lines = [["", *_TEXT_COLUMNS], *rows]
+    widths = [max(len(line[place]) for line in lines) for place in range(len(lines[0]))]
+    table = "\n".join("  ".join(map(str.rjust, line, widths)) for line in lines)
+    first, last = grid.iterations[0], grid.iterations[-1]
+    what = f"Mean of iterations {first:,} to {last:,}; times in ms, busbw in Gbit/s."
+    return "\n".join([table, what, *_notes(reading, left_out)])
+
+
+def _notes(reading: TimingsReading, left_out: int) -> list[str]:
+    """Return the caveats of the means: left-out iterations, missing communication."""
     others = [note for note in reading.summary.notes if note.startswith(UNHEARD)]
-    return [*filter(None, [warm_note(left_out)]), *others]
+    return [*filter(None, [warm_note(left_out), reading.status.unrecorded]), *others]
 
 
-def collectives_table(reading: Reading) -> str:
-    """An HTML table of the worst collectives of the newest iterations; empty without any."""
+def collectives_table(reading: TimingsReading) -> str:
+    """Return an HTML table of the most expensive collectives of the newest iterations."""
     found = reading.details.collectives
     if isinstance(found, Unknown) or not found:
         return ""
-    heads = ("collective", "kind", "bytes", "mean ms", "busbw Gbit/s", "of exposed")
+    heads = (
+        "collective", "kind", "bytes", "mean ms", "queued ms", "transfer ms", "busbw Gbit/s",
+        "share of exposed",
+    )  # fmt: skip
     head = "".join(f'<th scope="col" style="{_CELL}">{text}</th>' for text in heads)
     rows = "".join(
         f'<tr><th scope="row" style="{_CELL};text-align:left">{escape(one.name)}</th>'
@@ -94,6 +138,8 @@ def collectives_table(reading: Reading) -> str:
                 one.kind,
                 f"{one.bytes:,}",
                 f"{one.mean_us / 1e3:,.2f}",
+                _figure(one.queued_us, 2, 1e-3),
+                _figure(one.transfer_us, 2, 1e-3),
                 _figure(one.busbw_gbps, 2),
                 f"{one.exposed_share:.0%}",
             )
@@ -104,18 +150,22 @@ def collectives_table(reading: Reading) -> str:
     details = reading.details
     shown = min(len(found), MOST_COLLECTIVES)
     caption = (
-        f"The worst {shown} of {details.names} collectives, iterations "
+        f"The {shown} most expensive of {details.names} collectives, iterations "
         f"{details.collectives_since:,} to {details.last_iteration:,}."
     )
+    return _table(caption, f"<tr>{head}</tr>", rows)
+
+
+def _table(caption: str, head: str, rows: str) -> str:
     return (
         f'<table style="{_STYLE}"><caption style="caption-side:bottom;text-align:left;'
-        f'padding-top:4px;opacity:.75">{caption}</caption><tr>{head}</tr>{rows}</table>'
+        f'padding-top:4px;opacity:.75;max-width:100ch">{caption}</caption>{head}{rows}</table>'
     )
 
 
 def _head() -> str:
-    labels = ["rank", "VM", "iteration ms", *(phase.label for phase in IN_TIME)]
-    labels += [OVERLAPPED.label, "waiting", "busbw Gbit/s"]
+    labels = ["rank", "VM", "iteration", *(phase.label for phase in IN_TIME)]
+    labels += [OVERLAPPED.label, *_EXPOSED_PARTS, "busbw Gbit/s"]
     cells = "".join(f'<th scope="col" style="{_CELL}">{label}</th>' for label in labels)
     return f"<tr>{cells}</tr>"
 
@@ -139,3 +189,12 @@ def _figure(value: float | Unknown, decimals: int = 0, factor: float = 1) -> str
     if isinstance(value, Unknown):
         return f"{DASH} ({value.reason})"
     return f"{value * factor:,.{decimals}f}"
+
+
+def _text_cells(columns: list[Array], place: int) -> list[str]:
+    cells = []
+    for name, column in zip(_TEXT_COLUMNS.values(), columns, strict=True):
+        value = float(column[place])
+        scaled = value / 1e3 if name.endswith("_us") else value
+        cells.append(DASH if math.isnan(value) else f"{scaled:.2f}")
+    return cells

@@ -10,11 +10,11 @@ from workbench.resources.pcie.records import PciDevice, PciTree
 from workbench.widgets.svg import label, line, number, tag
 
 _MOST_LEAVES = 40
-"""Devices that fit in a picture; above that the matrix tells more."""
+"""Most devices in a picture; the distance matrix is clearer for more."""
 _MOST_GPUS = 16
 _WIDE, _HIGH, _GAP, _LEVEL = 76, 30, 8, 54
-_EDGE = 2  # from the picture's border
-_STYLES = {  # fill and edge, that stand on white and on black; the words have the page's colour
+_EDGE = 2  # distance from the picture's border
+_STYLES = {  # fill and edge, legible on white and black; text has the page's colour
     "gpu": ("rgba(118, 185, 0, 0.22)", "#6da800"),
     "nic": ("rgba(33, 150, 243, 0.20)", "#2196f3"),
     "bridge": ("rgba(127, 127, 127, 0.12)", "#8a8a8a"),
@@ -25,7 +25,7 @@ _NVLINK = "#e07b00"
 
 @dataclass
 class _Node:
-    """A box, and what hangs below it."""
+    """A box and the boxes below it."""
 
     kind: str
     text: str
@@ -35,7 +35,7 @@ class _Node:
 
     @property
     def depth(self) -> int:
-        """Levels below this one."""
+        """Number of levels below this one."""
         return 1 + max((node.depth for node in self.below.values()), default=-1)
 
     @property
@@ -44,9 +44,9 @@ class _Node:
 
 
 def tree_picture(snapshot: Snapshot) -> str:
-    """Draw the tree that NCCL goes by, as HTML; empty where no picture would help.
+    """Draw the tree that NCCL uses, as HTML; return an empty string without a useful picture.
 
-    That is where no tree has a GPU and one device more, or has more than a picture holds.
+    A picture needs a tree with a GPU and another device, and at most `_MOST_LEAVES` devices.
     """
     trees = () if isinstance(snapshot.pcie, Unknown) else snapshot.pcie.trees
     for tree in trees:
@@ -79,12 +79,12 @@ def _drawn(snapshot: Snapshot, tree: PciTree, leaves: list[PciDevice]) -> str:
         "viewBox": f"0 0 {number(wide)} {number(high)}",
         "width": number(wide),
         "role": "img",
-        "aria_label": _words(roots),
+        "aria_label": _description(roots),
         "height": number(high),
         "style": "display:block;color:inherit;font:11px sans-serif",
     }
     svg = tag("svg", picture, *parts, *bars)
-    # shrunk to the page, the words of a large board could not be read
+    # Not shrunk to the page's width: the text of a large board would be illegible.
     return f'<div style="overflow-x:auto;margin:8px 0" tabindex="0">{svg}</div>'
 
 
@@ -92,7 +92,7 @@ def _root(tree: PciTree, device: PciDevice) -> tuple[str, str]:
     if isinstance(device.numa_node, int):
         return f"numa{device.numa_node}", f"NUMA node {device.numa_node}"
     name = tree.above(device.address)[-1]
-    return name, "NUMA node not known"
+    return name, "NUMA node unknown"
 
 
 def _name(snapshot: Snapshot, device: PciDevice) -> str:
@@ -111,7 +111,7 @@ def _short(nic: Nic) -> str:
 
 
 def _place(node: _Node, left: float) -> float:
-    """Put a box and all below it from `left` on; return where it ends."""
+    """Place a box and all boxes below it, starting at `left`; return the right end."""
     node.left = left
     if not node.below:
         node.right = left + _WIDE
@@ -141,11 +141,11 @@ def _box(node: _Node, top: float, bottom: float) -> str:
 
 
 def _nvlinks(snapshot: Snapshot, placed: dict[str, _Node], top: float) -> list[str]:
-    """Draw a bar below GPUs that reach each other over NVLink, one per group."""
+    """Draw a bar below each group of GPUs connected by NVLink."""
     gpus = {gpu.index: placed.get(str(gpu.pci_address)) for gpu in snapshot.gpus}
-    there = [index for index, node in gpus.items() if node is not None][:_MOST_GPUS]
+    drawn = [index for index, node in gpus.items() if node is not None][:_MOST_GPUS]
     groups: list[list[int]] = []
-    for index in there:
+    for index in drawn:
         near = [group for group in groups if snapshot.distance(group[0], index) == "NVLINK"]
         near[0].append(index) if near else groups.append([index])
     bars: list[str] = []
@@ -161,7 +161,7 @@ def _nvlinks(snapshot: Snapshot, placed: dict[str, _Node], top: float) -> list[s
     return bars
 
 
-def _words(roots: dict[str, _Node]) -> str:
+def _description(roots: dict[str, _Node]) -> str:
     return "; ".join(f"{root.text}: {_inside(root)}" for root in roots.values())
 
 

@@ -1,41 +1,56 @@
-"""What the magics show: each returns something that a notebook displays."""
+"""The views that the magics return."""
 
 from __future__ import annotations
 
 import math
+import sys
 from html import escape
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
+from workbench.errors import UsageError
 from workbench.widgets.cluster_source import ClusterSource
 from workbench.widgets.live import LiveView
-from workbench.widgets.source import Reading
-from workbench.widgets.tables import summary_table
-from workbench.widgets.text_table import summary_text
+from workbench.widgets.source import TimingsReading
+from workbench.widgets.tables import summary_table, summary_text
 
 if TYPE_CHECKING:
     from workbench.advisor import Cause
     from workbench.cluster import Cluster
 
 _TABLE_ROWS = 1 << 16
+_NO_CAUSE = "Nothing visible here slows down this training by 1 % or more."
 _live_views: WeakKeyDictionary[Cluster, LiveView] = WeakKeyDictionary()
 
 
 def timings_view(cluster: Cluster, view: str) -> Any:
     """Return the cluster's timings as a ``"live"`` view, a ``"summary"``, or a ``"table"``."""
     if view == "table":
+        say_unrecorded(cluster)
         return cluster.timings.to_frame()
     if view == "summary":
         return TimingsSummary(ClusterSource(cluster))
-    # one view, and so one stream, a cluster; it may be shown in several cells
+    _close_old_views(cluster)
+    # One view, and so one stream, per cluster; several cells may show it.
     return _live_views.setdefault(cluster, LiveView(ClusterSource(cluster)))
 
 
+def _close_old_views(cluster: Cluster) -> None:
+    """Close the views of other clusters that were stopped: each has a thread of its own.
+
+    The last view is kept, because a stopped cluster may be started again.
+    """
+    for other, view in tuple(_live_views.items()):
+        if other is not cluster and other.timings.closed:
+            view.close()
+            del _live_views[other]
+
+
 class TimingsSummary:
-    """The key figures of a run as a table, as they were when it was made."""
+    """The key figures of a run as a table, at the time when it was created."""
 
     def __init__(self, source: ClusterSource) -> None:
-        self._reading = Reading.take(source, _TABLE_ROWS)
+        self._reading = TimingsReading.take(source, _TABLE_ROWS)
 
     def __repr__(self) -> str:
         return summary_text(self._reading)
@@ -44,24 +59,49 @@ class TimingsSummary:
         return summary_table(self._reading) or f"<p>{escape(self._reading.status.message)}</p>"
 
 
-class Causes:
-    """What slows a training, as a table: evidence, cure, and predicted saving."""
+def explained(
+    run: str | None, latest: int | None, *, all_cells: bool, sample: bool
+) -> Causes | None:
+    """Return what slows down the cluster's training, or a recorded run; see ``%explain``."""
+    from workbench.advisor import explain
+    from workbench.cluster import registry
+    from workbench.timings.run import open_run
 
-    def __init__(self, causes: list[Cause]) -> None:
+    if sample and run is not None:
+        raise UsageError(f"%explain {run} --sample: a recorded run cannot be sampled. Remove one.")
+    training: Any = registry.required() if run is None else open_run(run)
+    if sample and not training.sample_lines():
+        sys.stdout.write("The next cell will be sampled. Run it, then %explain.\n")
+        return None
+    causes = explain(training, latest, all_cells=all_cells)
+    timings = getattr(training, "timings", None)
+    note = getattr(timings, "unrecorded", "")
+    if latest is None and not all_cells:
+        note = note or getattr(timings, "remark", "")
+    return Causes(causes, note)
+
+
+class Causes:
+    """What slows down a training as a table: evidence, cure, and predicted saving."""
+
+    def __init__(self, causes: list[Cause], note: str = "") -> None:
         self.causes = causes
+        self._note = note
 
     def __repr__(self) -> str:
-        return "\n".join(
+        lines = [
             f"{_saving(cause)}  {cause.name}: {cause.evidence}. {cause.cure}."
             for cause in self.causes
-        )
+        ]
+        return "\n".join([*(lines or [_NO_CAUSE]), *filter(None, [self._note])])
 
     def _repr_html_(self) -> str:
+        note = f"<p>{escape(self._note)}</p>" if self._note else ""
         if not self.causes:
-            return "<p>Nothing that can be seen here slows this training by 1 % or more.</p>"
+            return f"<p>{_NO_CAUSE}</p>{note}"
         head = "".join(
             f'<th style="text-align:left">{name}</th>'
-            for name in ("saving an iteration", "cause", "evidence", "cure")
+            for name in ("saving per iteration", "cause", "evidence", "cure")
         )
         rows = "".join(
             "<tr>"
@@ -72,11 +112,17 @@ class Causes:
             + "</tr>"
             for cause in self.causes
         )
-        return f"<table><tr>{head}</tr>{rows}</table>"
+        return f"<table><tr>{head}</tr>{rows}</table>{note}"
+
+
+def say_unrecorded(cluster: Cluster) -> None:
+    """Print what is not recorded, before a view that has no place for it."""
+    if note := cluster.timings.unrecorded:
+        sys.stdout.write(f"{note}\n")
 
 
 def _saving(cause: Cause) -> str:
     if math.isnan(cause.saving_us):
-        return "not known"
+        return "unknown"
     least = "up to " if cause.bound else ""
     return f"{least}{cause.saving_us / 1e3:.2f} ms ({cause.saving_share:.0%})"

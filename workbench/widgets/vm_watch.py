@@ -1,4 +1,4 @@
-"""Tells the panel of the VMs of a cluster, as long as somebody looks."""
+"""Sends the panel the state of a cluster's VMs while a panel is open."""
 
 from __future__ import annotations
 
@@ -7,35 +7,42 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from workbench.doctor import diagnose_all
+from workbench.doctor import Finding, diagnose, diagnose_all
+from workbench.resources import Snapshot, Unknown
 from workbench.resources.codec import encode
-from workbench.widgets.vm_views import WAIT_S, VmView
+from workbench.resources.usage import Sample
 
 if TYPE_CHECKING:
     from workbench.cluster.agent import Agent
+    from workbench.cluster.agent_channel import Question
+
+WAIT_S = 0.9
+"""A VM that has not answered within this time is shown as unknown until it does."""
 
 LAPSE_S = 12.0
-"""The panel asks again every four seconds; without that it is gone."""
+"""The panel renews its request every four seconds; after this time it counts as closed."""
 
 _PERIOD_S = 1.0
+_RENEW_S = 60.0
+"""Interval between snapshots, because hardware and settings change rarely."""
 _OFF = float("-inf")
 _AGAIN_S = 3.0
-"""Period of the VMs' descriptions while a cell runs: a page that is reloaded
-meanwhile can listen but cannot ask, and shows no devices until one arrives.
-A description has about 12 kB per VM."""
+"""Interval between descriptions of the VMs while a cell runs: a page reloaded in that time
+can listen but cannot send requests, and shows no devices until a description arrives. A
+description has about 12 kB per VM."""
 
 
 class VmWatch:
-    """A thread while it is watched; none otherwise.
+    """A thread that polls the VMs while they are watched.
 
     Parameters
     ----------
     send
-        Sends a message to the panel, from any thread.
+        Sends a message to the panel; called from any thread.
     agents
-        Gives the agents of the cluster's VMs; none where there is no cluster.
+        Returns the agents of the cluster's VMs, empty without a cluster.
     cell_runs
-        Whether a cell runs now.
+        Returns whether a cell is running.
     """
 
     def __init__(
@@ -52,17 +59,17 @@ class VmWatch:
         self._thread: threading.Thread | None = None
         self._until = _OFF
         self._views: list[VmView] = []
-        self._told: dict[str, Any] | None = None
-        self._told_at = float("-inf")
-        self._trouble = ""
+        self._sent: dict[str, Any] | None = None
+        self._sent_at = float("-inf")
+        self._last_error = ""
 
-    # asked for, in any thread
+    # Called from any thread
 
     def renew(self) -> None:
-        """Watch, or go on to watch."""
+        """Start or continue watching."""
         with self._lock:
             if self._until == _OFF:
-                self._told = None  # whoever watches now has not heard it
+                self._sent = None  # a new viewer has not received it
             self._until = time.monotonic() + LAPSE_S
             if self._thread is None:
                 self._wake.clear()
@@ -70,33 +77,33 @@ class VmWatch:
                 self._thread.start()
 
     def stop(self) -> None:
-        """Watch no longer."""
+        """Stop watching."""
         with self._lock:
             self._until = _OFF
         self._wake.set()
 
-    def tell_again(self) -> None:
-        """Tell a page that has just come what is known, and have all VMs looked at anew."""
-        self._told = None
+    def refresh(self) -> None:
+        """Send what is known to a new page, and request new snapshots of all VMs."""
+        self._sent = None
         for view in list(self._views):
-            view.look()
+            view.refresh()
         self._wake.set()
 
-    # the thread
+    # The thread
 
     def _run(self) -> None:
         due = time.monotonic()
-        while self._goes_on():
+        while self._is_watched():
             try:
                 self._tick()
-            except Exception as error:  # noqa: BLE001 - one that fails must not end the watch
-                self._complain(f"the VMs cannot be told of: {type(error).__name__}: {error}")
+            except Exception as error:  # noqa: BLE001 - a failed round must not end the thread
+                self._send_error(f"cannot describe the VMs: {type(error).__name__}: {error}")
             due = max(due + _PERIOD_S, time.monotonic())
             if self._wake.wait(due - time.monotonic()):
                 self._wake.clear()
                 due = time.monotonic()
 
-    def _goes_on(self) -> bool:
+    def _is_watched(self) -> bool:
         with self._lock:
             now = time.monotonic()
             if self._until != _OFF and self._cell_runs():
@@ -104,49 +111,149 @@ class VmWatch:
             if now < self._until:
                 return True
             self._thread = None
-            self._views, self._told = [], None
+            self._views, self._sent = [], None
             return False
 
     def _tick(self) -> None:
         began = time.monotonic()
-        changed = self._follow(self._agents())
+        changed = self._update_views(self._agents())
         others = [view for view in self._views if not view.local]
         for view in others:
-            view.ask()
-        if self._told is None:  # the first time, what the VMs have now is worth a moment
+            view.request_sample()
+        if self._sent is None:  # the first message waits briefly for current snapshots
             for view in self._views:
                 view.wait(began + WAIT_S)
         for view in self._views:
             changed |= view.update()
-        self._tell_vms(changed)
+        self._send_vms(changed)
         samples = {view.name: view.sample(began + WAIT_S) for view in others}
         if samples:
             self._send({"type": "samples", "samples": samples})
 
-    def _follow(self, agents: Sequence[Agent]) -> bool:
-        """Have a view for each agent that there is now; whether they are others than before."""
+    def _update_views(self, agents: Sequence[Agent]) -> bool:
+        """Keep one view per current agent; return whether the agents have changed."""
         if [view.agent for view in self._views] == list(agents):
             return False
         before = {view.agent: view for view in self._views}
         self._views = [before.get(agent) or VmView(agent) for agent in agents]
         return True
 
-    def _tell_vms(self, changed: bool) -> None:
-        now, message = time.monotonic(), self._told
+    def _send_vms(self, changed: bool) -> None:
+        now, message = time.monotonic(), self._sent
         if changed or message is None:
             message = {"type": "vms", **describe(self._views)}
-        elif not (self._views and self._cell_runs() and now - self._told_at >= _AGAIN_S):
+        elif not (self._views and self._cell_runs() and now - self._sent_at >= _AGAIN_S):
             return
-        self._told, self._told_at = message, now
+        self._sent, self._sent_at = message, now
         self._send(message)
 
-    def _complain(self, text: str) -> None:
-        if text != self._trouble:
-            self._trouble = text
+    def _send_error(self, text: str) -> None:
+        if text != self._last_error:
+            self._last_error = text
             self._send({"type": "error", "message": text})
 
 
 def describe(views: Sequence[VmView]) -> dict[str, Any]:
-    """Return the VMs, and what is found across them, as plain JSON."""
+    """Return the VMs and the findings between them as plain JSON."""
     known = {v.name: v.snapshot for v in views if v.snapshot is not None and not v.lost}
     return {"vms": [view.to_plain() for view in views], "findings": encode(diagnose_all(known))}
+
+
+class VmView:
+    """One VM of a cluster; a slow VM does not block it.
+
+    Parameters
+    ----------
+    agent
+        Its agent. A lost agent is not queried again; its VM gets another.
+    """
+
+    def __init__(self, agent: Agent) -> None:
+        self.agent = agent
+        self.name = agent.name
+        self.local = agent.local
+        self.lost = agent.lost
+        self._sample_request: Question | None = None
+        self._sample: Any = None
+        self._used: dict[str, Any] | None = None
+        self._snapshot_request: Question | None = agent.post("snapshot")
+        self._snapshot_at = time.monotonic()
+        self.snapshot: Snapshot | None = None
+        self._plain: dict[str, Any] = {}
+        self._findings: list[Finding] = []
+        # From the start of the cluster, until the VM has answered.
+        self._store(agent.facts.snapshot)
+
+    # Hardware and findings
+
+    def update(self) -> bool:
+        """Process answers that have arrived; return whether anything changed."""
+        lost, self.lost = self.lost, self.agent.lost
+        if self.lost:
+            self._snapshot_request = None
+            return not lost
+        if self._snapshot_request is None:
+            if time.monotonic() - self._snapshot_at >= _RENEW_S:
+                self.refresh()
+            return False
+        if self._snapshot_request.answer is None:
+            return False
+        plain = self.agent.answer(self._snapshot_request, 0.0)
+        self._snapshot_request, self._snapshot_at = None, time.monotonic()
+        if isinstance(plain, Unknown):
+            return False
+        self._store(plain)
+        return True
+
+    def refresh(self) -> None:
+        """Request a new snapshot, unless a request is pending."""
+        if self._snapshot_request is None and not self.lost:
+            self._snapshot_request = self.agent.post("snapshot")
+
+    def wait(self, deadline: float) -> None:
+        """Wait for the pending snapshot."""
+        if self._snapshot_request is not None:
+            self.agent.answer(self._snapshot_request, deadline)
+
+    def to_plain(self) -> dict[str, Any]:
+        """Return its entry in the message ``vms``."""
+        return {
+            "name": self.name,
+            "local": self.local,
+            "snapshot": {"unknown": self.lost} if self.lost else self._plain,
+            "findings": [] if self.lost else encode(self._findings),
+        }
+
+    def _store(self, plain: dict[str, Any]) -> None:
+        try:
+            self.snapshot = Snapshot.from_plain(plain)
+            used = None if self._used is None else Sample.from_plain(self._used)
+            # Not `plain`: decoding made texts printable and numbers finite.
+            self._plain = self.snapshot.to_plain()
+            self._findings = diagnose(self.snapshot, used)
+        except Exception as error:  # noqa: BLE001 - the other VMs must still be shown
+            self.snapshot, self._findings = None, []
+            self._plain = encode(Unknown(f"cannot be read: {type(error).__name__}: {error}"))
+
+    # Current use
+
+    def request_sample(self) -> None:
+        """Request a sample, unless one is pending: requests to a slow VM do not accumulate."""
+        self._sample = None
+        pending = self._sample_request
+        if self.lost or (pending is not None and pending.answer is None):
+            return
+        if pending is not None and pending.took_s > WAIT_S:
+            self._sample = self.agent.answer(pending, 0.0)
+        self._sample_request = self.agent.post("sample")
+
+    def sample(self, deadline: float) -> Any:
+        """Return the sample as plain JSON; wait only for a request that was just sent."""
+        if self.lost:
+            return {"unknown": self.lost}
+        if self._sample is None:
+            assert self._sample_request is not None
+            fresh = time.monotonic() - self._sample_request.asked < WAIT_S
+            self._sample = self.agent.answer(self._sample_request, deadline if fresh else 0.0)
+        self._used = None if isinstance(self._sample, Unknown) else self._sample
+        return encode(self._sample) if self._used is None else self._used

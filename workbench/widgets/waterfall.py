@@ -1,4 +1,4 @@
-"""One iteration on all ranks as a Gantt chart: phases, and every collective."""
+"""One iteration on all ranks as a Gantt chart: phases and collectives."""
 
 from __future__ import annotations
 
@@ -8,23 +8,21 @@ import numpy as np
 
 from workbench.timings.derive import columns
 from workbench.timings.export.alignment import Alignment, align
-from workbench.timings.export.walk import Collective, Iteration, chosen, walk
+from workbench.timings.export.iterations import Collective, Iteration, iter_iterations, select_rows
 from workbench.timings.store import Rows
-from workbench.widgets.figure_style import dress
 from workbench.widgets.phases import IN_TIME, OVERLAPPED
 
 if TYPE_CHECKING:
-    from workbench.timings.export.alignment import ClocksLike
-    from workbench.timings.export.door import Exports
+    from workbench.timings.source import ClocksLike, TimingsSource
 
 _PHASE_ROW, _COLLECTIVE_ROWS = (-0.42, -0.08), (-0.02, 0.42)
-"""Where they lie between a rank's -0.5 and 0.5."""
+"""Vertical positions between a rank's -0.5 and 0.5."""
 _RANK_PX, _LEAST_PX = 74, 240
 _STACKED = "stacked: only the sum is known"
 
 
 class _Bar(NamedTuple):
-    """A bar from `begin_ms`, `width_ms` long, around the height `y`."""
+    """A bar that begins at `begin_ms`, is `width_ms` long, and is centred at height `y`."""
 
     y: float
     thickness: float
@@ -34,51 +32,40 @@ class _Bar(NamedTuple):
 
 
 def waterfall_figure(
-    timings: Exports, iteration: int | None = None, clocks: ClocksLike | None = None
+    timings: TimingsSource, iteration: int | None = None, clocks: ClocksLike | None = None
 ) -> Any:
-    """Draw one iteration on all ranks: phases above, and collectives below, by time.
+    """Draw one iteration on all ranks over time: phases above, collectives below.
 
-    Phases are stacked in their usual order, for only their sums are known;
-    collectives lie at their true times, and the pale end of each is where it
-    was first seen finished against where it was last seen unfinished.
+    Phases are stacked in their usual order, because only their sums are known. Collectives
+    are drawn at their measured times: pale while they are queued, until all ranks have
+    submitted them, and where only the submission and the end are known.
 
     Parameters
     ----------
-    timings
-        Of a cluster, or of an earlier run.
     iteration
-        Its number; the newest that all ranks have reported by default.
+        Number of the iteration; the newest that all ranks have reported by default.
     clocks
-        How ranks' clocks are aligned; see `Exports.to_trace`.
+        How the ranks' clocks are aligned; see `TimingsQueries.to_trace`.
 
     Returns
     -------
     plotly.graph_objects.Figure
-        Times in milliseconds after the first rank began.
+        Times in milliseconds since the first rank began.
 
     Raises
     ------
     UsageError
         There is no such iteration.
     """
-    from workbench.widgets.study_figure import study_figure
-
     number = _newest(timings) if iteration is None else iteration
-    rows = chosen(timings, (number, number))
+    rows = select_rows(timings, (number, number))
     aligned = align(timings, _near(timings, number), clocks)
-    (found,) = walk(timings, rows)
+    (found,) = iter_iterations(timings, rows)
     begins = aligned.begins(rows)
-    since_ms = (begins - begins.min()) / 1e6
-    figure = study_figure(f"Iteration {number}, a row per rank")
-    for phase, bars in _phases(rows, since_ms).items():
-        _add(figure, phase.label, phase.color, phase.edge, bars)
-    sure, unsure = _collectives(found, since_ms)
-    _add(figure, "collective", OVERLAPPED.color, OVERLAPPED.edge, sure)
-    _add(figure, "it ends within", OVERLAPPED.color, OVERLAPPED.edge, unsure, opacity=0.35)
-    places = timings.places()
-    names = [_name(rank, places.get(rank)) for rank in rows["rank"].tolist()]
-    figure.update_layout(barmode="overlay", bargap=0)
-    dress(figure, height=_LEAST_PX + _RANK_PX * (len(rows) - 1), notes=_notes(aligned))
+    figure = _chart(number, rows, found, (begins - begins.min()) / 1e6)
+    vms = timings.vm_names()
+    names = [_name(rank, vms.get(rank)) for rank in rows["rank"].tolist()]
+    figure.apply_style(height=_LEAST_PX + _RANK_PX * (len(rows) - 1), notes=_notes(aligned))
     figure.update_xaxes(title_text=f"time in iteration {number} (ms)")
     figure.update_yaxes(
         tickvals=list(range(len(rows))), ticktext=names, range=[len(rows) - 0.5, -0.5],
@@ -87,16 +74,30 @@ def waterfall_figure(
     return figure
 
 
-def _newest(timings: Exports) -> int:
-    """Return the last iteration with as many ranks as any."""
-    rows = chosen(timings, None)
+def _chart(number: int, rows: Rows, found: Iteration, since_ms: Any) -> Any:
+    """Return a figure with the bars of all phases and collectives."""
+    from workbench.widgets.plotly_figure import new_figure
+
+    figure = new_figure(f"Iteration {number}, a row per rank")
+    for phase, bars in _phases(rows, since_ms).items():
+        _add(figure, phase.label, phase.color, phase.edge, bars)
+    queued, running = _collectives(found, since_ms)
+    _add(figure, "queued", OVERLAPPED.color, OVERLAPPED.edge, queued, opacity=0.35)
+    _add(figure, "collective", OVERLAPPED.color, OVERLAPPED.edge, running)
+    figure.update_layout(barmode="overlay", bargap=0)
+    return figure
+
+
+def _newest(timings: TimingsSource) -> int:
+    """Return the newest iteration that the most ranks have reported."""
+    rows = select_rows(timings, None)
     numbers, counts = np.unique(rows["iteration"], return_counts=True)
     return int(numbers[counts == counts.max()][-1])
 
 
-def _near(timings: Exports, number: int) -> Rows:
-    """Return rows around an iteration: alignment takes more than one."""
-    return chosen(timings, (number - 50, number + 50))
+def _near(timings: TimingsSource, number: int) -> Rows:
+    """Return the rows around an iteration, as alignment needs more than one."""
+    return select_rows(timings, (number - 50, number + 50))
 
 
 def _phases(rows: Rows, since_ms: Any) -> dict[Any, list[_Bar]]:
@@ -119,8 +120,8 @@ def _phases(rows: Rows, since_ms: Any) -> dict[Any, list[_Bar]]:
 
 
 def _collectives(found: Iteration, since_ms: Any) -> tuple[list[_Bar], list[_Bar]]:
-    """Return the bars of what was surely under way, and of the brackets in which it ended."""
-    sure, unsure = [], []
+    """Return bars of the collectives while they are queued, and while they run."""
+    queued, running = [], []
     top, bottom = _COLLECTIVE_ROWS
     for place, rank in enumerate(found.rows["rank"].tolist()):
         every = found.collectives.get(rank, [])
@@ -129,17 +130,18 @@ def _collectives(found: Iteration, since_ms: Any) -> tuple[list[_Bar], list[_Bar
         for one, lane in zip(every, lanes, strict=True):
             y = place + top + (lane + 0.5) * thick
             text = f"rank {rank}: {_text(one)}"
-            begin, seen, end = (
+            responded_ns = one.finished_ns if one.responded_ns is None else one.responded_ns
+            begin, responded, end = (
                 since_ms[place] + ns / 1e6
-                for ns in (one.submitted_ns, one.unfinished_ns, one.finished_ns)
+                for ns in (one.submitted_ns, responded_ns, one.finished_ns)
             )
-            sure.append(_Bar(y, 0.86 * thick, begin, seen - begin, text))
-            unsure.append(_Bar(y, 0.86 * thick, seen, end - seen, text))
-    return sure, unsure
+            queued.append(_Bar(y, 0.86 * thick, begin, responded - begin, text))
+            running.append(_Bar(y, 0.86 * thick, responded, end - responded, text))
+    return queued, running
 
 
 def _lanes(every: list[Collective]) -> list[int]:
-    """Return for each a row of its own among those under way at once."""
+    """Return a lane for each collective, so that concurrent ones do not share a lane."""
     free_at: list[int] = []
     lanes = []
     for one in every:
@@ -153,17 +155,23 @@ def _text(one: Collective) -> str:
     lines = [
         one.label,
         f"{one.size_bytes:,} bytes in {(one.finished_ns - one.submitted_ns) / 1e6:.3f} ms",
-        f"ended {one.unfinished_ns / 1e6:.3f} to {one.finished_ns / 1e6:.3f} ms",
     ]
     if one.algbw_gbps is not None:
-        lines.insert(2, f"algbw {one.algbw_gbps:.3g} Gbit/s, queueing included")
+        lines.append(f"algbw {one.algbw_gbps:.3g} Gbit/s, including queueing")
+    if one.responded_ns is None or one.began_ns is None or one.ended_ns is None:
+        lines.append("its transfer is not known")
+    else:
+        lines += [
+            f"queued {(one.responded_ns - one.submitted_ns) / 1e6:.3f} ms",
+            f"{one.library} {(one.ended_ns - one.began_ns) / 1e6:.3f} ms",
+        ]
     return "<br>".join(lines)
 
 
 def _add(
     figure: Any, name: str, color: str, edge: str, bars: list[_Bar], opacity: float = 1.0
 ) -> None:
-    """Add bars of one colour; nothing where there are none, so that the legend has no more."""
+    """Add bars of one colour; add no legend entry without bars."""
     import plotly.graph_objects as go
 
     if not bars:
@@ -185,8 +193,8 @@ def _name(rank: int, vm: str | None) -> str:
 
 def _notes(aligned: Alignment) -> tuple[str, ...]:
     most = max(aligned.uncertainty_ns.values()) / 1e3
-    sure = f", ± {most:,.0f} µs" if 0 < most < float("inf") else ""
+    error = f", ± {most:,.0f} µs" if 0 < most < float("inf") else ""
     return (
         "Phases are stacked in their usual order: only their sums are known.",
-        f"Clocks: {aligned.method}{sure}.",
+        f"Clocks: {aligned.method}{error}.",
     )

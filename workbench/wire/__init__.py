@@ -1,29 +1,39 @@
-"""What passes between the kernel and the ranks.
+"""Messages between the kernel, the agents and the ranks, and the connections that carry them.
 
-- `message`: one control message, its codec and version
-- `record`: one iteration of one rank, as compact binary
-- `layout`: the tensors that the iterations of a model reduce, sent once
-- `values`: Python values as bytes, for what is pushed and pulled
-- `link`: the encrypted, authenticated sockets at both ends
-- `lines`: what the agent of a VM is told, and tells
-- `lifeline`, `connection_file`: how processes that belong together start and end
+- `rank_messages`, `transfer_messages`: messages between the kernel and a rank
+- `vm_messages`: what the ranks of a VM send, merged
+- `agent_messages`: messages between the kernel and the agent of a VM
+- `message`: the base class of messages, their codec and version
+- `cell_cost`: the run time and CPU time of a cell on a rank
+- `record`: one iteration of one rank in compact binary, and the layout of its collectives;
+  `record_columns`: decodes many records at once
+- `values`: pickles values for push and pull
+- `address`: how a process connects to the kernel
+- `link`: encrypted sockets between the kernel and its ranks; `wakeup`: wakes their threads
+- `detached`: starts agents and other processes that continue after their kernel;
+  `kernel_socket`: the socket at which a kernel attaches to such a process
+- `connection_file`: waits for ipyparallel's connection files
 """
 
 from typing import TYPE_CHECKING, Any
 
-from workbench.wire.layout import Layout
+# the codec only decodes messages whose modules have been imported
+from workbench.wire import rank_messages as rank_messages
+from workbench.wire import transfer_messages as transfer_messages
+from workbench.wire import vm_messages as vm_messages
+from workbench.wire.address import Address
 from workbench.wire.message import Message
-from workbench.wire.record import Flag, IterationRecord
+from workbench.wire.record import Flag, IterationRecord, Layout
 
 if TYPE_CHECKING:
-    from workbench.wire.link import Address, Inbox, Outbox
+    from workbench.wire.link import Inbox, Outbox
 
 __all__ = ["Address", "Flag", "Inbox", "IterationRecord", "Layout", "Message", "Outbox"]
 
 
 def __getattr__(name: str) -> Any:
-    """Load ZeroMQ only where a socket is wanted: ranks can be started before that."""
-    if name in {"Address", "Inbox", "Outbox"}:
+    """Import ZeroMQ when a socket is first used: the agent starts faster without it."""
+    if name in {"Inbox", "Outbox"}:
         from workbench.wire import link
 
         return getattr(link, name)

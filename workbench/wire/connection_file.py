@@ -1,4 +1,4 @@
-"""ipyparallel's connection files, which appear before they are whole."""
+"""ipyparallel's connection files, which exist before they are complete."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 _POLL_S = 0.01
 
 
-def is_whole(path: Path) -> bool:
+def _is_complete(path: Path) -> bool:
     """Whether the controller has finished writing a connection file."""
     try:
         json.loads(path.read_text())
@@ -19,18 +19,18 @@ def is_whole(path: Path) -> bool:
     return True
 
 
-def wait_until_whole(
+def wait_until_complete(
     path: Path, timeout_s: float, check: Callable[[], None] = lambda: None
 ) -> bool:
-    """Wait for a whole file; False where there is none after `timeout_s`.
+    """Wait for a complete file; return whether there is one within `timeout_s`.
 
     Parameters
     ----------
     check
-        Called again and again meanwhile; may raise to end the wait.
+        Called repeatedly; may raise an exception to end the wait.
     """
     deadline = time.monotonic() + timeout_s
-    while not is_whole(path):
+    while not _is_complete(path):
         check()
         if time.monotonic() > deadline:
             return False

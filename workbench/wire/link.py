@@ -1,75 +1,42 @@
-"""The encrypted sockets between the kernel and its ranks.
+"""Encrypted sockets between the kernel and its ranks.
 
 The kernel binds an `Inbox` (ROUTER), each rank connects an `Outbox` (DEALER).
-Both are CURVE sockets (https://rfc.zeromq.org/spec/26/): the rank knows the
-kernel's public key, the kernel lets in only the public keys that it made for
-its own ranks. Keys reach the ranks through ipyparallel's signed channel.
-Each end owns one thread, the only one that touches its socket.
+Both are CURVE sockets (https://rfc.zeromq.org/spec/26/): the rank knows the kernel's public
+key, and the kernel accepts only the keys that it made for its own ranks. Keys reach the ranks
+through ipyparallel's signed channel. Each socket is used by one thread only.
 """
 
 from __future__ import annotations
 
-import os
+import re
 import threading
 import time
 import traceback
 from collections import deque
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import zmq
 from zmq.auth.thread import ThreadAuthenticator
 
 from workbench.errors import WireError
-from workbench.wire.message import Message
+from workbench.wire.address import Address as Address
+from workbench.wire.message import Message, encoded
+from workbench.wire.wakeup import Wakeup
 
 _LINGER_MS = 500
+_SEND_MS = 200
+"""How long a thread waits to send before it checks whether its socket is being closed."""
 _DOMAIN = "workbench"
-
-
-@dataclass(frozen=True)
-class Address:
-    """All that one rank needs to connect: an endpoint and its keys (Z85 text)."""
-
-    endpoint: str
-    server_key: str
-    public_key: str
-    secret_key: str
-    rank: int
-
-    def to_content(self) -> dict[str, Any]:
-        """Return it as plain values."""
-        return asdict(self)
-
-
-class _Wakeup:
-    """Lets any thread wake the one that polls; a pipe, so that zmq can poll it."""
-
-    def __init__(self) -> None:
-        self.fd, self._write = os.pipe()
-        os.set_blocking(self.fd, False)
-        os.set_blocking(self._write, False)
-
-    def set(self) -> None:
-        try:
-            os.write(self._write, b"x")
-        except (BlockingIOError, OSError):
-            return  # full: it is awake already; closed: nobody polls any more
-
-    def clear(self) -> None:
-        try:
-            os.read(self.fd, 4096)
-        except BlockingIOError:
-            return
-
-    def close(self) -> None:
-        os.close(self.fd)
-        os.close(self._write)
+_AT_ONCE = 100
+_MANY_PEERS = 16
+_GATHER_S = 0.005
+_IDENTITY = re.compile(rb"-?\d{1,9}")  # of a rank, or of a VM (`address.of_vm`)
 
 
 class _KnownKeys:
-    """zmq.auth's credentials provider: only the keys made for this cluster."""
+    """A credentials provider for zmq.auth that accepts the keys of this cluster."""
 
     def __init__(self) -> None:
         self.keys: set[bytes] = set()
@@ -78,18 +45,18 @@ class _KnownKeys:
         return domain == _DOMAIN and key in self.keys
 
 
-class _Link:
-    """A socket, and the one thread that touches it.
+class _SocketThread:
+    """A socket, and the only thread that uses it.
 
-    Other threads hand over what to send and set the wakeup; the thread calls
-    `_woken` then, and `_readable` when the peer has sent something.
+    It calls `_woken` after another thread has set the wakeup, to have something sent, and
+    `_readable` when the peer has sent something.
     """
 
     def __init__(self, kind: int) -> None:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._socket = self._context.socket(kind)
         self._socket.linger = _LINGER_MS
-        self._wakeup = _Wakeup()
+        self._wakeup = Wakeup()
         self._closing = threading.Event()
 
     def _start(self, name: str) -> None:
@@ -98,18 +65,20 @@ class _Link:
 
     @property
     def is_own_thread(self) -> bool:
-        """Whether the caller is the thread that touches the socket."""
+        """Whether the caller is the thread that uses the socket."""
         return threading.current_thread() is self._thread
 
     def close(self) -> None:
         """Stop the thread and free the socket; may be called again."""
         if self._closing.is_set():
             return
-        self._before_close()
         self._closing.set()
         self._wakeup.set()
         self._thread.join(timeout=5)
-        self._after_close()
+        self._free()
+
+    def _free(self) -> None:
+        self._stop_helpers()
         self._socket.close()
         self._context.term()
         self._wakeup.close()
@@ -131,31 +100,32 @@ class _Link:
     def _readable(self) -> None:
         raise NotImplementedError
 
-    def _before_close(self) -> None:
-        """Called by the one who closes, while the thread still runs."""
-
-    def _after_close(self) -> None:
-        """The same, once it has ended."""
+    def _stop_helpers(self) -> None:
+        """Stop what uses the socket's context; called when the thread has ended."""
 
 
-class Inbox(_Link):
-    """The kernel's end: receives from every rank, answers by rank.
+class Inbox(_SocketThread):
+    """The kernel's socket: receives from every rank, and sends to a rank by its number.
 
     Parameters
     ----------
     handler
         Called in the inbox's thread with ``(rank, message)``.
     interface
-        Address to listen on; a port is chosen.
+        Address on which to listen; the port is chosen.
     on_error
         Called with a `WireError` for a message that cannot be read.
+    after
+        Called after the messages that have arrived together; with many peers, more of them
+        arrive together, because the inbox waits some milliseconds for others.
     state
-        What `to_state` gave: take the place of that inbox, to which ranks connect anew.
+        Result of `to_state` of an inbox in a previous kernel, which this one replaces: its ranks
+        connect to this one.
 
     Raises
     ------
     WireError
-        The port of that inbox is taken.
+        The port of that inbox is still in use.
     """
 
     def __init__(
@@ -164,14 +134,25 @@ class Inbox(_Link):
         *,
         interface: str = "127.0.0.1",
         on_error: Callable[[WireError], None] = lambda _: None,
+        after: Callable[[], None] | None = None,
         name: str = "inbox",
         state: dict[str, Any] | None = None,
     ) -> None:
         super().__init__(zmq.ROUTER)
         self._handler = handler
         self._on_error = on_error
+        self._after = after
         self._known = _KnownKeys()
         self._auth = ThreadAuthenticator(self._context)
+        try:
+            self._open(f"tcp://{interface}", state)
+        except BaseException:
+            self._free()
+            raise
+        self._outgoing: deque[tuple[int, Callable[[], Message]]] = deque()
+        self._start(name)
+
+    def _open(self, address: str, state: dict[str, Any] | None) -> None:
         self._auth.start()
         self._auth.configure_curve_callback(domain=_DOMAIN, credentials_provider=self._known)
         if state is None:
@@ -183,12 +164,10 @@ class Inbox(_Link):
         self._socket.curve_publickey = self._public
         self._socket.curve_secretkey = self._secret
         self._socket.zap_domain = _DOMAIN.encode()
-        # a rank may come back under its number, or a new one in its place
+        # a rank may reconnect, or be replaced by one with its number
         self._socket.router_handover = True
         self._socket.rcvhwm = 0
-        self._endpoint = self._bind(f"tcp://{interface}", state)
-        self._outgoing: deque[tuple[int, Callable[[], Message]]] = deque()
-        self._start(name)
+        self._endpoint = self._bind(address, state)
 
     def _bind(self, address: str, state: dict[str, Any] | None) -> str:
         if state is None:
@@ -197,13 +176,13 @@ class Inbox(_Link):
             self._socket.bind(state["endpoint"])
         except zmq.ZMQError as error:
             raise WireError(
-                f"the port of the earlier kernel, {state['endpoint']}, cannot be opened ({error}): "
-                "if that kernel still runs, shut it down"
+                f"{state['endpoint']}, the port of the previous kernel: cannot be opened "
+                f"({error}). If that kernel is still running, shut it down."
             ) from error
         return str(state["endpoint"])
 
     def to_state(self) -> dict[str, Any]:
-        """Return what another process needs to take this one's place; it holds the secret key."""
+        """Return what another process needs to replace this inbox, including the secret key."""
         return {
             "endpoint": self._endpoint,
             "public": self._public.decode(),
@@ -212,47 +191,64 @@ class Inbox(_Link):
         }
 
     def address_for(self, rank: int) -> Address:
-        """Make a key pair for `rank`, let it in, and return how it connects."""
+        """Make and accept a key pair for a rank (or `address.of_vm`); return how it connects."""
         public, secret = zmq.curve_keypair()
         self._known.keys.add(public)
         server = self._public.decode()
         return Address(self._endpoint, server, public.decode(), secret.decode(), rank)
 
     def send(self, rank: int, message: Message) -> None:
-        """Send to one rank, from any thread; without a connection it is dropped."""
+        """Send to one rank, from any thread; the message is dropped if it is not connected."""
         self.send_later(rank, lambda: message)
 
     def send_later(self, rank: int, make: Callable[[], Message]) -> None:
-        """Send what the inbox's thread makes when it sends it: a stamp in it is of that moment."""
+        """Send the message that `make` returns; called in the inbox's thread at that moment."""
         self._outgoing.append((rank, make))
         self._wakeup.set()
 
-    def _after_close(self) -> None:
+    def _stop_helpers(self) -> None:
         self._auth.stop()
 
     def _woken(self) -> None:
         self._wakeup.clear()
         while self._outgoing:
             rank, make = self._outgoing.popleft()
-            self._socket.send_multipart([str(rank).encode(), *make().encode()])
+            self._try(f"Message to rank {rank}", partial(self._send, rank, make))
+
+    def _send(self, rank: int, make: Callable[[], Message]) -> None:
+        self._socket.send_multipart([str(rank).encode(), *make().encode()])
 
     def _readable(self) -> None:
-        """Take what has arrived, at most 100 messages, so that replies are not starved."""
-        for _ in range(100):
+        """Handle what has arrived, at most `_AT_ONCE` messages, so that replies do not wait."""
+        if self._after is not None and len(self._known.keys) > _MANY_PEERS:
+            time.sleep(_GATHER_S)
+        for _ in range(_AT_ONCE):
             try:
                 identity, *frames = self._socket.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
-                return
-            try:
-                self._handler(int(identity), Message.decode(frames))
-            except WireError as error:
-                self._on_error(error)
-            except Exception as error:  # noqa: BLE001 - one message must not end the thread
-                self._on_error(WireError(f"a message could not be handled: {error!r}"))
+                break
+            # a process that was replaced has another identity: its number is another's now
+            if _IDENTITY.fullmatch(identity):
+                rank = int(identity)
+                handle = partial(self._handle, rank, frames)
+                self._try(f"Message of rank {rank}", handle)
+        if self._after is not None:
+            self._try("Messages of ranks", self._after)
+
+    def _handle(self, rank: int, frames: list[bytes]) -> None:
+        self._handler(rank, Message.decode(frames))
+
+    def _try(self, what: str, action: Callable[[], None]) -> None:
+        try:
+            action()
+        except WireError as error:
+            self._on_error(error)
+        except Exception as error:  # noqa: BLE001 - one message must not end the thread
+            self._on_error(WireError(f"{what}: failed, {error!r}."))
 
 
-class Outbox(_Link):
-    """A rank's end: sends from any thread, never blocks the caller.
+class Outbox(_SocketThread):
+    """A rank's socket: sends from any thread, without blocking the caller.
 
     Parameters
     ----------
@@ -261,12 +257,9 @@ class Outbox(_Link):
     handler
         Called in the outbox's thread with each message from the kernel.
     delay_s
-        Messages leave together when the wall clock is at a multiple of this, so
-        that all ranks' leave at the same time, and who reads them all reads
-        none that is a turn older than another's; `flush` and `close` do not wait.
-    limit
-        Messages kept while the kernel does not take them; beyond it, the
-        oldest is dropped and counted in `dropped`. None: nothing is dropped.
+        Messages are sent together when the wall clock is at a multiple of this: all ranks send
+        at the same time, so that none is a period behind the others. `flush` and `close` do
+        not wait.
     """
 
     def __init__(
@@ -275,19 +268,13 @@ class Outbox(_Link):
         handler: Callable[[Message], None] = lambda _: None,
         *,
         delay_s: float = 0.0,
-        limit: int | None = 100_000,
         name: str = "outbox",
     ) -> None:
         super().__init__(zmq.DEALER)
-        self.dropped = 0
         self._handler = handler
         self._delay_s = delay_s
-        self._limit = limit
-        self._socket.curve_serverkey = address.server_key.encode()
-        self._socket.curve_publickey = address.public_key.encode()
-        self._socket.curve_secretkey = address.secret_key.encode()
-        self._socket.identity = str(address.rank).encode()
-        self._socket.connect(address.endpoint)
+        self._socket.sndtimeo = _SEND_MS
+        address.connect(self._socket)
         self._queue: deque[Callable[[], list[Message]]] = deque()
         self._awake = False
         self._hurry = threading.Event()
@@ -298,17 +285,14 @@ class Outbox(_Link):
         self.send_later(lambda: [message])
 
     def send_later(self, make: Callable[[], list[Message]]) -> None:
-        """Queue messages that the outbox's thread makes, so that the caller does not."""
-        if self._limit is not None and len(self._queue) >= self._limit:
-            self._queue.popleft()
-            self.dropped += 1
+        """Queue a function that returns messages; it is called in the outbox's thread."""
         self._queue.append(make)
         if not self._awake:
             self._awake = True
             self._wakeup.set()
 
     def flush(self, timeout_s: float = 2.0) -> bool:
-        """Wait until the queue is handed to ZeroMQ; False where it took longer."""
+        """Wait until ZeroMQ has every message; return whether it has within the time."""
         deadline = time.monotonic() + timeout_s
         while self._queue and time.monotonic() < deadline:
             self._hurry.set()
@@ -316,8 +300,11 @@ class Outbox(_Link):
             time.sleep(0.001)
         return not self._queue
 
-    def _before_close(self) -> None:
-        self.flush()
+    def close(self) -> None:
+        """Send what is queued, stop the thread and free the socket."""
+        if not self._closing.is_set():
+            self.flush()
+        super().close()
 
     def _woken(self) -> None:
         if self._delay_s:
@@ -334,14 +321,23 @@ class Outbox(_Link):
         except Exception:  # noqa: BLE001 - one message must not end the thread
             traceback.print_exc()
 
+    def _sends(self, frames: list[bytes]) -> bool:
+        """Send a message, even if it has to wait for the kernel; return False if closed meanwhile.
+
+        `close` frees the socket after some seconds, which must not be in use then.
+        """
+        while True:
+            try:
+                self._socket.send_multipart(frames)
+            except zmq.Again:
+                if self._closing.is_set():
+                    return False
+            else:
+                return True
+
     def _drain(self) -> None:
         while self._queue:
-            try:
-                messages = self._queue[0]()
-            except Exception:  # noqa: BLE001 - one message that cannot be made must not end the rest
-                self.dropped += 1
-                messages = []
-            for message in messages:
-                self._socket.send_multipart(message.encode())
-            # removed only now, so that an empty queue means "all handed over"
+            if not all(map(self._sends, encoded(self._queue[0]))):
+                return
+            # removed only now: for `flush` an empty queue means that ZeroMQ has everything
             self._queue.popleft()

@@ -1,61 +1,212 @@
-"""One message between the kernel and a rank, and its codec."""
+"""The codec of messages: dataclasses whose fields are checked before any other code sees them.
+
+A `Message` between the kernel and a rank travels as ZeroMQ frames: version, class name,
+the fields as a JSON object, then the bytes of the one field that holds bytes, if there is one.
+`workbench.wire.agent_messages` uses the same checks for its lines of JSON.
+"""
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
-from typing import Any
+import math
+import operator
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import fields, is_dataclass
+from functools import partial
+from types import UnionType
+from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 from workbench.errors import WireError
 
-VERSION = 1
-"""Raised with every change that the other end cannot read."""
+VERSION = 2
+"""Increased with every change that the other end cannot read."""
+_HEADER_FRAMES = 3
+_BINARY: dict[Any, tuple[float, float]] = {
+    bytes: (1, 1),
+    bytes | None: (0, 1),
+    tuple[bytes, ...]: (0, math.inf),
+}
+"""Types of a field that is sent as frames, and how many frames it has at least and at most."""
+_classes: dict[str, type[Message]] = {}
+_schemas: dict[Any, _Schema] = {}
+
+_Reader = Callable[[Any], Any]
 
 
-@dataclass(frozen=True)
 class Message:
-    """A control message, or a batch of records.
+    """Base class of the messages; `decode` knows every subclass that has been defined.
 
-    Attributes
-    ----------
-    kind
-        What it is, such as ``"output"`` or ``"records"``.
-    content
-        Plain JSON values.
-    payload
-        Binary parts, copied as they are.
+    A field may have a type that `from_json` supports. One field may be bytes, bytes or None,
+    or a tuple of bytes.
     """
 
-    kind: str
-    content: dict[str, Any] = field(default_factory=dict)
-    payload: tuple[bytes, ...] = ()
+    def __init_subclass__(cls) -> None:
+        _classes[cls.__name__] = cls
 
     def encode(self) -> list[bytes]:
-        """Return the ZeroMQ frames: version, kind, JSON content, payload..."""
+        """Return the message as ZeroMQ frames."""
+        schema = _schema(type(self))
+        content = {name: getattr(self, name) for name in schema.readers}
+        data = getattr(self, schema.binary) if schema.binary else None
         return [
             bytes([VERSION]),
-            self.kind.encode(),
-            json.dumps(self.content).encode(),
-            *self.payload,
+            type(self).__name__.encode(),
+            json.dumps(content, default=_plain).encode(),
+            *(data if isinstance(data, tuple) else () if data is None else (data,)),
         ]
 
-    @classmethod
-    def decode(cls, frames: list[bytes]) -> Message:
-        """Read the frames that `encode` made.
+    @staticmethod
+    def decode(frames: list[bytes]) -> Message:
+        """Read the frames that `encode` returned.
 
         Raises
         ------
         WireError
-            The message is cut short, is no message of ours, or has another version.
+            The message is incomplete, of an unknown class or another version, or one
+            of its fields has another type.
         """
-        if len(frames) < 3 or len(frames[0]) != 1:
-            raise WireError(f"a message of {len(frames)} frames arrived, one has at least 3")
-        if frames[0][0] != VERSION:
+        if len(frames) < _HEADER_FRAMES or len(frames[0]) != 1:
             raise WireError(
-                f"a message of version {frames[0][0]} arrived, this end reads version {VERSION}: "
-                "install the same gradient-workbench on every VM"
+                f"Message of {len(frames)} frames: incomplete. A message has at least "
+                f"{_HEADER_FRAMES} frames."
             )
+        version, name = frames[0][0], frames[1].decode("utf-8", "replace")
+        if version != VERSION:
+            raise WireError(
+                f"Message of version {version}: this process reads version {VERSION}. "
+                "Install the same version of gradient-workbench on every VM."
+            )
+        if name not in _classes:
+            raise WireError(f"Message {name[:40]!r}: not known to this process.")
         try:
-            return cls(frames[1].decode(), json.loads(frames[2]), tuple(frames[3:]))
-        except (ValueError, RecursionError) as error:
-            raise WireError(f"a message that is not readable arrived: {error}") from error
+            return _read(_classes[name], json.loads(frames[2]), frames[_HEADER_FRAMES:])
+        except (ValueError, TypeError, RecursionError) as error:
+            raise WireError(f"Message {name!r}: not readable, {error}.") from error
+
+
+class _Schema(NamedTuple):
+    """A reader for each JSON field of a class, and the name and type of its binary field."""
+
+    readers: dict[str, _Reader]
+    binary: str
+    binary_type: Any
+
+
+def _schema(cls: Any) -> _Schema:
+    if cls not in _schemas:
+        types = get_type_hints(cls)
+        names = [field.name for field in fields(cls)]
+        binary = next((name for name in names if types[name] in _BINARY), "")
+        readers = {name: _reader(types[name]) for name in names if name != binary}
+        _schemas[cls] = _Schema(readers, binary, types.get(binary))
+    return _schemas[cls]
+
+
+def _read(cls: type[Message], content: Any, frames: list[bytes]) -> Message:
+    """Return the message with these fields; raise TypeError where they do not fit its class."""
+    schema = _schema(cls)
+    values = _read_fields(schema.readers, content, strict=True)
+    least, most = _BINARY.get(schema.binary_type, (0, 0))
+    if not least <= len(frames) <= most:
+        raise TypeError(f"{len(frames)} binary frames arrived")
+    if schema.binary_type == tuple[bytes, ...]:
+        values[schema.binary] = tuple(frames)
+    elif schema.binary:
+        values[schema.binary] = frames[0] if frames else None
+    return cls(**values)
+
+
+def from_json(cls: Any, content: Any, *, strict: bool = True) -> Any:
+    """Return an instance of a dataclass, made from a JSON object that is checked.
+
+    Parameters
+    ----------
+    cls
+        The dataclass. A field may be an int, float, str or bool, a literal, a list or a tuple
+        of one type, a dictionary with keys of type int or str, a dataclass, any of these or
+        None, and Any.
+    content
+        The JSON object, with dictionaries and lists as `json.loads` returns them.
+    strict
+        Whether every field must be given. If not, fields may be missing that have a default,
+        and unknown fields, which a later version may send, are ignored.
+
+    Raises
+    ------
+    ValueError, TypeError
+        A field is missing, is unknown, or has another type.
+    """
+    return cls(**_read_fields(_schema(cls).readers, content, strict=strict))
+
+
+def _read_fields(readers: dict[str, _Reader], content: Any, *, strict: bool) -> dict[str, Any]:
+    given = _checked(dict, content)
+    if strict and given.keys() != readers.keys():
+        differ = ", ".join(sorted(given.keys() ^ readers.keys()))
+        raise TypeError(f"fields are missing or unknown: {differ[:200]}")
+    values = {}
+    for name in readers.keys() & given.keys():
+        try:
+            values[name] = readers[name](given[name])
+        except (ValueError, TypeError) as error:
+            raise TypeError(f"{name}: {error}") from None
+    return values
+
+
+def _reader(hint: Any) -> _Reader:
+    """Return a function that reads a plain JSON value as this type, or raises TypeError."""
+    origin, given = get_origin(hint), get_args(hint)
+    if origin in {Union, UnionType}:
+        inner = _reader(given[0])
+        return lambda value: None if value is None else inner(value)
+    if origin is Literal:
+        return partial(_one_of, given)
+    if origin in {list, tuple}:
+        inner = _reader(given[0])
+        return lambda value: origin(map(inner, _checked(list, value)))
+    if origin is dict:
+        key, inner = given[0], _reader(given[1])
+        return lambda value: {key(k): inner(one) for k, one in _checked(dict, value).items()}
+    if is_dataclass(hint):
+        return partial(from_json, hint)
+    if hint is Any:
+        return lambda value: value
+    return _number if hint is float else partial(_checked, hint)
+
+
+def _checked(kind: type, value: Any) -> Any:
+    if type(value) is not kind:
+        raise TypeError(f"{repr(value)[:60]} is not of type {kind.__name__}")
+    return value
+
+
+def _one_of(choices: tuple[object, ...], value: Any) -> Any:
+    if value not in choices:
+        raise TypeError(f"{repr(value)[:60]} is not one of {', '.join(map(repr, choices))}")
+    return value
+
+
+def _number(value: Any) -> float:
+    return float(value if type(value) is float else _checked(int, value))
+
+
+def _plain(value: Any) -> Any:
+    """Return what JSON can carry instead of a dataclass, or of an integer of NumPy's."""
+    return vars(value) if is_dataclass(value) else operator.index(value)
+
+
+def encoded(make: Callable[[], list[Message]]) -> Iterator[list[bytes]]:
+    """Encode the messages that `make` returns, without those that fail."""
+    try:
+        messages = make()
+    except Exception:  # noqa: BLE001 - one failing function must not stop the others
+        traceback.print_exc()
+        return
+    for message in messages:
+        try:
+            frames = message.encode()
+        except Exception:  # noqa: BLE001 - such as no memory: one message must not end the thread
+            traceback.print_exc()
+        else:
+            yield frames

@@ -1,8 +1,9 @@
-"""One iteration of one rank, as it travels; or collectives that are in none.
+"""The record of one iteration of one rank, and the `Layout` that names its collectives.
 
-The fixed part holds the phases; behind it stand three 32-bit numbers for each
-collective: submitted, last seen unfinished, first seen finished. ResNet-50's
-161 gradients make 2.1 KB.
+A record is compact binary: fixed numbers, which include the phases; then for each collective when
+it was submitted and finished, and the number of its buffer; then the other `TIMES` of each
+buffer. For ResNet-50's 161 gradients it takes 1.9 KB. A layout is sent once; records refer to it
+by number.
 """
 
 from __future__ import annotations
@@ -12,73 +13,156 @@ import struct
 from array import array
 from dataclasses import dataclass, field
 
+import numpy as np
+import numpy.typing as npt
+
 from workbench.errors import WireError
+from workbench.wire.message import Message
 
-VERSION = 3
+VERSION = 5
 TICK_NS = 100
-"""Unit of the intervals: 32 bits of it reach 429 s into an iteration."""
+"""Unit of the times of collectives: 32 bits of it reach 429 s into an iteration."""
+TIMES = ("submitted", "responded", "began", "ended", "finished")
+"""The times of a collective, in their order.
 
-_FIXED = struct.Struct("<BBHIIQQ 9Q QIIB3x HIQ")
+A rank submits it; Horovod responds when all ranks have submitted it, with NCCL not before this
+rank's GPU has computed it; the buffer in which it travels, possibly with others, is filled until
+the transfer began, and emptied after the transfer ended. With NCCL the GPU measures all but the
+first and the last. Where only its submission and its end are known, `responded` and `began`
+equal `submitted`, and `ended` equals `finished`.
+"""
+BUFFER_TIMES = TIMES[1:-1]
+"""The times that are the same for all collectives of a buffer."""
+
+_FIXED = struct.Struct("<BBHIIQQ 9Q QIIH2x HIQQ")
 _LIMIT = 0xFFFFFFFF
 _PHASES = ("data", "copy", "forward", "backward", "exposed", "optimizer", "other")
-_TIMES = ("start", "duration", *_PHASES, "communication", "overlapped")
-_NUMBERS = ("cell", "index", *(f"{name}_ns" for name in _TIMES), "size_bytes", "tensors")
+_DURATIONS = ("start", "duration", *_PHASES, "communication", "overlapped")
+NUMBERS = ("cell", "index", *(f"{name}_ns" for name in _DURATIONS), "size_bytes", "tensors")
+"""The fixed numbers of a record that follow its flags, in their order."""
+SIGNED = {"cell": 31, "tensors": 31, "world_size": 31, "stopped_ns": 63, "transfer_ns": 63} | {
+    name: 63 for name in NUMBERS if name.endswith(("_ns", "_bytes"))
+}
+"""How many bits of these numbers may be used, because rows are signed."""
 
 
 class Flag(enum.IntFlag):
-    """What a reader must know about an iteration's numbers."""
+    """How the numbers of a record are to be understood."""
 
     NONE = 0
     FORWARD_UNSEEN = 1
-    """No module's forward was seen: data and forward cannot be told apart, both are in other."""
+    """No module's forward was recorded: data and forward are both counted in `other`."""
     FIRST_OF_CELL = 2
-    """The window begins at its first data or forward, not at the step before."""
+    """The first iteration of its cell: it begins with its first batch or forward, not at a step."""
     OUTSIDE = 4
-    """No iteration: collectives that a cell ran before, after or without its steps."""
+    """Not an iteration: collectives that a cell ran before, after or without optimizer steps."""
     DEVICE_TIMES = 8
-    """Duration and phases are of the GPU's stream, not of the host's clock."""
+    """Duration and phases were measured on the GPU's stream, not with the host's clock."""
     UNHEARD = 16
-    """The rank communicated by torch.distributed in a way that no hook can time."""
+    """The rank communicated in a way that no hook can time."""
     OTHER_BEFORE_FORWARD = 32
     """Most of `other` lies between a step and the next forward, outside any DataLoader."""
     OTHER_BEFORE_STEP = 64
     """Most of `other` lies between the backward and the optimizer's step."""
+    TRANSFERS_SEEN = 128
+    """All `TIMES` of all collectives of the iteration were recorded."""
+
+
+@dataclass(frozen=True)
+class Layout(Message):
+    """The collectives of an iteration, in the order of a record's intervals.
+
+    Attributes
+    ----------
+    number
+        How records of this rank refer to it.
+    names
+        The tensors' names, as Horovod negotiates them.
+    sizes_bytes
+        Bytes on the wire of each, after compression.
+    tensors
+        Tensors in each (more than one in a group).
+    kinds
+        ``"allreduce"``, ``"adasum"``, ``"sparse allreduce"``, ``"allgather"``,
+        ``"broadcast"``, ``"alltoall"``, ``"reducescatter"``, or of torch.distributed also
+        ``"reduce"``, ``"gather"``, ``"scatter"``, ``"send"`` and ``"recv"``.
+    process_sets
+        Horovod's number of the process set that each ran in, or for a process group of
+        torch.distributed a larger number made from its name; 0 is all ranks.
+    ranks
+        Ranks in that process set.
+    by
+        Who called it: ``"optimizer"``, ``"ddp"``, ``"fsdp"``, ``"zero"``, ``"dtensor"``,
+        ``"pipeline"``, or ``"cell"`` where the cell did itself.
+    libraries
+        What transferred it, such as ``"GLOO_ALLREDUCE"``; empty where that is not known, and
+        neither are the times of the transfer.
+    """
+
+    number: int
+    names: tuple[str, ...]
+    sizes_bytes: tuple[int, ...]
+    tensors: tuple[int, ...]
+    kinds: tuple[str, ...]
+    process_sets: tuple[int, ...]
+    ranks: tuple[int, ...]
+    by: tuple[str, ...]
+    libraries: tuple[str, ...]
+
+    def check(self) -> Layout:
+        """Return the layout.
+
+        Raises
+        ------
+        WireError
+            It has more of one column than of another.
+        """
+        counts = {len(column) for column in vars(self).values() if isinstance(column, tuple)}
+        if len(counts) > 1:
+            raise WireError(
+                f"Layout {self.number}: damaged, as it has between {min(counts)} and "
+                f"{max(counts)} collectives."
+            )
+        return self
 
 
 @dataclass
 class IterationRecord:
-    """One iteration of one rank; times in nanoseconds of the rank's monotonic clock.
+    """One iteration of one rank, or collectives outside iterations (`Flag.OUTSIDE`).
+
+    Times are in nanoseconds of the rank's monotonic clock.
 
     Attributes
     ----------
     cell
-        Number of the cell that ran it, counted by the kernel.
+        Number of the cell, counted by the kernel.
     index
         Number of the iteration within the cell, from 0.
     start_ns, duration_ns
-        The window from the step before to the end of this one's last step.
+        From the end of the previous iteration to the end of this iteration's last step.
     data_ns, copy_ns, forward_ns, backward_ns, exposed_ns, optimizer_ns, other_ns
         The phases; they add up to `duration_ns`. Copies are from host to device.
     communication_ns
-        Length of the union of [submitted, finished] over the collectives, queueing included.
+        How long at least one collective was submitted and not finished.
     overlapped_ns
-        The part of it outside the waits of `exposed_ns`.
+        How much of that training did not wait for, that is, outside `exposed_ns`.
     size_bytes
-        Bytes that this rank gave to collectives, after compression.
+        Bytes that this rank passed to collectives, after compression.
     tensors
-        Tensors in them.
+        Number of tensors that it passed.
     world_size
         Ranks in the ring.
     dropped
         Records that this rank has dropped so far.
     layout
         Number of the `Layout` that names the collectives.
-    submitted, unfinished, finished
-        Per collective, in ticks of `TICK_NS` after `start_ns`.
+    submitted, responded, began, ended, finished
+        The `TIMES` of each collective, in units of `TICK_NS` after `start_ns`.
     stopped_ns
-        The part of the waits of `exposed_ns` that is not for the last collective: for those
-        before it, such as a loss that is averaged, and in barriers. 0 where the collectives went
-        through several process sets.
+        How much of `exposed_ns` was not spent on the last collective, but on earlier ones, such
+        as the average of a loss, and in barriers. 0 if collectives ran in several process sets.
+    transfer_ns
+        How much of `exposed_ns` a transfer was in progress; 0 without `Flag.TRANSFERS_SEEN`.
     """
 
     cell: int
@@ -101,24 +185,38 @@ class IterationRecord:
     flags: Flag = Flag.NONE
     layout: int = 0
     submitted: array[int] = field(default_factory=lambda: array("I"))
-    unfinished: array[int] = field(default_factory=lambda: array("I"))
+    responded: array[int] = field(default_factory=lambda: array("I"))
+    began: array[int] = field(default_factory=lambda: array("I"))
+    ended: array[int] = field(default_factory=lambda: array("I"))
     finished: array[int] = field(default_factory=lambda: array("I"))
     stopped_ns: int = 0
+    transfer_ns: int = 0
 
-    def pack(self) -> bytes:
-        """Return the record as bytes."""
+    def pack(self, times: npt.NDArray[np.uint32] | None = None) -> bytes:
+        """Return the record as bytes.
+
+        Parameters
+        ----------
+        times
+            In the place of its own ones, of shape (`TIMES`, collectives).
+        """
+        if times is None:
+            times = np.array([getattr(self, name) for name in TIMES], np.uint32)
+        buffers, of_collective = _buffers(times[1:-1])
         fixed = _FIXED.pack(
             VERSION,
             int(self.flags),
-            len(self.submitted),
-            *(getattr(self, name) for name in _NUMBERS),
+            times.shape[1],
+            *(getattr(self, name) for name in NUMBERS),
             min(self.dropped, _LIMIT),
-            0,
+            buffers.shape[1],
             self.layout,
             self.world_size,
             self.stopped_ns,
+            self.transfer_ns,
         )
-        return b"".join((fixed, self.submitted, self.unfinished, self.finished))
+        columns = (times[0], times[-1], of_collective, buffers)
+        return b"".join((fixed, *(column.tobytes() for column in columns)))
 
     @classmethod
     def unpack(cls, data: bytes) -> IterationRecord:
@@ -127,33 +225,61 @@ class IterationRecord:
         Raises
         ------
         WireError
-            The record has another version, or is cut short.
+            The record has another version, or is truncated.
         """
         if not data or data[0] != VERSION:
             found = data[0] if data else "nothing"
             raise WireError(
-                f"a record of version {found} arrived, this end reads version {VERSION}"
+                f"Record of version {found}: this process reads version {VERSION}. "
+                "Install the same version of gradient-workbench on every VM."
             )
         if len(data) < _FIXED.size:
-            raise WireError(f"a record of {len(data)} bytes is cut short of its {_FIXED.size}")
-        (_, flags, count, *numbers, dropped, _, layout, world_size, stopped) = _FIXED.unpack_from(
-            data
+            raise WireError(
+                f"Record of {len(data)} bytes: cut short, as it has at least {_FIXED.size}."
+            )
+        (_, flags, count, *numbers, dropped, buffers, layout, world_size, stopped, transfer) = (
+            _FIXED.unpack_from(data)
         )
-        # in the order of the fields: a kernel does this for thousands of records a second
-        columns = _columns(memoryview(data), count)
-        values = (*numbers, world_size, dropped, Flag(flags), layout, *columns, stopped)
-        return cls(*values)
+        # in the order of the fields, which is fast: thousands of records arrive per second
+        columns = _columns(data, count, buffers)
+        values = (*numbers, world_size, dropped, Flag(flags), layout, *columns, stopped, transfer)
+        record = cls(*values)
+        if any(getattr(record, name) >> bits for name, bits in SIGNED.items()):
+            raise WireError(f"Record of {len(data)} bytes: damaged, as a number is out of range.")
+        return record
 
 
-def _columns(data: memoryview, count: int) -> list[array[int]]:
-    """Read the three columns of intervals behind the fixed part."""
-    want = _FIXED.size + 3 * 4 * count
+def _buffers(
+    times: npt.NDArray[np.uint32],
+) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint16]]:
+    """Return the times of each buffer, and the number of each collective's buffer."""
+    # two buffers may have the same response, but then they do not end together
+    keys = times[0].astype(np.uint64) << 32 | times[-1]
+    order = np.argsort(keys, kind="stable")
+    keys = keys[order]
+    new = np.ones(len(keys), bool)
+    np.not_equal(keys[1:], keys[:-1], out=new[1:])
+    of_collective = np.empty(len(keys), np.uint16)
+    of_collective[order] = np.cumsum(new) - 1
+    return times[:, order[new]], of_collective
+
+
+def _columns(data: bytes, count: int, buffers: int) -> list[array[int]]:
+    """Read the `TIMES` after the fixed numbers."""
+    want = _FIXED.size + count * 10 + buffers * 4 * len(BUFFER_TIMES)
     if len(data) != want:
-        raise WireError(f"a record with {count} collectives has {want} bytes, {len(data)} arrived")
-    columns = []
-    for position in range(3):
-        column = array("I")
-        start = _FIXED.size + 4 * count * position
-        column.frombytes(data[start : start + 4 * count])
-        columns.append(column)
-    return columns
+        raise WireError(
+            f"Record of {len(data)} bytes: damaged, as {count} collectives in {buffers} buffers "
+            f"take {want} bytes."
+        )
+    start = _FIXED.size
+    submitted, finished = array("I"), array("I")
+    submitted.frombytes(data[start : start + 4 * count])
+    finished.frombytes(data[start + 4 * count : start + 8 * count])
+    place = np.frombuffer(data, "<u2", count, start + 8 * count)
+    times = np.frombuffer(data, "<u4", offset=start + 10 * count)
+    if count and place.max() >= buffers:
+        raise WireError(f"Record of {len(data)} bytes: damaged, as it names a missing buffer.")
+    of_collective = times.reshape(len(BUFFER_TIMES), buffers)[:, place]
+    between = [array("I", column.tobytes()) for column in of_collective]
+    return [submitted, *between, finished]

@@ -2,7 +2,7 @@
 
 What is defined in ``__main__`` (a notebook's or a cell's functions and classes)
 travels by value, everything else by reference to its module. Large buffers,
-such as those of arrays, are neither copied nor made part of the pickle.
+such as those of arrays, are neither copied nor included in the pickle.
 """
 
 from __future__ import annotations
@@ -17,36 +17,36 @@ from types import FunctionType
 from typing import Any
 
 _LARGE_BYTES = 1 << 16
-"""A buffer from this size on is sent from where it is, without a copy."""
+"""Buffers of at least this size are sent without being copied into the pickle."""
 _CLOUDPICKLE = "cloudpickle.cloudpickle"
 
 
 class Payload:
-    """Values as a sequence of bytes, which can be read and written in any order.
+    """Pickled values as a sequence of bytes, which can be read and written in any order.
 
     Parameters
     ----------
     stream
         The pieces of the pickle, in order.
     buffers
-        What the pickle refers to.
+        Buffers that the pickle refers to.
     """
 
     def __init__(self, stream: Sequence[Any], buffers: Sequence[Any]) -> None:
         self._count = len(stream)
-        self._parts = [memoryview(part).cast("B") for part in (*stream, *buffers)]
-        self._starts = [0, *accumulate(len(part) for part in self._parts)]
+        self._parts = [memoryview(piece).cast("B") for piece in (*stream, *buffers)]
+        self._starts = [0, *accumulate(len(piece) for piece in self._parts)]
 
     @classmethod
     def empty(cls, sizes: Sequence[int]) -> Payload:
-        """Return one to be filled by `write`; `sizes` are those of another."""
+        """Return a payload that `write` fills, with the `sizes` of the original."""
         stream, *buffers = (bytearray(size) for size in sizes)
         return cls([stream], buffers)
 
     @property
     def sizes(self) -> list[int]:
-        """The length of the whole pickle, and of each buffer."""
-        lengths = [len(part) for part in self._parts]
+        """The length of the pickle, and of each buffer."""
+        lengths = [len(piece) for piece in self._parts]
         return [sum(lengths[: self._count]), *lengths[self._count :]]
 
     @property
@@ -56,12 +56,12 @@ class Payload:
 
     @property
     def stream(self) -> bytes:
-        """The whole pickle."""
+        """The pickle."""
         return b"".join(self._parts[: self._count])
 
     @property
     def buffers(self) -> list[memoryview]:
-        """What the pickle refers to."""
+        """The buffers that the pickle refers to."""
         return self._parts[self._count :]
 
     def read(self, offset: int, size: int) -> tuple[bytes, ...]:
@@ -69,7 +69,7 @@ class Payload:
         return tuple(map(bytes, self._pieces(offset, size)))
 
     def write(self, offset: int, pieces: Sequence[bytes]) -> None:
-        """Write what `read` gave for an offset."""
+        """Write the pieces that `read` returned for an offset."""
         for piece in pieces:
             data = memoryview(piece)
             for place in self._pieces(offset, len(data)):
@@ -91,7 +91,7 @@ class Payload:
 
 
 def dump(values: Mapping[str, Any]) -> Payload:
-    """Return values as bytes; raises whatever one of them raises that cannot be pickled."""
+    """Pickle values; raise the exception of the first one that cannot be pickled."""
     import cloudpickle  # type: ignore[import-untyped]
 
     stream = _Pieces()
@@ -100,7 +100,7 @@ def dump(values: Mapping[str, Any]) -> Payload:
     def keep(buffer: pickle.PickleBuffer) -> bool:
         raw = buffer.raw()
         if raw.nbytes < _LARGE_BYTES:
-            return True  # part of the pickle
+            return True  # included in the pickle
         buffers.append(raw)
         return False
 
@@ -108,7 +108,7 @@ def dump(values: Mapping[str, Any]) -> Payload:
         def reducer_override(self, value: Any) -> Any:
             numpy = sys.modules.get("numpy")
             if numpy is not None and type(value) is numpy.ndarray and not value.flags.writeable:
-                value = value.copy()  # else it would arrive read-only too
+                value = value.copy()  # otherwise it would be read-only when it arrives
                 return value.__reduce_ex__(5)
             return super().reducer_override(value)
 
@@ -117,22 +117,34 @@ def dump(values: Mapping[str, Any]) -> Payload:
     return Payload(stream.pieces, buffers)
 
 
-def load(payload: Payload, replaced: Collection[str]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the values, and the names of ``__main__`` that functions among them refer to.
+def load(
+    payload: Payload, replaced: Collection[str], *, shared: bool
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Unpickle values; also return the names of ``__main__`` that functions among them use.
 
-    A function uses this process's ``__main__``. So does an instance of a class
-    of ``__main__``, where one of that name is defined here and is not `replaced`.
+    Instances of a class of ``__main__`` get the class of that name from here, if there
+    is one and it is not `replaced`.
+
+    Parameters
+    ----------
+    payload
+        The result of `dump`, in another process.
+    replaced
+        The names that the values will have.
+    shared
+        Whether functions use this process's ``__main__``. If not, each keeps the
+        values with which it was sent, and no names are returned.
     """
-    unpickler = _Unpickler(io.BytesIO(payload.stream), payload.buffers, replaced)
+    unpickler = _Unpickler(io.BytesIO(payload.stream), payload.buffers, replaced, shared)
     with _ErrorsOf(pickle.UnpicklingError):
         values: dict[str, Any] = unpickler.load()
     return values, unpickler.needed
 
 
 class _ErrorsOf:
-    """Raises `kind` where a user's class raises what would end a process, such as SystemExit.
+    """Raises `kind` if a user's class raises an exception that ends processes, as SystemExit.
 
-    No generator: one that an interrupt drops before its body would take that for GeneratorExit.
+    It is not a generator: an interrupt before the body would raise GeneratorExit in that.
     """
 
     def __init__(self, kind: type[Exception]) -> None:
@@ -142,7 +154,7 @@ class _ErrorsOf:
         """Begin."""
 
     def __exit__(self, _: object, error: BaseException | None, *__: object) -> None:
-        """Raise it; an error or an interrupt is raised as it is."""
+        """Replace other exceptions than errors and interrupts."""
         if error is not None and not isinstance(error, (Exception, KeyboardInterrupt)):
             raise self._kind(f"its class raised {one_line(error)}") from error
 
@@ -158,23 +170,23 @@ def unsendable(values: Mapping[str, Any]) -> tuple[str, str, str]:
 
 
 def type_name(value: Any) -> str:
-    """Return the name of a value's type, with its module where that says more."""
+    """Return the name of a value's type, with its module unless that is a default one."""
     kind = type(value)
     plain = kind.__module__ in {"builtins", "__main__"}
     return kind.__qualname__ if plain else f"{kind.__module__}.{kind.__qualname__}"
 
 
 def one_line(error: BaseException) -> str:
-    """Return an exception's type and the first line of its text."""
+    """Return an exception's type and the first line of its message."""
     try:
         text = str(error).strip().partition("\n")[0]
-    except Exception:  # noqa: BLE001 - a user's exception may have no text
+    except Exception:  # noqa: BLE001 - a user's `__str__` may raise anything
         text = ""
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 class _Pieces:
-    """A file for a pickler that keeps what is written without copying large parts."""
+    """A file for a pickler that keeps what is written, without copying large parts."""
 
     def __init__(self) -> None:
         self.pieces: list[bytes] = []
@@ -185,10 +197,13 @@ class _Pieces:
 
 
 class _Unpickler(pickle.Unpickler):
-    """Reads what `dump` wrote, with this process's ``__main__`` as that of the functions."""
+    """Unpickles the result of `dump`; the parameters are those of `load`."""
 
-    def __init__(self, file: io.BytesIO, buffers: Sequence[Any], replaced: Collection[str]) -> None:
+    def __init__(
+        self, file: io.BytesIO, buffers: Sequence[Any], replaced: Collection[str], shared: bool
+    ) -> None:
         super().__init__(file, buffers=buffers)
+        self._shared = shared
         self._main: dict[str, Any] = sys.modules["__main__"].__dict__
         self._replaced = replaced
         self.needed: dict[str, Any] = {}
@@ -206,7 +221,7 @@ class _Unpickler(pickle.Unpickler):
 
     def _function_maker(self, usual: Any) -> Callable[..., Any]:
         def make(code: Any, names: dict[str, Any], *rest: Any) -> Any:
-            main = names.get("__name__") == "__main__"
+            main = self._shared and names.get("__name__") == "__main__"
             return FunctionType(code, self._main, *rest) if main else usual(code, names, *rest)
 
         return make

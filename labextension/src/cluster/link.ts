@@ -3,6 +3,7 @@ import { IDisposable } from '@lumino/disposable';
 import { ISignal, Signal } from '@lumino/signaling';
 
 import { KernelComm } from '../common/kernelcomm';
+import { ENGLISH, ITranslate } from '../common/translate';
 import { ICluster, readKernelMessage, Request } from '../schema/cluster';
 import { Known } from '../schema/known';
 import { ISample } from '../schema/sample';
@@ -12,7 +13,7 @@ import { Watch } from './watch';
 
 export const TARGET = 'workbench.cluster';
 
-/** Fixed, so that a page that was reloaded hears the same kernel again. */
+/** Fixed, so that a reloaded page connects to the same kernel. */
 export const COMM_ID = 'workbench-cluster';
 
 const LOAD = '%load_ext workbench';
@@ -24,6 +25,8 @@ const LOAD = '%load_ext workbench';
 export class KernelLink implements IDisposable {
   constructor(options: KernelLink.IOptions) {
     this.kernel = options.kernel;
+    this._trans = options.trans ?? ENGLISH;
+    this.vms = new VmList(this._trans);
     this.kernel.disposed.connect(this.dispose, this);
     this._comm = new KernelComm<Request>({
       kernel: this.kernel,
@@ -31,14 +34,15 @@ export class KernelLink implements IDisposable {
       id: COMM_ID,
       onMessage: message => this._onMessage(message.content.data),
       onJoin: comm => void this._ask(comm),
-      onLeave: () => this._onLeave()
+      onLeave: () => this._onLeave(),
+      trans: this._trans
     });
   }
 
   readonly kernel: Kernel.IKernelConnection;
 
-  /** The VMs of its cluster, as far as they were watched. */
-  readonly vms = new VmList();
+  /** The VMs of its cluster, as far as they are watched. */
+  readonly vms: VmList;
 
   get state(): KernelLink.IState {
     return this._state;
@@ -52,7 +56,7 @@ export class KernelLink implements IDisposable {
     return this._isDisposed;
   }
 
-  /** Start `n` ranks; loads the extension first where the kernel has not. */
+  /** Start `n` ranks; load the extension first if the kernel has not. */
   async start(n: number): Promise<void> {
     await this._attempt('start', async () => {
       if (!this._state.loaded) {
@@ -66,7 +70,7 @@ export class KernelLink implements IDisposable {
     await this._attempt('stop', () => this._comm.send({ type: 'stop' }));
   }
 
-  /** Whether the VMs are shown: only then are they sampled. */
+  /** Whether the VMs are shown; they are only sampled then. */
   set watched(watched: boolean) {
     this._watch.on = watched;
     if (!watched) {
@@ -74,7 +78,7 @@ export class KernelLink implements IDisposable {
     }
   }
 
-  /** Ask for the cluster and what its VMs are, again. */
+  /** Request the state of the cluster and its VMs again. */
   async refresh(): Promise<void> {
     if (this._state.loaded) {
       await this._attempt(null, () => this._comm.send({ type: 'refresh' }));
@@ -93,7 +97,7 @@ export class KernelLink implements IDisposable {
     Signal.clearData(this);
   }
 
-  /** Ask for the state, where the kernel has the extension. */
+  /** Request the state if the kernel has the extension. */
   private async _ask(comm: Kernel.IComm): Promise<void> {
     try {
       const info = await this.kernel.info;
@@ -109,7 +113,7 @@ export class KernelLink implements IDisposable {
         await this._comm.send({ type: 'refresh' });
       }
     } catch (error) {
-      // The kernel was restarted or is gone; `_onStatus` joins the next one.
+      // The kernel was restarted or has ended; `_onStatus` connects to the next one.
       console.debug('gradient-workbench: the kernel did not answer', error);
     }
   }
@@ -136,14 +140,19 @@ export class KernelLink implements IDisposable {
     const { content } = await future.done;
     if (content.status === 'error') {
       throw new Error(
-        `${LOAD} failed in this kernel: ${content.ename}: ${content.evalue}`
+        this._trans.__(
+          '%1 failed in this kernel: %2: %3',
+          LOAD,
+          content.ename,
+          content.evalue
+        )
       );
     }
   }
 
   private _onMessage(data: unknown): void {
     try {
-      const message = readKernelMessage(data, 'message');
+      const message = readKernelMessage(data, 'message', this._trans);
       switch (message.type) {
         case 'state':
           return this._onCluster(message.cluster);
@@ -159,7 +168,7 @@ export class KernelLink implements IDisposable {
     }
   }
 
-  /** Samples that were on their way as the watch ended are out of date. */
+  /** Ignore samples that arrive after the end of the watch. */
   private _onSamples(samples: Readonly<Record<string, Known<ISample>>>): void {
     if (this._watch.on) {
       this.vms.hearSamples(samples);
@@ -168,7 +177,7 @@ export class KernelLink implements IDisposable {
 
   private _onCluster(cluster: ICluster | null): void {
     const moved = vmsOf(cluster) !== vmsOf(this._state.cluster);
-    // A cluster came up: what failed before is over.
+    // The cluster has started: an earlier failure is obsolete.
     const over = isUp(cluster) && !isUp(this._state.cluster);
     this._setState({
       loaded: true,
@@ -187,7 +196,7 @@ export class KernelLink implements IDisposable {
     }
   }
 
-  /** A request is done with once the cluster has taken it up. */
+  /** A request is complete once the cluster has started to execute it. */
   private _stillPending(cluster: ICluster | null): KernelLink.Pending {
     const { pending } = this._state;
     const taken =
@@ -209,6 +218,7 @@ export class KernelLink implements IDisposable {
     this._stateChanged.emit();
   }
 
+  private _trans: ITranslate;
   private _comm: KernelComm<Request>;
   private _watch = new Watch({
     canSend: () => this._state.loaded,
@@ -229,7 +239,7 @@ export class KernelLink implements IDisposable {
 }
 
 export namespace KernelLink {
-  /** What was requested and has not begun. */
+  /** A request that has not started yet. */
   export type Pending = 'start' | 'stop' | null;
 
   export interface IState {
@@ -238,12 +248,13 @@ export namespace KernelLink {
     readonly language: string;
     readonly cluster: ICluster | null;
     readonly pending: Pending;
-    /** Why the last request failed; empty where it did not. */
+    /** Why the last request failed; empty if it succeeded. */
     readonly error: string;
   }
 
   export interface IOptions {
     /** A connection that handles comms. */
     kernel: Kernel.IKernelConnection;
+    trans?: ITranslate;
   }
 }

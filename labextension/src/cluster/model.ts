@@ -3,18 +3,20 @@ import { INotebookTracker, NotebookPanel } from '@jupyterlab/notebook';
 import { Kernel } from '@jupyterlab/services';
 import { VDomModel } from '@jupyterlab/ui-components';
 
+import { ITranslate } from '../common/translate';
 import { KernelLink } from './link';
 
 /**
- * The cluster of the notebook in front.
+ * The cluster of the active notebook.
  *
- * Keeps one link for each kernel that was in front while awake, so that going
- * back to a notebook shows its cluster at once.
+ * Keeps one link for each kernel that was active while awake, so that switching
+ * back to a notebook shows its cluster immediately.
  */
 export class ClusterModel extends VDomModel {
   constructor(options: ClusterModel.IOptions) {
     super();
     this._tracker = options.tracker;
+    this._trans = options.trans;
     this._tracker?.currentChanged.connect(this._follow, this);
   }
 
@@ -28,7 +30,7 @@ export class ClusterModel extends VDomModel {
     return this._link ? 'linked' : 'elsewhere';
   }
 
-  /** The name of the notebook in front; empty where there is none. */
+  /** The name of the active notebook; empty if there is none. */
   get notebook(): string {
     return this._session?.name ?? '';
   }
@@ -50,7 +52,7 @@ export class ClusterModel extends VDomModel {
     }
   }
 
-  /** Ask its kernel again. */
+  /** Query its kernel again. */
   async refresh(): Promise<void> {
     await this._link?.refresh();
   }
@@ -97,7 +99,7 @@ export class ClusterModel extends VDomModel {
     this._emit();
   }
 
-  /** Only the VMs of the notebook in front are sampled, and only for eyes. */
+  /** Only the VMs of the active notebook are sampled, and only while visible. */
   private _watchVms(watched = this._awake): void {
     if (this._link && !this._link.isDisposed) {
       this._link.watched = watched;
@@ -113,7 +115,7 @@ export class ClusterModel extends VDomModel {
     if (!speaker) {
       return null;
     }
-    const link = new KernelLink({ kernel: speaker });
+    const link = new KernelLink({ kernel: speaker, trans: this._trans });
     this._links.set(kernel.id, link);
     return link;
   }
@@ -139,6 +141,7 @@ export class ClusterModel extends VDomModel {
   }
 
   private _tracker: INotebookTracker | null;
+  private _trans: ITranslate | undefined;
   private _session: ISessionContext | null = null;
   private _link: KernelLink | null = null;
   private _links = new Map<string, KernelLink>();
@@ -150,12 +153,13 @@ export namespace ClusterModel {
     | 'no-notebook'
     | 'connecting'
     | 'no-kernel'
-    /** The kernel's comms belong to a connection that is no notebook, such as a console. */
+    /** The kernel's comms belong to a connection that is not a notebook, such as a console. */
     | 'elsewhere'
     | 'linked';
 
   export interface IOptions {
-    /** `null` where the front end has no notebooks. */
+    /** `null` if the front end has no notebooks. */
     tracker: INotebookTracker | null;
+    trans?: ITranslate;
   }
 }

@@ -1,4 +1,4 @@
-/** What the panel asks of a cluster's state. */
+/** Predicates on the state of a cluster. */
 import { ICluster } from '../schema/cluster';
 
 /** Whether code can run on its ranks. */
@@ -6,19 +6,19 @@ export function isUp(cluster: ICluster | null): boolean {
   return cluster !== null && ['ready', 'running'].includes(cluster.state);
 }
 
-/** Whether both describe the same. */
+/** Whether both have the same content. */
 export function same(one: ICluster | null, other: ICluster | null): boolean {
   return JSON.stringify(one) === JSON.stringify(other);
 }
 
-/** Whether there are ranks, and so VMs, or will be soon. */
+/** Whether there are ranks, and therefore VMs, or will be soon. */
 export function hasRanks(cluster: ICluster | null): boolean {
   return (
     cluster !== null && ['starting', 'ready', 'running'].includes(cluster.state)
   );
 }
 
-/** Where its ranks are, as far as that is known. */
+/** The VMs of its ranks, as far as known. */
 export function vmsOf(cluster: ICluster | null): string {
   const vms = hasRanks(cluster) ? cluster!.ranks.map(rank => rank.vm) : null;
   return JSON.stringify(vms);

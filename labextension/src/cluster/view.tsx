@@ -10,13 +10,13 @@ import { ClusterModel } from './model';
 const DEFAULT_RANKS = 2;
 const MOST_RANKS = 1024;
 
-/** So many are listed at once. */
+/** Rows listed at a time. */
 const MOST_ROWS = 128;
 
-/** Of more ranks the table scrolls, which the keyboard must reach. */
+/** With more ranks the table scrolls, and must be reachable by keyboard. */
 const FIT = 7;
 
-/** The cluster of the notebook in front: its state, its ranks, start and stop. */
+/** The cluster of the active notebook: its state, its ranks, start and stop. */
 export class ClusterView extends VDomRenderer<ClusterModel> {
   constructor(model: ClusterModel, trans: TranslationBundle) {
     super(model);
@@ -144,7 +144,7 @@ function Status(props: {
 interface IControlsProps {
   canStart: boolean;
   canStop: boolean;
-  /** Of the cluster that is up; `null` where the person chooses. */
+  /** The size of the running cluster; `null` if the user chooses. */
   ranks: number | null;
   onStart: (n: number) => void;
   onStop: () => void;
@@ -216,7 +216,7 @@ function Ranks(props: {
 }
 
 namespace Private {
-  /** A row for each rank from the start on, so that nothing moves when they come up. */
+  /** Return a row for each rank from the start, so that nothing moves when they start. */
   export function rows(
     cluster: ICluster,
     trans: TranslationBundle
@@ -224,7 +224,7 @@ namespace Private {
     if (cluster.ranks.length > 0) {
       return cluster.ranks;
     }
-    const coming = { unknown: trans.__('this rank is not up yet') };
+    const coming = { unknown: trans.__('this rank has not started yet') };
     const length = Math.min(cluster.n, MOST_RANKS);
     return Array.from({ length }, (_, rank) => ({
       rank,
@@ -236,7 +236,7 @@ namespace Private {
     }));
   }
 
-  /** Whether the cluster's own message says it already. */
+  /** Whether the cluster's own message has the same text. */
   export function isShown(error: string, cluster: ICluster | null): boolean {
     return cluster !== null && cluster.message.includes(error.split('\n')[0]);
   }

@@ -1,13 +1,14 @@
 import { IDisposable } from '@lumino/disposable';
 import { ISignal, Signal } from '@lumino/signaling';
 
+import { ENGLISH, ITranslate } from '../common/translate';
 import { Machine } from '../resources/machine';
 import { IVm } from '../schema/cluster';
 import { IFinding } from '../schema/findings';
 import { Known } from '../schema/known';
 import { ISample } from '../schema/sample';
 
-/** Without samples for so long, the figures of all VMs are old. */
+/** After this time without samples, the figures of all VMs are out of date. */
 const SILENCE_MS = 5000;
 
 /**
@@ -16,12 +17,14 @@ const SILENCE_MS = 5000;
  * A VM keeps its histories while it stays in the cluster.
  */
 export class VmList implements IDisposable {
+  constructor(private _trans: ITranslate = ENGLISH) {}
+
   /** Whether the kernel has sent its list of VMs. */
   get isListed(): boolean {
     return this._isListed;
   }
 
-  /** Each VM; the kernel's own one has no machine here, as the server reports it. */
+  /** Each VM; the kernel's own one has no machine here, because the server reports it. */
   get entries(): readonly VmList.IEntry[] {
     return this._entries;
   }
@@ -31,7 +34,7 @@ export class VmList implements IDisposable {
     return this._findings;
   }
 
-  /** Emits where VMs come or go, and where findings across them do; not for samples. */
+  /** Emits when VMs are added or removed, or findings across them change; not for samples. */
   get changed(): ISignal<this, void> {
     return this._changed;
   }
@@ -67,7 +70,9 @@ export class VmList implements IDisposable {
         !this._entries.some(entry => entry.name === name) &&
         !this._isListed
       ) {
-        machine.setSnapshot(Private.NOT_ASKED, []);
+        // After a reload during a cell, the page cannot request the VMs.
+        const unknown = this._trans.__('the kernel has not described it yet');
+        machine.setSnapshot({ unknown }, []);
         this._entries = [...this._entries, { name, machine }];
       }
       machine.take(sample);
@@ -77,7 +82,7 @@ export class VmList implements IDisposable {
     }
   }
 
-  /** The cluster is gone, or the kernel that reported it. */
+  /** Remove all VMs, because the cluster or its kernel has ended. */
   clear(): void {
     clearTimeout(this._timer);
     if (this._entries.length > 0 || this._isListed) {
@@ -88,7 +93,7 @@ export class VmList implements IDisposable {
     }
   }
 
-  /** Nobody listens from now on: that is no silence of the kernel. */
+  /** Stop the timeout: without a watch, missing samples are expected. */
   sleep(): void {
     clearTimeout(this._timer);
   }
@@ -99,8 +104,12 @@ export class VmList implements IDisposable {
   }
 
   private _onSilence(): void {
+    const reason = this._trans.__(
+      'the kernel has sent no figures for %1 s',
+      SILENCE_MS / 1000
+    );
     for (const { machine } of this._entries) {
-      machine?.miss('the kernel has sent no figures for 5 s');
+      machine?.miss(reason);
     }
   }
 
@@ -115,14 +124,7 @@ export class VmList implements IDisposable {
 export namespace VmList {
   export interface IEntry {
     readonly name: string;
-    /** `null`: the kernel's own machine. */
+    /** `null` for the kernel's own machine. */
     readonly machine: Machine | null;
   }
-}
-
-namespace Private {
-  /** After a reload in mid-cell the page hears samples, but cannot ask which VMs these are. */
-  export const NOT_ASKED = {
-    unknown: 'the kernel has not described it yet'
-  };
 }

@@ -5,11 +5,11 @@ import { IDisposable } from '@lumino/disposable';
 const RENEW_MS = 4000;
 
 /**
- * Informs a kernel whether the VMs of its cluster are shown: only then are
- * they sampled.
+ * Reports to a kernel whether the VMs of its cluster are shown; they are only sampled
+ * then.
  *
- * One message waits at the most: after a reload in mid-cell it cannot leave before
- * the cell's end. A kernel that got no watch gets no end of it either.
+ * At most one message is pending: after a reload during a cell it cannot be sent
+ * before the end of the cell. A kernel without a watch gets no end of it.
  */
 export class Watch implements IDisposable {
   constructor(options: Watch.IOptions) {
@@ -41,12 +41,12 @@ export class Watch implements IDisposable {
     clearInterval(this._timer);
   }
 
-  /** The kernel is gone, and with it its watch. */
+  /** Forget the watch of a kernel that has ended. */
   forget(): void {
     this._isWatched = this._isSending = false;
   }
 
-  /** Send the current state, where it differs from what the kernel has. */
+  /** Send the current state if it differs from what the kernel has. */
   send(): void {
     const { canSend } = this._options;
     if (
@@ -66,7 +66,7 @@ export class Watch implements IDisposable {
       })
       .catch(error => {
         this._isSending = false;
-        console.debug('gradient-workbench: nobody to watch', error);
+        console.debug('gradient-workbench: cannot watch', error);
       });
   }
 
@@ -93,11 +93,11 @@ export namespace Watch {
   export interface IOptions {
     /** Whether the kernel is known to have the extension. */
     canSend: () => boolean;
-    /** Whether there are ranks, and so VMs, or will be soon. */
+    /** Whether there are ranks, and therefore VMs, or will be soon. */
     hasRanks: () => boolean;
     /** Whether there are VMs that only the kernel samples. */
     mustRenew: () => boolean;
-    /** The comm, once a message on it is answered in mid-cell too. */
+    /** The comm, once messages on it are answered during a cell too. */
     ready: () => Promise<Kernel.IComm>;
   }
 }

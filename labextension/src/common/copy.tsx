@@ -3,7 +3,7 @@ import React, { useEffect, useState } from 'react';
 
 const SHOWN_MS = 2000;
 
-/** Copies a text; says so for a moment, to eyes and to a screen reader. */
+/** Copies a text, and shows briefly that it did, also to a screen reader. */
 export function CopyButton(props: CopyButton.IProps): JSX.Element {
   const [state, setState] = useState<'rests' | 'done' | 'failed'>('rests');
   useEffect(() => {
@@ -36,15 +36,15 @@ export function CopyButton(props: CopyButton.IProps): JSX.Element {
 export namespace CopyButton {
   export interface IProps {
     text: string;
-    /** What is copied. */
+    /** The text to copy. */
     label: string;
-    /** The words that it was copied, and that it was not. */
+    /** Labels for success and failure. */
     done: string;
     failed: string;
   }
 }
 
-/** Whether the text could be copied; a page without TLS has only the old way. */
+/** Copy a text and return whether that worked; a page without TLS needs the old API. */
 export async function copyText(text: string): Promise<boolean> {
   try {
     await navigator.clipboard.writeText(text);

@@ -1,6 +1,7 @@
-import { isUnknown, Known, mapKnown } from '../schema/known';
+import { isUnknown, Known, mapKnown, orElse } from '../schema/known';
+import { ITranslate } from './translate';
 
-/** A figure for people: the number, and its unit apart, so that each has its column. */
+/** A figure: the number and its unit, so that each has its own column. */
 export interface IFigure {
   readonly number: string;
   readonly unit: string;
@@ -8,7 +9,7 @@ export interface IFigure {
 
 const GIB = 2 ** 30;
 
-/** Three significant places at the most and never an exponent: `0.42`, `61.3`, `847`. */
+/** At most three significant digits and no exponent: `0.42`, `61.3`, `847`. */
 export function compact(value: number): string {
   const size = Math.abs(value);
   if (size >= 99.95 || size === 0) {
@@ -29,7 +30,7 @@ export function memoryFigure(bytes: number): IFigure {
 /** The unit of rates. */
 export type RateUnit = 'bits' | 'bytes';
 
-/** In bits by default, as a link's nominal rate is given. */
+/** In bits by default, like the nominal rate of a link. */
 export function rateFigure(
   bytesPerSecond: number,
   unit: RateUnit = 'bits'
@@ -43,7 +44,7 @@ export function rateFigure(
   };
 }
 
-/** Rates in one unit, that of the largest, so that they can be compared at a glance. */
+/** Rates in the unit of the largest, so that they can be compared. */
 export function rateTogether(
   bytesPerSecond: readonly Known<number>[],
   unit: RateUnit
@@ -84,12 +85,26 @@ export function temperatureFigure(celsius: number): IFigure {
   return { number: celsius.toFixed(0), unit: '°C' };
 }
 
-/** Whole GiB, for the line of a closed card. */
+/** Rounded GiB, for the line of a closed card. */
 export function roundGib(bytes: number): string {
   return `${Math.round(bytes / GIB)} GiB`;
 }
 
-/** `100G`, as NICs are named by their rate; gbps: gigabits per second. */
+/** `100G`: the name of a NIC's rate; gbps: gigabits per second. */
 export function linkRate(gbps: number): string {
   return `${Number(gbps.toPrecision(3))}G`;
+}
+
+/** The state of a NIC's link in the user's language; empty if it is unknown. */
+export function nicState(
+  nic: { readonly state: Known<string> },
+  trans: ITranslate
+): string {
+  const states: Record<string, string> = {
+    up: trans.__('up'),
+    active: trans.__('active'),
+    down: trans.__('down')
+  };
+  const state = orElse(nic.state, '');
+  return states[state] ?? state;
 }

@@ -1,12 +1,12 @@
 import { isUnknown, Known } from '../schema/known';
 
-/** How many values are kept by default, at one per second. */
+/** Default number of values, at one per second. */
 export const MINUTE = 60;
 
 /**
  * The last values of one series, the newest last.
  *
- * What was not known is kept as a gap (`null`), so that a line shows it as one.
+ * An unknown value is stored as a gap (`null`), and drawn as one.
  */
 export class History {
   /** `length`: how many values are kept. */
@@ -23,7 +23,8 @@ export class History {
     this._cut();
   }
 
-  push(value: Known<number>): void {
+  /** Add a value; `null` if there is none at this time. */
+  push(value: Known<number> | null): void {
     this._values.push(isUnknown(value) ? null : value);
     this._cut();
   }

@@ -2,20 +2,22 @@ import { Kernel, KernelMessage } from '@jupyterlab/services';
 import { JSONObject } from '@lumino/coreutils';
 import { IDisposable } from '@lumino/disposable';
 
+import { ENGLISH, ITranslate } from './translate';
+
 /**
- * A comm that the kernel creates under a fixed id and the page only joins. A page
- * that was reloaded in mid-cell receives messages at once, and a kernel without the
- * extension gets none. It is joined again after a restart of the kernel.
+ * A comm that the kernel creates under a fixed id and to which the page connects. A page
+ * reloaded during a cell receives messages immediately, and a kernel without the
+ * extension gets none. It connects again after a restart of the kernel.
  */
 export class KernelComm<Request extends object> implements IDisposable {
-  /** Throws where another connection of this page has the kernel's comms. */
+  /** Throws if another connection of this page has the kernel's comms. */
   constructor(options: KernelComm.IOptions) {
     this._options = options;
     this._join();
     options.kernel.statusChanged.connect(this._onStatus, this);
   }
 
-  /** The comm of the kernel that runs now; `null` while it restarts. */
+  /** The comm of the running kernel; `null` while it restarts. */
   get current(): Kernel.IComm | null {
     return this._comm;
   }
@@ -30,19 +32,21 @@ export class KernelComm<Request extends object> implements IDisposable {
     this._drop();
   }
 
-  /** Send a request. The kernel answers in mid-cell where it has subshells. */
+  /** Send a request. A kernel with subshells answers during a cell. */
   async send(request: Request): Promise<void> {
     const comm = await this.ready();
     comm.send(request as unknown as JSONObject);
   }
 
-  /** The comm, once a message on it is answered in mid-cell too. */
+  /** The comm, once messages on it are answered during a cell too. */
   async ready(): Promise<Kernel.IComm> {
-    const { kernel } = this._options;
-    await kernel.info; // only then `supportsSubshells` is known
+    const { kernel, trans = ENGLISH } = this._options;
+    await kernel.info; // `supportsSubshells` is unknown before
     const comm = this._comm as Private.ISubshellComm | null;
     if (!comm || comm.isDisposed) {
-      throw new Error('the kernel was restarted meanwhile; try again');
+      throw new Error(
+        trans.__('The kernel was restarted in the meantime. Try again.')
+      );
     }
     if (kernel.supportsSubshells) {
       await comm.subshellStarted;
@@ -67,7 +71,7 @@ export class KernelComm<Request extends object> implements IDisposable {
     }
   }
 
-  /** The kernel has ended: JupyterLab reports no closing of its comms. */
+  /** Disconnect when the kernel has ended, since JupyterLab does not report closed comms. */
   private _leave(): void {
     this._drop();
     this._options.onLeave?.();
@@ -96,11 +100,12 @@ export namespace KernelComm {
     onMessage: (message: KernelMessage.ICommMsgMsg) => void;
     onJoin?: (comm: Kernel.IComm) => void;
     onLeave?: () => void;
+    trans?: ITranslate;
   }
 }
 
 namespace Private {
-  /** A comm as JupyterLab makes it; its interface does not name the subshell. */
+  /** A comm as created by JupyterLab; its interface lacks the subshell. */
   export interface ISubshellComm extends Kernel.IComm {
     readonly subshellStarted: Promise<void>;
   }

@@ -6,7 +6,7 @@ import { orElse } from '../schema/known';
 import { More, useSome } from './some';
 import { Text } from './value';
 
-/** A table of ranks: their numbers, and the columns that are chosen. */
+/** A table of ranks: their numbers, and the chosen columns. */
 export function RankTable(props: RankTable.IProps): JSX.Element {
   const { columns, ranks, trans } = props;
   const some = useSome(ranks, props.first);
@@ -15,14 +15,14 @@ export function RankTable(props: RankTable.IProps): JSX.Element {
     pid: trans.__('PID'),
     gpu: trans.__('GPU'),
     nic: trans.__('NIC'),
-    state: trans.__('state')
+    state: trans.__('State')
   };
   return (
     <>
       <table className="jp-gw-Table" aria-label={props.label}>
         <thead>
           <tr>
-            <th className="jp-gw-mod-number">{trans.__('rank')}</th>
+            <th className="jp-gw-mod-number">{trans.__('Rank')}</th>
             {columns.map(column => (
               <th key={column} className={Private.kind(column)}>
                 {names[column]}
@@ -59,9 +59,9 @@ export namespace RankTable {
 
   export interface IProps {
     ranks: readonly IRank[];
-    /** The columns after that of the rank's number, in their order. */
+    /** The columns after the rank's number, in order. */
     columns: readonly Column[];
-    /** How many rows are shown at first. */
+    /** Number of rows that are shown initially. */
     first: number;
     label: string;
     trans: TranslationBundle;

@@ -1,20 +1,20 @@
 import { TranslationBundle } from '@jupyterlab/translation';
 import React, { useState } from 'react';
 
-/** How much of a long list is shown, and how to change that. */
+/** The visible items of a long list, and how to change their number. */
 export interface ISome<T> {
   readonly shown: readonly T[];
-  /** How many are not shown. */
+  /** Number of hidden items. */
   readonly left: number;
-  /** How many more at a time; 0 where all fit from the start. */
+  /** Number of items added at a time; 0 if all fit initially. */
   readonly step: number;
   more: () => void;
   fewer: () => void;
 }
 
 /**
- * The first of a list, and more of it a step at a time: a page draws no more at once than
- * it can without a pause, however long a list is.
+ * The first items of a list, and more of them step by step, so that a page never draws
+ * more at a time than it can without a pause.
  */
 export function useSome<T>(items: readonly T[], first: number): ISome<T> {
   const [most, setMost] = useState(first);
@@ -27,7 +27,7 @@ export function useSome<T>(items: readonly T[], first: number): ISome<T> {
   };
 }
 
-/** The button below a list of which only some is shown; nothing where all fit. */
+/** The button below a partly shown list; nothing if all items fit. */
 export function More(props: {
   some: Pick<ISome<unknown>, 'left' | 'step' | 'more' | 'fewer'>;
   /** What is listed, in the plural: "GPUs". */
@@ -39,7 +39,7 @@ export function More(props: {
   if (step === 0) {
     return null;
   }
-  // One button in both states, so that the focus stays where it is.
+  // One button in both states keeps the focus.
   return (
     <button
       type="button"

@@ -1,6 +1,6 @@
 import React from 'react';
 
-/** Units of the drawing: whole numbers, which are short to write. */
+/** Units of the drawing; integers keep the path short. */
 const WIDTH = 600;
 const HEIGHT = 160;
 const EDGE = 10;
@@ -9,7 +9,7 @@ const SPAN = HEIGHT - 2 * EDGE;
 /**
  * The last values as a line, the newest at the right edge; one path for each series.
  *
- * Always of one size; a screen reader reads the figure next to it instead.
+ * Always the same size; a screen reader reads the figure next to it instead.
  */
 export function Sparkline(props: Sparkline.IProps): JSX.Element {
   const { length, series, top } = props;
@@ -33,7 +33,7 @@ export function Sparkline(props: Sparkline.IProps): JSX.Element {
 
 export namespace Sparkline {
   export interface IProps {
-    /** Each oldest first; `null` where a value is not known. */
+    /** Each series from the oldest value; `null` for unknown values. */
     series: readonly (readonly (number | null)[])[];
 
     /** The value at the upper edge. */
@@ -44,7 +44,7 @@ export namespace Sparkline {
   }
 }
 
-/** The upper edge for series without a natural limit: their largest value, never zero. */
+/** The upper edge for series without a natural limit: the largest value, never zero. */
 export function topOf(
   series: readonly (readonly (number | null)[])[],
   least: number
@@ -59,11 +59,11 @@ export function topOf(
 }
 
 /**
- * A line over the values, a part for each unbroken run: a gap stays a gap.
+ * A line over the values, with a separate run after each gap.
  *
- * The newest run goes on around the drawing, where it is not seen, back below its
- * first value: so it is filled down to the floor. A run before a gap goes back on
- * itself, which fills nothing; an edge down to the floor would read as a zero.
+ * The newest run continues outside the drawing and returns below its first value, so
+ * that the area below is filled. A run before a gap returns along itself, which fills
+ * nothing; an edge down to zero would appear as a zero.
  */
 export function pathOf(
   values: readonly (number | null)[],

@@ -3,7 +3,7 @@ import React from 'react';
 import { isUnknown, IUnknown, Known } from '../schema/known';
 import { IFigure } from './format';
 
-/** A grey dash; its reason shows on hover and on focus, and is read out. */
+/** A grey dash; its reason is shown on hover and on focus, and read aloud. */
 export function Dash(props: { unknown: IUnknown }): JSX.Element {
   const reason = props.unknown.unknown;
   return (
@@ -16,7 +16,7 @@ export function Dash(props: { unknown: IUnknown }): JSX.Element {
   );
 }
 
-/** A number and its unit in columns of their own, or a dash. */
+/** A number and its unit in separate columns, or a dash. */
 export function Figure(props: Figure.IProps): JSX.Element {
   const { label, value } = props;
   const unknown = isUnknown(value);
@@ -33,7 +33,7 @@ export function Figure(props: Figure.IProps): JSX.Element {
 
 export namespace Figure {
   export interface IProps {
-    /** What it is where its row does not say so, such as "tx". */
+    /** The name of the figure if its row does not have one, such as "tx". */
     label?: string;
     value: Known<IFigure>;
   }

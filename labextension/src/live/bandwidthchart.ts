@@ -1,6 +1,6 @@
 /**
- * Bandwidth over time: busbw, algbw, what the link's rate allows, and what the
- * fabric was measured to give.
+ * Bandwidth over time: busbw, algbw, the nominal rate of the link, and the calibrated
+ * bandwidth of the fabric.
  */
 
 import uPlot from 'uplot';
@@ -11,7 +11,7 @@ import { axisEnd } from './layout';
 import { IScene } from './plot';
 import { IPlace, TimeChart, ValuesOfSpans } from './timechart';
 
-/** A line is drawn up to this many times the measured bandwidth. */
+/** A line is drawn up to this multiple of the measured bandwidth. */
 const NEAR = 4;
 
 export class BandwidthChart extends TimeChart {
@@ -48,7 +48,7 @@ export class BandwidthChart extends TimeChart {
 
   readonly plot: uPlot;
 
-  /** Whether a line is so far above that it is left out. */
+  /** Whether a line is omitted because it is far above the scale. */
   readonly offScale = { nominal: false, calibrated: false };
 
   protected _values(scene: IScene): ValuesOfSpans[] {
@@ -68,7 +68,7 @@ export class BandwidthChart extends TimeChart {
     return [known(bus), known(alg), ...lines];
   }
 
-  /** Behind each column of several iterations a bar from the least to the most. */
+  /** Draw a bar from the minimum to the maximum behind each column of several iterations. */
   private _spread(plot: uPlot): void {
     const { ctx } = plot;
     ctx.save();
@@ -86,7 +86,7 @@ export class BandwidthChart extends TimeChart {
     ctx.restore();
   }
 
-  /** Say at the left what the numbers below the charts are. */
+  /** Name the numbers below the charts at the left. */
   private _nameAxis(plot: uPlot): void {
     const { ctx, bbox } = plot;
     ctx.save();
@@ -96,7 +96,8 @@ export class BandwidthChart extends TimeChart {
     ctx.textBaseline = 'top';
     const gap = 6 * uPlot.pxRatio;
     const y = bbox.top + bbox.height + gap + uPlot.pxRatio;
-    ctx.fillText(this._axis, bbox.left - gap, y);
+    const right = bbox.left - gap;
+    ctx.fillText(this._axis, right, y, right); // no wider than the space
     ctx.restore();
   }
 
@@ -112,7 +113,7 @@ function each(
   return Float64Array.from(columns, one => one.means[at]);
 }
 
-/** As uPlot has it: null is a gap in the line. */
+/** In uPlot, null is a gap in the line. */
 function known(values: Float64Array): ValuesOfSpans {
   return Array.from(values, value => (value === value ? value : null));
 }

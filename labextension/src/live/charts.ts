@@ -13,11 +13,11 @@ import { COPY, EXPOSED, IN_STACK, OVERLAPPED, phaseName } from './phases';
 import { IGestures, ILines } from './plot';
 import { IRange } from './range';
 import { TimingStore } from './store';
-import { ITranslate } from './text';
+import { ITranslate } from '../common/translate';
 import { ITheme } from './theme';
 import { TimeChart } from './timechart';
 
-/** CSS pixels that a column of a chart gets at least. */
+/** Minimum width of a chart's column in CSS pixels. */
 const COLUMN = 2;
 
 export class Charts {
@@ -34,12 +34,12 @@ export class Charts {
     );
     this.node.append(
       this._section(
-        trans.__('phases, ms per iteration'),
+        trans.__('Phases, ms per iteration'),
         this._legend(),
         phases
       ),
-      this._section(trans.__('waiting for the others'), this._scale, waiting),
-      this._section(trans.__('bandwidth, Gbit/s'), this._lines(), bandwidth)
+      this._section(trans.__('Waiting for the others'), this._scale, waiting),
+      this._section(trans.__('Bandwidth, Gbit/s'), this._lines(), bandwidth)
     );
     this.node.tabIndex = 0;
     keepKeys(this.node);
@@ -47,7 +47,7 @@ export class Charts {
     this.node.setAttribute(
       'aria-label',
       trans.__(
-        'Timings over iterations: arrow keys read one iteration, plus and minus mark fewer or more of them, brackets begin and end the mark there, escape follows'
+        'Timings over iterations. Arrow keys read one iteration; plus and minus select fewer or more around it; brackets start and end the selection; escape follows the newest.'
       )
     );
   }
@@ -77,12 +77,12 @@ export class Charts {
       Math.min(range.to, store.last + 1)
     ];
     const columns = Math.max(1, Math.floor(this._width / COLUMN));
-    const held = spans(
+    const stored = spans(
       from,
       to,
       (columns * (to - from)) / (range.to - range.from)
     );
-    const drawn = this._columns.of(store, held, row);
+    const drawn = this._columns.of(store, stored, row);
     const scene = { ...range, ...lines, columns: drawn, ranks: store.ranks };
     this._all.forEach(chart => chart.draw(scene));
     const { value, unit } = time(this._waiting.darkest);
@@ -104,7 +104,7 @@ export class Charts {
     }
   }
 
-  /** Put the cursor of all charts on an iteration; null takes it away. */
+  /** Move the cursor of all charts to an iteration; null removes it. */
   setCursor(iteration: number | null): void {
     const plot = this._phases.plot;
     const left = iteration === null ? -10 : plot.valToPos(iteration, 'x');
@@ -199,7 +199,7 @@ export class Charts {
   );
 }
 
-/** The name of a line in the legend, with its bandwidth. */
+/** The label of a line in the legend, with its bandwidth. */
 function lineText(
   name: 'nominal' | 'calibrated',
   lines: ILines,
@@ -212,7 +212,7 @@ function lineText(
       ? trans.__('nominal %1 (off the scale)', value)
       : trans.__('nominal %1', value);
   }
-  // NaN where the error is not known.
+  // NaN if the error is unknown.
   const error = lines.error === lines.error ? ` ± ${percent(lines.error)}` : '';
   return isOffScale
     ? trans.__('calibrated %1 (off the scale)', value + error)
@@ -222,7 +222,7 @@ function lineText(
 namespace Private {
   let made = 0;
 
-  /** A name for the cursor that the charts of one view share. */
+  /** A name for the shared cursor of the charts of one view. */
   export function newSync(): string {
     made += 1;
     return `jp-gw-Live-${made}`;

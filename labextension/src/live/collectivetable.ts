@@ -1,18 +1,18 @@
 /**
- * The worst collectives, as a table that is sorted by a click or a key on a
- * column's name.
+ * The most expensive collectives, as a table that can be sorted by a click or a key on
+ * the name of a column.
  */
 
 import { isUnknown, IUnknown } from '../schema/known';
 import { element, FigureSpan, keepKeys, setText } from './dom';
 import { bandwidth, bytes, IFigureText, percent, time } from './format';
 import { ICollective, numberOf } from './protocol';
-import { ITranslate } from './text';
+import { ITranslate } from '../common/translate';
 
 interface ITableColumn {
   label: string;
   title: string;
-  /** What it is sorted by. */
+  /** The sort key. */
   key: (one: ICollective) => number | string;
   /** A name, or a figure with its unit. */
   text: (one: ICollective) => string | IFigureText | IUnknown;
@@ -47,7 +47,7 @@ export class CollectiveTable {
       element(
         'div',
         'jp-gw-Live-head',
-        element('h4', 'jp-gw-Live-title', trans.__('worst collectives')),
+        element('h4', 'jp-gw-Live-title', trans.__('Worst collectives')),
         this._scope
       ),
       scroll,
@@ -59,9 +59,9 @@ export class CollectiveTable {
   readonly node = element('section', 'jp-gw-Live-section jp-gw-Live-worst');
 
   /**
-   * Show these, or why there are none.
+   * Show collectives, or why there are none.
    *
-   * @param scope - what they are of, in words.
+   * @param scope - the iterations that they belong to, as text.
    */
   update(all: readonly ICollective[] | IUnknown, scope: string): void {
     setText(this._scope, scope);
@@ -89,7 +89,7 @@ export class CollectiveTable {
   }
 
   private _sortBy(at: number): void {
-    // Names begin with A, figures with the largest.
+    // Initially, names are sorted from A, figures from the largest.
     const upward = typeof this._columns[at].key(EMPTY) === 'string';
     this._upward = at === this._by ? !this._upward : upward;
     this._by = at;
@@ -151,7 +151,7 @@ export class CollectiveTable {
   private _none = element('div', 'jp-gw-Live-none');
   private _rows: ICell[][] = [];
   private _shown: readonly ICollective[] = [];
-  private _by = 5;
+  private _by = 7;
   private _upward = false;
 }
 
@@ -162,6 +162,8 @@ const EMPTY: ICollective = {
   by: '',
   bytes: 0,
   mean_us: 0,
+  queued_us: 0,
+  transfer_us: 0,
   busbw_gbps: 0,
   exposed_share: 0
 };
@@ -169,46 +171,62 @@ const EMPTY: ICollective = {
 function columns(trans: ITranslate): readonly ITableColumn[] {
   return [
     {
-      label: trans.__('name'),
-      title: trans.__('As the library negotiates it'),
+      label: trans.__('Name'),
+      title: trans.__('Name used by the library'),
       key: one => one.name,
       text: one => one.name
     },
     {
-      label: trans.__('kind'),
-      title: trans.__('What it does, and who called it'),
+      label: trans.__('Kind'),
+      title: trans.__('Operation, and its caller'),
       key: one => kindOf(one, trans),
       text: one => kindOf(one, trans)
     },
     {
-      label: trans.__('size'),
-      title: trans.__('Bytes on the wire, each time'),
+      label: trans.__('Size'),
+      title: trans.__('Bytes on the wire per call'),
       key: one => one.bytes,
       text: one => bytes(one.bytes)
     },
     {
-      label: trans.__('time'),
-      title: trans.__('Mean, from submitted to finished, queueing included'),
+      label: trans.__('Time'),
+      title: trans.__('Mean from submitted to finished, including queueing'),
       key: one => one.mean_us,
       text: one => time(one.mean_us)
     },
     {
-      label: trans.__('busbw'),
+      label: trans.__('Queued'),
+      title: trans.__(
+        'Mean until all ranks had submitted it, and earlier ones were done'
+      ),
+      key: one => numberOf(one.queued_us),
+      text: one =>
+        isUnknown(one.queued_us) ? one.queued_us : time(one.queued_us)
+    },
+    {
+      label: trans.__('Transfer'),
+      title: trans.__('Mean time of the transfer itself'),
+      key: one => numberOf(one.transfer_us),
+      text: one =>
+        isUnknown(one.transfer_us) ? one.transfer_us : time(one.transfer_us)
+    },
+    {
+      label: trans.__('Busbw'),
       title: trans.__('Bus bandwidth over that time'),
       key: one => numberOf(one.busbw_gbps),
       text: one =>
         isUnknown(one.busbw_gbps) ? one.busbw_gbps : bandwidth(one.busbw_gbps)
     },
     {
-      label: trans.__('of exposed'),
-      title: trans.__('Its part of the exposed communication'),
+      label: trans.__('Of exposed'),
+      title: trans.__('Share of the exposed communication'),
       key: one => one.exposed_share,
       text: one => percent(one.exposed_share)
     }
   ];
 }
 
-/** What a collective does, and on whose behalf. */
+/** The operation of a collective, and its caller. */
 function kindOf(one: ICollective, trans: ITranslate): string {
   const parts = [one.kind];
   if (one.process_set) {
@@ -220,7 +238,7 @@ function kindOf(one: ICollective, trans: ITranslate): string {
   return parts.join(' · ');
 }
 
-/** Figures by size, one that is not known as the least; names by their letters. */
+/** Sort figures by size, with unknown ones as the smallest, and names alphabetically. */
 function order(a: number | string, b: number | string): number {
   if (typeof a === 'string' || typeof b === 'string') {
     return String(a).localeCompare(String(b), undefined, { numeric: true });

@@ -1,6 +1,6 @@
 /**
  * The view's controls. They act in the browser only: a paused or zoomed view
- * goes on collecting, and the kernel never hears of it.
+ * continues to collect, and the kernel is not involved.
  */
 
 import { isUnknown, Known } from '../schema/known';
@@ -8,9 +8,9 @@ import { element, FigureSpan, keepKeys, setText } from './dom';
 import { count } from './format';
 import { IRankPlace, IStatus } from './protocol';
 import { Mode } from './range';
-import { ITranslate } from './text';
+import { ITranslate } from '../common/translate';
 
-/** How many of the newest iterations are followed; null is all that are held. */
+/** Options for how many of the newest iterations are followed; null means all. */
 export const SPANS: readonly (number | null)[] = [100, 400, 2000, null];
 
 export interface IControlActions {
@@ -37,22 +37,22 @@ export class Controls {
     });
     for (const span of SPANS) {
       const text =
-        span === null ? trans.__('all kept') : trans.__('last %1', count(span));
+        span === null ? trans.__('All kept') : trans.__('Last %1', count(span));
       this._span.append(new Option(text, String(span ?? 'all')));
     }
     this._span.value = '400';
     this._pause.type = this._follow.type = 'button';
-    setText(this._follow, trans.__('follow'));
+    setText(this._follow, trans.__('Follow'));
     this._follow.title = trans.__(
-      'Show the newest iterations again (double click on a chart)'
+      'Show the newest iterations again (or double-click a chart)'
     );
     this._state.setAttribute('role', 'status');
     keepKeys(this.node);
     this.node.append(
       this._pause,
       this._follow,
-      labelled(trans.__('rank'), this._rank),
-      labelled(trans.__('iterations'), this._span),
+      labelled(trans.__('Rank'), this._rank),
+      labelled(trans.__('Iterations'), this._span),
       element('span', 'jp-gw-Live-drops', this._dropped.node),
       this._state
     );
@@ -70,22 +70,22 @@ export class Controls {
       ({ rank, vm }, row) =>
         new Option(vm ? `${rank} · ${vm}` : `${rank}`, String(row))
     );
-    const all = new Option(this._trans.__('all (mean)'), 'all');
+    const all = new Option(this._trans.__('All (mean)'), 'all');
     this._rank.replaceChildren(all, ...options);
   }
 
-  /** Show what state the view is in. */
+  /** Show the state of the view. */
   update(status: IStatus, mode: Mode, note: string): void {
     const trans = this._trans;
     const paused = mode === 'pause';
-    setText(this._pause, paused ? trans.__('resume') : trans.__('pause'));
+    setText(this._pause, paused ? trans.__('Resume') : trans.__('Pause'));
     this._pause.setAttribute('aria-pressed', String(paused));
     this._pause.disabled =
       mode === 'select' || (status.state === 'ended' && !paused);
     this._follow.disabled = mode === 'follow';
     this._showDropped(status.summary.dropped);
     const said = paused
-      ? trans.__('paused: goes on collecting')
+      ? trans.__('paused, still collecting')
       : note || status.message;
     this._state.dataset.state = paused ? 'paused' : status.state;
     setText(this._state, said);

@@ -17,16 +17,17 @@ export class Cursor {
     });
   }
 
-  /** The iteration that is read out, null where none is. */
+  /** The iteration that is read out, or null. */
   get iteration(): number | null {
     return this._iteration;
   }
 
-  /** A chart says which iteration is under its cursor. */
+  /** A chart reports the iteration under its cursor. */
   hover(iteration: number | null): void {
     const { first, last } = this._store;
-    const held = iteration !== null && iteration >= first && iteration <= last;
-    const found = held && this._free ? iteration : null;
+    const isStored =
+      iteration !== null && iteration >= first && iteration <= last;
+    const found = isStored && this._free ? iteration : null;
     if (found !== this._iteration) {
       this._iteration = found;
       this._at = found ?? this._at;
@@ -34,13 +35,13 @@ export class Cursor {
     }
   }
 
-  /** Read none, until the pointer is moved or a key does so again. */
+  /** Read out none, until the pointer is moved or a key is pressed. */
   rest(): void {
     this._iteration = null;
     this._free = false;
   }
 
-  /** Take a key; null where it means nothing here. */
+  /** Handle a key; return null if it has no meaning here. */
   press(key: string, range: IRange): IKeyAction | null {
     const { first, last } = this._store;
     const at = this._iteration ?? this._at ?? last;
@@ -55,6 +56,6 @@ export class Cursor {
 
   private _iteration: number | null = null;
   private _at: number | null = null;
-  /** Whether what a chart says is what somebody points at. */
+  /** Whether the iteration reported by a chart is one that the user points at. */
   private _free = true;
 }

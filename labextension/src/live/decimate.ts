@@ -1,6 +1,6 @@
 /**
- * Thousands of iterations on hundreds of pixels: a mean per pixel column, and
- * next to it the peaks that a mean would hide.
+ * Thousands of iterations on hundreds of pixels: a mean per pixel column, with
+ * the peaks that a mean would hide.
  */
 
 import { EXPOSED, IN_STACK, OVERLAPPED } from './phases';
@@ -13,7 +13,7 @@ export interface ISpan {
   to: number;
 }
 
-/** The figures whose means a column has, in this order. */
+/** The figures whose means a column contains, in this order. */
 export const MEANS: readonly Figure[] = [
   ...IN_STACK.map(phase => phase.column),
   OVERLAPPED.column,
@@ -21,7 +21,7 @@ export const MEANS: readonly Figure[] = [
   'algbw_gbps'
 ];
 
-/** What is drawn of a span; NaN where nothing is known. */
+/** What is drawn of a span; NaN for unknown values. */
 export interface IColumn extends ISpan {
   /** The means of `MEANS`. */
   means: Float64Array;
@@ -29,19 +29,19 @@ export interface IColumn extends ISpan {
   longest: number;
   /** The longest exposed communication of an iteration, in microseconds. */
   exposed: number;
-  /** The least and the most busbw of an iteration, in Gbit/s. */
+  /** The minimum and maximum busbw of an iteration, in Gbit/s. */
   least: number;
   most: number;
   /** The longest wait of each rank, in microseconds. */
   waits: Float32Array;
-  /** The newest change of what it was made of. */
+  /** The newest change of its data. */
   stamp: number;
 }
 
 /**
  * Split iterations into as many spans as there are columns. Spans are
- * cut at multiples of their own length, so that a column keeps its iterations
- * (and so its height) while newer ones push it to the left.
+ * cut at multiples of their length, so that a column keeps its iterations
+ * (and its height) while newer ones move it to the left.
  */
 export function spans(from: number, to: number, columns: number): ISpan[] {
   const length = to - from;
@@ -60,8 +60,8 @@ export function spans(from: number, to: number, columns: number): ISpan[] {
 }
 
 /**
- * The columns of spans; those whose iterations have not changed since they were
- * made are not made again. So a frame costs what came, not what is on the screen.
+ * The columns of spans. Unchanged columns are reused, so that the cost of a frame
+ * depends on the new data and not on what is on the screen.
  */
 export class Columns {
   /** The columns of spans for one rank (by row), or for the mean over ranks (null). */
@@ -87,7 +87,7 @@ export class Columns {
   private _known = new Map<number, IColumn>();
 }
 
-/** When the iterations of a span changed last. */
+/** When the iterations of a span last changed. */
 export function newest(store: TimingStore, { from, to }: ISpan): number {
   let stamp = 0;
   for (let iteration = from; iteration < to; iteration++) {
@@ -121,14 +121,14 @@ function column(
   return { ...span, means, longest, exposed, least, most, waits, stamp };
 }
 
-/** The larger of two figures, of which either may not be known. */
+/** The larger of two figures, either of which may be unknown. */
 function larger(a: number, b: number): number {
   return b > a || a !== a ? b : a;
 }
 
 /**
- * The mean of a figure over the iterations of a span that are known; of a
- * bandwidth by the time that the communication took.
+ * The mean of a figure over the known iterations of a span; bandwidths are weighted by
+ * the duration of the communication.
  *
  * @param warm - leave out the first iterations of cells.
  */

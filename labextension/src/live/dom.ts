@@ -4,7 +4,7 @@
 
 import { DASH } from './format';
 
-/** An element of a class with text or children. */
+/** Create an element with a class and text or children. */
 export function element<K extends keyof HTMLElementTagNameMap>(
   tag: K,
   className: string,
@@ -18,7 +18,7 @@ export function element<K extends keyof HTMLElementTagNameMap>(
   return node;
 }
 
-/** Set text only where it differs, so that a steady figure costs nothing. */
+/** Set text only if it differs, so that a constant figure costs nothing. */
 export function setText(node: HTMLElement, text: string): void {
   if (node.textContent !== text) {
     node.textContent = text;
@@ -26,16 +26,16 @@ export function setText(node: HTMLElement, text: string): void {
 }
 
 /**
- * Keep JupyterLab's shortcuts off the keys that are pressed in an element: they
- * come first, and arrows would move to another cell.
+ * Prevent JupyterLab's shortcuts for keys pressed in an element: they are handled
+ * first, and arrows would move to another cell.
  */
 export function keepKeys(node: HTMLElement): void {
   node.dataset.lmSuppressShortcuts = 'true';
 }
 
 /**
- * A place for a figure. Where it is not known it is a grey dash that says why
- * on hover and on focus.
+ * The place of a figure. An unknown figure is a grey dash whose reason is shown on
+ * hover and on focus.
  */
 export class FigureSpan {
   constructor(className = '') {
@@ -61,7 +61,7 @@ export class FigureSpan {
     }
   }
 
-  /** Show that the figure is not known, and why. */
+  /** Show that the figure is unknown, and why. */
   unknown(reason: string): void {
     if (this.node.getAttribute('data-reason') === reason) {
       return;
@@ -79,7 +79,7 @@ export class FigureSpan {
   private _unit: HTMLSpanElement;
 }
 
-/** A square in a phase's colour with its darker edge; hatched where it says so. */
+/** A square in a phase's colour with its darker edge, optionally hatched. */
 export function swatch(
   color: string,
   edge: string,

@@ -2,6 +2,8 @@
  * From messages to a store: sequence gaps, new runs, the run's state.
  */
 
+import { ENGLISH, ITranslate } from '../common/translate';
+import { IUnknown } from '../schema/known';
 import {
   IAnswer,
   IDetails,
@@ -15,67 +17,88 @@ import {
 } from './protocol';
 import { TimingStore } from './store';
 
-const NOTHING_YET = { unknown: 'no iteration has arrived yet' };
+function noSummary(trans: ITranslate): ISummary {
+  const none = { unknown: trans.__('no iteration has arrived yet') };
+  return {
+    iteration: none,
+    iterations_per_s: none,
+    iteration_us: none,
+    exposed_us: none,
+    exposed_share: none,
+    waiting_us: none,
+    queued_us: none,
+    transfer_us: none,
+    busbw_gbps: none,
+    nominal_gbps: none,
+    calibrated_gbps: none,
+    calibrated_error: none,
+    slowest_rank: none,
+    slowest_excess_us: none,
+    dropped: none
+  };
+}
 
-const NO_SUMMARY: ISummary = {
-  iteration: NOTHING_YET,
-  iterations_per_s: NOTHING_YET,
-  iteration_us: NOTHING_YET,
-  exposed_us: NOTHING_YET,
-  exposed_share: NOTHING_YET,
-  busbw_gbps: NOTHING_YET,
-  nominal_gbps: NOTHING_YET,
-  calibrated_gbps: NOTHING_YET,
-  calibrated_error: NOTHING_YET,
-  slowest_rank: NOTHING_YET,
-  slowest_excess_us: NOTHING_YET,
-  dropped: NOTHING_YET
-};
+function noDetails(trans: ITranslate): IDetails {
+  const summary = noSummary(trans);
+  return {
+    first_iteration: -1,
+    last_iteration: -1,
+    summary,
+    collectives: summary.iteration as IUnknown,
+    names: 0,
+    collectives_since: -1,
+    stragglers: []
+  };
+}
 
-const NO_DETAILS: IDetails = {
-  first_iteration: -1,
-  last_iteration: -1,
-  summary: NO_SUMMARY,
-  collectives: NOTHING_YET,
-  names: 0,
-  collectives_since: -1,
-  stragglers: []
-};
+/** The status before the first message, without its summary. */
+const NO_RUN = {
+  run: -1,
+  seq: -1,
+  state: 'waiting',
+  message: '',
+  ranks: []
+} as const satisfies Omit<IStatus, 'summary'>;
 
-/** Older rows are requested this often: more, and Jupyter's server drops messages. */
+/** Interval of requests for older rows; Jupyter's server drops messages if it is shorter. */
 const OLDER_EVERY_MS = 1000;
 
-/** A kernel that has not answered by then is not going to. */
+/** After this time, a kernel is considered not to answer. */
 const PATIENCE_MS = 6000;
 
 /**
- * What a view knows. Both entry points push into one; the drawing reads from it and
+ * The data of a view. Both entry points write to one; the drawing reads from it and
  * listens to `changed`.
  */
 export class TimingFeed {
+  constructor(private _trans: ITranslate = ENGLISH) {
+    this._details = noDetails(_trans);
+    this._status = { ...NO_RUN, summary: noSummary(_trans) };
+  }
+
   readonly store = new TimingStore();
 
-  /** The last status that came. */
+  /** The last status received. */
   get status(): IStatus {
     return this._status;
   }
 
-  /** What the kernel last said of the newest iterations. */
+  /** The kernel's last details of the newest iterations. */
   get details(): IDetails {
     return this._details;
   }
 
-  /** What the kernel said of the selection that was last requested; null before. */
+  /** The kernel's answer for the last requested selection; null before it. */
   get answer(): IDetails | null {
     return this._answer;
   }
 
-  /** Whether a kernel hears what is asked, and may still answer. */
+  /** Whether a kernel receives requests, and may still answer. */
   get asking(): boolean {
     return this._asked !== null && Date.now() - this._askedAt < PATIENCE_MS;
   }
 
-  /** Say how requests reach the kernel; null where they do not any more. */
+  /** Set how requests are sent to the kernel; null if they cannot be sent. */
   connect(send: ((request: Request) => void) | null): void {
     this._send = send;
     if (send === null && this._asked) {
@@ -84,7 +107,7 @@ export class TimingFeed {
     }
   }
 
-  /** Ask what a selection cost, both ends included; the answer is a change. */
+  /** Request the cost of a selection, including both ends; the answer is a change. */
   ask(first: number, last: number): void {
     const same = this._asked?.first === first && this._asked.last === last;
     if (same || this._send === null) {
@@ -94,19 +117,19 @@ export class TimingFeed {
     this._asked = { type: 'details', first, last };
     this._askedAt = Date.now();
     this._send(this._asked);
-    // Without an answer the view must say so.
+    // Without an answer, the view must show that.
     setTimeout(() => this._changed(), PATIENCE_MS);
   }
 
-  /** Ask no more. */
+  /** Cancel the request. */
   forget(): void {
     this._asked = null;
     this._answer = null;
   }
 
   /**
-   * Ask for rows before the oldest held, until so many iterations are: a page
-   * that was reloaded begins with the newest only.
+   * Request rows before the oldest stored one, until there are enough: a reloaded
+   * page starts with the newest only.
    */
   fill(iterations: number): void {
     const { first, length, capacity } = this.store;
@@ -125,7 +148,7 @@ export class TimingFeed {
     return this._gap;
   }
 
-  /** Call `listener` after each change; returns how to stop that. */
+  /** Call `listener` after each change; return an unsubscriber. */
   onChange(listener: () => void): () => void {
     this._listeners.add(listener);
     return () => {
@@ -134,11 +157,11 @@ export class TimingFeed {
   }
 
   /**
-   * Take a snapshot over. One that is not newer than what came by messages is
-   * left alone, so that redrawing a saved output never turns the clock back.
+   * Load a snapshot. It is ignored unless it is newer than the messages received, so
+   * that redrawing a saved output never goes back in time.
    */
   loadSnapshot(payload: unknown): ISnapshot {
-    const snapshot = readSnapshot(payload);
+    const snapshot = readSnapshot(payload, this._trans);
     if (snapshot.seq > this._status.seq || snapshot.run > this._status.run) {
       this._takeStatus(snapshot);
       this.store.add(snapshot.window);
@@ -150,15 +173,15 @@ export class TimingFeed {
   }
 
   /**
-   * Take one message over.
+   * Process one message.
    *
-   * @returns the bundle to save, where the message carried one.
+   * @returns the bundle to save, if the message contains one.
    */
   handleMessage(
     content: unknown,
     buffers: readonly (ArrayBuffer | ArrayBufferView)[]
   ): Record<string, unknown> | null {
-    const message = readMessage(content, buffers);
+    const message = readMessage(content, buffers, this._trans);
     if (message === null) {
       return null;
     }
@@ -179,14 +202,14 @@ export class TimingFeed {
     }
     if (window) {
       this.store.add(window);
-      // Once more, a little later; none that came were the last there are.
+      // Once more, a little later; an empty answer means that there are no older rows.
       if (window.rows > 0) {
         setTimeout(() => this._changed(), OLDER_EVERY_MS);
       }
     }
     const own = this._asked;
     if (asked.type === 'details' && own && details) {
-      // Another page on the same kernel may have asked.
+      // The request may be that of another page on the same kernel.
       if (asked.first === own.first && asked.last === own.last) {
         this._answer = details;
       }
@@ -213,7 +236,7 @@ export class TimingFeed {
     if (status.run !== this._status.run) {
       this.store.clear();
       this.forget();
-      this._details = NO_DETAILS;
+      this._details = noDetails(this._trans);
       this._asksBefore = -1;
     }
     this.store.setRanks(status.ranks);
@@ -225,7 +248,7 @@ export class TimingFeed {
   }
 
   private _gap = false;
-  private _details = NO_DETAILS;
+  private _details: IDetails;
   private _answer: IDetails | null = null;
   private _asked: { type: 'details'; first: number; last: number } | null =
     null;
@@ -234,12 +257,5 @@ export class TimingFeed {
   private _asksBefore = -1;
   private _send: ((request: Request) => void) | null = null;
   private _listeners = new Set<() => void>();
-  private _status: IStatus = {
-    run: -1,
-    seq: -1,
-    state: 'waiting',
-    message: '',
-    ranks: [],
-    summary: NO_SUMMARY
-  };
+  private _status: IStatus;
 }

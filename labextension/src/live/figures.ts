@@ -7,7 +7,7 @@ import { Focus } from './focus';
 import { KeyFiguresBar } from './keyfigures';
 import { IRange, Mode } from './range';
 import { IStatusActions, StatusLine } from './statusline';
-import { ITranslate } from './text';
+import { ITranslate } from '../common/translate';
 
 export class Figures {
   constructor(
@@ -25,8 +25,8 @@ export class Figures {
   readonly table: CollectiveTable;
 
   /**
-   * Show the figures of the range where it is selected, else of the newest
-   * iterations. A paused view keeps those that it has.
+   * Show the figures of the selected range, or else of the newest
+   * iterations. A paused view keeps its figures.
    */
   update(range: IRange, mode: Mode, latest: number): void {
     this._focus.set(mode === 'select' ? range : null);

@@ -1,5 +1,5 @@
 /**
- * What a view answers for: the newest iterations, or a selection.
+ * The iterations that a view describes: the newest ones, or a selection.
  */
 
 import { IUnknown } from '../schema/known';
@@ -10,7 +10,7 @@ import { IRange } from './range';
 import { IReading, ofSelection } from './reading';
 import { Selection } from './selection';
 import { ISelection } from './statusline';
-import { ITranslate } from './text';
+import { ITranslate } from '../common/translate';
 
 export class Focus {
   constructor(
@@ -18,7 +18,7 @@ export class Focus {
     private _trans: ITranslate
   ) {}
 
-  /** Answer for a selection from now on, or (null) for the newest iterations. */
+  /** Describe a selection from now on, or (null) the newest iterations. */
   set(range: IRange | null): void {
     if (range === null) {
       if (this._selection) {
@@ -30,11 +30,11 @@ export class Focus {
     if (!this._selection?.isOf(range)) {
       this._selection = new Selection(this._feed.store, range);
     }
-    // Iterations that the page no longer holds, or not yet, the kernel may.
+    // The kernel may have iterations that the page does not have.
     this._feed.ask(range.from, this._last(range));
   }
 
-  /** The selection, null where none is. */
+  /** The selection, or null. */
   get selected(): ISelection | null {
     if (!this._selection) {
       return null;
@@ -45,7 +45,7 @@ export class Focus {
     return { first, last, source };
   }
 
-  /** What each rank did in the selection, on average. */
+  /** The mean of each rank over the selection. */
   get reading(): IReading | null {
     return this._selection ? ofSelection(this._selection) : null;
   }
@@ -62,20 +62,20 @@ export class Focus {
     return this._details?.stragglers ?? [];
   }
 
-  /** The collectives, or why they are not known. */
+  /** The collectives, or why they are unknown. */
   get collectives(): readonly ICollective[] | IUnknown {
     return (
       this._details?.collectives ?? {
         unknown: this._feed.asking
-          ? this._trans.__('Asking the kernel for these iterations.')
+          ? this._trans.__('Waiting for the kernel…')
           : this._trans.__(
-              'Not known for these iterations: the kernel that timed them does not answer.'
+              'Unknown for these iterations: the kernel that timed them does not answer.'
             )
       }
     );
   }
 
-  /** What the collectives are of, in words. */
+  /** The iterations of the collectives, as text. */
   get scope(): string {
     const details = this._details;
     if (!details || details.collectives_since < 0) {
@@ -83,14 +83,10 @@ export class Focus {
     }
     const { collectives_since, last_iteration, names, collectives } = details;
     const shown = Array.isArray(collectives) ? collectives.length : 0;
-    const of = this._trans.__(
-      'iterations %1 to %2',
-      count(collectives_since),
-      count(last_iteration)
-    );
+    const [from, to] = [count(collectives_since), count(last_iteration)];
     return names > shown
-      ? this._trans.__('%1 of %2, %3', shown, count(names), of)
-      : of;
+      ? this._trans.__('%1 of %2, iterations %3 to %4', shown, count(names), from, to) // prettier-ignore
+      : this._trans.__('Iterations %1 to %2', from, to);
   }
 
   private get _details(): IDetails | null {
@@ -98,7 +94,7 @@ export class Focus {
     if (!this._selection) {
       return details;
     }
-    // The run's last word may be of just these iterations.
+    // The run's final details may be of exactly these iterations.
     const { first, last } = this._selection;
     const same =
       details.first_iteration === first && details.last_iteration === last;

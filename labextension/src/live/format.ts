@@ -1,5 +1,5 @@
 /**
- * Figures as people read them: three significant digits, unit apart.
+ * Figures as text: three significant digits, with a separate unit.
  */
 
 export interface IFigureText {
@@ -7,7 +7,7 @@ export interface IFigureText {
   unit: string;
 }
 
-/** Shown where a value is not known. */
+/** Shown for an unknown value. */
 export const DASH = '–';
 
 /** A time given in microseconds: µs below 1 ms, ms below 10 s, then s. */
@@ -29,7 +29,7 @@ export function milliseconds(us: number): string {
   return Number.isFinite(us) ? grouped((us / 1e3).toFixed(2)) : DASH;
 }
 
-/** A size in bytes: decimal units, as bandwidths have them. */
+/** A size in bytes, in decimal units like bandwidths. */
 export function bytes(size: number): IFigureText {
   const units = ['B', 'kB', 'MB', 'GB'];
   const power = Math.min(
@@ -41,14 +41,14 @@ export function bytes(size: number): IFigureText {
   return { value, unit: units[power] };
 }
 
-/** A bandwidth given in Gbit/s: Mbit/s where it is far below one. */
+/** A bandwidth given in Gbit/s; in Mbit/s if it is far below one. */
 export function bandwidth(gbps: number): IFigureText {
   return gbps < 0.0995
     ? { value: digits(gbps * 1e3), unit: 'Mbit/s' }
     : { value: digits(gbps), unit: 'Gbit/s' };
 }
 
-/** A share from 0 to 1 as whole percent. */
+/** A share from 0 to 1 as a percentage without decimals. */
 export function percent(share: number): string {
   return Number.isFinite(share) ? `${(share * 100).toFixed(0)} %` : DASH;
 }
@@ -68,14 +68,14 @@ export function digits(value: number): string {
   return grouped(value.toFixed(decimals));
 }
 
-/** As `digits`, without zeros that end a fraction: for the ticks of an axis. */
+/** Like `digits`, without trailing zeros: for the ticks of an axis. */
 export function tick(value: number): string {
   const text = digits(value);
   return text.includes('.') ? text.replace(/\.?0+$/, '') : text;
 }
 
 function grouped(text: string): string {
-  const [whole, fraction] = text.split('.');
-  const spaced = whole.replace(/\B(?=(\d{3})+$)/g, ',');
+  const [integer, fraction] = text.split('.');
+  const spaced = integer.replace(/\B(?=(\d{3})+$)/g, ',');
   return fraction === undefined ? spaced : `${spaced}.${fraction}`;
 }

@@ -1,10 +1,10 @@
 /**
- * When to draw: at most once per animation frame, and only what can be seen.
+ * When to draw: at most once per animation frame, and only while visible.
  */
 export class FrameScheduler {
   constructor(private _draw: () => void) {}
 
-  /** Draw at the next animation frame, or as soon as the view can be seen. */
+  /** Draw at the next animation frame, or as soon as the view is visible. */
   request(): void {
     if (this._frame || this._isDisposed) {
       return;

@@ -1,7 +1,7 @@
 /**
- * Waiting, rank by iteration: a row per rank, the darker the longer it waited;
- * the longest wait where several iterations or ranks share a pixel.
- * In the text's own colour, so that exposed communication stays the loudest.
+ * Waiting by rank and iteration: a row per rank, darker for longer waits. If several
+ * iterations or ranks share a pixel, it shows the longest wait. It uses the text
+ * colour, so that exposed communication remains the most prominent.
  */
 
 import uPlot from 'uplot';
@@ -9,10 +9,10 @@ import uPlot from 'uplot';
 import { IColumn } from './decimate';
 import { axisEnd, labelledRows } from './layout';
 import { IScene } from './plot';
-import { ITranslate } from './text';
+import { ITranslate } from '../common/translate';
 import { IPlace, TimeChart, ValuesOfSpans } from './timechart';
 
-/** Opacity of a rank that did not wait: a known zero is not a blank. */
+/** Opacity of a rank that did not wait; only unknown values are blank. */
 const FAINT = 0.07;
 
 export class HeatStrip extends TimeChart {
@@ -44,7 +44,7 @@ export class HeatStrip extends TimeChart {
 
   readonly plot: uPlot;
 
-  /** The wait in microseconds that is drawn darkest. */
+  /** The wait in microseconds with the darkest colour. */
   get darkest(): number {
     return this._darkest;
   }
@@ -63,7 +63,7 @@ export class HeatStrip extends TimeChart {
     if (!image) {
       return;
     }
-    // The first and the last column may be cut short; the image is not.
+    // The first and the last column may be cut, but the image is not.
     const { width, height } = image;
     const step = Math.max(...this._columns.map(one => one.to - one.from));
     const start = Math.floor(this._columns[0].from / step) * step;
@@ -83,7 +83,7 @@ export class HeatStrip extends TimeChart {
     ctx.restore();
   }
 
-  /** One pixel per column and rank; ranks share rows where there are more than `most`. */
+  /** One pixel per column and rank; ranks share rows if there are more than `most`. */
   private _image(most: number): HTMLCanvasElement | null {
     const ranks = this._labels.length;
     const [width, height] = [this._columns.length, Math.min(ranks, most)];
@@ -111,7 +111,7 @@ export class HeatStrip extends TimeChart {
     return canvas;
   }
 
-  /** The colour of waiting. Reading a canvas is dear: it is read once a theme. */
+  /** The colour of waiting. It is read once per theme, because reading a canvas is slow. */
   private _ink(pen: CanvasRenderingContext2D): Channels {
     if (this._inkOf !== this._theme.text) {
       this._inkOf = this._theme.text;
@@ -131,7 +131,7 @@ export class HeatStrip extends TimeChart {
 /** Red, green and blue, 0 to 255. */
 type Channels = readonly [number, number, number];
 
-/** Opacity of a wait: nothing where it is not known. */
+/** Opacity of a wait; zero if it is unknown. */
 function shade(wait: number, darkest: number): number {
   if (wait !== wait) {
     return 0;
@@ -140,7 +140,7 @@ function shade(wait: number, darkest: number): number {
   return FAINT + (0.92 - FAINT) * share;
 }
 
-/** A CSS colour as red, green and blue, whatever way it is written. */
+/** A CSS colour in any notation as red, green and blue. */
 function channels(pen: CanvasRenderingContext2D, color: string): Channels {
   pen.fillStyle = color;
   pen.fillRect(0, 0, 1, 1);

@@ -1,19 +1,22 @@
 /**
- * The line of key figures on top of the view.
+ * The key figures bar at the top of the view.
  */
 
 import { isUnknown, Known } from '../schema/known';
 import { element, FigureSpan } from './dom';
 import { count, digits, IFigureText, percent, time } from './format';
 import { ISummary, numberOf } from './protocol';
-import { ITranslate } from './text';
+import { ITranslate } from '../common/translate';
 
 export class KeyFiguresBar {
   constructor(trans: ITranslate) {
     this._trans = trans;
     const exposed = this._group(
       [trans.__('exposed'), this._exposed],
-      ['', this._share]
+      ['', this._share],
+      [trans.__('waiting'), this._waiting],
+      [trans.__('queueing'), this._queued],
+      [trans.__('transfer'), this._transfer]
     );
     exposed.classList.add('jp-gw-Live-loud');
     this.node.append(
@@ -46,7 +49,13 @@ export class KeyFiguresBar {
     show(this._rate, summary.iterations_per_s, inUnit(digits, 'it/s'));
     show(this._time, summary.iteration_us, time);
     show(this._exposed, summary.exposed_us, time);
+    const untold = {
+      unknown: this._trans.__('an earlier version wrote this output')
+    };
     show(this._share, summary.exposed_share, inUnit(percent));
+    show(this._waiting, summary.waiting_us ?? untold, time);
+    show(this._queued, summary.queued_us ?? untold, time);
+    show(this._transfer, summary.transfer_us ?? untold, time);
     show(this._busbw, summary.busbw_gbps, inUnit(digits, 'Gbit/s'));
     show(this._nominal, summary.nominal_gbps, inUnit(digits));
     const error = numberOf(summary.calibrated_error ?? NaN);
@@ -89,6 +98,9 @@ export class KeyFiguresBar {
   private _time = new FigureSpan('jp-gw-Live-time');
   private _exposed = new FigureSpan('jp-gw-Live-time');
   private _share = new FigureSpan('jp-gw-Live-share');
+  private _waiting = new FigureSpan('jp-gw-Live-part');
+  private _queued = new FigureSpan('jp-gw-Live-part');
+  private _transfer = new FigureSpan('jp-gw-Live-part');
   private _busbw = new FigureSpan('jp-gw-Live-bandwidth');
   private _nominal = new FigureSpan('jp-gw-Live-nominal');
   private _calibrated = new FigureSpan('jp-gw-Live-nominal');
@@ -108,7 +120,7 @@ function show(
   figure.show(value, unit);
 }
 
-/** How a figure reads whose unit is always the same; none where it has none. */
+/** Format a figure that always has the same unit, if any. */
 function inUnit(
   text: (value: number) => string,
   unit = ''

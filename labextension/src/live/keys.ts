@@ -1,31 +1,31 @@
 /**
- * What the keys do on the charts.
+ * The effect of keys on the charts.
  */
 
 import { IRange } from './range';
 
-/** Put the cursor on an iteration (null: take it away), and zoom where said. */
+/** Move the cursor to an iteration (null removes it), and zoom if given. */
 export interface IKeyAction {
   cursor: number | null;
   zoom?: IRange;
 }
 
 /**
- * Read one key.
+ * Interpret one key.
  *
- * @param key - as `KeyboardEvent.key` has it.
+ * @param key - the value of `KeyboardEvent.key`.
  * @param at - the iteration under the cursor.
  * @param range - the iterations on the screen.
- * @param held - the first and the last iteration there are.
- * @returns null for keys that mean nothing here.
+ * @param stored - the first and the last stored iteration.
+ * @returns null for keys without a meaning here.
  */
 export function readKey(
   key: string,
   at: number,
   range: IRange,
-  held: { first: number; last: number }
+  stored: { first: number; last: number }
 ): IKeyAction | null {
-  const { first, last } = held;
+  const { first, last } = stored;
   const within = (iteration: number): IKeyAction => ({
     cursor: Math.min(last, Math.max(first, iteration))
   });

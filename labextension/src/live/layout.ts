@@ -1,11 +1,11 @@
 /**
- * Where things go, from the view's width alone: pure arithmetic.
+ * The layout of the view, computed from its width.
  */
 
 /** Below this width in CSS pixels the two columns are stacked. */
 export const NARROW = 640;
 
-/** Space for the labels of the y axes, the same in all charts: they line up. */
+/** Space for the labels of the y axes, equal in all charts so that they are aligned. */
 export const AXIS_WIDTH = 52;
 
 export interface ILayout {
@@ -26,18 +26,18 @@ export interface ILayout {
 
 const GAP = 16;
 
-/** Charts narrower than this name the two kinds of communication only. */
+/** Narrower charts only name the two kinds of communication. */
 const LEGEND = 660;
 
 const WIDE = { phases: 170, bandwidth: 78, bars: 166 };
 const SMALL = { phases: 150, bandwidth: 74 };
 
-/** Height of the waiting strip: so many pixels a rank, fewer where there are many. */
+/** Height of the waiting strip in pixels per rank, less for many ranks. */
 const ROW = 14;
 const ROW_OF_MANY = 3;
 const STRIP = { least: 48, few: 70, most: 216 };
 
-/** Lay out for a width in CSS pixels and a number of ranks. */
+/** Compute the layout for a width in CSS pixels and a number of ranks. */
 export function layout(width: number, ranks: number): ILayout {
   const waiting = Math.max(
     Math.min(STRIP.few, Math.max(STRIP.least, ROW * (ranks + 1))),
@@ -69,9 +69,9 @@ export function layout(width: number, ranks: number): ILayout {
 }
 
 /**
- * The upper end of an axis: above nearly all values, and round, so that it
- * changes rarely. A few far outliers (a first iteration that warms up) do not
- * flatten all others: beyond twice the 95th percentile they are cut off.
+ * The upper end of an axis: a round number above nearly all values, so that it
+ * changes rarely. Outliers beyond twice the 95th percentile (such as a warm-up
+ * iteration) are cut off, so that they do not flatten the other values.
  */
 export function axisEnd(values: ArrayLike<number>): number {
   const known = Float64Array.from(values)
@@ -94,7 +94,7 @@ export function roundUp(value: number): number {
   return (steps.find(step => step >= scaled - 1e-9) ?? 10) * power;
 }
 
-/** Which of `count` rows get a label, where a label needs `need` pixels. */
+/** Which of `count` rows get a label, if a label needs `need` pixels. */
 export function labelledRows(
   count: number,
   height: number,

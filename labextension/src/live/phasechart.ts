@@ -1,6 +1,6 @@
 /**
- * Phases of the iterations over time: a stack per iteration with the exposed
- * communication on top; below zero, hatched, the communication that compute hid.
+ * Phases of the iterations over time: a stack per iteration with exposed
+ * communication on top, and overlapped communication hatched below zero.
  */
 
 import uPlot from 'uplot';
@@ -71,7 +71,7 @@ export class PhaseChart extends TimeChart {
     ctx.restore();
   }
 
-  /** One phase of all iterations, on top of `base`, which grows by it. */
+  /** Draw one phase of all iterations on top of `base`, and add it to `base`. */
   private _layer(
     plot: uPlot,
     phase: IPhase,
@@ -84,7 +84,7 @@ export class PhaseChart extends TimeChart {
     this._columns.forEach((span, i) => {
       const value = values[i];
       if (!value) {
-        return; // zero, or not known: NaN
+        return; // zero, or NaN if unknown
       }
       const box = this._box(plot, span, base[i], base[i] + value);
       base[i] += value;
@@ -127,7 +127,7 @@ export class PhaseChart extends TimeChart {
     ctx.stroke();
   }
 
-  /** Over each bar of several iterations a mark at the longest of them. */
+  /** Mark the longest iteration above each bar of several iterations. */
   private _peaks(plot: uPlot, tops: Float64Array): void {
     const { ctx } = plot;
     const path = new Path2D();
@@ -141,7 +141,7 @@ export class PhaseChart extends TimeChart {
     ctx.fill(path);
   }
 
-  /** A notch on top of each bar that goes on beyond the axis. */
+  /** Draw a notch on each bar that exceeds the axis. */
   private _cutOff(plot: uPlot, tops: Float64Array): void {
     const { ctx, bbox } = plot;
     const size = 4 * uPlot.pxRatio;
@@ -175,7 +175,7 @@ interface IBox {
   apart: boolean;
 }
 
-/** The whole edge of a bar with a gap around it, the outer edge of one that does not. */
+/** The full edge of a bar with a gap around it, or else its outer edge only. */
 function outline(path: Path2D, box: IBox, downward: boolean): void {
   const half = uPlot.pxRatio / 2;
   const [x, y] = [box.x + half, box.y + half];

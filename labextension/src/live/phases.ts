@@ -1,12 +1,12 @@
 /**
- * The phases of an iteration and their colours, the same everywhere in this
+ * The phases of an iteration, with the same colours everywhere in this
  * product (Okabe and Ito's palette; `workbench/widgets/phases.py` in Python).
  */
 
 import { Figure } from './protocol';
-import { ITranslate } from './text';
+import { ITranslate } from '../common/translate';
 
-/** One phase, or the communication that hides behind the phases. */
+/** One phase, or the communication that is hidden behind the phases. */
 export interface IPhase {
   column: Figure;
   /** Its name, to be translated by `phaseName`. */
@@ -17,7 +17,7 @@ export interface IPhase {
 
 const DATA = phase('data_us', 'data', '#56B4E9');
 
-/** Copies from the host to the device; none where a rank trains on CPUs. */
+/** Copies from the host to the device; zero if a rank trains on CPUs. */
 export const COPY = phase('copy_us', 'copy', '#F0E442');
 
 const FORWARD = phase('forward_us', 'forward', '#009E73');
@@ -28,10 +28,10 @@ const OTHER = phase('other_us', 'other', '#999999');
 /** Communication that the iteration waits for. */
 export const EXPOSED = phase('exposed_us', 'exposed', '#D55E00');
 
-/** Communication hidden behind compute: drawn next to the stack, never part of it. */
+/** Communication hidden behind compute: drawn next to the stack, not in it. */
 export const OVERLAPPED = phase('overlapped_us', 'overlapped', '#E69F00');
 
-/** In the order in which an iteration goes through them. */
+/** In the order of an iteration. */
 export const IN_TIME: readonly IPhase[] = [
   DATA,
   COPY,

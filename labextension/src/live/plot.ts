@@ -1,6 +1,6 @@
 /**
- * What the three charts over time share: one x axis in iterations, one cursor,
- * brushing, the theme.
+ * The common properties of the three charts over time: one x axis in iterations, one
+ * cursor, brushing, the theme.
  */
 
 import uPlot from 'uplot';
@@ -11,16 +11,16 @@ import { AXIS_WIDTH } from './layout';
 import { IRankPlace } from './protocol';
 import { ITheme } from './theme';
 
-/** Half of what a number below the charts takes, in CSS pixels. */
+/** Half of the width of a number below the charts, in CSS pixels. */
 const EDGE = 18;
 
-/** The bandwidths that are drawn as lines, in Gbit/s; NaN where not known. */
+/** The bandwidths drawn as lines, in Gbit/s; NaN if unknown. */
 export interface ILines {
-  /** What the link's rate allows. */
+  /** The rate of the link. */
   nominal: number;
-  /** What this fabric was measured to give. */
+  /** The measured bandwidth of this fabric. */
   calibrated: number;
-  /** How far the calibrated one may be off, as a share; NaN where not known. */
+  /** The relative error of the calibrated bandwidth; NaN if unknown. */
   error: number;
 }
 
@@ -32,7 +32,7 @@ export interface IScene extends ILines {
   ranks: readonly IRankPlace[];
 }
 
-/** What people do on a chart. */
+/** Actions of the user on a chart. */
 export interface IGestures {
   hover(iteration: number | null): void;
   select(from: number, to: number): void;
@@ -52,7 +52,7 @@ export interface IPlotOptions {
   draw: (plot: uPlot) => void;
 }
 
-/** Make a plot that has the x axis, the cursor and the brush of all charts. */
+/** Create a plot with the x axis, the cursor and the brush of all charts. */
 export function makePlot(options: IPlotOptions): uPlot {
   const { host, theme, range, series, yScale } = options;
   const [muted, grid] = [() => theme().muted, () => theme().grid];
@@ -96,7 +96,7 @@ function iterationAxis(common: uPlot.Axis, show: boolean): uPlot.Axis {
     space: 70,
     grid: { show: false },
     incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 1e5, 1e6],
-    // One too near to an edge would run into the axis' name, or be cut off.
+    // A number too close to an edge would overlap the name of the axis, or be cut off.
     values: (plot, splits) => {
       const end = plot.bbox.width / uPlot.pxRatio - EDGE;
       return splits.map(at => {

@@ -15,7 +15,7 @@ import { MIME_TYPE } from './protocol';
 // eslint-disable-next-line jupyter/prefer-lazy-imports -- Lab makes a renderer synchronously
 import { ISession, TimingsRenderer } from './renderer';
 
-/** Beats the widget view (-10), which the same outputs carry for other front ends. */
+/** Takes precedence over the widget view (-10) in the same outputs, for other front ends. */
 const RANK = -20;
 
 export const timingsRenderer: JupyterFrontEndPlugin<void> = {
@@ -36,7 +36,7 @@ export const timingsRenderer: JupyterFrontEndPlugin<void> = {
       tracker ? Private.findSession(tracker, output, viewId) : null;
     rendermime.addFactory(
       {
-        safe: true, // nothing of the data is ever used as HTML
+        safe: true, // the data is never used as HTML
         mimeTypes: [MIME_TYPE],
         createRenderer: () => new TimingsRenderer({ translate, findSession })
       },
@@ -46,7 +46,7 @@ export const timingsRenderer: JupyterFrontEndPlugin<void> = {
 };
 
 namespace Private {
-  /** By the page; for an output shown in a tab of its own, by its view's id. */
+  /** Find it by the page, or by the view's id for an output shown in its own tab. */
   export function findSession(
     tracker: INotebookTracker,
     output: Widget,
@@ -54,11 +54,11 @@ namespace Private {
   ): ISession | null {
     const panel =
       tracker.find(one => one.node.contains(output.node)) ??
-      tracker.find(one => holds(one, viewId));
+      tracker.find(one => contains(one, viewId));
     return panel?.sessionContext ?? null;
   }
 
-  function holds(panel: NotebookPanel, viewId: string): boolean {
+  function contains(panel: NotebookPanel, viewId: string): boolean {
     const cells = Array.from(panel.content.model?.cells ?? []);
     return cells.some(cell => {
       const outputs = (cell.toJSON().outputs ?? []) as {

@@ -1,9 +1,10 @@
 /**
- * What passes between a kernel and a live view: one snapshot when the view is
- * first seen, messages from then on. The Python side is
+ * The messages between a kernel and a live view: one snapshot when the view is
+ * first shown, then messages. The Python side is
  * `workbench/widgets/messages.py`.
  */
 
+import { ENGLISH, ITranslate } from '../common/translate';
 import { IUnknown, Known } from '../schema/known';
 
 /** The MIME type of a live view's snapshot in a notebook's output. */
@@ -17,7 +18,7 @@ export const VERSION = 2;
 
 /**
  * The columns that a view draws, all float32; times in microseconds. `first` is 1
- * in the first iteration of a cell, which warms up: means leave it out.
+ * in the first iteration of a cell, a warm-up that means leave out.
  */
 export const COLUMNS = [
   'iteration',
@@ -33,6 +34,8 @@ export const COLUMNS = [
   'communication_us',
   'overlapped_us',
   'wait_us',
+  'queued_us',
+  'transfer_us',
   'algbw_gbps',
   'busbw_gbps',
   'end_s',
@@ -41,7 +44,7 @@ export const COLUMNS = [
 
 export type Column = (typeof COLUMNS)[number];
 
-/** The columns that hold a figure rather than a row's address. */
+/** The columns with a figure, as opposed to the row's iteration and rank. */
 export type Figure = Exclude<Column, 'iteration' | 'rank'>;
 
 export const FIGURES = COLUMNS.filter(
@@ -62,19 +65,23 @@ export interface ISummary {
   iteration_us: Known<number>;
   exposed_us: Known<number>;
   exposed_share: Known<number>;
+  /** The parts of the exposed time; absent in outputs of earlier versions. */
+  waiting_us?: Known<number>;
+  queued_us?: Known<number>;
+  transfer_us?: Known<number>;
   busbw_gbps: Known<number>;
   nominal_gbps: Known<number>;
   calibrated_gbps: Known<number>;
-  /** How far that may be off, as a share; none in outputs of earlier versions. */
+  /** Its relative error; absent in outputs of earlier versions. */
   calibrated_error?: Known<number>;
   slowest_rank: Known<number>;
   slowest_excess_us: Known<number>;
   dropped: Known<number>;
-  /** What a reader must know of the figures, a sentence each. */
+  /** Caveats of the figures, one sentence each. */
   notes?: string[];
 }
 
-/** What one collective cost, over some iterations and all ranks. */
+/** The cost of one collective, over some iterations and all ranks. */
 export interface ICollective {
   name: string;
   kind: string;
@@ -83,15 +90,18 @@ export interface ICollective {
   bytes: number;
   /** From submitted to finished: the mean over iterations and ranks. */
   mean_us: number;
+  /** Until all ranks had submitted it. */
+  queued_us: Known<number>;
+  transfer_us: Known<number>;
   busbw_gbps: Known<number>;
   exposed_share: number;
 }
 
 /**
  * A rank that the others waited for; `phase` is where it differs from them. The
- * rank is -1 where all wait for a link, the phase 'unknown' where none explains it.
- * What the phase or the link takes longer is `excess_us`; for `late_us` of that
- * the others wait.
+ * rank is -1 if all wait for a link, the phase 'unknown' if no phase differs.
+ * `excess_us` is the additional time of the phase or the link; the others wait
+ * `late_us` because of it.
  */
 export interface IStraggler {
   rank: number;
@@ -102,25 +112,25 @@ export interface IStraggler {
   last_iteration: number;
 }
 
-/** What the kernel says of a selection of iterations. */
+/** The kernel's details of a selection of iterations. */
 export interface IDetails {
   first_iteration: number;
   last_iteration: number;
   summary: ISummary;
   collectives: ICollective[] | IUnknown;
-  /** How many collectives there were; the worst of them are sent. */
+  /** Number of collectives; the most expensive ones are sent. */
   names: number;
-  /** The first iteration that single collectives are still held of. */
+  /** The first iteration for which single collectives are still stored. */
   collectives_since: number;
   stragglers: IStraggler[];
 }
 
-/** What a page asks the kernel for. */
+/** A page's request to the kernel. */
 export type Request =
   | { type: 'details'; first: number; last: number }
   | { type: 'rows'; before: number };
 
-/** What every snapshot and message says about the run. */
+/** The state of the run in every snapshot and message. */
 export interface IStatus {
   run: number;
   seq: number;
@@ -150,7 +160,7 @@ export interface IUpdate extends IStatus {
   details: IDetails | null;
 }
 
-/** What a page requested: details of a selection, or older rows. */
+/** The answer to a request: details of a selection, or older rows. */
 export interface IAnswer {
   type: 'answer';
   run: number;
@@ -159,13 +169,13 @@ export interface IAnswer {
   window: IRows | null;
 }
 
-/** The output as the kernel would save it; see `Saved` in the Python side. */
+/** The output as the kernel would save it. */
 export interface ISaved {
   type: 'saved';
   data: Record<string, unknown>;
 }
 
-/** The number itself, or NaN where it is unknown. */
+/** The number, or NaN if it is unknown. */
 export function numberOf(value: Known<number>): number {
   return typeof value === 'number' ? value : NaN;
 }
@@ -173,18 +183,24 @@ export function numberOf(value: Known<number>): number {
 /**
  * Split column-major float32 bytes into one array per column.
  *
- * @throws where the bytes do not match the names and the number of rows.
+ * @throws if the bytes do not match the names and the number of rows.
  */
 export function readRows(
   names: readonly string[],
   rows: number,
-  bytes: ArrayBuffer
+  bytes: ArrayBuffer,
+  trans: ITranslate = ENGLISH
 ): IRows {
   const expected = names.length * rows * 4;
   if (bytes.byteLength !== expected) {
     throw new Error(
-      `Timings: ${names.length} columns of ${rows} rows need ${expected} bytes, ` +
-        `${bytes.byteLength} came. Reload the page.`
+      trans.__(
+        'Timings: %1 columns of %2 rows need %3 bytes, but %4 arrived. Reload the page.',
+        names.length,
+        rows,
+        expected,
+        bytes.byteLength
+      )
     );
   }
   const columns = new Map<string, Float32Array>();
@@ -194,7 +210,7 @@ export function readRows(
   return { rows, columns };
 }
 
-/** Bytes of their own, aligned for float32, from whatever the transport gave. */
+/** Copy bytes to a buffer aligned for float32. */
 export function toArrayBuffer(
   buffer: ArrayBuffer | ArrayBufferView
 ): ArrayBuffer {
@@ -206,7 +222,7 @@ export function toArrayBuffer(
   return view.slice().buffer as ArrayBuffer;
 }
 
-/** As the kernel writes a snapshot; the version is checked, the rest believed. */
+/** A snapshot as the kernel writes it; only the version is checked. */
 interface IRawSnapshot extends IStatus {
   version: number;
   view_id: string;
@@ -224,13 +240,19 @@ interface IRawMessage extends IStatus {
   data: Record<string, unknown>;
 }
 
-/** Read the snapshot out of an output's MIME bundle or a widget's trait. */
-export function readSnapshot(payload: unknown): ISnapshot {
+/** Read the snapshot in an output's MIME bundle or a widget's trait. */
+export function readSnapshot(
+  payload: unknown,
+  trans: ITranslate = ENGLISH
+): ISnapshot {
   const raw = payload as IRawSnapshot | null;
   if (raw === null || raw.version !== VERSION) {
     throw new Error(
-      `Timings of version ${raw?.version}: this view reads version ${VERSION}. ` +
-        'Install the same gradient-workbench in the kernel and in the server.'
+      trans.__(
+        'Timings of version %1: this view reads version %2. Install the same version of gradient-workbench for the kernel and the server.',
+        String(raw?.version),
+        VERSION
+      )
     );
   }
   const { columns, rows, data } = raw.window;
@@ -238,19 +260,20 @@ export function readSnapshot(payload: unknown): ISnapshot {
     ...readStatus(raw),
     viewId: raw.view_id,
     details: raw.details,
-    window: readRows(columns, rows, decodeBase64(data))
+    window: readRows(columns, rows, decodeBase64(data), trans)
   };
 }
 
-/** Read one message of the stream; null where it is of a kind not known here. */
+/** Read one message of the stream; return null for an unknown type. */
 export function readMessage(
   content: unknown,
-  buffers: readonly (ArrayBuffer | ArrayBufferView)[]
+  buffers: readonly (ArrayBuffer | ArrayBufferView)[],
+  trans: ITranslate = ENGLISH
 ): IUpdate | ISaved | IAnswer | null {
   const raw = content as IRawMessage | null;
   const rows = (): IRows | null =>
     raw?.columns
-      ? readRows(raw.columns, raw.rows, toArrayBuffer(buffers[0]))
+      ? readRows(raw.columns, raw.rows, toArrayBuffer(buffers[0]), trans)
       : null;
   switch (raw?.type) {
     case 'saved':

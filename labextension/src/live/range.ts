@@ -1,5 +1,5 @@
 /**
- * Which iterations are on the screen, and whether that moves.
+ * The iterations on the screen, and whether they move.
  */
 
 export interface IRange {
@@ -11,22 +11,22 @@ export interface IRange {
 /** The fewest iterations that a zoom shows. */
 const FEWEST = 4;
 
-/** What a view does: follow the newest iterations, pause, or show a selection. */
+/** The mode of a view: follow the newest iterations, pause, or show a selection. */
 export type Mode = 'follow' | 'pause' | 'select';
 
 /**
- * Follows the newest iterations until someone zooms or pauses. Until there are
- * as many as are followed, all of the axis belongs to those there are.
+ * Follows the newest iterations until the user zooms or pauses. While there are
+ * fewer than the followed number, they fill the axis.
  */
 export class ViewRange {
-  /** How many of the newest iterations are followed; null is all. */
+  /** Number of the newest iterations that are followed; null means all. */
   span: number | null = 400;
 
   get mode(): Mode {
     return this._mode;
   }
 
-  /** The range to draw, of the iterations `first` to `last` that are held. */
+  /** The range to draw, given the first and last stored iteration. */
   current(first: number, last: number): IRange {
     if (this._fixed) {
       return this._fixed;

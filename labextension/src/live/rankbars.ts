@@ -1,6 +1,6 @@
 /**
- * One iteration, a row per rank: its phases in the order in which they happen,
- * and under the bar, hatched, the communication that compute hid.
+ * One iteration, a row per rank: its phases in the order of execution,
+ * and hatched below the bar, the overlapped communication.
  */
 
 import { element } from './dom';
@@ -10,13 +10,13 @@ import { overlapPattern } from './overlappattern';
 import { EXPOSED, IN_TIME, OVERLAPPED } from './phases';
 import { IRankPlace } from './protocol';
 import { IReading } from './reading';
-import { ITranslate } from './text';
+import { ITranslate } from '../common/translate';
 import { ITheme } from './theme';
 
 /** Space in CSS pixels: labels at the left, totals at the right, axis below. */
 const MARGIN = { left: 52, right: 54, top: 4, bottom: 20 };
 
-/** Thickness of a row at most: two ranks do not make two billboards. */
+/** Maximum thickness of a row. */
 const THICKEST = 44;
 
 export class RankBars {
@@ -43,7 +43,7 @@ export class RankBars {
     this.node.style.height = `${height}px`;
   }
 
-  /** Draw what a reading says of each rank; `chosen` is the selected row. */
+  /** Draw the reading of each rank; `chosen` is the selected row. */
   draw(
     ranks: readonly IRankPlace[],
     reading: IReading,
@@ -151,7 +151,7 @@ export class RankBars {
     box(ctx, from, y + height, this._x(computed), strip, fill, OVERLAPPED.edge);
   }
 
-  /** The exposed time inside its own segment, where it fits. */
+  /** Write the exposed time inside its segment if it fits. */
   private _name(
     ctx: CanvasRenderingContext2D,
     us: number,
@@ -190,7 +190,7 @@ function line(
   ctx.stroke();
 }
 
-/** A filled box with an edge of one pixel, where it fits. */
+/** A filled box with an edge of one pixel if it fits. */
 function box(
   ctx: CanvasRenderingContext2D,
   left: number,

@@ -1,5 +1,5 @@
 /**
- * All figures of one iteration or of a selection: the legend of the phases, with their times.
+ * All figures of one iteration or a selection, and the legend of the phases with their times.
  */
 
 import { element, FigureSpan, setText, swatch } from './dom';
@@ -14,7 +14,7 @@ import {
 } from './phases';
 import { Figure, IRankPlace } from './protocol';
 import { IReading } from './reading';
-import { ITranslate } from './text';
+import { ITranslate } from '../common/translate';
 
 interface IPhaseRow {
   phase: IPhase;
@@ -25,7 +25,7 @@ interface IPhaseRow {
 interface IFigureRow {
   value: (read: (name: Figure) => number) => number;
   text: (value: number) => string;
-  /** Why it is not known where it is not. */
+  /** The reason if it is unknown. */
   reason: string;
 }
 
@@ -54,8 +54,8 @@ export class Readout {
     row: number | null
   ): void {
     const place = row === null ? null : ranks[row];
-    const mean = this._trans.__('mean of ranks');
-    setText(this._who, place ? this._trans.__('rank %1', place.rank) : mean);
+    const mean = this._trans.__('Mean of ranks');
+    setText(this._who, place ? this._trans.__('Rank %1', place.rank) : mean);
     const read = (name: Figure): number => reading(name, row);
     const total = read('iteration_us');
     this._copies ||= read(COPY.column) > 0;
@@ -158,13 +158,15 @@ function figureRows(
       value: overlap
     },
     row(trans.__('waiting'), 'ms', 'wait_us', milliseconds, missing),
+    row(trans.__('queueing'), 'ms', 'queued_us', milliseconds, missing),
+    row(trans.__('transfer'), 'ms', 'transfer_us', milliseconds, missing),
     row(trans.__('busbw'), 'Gbit/s', 'busbw_gbps', digits, untimed),
     row(trans.__('algbw'), 'Gbit/s', 'algbw_gbps', digits, untimed),
     row(trans.__('ended at'), 's', 'end_s', digits, missing)
   ];
 }
 
-/** The part of the communication that compute hid. */
+/** The share of the communication that was hidden behind compute. */
 function overlap(read: (name: Figure) => number): number {
   const all = read('communication_us');
   return all > 0 ? read('overlapped_us') / all : NaN;
@@ -174,7 +176,7 @@ function cell(figure: FigureSpan): HTMLElement {
   return element('td', '', figure.node);
 }
 
-/** What the bars show in a sentence, for those who cannot see its bars. */
+/** A sentence that describes the bars, for users of screen readers. */
 export function describe(
   trans: ITranslate,
   title: string,
@@ -202,8 +204,8 @@ export class ReadoutTitle {
   ): string {
     const name =
       first === last
-        ? trans.__('iteration %1', count(last))
-        : trans.__('mean of iterations %1 to %2', count(first), count(last));
+        ? trans.__('Iteration %1', count(last))
+        : trans.__('Mean of iterations %1 to %2', count(first), count(last));
     setText(this.node, latest ? trans.__('%1 · latest', name) : name);
     return name;
   }

@@ -13,10 +13,10 @@ import { hasEnded } from '../common/kernelcomm';
 import { TimingFeed } from './feed';
 import { MIME_TYPE } from './protocol';
 import { IStream, listen } from './stream';
-import { ITranslate } from './text';
+import { ITranslate } from '../common/translate';
 import { LiveView } from './view';
 
-/** The part of a notebook's session that is used here. */
+/** The interface of a notebook's session that is used here. */
 export interface ISession {
   readonly session: { readonly kernel: Kernel.IKernelConnection | null } | null;
   readonly kernelChanged: ISignal<unknown, unknown>;
@@ -27,10 +27,11 @@ export class TimingsRenderer extends Widget implements IRenderMime.IRenderer {
   constructor(options: TimingsRenderer.IOptions) {
     super();
     this._options = options;
+    this._feed = new TimingFeed(options.translate);
     this.addClass('jp-gw-Live-output');
   }
 
-  /** Show the output's snapshot; live messages continue from there. */
+  /** Show the output's snapshot; live messages continue from it. */
   async renderModel(model: IRenderMime.IMimeModel): Promise<void> {
     this._model = model;
     const { viewId } = this._feed.loadSnapshot(model.data[MIME_TYPE]);
@@ -86,10 +87,12 @@ export class TimingsRenderer extends Widget implements IRenderMime.IRenderer {
       this._stream = stream;
       this._feed.connect(request => stream.send(request));
     } catch {
-      // JupyterLab gives a kernel's comms to one notebook of a page only.
-      const text =
-        'Live in the other notebook that uses this kernel; here is the last state.';
-      this._view?.setNote(this._options.translate.__(text));
+      // JupyterLab assigns a kernel's comms to one notebook of a page only.
+      this._view?.setNote(
+        this._options.translate.__(
+          'Live in the other notebook of this kernel; this is the last state.'
+        )
+      );
     }
   }
 
@@ -112,8 +115,8 @@ export class TimingsRenderer extends Widget implements IRenderMime.IRenderer {
 
   /**
    * Write the output's last state into the notebook. The kernel updates its
-   * display as well, but a page that was reloaded since does not know that
-   * display any more.
+   * display too, but a page that was reloaded since then does not have that
+   * display.
    */
   private _save(data: Record<string, unknown>): void {
     const seq = (of: Record<string, unknown>): number =>
@@ -128,24 +131,27 @@ export class TimingsRenderer extends Widget implements IRenderMime.IRenderer {
   private _onKernelChanged(): void {
     this._disconnect();
     this._connect();
-    this._standStill();
+    this._showEnd();
   }
 
   private _onStatus(_: unknown, status: Kernel.Status): void {
     if (hasEnded(status)) {
-      this._standStill();
+      this._showEnd();
     }
   }
 
-  private _standStill(): void {
+  private _showEnd(): void {
     if (this._feed.status.state !== 'ended') {
-      const text = 'The kernel that sent this is gone: here is the last state.';
-      this._view?.setNote(this._options.translate.__(text));
+      this._view?.setNote(
+        this._options.translate.__(
+          'The kernel that sent this has ended; this is the last state.'
+        )
+      );
     }
   }
 
   private _options: TimingsRenderer.IOptions;
-  private _feed = new TimingFeed();
+  private _feed: TimingFeed;
   private _view: LiveView | null = null;
   private _viewId = '';
   private _model: IRenderMime.IMimeModel | null = null;
@@ -156,7 +162,7 @@ export class TimingsRenderer extends Widget implements IRenderMime.IRenderer {
 export namespace TimingsRenderer {
   export interface IOptions {
     translate: ITranslate;
-    /** The session of the notebook that holds an output. */
+    /** The session of the notebook that contains an output. */
     findSession: (output: Widget, viewId: string) => ISession | null;
   }
 }

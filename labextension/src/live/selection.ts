@@ -1,5 +1,5 @@
 /**
- * What a selection of iterations cost, from the timings that the page holds.
+ * The cost of a selection of iterations, from the timings on the page.
  */
 
 import { isUnknown, IUnknown, Known } from '../schema/known';
@@ -7,15 +7,15 @@ import { ISpan, newest, spanMean } from './decimate';
 import { Figure, ISummary } from './protocol';
 import { IRange } from './range';
 import { TimingStore } from './store';
-import { ITranslate } from './text';
+import { ITranslate } from '../common/translate';
 
-/** A rank is named when it arrives last in this share of the iterations... */
+/** A rank is named if it is last in this share of the iterations... */
 const OFTEN = 0.7;
 
-/** ...and the others wait for it for this share of the iteration: as in Python. */
+/** ...and the others wait for it for this share of the iteration, as in Python. */
 const EXCESS = 0.05;
 
-/** The iterations of a range that are held, read when it is asked of them. */
+/** The stored iterations of a range, evaluated on demand. */
 export class Selection {
   constructor(
     private _store: TimingStore,
@@ -30,7 +30,7 @@ export class Selection {
   readonly first: number;
   readonly last: number;
 
-  /** Whether it is still what the store holds of that range. */
+  /** Whether the store still has the same data in that range. */
   isOf(range: IRange): boolean {
     return (
       this.first === Math.max(range.from, this._store.first) &&
@@ -40,8 +40,8 @@ export class Selection {
   }
 
   /**
-   * The mean of a figure, of one rank (by row) or of all (null). The first
-   * iteration of a cell is left out where there are others, as in Python.
+   * The mean of a figure, of one rank (by row) or of all (null). The first iteration
+   * of a cell is left out if there are others, as in Python.
    */
   mean(name: Figure, row: number | null): number {
     const key = `${name} ${row}`;
@@ -54,14 +54,14 @@ export class Selection {
     return mean;
   }
 
-  /** Its key figures; what no row says is taken from those of the run. */
+  /** Its key figures; those that are not in the rows are taken from the run. */
   summary(of: ISummary, trans: ITranslate): ISummary {
     this._summary ??= this._summarize(of, trans);
     return this._summary;
   }
 
   private _summarize(of: ISummary, trans: ITranslate): ISummary {
-    const none = { unknown: trans.__('no iteration of these is held') };
+    const none = { unknown: trans.__('none of these iterations is stored') };
     const known = (value: number, why: IUnknown = none): Known<number> =>
       Number.isFinite(value) ? value : why;
     const iteration = this.mean('iteration_us', null);
@@ -75,6 +75,7 @@ export class Selection {
       iteration_us: known(iteration),
       exposed_us: known(exposed, unseen),
       exposed_share: known(exposed / iteration, unseen),
+      ...this._parts(exposed, trans),
       busbw_gbps: known(
         this.mean('busbw_gbps', null),
         silent
@@ -92,16 +93,59 @@ export class Selection {
     };
   }
 
+  /** The parts of the exposed time, divided as in the rows where they are known. */
+  private _parts(
+    exposed: number,
+    trans: ITranslate
+  ): Pick<ISummary, 'waiting_us' | 'queued_us' | 'transfer_us'> {
+    const why = { unknown: trans.__('not recorded for these iterations') };
+    const known = (value: number): Known<number> =>
+      Number.isFinite(value) ? value : why;
+    const [waited, stopped] = this._known('wait_us', 'exposed_us');
+    const [transfer, queued] = this._known('transfer_us', 'queued_us');
+    const part = (some: number, all: number): number =>
+      exposed === 0 ? 0 : some / all;
+    const waiting = exposed * part(waited, stopped);
+    const share =
+      transfer + queued === 0 ? 0 : part(transfer, transfer + queued);
+    return {
+      waiting_us: known(waiting),
+      queued_us: known((exposed - waiting) * (1 - share)),
+      transfer_us: known((exposed - waiting) * share)
+    };
+  }
+
+  /** The sums of a part and of another figure, of the rows with exposed time where it is known. */
+  private _known(part: Figure, other: Figure): [number, number] {
+    const warm = this._leftOut > 0;
+    let [sum, others] = [NaN, NaN];
+    for (let iteration = this.first; iteration <= this.last; iteration++) {
+      if (warm && this._store.isFirst(iteration)) {
+        continue;
+      }
+      const exposed = this._store.ranksOf('exposed_us', iteration);
+      const parts = this._store.ranksOf(part, iteration);
+      const rest = this._store.ranksOf(other, iteration);
+      for (let at = 0; at < exposed.length; at++) {
+        if (exposed[at] > 0 && parts[at] === parts[at]) {
+          sum = (sum || 0) + parts[at];
+          others = (others || 0) + rest[at];
+        }
+      }
+    }
+    return [sum, others];
+  }
+
   private _slowest(
     typical: number,
     trans: ITranslate
   ): Pick<ISummary, 'slowest_rank' | 'slowest_excess_us'> {
     const excess = this._store.ranks.map((): number[] => []);
-    let whole = 0;
+    let complete = 0;
     for (let iteration = this.first; iteration <= this.last; iteration++) {
       const waits = this._store.ranksOf('wait_us', iteration);
       if (waits.length > 1 && waits.every(wait => wait === wait)) {
-        whole++;
+        complete++;
         excess[waits.indexOf(Math.min(...waits))].push(Math.max(...waits));
       }
     }
@@ -110,15 +154,18 @@ export class Selection {
       0
     );
     const us = median(excess[row] ?? []);
-    if ((excess[row]?.length ?? 0) >= OFTEN * whole && us >= EXCESS * typical) {
+    if (
+      (excess[row]?.length ?? 0) >= OFTEN * complete &&
+      us >= EXCESS * typical
+    ) {
       const slowest_rank = this._store.ranks[row].rank;
       return { slowest_rank, slowest_excess_us: us };
     }
-    const why = { unknown: trans.__('no rank arrives last throughout') };
+    const why = { unknown: trans.__('no rank is late throughout') };
     return { slowest_rank: why, slowest_excess_us: why };
   }
 
-  /** First iterations of cells that the means leave out: none where there are no others. */
+  /** Number of first iterations of cells that means leave out; none if there are no others. */
   private get _leftOut(): number {
     if (this._firsts === null) {
       this._firsts = 0;

@@ -9,7 +9,7 @@ import { RankBars } from './rankbars';
 import { ofIteration } from './reading';
 import { describe, Readout, ReadoutTitle } from './readout';
 import { TimingStore } from './store';
-import { ITranslate } from './text';
+import { ITranslate } from '../common/translate';
 import { ITheme } from './theme';
 
 export class SingleIterationChart {
@@ -33,7 +33,7 @@ export class SingleIterationChart {
   }
 
   /**
-   * Draw the iteration under the cursor, else the selection, else `latest`.
+   * Draw the iteration under the cursor, or else the selection, or else `latest`.
    *
    * @param hovered - the iteration under the cursor.
    * @param row - the selected rank, null for the mean of all.

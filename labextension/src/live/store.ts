@@ -1,19 +1,17 @@
 /**
- * The timings that a view holds: a ring of iterations by ranks.
+ * The timings of a view: iterations by ranks.
  */
 
 import { Figure, FIGURES, IRankPlace, IRows } from './protocol';
+import { IterationRing } from './ring';
 
-/** Rows (iterations times ranks) that a store keeps at most: 37 MB. */
+/** Most rows (iterations times ranks) in a store: 37 MB. */
 const MAX_ROWS = 655360;
 
-/** Iterations that a store keeps at most, however few ranks there are. */
+/** Most iterations in a store, for any number of ranks. */
 const MAX_ITERATIONS = 100000;
 
-/** Iterations that are allocated at first. */
-const FIRST_ROOM = 1024;
-
-/** Iterations that one rank may have reported before another, at the most. */
+/** Most iterations that one rank may report before another. */
 const BATCH = 512;
 
 /** Whether a figure is bytes over time. */
@@ -21,19 +19,18 @@ export function isBandwidth(name: Figure): boolean {
   return name === 'busbw_gbps' || name === 'algbw_gbps';
 }
 
-/** Waiting by iteration and row. */
-type Waits = Map<number, Map<number, number>>;
+/** By iteration, the figures of each row one after the other; NaN for rows without any. */
+type Later = Map<number, Float32Array>;
 
 /**
- * Iterations by ranks in typed arrays, NaN where nothing is known. Adding a row
- * a second time overwrites it, so that windows and deltas may overlap. A ring
- * that grows with what comes, up to `capacity`.
+ * The figures of each iteration and rank, NaN for unknown values. A row that is added
+ * again replaces the earlier one, so that windows and deltas may overlap.
  */
 export class TimingStore {
   /**
-   * Whether the iterations held stay as they are. Waiting arrives later than
-   * the rest, and again as the ranks' clocks are known better: a paused view shows
-   * that when it resumes.
+   * Whether the stored iterations are frozen. A row arrives again with its waiting
+   * times, and with the parts of its exposed time, as the clock offsets are refined: a
+   * paused view shows it when it resumes, so that its figures fit each other.
    */
   get still(): boolean {
     return this._later !== null;
@@ -47,12 +44,12 @@ export class TimingStore {
     const pending = this._later ?? [];
     this._later = null;
     this._version += 1;
-    for (const [iteration, waits] of pending) {
-      if (iteration >= this._first && iteration <= this._last) {
-        const figures = this._figures.wait_us;
-        const at = this._at(iteration, 0);
-        waits.forEach((us, row) => (figures[at + row] = us));
-        this._versions[iteration % this._room] = this._version;
+    for (const [iteration, figures] of pending) {
+      for (let row = 0; row < this._ranks.length; row++) {
+        const values = rowOf(figures, row);
+        if (this._ring.contains(iteration) && isStored(values)) {
+          this._put(iteration, row, values);
+        }
       }
     }
   }
@@ -62,27 +59,27 @@ export class TimingStore {
     return this._ranks;
   }
 
-  /** Iterations that the ring holds at most. */
+  /** Most iterations that are stored. */
   get capacity(): number {
-    return this._capacity;
+    return this._ring.capacity;
   }
 
-  /** The oldest iteration held; meaningless while `length` is 0. */
+  /** The oldest stored iteration; undefined while `length` is 0. */
   get first(): number {
-    return this._first;
+    return this._ring.first;
   }
 
-  /** The newest iteration held, -1 where there is none. */
+  /** The newest stored iteration, or -1. */
   get last(): number {
-    return this._last;
+    return this._ring.last;
   }
 
-  /** The number of iterations from the oldest to the newest held. */
+  /** The number of iterations from the oldest to the newest stored one. */
   get length(): number {
-    return this._last < 0 ? 0 : this._last - this._first + 1;
+    return this._ring.length;
   }
 
-  /** Set the ranks; other ranks than before empty the store. */
+  /** Set the ranks; the store is emptied if they change. */
   setRanks(ranks: readonly IRankPlace[]): void {
     const same =
       ranks.length === this._ranks.length &&
@@ -93,24 +90,23 @@ export class TimingStore {
     }
     this._rows = new Map(ranks.map((place, row) => [place.rank, row]));
     const each = Math.floor(MAX_ROWS / Math.max(1, ranks.length));
-    this._capacity = Math.min(MAX_ITERATIONS, Math.max(64, each));
-    this.clear();
+    const capacity = Math.min(MAX_ITERATIONS, Math.max(64, each));
+    this._later?.clear();
+    this._ring.reset(ranks.length, capacity);
   }
 
   /** Forget all iterations. */
   clear(): void {
-    this._first = 0;
-    this._last = -1;
     this._later?.clear();
-    this._make(Math.min(FIRST_ROOM, this._capacity));
+    this._ring.reset(this._ranks.length, this._ring.capacity);
   }
 
-  /** Grows with each change of an iteration's figures: what was derived is stale then. */
+  /** Increases with each change of an iteration's figures, so that derived data can be updated. */
   version(iteration: number): number {
-    return this._versions[iteration % this._room];
+    return this._ring.version(iteration);
   }
 
-  /** Add rows, ordered by iteration; rows of ranks not set are left out. */
+  /** Add rows, ordered by iteration; rows of unknown ranks are ignored. */
   add(rows: IRows): void {
     const iterations = rows.columns.get('iteration');
     const ranks = rows.columns.get('rank');
@@ -119,59 +115,49 @@ export class TimingStore {
     }
     const sources = FIGURES.map(name => rows.columns.get(name));
     this._version += 1;
+    const values = new Float32Array(FIGURES.length);
     for (let i = 0; i < rows.rows; i++) {
       const row = this._rows.get(ranks[i]);
-      if (row === undefined || !this._open(iterations[i])) {
+      if (row === undefined || !this._ring.open(iterations[i], this._version)) {
         continue;
       }
-      const at = this._at(iterations[i], row);
-      const held = !Number.isNaN(this._figures.iteration_us[at]);
-      let changed = false;
-      for (let c = 0; c < FIGURES.length; c++) {
-        const target = this._figures[FIGURES[c]];
-        const value = sources[c]?.[i] ?? NaN;
-        if (this._later && held && FIGURES[c] === 'wait_us') {
-          waitsOf(this._later, iterations[i]).set(row, value);
-          continue;
-        }
-        changed ||= !Object.is(target[at], value);
-        target[at] = value;
-      }
-      if (changed) {
-        this._versions[iterations[i] % this._room] = this._version;
+      sources.forEach((source, c) => (values[c] = source?.[i] ?? NaN));
+      const now = this.get('iteration_us', iterations[i], row);
+      if (this._later && !Number.isNaN(now)) {
+        rowOf(this._pending(this._later, iterations[i]), row).set(values);
+      } else {
+        this._put(iterations[i], row, values);
       }
     }
   }
 
-  /** One figure of one iteration on one rank (by row), NaN where not known. */
+  /** One figure of one iteration on one rank (by row), NaN if unknown. */
   get(name: Figure, iteration: number, row: number): number {
-    if (iteration < this._first || iteration > this._last) {
-      return NaN;
-    }
-    return this._figures[name][this._at(iteration, row)];
+    return this._ring.contains(iteration)
+      ? this._ring.figures[name][this._ring.at(iteration, row)]
+      : NaN;
   }
 
-  /** One figure of all ranks of an iteration that is held, in row order; not a copy. */
+  /** One figure of all ranks of a stored iteration, in row order; not a copy. */
   ranksOf(name: Figure, iteration: number): Float32Array {
-    const at = this._at(iteration, 0);
-    return this._figures[name].subarray(at, at + this._ranks.length);
+    const at = this._ring.at(iteration, 0);
+    return this._ring.figures[name].subarray(at, at + this._ranks.length);
   }
 
   /**
-   * One figure of one iteration: of one rank, or the mean over the ranks that
-   * are known (`row` null). A bandwidth counts by the time that it took, so that
-   * it is all bytes over all that time.
+   * One figure of one iteration: of one rank, or the mean over the ranks with a value
+   * (`row` null). Bandwidths are weighted by the duration of the communication.
    */
   mean(name: Figure, iteration: number, row: number | null): number {
     if (row !== null) {
       return this.get(name, iteration, row);
     }
-    if (iteration < this._first || iteration > this._last) {
+    if (!this._ring.contains(iteration)) {
       return NaN;
     }
-    const figures = this._figures[name];
-    const times = isBandwidth(name) ? this._figures.communication_us : null;
-    const from = this._at(iteration, 0);
+    const { communication_us: durations, [name]: figures } = this._ring.figures;
+    const times = isBandwidth(name) ? durations : null;
+    const from = this._ring.at(iteration, 0);
     const to = from + this._ranks.length;
     let sum = 0;
     let weights = 0;
@@ -186,14 +172,14 @@ export class TimingStore {
     return weights ? sum / weights : NaN;
   }
 
-  /** Whether an iteration is the first of its cell, which warms up. */
+  /** Whether an iteration is the first of its cell, a warm-up. */
   isFirst(iteration: number): boolean {
     return this.mean('first', iteration, null) > 0;
   }
 
   /**
-   * The newest iteration that all ranks have reported: records come in batches,
-   * each rank's at its own time. The newest of all where there is none.
+   * The newest iteration that all ranks have reported, because each rank sends its
+   * records in batches; the newest of all if there is none.
    */
   get lastWhole(): number {
     const reported = (iteration: number): boolean =>
@@ -201,113 +187,52 @@ export class TimingStore {
         const value = this.get('iteration_us', iteration, row);
         return value === value;
       });
-    const oldest = Math.max(this._first, this._last - BATCH);
-    for (let iteration = this._last; iteration >= oldest; iteration--) {
+    const { first, last } = this._ring;
+    const oldest = Math.max(first, last - BATCH);
+    for (let iteration = last; iteration >= oldest; iteration--) {
       if (reported(iteration)) {
         return iteration;
       }
     }
-    return this._last;
+    return last;
   }
 
-  /** Allocate an iteration; false where it is older than the ring. */
-  private _open(iteration: number): boolean {
-    if (this._last < 0) {
-      this._first = this._last = iteration;
-      return true;
-    }
-    this._grow(
-      Math.max(this._last, iteration) - Math.min(this._first, iteration) + 1
-    );
-    if (iteration > this._last) {
-      this._blank(
-        Math.max(this._last + 1, iteration - this._capacity + 1),
-        iteration
-      );
-      this._last = iteration;
-      this._first = Math.max(this._first, iteration - this._capacity + 1);
-      return true;
-    }
-    if (iteration < this._first) {
-      if (this._last - iteration >= this._capacity) {
-        return false;
+  /** Store the figures of a row. */
+  private _put(iteration: number, row: number, values: Float32Array): void {
+    const at = this._ring.at(iteration, row);
+    FIGURES.forEach((name, c) => {
+      const target = this._ring.figures[name];
+      if (!Object.is(target[at], values[c])) {
+        target[at] = values[c];
+        this._ring.setVersion(iteration, this._version);
       }
-      this._blank(iteration, this._first - 1);
-      this._first = iteration;
-    }
-    return true;
+    });
   }
 
-  /** Allocate so many iterations, as far as the capacity goes. */
-  private _grow(length: number): void {
-    if (length <= this._room || this._room >= this._capacity) {
-      return;
-    }
-    const figures = { ...this._figures };
-    const [versions, room] = [this._versions, this._room];
-    let larger = room;
-    while (larger < length && larger < this._capacity) {
-      larger *= 2;
-    }
-    this._make(Math.min(larger, this._capacity));
-    const width = this._ranks.length;
-    const oldest = Math.max(this._first, this._last - room + 1);
-    for (let iteration = oldest; iteration <= this._last; iteration++) {
-      const from = (iteration % room) * width;
-      const to = this._at(iteration, 0);
-      for (const name of FIGURES) {
-        const row = figures[name].subarray(from, from + width);
-        this._figures[name].set(row, to);
-      }
-      this._versions[iteration % this._room] = versions[iteration % room];
-    }
-  }
-
-  private _make(room: number): void {
-    this._room = room;
-    this._versions = new Uint32Array(room);
-    for (const name of FIGURES) {
-      const figures = new Float32Array(room * this._ranks.length);
-      this._figures[name] = figures.fill(NaN);
-    }
-  }
-
-  /** Forget what the slots of these iterations held before. */
-  private _blank(from: number, to: number): void {
-    const width = this._ranks.length;
-    for (let iteration = from; iteration <= to; iteration++) {
-      const at = this._at(iteration, 0);
-      this._versions[iteration % this._room] = this._version;
-      for (const name of FIGURES) {
-        this._figures[name].fill(NaN, at, at + width);
+  private _pending(later: Later, iteration: number): Float32Array {
+    let figures = later.get(iteration);
+    if (!figures) {
+      figures = new Float32Array(this._ranks.length * FIGURES.length);
+      later.set(iteration, figures.fill(NaN));
+      if (later.size > this.capacity) {
+        later.delete(later.keys().next().value!); // the oldest
       }
     }
-  }
-
-  private _at(iteration: number, row: number): number {
-    return (iteration % this._room) * this._ranks.length + row;
+    return figures;
   }
 
   private _ranks: IRankPlace[] = [];
   private _rows = new Map<number, number>();
-  private _capacity = 64;
-  private _room = 64;
   private _version = 0;
-  private _versions = new Uint32Array(64);
-  private _first = 0;
-  private _last = -1;
-  /** Waiting that arrived while the view is paused; null while it follows. */
-  private _later: Waits | null = null;
-  private _figures = Object.fromEntries(
-    FIGURES.map(name => [name, new Float32Array(0)])
-  ) as Record<Figure, Float32Array>;
+  /** What arrived again while the view is paused; null while it follows. */
+  private _later: Later | null = null;
+  private _ring = new IterationRing();
 }
 
-function waitsOf(all: Waits, iteration: number): Map<number, number> {
-  let waits = all.get(iteration);
-  if (!waits) {
-    waits = new Map();
-    all.set(iteration, waits);
-  }
-  return waits;
+function rowOf(figures: Float32Array, row: number): Float32Array {
+  return figures.subarray(row * FIGURES.length, (row + 1) * FIGURES.length);
+}
+
+function isStored(values: Float32Array): boolean {
+  return !Number.isNaN(values[FIGURES.indexOf('iteration_us')]);
 }

@@ -1,6 +1,6 @@
 /**
- * Listening to a kernel's stream of timings, and asking it: one comm per kernel
- * and view, however many outputs show that view.
+ * Subscribing to a kernel's stream of timings, and sending requests: one comm per
+ * kernel and view, for all outputs that show that view.
  */
 
 import { Kernel, KernelMessage } from '@jupyterlab/services';
@@ -14,16 +14,16 @@ export type Listener = (content: unknown, buffers: Buffers) => void;
 
 /** A view's end of its stream. */
 export interface IStream {
-  /** Ask the kernel; it answers by a message, in mid-cell where it has subshells. */
+  /** Send a request; the kernel answers by a message, during a cell if it has subshells. */
   send(request: Request): void;
   stop(): void;
 }
 
 /**
- * Hear what the kernel sends for a view. The kernel never opened this comm: it
- * works in mid-cell, and after a reload in mid-cell.
+ * Subscribe to the messages of a view. The kernel does not open this comm, so it
+ * works during a cell, also after a reload.
  *
- * @throws where the kernel's comms belong to another notebook of this page.
+ * @throws if the kernel's comms belong to another notebook of this page.
  */
 export function listen(
   kernel: Kernel.IKernelConnection,
@@ -44,7 +44,7 @@ export function listen(
 }
 
 namespace Private {
-  /** By kernel connection, then by the comm's id. */
+  /** By kernel connection, then by comm id. */
   const streams = new WeakMap<Kernel.IKernelConnection, Map<string, Stream>>();
 
   export function streamOf(
@@ -62,7 +62,7 @@ namespace Private {
     return stream;
   }
 
-  /** One comm, which all outputs of a view share. */
+  /** One comm, shared by all outputs of a view. */
   export class Stream {
     constructor(
       kernel: Kernel.IKernelConnection,
@@ -88,7 +88,7 @@ namespace Private {
       try {
         await this._comm.send(request);
       } catch {
-        // The kernel was restarted or is gone: the view says that it does not answer.
+        // The kernel was restarted or has ended: the view shows that it does not answer.
       }
     }
 

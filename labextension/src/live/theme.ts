@@ -1,6 +1,6 @@
 /**
- * The colours that a canvas needs, read from the CSS variables of `live.css`
- * (which come from JupyterLab's theme where there is one).
+ * The colours of the canvases, read from the CSS variables of `live.css`
+ * (which are those of JupyterLab's theme if there is one).
  */
 
 export interface ITheme {
@@ -24,7 +24,7 @@ export function readTheme(element: Element): ITheme {
   };
 }
 
-/** Call `changed` when the theme may be another one; returns how to stop. */
+/** Call `changed` when the theme may have changed; return an unsubscriber. */
 export function watchTheme(changed: () => void): () => void {
   const observer = new MutationObserver(changed);
   observer.observe(document.body, {

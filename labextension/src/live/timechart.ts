@@ -1,5 +1,5 @@
 /**
- * What each chart over time is: a plot of the drawn iterations, in a theme.
+ * Base class of the charts over time: a plot of the drawn iterations, in a theme.
  */
 
 import uPlot from 'uplot';
@@ -7,7 +7,7 @@ import uPlot from 'uplot';
 import { IGestures, IPlotOptions, IScene, makePlot, middles } from './plot';
 import { ITheme } from './theme';
 
-/** The parent of a chart, and what it shares with the others. */
+/** The parent of a chart, and objects shared with the others. */
 export interface IPlace {
   host: HTMLElement;
   sync: string;
@@ -15,7 +15,7 @@ export interface IPlace {
   gestures: IGestures;
 }
 
-/** One value per span, as uPlot has it: null is a gap. */
+/** One value per span for uPlot; null is a gap. */
 export type ValuesOfSpans = (number | null)[];
 
 /** A chart over iterations. */
@@ -30,7 +30,7 @@ export abstract class TimeChart {
     this.plot.setSize({ width, height });
   }
 
-  /** Take another theme over, at the next drawing. */
+  /** Use another theme from the next drawing on. */
   setTheme(theme: ITheme): void {
     this._theme = theme;
   }
@@ -47,7 +47,7 @@ export abstract class TimeChart {
     this.plot.destroy();
   }
 
-  /** Take over what is to be drawn; returns the values of each series. */
+  /** Set what is drawn; return the values of each series. */
   protected abstract _values(scene: IScene): ValuesOfSpans[];
 
   protected _makePlot(

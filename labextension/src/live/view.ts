@@ -1,5 +1,5 @@
 /**
- * The live view: arranges its parts, and connects what people do to what is drawn.
+ * The live view: arranges its components, and connects user actions to the drawing.
  */
 
 import { Charts } from './charts';
@@ -14,7 +14,7 @@ import { ILayout, layout } from './layout';
 import { numberOf } from './protocol';
 import { ViewRange } from './range';
 import { SingleIterationChart } from './singleiteration';
-import { ENGLISH, ITranslate } from './text';
+import { ENGLISH, ITranslate } from '../common/translate';
 import { readTheme, watchTheme } from './theme';
 import { contentWidth, watchSize, watchVisibility } from './watch';
 
@@ -29,7 +29,14 @@ export class LiveView {
       this._trans.__('Timings of the training')
     );
     options.host.append(this.node);
-    this._build();
+    this._focus = new Focus(this._feed, this._trans);
+    this._single = new SingleIterationChart(this._trans, readTheme(this.node));
+    this._charts = this._makeCharts();
+    this._figures = this._makeFigures();
+    this._controls = this._makeControls();
+    this._cursor = this._makeCursor();
+    this._listenToKeys();
+    this._arrange();
     this._stop = [
       this._feed.onChange(() => this._onFeed()),
       watchTheme(() => this._onTheme()),
@@ -43,7 +50,7 @@ export class LiveView {
 
   readonly node: HTMLDivElement;
 
-  /** A line that replaces the run's own, such as "the kernel is gone". */
+  /** A line that replaces the run's message, such as "the kernel has ended". */
   setNote(note: string): void {
     this._note = note;
     this._frames.request();
@@ -60,20 +67,23 @@ export class LiveView {
     this.node.remove();
   }
 
-  private _build(): void {
-    const theme = readTheme(this.node);
-    this._focus = new Focus(this._feed, this._trans);
-    this._figures = new Figures(this._focus, this._trans, {
-      leave: () => this._follow(),
-      select: (from, to) => this._select(from, to)
-    });
-    this._single = new SingleIterationChart(this._trans, theme);
-    this._charts = new Charts(this._trans, theme, {
+  private _makeCharts(): Charts {
+    return new Charts(this._trans, readTheme(this.node), {
       hover: iteration => this._cursor.hover(iteration),
       select: (from, to) => this._select(from, to),
       reset: () => this._follow()
     });
-    this._controls = new Controls(this._trans, {
+  }
+
+  private _makeFigures(): Figures {
+    return new Figures(this._focus, this._trans, {
+      clear: () => this._follow(),
+      select: (from, to) => this._select(from, to)
+    });
+  }
+
+  private _makeControls(): Controls {
+    return new Controls(this._trans, {
       pause: () => this._togglePause(),
       follow: () => this._follow(),
       chooseRank: row => this._change(() => (this._row = row)),
@@ -82,18 +92,27 @@ export class LiveView {
         this._follow();
       }
     });
-    const { node } = this._charts;
-    this._cursor = new Cursor(node, this._feed.store, () => {
+  }
+
+  private _makeCursor(): Cursor {
+    return new Cursor(this._charts.node, this._feed.store, () => {
       if (!this._drawing) {
         this._frames.request();
       }
     });
-    node.addEventListener('keydown', event => this._onKey(event));
+  }
+
+  private _listenToKeys(): void {
+    this._charts.node.addEventListener('keydown', event => this._onKey(event));
     this.node.addEventListener('keydown', ({ key }) => {
       if (key === 'Escape' && this._range.mode === 'select') {
         this._follow();
       }
     });
+  }
+
+  /** Put the components below each other. */
+  private _arrange(): void {
     this._main.append(this._charts.node, this._single.node);
     this._body.append(
       this._figures.keyFigures.node,
@@ -117,14 +136,14 @@ export class LiveView {
     } else if (this._ranks !== store.ranks.length) {
       this._relayout();
     } else if (this._range.mode === 'pause') {
-      // what is known better by now, such as the ranks' clocks, is drawn later
+      // Refined data, such as clock offsets, is drawn later.
       this._controls.update(status, 'pause', this._note);
       return;
     }
     this._frames.request();
   }
 
-  /** Also when the view gets its place: before that it inherits no colours. */
+  /** Also called when the view is attached, since it inherits no colours before. */
   private _onTheme(): void {
     const theme = readTheme(this.node);
     this._charts.setTheme(theme);
@@ -160,7 +179,7 @@ export class LiveView {
     this._single.draw(store, this._focus, iteration, latest, this._row);
   }
 
-  /** Show a selection, `to` exclusive, and answer for it. */
+  /** Show and describe a selection, `to` exclusive. */
   private _select(from: number, to: number): void {
     this._change(() => {
       this._cursor.rest();
@@ -177,7 +196,7 @@ export class LiveView {
       this._follow();
       return;
     }
-    // What is not whole yet would still change.
+    // Incomplete iterations would still change.
     const { first, lastWhole } = this._feed.store;
     this._change(() =>
       this._range.fix(this._range.current(first, lastWhole), 'pause')
@@ -203,7 +222,7 @@ export class LiveView {
       if (action.cursor === null) {
         this._follow();
       }
-      // After the drawing: an iteration may be elsewhere then.
+      // After the drawing, since the iteration under the cursor may have changed.
       requestAnimationFrame(() => this._charts.setCursor(action.cursor));
     }
     event.preventDefault();
@@ -228,13 +247,13 @@ export class LiveView {
   private _feed: TimingFeed;
   private _trans: ITranslate;
   private _range = new ViewRange();
-  private _charts!: Charts;
-  private _single!: SingleIterationChart;
-  private _cursor!: Cursor;
-  private _focus!: Focus;
-  private _figures!: Figures;
+  private _charts: Charts;
+  private _single: SingleIterationChart;
+  private _cursor: Cursor;
+  private _focus: Focus;
+  private _figures: Figures;
   private _frames = new FrameScheduler(() => this._draw());
-  private _controls!: Controls;
+  private _controls: Controls;
   private _waiting = element('div', 'jp-gw-Live-waiting');
   private _body = element('div', 'jp-gw-Live-body');
   private _main = element('div', 'jp-gw-Live-main');
@@ -249,7 +268,7 @@ export class LiveView {
 
 export namespace LiveView {
   export interface IOptions {
-    /** Where the view is put. */
+    /** The element that contains the view. */
     host: HTMLElement;
     feed: TimingFeed;
     translate?: ITranslate;

@@ -1,5 +1,5 @@
 /**
- * Watching an element's place on the page; each returns how to stop.
+ * Watching an element's size and visibility; each function returns an unsubscriber.
  */
 
 export function watchSize(node: Element, changed: () => void): () => void {
@@ -8,7 +8,7 @@ export function watchSize(node: Element, changed: () => void): () => void {
   return () => observer.disconnect();
 }
 
-/** The width in CSS pixels that an element's padding leaves. */
+/** The width of an element's content in CSS pixels, without its padding. */
 export function contentWidth(node: Element): number {
   const { paddingLeft, paddingRight } = getComputedStyle(node);
   const padding =

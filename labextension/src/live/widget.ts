@@ -1,15 +1,15 @@
 /**
- * The entry point for every front end: an anywidget (https://anywidget.dev).
+ * The entry point for other front ends: an anywidget (https://anywidget.dev).
  */
 
 import { TimingFeed } from './feed';
 import { Request } from './protocol';
 import { LiveView } from './view';
 
-/** Of a change without arguments, of a message with content and buffers. */
+/** Called for a change without arguments, or for a message with content and buffers. */
 type Callback = (content: unknown, buffers: DataView[]) => void;
 
-/** The part of anywidget's model that is used here. */
+/** The interface of anywidget's model that is used here. */
 export interface IWidgetModel {
   get(name: 'snapshot'): unknown;
   send(content: Request): void;
@@ -17,15 +17,15 @@ export interface IWidgetModel {
   off(event: string, callback: Callback): void;
 }
 
-/** What anywidget hands to `render`. */
+/** The argument of `render`. */
 export interface IRenderContext {
   model: IWidgetModel;
   el: HTMLElement;
 }
 
 /**
- * Anywidget's factory. The timings belong to a view, not to the model: a widget
- * that is never shown costs nothing, and each view starts from the snapshot.
+ * Anywidget's factory. Each view has its own timings: a widget that is never shown
+ * costs nothing, and each view starts from the snapshot.
  */
 export default function factory(): {
   initialize: () => void;

@@ -2,7 +2,7 @@ import { IDisposable } from '@lumino/disposable';
 
 const MARK = 'jp-gw-mod-drop';
 
-/** Takes files that are dropped on a node, and shows where they would fall. */
+/** Accepts files dropped on a node, and marks the node during the drag. */
 export class FileDrop implements IDisposable {
   constructor(
     private _node: HTMLElement,
@@ -28,7 +28,7 @@ export class FileDrop implements IDisposable {
     if (!event.dataTransfer?.types.includes('Files')) {
       return;
     }
-    // Else the browser would leave Lab and show the file.
+    // Otherwise the browser would leave Lab and show the file.
     event.preventDefault();
     if (event.type === 'dragleave') {
       const within = this._node.contains(event.relatedTarget as Node | null);
@@ -48,7 +48,7 @@ export class FileDrop implements IDisposable {
   private _isDisposed = false;
 }
 
-/** Ask the person for files; none where they think better of it. */
+/** Let the user choose files; none if the user cancels. */
 export function chooseFiles(): Promise<File[]> {
   const input = document.createElement('input');
   input.type = 'file';

@@ -17,7 +17,7 @@ import { FileDrop } from './filedrop';
 
 const SLEEP_AFTER_MS = 1000;
 
-/** The panel in the sidebar; its models sleep while nobody can see it. */
+/** The panel in the sidebar; its models sleep while it is hidden. */
 export class WorkbenchPanel extends Panel {
   constructor(options: WorkbenchPanel.IOptions) {
     super();
@@ -70,7 +70,7 @@ export class WorkbenchPanel extends Panel {
     this._wakeOrSleep();
   }
 
-  /** Wakes at once; sleeps once it stays out of sight: a new theme hides it for a moment. */
+  /** Wake immediately; sleep after a delay, since a new theme hides the panel briefly. */
   private _wakeOrSleep = (): void => {
     clearTimeout(this._timer);
     if (this.isVisible && document.visibilityState === 'visible') {
@@ -96,9 +96,9 @@ export namespace WorkbenchPanel {
   export interface IOptions {
     cluster: ClusterModel;
     resources: ResourcesModel;
-    /** Ask the person for a file, and show what is in it. */
+    /** Let the user choose a file, and show its content. */
     openFile: () => void;
-    /** Open the settings; absent where the front end has none. */
+    /** Open the settings; absent if the front end has none. */
     openSettings?: () => void;
     trans: TranslationBundle;
   }

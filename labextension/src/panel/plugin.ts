@@ -25,17 +25,17 @@ import { workbenchIcon } from './icons';
 import { WorkbenchPanel } from './panel';
 import { followSettings } from './settings';
 
-/** The name of its schema too. */
+/** Also the name of its schema. */
 const ID = 'gradient-workbench:panel';
 
 namespace CommandIDs {
   export const openPanel = 'workbench:open-panel';
   export const openFile = 'workbench:open-file';
-  /** Lab's own. */
+  /** A command of JupyterLab. */
   export const openSettings = 'settingeditor:open';
 }
 
-/** After Lab's own tabs: files, running, table of contents. */
+/** After the built-in tabs: files, running, table of contents. */
 const RANK = 350;
 
 export const workbenchPanel: JupyterFrontEndPlugin<void> = {
@@ -62,11 +62,12 @@ export const workbenchPanel: JupyterFrontEndPlugin<void> = {
   ): void => {
     const trans = (translator ?? nullTranslator).load('gradient_workbench');
     const { serverSettings } = app.serviceManager;
-    const cluster = new ClusterModel({ tracker });
+    const cluster = new ClusterModel({ tracker, trans });
     const resources = new ResourcesModel({
-      client: new ResourcesClient({ serverSettings }),
+      client: new ResourcesClient({ serverSettings, trans }),
       feed: new LiveFeed({
-        connect: () => new serverSettings.WebSocket(liveUrl(serverSettings))
+        connect: () => new serverSettings.WebSocket(liveUrl(serverSettings)),
+        trans
       }),
       cluster,
       state

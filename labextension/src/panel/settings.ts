@@ -3,8 +3,8 @@ import { ISettingRegistry } from '@jupyterlab/settingregistry';
 import { DEFAULTS, IPreferences } from '../resources/preferences';
 
 /**
- * Hand over what the person set, now and with each change; where Lab's settings
- * cannot be had, the defaults hold.
+ * Apply the user's settings now and at each change; use the defaults if JupyterLab's
+ * settings are unavailable.
  */
 export async function followSettings(
   registry: ISettingRegistry,
@@ -17,7 +17,7 @@ export async function followSettings(
     settings.changed.connect(hand);
     hand();
   } catch (error) {
-    console.warn('The panel goes by its defaults: no settings', error);
+    console.warn('The panel uses its defaults: no settings', error);
   }
 }
 

@@ -21,7 +21,7 @@ import { Ranks } from './ranks';
 import { Section } from './section';
 import { useMachine, useSeen, useShared } from './shared';
 
-/** One machine: a line where it is closed, all that is known of it where it is open. */
+/** One machine: a line while closed, all details while open. */
 export const Card = memo((props: Card.IProps): JSX.Element => {
   const { machine, onClose, onOpen, open, ranks } = props;
   const { trans } = useShared();
@@ -35,7 +35,7 @@ export const Card = memo((props: Card.IProps): JSX.Element => {
         className={`jp-gw-Card ${old}`}
         open={open}
         onToggle={event => {
-          // A toggle inside the card comes by here too.
+          // Toggle events of elements inside the card also arrive here.
           const { currentTarget, target } = event;
           if (target === currentTarget && currentTarget.open !== open) {
             onOpen(machine, currentTarget.open);
@@ -69,12 +69,12 @@ export namespace Card {
     /** The cluster's ranks on it. */
     ranks: readonly IRank[];
     onOpen: (machine: Machine, open: boolean) => void;
-    /** Absent where it cannot be put away. */
+    /** Absent if it cannot be closed. */
     onClose?: (machine: Machine) => void;
   }
 }
 
-/** What a card shows open and closed: the name, one line, and what was found. */
+/** The head of an open or closed card: the name, one line, and the findings. */
 function Head(props: { machine: Machine; open: boolean }): JSX.Element {
   const { machine, open } = props;
   const { trans } = useShared();
@@ -111,7 +111,7 @@ function sameCard(one: Card.IProps, other: Card.IProps): boolean {
   );
 }
 
-/** The one line: of a closed card all that matters, of an open one what is shown nowhere else. */
+/** The line of a card: a summary if closed, or what is shown nowhere else if open. */
 function Line(props: { machine: Machine; open: boolean }): JSX.Element {
   const { machine, open } = props;
   const { trans } = useShared();
@@ -131,7 +131,7 @@ function Line(props: { machine: Machine; open: boolean }): JSX.Element {
   );
 }
 
-/** How busy it is: its GPUs on average, or its CPUs where it has none. */
+/** Its current use: the mean of its GPUs, or its CPUs if it has none. */
 function Use({ machine }: { machine: Machine }): JSX.Element {
   const { preferences, trans } = useShared();
   const { sample } = machine;
@@ -180,7 +180,7 @@ function Body(props: {
       )}
       {snapshot && isUnknown(snapshot) && (
         <p className="jp-gw-Note">
-          {trans.__('What it has is not known: %1.', snapshot.unknown)}
+          {trans.__('Hardware unknown: %1.', snapshot.unknown)}
         </p>
       )}
       {snapshot && !isUnknown(snapshot) && (
@@ -235,7 +235,7 @@ function Contents(props: {
   );
 }
 
-/** Where there is neither a GPU nor an RDMA port, the lists say as much in fewer lines. */
+/** Whether there is a GPU or an RDMA port; otherwise the lists are shorter than a drawing. */
 function isWorthDrawing(machine: Machine, snapshot: ISnapshot): boolean {
   return (
     machine.kind === 'file' ||
@@ -244,7 +244,7 @@ function isWorthDrawing(machine: Machine, snapshot: ISnapshot): boolean {
   );
 }
 
-/** A file's card takes the focus once, and so is scrolled to: the user just opened it. */
+/** A file's card gets the focus once and is scrolled to, as the user has just opened it. */
 function useGreeting(machine: Machine): React.RefObject<HTMLElement> {
   const summary = useRef<HTMLElement>(null);
   useEffect(() => {

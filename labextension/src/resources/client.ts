@@ -1,6 +1,7 @@
 import { URLExt } from '@jupyterlab/coreutils';
 import { ServerConnection } from '@jupyterlab/services';
 
+import { ENGLISH, ITranslate } from '../common/translate';
 import {
   IFileAnswer,
   IFinding,
@@ -15,22 +16,24 @@ const API = 'workbench/api';
 export class ResourcesClient {
   constructor(options: ResourcesClient.IOptions) {
     this._settings = options.serverSettings;
+    this._trans = options.trans ?? ENGLISH;
   }
 
   async snapshot(): Promise<ISnapshot> {
-    return readSnapshot(await this._get('snapshot'), 'snapshot');
+    const answer = await this._get('snapshot');
+    return readSnapshot(answer, 'snapshot', this._trans);
   }
 
   async findings(): Promise<readonly IFinding[]> {
     const answer = await this._get('findings');
-    return readFindingsAnswer(answer, 'answer').findings;
+    return readFindingsAnswer(answer, 'answer', this._trans).findings;
   }
 
-  /** Have a file's text read: a topology as NCCL takes it, or a snapshot. */
+  /** Let the server read a file's text: an NCCL topology file or a snapshot. */
   async read(name: string, text: string): Promise<IFileAnswer> {
     const route = `read?name=${encodeURIComponent(name)}`;
     const answer = await this._ask(route, { method: 'POST', body: text });
-    return readFileAnswer(answer, 'answer');
+    return readFileAnswer(answer, 'answer', this._trans);
   }
 
   private _get(name: string): Promise<unknown> {
@@ -51,15 +54,17 @@ export class ResourcesClient {
   }
 
   private _settings: ServerConnection.ISettings;
+  private _trans: ITranslate;
 }
 
 export namespace ResourcesClient {
   export interface IOptions {
     serverSettings: ServerConnection.ISettings;
+    trans?: ITranslate;
   }
 }
 
-/** Where the live feed is, with the token that a browser cannot send as a header. */
+/** The URL of the live feed, with the token, which a browser cannot send as a header. */
 export function liveUrl(settings: ServerConnection.ISettings): string {
   const url = URLExt.join(settings.wsUrl, API, 'live');
   return settings.appendToken && settings.token

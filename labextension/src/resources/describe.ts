@@ -1,14 +1,14 @@
-/** The words of a machine's card. */
+/** The texts of a machine's card. */
 import { TranslationBundle } from '@jupyterlab/translation';
 
-import { linkRate, roundGib } from '../common/format';
+import { linkRate, nicState, roundGib } from '../common/format';
 import { isUninspected, isUnknown, Known, orElse } from '../schema/known';
 import { IGpu, INic, ISnapshot, IVgpuProfile } from '../schema/snapshot';
 
-/** Kinds of GPUs in one line. */
+/** Most kinds of GPUs in one line. */
 const MOST_NAMES = 3;
 
-/** The line that a closed card shows: GPUs, the NIC that counts, CPUs, memory. */
+/** The line of a closed card: GPUs, the main NIC, CPUs, memory. */
 export function oneLine(snapshot: ISnapshot, trans: TranslationBundle): string {
   const { host, gpus, nics } = snapshot;
   const parts = [gpuPart(gpus, trans), nicPart(shownNics(nics), trans)];
@@ -21,12 +21,12 @@ export function oneLine(snapshot: ISnapshot, trans: TranslationBundle): string {
   return parts.join(' · ');
 }
 
-/** Whether only a topology file describes the machine: places and links, nothing else. */
+/** Whether the machine is described by a topology file only: places and links. */
 export function isPartial(snapshot: ISnapshot): boolean {
   return snapshot.probes.host.status === 'absent';
 }
 
-/** What an open card does not show elsewhere: what the machine is. */
+/** What an open card does not show elsewhere: the kind of machine. */
 export function machineLine(
   { host }: ISnapshot,
   trans: TranslationBundle
@@ -38,7 +38,7 @@ export function machineLine(
   return [hypervisor, orElse(host.os, '')].filter(Boolean).join(' · ');
 }
 
-/** NICs that carry traffic between VMs: all but the virtual ones, RDMA first. */
+/** NICs for traffic between VMs: all except virtual ones, RDMA first. */
 export function shownNics(nics: readonly INic[]): INic[] {
   const real = nics.filter(nic => nic.kind !== 'virtual');
   return [...real].sort(
@@ -46,7 +46,7 @@ export function shownNics(nics: readonly INic[]): INic[] {
   );
 }
 
-/** `A100-40C`, or the product's name; what form of GPU it is behind it. */
+/** `A100-40C` or the product's name, followed by the form of the GPU. */
 export function gpuDetail(gpu: IGpu, trans: TranslationBundle): string {
   const forms: Record<string, string> = {
     whole: '',
@@ -58,7 +58,7 @@ export function gpuDetail(gpu: IGpu, trans: TranslationBundle): string {
   return [gpuName(gpu, trans), forms[form] ?? form].filter(Boolean).join(' · ');
 }
 
-/** What the name of a vGPU's profile says, in words. */
+/** A description of a vGPU's profile. */
 export function profileLine(
   vgpu: IVgpuProfile,
   trans: TranslationBundle
@@ -86,7 +86,7 @@ export function profileLine(
     .join(' · ');
 }
 
-/** How long, in the largest whole unit. */
+/** A duration in its largest unit, rounded down. */
 export function duration(seconds: number, trans: TranslationBundle): string {
   if (seconds >= 2 * 3600) {
     return trans.__('%1 h', Math.floor(seconds / 3600));
@@ -96,7 +96,7 @@ export function duration(seconds: number, trans: TranslationBundle): string {
     : trans.__('%1 s', Math.floor(seconds));
 }
 
-/** What kind of NIC it is: its RDMA device and link layer, or that it has none. */
+/** The kind of a NIC: its RDMA device and link layer, if any. */
 export function nicDetail(nic: INic, trans: TranslationBundle): string {
   const plain = isUninspected(nic.rdma_device, nic.state)
     ? ''
@@ -104,7 +104,7 @@ export function nicDetail(nic: INic, trans: TranslationBundle): string {
   const device = orElse(nic.rdma_device, plain);
   const shown = device === nic.name ? '' : device;
   const layer = nic.kind === 'rdma' ? orElse(nic.link_layer, '') : '';
-  return [shown, orElse(nic.driver, ''), layer, orElse(nic.state, '')]
+  return [shown, orElse(nic.driver, ''), layer, nicState(nic, trans)]
     .filter(Boolean)
     .join(' · ');
 }
@@ -123,7 +123,7 @@ function permits(value: Known<boolean>, yes: string, no: string): string {
   return isUnknown(value) ? '' : value ? yes : no;
 }
 
-/** The profile of a vGPU or MIG device, else the product; the maker is no news. */
+/** The profile of a vGPU or MIG device, or else the product without the vendor. */
 function gpuName(gpu: IGpu, trans: TranslationBundle): string {
   const name = orElse(gpu.name, trans.__('GPU of unknown name'))
     .replace(/^NVIDIA /, '')

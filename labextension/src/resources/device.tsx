@@ -6,7 +6,7 @@ import { Figure } from '../common/value';
 import { Known } from '../schema/known';
 import { useShared } from './shared';
 
-/** One CPU, memory, GPU or NIC: its name, its last minute, its figures now. */
+/** One CPU, memory, GPU or NIC: its name, its last minute, its current figures. */
 export function Device(props: Device.IProps): JSX.Element {
   return (
     <div className="jp-gw-Device" role="group" aria-label={props.name}>
@@ -70,16 +70,16 @@ export namespace Device {
 
   export interface IProps {
     name: string;
-    /** Short words behind the name, such as the ranks on it. */
+    /** Short texts after the name, such as the ranks on it. */
     tags?: readonly string[];
-    /** What it is, cut off where there is no space. */
+    /** Its description, truncated if there is no space. */
     detail?: string;
-    /** How much of it there is; never cut off. */
+    /** Its size; never truncated. */
     size: React.ReactNode;
     lanes: readonly ILane[];
     /** Figures without a history, in one line. */
     further?: readonly IFigureNow[];
-    /** Rows and marks beneath. */
+    /** Rows and marks below it. */
     children?: React.ReactNode;
   }
 }

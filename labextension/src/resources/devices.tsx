@@ -15,7 +15,7 @@ interface IProps {
   host: IHost;
 }
 
-/** What every machine has; of a file only as much as it describes. */
+/** The devices of every machine; for a file, as far as described. */
 export function CpuAndMemory(props: IProps): JSX.Element {
   return (
     <>
@@ -84,12 +84,12 @@ function CpuSize(props: {
   );
 }
 
-/** In place of each figure until the first sample arrives. */
+/** Shown instead of each figure until the first sample arrives. */
 export function notSampledYet(trans: TranslationBundle): IUnknown {
   return { unknown: trans.__('waiting for the first sample') };
 }
 
-/** That a kind of device is not there, and why. */
+/** Shows that a kind of device is missing, and why. */
 export function Missing(props: { what: string; probe: IProbe }): JSX.Element {
   const { what, probe } = props;
   const { trans } = useShared();
@@ -104,12 +104,12 @@ export function Missing(props: { what: string; probe: IProbe }): JSX.Element {
   );
 }
 
-/** How many devices a topology file gives no more of than their places. */
+/** The number of devices for which a topology file only has the address. */
 export function PlacesOnly({ count }: { count: number }): JSX.Element | null {
   const { trans } = useShared();
   return count === 0 ? null : (
     <p className="jp-gw-Note">
-      {trans.__('Of %1 more the file gives only the place.', count)}
+      {trans.__('For %1 more, the file only has the address.', count)}
     </p>
   );
 }

@@ -3,10 +3,10 @@ import { ISignal, Signal } from '@lumino/signaling';
 import { ResourcesClient } from './client';
 import { Machine } from './machine';
 
-/** More the server does not read, in bytes. */
+/** Most bytes that the server reads. */
 export const MOST_BYTES = 4 * 2 ** 20;
 
-/** Topologies and snapshots from files, which are shown after the machines. */
+/** Topologies and snapshots from files, shown after the machines. */
 export class FileShelf {
   constructor(options: FileShelf.IOptions) {
     this._client = options.client;
@@ -17,22 +17,22 @@ export class FileShelf {
     return this._machines;
   }
 
-  /** The file that could not be read last, and why; `null` where none was. */
+  /** The last file that could not be read, and why; `null` if there is none. */
   get failure(): FileShelf.IFailure | null {
     return this._failure;
   }
 
-  /** Emits where a file is opened or closed, or could not be read. */
+  /** Emits when a file is opened or closed, or cannot be read. */
   get changed(): ISignal<this, void> {
     return this._changed;
   }
 
-  /** Emits the machine of a file that was just opened: to be shown. */
+  /** Emits the machine of a file that was just opened, to show it. */
   get opened(): ISignal<this, Machine> {
     return this._opened;
   }
 
-  /** Have a file read, and keep what it says. */
+  /** Let the server read a file, and keep its content. */
   async open(file: File): Promise<void> {
     try {
       if (file.size > MOST_BYTES) {
@@ -64,7 +64,7 @@ export class FileShelf {
     this._changed.emit();
   }
 
-  /** The failure was read. */
+  /** Dismiss the failure. */
   forgive(): void {
     this._failure = null;
     this._changed.emit();
@@ -86,7 +86,7 @@ export namespace FileShelf {
     readonly error: Error;
   }
 
-  /** The view has the words. */
+  /** The view has the text. */
   export class TooLarge extends Error {}
 
   export interface IOptions {

@@ -5,15 +5,15 @@ import { CopyButton } from '../common/copy';
 import { More, useSome } from '../common/some';
 import { IFinding, Severity } from '../schema/findings';
 
-/** So many are listed at once. */
+/** Findings listed at a time. */
 const MOST = 20;
 
 const ORDER: Severity[] = ['error', 'warning', 'info'];
 
-/** What the doctor found, the worst first, each with its cure a click away. */
+/** The doctor's findings, the most severe first, each with its fix on demand. */
 export function Findings(props: {
   findings: readonly IFinding[];
-  /** What they are about. */
+  /** The subject of the findings. */
   label: string;
   trans: TranslationBundle;
 }): JSX.Element | null {
@@ -35,13 +35,13 @@ export function Findings(props: {
               </span>
             </summary>
             <dl>
-              <dt>{trans.__('why')}</dt>
+              <dt>{trans.__('Why')}</dt>
               <dd>{finding.why}</dd>
-              <dt>{trans.__('cure')}</dt>
+              <dt>{trans.__('Cure')}</dt>
               <dd className="jp-gw-Finding-cure">
                 <Cure text={finding.cure} trans={trans} />
               </dd>
-              <dt>{trans.__('source')}</dt>
+              <dt>{trans.__('Source')}</dt>
               <dd>{finding.source}</dd>
             </dl>
           </details>
@@ -56,7 +56,7 @@ export function Findings(props: {
   );
 }
 
-/** A cure, its settings and commands each with a button that copies it. */
+/** A fix; its settings and commands have a button to copy them. */
 function Cure(props: { text: string; trans: TranslationBundle }): JSX.Element {
   const { text, trans } = props;
   return (
@@ -80,7 +80,7 @@ function Cure(props: { text: string; trans: TranslationBundle }): JSX.Element {
   );
 }
 
-/** A text in parts: what is to be typed is between backticks, or is one setting alone. */
+/** Split a text: commands are in backticks, or a single setting. */
 function parts(text: string): { words: string; exact: boolean }[] {
   if (/^[A-Z][A-Z0-9_]*=\S+$/.test(text)) {
     return [{ words: text, exact: true }];
@@ -88,13 +88,13 @@ function parts(text: string): { words: string; exact: boolean }[] {
   return text
     .split('`')
     .map((words, index) => ({ words, exact: index % 2 === 1 }))
-    .filter(part => part.words);
+    .filter(({ words }) => words);
 }
 
-/** For the head of a card: how many of the worst kind, or that there are none. */
+/** For the head of a card: the number of the most severe findings, if any. */
 export function Verdict(props: {
   findings: readonly IFinding[];
-  /** Whether only a file describes the machine. */
+  /** Whether the machine is described by a file only. */
   partly: boolean;
   trans: TranslationBundle;
 }): JSX.Element {
@@ -132,7 +132,7 @@ export function Verdict(props: {
   );
 }
 
-/** In place of the verdict: that a machine does not answer. */
+/** Shown instead of the verdict: the machine does not answer. */
 export function Trouble({ words }: { words: string }): JSX.Element {
   return (
     <span

@@ -25,13 +25,13 @@ import { Mark, Row } from './rows';
 import { Section } from './section';
 import { useOpening, useShared } from './shared';
 
-/** Up to so many GPUs show all their figures by default. */
+/** Up to this number, GPUs show all figures by default. */
 const FEW = 2;
 
-/** So many are listed at once: the largest boards have 16. */
+/** GPUs listed at a time: the largest boards have 16. */
 const MOST = 16;
 
-/** Idle for so long is worth a word, in seconds. */
+/** Idle time in seconds that is worth a mark. */
 const LONG_IDLE_S = 60;
 
 interface IProps {
@@ -52,12 +52,12 @@ export function Gpus({ machine, ranks, snapshot }: IProps): JSX.Element | null {
   if (gpus.length === 0) {
     const what =
       probes.gpus.status === 'unknown'
-        ? trans.__('GPUs not known')
+        ? trans.__('GPUs unknown')
         : trans.__('No GPU');
     return <Missing what={what} probe={probes.gpus} />;
   }
   if (described.length === 0) {
-    return null; // the drawing has all that is known
+    return null; // the drawing shows everything known
   }
   return (
     <Section
@@ -87,7 +87,7 @@ export function Gpus({ machine, ranks, snapshot }: IProps): JSX.Element | null {
   );
 }
 
-/** Whether a list has more to say of it than its place. */
+/** Whether the list would show more than its address. */
 function isDescribed(gpu: IGpu): boolean {
   return [
     gpu.name,
@@ -177,7 +177,7 @@ function powerOf(now: IGpuSample, trans: TranslationBundle): Known<IFigure> {
   });
 }
 
-/** Clocks, and what goes over the GPU's links. */
+/** Clocks, and the traffic of the GPU's links. */
 function Links(props: {
   gpu: IGpu;
   now: IGpuSample | null;
@@ -203,7 +203,10 @@ function Links(props: {
         }
       />
       {isUnknown(now.held_by) && (
-        <Row label={trans.__('held by')} values={[{ value: now.held_by }]} />
+        <Row
+          label={trans.__('clocks reduced by')}
+          values={[{ value: now.held_by }]}
+        />
       )}
       {hasNvlink && (
         <RatesRow
@@ -243,12 +246,12 @@ function RatesRow(props: {
   );
 }
 
-/** What needs attention: licence, limited clocks, idle memory. */
+/** Marks: licence, limited clocks, idle memory. */
 function Marks(props: { gpu: IGpu; now: IGpuSample | null }): JSX.Element {
   const { gpu, now } = props;
   const { trans } = useShared();
   const licence = mapKnown(gpu.licence, one => one.state);
-  // An idle GPU lowers its clocks on its own: that needs no attention.
+  // An idle GPU lowers its clocks: that needs no attention.
   const held = orElse(now?.held_by ?? [], []).filter(one => one !== 'idle');
   const idle = orElse(now?.idle_s ?? 0, 0);
   return (
@@ -258,22 +261,19 @@ function Marks(props: { gpu: IGpu; now: IGpuSample | null }): JSX.Element {
       )}
       {held.length > 0 && (
         <Mark severity="warning">
-          {trans.__('clocks held down by: %1', held.join(', '))}
+          {trans.__('clocks reduced by: %1', held.join(', '))}
         </Mark>
       )}
       {idle >= LONG_IDLE_S && (
         <Mark severity="info">
-          {trans.__(
-            'idle for %1 while a process holds its memory',
-            duration(idle, trans)
-          )}
+          {trans.__('idle for %1 with memory allocated', duration(idle, trans))}
         </Mark>
       )}
     </>
   );
 }
 
-/** MIG devices carry the number of the GPU that they are cut from: they are counted apart. */
+/** MIG devices have the number of their GPU, so they are counted separately. */
 function nameOf(
   gpu: IGpu,
   gpus: readonly IGpu[],

@@ -1,22 +1,24 @@
 import { IDisposable } from '@lumino/disposable';
 import { ISignal, Signal } from '@lumino/signaling';
 
+import { ENGLISH, ITranslate } from '../common/translate';
 import { ISample, readServerSample } from '../schema/sample';
 
-/** Waits before the next try, in milliseconds; the last one stays. */
+/** Delays before the next attempt, in milliseconds; the last one is repeated. */
 const WAITS_MS = [1000, 2000, 4000, 8000, 16000, 30000];
 
-/** Without a message for so long, a connection that claims to be open is dead. */
+/** After this time without a message, an open connection is considered dead. */
 const SILENCE_MS = 5000;
 
 /**
- * The WebSocket of live samples: connects again where it breaks, at growing intervals.
+ * The WebSocket of live samples: reconnects after failures, at growing intervals.
  *
- * Nothing runs before `start` and after `stop`; both may be called again.
+ * Nothing runs before `start` and after `stop`; both may be called repeatedly.
  */
 export class LiveFeed implements IDisposable {
   constructor(options: LiveFeed.IOptions) {
     this._connect = options.connect;
+    this._trans = options.trans ?? ENGLISH;
   }
 
   get state(): LiveFeed.State {
@@ -62,16 +64,19 @@ export class LiveFeed implements IDisposable {
     const socket = this._connect();
     this._socket = socket;
     socket.onmessage = event => this._onMessage(event.data);
-    socket.onclose = () => this._retry('the connection was closed');
+    socket.onclose = () =>
+      this._retry(this._trans.__('the connection was closed'));
     this._listenFor(SILENCE_MS * 2);
   }
 
   private _onMessage(data: unknown): void {
     let sample: ISample;
     try {
-      sample = readServerSample(JSON.parse(String(data)), 'sample');
+      const raw: unknown = JSON.parse(String(data));
+      sample = readServerSample(raw, 'sample', this._trans);
     } catch (error) {
-      this._retry(`a message cannot be read (${(error as Error).message})`);
+      const { message } = error as Error;
+      this._retry(this._trans.__('a message cannot be read (%1)', message));
       return;
     }
     this._failures = 0;
@@ -82,7 +87,11 @@ export class LiveFeed implements IDisposable {
 
   private _listenFor(ms: number): void {
     clearTimeout(this._timer);
-    this._timer = setTimeout(() => this._retry('the server is silent'), ms);
+    const reason = this._trans.__(
+      'the server has sent nothing for %1 s',
+      ms / 1000
+    );
+    this._timer = setTimeout(() => this._retry(reason), ms);
   }
 
   private _retry(reason: string): void {
@@ -112,6 +121,7 @@ export class LiveFeed implements IDisposable {
   }
 
   private _connect: () => LiveFeed.ISocket;
+  private _trans: ITranslate;
   private _socket: LiveFeed.ISocket | null = null;
   private _state: LiveFeed.State = { name: 'closed' };
   private _failures = 0;
@@ -122,7 +132,7 @@ export class LiveFeed implements IDisposable {
 }
 
 export namespace LiveFeed {
-  /** The part of a `WebSocket` that is used. */
+  /** The interface of a `WebSocket` that is used. */
   export interface ISocket {
     onmessage: ((event: MessageEvent) => void) | null;
     onclose: ((event: CloseEvent) => void) | null;
@@ -133,10 +143,11 @@ export namespace LiveFeed {
     | { readonly name: 'closed' }
     | { readonly name: 'connecting' }
     | { readonly name: 'live' }
-    /** Broken; the next try is scheduled. */
+    /** Broken; the next attempt is scheduled. */
     | { readonly name: 'waiting'; readonly reason: string };
 
   export interface IOptions {
     connect: () => ISocket;
+    trans?: ITranslate;
   }
 }

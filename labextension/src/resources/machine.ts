@@ -6,7 +6,7 @@ import { isUnknown, Known } from '../schema/known';
 import { IGpuSample, INicSample, ISample } from '../schema/sample';
 import { IGpu, ISnapshot } from '../schema/snapshot';
 
-/** What is known of one machine, wherever it comes from. */
+/** The data of one machine, from any source. */
 export class Machine {
   constructor(options: Machine.IOptions) {
     this.key = options.key;
@@ -14,11 +14,11 @@ export class Machine {
     this._name = options.name ?? '';
   }
 
-  /** Unique, and the same after a reload of the page. */
+  /** Unique, and unchanged after a reload of the page. */
   readonly key: string;
   readonly kind: Machine.Kind;
 
-  /** The name that it was given; else its hostname. */
+  /** Its given name, or else its hostname. */
   get name(): string {
     const hostname =
       this.snapshot && !isUnknown(this.snapshot)
@@ -36,17 +36,17 @@ export class Machine {
     return this._findings;
   }
 
-  /** The newest sample that could be had; `null` before the first one. */
+  /** The newest available sample; `null` before the first one. */
   get sample(): ISample | null {
     return this._sample;
   }
 
-  /** Why its figures are out of date; empty where they are current, or none are expected. */
+  /** Why its figures are out of date; empty if they are current or not expected. */
   get trouble(): string {
     return this._trouble;
   }
 
-  /** Counts the changes. */
+  /** The number of changes. */
   get version(): number {
     return this._version;
   }
@@ -55,7 +55,7 @@ export class Machine {
     return this._changed;
   }
 
-  /** How many values each series keeps. */
+  /** The number of values in each series. */
   set length(length: number) {
     this._length = length;
     this._histories.forEach(history => {
@@ -68,14 +68,14 @@ export class Machine {
     return this._length;
   }
 
-  /** What it has, and what the doctor says to it. */
+  /** Set its hardware and the doctor's findings on it. */
   setSnapshot(snapshot: Known<ISnapshot>, findings: readonly IFinding[]): void {
     this._snapshot = snapshot;
     this._findings = findings;
     this._emit();
   }
 
-  /** How busy it is now, or why that is not known: then the last figures stay, as old ones. */
+  /** Set its current use, or why it is unknown; then the last figures remain, as old ones. */
   take(sample: Known<ISample>): void {
     if (isUnknown(sample)) {
       this._trouble = sample.unknown;
@@ -90,7 +90,7 @@ export class Machine {
     this._emit();
   }
 
-  /** That no sample came, and why. */
+  /** Report that no sample arrived, and why. */
   miss(reason: string): void {
     if (reason !== this._trouble) {
       this._trouble = reason;
@@ -121,7 +121,7 @@ export class Machine {
     return this._sample?.nics.find(one => one.name === name) ?? null;
   }
 
-  /** A gap for each second that went by unheard, so that a line is true to the time. */
+  /** Add a gap for each missed second, so that the time axis is correct. */
   private _pushGaps(time: number): void {
     const apart = Math.round(time - (this._sample?.time ?? time));
     const missed = Math.min(this._length, apart - 1) - this._gaps;
@@ -138,7 +138,7 @@ export class Machine {
       }
     }
     this._histories.forEach((history, name) =>
-      history.push(values.get(name) ?? Private.MISSED)
+      history.push(values.get(name) ?? null)
     );
   }
 
@@ -152,7 +152,7 @@ export class Machine {
   private _findings: readonly IFinding[] = [];
   private _sample: ISample | null = null;
   private _trouble = '';
-  /** Gaps since the newest sample. */
+  /** Number of gaps since the newest sample. */
   private _gaps = 0;
   private _length = MINUTE;
   private _histories = new Map<string, History>();
@@ -161,7 +161,7 @@ export class Machine {
 }
 
 export namespace Machine {
-  /** That of the Jupyter server, another one of the cluster, or one that a file describes. */
+  /** The Jupyter server's, another one of the cluster, or one described by a file. */
   export type Kind = 'server' | 'vm' | 'file';
 
   export interface IOptions {
@@ -172,8 +172,6 @@ export namespace Machine {
 }
 
 namespace Private {
-  export const MISSED = { unknown: 'not in this sample' };
-
   /** MIG devices share the index of their GPU; the UUID distinguishes them. */
   export function gpuSeries(gpu: IGpu | IGpuSample): string {
     return isUnknown(gpu.uuid) ? `gpu/${gpu.index}` : `gpu/${gpu.uuid}`;
@@ -210,7 +208,7 @@ namespace Private {
   }
 }
 
-/** The mean use of a sample's GPUs in percent, of those where it is known. */
+/** The mean use of a sample's GPUs in percent, over those with a value. */
 export function meanGpuUse(sample: ISample): Known<number> | null {
   return sample.gpus.length > 0 ? Private.meanUse(sample) : null;
 }

@@ -14,10 +14,10 @@ import { DEFAULTS, IPreferences } from './preferences';
 import { ServerSource } from './server';
 
 /**
- * The machines that the panel shows: that of the Jupyter server, the further
- * ones of the cluster of the notebook in front, and those that files describe.
+ * The machines in the panel: that of the Jupyter server, the others of
+ * the cluster of the active notebook, and those described by files.
  *
- * Emits where machines come and go; what happens on one, the machine says itself.
+ * Emits when machines are added or removed; each machine emits its own changes.
  */
 export class ResourcesModel extends VDomModel {
   constructor(options: ResourcesModel.IOptions) {
@@ -45,7 +45,7 @@ export class ResourcesModel extends VDomModel {
     return [...new Set(all.includes(machine) ? all : [machine, ...all])];
   }
 
-  /** What the doctor found across the machines of the cluster. */
+  /** The doctor's findings across the machines of the cluster. */
   get findings(): readonly IFinding[] {
     return this._vms?.findings ?? [];
   }
@@ -70,12 +70,19 @@ export class ResourcesModel extends VDomModel {
 
   /** The cluster's ranks on a machine. */
   ranksOn(machine: Machine): readonly IRank[] {
-    const ranks = this._cluster?.link?.state.cluster?.ranks ?? [];
+    const cluster = this._cluster?.link?.state.cluster ?? null;
+    if (
+      cluster === null ||
+      cluster.state === 'stopped' ||
+      machine.kind === 'file'
+    ) {
+      return [];
+    }
     const name = this._nameInCluster(machine);
-    return machine.kind === 'file' ? [] : ranks.filter(one => one.vm === name);
+    return cluster.ranks.filter(one => one.vm === name);
   }
 
-  /** Whether a card is open: as the person left it, else by the number of cards. */
+  /** Whether a card is open: as set by the user, or else by the number of cards. */
   isOpen(machine: Machine): boolean {
     return (
       this.openings.get(machine.key) ??
@@ -84,7 +91,7 @@ export class ResourcesModel extends VDomModel {
     );
   }
 
-  /** Ask again, now. */
+  /** Request everything again. */
   async refresh(): Promise<void> {
     await Promise.all([this.server.refresh(), this._cluster?.refresh()]);
   }
@@ -147,7 +154,7 @@ export namespace ResourcesModel {
     feed: LiveFeed;
     /** `null` or absent: only the server's machine is shown. */
     cluster?: ICluster | null;
-    /** `null` or absent: what was opened is forgotten with the page. */
+    /** `null` or absent: the state of cards is lost with the page. */
     state?: IStateDB | null;
   }
 }

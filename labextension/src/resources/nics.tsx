@@ -22,12 +22,12 @@ import { Mark, Row } from './rows';
 import { Section } from './section';
 import { useOpening, useShared } from './shared';
 
-/** Up to this the scale of a link stays as it is, so that idle traffic is drawn as idle: 1 Mbit/s. */
+/** Minimum scale of a link, so that idle traffic is drawn as idle: 1 Mbit/s. */
 const QUIET_BYTES_PER_S = 125e3;
 
-/** So many are listed at once: the largest boards have some 20. */
+/** NICs listed at a time: the largest boards have about 20. */
 const MOST = 24;
-/** Names in one line. */
+/** Most names in one line. */
 const MOST_NAMES = 8;
 
 interface IProps {
@@ -46,7 +46,7 @@ export function Nics({ machine, snapshot }: IProps): JSX.Element | null {
   const described = isPartial(snapshot) ? drawn.filter(isDescribed) : drawn;
   const some = useSome(described, MOST);
   if (drawn.length > 0 && described.length === 0) {
-    return null; // the drawing has all that is known
+    return null; // the drawing shows everything known
   }
   return (
     <Section
@@ -62,7 +62,7 @@ export function Nics({ machine, snapshot }: IProps): JSX.Element | null {
     >
       {shown.length === 0 && (
         <Missing
-          what={unclear ? trans.__('NICs not known') : trans.__('No NIC')}
+          what={unclear ? trans.__('NICs unknown') : trans.__('No NIC')}
           probe={probes.nics}
         />
       )}
@@ -99,7 +99,7 @@ function Virtual({ names }: { names: readonly string[] }): JSX.Element {
   );
 }
 
-/** Whether a list has more to say of it than its place: a topology file may name none. */
+/** Whether the list would show more than its address; a topology file may have no name. */
 function isDescribed(nic: INic): boolean {
   const named = !/^[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$/.test(
     nic.name
@@ -171,7 +171,7 @@ function lanes(
   if (nic.kind !== 'rdma') {
     return [plain];
   }
-  // RDMA goes past the interface, whose own counters do not see it.
+  // RDMA bypasses the interface, whose counters do not include it.
   const rdma = lane(
     ['rdma_tx', 'rdma_rx'],
     [
@@ -216,7 +216,7 @@ function perSecond(count: number): string {
   return `${number} ${unit}`;
 }
 
-/** Congestion and errors, where there are any; a counter that an RDMA port lacks has a dash. */
+/** Congestion and errors, if any; a missing counter of an RDMA port is a dash. */
 function Marks(props: { nic: INic; now: INicSample }): JSX.Element {
   const { nic, now } = props;
   const { trans } = useShared();
@@ -260,7 +260,7 @@ function Marks(props: { nic: INic; now: INicSample }): JSX.Element {
   );
 }
 
-/** Nothing where the counter does not change, or is not known. */
+/** Nothing if the counter is constant or unknown. */
 function EventsMark(props: {
   severity: 'warning' | 'info';
   what: string;
@@ -270,12 +270,12 @@ function EventsMark(props: {
   const { trans } = useShared();
   return isUnknown(value) || value === 0 ? null : (
     <Mark severity={severity}>
-      {trans.__('%1: %2 a second', what, compact(value))}
+      {trans.__('%1: %2 per second', what, compact(value))}
     </Mark>
   );
 }
 
-/** A topology file does not list every NIC's type. */
+/** Whether a NIC may have RDMA: a topology file does not list every NIC's type. */
 function mayHaveRdma(nic: INic): boolean {
   return nic.kind === 'rdma' || isUninspected(nic.rdma_device, nic.state);
 }

@@ -3,18 +3,18 @@ import { ISignal, Signal } from '@lumino/signaling';
 
 const KEY = 'gradient-workbench:open';
 
-/** Of the cards of files, which the page forgets. */
+/** Prefix of the cards of files, which are lost with the page. */
 const PASSING = 'file/';
 
-/** Of so many cards and sections it is kept whether they are open; the oldest go first. */
+/** Most cards and sections whose state is stored; the oldest are dropped. */
 const MOST = 500;
 
 /**
- * What a person opened and closed, by name; kept in Lab's state, so that it
+ * What the user opened and closed, by name; stored in JupyterLab's state, so that it
  * survives a reload of the page.
  */
 export class Openings {
-  /** `state`: `null` where the front end keeps none. */
+  /** `state`: `null` if the front end stores none. */
   constructor(state: IStateDB | null) {
     this._state = state;
     void this._load();
@@ -24,7 +24,7 @@ export class Openings {
     return this._changed;
   }
 
-  /** `undefined` where the person has not chosen. */
+  /** `undefined` if the user has not chosen. */
   get(name: string): boolean | undefined {
     return this._open.get(name);
   }
@@ -46,7 +46,7 @@ export class Openings {
     try {
       const saved = await this._state?.fetch(KEY);
       for (const [name, open] of Object.entries(saved ?? {})) {
-        // What was chosen since the page was opened is newer.
+        // Choices since the page was opened are newer.
         if (typeof open === 'boolean' && !this._open.has(name)) {
           this._open.set(name, open);
         }

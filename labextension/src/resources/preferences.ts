@@ -1,18 +1,18 @@
-/** What a person may choose of the panel, and what holds where they did not. */
+/** The user's settings of the panel, and their defaults. */
 import { RateUnit } from '../common/format';
 import { MINUTE } from '../common/history';
 
-/** A part of a card that can be closed. */
+/** A section of a card that can be closed. */
 export type SectionName =
   'topology' | 'gpus' | 'network' | 'ranks' | 'processes';
 
 export interface IPreferences {
-  /** Up to this many cards are open by default. */
+  /** Up to this number, cards are open by default. */
   readonly openCards: number;
   /** The sections of a card that are open by default. */
   readonly openSections: Readonly<Record<SectionName, boolean>>;
   readonly virtualInterfaces: boolean;
-  /** What a sparkline shows, in seconds. */
+  /** The period of a sparkline, in seconds. */
   readonly historySeconds: number;
   readonly rates: RateUnit;
 }

@@ -3,7 +3,7 @@ import { TranslationBundle } from '@jupyterlab/translation';
 import React, { useId } from 'react';
 
 import { memoryFigure, percentFigure } from '../common/format';
-import { More, useSome } from '../common/some';
+import { ISome, More, useSome } from '../common/some';
 import { Text } from '../common/value';
 import { isUnknown, Known, mapKnown, orElse } from '../schema/known';
 import { IProcess } from '../schema/sample';
@@ -11,13 +11,13 @@ import { Machine } from './machine';
 import { Section } from './section';
 import { useOpening, useShared } from './shared';
 
-/** So many are listed at once. */
+/** Processes listed at a time. */
 const MOST = 32;
 
-/** A kernel that uses less of a core is idle, in percent. */
+/** A kernel that uses less than this percentage of a core is idle. */
 const IDLE_BELOW = 5;
 
-/** Kernels, ranks and whatever else uses a GPU, with what each holds of it. */
+/** Kernels, ranks and other processes that use a GPU, and what each uses. */
 export function Processes({ machine }: { machine: Machine }): JSX.Element {
   const { trans } = useShared();
   const processes = machine.sample?.processes ?? {
@@ -28,6 +28,7 @@ export function Processes({ machine }: { machine: Machine }): JSX.Element {
   const idle = quiet.length > 1 ? quiet : [];
   const others = known.filter(one => !idle.includes(one));
   const some = useSome(others, MOST);
+  const hasGpus = Private.hasGpus(machine, known);
   return (
     <Section
       machine={machine}
@@ -37,12 +38,12 @@ export function Processes({ machine }: { machine: Machine }): JSX.Element {
     >
       {isUnknown(processes) && (
         <p className="jp-gw-Note">
-          {trans.__('Not known: %1.', processes.unknown)}
+          {trans.__('Unknown: %1.', processes.unknown)}
         </p>
       )}
       {!isUnknown(processes) && processes.length === 0 && (
         <p className="jp-gw-Note">
-          {trans.__('No kernel, no rank, and nothing that uses a GPU.')}
+          {trans.__('No kernel, rank or other process that uses a GPU.')}
         </p>
       )}
       {known.length > 0 && (
@@ -50,13 +51,15 @@ export function Processes({ machine }: { machine: Machine }): JSX.Element {
           className="jp-gw-Table"
           aria-label={trans.__('Processes and what they use')}
         >
-          <TableHead />
+          <TableHead hasGpus={hasGpus} />
           <tbody>
             {some.shown.map(one => (
-              <ProcessRow key={one.pid} process={one} />
+              <ProcessRow key={one.pid} process={one} hasGpus={hasGpus} />
             ))}
           </tbody>
-          {idle.length > 0 && <IdleKernels machine={machine} kernels={idle} />}
+          {idle.length > 0 && (
+            <IdleKernels machine={machine} kernels={idle} hasGpus={hasGpus} />
+          )}
         </table>
       )}
       <More some={some} what={trans.__('processes')} trans={trans} />
@@ -64,14 +67,18 @@ export function Processes({ machine }: { machine: Machine }): JSX.Element {
   );
 }
 
-function TableHead(): JSX.Element {
+function TableHead({ hasGpus }: { hasGpus: boolean }): JSX.Element {
   const { trans } = useShared();
   return (
     <thead>
       <tr>
-        <th>{trans.__('process')}</th>
-        <th>{trans.__('GPU')}</th>
-        <th className="jp-gw-mod-number">{trans.__('its GiB')}</th>
+        <th>{trans.__('Process')}</th>
+        {hasGpus && (
+          <>
+            <th>{trans.__('GPU')}</th>
+            <th className="jp-gw-mod-number">{trans.__('GPU GiB')}</th>
+          </>
+        )}
         <th className="jp-gw-mod-number">{trans.__('GiB')}</th>
         <th className="jp-gw-mod-number">{trans.__('CPU %')}</th>
       </tr>
@@ -83,8 +90,9 @@ function TableHead(): JSX.Element {
 function IdleKernels(props: {
   machine: Machine;
   kernels: readonly IProcess[];
+  hasGpus: boolean;
 }): JSX.Element {
-  const { kernels, machine } = props;
+  const { hasGpus, kernels, machine } = props;
   const { trans } = useShared();
   const [open, setOpen] = useOpening(`${machine.key}/processes/idle`, false);
   const some = useSome(kernels, MOST);
@@ -93,7 +101,7 @@ function IdleKernels(props: {
     <>
       <tbody>
         <tr>
-          <td className="jp-gw-Table-name" colSpan={3}>
+          <td className="jp-gw-Table-name" colSpan={hasGpus ? 3 : 1}>
             <button
               type="button"
               className="jp-gw-Group-button"
@@ -104,32 +112,54 @@ function IdleKernels(props: {
               {trans._n('%1 idle kernel', '%1 idle kernels', kernels.length)}
             </button>
           </td>
-          <td className="jp-gw-mod-number">
-            <Text value={gib(sumOf(kernels.map(one => one.memory_bytes)))} />
-          </td>
-          <td className="jp-gw-mod-number">
-            <Text value={percent(sumOf(kernels.map(one => one.cpu_percent)))} />
-          </td>
+          <UseCells
+            memory={sumOf(kernels.map(one => one.memory_bytes))}
+            cpu={sumOf(kernels.map(one => one.cpu_percent))}
+          />
         </tr>
       </tbody>
       <tbody id={id} className="jp-gw-Group" hidden={!open}>
-        {open &&
-          some.shown.map(one => (
-            <ProcessRow key={one.pid} process={one} isMember />
-          ))}
-        {open && some.step > 0 && (
-          <tr>
-            <td colSpan={5}>
-              <More some={some} what={trans.__('kernels')} trans={trans} />
-            </td>
-          </tr>
-        )}
+        {open && <KernelRows some={some} hasGpus={hasGpus} />}
       </tbody>
     </>
   );
 }
 
-/** Whether it is a kernel without a name of its own that does nothing. */
+function KernelRows(props: {
+  some: ISome<IProcess>;
+  hasGpus: boolean;
+}): JSX.Element {
+  const { hasGpus, some } = props;
+  const { trans } = useShared();
+  return (
+    <>
+      {some.shown.map(one => (
+        <ProcessRow key={one.pid} process={one} hasGpus={hasGpus} isMember />
+      ))}
+      {some.step > 0 && (
+        <tr>
+          <td colSpan={hasGpus ? 5 : 3}>
+            <More some={some} what={trans.__('kernels')} trans={trans} />
+          </td>
+        </tr>
+      )}
+    </>
+  );
+}
+
+namespace Private {
+  /** Whether the machine has a GPU, or a process reports one. */
+  export function hasGpus(
+    machine: Machine,
+    processes: readonly IProcess[]
+  ): boolean {
+    const { snapshot } = machine;
+    const has = snapshot && !isUnknown(snapshot) && snapshot.gpus.length > 0;
+    return Boolean(has) || processes.some(one => one.gpus.length > 0);
+  }
+}
+
+/** Whether it is an idle kernel without its own name. */
 function isIdleKernel(one: IProcess): boolean {
   return (
     one.kind === 'kernel' &&
@@ -140,7 +170,7 @@ function isIdleKernel(one: IProcess): boolean {
   );
 }
 
-/** Not known where one of them is not. */
+/** The sum; unknown if one value is. */
 function sumOf(values: readonly Known<number>[]): Known<number> {
   return (
     values.find(isUnknown) ??
@@ -154,21 +184,22 @@ function percent(value: Known<number>): Known<string> {
 
 function ProcessRow(props: {
   process: IProcess;
-  /** Of the idle kernels, which use no GPU: their names have its columns. */
+  hasGpus: boolean;
+  /** One of the idle kernels, which use no GPU: the name spans the GPU columns. */
   isMember?: boolean;
 }): JSX.Element {
-  const { isMember = false, process } = props;
+  const { hasGpus, isMember = false, process } = props;
   const { trans } = useShared();
   return (
     <tr>
       <td
         className="jp-gw-Table-name"
-        colSpan={isMember ? 3 : 1}
+        colSpan={isMember && hasGpus ? 3 : 1}
         title={fullName(process, trans)}
       >
         {shortName(process, trans)}
       </td>
-      {!isMember && (
+      {!isMember && hasGpus && (
         <>
           <td>
             {process.gpus.map(gpu => (
@@ -184,13 +215,25 @@ function ProcessRow(props: {
           </td>
         </>
       )}
-      <td className="jp-gw-mod-number">
-        <Text value={gib(process.memory_bytes)} />
-      </td>
-      <td className="jp-gw-mod-number">
-        <Text value={percent(process.cpu_percent)} />
-      </td>
+      <UseCells memory={process.memory_bytes} cpu={process.cpu_percent} />
     </tr>
+  );
+}
+
+/** The last two cells of a row: memory and CPU. */
+function UseCells(props: {
+  memory: Known<number>;
+  cpu: Known<number>;
+}): JSX.Element {
+  return (
+    <>
+      <td className="jp-gw-mod-number">
+        <Text value={gib(props.memory)} />
+      </td>
+      <td className="jp-gw-mod-number">
+        <Text value={percent(props.cpu)} />
+      </td>
+    </>
   );
 }
 
@@ -198,7 +241,7 @@ function gib(bytes: Known<number>): Known<string> {
   return mapKnown(bytes, value => memoryFigure(value).number);
 }
 
-/** What a person knows it by: its rank, its notebook, else its name. */
+/** The name that users know: its rank, its notebook, or else its program. */
 function shortName(process: IProcess, trans: TranslationBundle): string {
   if (process.rank !== null) {
     return trans.__('rank %1', process.rank);

@@ -8,7 +8,7 @@ import { Machine } from './machine';
 import { Section } from './section';
 import { useShared } from './shared';
 
-/** So many are listed at once. */
+/** Ranks listed at a time. */
 const MOST = 32;
 
 /** Which rank of the cluster uses which GPU and NIC of a machine. */
@@ -37,8 +37,8 @@ export function Ranks(props: {
 }
 
 /**
- * The ranks on one GPU of `gpus`. A rank names its GPU by the place among those
- * that can be used, such as `0 (A100-40C)`: a GPU that is cut is used by its parts.
+ * The ranks on one GPU of `gpus`. A rank identifies its GPU by the position among the
+ * usable ones, such as `0 (A100-40C)`; a partitioned GPU is used through its MIG devices.
  */
 export function ranksOnGpu(
   gpu: IGpu,

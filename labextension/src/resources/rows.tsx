@@ -1,15 +1,15 @@
-/** Lines beneath a device: further figures, and what is not as it should be. */
+/** Lines below a device: further figures and warnings. */
 import React from 'react';
 
 import { Text } from '../common/value';
 import { Known } from '../schema/known';
 import { SeverityIcon } from './findings';
 
-/** A name and what holds for it, in words or figures. */
+/** A name and its values, as text or figures. */
 export function Row(props: {
   label: string;
   values: readonly Row.IValue[];
-  /** Of all values. */
+  /** Tooltip of all values. */
   unit?: string;
 }): JSX.Element {
   return (
@@ -37,7 +37,7 @@ export namespace Row {
   }
 }
 
-/** One thing to be seen at once: an icon and words. */
+/** A mark that attracts attention: an icon and text. */
 export function Mark(props: {
   severity: 'warning' | 'info';
   children: React.ReactNode;

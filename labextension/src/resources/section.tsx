@@ -4,7 +4,7 @@ import { Machine } from './machine';
 import { SectionName } from './preferences';
 import { useOpening, useShared } from './shared';
 
-/** A part of a card under a heading that opens and closes it. */
+/** A section of a card, with a heading that opens and closes it. */
 export function Section(props: Section.IProps): JSX.Element {
   const { detail, machine, more, name, title } = props;
   const { preferences } = useShared();
@@ -53,9 +53,9 @@ export namespace Section {
     machine: Machine;
     name: SectionName;
     title: string;
-    /** What a closed section still says. */
+    /** What a closed section still shows. */
     detail?: string;
-    /** A switch for figures that not everybody wants. */
+    /** A switch for additional figures. */
     more?: { label: string; shown: boolean; show: (shown: boolean) => void };
     children: React.ReactNode;
   }

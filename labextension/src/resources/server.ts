@@ -7,11 +7,11 @@ import { ResourcesClient } from './client';
 import { LiveFeed } from './livefeed';
 import { Machine } from './machine';
 
-/** Hardware and settings change rarely; the counters have a feed of their own. */
+/** Hardware and settings change rarely; counters have a separate feed. */
 const SNAPSHOT_INTERVAL_MS = 60_000;
 
 /**
- * The machine of the Jupyter server: asked over REST, heard over a WebSocket.
+ * The machine of the Jupyter server: REST requests, and samples from a WebSocket.
  *
  * Asleep (no request, no socket) until `awake` is set.
  */
@@ -36,7 +36,7 @@ export class ServerSource implements IDisposable {
 
   readonly machine = new Machine({ key: 'server', kind: 'server' });
 
-  /** Why the last request failed; empty where it went well. */
+  /** Why the last request failed; empty if it succeeded. */
   get error(): string {
     return this._error;
   }
@@ -45,7 +45,7 @@ export class ServerSource implements IDisposable {
     return this._feed.state;
   }
 
-  /** Emits where an answer came or failed, and where the feed comes or goes. */
+  /** Emits when an answer arrives or fails, and when the feed connects or disconnects. */
   get stateChanged(): ISignal<this, void> {
     return this._stateChanged;
   }
@@ -72,7 +72,7 @@ export class ServerSource implements IDisposable {
     }
   }
 
-  /** Ask again, now. */
+  /** Send the requests again. */
   async refresh(): Promise<void> {
     await this._poll.refresh();
     await this._poll.tick;

@@ -1,4 +1,4 @@
-/** What all parts of the view need, so that it is not handed down by hand. */
+/** Context shared by all components of the view. */
 import { nullTranslator, TranslationBundle } from '@jupyterlab/translation';
 import React, {
   createContext,
@@ -28,7 +28,7 @@ export function useShared(): IShared {
   return React.useContext(Shared);
 }
 
-/** Draw a component again with each change of a machine, and only it, while it is in sight. */
+/** Redraw a component with each change of a machine while it is visible. */
 export function useMachine(machine: Machine, seen: boolean): void {
   const subscribe = useCallback(
     (changed: () => void) => {
@@ -44,7 +44,7 @@ export function useMachine(machine: Machine, seen: boolean): void {
   useSyncExternalStore(subscribe, () => machine.version);
 }
 
-/** Whether an element is in the part of the panel that can be seen, or close to it. */
+/** Whether an element is in the visible area of the panel, or close to it. */
 export function useSeen(element: React.RefObject<HTMLElement>): boolean {
   const [seen, setSeen] = useState(true);
   useEffect(() => {
@@ -61,7 +61,7 @@ export function useSeen(element: React.RefObject<HTMLElement>): boolean {
   return seen;
 }
 
-/** Whether something is open: as the person left it, else `byItself`; and how to change it. */
+/** Whether something is open: as set by the user, or else `byItself`; and a setter. */
 export function useOpening(
   name: string,
   byItself: boolean

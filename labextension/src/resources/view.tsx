@@ -9,7 +9,7 @@ import { Machine } from './machine';
 import { ResourcesModel } from './model';
 import { IShared, Shared } from './shared';
 
-/** The machines as cards: the server's and the cluster's, and those from files. */
+/** The machines as cards: the server's, the cluster's, and those from files. */
 export class ResourcesView extends VDomRenderer<ResourcesModel> {
   constructor(model: ResourcesModel, trans: TranslationBundle) {
     super(model);
@@ -106,7 +106,7 @@ export class ResourcesView extends VDomRenderer<ResourcesModel> {
     this.model.openings.set(machine.key, open);
   };
 
-  /** The card before takes over the focus, which would be lost with its button. */
+  /** Move the focus to the previous card, since it would be lost with the button. */
   private _onClose = (machine: Machine): void => {
     const summaries = [
       ...this.node.querySelectorAll<HTMLElement>('.jp-gw-Card > summary')
@@ -136,7 +136,7 @@ namespace Private {
       case 'live':
         return trans.__('live');
       case 'waiting':
-        return trans.__('not live: %1; trying again', state.reason);
+        return trans.__('not live: %1; reconnecting', state.reason);
       case 'connecting':
         return trans.__('connecting…');
       case 'closed':
@@ -150,7 +150,7 @@ namespace Private {
   ): string {
     return error instanceof FileShelf.TooLarge
       ? trans.__(
-          '%1 is larger than %2 MiB: that is no topology and no snapshot.',
+          '%1 is larger than %2 MiB: neither a topology nor a snapshot.',
           name,
           MOST_BYTES / 2 ** 20
         )

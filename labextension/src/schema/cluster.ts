@@ -1,4 +1,4 @@
-/** What the kernel of a notebook sends about its cluster, and what the page requests. */
+/** The kernel's messages about its cluster, and the page's requests. */
 import { readFindings } from './findings';
 import {
   boolean,
@@ -18,8 +18,8 @@ import {
 import { readSample } from './sample';
 import { readSnapshot } from './snapshot';
 
-const numberOrString: Reader<number | string> = (value, path) =>
-  typeof value === 'number' ? value : string(value, path);
+const numberOrString: Reader<number | string> = (value, path, trans) =>
+  typeof value === 'number' ? value : string(value, path, trans);
 
 const rank = record({
   rank: number,
@@ -27,7 +27,7 @@ const rank = record({
   pid: known(number),
   /** `"0 (A100-40C)"`, `"CPU"`, or a number. */
   gpu: known(numberOrString),
-  /** `"eth0"`, or with the RDMA device of its GPU: `"eth0, mlx5_0"`. */
+  /** `"eth0"`, or with the RDMA device of its GPU, `"eth0, mlx5_0"`. */
   nic: known(string),
   state: string
 });
@@ -44,9 +44,9 @@ const state = oneOf(
 const cluster = record({
   name: string,
   state,
-  /** How many ranks were requested. */
+  /** The requested number of ranks. */
   n: number,
-  /** One line for people; may be empty. */
+  /** One line for the user; may be empty. */
   message: string,
   ranks: list(rank)
 });
@@ -64,10 +64,10 @@ export const readKernelMessage = variants({
   vms: record({
     /** In the cluster's order. */
     vms: list(vm),
-    /** Across the VMs. */
+    /** Findings across the VMs. */
     findings: readFindings
   }),
-  /** By the names of the VMs that are not local. */
+  /** By name, for VMs that are not local. */
   samples: record({ samples: dictionary(tolerant(readSample)) }),
   /** The page's last request failed. */
   error: record({ message: string })
@@ -83,5 +83,5 @@ export type IVm = Infer<typeof vm>;
 export type Request =
   | { readonly type: 'start'; readonly n: number }
   | { readonly type: 'stop' | 'refresh' }
-  /** Whether the VMs' samples are wanted; the kernel forgets it after 12 s. */
+  /** Whether the VMs' samples are needed; the kernel forgets it after 12 s. */
   | { readonly type: 'watch'; readonly on: boolean };

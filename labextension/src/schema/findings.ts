@@ -1,4 +1,4 @@
-/** What the doctor found on a machine, and what a file holds. */
+/** The doctor's findings on a machine, and the content of a file. */
 import { Infer, list, oneOf, record, string } from './reader';
 import { readSnapshot } from './snapshot';
 

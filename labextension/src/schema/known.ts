@@ -3,14 +3,14 @@ export interface IUnknown {
   readonly unknown: string;
 }
 
-/** A value, or why it is not known. */
+/** A value, or why it is unknown. */
 export type Known<T> = T | IUnknown;
 
 export function isUnknown(value: unknown): value is IUnknown {
   return typeof value === 'object' && value !== null && 'unknown' in value;
 }
 
-/** The value, or `fallback` where it is not known. */
+/** The value, or `fallback` if it is unknown. */
 export function orElse<T>(value: Known<T>, fallback: T): T {
   return isUnknown(value) ? fallback : value;
 }
@@ -20,7 +20,7 @@ export function mapKnown<T, U>(value: Known<T>, f: (value: T) => U): Known<U> {
   return isUnknown(value) ? value : f(value);
 }
 
-/** Whether both are unknown for the same reason: nobody inspected the device they belong to. */
+/** Whether both are unknown for the same reason, as nobody inspected their device. */
 export function isUninspected(a: Known<unknown>, b: Known<unknown>): boolean {
   return isUnknown(a) && isUnknown(b) && a.unknown === b.unknown;
 }

@@ -1,12 +1,14 @@
 /**
  * Readers of JSON. Each takes a value and its path in the message, and returns the
- * value with its type, or throws an error that names the path and what was found.
+ * value with its type, or throws an error that names the path and what was found, in the
+ * user's language.
  *
  * The type of a message is inferred from its reader: `Infer<typeof reader>`.
  */
+import { ENGLISH, ITranslate } from '../common/translate';
 import { isUnknown, IUnknown, Known } from './known';
 
-export type Reader<T> = (value: unknown, path: string) => T;
+export type Reader<T> = (value: unknown, path: string, trans?: ITranslate) => T;
 
 /** The type that a reader returns. */
 export type Infer<R> = R extends Reader<infer T> ? T : never;
@@ -15,84 +17,94 @@ type Fields = Record<string, Reader<unknown>>;
 
 type Shape<F extends Fields> = { readonly [K in keyof F]: Infer<F[K]> };
 
-export const number: Reader<number> = (value, path) =>
-  typeof value === 'number' ? value : Private.fail('a number', value, path);
+export const number: Reader<number> = (value, path, trans = ENGLISH) =>
+  typeof value === 'number'
+    ? value
+    : Private.fail(trans.__('a number'), value, path, trans);
 
-export const string: Reader<string> = (value, path) =>
-  typeof value === 'string' ? value : Private.fail('a text', value, path);
+export const string: Reader<string> = (value, path, trans = ENGLISH) =>
+  typeof value === 'string'
+    ? value
+    : Private.fail(trans.__('a text'), value, path, trans);
 
-export const boolean: Reader<boolean> = (value, path) =>
+export const boolean: Reader<boolean> = (value, path, trans = ENGLISH) =>
   typeof value === 'boolean'
     ? value
-    : Private.fail('true or false', value, path);
+    : Private.fail(trans.__('true or false'), value, path, trans);
 
 export function oneOf<T extends string>(...allowed: T[]): Reader<T> {
-  return (value, path) =>
+  return (value, path, trans = ENGLISH) =>
     allowed.find(one => one === value) ??
-    Private.fail(`one of ${allowed.join(', ')}`, value, path);
+    Private.fail(trans.__('one of %1', allowed.join(', ')), value, path, trans);
 }
 
 export function nullable<T>(reader: Reader<T>): Reader<T | null> {
-  return (value, path) => (value === null ? null : reader(value, path));
+  return (value, path, trans) =>
+    value === null ? null : reader(value, path, trans);
 }
 
 export function list<T>(item: Reader<T>): Reader<readonly T[]> {
-  return (value, path) =>
+  return (value, path, trans = ENGLISH) =>
     Array.isArray(value)
-      ? value.map((one, index) => item(one, `${path}[${index}]`))
-      : Private.fail('a list', value, path);
+      ? value.map((one, index) => item(one, `${path}[${index}]`, trans))
+      : Private.fail(trans.__('a list'), value, path, trans);
 }
 
 /** Values of one type by their names. */
 export function dictionary<T>(
   item: Reader<T>
 ): Reader<Readonly<Record<string, T>>> {
-  return (value, path) =>
+  return (value, path, trans = ENGLISH) =>
     Object.fromEntries(
-      Object.entries(Private.object(value, path)).map(([name, one]) => [
+      Object.entries(Private.object(value, path, trans)).map(([name, one]) => [
         name,
-        item(one, `${path}.${name}`)
+        item(one, `${path}.${name}`, trans)
       ])
     );
 }
 
 /** An object with these fields; fields that only a later version has are ignored. */
 export function record<F extends Fields>(fields: F): Reader<Shape<F>> {
-  return (value, path) => {
-    const found = Private.object(value, path);
+  return (value, path, trans = ENGLISH) => {
+    const found = Private.object(value, path, trans);
     const read: Record<string, unknown> = {};
     for (const [name, reader] of Object.entries(fields)) {
-      read[name] = reader(found[name], `${path}.${name}`);
+      read[name] = reader(found[name], `${path}.${name}`, trans);
     }
     return read as Shape<F>;
   };
 }
 
-/** As `record`, of the version that this page reads. */
+/** Like `record`, with a check of the version. */
 export function versioned<F extends Fields>(
   version: number,
   fields: F
 ): Reader<Shape<F>> {
   const [readVersion, read] = [record({ version: number }), record(fields)];
-  return (value, path) => {
-    const found = readVersion(value, path).version;
+  return (value, path, trans = ENGLISH) => {
+    const found = readVersion(value, path, trans).version;
     if (found !== version) {
       throw new Error(
-        `${path}: version ${found}, but this page reads version ${version}; reload the page`
+        trans.__(
+          '%1: version %2, but this page reads version %3. Reload the page.',
+          path,
+          found,
+          version
+        )
       );
     }
-    return read(value, path);
+    return read(value, path, trans);
   };
 }
 
-/** A record whose `type` says which of these it is. */
+/** A record whose `type` selects one of these readers. */
 export function variants<V extends Record<string, Reader<object>>>(
   readers: V
 ): Reader<{ [K in keyof V]: { readonly type: K } & Infer<V[K]> }[keyof V]> {
   const readType = record({ type: oneOf(...Object.keys(readers)) });
-  return (value, path) => {
-    const { type } = readType(value, path);
-    return { type, ...readers[type](value, path) } as ReturnType<
+  return (value, path, trans) => {
+    const { type } = readType(value, path, trans);
+    return { type, ...readers[type](value, path, trans) } as ReturnType<
       ReturnType<typeof variants<V>>
     >;
   };
@@ -100,45 +112,45 @@ export function variants<V extends Record<string, Reader<object>>>(
 
 /** A value, or `{"unknown": "<reason>"}`. */
 export function known<T>(reader: Reader<T>): Reader<Known<T>> {
-  return (value, path) =>
+  return (value, path, trans) =>
     isUnknown(value)
-      ? { unknown: string(value.unknown, `${path}.unknown`) }
-      : reader(value, path);
+      ? { unknown: string(value.unknown, `${path}.unknown`, trans) }
+      : reader(value, path, trans);
 }
 
-/** As `known`, for a field that an older server does not send. */
+/** Like `known`, for a field that an older server does not send. */
 export function knownIfSent<T>(reader: Reader<T>): Reader<Known<T>> {
-  return (value, path) =>
+  return (value, path, trans = ENGLISH) =>
     value === undefined
-      ? { unknown: 'not reported by this server' }
-      : known(reader)(value, path);
+      ? { unknown: trans.__('not reported by this server') }
+      : known(reader)(value, path, trans);
 }
 
-/** In place of a value that was sent and cannot be read. */
+/** Replaces a value that was sent and cannot be read. */
 export class Unreadable implements IUnknown {
   constructor(readonly unknown: string) {}
 }
 
-/** As `known`, for a part whose errors must not cost the whole message. */
+/** Like `known`, for a field whose errors must not invalidate the message. */
 export function tolerant<T>(reader: Reader<T>): Reader<Known<T>> {
-  return (value, path) => {
+  return (value, path, trans) => {
     try {
-      return known(reader)(value, path);
+      return known(reader)(value, path, trans);
     } catch (error) {
       return new Unreadable((error as Error).message);
     }
   };
 }
 
-/** Why some part of a message could not be read; `null` where all could. */
+/** Why a field of a message could not be read; `null` if all could. */
 export function findUnreadable(message: unknown): string | null {
   if (message instanceof Unreadable) {
     return message.unknown;
   }
-  const parts =
+  const values =
     typeof message === 'object' && message ? Object.values(message) : [];
-  for (const part of parts) {
-    const found = findUnreadable(part);
+  for (const value of values) {
+    const found = findUnreadable(value);
     if (found !== null) {
       return found;
     }
@@ -147,20 +159,28 @@ export function findUnreadable(message: unknown): string | null {
 }
 
 namespace Private {
-  export function fail(expected: string, found: unknown, path: string): never {
-    throw new Error(`${path}: expected ${expected}, found ${describe(found)}`);
+  export function fail(
+    expected: string,
+    found: unknown,
+    path: string,
+    trans: ITranslate
+  ): never {
+    const shown =
+      found === undefined
+        ? trans.__('nothing')
+        : JSON.stringify(found).slice(0, 60);
+    throw new Error(
+      trans.__('%1: expected %2, found %3', path, expected, shown)
+    );
   }
 
   export function object(
     value: unknown,
-    path: string
+    path: string,
+    trans: ITranslate
   ): Record<string, unknown> {
     return typeof value === 'object' && value !== null && !Array.isArray(value)
       ? (value as Record<string, unknown>)
-      : fail('an object', value, path);
-  }
-
-  function describe(value: unknown): string {
-    return value === undefined ? 'nothing' : JSON.stringify(value).slice(0, 60);
+      : fail(trans.__('an object'), value, path, trans);
   }
 }

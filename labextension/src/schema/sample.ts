@@ -1,4 +1,4 @@
-/** How busy one machine is at one moment. */
+/** The use of one machine at one moment. */
 import {
   dictionary,
   Infer,
@@ -27,13 +27,13 @@ const gpu = record({
   temperature_c: known(number),
   sm_clock_mhz: knownIfSent(number),
   memory_clock_mhz: knownIfSent(number),
-  /** What limits the clocks now; empty where nothing does. */
+  /** What currently limits the clocks; empty if nothing does. */
   held_by: knownIfSent(list(string)),
   nvlink_tx_bytes_per_s: knownIfSent(number),
   nvlink_rx_bytes_per_s: knownIfSent(number),
   pcie_tx_bytes_per_s: knownIfSent(number),
   pcie_rx_bytes_per_s: knownIfSent(number),
-  /** For how long nothing has run although a process holds memory on it. */
+  /** Seconds without activity while a process has memory allocated on it. */
   idle_s: knownIfSent(number)
 });
 
@@ -50,7 +50,7 @@ const nic = record({
   cnp_sent_per_s: knownIfSent(number),
   cnp_handled_per_s: knownIfSent(number),
   ecn_marked_per_s: knownIfSent(number),
-  /** Errors per second, by the counters' own names. */
+  /** Errors per second, by counter name. */
   errors: knownIfSent(dictionary(known(number)))
 });
 
@@ -64,7 +64,7 @@ const process = record({
   notebook: nullable(string),
   cluster: nullable(string),
   rank: nullable(number),
-  /** 100: one core. */
+  /** 100 is one core. */
   cpu_percent: known(number),
   memory_bytes: known(number),
   gpus: list(record({ index: number, memory_used_bytes: known(number) }))
@@ -80,7 +80,7 @@ const fields = {
   processes: knownIfSent(list(process))
 };
 
-/** A sample as a kernel forwards it, without a version of its own. */
+/** A sample forwarded by a kernel, without its own version. */
 export const readSample = record(fields);
 
 /** A sample as the server sends it. */

@@ -1,4 +1,4 @@
-/** A snapshot of one machine, as `workbench/resources` writes it. */
+/** A snapshot of one machine, as written by `workbench/resources`. */
 import {
   boolean,
   Infer,
@@ -19,7 +19,7 @@ export const SNAPSHOT_VERSION = 2;
 const host = record({
   hostname: known(string),
   hypervisor: known(string),
-  /** That this process may use. */
+  /** CPUs that this process may use. */
   cpus: known(number),
   cpus_total: known(number),
   memory_bytes: known(number),
@@ -28,10 +28,10 @@ const host = record({
   kernel: known(string)
 });
 
-/** What the name of a vGPU's profile says, and what that permits. */
+/** The meaning of a vGPU's profile name, and what it permits. */
 const vgpu = record({
   board: string,
-  /** MIG slices behind it; 0 where it is time-sliced. */
+  /** Its MIG slices; 0 if it is time-sliced. */
   slices: known(number),
   memory_gb: number,
   /** `A`, `B`, `C` or `Q`. */
@@ -76,7 +76,7 @@ const gpu = record({
   nvlink: knownIfSent(
     record({
       links: tolerant(list(nvlink)),
-      /** Of all links that are up, in each direction. */
+      /** The sum over all active links, in each direction. */
       nominal_gb_per_s: known(number),
       fabric: tolerant(fabric)
     })
@@ -106,13 +106,13 @@ const pciDevice = record({
   address: string,
   /** Address of the bridge above, or the name of a root. */
   parent: string,
-  /** `"gpu"`, `"nic"`, `"bridge"` or `"other"`; a topology file may not say. */
+  /** `"gpu"`, `"nic"`, `"bridge"` or `"other"`; may be missing in a topology file. */
   kind: known(string),
   vendor: known(string),
   numa_node: known(number)
 });
 
-/** NVLinks of one GPU to one peer, as a topology file lists them. */
+/** NVLinks of one GPU to one peer, as listed in a topology file. */
 const fileNvlink = record({
   gpu: string,
   peer: string,
@@ -149,13 +149,13 @@ const pcie = record({
 });
 
 const probe = record({
-  /** `unknown`: what was read does not say whether there is any. */
+  /** `unknown`: the source does not show whether there is any. */
   status: oneOf('ok', 'absent', 'failed', 'unknown'),
-  /** In plain words; empty where the probe went well. */
+  /** The reason; empty if the probe succeeded. */
   reason: string
 });
 
-/** What only the topology drawing needs is read tolerantly: the cards do without. */
+/** Fields used only by the topology drawing may be invalid: the cards do not need them. */
 export const readSnapshot = versioned(SNAPSHOT_VERSION, {
   host,
   gpus: list(gpu),

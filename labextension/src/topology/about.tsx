@@ -20,7 +20,7 @@ import {
   whereItIs
 } from './words';
 
-/** What is said of a device, all but its loads: one line each. */
+/** The description of a device except its loads, one line each. */
 export function linesAbout(
   device: IDevice,
   graph: IGraph,
@@ -43,9 +43,9 @@ export function linesAbout(
 }
 
 /**
- * What is said of the device that is pointed at; without one, what the drawing shows.
+ * The description of the device under the pointer, or else of the drawing.
  *
- * All of it lies in one place, each as high as the highest, so that nothing moves.
+ * All descriptions share one place, as high as the highest, so that nothing moves.
  */
 export const About = React.memo(
   (props: {
@@ -55,7 +55,7 @@ export const About = React.memo(
     ranks: readonly IRankPlace[];
     why: string;
     shown: string | null;
-    /** Of the device that is shown. */
+    /** The loads of the shown device. */
     loads: Loads;
     live: boolean;
     trans: TranslationBundle;
@@ -94,7 +94,7 @@ export const About = React.memo(
   }
 );
 
-/** What is said of one device, all but its loads. */
+/** The description of one device, except its loads. */
 const Lines = React.memo(
   (props: {
     device: IDevice;
@@ -120,7 +120,7 @@ const Lines = React.memo(
   }
 );
 
-/** The kinds of edges that are drawn, and how a load is drawn. */
+/** The kinds of edges in the drawing, and how a load is drawn. */
 function Legend(props: {
   layout: ILayout;
   live: boolean;
@@ -179,7 +179,7 @@ function Key(props: {
 }
 
 namespace Private {
-  /** Without what could be done about it: the findings have that. */
+  /** The reason without what could be done: the findings have that. */
   function briefly(why: string): string {
     return why.split(';')[0];
   }
@@ -195,7 +195,7 @@ namespace Private {
       : '';
   }
 
-  /** Names in one line: each place in the drawing is as high as the longest of these. */
+  /** Names in one line; each place in the drawing is as high as the longest of these. */
   function some(names: readonly string[], trans: TranslationBundle): string {
     const first = names.slice(0, MOST_NAMES).join(', ');
     return names.length > MOST_NAMES
@@ -209,7 +209,7 @@ namespace Private {
     return yes ? '' : 'jp-gw-mod-hidden';
   }
 
-  /** Of a GPU: its nearest NICs. Of a NIC: the GPUs that have no nearer one. */
+  /** For a GPU, its nearest NICs; for a NIC, the GPUs without a nearer one. */
   export function verdicts(
     device: IDevice,
     graph: IGraph,
@@ -279,7 +279,7 @@ namespace Private {
     const gpus = graph.devices.filter(one => one.kind === 'gpu');
     const judged = gpus.filter(one => verdicts.of(one).length > 0);
     const hidden = graph.hidden
-      ? trans.__('This VM hides its PCIe tree: each device is on a root port of its own.') // prettier-ignore
+      ? trans.__('This VM hides its PCIe tree: each device is on its own root port.') // prettier-ignore
       : '';
     if (judged.length === 0) {
       return hidden;
@@ -292,7 +292,7 @@ namespace Private {
     );
     const words =
       direct.length === 0 && open
-        ? trans.__('Whether GPUDirect RDMA is used is not known.')
+        ? trans.__('GPUDirect RDMA: unknown.')
         : graph.left > 0
           ? trans.__(
               'GPUDirect RDMA: %1 of the %2 GPUs drawn reach a NIC.',

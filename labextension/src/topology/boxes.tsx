@@ -40,7 +40,7 @@ export const Branches = React.memo(
             name={
               fabric?.trouble ? trans.__('%1: %2', name, fabric.trouble) : name
             }
-            title={trans.__('each of these GPUs reaches each over NVLink')}
+            title={trans.__('NVLink connects each pair of these GPUs')}
           />
         )}
         {layout.pairs.map(({ id, box, links }) => (
@@ -83,7 +83,7 @@ function Bar(props: {
 interface IDeviceProps {
   device: IDevice;
   box: IBox;
-  /** Read out. */
+  /** Label for screen readers. */
   label: string;
   /** Why there is no GPU. */
   why: string;
@@ -98,7 +98,7 @@ interface IDeviceProps {
   trans: TranslationBundle;
 }
 
-/** One device: a button whose label has all that does not fit its box. */
+/** One device: a button whose label has the complete description. */
 export const Device = React.memo((props: IDeviceProps): JSX.Element => {
   const { device, ranks, trans } = props;
   const detail = shortDetail(device, props.why, trans);
@@ -135,7 +135,7 @@ export const Device = React.memo((props: IDeviceProps): JSX.Element => {
   );
 });
 
-/** `r3`; its rank's way lights up under the pointer. */
+/** `r3`; its path is highlighted under the pointer. */
 export function Badge(props: {
   rank: number;
   onPoint: (rank: number | null) => void;
@@ -157,7 +157,7 @@ namespace Private {
     return { left: box.x, top: box.y, width: box.width, height: box.height };
   }
 
-  /** A bar that is too short for its name goes without; its title has it. */
+  /** A bar that is too short for its name shows none; its title has it. */
   export function fits(name: string, along: number): boolean {
     return name !== '' && along >= name.length * 5 + 6;
   }

@@ -1,5 +1,6 @@
 import { useMemo } from 'react';
 
+import { ITranslate } from '../common/translate';
 import { ISnapshot } from '../schema/snapshot';
 import { IGraph } from './graph';
 import { ILayout, layOut } from './layout';
@@ -7,7 +8,7 @@ import { IRankPlace, ITopologyRank, placeRanks } from './ranks';
 import { readGraph } from './read';
 import { Verdicts } from './verdict';
 
-/** All that is drawn but loads: computed once for a snapshot (by its identity) and a width. */
+/** The drawing without loads, computed once per snapshot (by identity) and width. */
 export interface IDrawing {
   readonly graph: IGraph;
   readonly verdicts: Verdicts;
@@ -19,12 +20,16 @@ export function useDrawing(
   snapshot: ISnapshot,
   ranks: readonly ITopologyRank[],
   most: number,
-  width: number
+  width: number,
+  trans: ITranslate
 ): IDrawing {
-  const graph = useMemo(() => readGraph(snapshot, most), [snapshot, most]);
+  const graph = useMemo(
+    () => readGraph(snapshot, most, trans),
+    [snapshot, most, trans]
+  );
   const verdicts = useMemo(
-    () => new Verdicts(snapshot, graph),
-    [snapshot, graph]
+    () => new Verdicts(snapshot, graph, trans),
+    [snapshot, graph, trans]
   );
   const layout = useMemo(() => layOut(graph, width), [graph, width]);
   const places = useMemo(() => placeRanks(ranks, graph), [ranks, graph]);

@@ -4,10 +4,10 @@ import { isUnknown, Known, orElse } from '../schema/known';
 import { IEdge, ILayout } from './layout';
 import { highlight, Lit } from './paths';
 
-/** Loads are drawn in so many steps, so that a small change redraws nothing. */
+/** Loads are drawn in this number of steps, so that a small change redraws nothing. */
 const STEPS = 32;
 
-/** `null` where the load is not known. */
+/** `null` if the load is unknown. */
 export type Step = number | null;
 
 export function stepOf(share: Known<number>): Step {
@@ -17,7 +17,7 @@ export function stepOf(share: Known<number>): Step {
   return share === 0 ? 0 : Math.max(1, Math.round(share * STEPS));
 }
 
-/** All edges; the boxes' words lie over them. */
+/** All edges; the boxes' texts are drawn above them. */
 export function Edges(props: {
   layout: ILayout;
   steps: ReadonlyMap<string, Step>;
@@ -54,8 +54,8 @@ export function Edges(props: {
 }
 
 /**
- * One edge. Where its load is measured it is a pipe, empty when idle and filled by
- * load; where it is not, a plain line.
+ * One edge. If its load is measured, it is a pipe that is empty when idle and filled by
+ * load; otherwise a plain line.
  */
 export const Edge = React.memo(
   (props: { edge: IEdge; step: Step; mod: string }): JSX.Element => {
@@ -96,7 +96,7 @@ export const Edge = React.memo(
 );
 
 namespace Private {
-  /** NVLink is the thicker, the more links there are. */
+  /** The thickness of an NVLink grows with the number of links. */
   export function width(edge: IEdge): number {
     return edge.kind === 'nvlink'
       ? 7 + Math.min(1, orElse(edge.links ?? 0, 0) / 18) * 4

@@ -1,25 +1,28 @@
-/** The machine as a graph: what `read` makes of a snapshot and `layout` places. */
-import { Known } from '../schema/known';
+/** The machine as a graph: `read` creates it from a snapshot, and `layout` places it. */
+import { IUnknown, Known } from '../schema/known';
 import { IGpu, INic } from '../schema/snapshot';
 
-/** A device of its own row: a GPU, a NIC, or a word about what is not there. */
+/** Of a node that neither the kernel nor a file reports; `branchTitle` has the text. */
+export const NO_NUMA: IUnknown = { unknown: '' };
+
+/** A device with its own row: a GPU, a NIC, or a text about a missing device. */
 export interface IDevice {
-  /** `gpu-0`, `nic-3`: the kind and the place in the snapshot's list. */
+  /** `gpu-0`, `nic-3`: the kind and the position in the snapshot's list. */
   readonly id: string;
   readonly kind: 'gpu' | 'nic' | 'unseen-gpu' | 'unclear' | 'no-gpu';
-  /** Its place in the snapshot's list; -1 where it is in none. */
+  /** Its position in the snapshot's list; -1 if it is in none. */
   readonly position: number;
-  /** Short: `GPU 0`, `MIG 0:1`, `mlx5_0`; empty where only words say what it is. */
+  /** Short: `GPU 0`, `MIG 0:1`, `mlx5_0`; empty if only a text describes it. */
   readonly name: string;
   readonly gpu: IGpu | null;
   readonly nic: INic | null;
   readonly address: string | null;
   readonly numa: Known<number>;
-  /** Why it is not known what the device is; empty where it is known. */
+  /** Why the kind of device is unknown; empty if it is known. */
   readonly unclear: string;
 }
 
-/** What devices hang from. */
+/** A node above devices. */
 export interface IBranch {
   readonly id: string;
   readonly kind:
@@ -28,11 +31,11 @@ export interface IBranch {
     /** One of several host bridges of a node. */
     | 'bridge'
     | 'switch'
-    /** A GPU that is cut into MIG devices. */
+    /** A GPU partitioned into MIG devices. */
     | 'board'
-    /** Devices whose place is not known. */
+    /** Devices whose position is unknown. */
     | 'apart';
-  /** Of a node: its number, or why it is not known. Of a board: its GPU's. */
+  /** Of a node: its number, or why it is unknown. Of a board: its GPU's. */
   readonly number: Known<number>;
   readonly children: readonly (IBranch | IDevice)[];
 }
@@ -45,12 +48,12 @@ export interface IPair {
   readonly links: Known<number>;
 }
 
-/** GPUs that all reach each other over NVLink. */
+/** GPUs that are all connected to each other over NVLink. */
 export interface IAllToAll {
-  /** Whether it is made of NVSwitches, or known only as "each reaches each". */
+  /** Whether it consists of NVSwitches, or is only known as "all connected". */
   readonly switches: boolean;
   readonly members: readonly { id: string; links: Known<number> }[];
-  /** What the fabric lacks, in the driver's words; empty where nothing is wrong. */
+  /** The driver's report of a problem of the fabric; empty if there is none. */
   readonly trouble: string;
 }
 
@@ -58,16 +61,16 @@ export type Source = 'file' | 'sysfs' | 'none';
 
 export interface IGraph {
   readonly roots: readonly IBranch[];
-  /** Every device, in the order in which it is drawn. */
+  /** All devices in drawing order. */
   readonly devices: readonly IDevice[];
-  /** GPUs and NICs that are left out, for there are more than a drawing holds. */
+  /** GPUs and NICs that are omitted, because there are too many for a drawing. */
   readonly left: number;
   readonly pairs: readonly IPair[];
   readonly fabric: IAllToAll | null;
   readonly source: Source;
-  /** The topology file; why there is no tree where there is none. */
+  /** The topology file; or why there is no tree. */
   readonly origin: string;
-  /** Whether a VM shows its GPUs and NICs without the host's switches. */
+  /** Whether a VM hides the host's switches above its GPUs and NICs. */
   readonly hidden: boolean;
 }
 

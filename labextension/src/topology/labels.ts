@@ -10,7 +10,7 @@ import { IRankPlace, ranksOf } from './ranks';
 import { Verdicts } from './verdict';
 import { nameOf, roughLoad, sourceWords } from './words';
 
-/** Of each device by its id: all but its loads. */
+/** The labels by device id, without loads. */
 export function fixedLabels(
   graph: IGraph,
   verdicts: Verdicts,
@@ -27,7 +27,7 @@ export function fixedLabels(
   );
 }
 
-/** With its loads; these are rough, so that a label stays while little changes. */
+/** The label with rounded loads, so that it is constant while little changes. */
 export function labelNow(
   fixed: string,
   loads: Loads,

@@ -1,6 +1,6 @@
 import { IPair } from './graph';
 
-/** The lane of each pair: as near to the devices as it gets without touching another. */
+/** The lane of each pair: as close to the devices as possible without touching another. */
 export function lanesOf(
   pairs: readonly IPair[],
   places: ReadonlyMap<string, number>

@@ -1,10 +1,10 @@
 /**
- * Where everything is drawn: arithmetic alone, from a graph and a width in CSS pixels.
+ * The positions in the drawing, computed from a graph and a width in CSS pixels.
  *
- * A tree is laid out along two axes: `u` goes along the devices, `v` from the CPUs down
- * to them. A sidebar has rows (v to the right, u down), a wide page has columns (v down,
- * u to the right). A branch is a bar as long as what hangs from it, so that every edge
- * is straight.
+ * A tree has two axes: `u` goes along the devices, `v` from the CPUs down to them. A
+ * sidebar has rows (v to the right, u down), a wide page has columns (v down, u to the
+ * right). A branch is a bar as long as everything below it, so that every edge is
+ * straight.
  */
 import { Known } from '../schema/known';
 import { IBranch, IDevice, IGraph, isBranch } from './graph';
@@ -21,13 +21,13 @@ export interface IBox {
 }
 
 export interface IEdge {
-  /** `up-…` to what is above a device or branch, `out-…` of a NIC, or a pair's. */
+  /** `up-…` to the node above a device or branch, `out-…` of a NIC, or a pair's. */
   readonly id: string;
   readonly kind: EdgeKind;
   readonly path: string;
-  /** The device whose counters measure its load; null where none do. */
+  /** The device whose counters measure its load, or null. */
   readonly device: string | null;
-  /** Of NVLinks: how many. */
+  /** Number of links, for NVLinks. */
   readonly links: Known<number> | null;
 }
 
@@ -38,20 +38,20 @@ export interface ILayout {
   readonly devices: ReadonlyMap<string, IBox>;
   readonly branches: readonly { branch: IBranch; box: IBox }[];
   readonly edges: readonly IEdge[];
-  /** From one node's CPUs to the next one's. */
+  /** From the CPUs of one node to those of the next. */
   readonly crossings: readonly { id: string; path: string }[];
   readonly fabric: IBox | null;
-  /** The label of a pair's edge: where, and how many links. */
+  /** The label of a pair's edge: its position, and the number of links. */
   readonly pairs: readonly { id: string; box: IBox; links: Known<number> }[];
-  /** What is above each device and branch, by their ids. */
+  /** The node above each device and branch, by their ids. */
   readonly parents: ReadonlyMap<string, string>;
 }
 
 const MOST_ROWS_WIDTH = 520;
-/** Fewer devices than this are drawn in rows, however wide the page. */
+/** With fewer devices than this, rows are used for any width. */
 const LEAST_COLUMNS = 5;
 const LEAST_COLUMNS_WIDTH = 600;
-/** Names up to `mlx5_0` fit the narrowest column; longer ones take more. */
+/** Names up to `mlx5_0` fit the narrowest column; longer ones need more. */
 const LONG_NAME = 6;
 const FOR_LONG_NAMES = 8;
 
@@ -133,7 +133,7 @@ class Drawing {
     }
   }
 
-  /** Draws a branch and all below it from `_u` on; `v` is where its bar begins. */
+  /** Draw a branch and everything below it, starting at `_u`; `v` is the start of its bar. */
   private _branch(branch: IBranch, depth: number, v: number): void {
     const start = this._u;
     const thick = this._m.thick[branch.kind];
@@ -193,7 +193,7 @@ class Drawing {
     this._edges.push({ id: `up-${id}`, kind: 'pcie', path, device, links: null }); // prettier-ignore
   }
 
-  /** What lies beyond the devices: the fabric, or pairs in lanes of their own. */
+  /** Draw what is beyond the devices: the fabric, or pairs in their own lanes. */
   private _far(lanes: ReadonlyMap<string, number>): void {
     const { fabric, pairs } = this._graph;
     const start = this._leafEnd;
@@ -237,7 +237,7 @@ class Drawing {
     }
   }
 
-  /** Where an edge to one of a GPU's peers begins, so that several are drawn side by side. */
+  /** The start of an edge to one of a GPU's peers, so that several are drawn side by side. */
   private _end(device: string, pair: string): number {
     const all = this._graph.pairs.filter(
       one => one.a === device || one.b === device
@@ -247,7 +247,7 @@ class Drawing {
     return this._middles.get(device)! + (place - (all.length - 1) / 2) * step;
   }
 
-  /** Whether a GPU's counters, which count all of its links, are this pair's. */
+  /** Whether a GPU's counters, which include all of its links, belong to this pair. */
   private _only(id: string): boolean {
     const all = this._graph.pairs.filter(one => one.a === id || one.b === id);
     return all.length === 1 && !this._graph.fabric;

@@ -1,9 +1,10 @@
-/** How much of its nominal rate each edge carries now. */
-import { isUnknown, Known, orElse } from '../schema/known';
+/** The current load of each edge relative to its nominal rate. */
+import { ENGLISH, ITranslate } from '../common/translate';
+import { isUnknown, IUnknown, Known, orElse } from '../schema/known';
 import { IGpuSample, INicSample, ISample } from '../schema/sample';
 import { IDevice, IGraph } from './graph';
 
-/** What the drawing needs of a sample. */
+/** The fields of a sample that the drawing needs. */
 export type ITopologySample = Pick<ISample, 'gpus' | 'nics'>;
 
 /** The load of one device's edge of one kind. */
@@ -12,7 +13,7 @@ export interface ILoad {
   readonly bytes_per_s: Known<number>;
   /** In one direction. */
   readonly nominal_bytes_per_s: Known<number>;
-  /** 0 to 1; not known where either is not. */
+  /** 0 to 1; unknown if either value is. */
   readonly share: Known<number>;
 }
 
@@ -21,11 +22,8 @@ export type EdgeKind = 'pcie' | 'nvlink' | 'network';
 /** A device's loads, by the kind of edge. */
 export type Loads = Partial<Record<EdgeKind, ILoad>>;
 
-/** Gigabytes per second of one lane, each way, by PCIe's generation (PCI-SIG). */
+/** Gigabytes per second of one lane in each direction, by PCIe generation (PCI-SIG). */
 const GB_PER_LANE = [0, 0.25, 0.5, 0.985, 1.969, 3.938, 7.563];
-
-const NOT_SENT = { unknown: 'the machine sends no such counter' };
-const NO_SAMPLE = { unknown: 'there is no live feed of it' };
 
 /** The kinds of edges that a device's counters may measure. */
 export function kindsOf(device: IDevice, graph: IGraph): EdgeKind[] {
@@ -46,7 +44,8 @@ export function kindsOf(device: IDevice, graph: IGraph): EdgeKind[] {
 /** The loads of every device, by its id. */
 export function loadsOf(
   graph: IGraph,
-  sample: ITopologySample | null
+  sample: ITopologySample | null,
+  trans: ITranslate = ENGLISH
 ): Map<string, Loads> {
   return new Map(
     graph.devices.map(device => [
@@ -54,7 +53,7 @@ export function loadsOf(
       Object.fromEntries(
         kindsOf(device, graph).map(kind => [
           kind,
-          loadOf(device, kind, sample, graph)
+          loadOf(device, kind, sample, graph, trans)
         ])
       )
     ])
@@ -65,10 +64,13 @@ export function loadOf(
   device: IDevice,
   kind: EdgeKind,
   sample: ITopologySample | null,
-  graph: IGraph
+  graph: IGraph,
+  trans: ITranslate = ENGLISH
 ): ILoad {
-  const nominal = Private.nominal(device, kind);
-  const bytes = sample ? Private.bytes(device, kind, sample, graph) : NO_SAMPLE;
+  const nominal = Private.nominal(device, kind, trans);
+  const bytes = sample
+    ? (Private.bytes(device, kind, sample, graph) ?? Private.notSent(trans))
+    : { unknown: trans.__('no live data') };
   const share = isUnknown(bytes)
     ? bytes
     : isUnknown(nominal)
@@ -78,17 +80,25 @@ export function loadOf(
 }
 
 namespace Private {
-  export function nominal(device: IDevice, kind: EdgeKind): Known<number> {
+  export function notSent(trans: ITranslate): IUnknown {
+    return { unknown: trans.__('this machine does not report it') };
+  }
+
+  export function nominal(
+    device: IDevice,
+    kind: EdgeKind,
+    trans: ITranslate
+  ): Known<number> {
     if (kind === 'network') {
-      const rate = device.nic?.rate_gbps ?? NOT_SENT;
-      return isUnknown(rate) ? rate : positive((rate * 1e9) / 8);
+      const rate = device.nic?.rate_gbps ?? notSent(trans);
+      return isUnknown(rate) ? rate : positive((rate * 1e9) / 8, trans);
     }
     if (kind === 'nvlink') {
-      const nvlink = device.gpu?.nvlink ?? NOT_SENT;
+      const nvlink = device.gpu?.nvlink ?? notSent(trans);
       const rate = isUnknown(nvlink) ? nvlink : nvlink.nominal_gb_per_s;
-      return isUnknown(rate) ? rate : positive(rate * 1e9);
+      return isUnknown(rate) ? rate : positive(rate * 1e9, trans);
     }
-    const link = device.gpu?.pcie_link ?? NOT_SENT;
+    const link = device.gpu?.pcie_link ?? notSent(trans);
     if (isUnknown(link)) {
       return link;
     }
@@ -99,17 +109,21 @@ namespace Private {
     const lane = GB_PER_LANE[generation_max];
     return lane === undefined
       ? {
-          unknown: `no rate of PCIe generation ${generation_max} is known here`
+          unknown: trans.__(
+            'the rate of PCIe generation %1 is unknown',
+            generation_max
+          )
         }
-      : positive(lane * width * 1e9);
+      : positive(lane * width * 1e9, trans);
   }
 
+  /** The measured rate; `undefined` if the machine sends no such counter. */
   export function bytes(
     device: IDevice,
     kind: EdgeKind,
     sample: ITopologySample,
     graph: IGraph
-  ): Known<number> {
+  ): Known<number> | undefined {
     if (kind === 'network') {
       const nic = sample.nics.find(one => one.name === device.nic?.name);
       return busier(nic?.tx_bytes_per_s, nic?.rx_bytes_per_s);
@@ -120,13 +134,13 @@ namespace Private {
       : busier(gpu?.pcie_tx_bytes_per_s, gpu?.pcie_rx_bytes_per_s);
   }
 
-  /** By UUID; else by place where both lists are of one length; else by NVML's index. */
+  /** By UUID; or else by position if both lists have the same length; or else by NVML's index. */
   function gpuLoad(
     device: IDevice,
     sample: ITopologySample,
     graph: IGraph
   ): IGpuSample | undefined {
-    const uuid = orElse(device.gpu?.uuid ?? NOT_SENT, '');
+    const uuid = orElse(device.gpu?.uuid ?? '', '');
     const hasUuids = sample.gpus.some(one => typeof one.uuid === 'string');
     if (uuid !== '' && hasUuids) {
       return sample.gpus.find(one => one.uuid === uuid);
@@ -140,15 +154,20 @@ namespace Private {
     return same.length === 1 ? same[0] : undefined;
   }
 
-  /** The larger of two directions; what is known of one alone is not the whole truth. */
+  /** The larger of two directions; unknown if only one is known, since that would mislead. */
   function busier(
-    a: INicSample['tx_bytes_per_s'] = NOT_SENT,
-    b: INicSample['rx_bytes_per_s'] = NOT_SENT
-  ): Known<number> {
+    a: INicSample['tx_bytes_per_s'] | undefined,
+    b: INicSample['rx_bytes_per_s'] | undefined
+  ): Known<number> | undefined {
+    if (a === undefined || b === undefined) {
+      return undefined;
+    }
     return isUnknown(a) ? a : isUnknown(b) ? b : Math.max(a, b);
   }
 
-  function positive(rate: number): Known<number> {
-    return rate > 0 ? rate : { unknown: 'its nominal rate is given as 0' };
+  function positive(rate: number, trans: ITranslate): Known<number> {
+    return rate > 0
+      ? rate
+      : { unknown: trans.__('its nominal rate is reported as 0') };
   }
 }

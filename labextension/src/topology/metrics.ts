@@ -4,27 +4,27 @@ import { IBranch } from './graph';
 export interface IMetrics {
   /** Whether devices are rows, one below the other. */
   readonly rows: boolean;
-  /** What one device takes along; `mostSlot` where there is space. */
+  /** The length of one device; `mostSlot` if there is space. */
   readonly leastSlot: number;
   readonly mostSlot: number;
-  /** Between two devices' boxes, part of their slots. */
+  /** The gap between the boxes of two devices, inside their slots. */
   readonly slotGap: number;
-  /** Between two branches of one branch, and between two nodes. */
+  /** The gap between two branches of one branch, and between two nodes. */
   readonly branchGap: number;
   readonly nodeGap: number;
   /** The shortest bar that fits its node's name. */
   readonly leastNode: number;
-  /** How thick the bars are, and what is between two levels of them. */
+  /** The thickness of the bars, and the gap between two levels. */
   readonly thick: Readonly<Record<IBranch['kind'], number>>;
   readonly levelGap: number;
-  /** How deep a device's box is; rows take what the width leaves. */
+  /** The depth of a device's box; rows use the remaining width. */
   readonly leafDepth: number;
-  /** Beyond the devices: up to the fabric or the first lane, and how thick these are. */
+  /** Beyond the devices: the gap to the fabric or the first lane, and their thickness. */
   readonly sideGap: number;
   readonly fabric: number;
   readonly lane: number;
   readonly laneLabel: number;
-  /** A NIC's way out. */
+  /** The length of a NIC's outgoing edge. */
   readonly stub: number;
 }
 

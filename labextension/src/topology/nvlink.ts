@@ -1,4 +1,5 @@
-/** Which GPUs are joined by NVLink, as the driver reports it, else the topology file. */
+/** Which GPUs are connected by NVLink, by the driver or else the topology file. */
+import { ENGLISH, ITranslate } from '../common/translate';
 import { isUnknown, Known, orElse } from '../schema/known';
 import { INvlink, IPciTree, ISnapshot } from '../schema/snapshot';
 import { IAllToAll, IDevice, IPair } from './graph';
@@ -13,7 +14,8 @@ export interface IJoined {
 export function nvlinksOf(
   snapshot: ISnapshot,
   gpus: readonly IDevice[],
-  tree: IPciTree | null
+  tree: IPciTree | null,
+  trans: ITranslate = ENGLISH
 ): IJoined {
   const byDriver = Private.ofDriver(gpus);
   if (byDriver.pairs.length > 0 || byDriver.fabric) {
@@ -23,10 +25,10 @@ export function nvlinksOf(
   if (byFile.pairs.length > 0 || byFile.fabric) {
     return byFile;
   }
-  return Private.ofPairs(snapshot, gpus);
+  return Private.ofPairs(snapshot, gpus, trans);
 }
 
-/** Links of a GPU that are up; the others it has but cannot use. */
+/** The number of active links of a GPU, and of all its links. */
 export function linksUp(device: IDevice): Known<{ up: number; all: number }> {
   const nvlink = device.gpu?.nvlink ?? { unknown: '' };
   if (isUnknown(nvlink)) {
@@ -56,7 +58,7 @@ namespace Private {
       }
       for (const link of up.filter(one => one.peer === 'gpu')) {
         const peer = gpus.find(one => one.address === link.peer_pci_address);
-        // Both ends report a link; a peer may be in another VM.
+        // Both ends report a link, but a peer may be in another VM.
         if (peer && gpus.indexOf(gpu) < gpus.indexOf(peer)) {
           const key = `${gpu.id} ${peer.id}`;
           counts.set(key, (counts.get(key) ?? 0) + 1);
@@ -93,12 +95,13 @@ namespace Private {
     return { pairs: pairsOf(counts), fabric: fabricOf([], members) };
   }
 
-  /** Where no links are reported: which GPUs reach each other over NVLink, by the driver. */
+  /** Used without reported links: which GPUs have P2P over NVLink, by the driver. */
   export function ofPairs(
     snapshot: ISnapshot,
-    gpus: readonly IDevice[]
+    gpus: readonly IDevice[],
+    trans: ITranslate
   ): IJoined {
-    const why = { unknown: 'the driver reports that they reach each other over NVLink, but not over how many links' }; // prettier-ignore
+    const why = { unknown: trans.__('the driver reports NVLink between them, but not the number of links') }; // prettier-ignore
     const joined = orElse(snapshot.gpu_pairs, []).filter(
       pair => pair.p2p_nvlink === 'ok'
     );

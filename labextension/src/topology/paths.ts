@@ -1,10 +1,10 @@
-/** What lights up: the way from a GPU to its NIC, and its NVLinks. */
+/** Highlighting: the path from a GPU to its NIC, and its NVLinks. */
 import { IDevice, IGraph } from './graph';
 import { ILayout } from './layout';
 import { IRankPlace } from './ranks';
 import { Verdicts } from './verdict';
 
-/** A device or a rank that is pointed at. */
+/** The device or rank under the pointer. */
 export type Pointed =
   | { readonly kind: 'device'; readonly id: string }
   | { readonly kind: 'rank'; readonly rank: number };
@@ -12,7 +12,7 @@ export type Pointed =
 /** Ids of devices, branches, edges and crossings, and `fabric`. */
 export type Lit = ReadonlySet<string>;
 
-/** The class of something that is highlighted, or dimmed because something else is. */
+/** The class of an element that is highlighted, or dimmed because another is. */
 export function highlight(lit: Lit | null, id: string): string {
   return lit === null ? '' : lit.has(id) ? 'jp-gw-mod-lit' : 'jp-gw-mod-dim';
 }
@@ -39,7 +39,7 @@ export function litBy(
   return lit;
 }
 
-/** The other ends of a device's ways: its NICs, or the GPUs that it serves. */
+/** The other ends of a device's paths: its NICs, or the GPUs that it serves. */
 export function partners(
   device: IDevice,
   graph: IGraph,
@@ -68,7 +68,7 @@ namespace Private {
       : [[place.gpu, place.nic]];
   }
 
-  /** As its ranks go; without ranks, to the nearest NICs. */
+  /** The paths of its ranks; without ranks, to the nearest NICs. */
   export function ofDevice(
     id: string,
     graph: IGraph,
@@ -96,7 +96,7 @@ namespace Private {
       : [[gpu, null]];
   }
 
-  /** Up from both to what is above both; over the CPUs where nothing is. */
+  /** Up from both to the common node above; through the CPUs if there is none. */
   export function way(
     gpu: IDevice | null,
     nic: IDevice | null,
@@ -139,7 +139,7 @@ namespace Private {
     }
   }
 
-  /** The device itself, then what is above it, up to the CPUs. */
+  /** The device, then the nodes above it, up to the CPUs. */
   function above(id: string, layout: ILayout): string[] {
     const found = [id];
     for (let at = layout.parents.get(id); at; at = layout.parents.get(at)) {

@@ -4,7 +4,7 @@ import { IDrawing } from './drawing';
 import { Lit, litBy, partners, Pointed } from './paths';
 import { stepTo } from './steps';
 
-/** Which device the mouse, the keyboard and clicks point at. */
+/** The device selected by mouse, keyboard or click. */
 export interface IPointer {
   /** The device to describe: under the mouse, else focused, else pinned. */
   readonly shown: string | null;
@@ -12,7 +12,7 @@ export interface IPointer {
   readonly pinned: string | null;
   /** The only device that the tab key reaches; arrow keys reach the others. */
   readonly inTabOrder: string | undefined;
-  /** What is highlighted; `null` where nothing is pointed at. */
+  /** What is highlighted; `null` for nothing. */
   readonly lit: Lit | null;
   readonly onHover: (id: string | null) => void;
   readonly onHoverRank: (rank: number | null) => void;
@@ -21,13 +21,13 @@ export interface IPointer {
   readonly onKeyDown: (event: React.KeyboardEvent) => void;
 }
 
-/** A device by its place in the snapshot's `gpus` or `nics`. */
+/** A device by its position in the snapshot's `gpus` or `nics`. */
 export interface ISelected {
   readonly kind: 'gpu' | 'nic';
   readonly position: number;
 }
 
-/** `onSelect` is called when a device is pinned, or (`null`) released. */
+/** `onSelect` is called when a device is pinned, or with `null` when it is released. */
 export function usePointer(
   drawing: IDrawing,
   root: RefObject<HTMLElement>,
@@ -102,7 +102,7 @@ namespace Private {
     return pointed && litBy(pointed, graph, layout, ranks, verdicts);
   }
 
-  /** Focus the device that a key leads to from the focused one. */
+  /** Move the focus from the focused device in the direction of a key. */
   export function moveFocus(
     event: React.KeyboardEvent,
     focused: string | null,

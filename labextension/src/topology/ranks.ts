@@ -3,15 +3,15 @@ import { IRank } from '../schema/cluster';
 import { isUnknown } from '../schema/known';
 import { IDevice, IGraph } from './graph';
 
-/** What the drawing needs of a rank of this VM. */
+/** The fields of a rank of this VM that the drawing needs. */
 export type ITopologyRank = Pick<IRank, 'rank' | 'gpu' | 'nic'>;
 
 export interface IRankPlace {
   readonly rank: number;
-  /** Null where it trains on CPUs, or the kernel does not say. */
+  /** Null if it trains on CPUs, or the kernel does not report it. */
   readonly gpu: IDevice | null;
   readonly nic: IDevice | null;
-  /** Whether it names a GPU that the drawing has left out. */
+  /** Whether its GPU is omitted from the drawing. */
   readonly isLeftOut: boolean;
 }
 
@@ -31,7 +31,7 @@ export function placeRanks(
   });
 }
 
-/** The ranks on a GPU: the same list while the ranks are the same. */
+/** The ranks on a GPU; the list is identical while the ranks are. */
 export function ranksOf(
   device: IDevice,
   ranks: readonly IRankPlace[]
@@ -56,7 +56,7 @@ namespace Private {
     Map<string, readonly number[]>
   >();
 
-  /** `"1 (A100-40C)"` counts the snapshot's list, in which a GPU cut by MIG is its parts. */
+  /** `"1 (A100-40C)"` is a position in the snapshot's list, with MIG devices instead of their GPU. */
   export function numberOf(rank: ITopologyRank): number {
     return isUnknown(rank.gpu) ? NaN : parseInt(String(rank.gpu).trim(), 10);
   }
@@ -70,7 +70,7 @@ namespace Private {
     );
   }
 
-  /** The RDMA device where one is named, else the interface. */
+  /** The RDMA device if one is named, or else the interface. */
   export function nicOf(rank: ITopologyRank, graph: IGraph): IDevice | null {
     if (isUnknown(rank.nic)) {
       return null;

@@ -1,19 +1,21 @@
-/** From a snapshot to the graph that is drawn. */
+/** Convert a snapshot to the graph that is drawn. */
+import { ENGLISH, ITranslate } from '../common/translate';
 import { isUnknown, Known, orElse } from '../schema/known';
 import { INic, ISnapshot } from '../schema/snapshot';
-import { devicesBelow, IBranch, IDevice, IGraph } from './graph';
+import { devicesBelow, IBranch, IDevice, IGraph, NO_NUMA } from './graph';
 import { nvlinksOf } from './nvlink';
 import { IPlace, Places, SYSFS, TOPOLOGY_FILE, treeOfNccl } from './tree';
 
 const NVIDIA = '0x10de';
 
-/** So many GPUs and NICs are drawn at once: a board of 8 cut into 56, with its NICs. */
+/** Most GPUs and NICs in a drawing: a board of 8 with 56 MIG devices, and its NICs. */
 export const MOST_DRAWN = 64;
 
-/** Everything but loads; the same snapshot gives the same graph. */
+/** Everything except loads; the same snapshot yields the same graph. */
 export function readGraph(
   snapshot: ISnapshot,
-  most: number = MOST_DRAWN
+  most: number = MOST_DRAWN,
+  trans: ITranslate = ENGLISH
 ): IGraph {
   const tree = treeOfNccl(snapshot.pcie);
   const places = tree && new Places(tree);
@@ -26,27 +28,25 @@ export function readGraph(
     roots,
     devices,
     left: all.length - found.length,
-    ...nvlinksOf(snapshot, gpus, tree),
+    ...nvlinksOf(snapshot, gpus, tree, trans),
     source: tree === null ? 'none' : tree.source === SYSFS ? 'sysfs' : 'file',
     origin:
       tree?.origin ??
-      (isUnknown(snapshot.pcie) ? snapshot.pcie.unknown : 'no PCI was found'),
+      (isUnknown(snapshot.pcie)
+        ? snapshot.pcie.unknown
+        : trans.__('no PCI device was found')),
     hidden: tree?.source === SYSFS && Private.isHidden(snapshot, gpus, places!)
   };
 }
 
-/** NICs that lead to other VMs: all but virtual ones. */
+/** NICs that connect to other VMs: all except virtual ones. */
 export function realNics(snapshot: ISnapshot): INic[] {
   return snapshot.nics.filter(nic => nic.kind !== 'virtual');
 }
 
 namespace Private {
-  const NO_NUMA = {
-    unknown: 'neither the kernel nor a topology file reports its NUMA node'
-  };
-
   export function devices(snapshot: ISnapshot): IDevice[] {
-    // As nvidia-smi counts MIG devices: within the GPU that they are cut from.
+    // MIG devices are counted within their GPU, as in nvidia-smi.
     const counted = new Map<number, number>();
     const gpus = snapshot.gpus.map((gpu, position): IDevice => {
       const mig = gpu.form === 'mig';
@@ -69,7 +69,7 @@ namespace Private {
         id: `nic-${position}`,
         kind: 'nic',
         position,
-        // A topology file names a NIC by its address alone.
+        // In a topology file, a NIC may only have an address.
         name:
           nic.name === nic.pci_address
             ? `NIC ${position}`
@@ -88,7 +88,7 @@ namespace Private {
     return [...none, ...gpus, ...unseen, ...unclear, ...nics.sort(rdmaFirst)];
   }
 
-  /** The first GPUs and NICs; at least half of `most` are left to either. */
+  /** The first GPUs and NICs; each kind gets at least half of `most`. */
   export function first(all: IDevice[], most: number): IDevice[] {
     const nics = all.filter(one => one.kind === 'nic');
     const others = all.filter(one => one.kind !== 'nic');
@@ -113,7 +113,7 @@ namespace Private {
     };
   }
 
-  /** GPUs that the kernel sees and the driver does not. */
+  /** GPUs that the kernel sees but the driver does not. */
   function gpusWithoutDriver(snapshot: ISnapshot): IDevice[] {
     const trees = orElse(snapshot.pcie, null)?.trees ?? [];
     const seen = trees.find(tree => tree.source === SYSFS)?.devices ?? [];
@@ -136,7 +136,7 @@ namespace Private {
       }));
   }
 
-  /** Devices of which a topology file, where it is all there is, gives only the place. */
+  /** Devices of which a topology file, as the only source, has just the address. */
   function ofUnknownKind(snapshot: ISnapshot): IDevice[] {
     const trees = orElse(snapshot.pcie, null)?.trees ?? [];
     return (trees.some(tree => tree.source === SYSFS) ? [] : trees)
@@ -155,7 +155,7 @@ namespace Private {
       }));
   }
 
-  /** The tree of branches, each node's devices in their order. */
+  /** The tree of branches, with each node's devices in order. */
   export function grow(
     found: IDevice[],
     places: Places | null,
@@ -194,7 +194,7 @@ namespace Private {
     children: (IGrowing | IDevice)[];
   }
 
-  /** A machine with one node reports none: all that it has is there. */
+  /** A machine with one node reports none: all devices belong to it. */
   function numaOf(
     device: IDevice,
     place: IPlace | null,
@@ -217,7 +217,7 @@ namespace Private {
     }
     const number = device.numa;
     if (place && places?.source === TOPOLOGY_FILE) {
-      // Each of its CPUs separately, whatever nodes they are given.
+      // Each CPU separately, for any node numbers.
       return { id: `node-${place.root}`, kind: 'node', number };
     }
     return isUnknown(number)
@@ -254,7 +254,7 @@ namespace Private {
     at.children.push(device);
   }
 
-  /** Without the host bridge where it is a node's only one: it is the node then. */
+  /** Omit a node's only host bridge, which is identical to the node. */
   function finished(node: IGrowing): IBranch {
     const bridges = node.children.filter(
       (one): one is IGrowing => 'children' in one && one.kind === 'bridge'
@@ -265,7 +265,7 @@ namespace Private {
     return { ...node, children: children.map(settled) };
   }
 
-  /** A host bridge with a single way down says no more than that way. */
+  /** Omit a host bridge with a single child, as it adds no information. */
   function settled(one: IGrowing | IDevice): IBranch | IDevice {
     if (!('children' in one)) {
       return one;

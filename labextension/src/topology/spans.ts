@@ -1,8 +1,8 @@
-/** How much space branches take along the devices, and how many levels there are. */
+/** The space of branches along the devices, and the number of levels. */
 import { devicesBelow, IBranch, IDevice, IGraph, isBranch } from './graph';
 import { COLUMNS, IMetrics } from './metrics';
 
-/** How thick the bars of each depth are, from the CPUs down. */
+/** The thickness of the bars at each depth, from the CPUs down. */
 export function depths(roots: readonly IBranch[], m: IMetrics): number[] {
   const found: number[] = [];
   const visit = (branch: IBranch, depth: number): void => {
@@ -13,7 +13,7 @@ export function depths(roots: readonly IBranch[], m: IMetrics): number[] {
   return found;
 }
 
-/** The space between two children: branches have some, devices of one branch none. */
+/** The gap between two children: only branches have one. */
 export function gap(
   children: IBranch['children'],
   place: number,
@@ -40,7 +40,7 @@ export function spanOf(
   );
 }
 
-/** The width that each device would have in columns. */
+/** The width of each device in columns. */
 export function slotInColumns(graph: IGraph, width: number): number {
   const count = graph.roots.flatMap(devicesBelow).length;
   const gaps = graph.roots.reduce(

@@ -1,8 +1,8 @@
 import { IGraph } from './graph';
 
 /**
- * The device that a key leads to: along the devices in their order, across them to
- * what a device's way leads to. Undefined where the key leads nowhere.
+ * The next device for a key: along the devices in their order, or across to the other
+ * ends of a device's paths. Undefined if there is none.
  */
 export function stepTo(
   key: string,

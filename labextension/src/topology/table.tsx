@@ -6,7 +6,7 @@ import { IGraph } from './graph';
 import { Verdicts } from './verdict';
 import { possibleWords } from './words';
 
-/** The drawing for those who do not see it: each GPU's distance to each NIC and GPU. */
+/** The drawing for screen readers: each GPU's distance to each NIC and GPU. */
 export const Table = React.memo(
   (props: {
     graph: IGraph;
@@ -80,7 +80,7 @@ namespace Private {
     trans: TranslationBundle
   ): string {
     return isUnknown(distance)
-      ? trans.__('not known: %1', distance.unknown)
+      ? trans.__('unknown: %1', distance.unknown)
       : distance;
   }
 }

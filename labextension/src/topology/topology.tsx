@@ -22,17 +22,23 @@ const NO_RANKS: readonly ITopologyRank[] = [];
 /**
  * The drawing of one VM: its CPUs, switches, GPUs, NICs and the links between them.
  *
- * A new sample changes the loads alone.
+ * A new sample only changes the loads.
  */
 export function Topology(props: Topology.IProps): JSX.Element {
   const { snapshot, trans } = props;
   const root = useRef<HTMLDivElement>(null);
   const width = useWidth(root, props.width);
   const [most, setMost] = useState(MOST_DRAWN);
-  const drawing = useDrawing(snapshot, props.ranks ?? NO_RANKS, most, width);
+  const drawing = useDrawing(
+    snapshot,
+    props.ranks ?? NO_RANKS,
+    most,
+    width,
+    trans
+  );
   const { graph, layout } = drawing;
   const pointer = usePointer(drawing, root, props.onSelect);
-  const loads = loadsOf(graph, props.sample ?? null);
+  const loads = loadsOf(graph, props.sample ?? null, trans);
   const steps = Private.stepsOf(layout, loads);
   const shared = { drawing, loads, pointer, steps, trans };
   const why = snapshot.probes.gpus.reason;
@@ -74,14 +80,14 @@ interface IPictureProps {
   pointer: IPointer;
   loads: ReadonlyMap<string, Loads>;
   steps: ReadonlyMap<string, Step>;
-  /** Whether there is a sample, and so loads to describe. */
+  /** Whether there is a sample, and therefore loads to describe. */
   isSampled: boolean;
   /** Why there is no GPU. */
   why: string;
   trans: TranslationBundle;
 }
 
-/** The edges, and over them the boxes of all that they connect. */
+/** The edges, and above them the boxes. */
 function Picture(props: IPictureProps): JSX.Element {
   const { drawing, pointer, trans } = props;
   const { graph, layout } = drawing;
@@ -154,16 +160,16 @@ export namespace Topology {
   export interface IProps {
     snapshot: ISnapshot;
 
-    /** The newest; without one no load is drawn. */
+    /** The newest sample; without one no load is drawn. */
     sample?: ITopologySample | null;
 
-    /** Those on this VM. Give the same list again while nothing changes. */
+    /** The ranks on this VM. Pass the same list while nothing changes. */
     ranks?: readonly ITopologyRank[];
 
-    /** A device was chosen, or (null) none is any more. */
+    /** A device was selected, or (null) released. */
     onSelect?: (device: ISelected | null) => void;
 
-    /** Of the drawing, in CSS pixels; by default the width of its parent. */
+    /** Width of the drawing in CSS pixels; by default that of its parent. */
     width?: number;
 
     trans: TranslationBundle;
@@ -171,7 +177,7 @@ export namespace Topology {
 }
 
 namespace Private {
-  /** Where rows leave space, the description of a device is shown next to them. */
+  /** If rows leave enough space, the description of a device is shown next to them. */
   export function shape(layout: ILayout, width: number): string {
     const isWide = layout.rows && width - layout.width >= LEAST_WIDTH_NEXT;
     const columns = layout.rows ? '' : 'jp-gw-mod-columns';
@@ -182,7 +188,7 @@ namespace Private {
 
   export const NO_LOADS: Loads = {};
 
-  /** The devices that are drawn, and more of them on demand. */
+  /** The drawn devices, and more of them on demand. */
   export function some(
     left: number,
     most: number,
@@ -196,7 +202,7 @@ namespace Private {
     };
   }
 
-  /** How full each edge is drawn, by its id. */
+  /** The fill level of each edge, by its id. */
   export function stepsOf(
     layout: ILayout,
     loads: ReadonlyMap<string, Loads>

@@ -1,4 +1,4 @@
-/** Walking a PCIe tree by the rules of `workbench/resources/pcie/distances.py`. */
+/** Traversing a PCIe tree by the rules of `workbench/resources/pcie/distances.py`. */
 import { isUnknown, Known } from '../schema/known';
 import { IPciDevice, IPcie, IPciTree } from '../schema/snapshot';
 
@@ -6,7 +6,7 @@ export const SYSFS = 'sysfs';
 export const TOPOLOGY_FILE = 'nccl topology file';
 export const NVML = 'nvml';
 
-/** The tree that NCCL goes by: its topology file's, else the one that the kernel sees. */
+/** The tree that NCCL uses: its topology file's, or else the kernel's. */
 export function treeOfNccl(pcie: Known<IPcie>): IPciTree | null {
   if (isUnknown(pcie)) {
     return null;
@@ -16,7 +16,7 @@ export function treeOfNccl(pcie: Known<IPcie>): IPciTree | null {
   return of(TOPOLOGY_FILE) ?? of(SYSFS) ?? null;
 }
 
-/** Where a device is in a tree. */
+/** The position of a device in a tree. */
 export interface IPlace {
   readonly device: IPciDevice;
   /** Addresses of the PCIe switches above it, from the root down. */
@@ -41,7 +41,7 @@ export class Places {
     }
     const above = this._above(device);
     const root = above.pop() ?? '';
-    // In sysfs a switch is two bridges, and the port on top is part of the CPU.
+    // In sysfs a switch is two bridges, and the root port at the top belongs to the CPU.
     const switches =
       this._tree.source === SYSFS
         ? above.filter((_, index) => index % 2 === 1)
@@ -53,7 +53,7 @@ export class Places {
   private _above(device: IPciDevice): string[] {
     const found: string[] = [];
     let parent: string | undefined = device.parent;
-    // An edited file may hold a ring.
+    // An edited file may contain a cycle.
     while (parent !== undefined && !found.includes(parent)) {
       found.push(parent);
       parent = this._devices.get(parent)?.parent;

@@ -1,12 +1,12 @@
 import { RefObject, useLayoutEffect, useState } from 'react';
 
-/** Of a sidebar as Lab opens it; drawn with until there is a real one. */
+/** The initial width of a sidebar in JupyterLab; used until it is measured. */
 const USUAL = 250;
 
-/** So narrow that nothing can be read anyway. */
+/** Below this width nothing is legible. */
 const LEAST = 180;
 
-/** The width of an element's content, kept up to date; `fixed` where it is given. */
+/** The current width of an element's content, or `fixed` if it is given. */
 export function useWidth(
   element: RefObject<HTMLElement>,
   fixed?: number
@@ -18,7 +18,7 @@ export function useWidth(
       return;
     }
     const measure = (): void => {
-      // A hidden panel has none; what was drawn last stays for when it comes back.
+      // A hidden panel has no width; the last drawing is kept for when it is shown again.
       if (node.clientWidth > 0) {
         setWidth(Math.max(LEAST, node.clientWidth));
       }

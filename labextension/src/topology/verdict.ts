@@ -1,10 +1,11 @@
-/** How far each GPU is from each NIC, and whether NCCL uses GPUDirect RDMA there. */
+/** The distance of each GPU to each NIC, and whether NCCL uses GPUDirect RDMA. */
+import { ENGLISH, ITranslate } from '../common/translate';
 import { isUnknown, Known } from '../schema/known';
 import { IDistance, ISnapshot } from '../schema/snapshot';
 import { IDevice, IGraph } from './graph';
 import { NVML, SYSFS, TOPOLOGY_FILE } from './tree';
 
-/** The nearest first; NVML's INTERNAL is two GPUs of one board. */
+/** The nearest first; NVML's INTERNAL means two GPUs of one board. */
 const ORDER = ['INTERNAL', 'PIX', 'PXB', 'PHB', 'NODE', 'SYS'];
 const SOURCES = [TOPOLOGY_FILE, SYSFS, NVML];
 
@@ -13,14 +14,16 @@ export interface IVerdict {
   readonly nic: IDevice;
   readonly distance: Known<string>;
   readonly possible: Known<boolean>;
-  /** In plain words, whatever the answer. */
+  /** The reason for the result. */
   readonly why: string;
 }
 
-const NOT_MEASURED = { unknown: 'the snapshot measures no distance here' };
-
 export class Verdicts {
-  constructor(snapshot: ISnapshot, graph: IGraph) {
+  constructor(
+    snapshot: ISnapshot,
+    graph: IGraph,
+    private _trans: ITranslate = ENGLISH
+  ) {
     const pcie = isUnknown(snapshot.pcie) ? null : snapshot.pcie;
     this._distances = Private.best(pcie?.distances ?? []);
     const direct = new Map(
@@ -49,21 +52,25 @@ export class Verdicts {
     }
   }
 
-  /** Of two devices, by the best source that knows it. */
+  /** The distance of two devices, by the best source that has it. */
   distance(a: IDevice, b: IDevice): Known<string> {
     const found =
       a.address &&
       b.address &&
       this._distances.get(Private.key(a.address, b.address));
-    return found ? found.distance : NOT_MEASURED;
+    return found
+      ? found.distance
+      : {
+          unknown: this._trans.__('the snapshot has no distance between them')
+        };
   }
 
-  /** Every NIC that matters to a GPU, in the order in which they are drawn. */
+  /** Every relevant NIC of a GPU, in drawing order. */
   of(gpu: IDevice): readonly IVerdict[] {
     return this._rows.get(gpu.id) ?? [];
   }
 
-  /** The NICs that a GPU is nearest to: several where they are equally near. */
+  /** The nearest NICs of a GPU: several if they are equally near. */
   nearest(gpu: IDevice): readonly IVerdict[] {
     let found = this._nearest.get(gpu.id);
     if (!found) {
@@ -77,7 +84,7 @@ export class Verdicts {
 
   private _distances: Map<string, IDistance>;
   private _rows = new Map<string, readonly IVerdict[]>();
-  /** Each NIC asks for those of every GPU. */
+  /** Cached, because each NIC needs those of every GPU. */
   private _nearest = new Map<string, readonly IVerdict[]>();
 }
 
@@ -99,7 +106,7 @@ namespace Private {
     return found;
   }
 
-  /** Where GPUDirect works first, then by distance, then what is in use. */
+  /** Sort key: GPUDirect first, then by distance, then active NICs. */
   export function rank(one: IVerdict): number {
     const far = isUnknown(one.distance)
       ? ORDER.length

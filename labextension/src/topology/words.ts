@@ -1,7 +1,7 @@
-/** The words of the drawing: names, what a device is, loads, verdicts. */
+/** The texts of the drawing: names, descriptions, loads, verdicts. */
 import { TranslationBundle } from '@jupyterlab/translation';
 
-import { compact, linkRate, rateFigure } from '../common/format';
+import { compact, linkRate, nicState, rateFigure } from '../common/format';
 import { isUninspected, isUnknown, Known, orElse } from '../schema/known';
 import { INic } from '../schema/snapshot';
 import { IBranch, IDevice, IGraph } from './graph';
@@ -22,7 +22,7 @@ export function nameOf(device: IDevice, trans: Trans): string {
   }
 }
 
-/** As `nameOf`, for a box: below its GPU's bar a MIG device needs no more than `0:1`. */
+/** Like `nameOf`, for a box: below its GPU's bar, `0:1` is sufficient for a MIG device. */
 export function boxName(device: IDevice, trans: Trans): string {
   return nameOf(device, trans).replace(/^MIG /, '');
 }
@@ -38,25 +38,25 @@ export function shortDetail(
     return why;
   }
   if (device.kind === 'unseen-gpu') {
-    return trans.__('no driver sees it');
+    return trans.__('no driver');
   }
   if (device.kind === 'unclear') {
-    return trans.__('kind not known');
+    return trans.__('unknown kind');
   }
   if (gpu) {
     const name = orElse(gpu.name, '')
       .replace(/^(NVIDIA|GRID) /, '')
       .replace(/^.* MIG /, '');
-    // A narrow box shows whole words alone: `A100` of `A100 SXM4 40GB`.
+    // A narrow box omits words that do not fit: `A100` of `A100 SXM4 40GB`.
     return orElse(gpu.vgpu_profile, name.replace(/-/g, ' '));
   }
   const rate = isUnknown(nic!.rate_gbps) ? '' : linkRate(nic!.rate_gbps);
-  const down = nic!.state === 'down' ? trans.__('down') : '';
+  const down = nic!.state === 'down' ? nicState(nic!, trans) : '';
   const plain = isPlain(nic!) ? trans.__('plain') : '';
   return [down, rate, plain].filter(Boolean).join('\u00a0·\u00a0');
 }
 
-/** Whether it is known to have no RDMA: a topology file does not say. */
+/** Whether it is known to have no RDMA; a topology file does not show this. */
 function isPlain(nic: INic): boolean {
   return nic.kind === 'physical' && !isUninspected(nic.rdma_device, nic.state);
 }
@@ -68,7 +68,7 @@ export function whatItIs(device: IDevice, why: string, trans: Trans): string {
     return why;
   }
   if (device.kind === 'unseen-gpu') {
-    return trans.__('the kernel sees it, the NVIDIA driver does not');
+    return trans.__('found by the kernel, but not by the NVIDIA driver');
   }
   if (device.kind === 'unclear') {
     return trans.__('GPU, NIC or other device: %1', device.unclear);
@@ -76,7 +76,7 @@ export function whatItIs(device: IDevice, why: string, trans: Trans): string {
   if (gpu) {
     const name = orElse(
       gpu.vgpu_profile,
-      orElse(gpu.name, trans.__('model not known'))
+      orElse(gpu.name, trans.__('unknown model'))
     );
     return [name, formOf(gpu.form, trans)].filter(Boolean).join(' · ');
   }
@@ -86,20 +86,21 @@ export function whatItIs(device: IDevice, why: string, trans: Trans): string {
       : [
           isPlain(nic!)
             ? trans.__('plain NIC, no RDMA')
-            : trans.__('whether it has RDMA is not known')
+            : trans.__('RDMA unknown')
         ];
   const own = nic!.name === device.name ? '' : nic!.name;
   const rate = isUnknown(nic!.rate_gbps)
-    ? trans.__('rate not known')
+    ? trans.__('unknown rate')
     : linkRate(nic!.rate_gbps);
-  const state = orElse(nic!.state, '');
-  return [own, ...rdma, rate, state].filter(Boolean).join(' · ');
+  return [own, ...rdma, rate, nicState(nic!, trans)]
+    .filter(Boolean)
+    .join(' · ');
 }
 
 /** `NUMA node 0 · 0000:53:00.0`. */
 export function whereItIs(device: IDevice, trans: Trans): string {
   const numa = isUnknown(device.numa)
-    ? trans.__('NUMA node not known')
+    ? trans.__('NUMA node unknown')
     : trans.__('NUMA node %1', device.numa);
   return [numa, device.address].filter(Boolean).join(' · ');
 }
@@ -125,7 +126,7 @@ export function nvlinkWords(
     return isUnknown(links)
       ? trans.__('NVLink: %1', links.unknown)
       : links.up > 0
-        ? trans.__('NVLink: leads to no GPU of this VM')
+        ? trans.__('NVLink: not connected to a GPU of this VM')
         : links.all > 0
           ? trans.__('NVLink: all %1 links are down', links.all)
           : '';
@@ -152,14 +153,14 @@ export function verdictWords(
   trans: Trans
 ): string {
   const distance = isUnknown(one.distance)
-    ? trans.__('distance not known')
+    ? trans.__('unknown distance')
     : one.distance;
   return trans.__('%1: %2, %3', other, distance, possibleWords(one.possible, trans)); // prettier-ignore
 }
 
 export function possibleWords(possible: Known<boolean>, trans: Trans): string {
   return isUnknown(possible)
-    ? trans.__('GPUDirect RDMA not known')
+    ? trans.__('GPUDirect RDMA unknown')
     : possible
       ? trans.__('GPUDirect RDMA')
       : trans.__('no GPUDirect RDMA');
@@ -167,30 +168,35 @@ export function possibleWords(possible: Known<boolean>, trans: Trans): string {
 
 const GIGA = 1e9;
 
-/** `NVLink 120 of 450 GB/s`; why it is not known where it is not. */
+/** `NVLink 120 of 450 GB/s`; or why it is unknown. */
 export function loadWords(kind: EdgeKind, load: ILoad, trans: Trans): string {
   const name = kindName(kind, trans);
   const { bytes_per_s: bytes, nominal_bytes_per_s: nominal } = load;
   if (isUnknown(bytes)) {
-    return trans.__('%1 load not known: %2', name, bytes.unknown);
+    return trans.__('%1 load unknown: %2', name, bytes.unknown);
   }
   if (kind === 'network') {
     const { number, unit } = rateFigure(bytes);
     return isUnknown(nominal)
-      ? trans.__('%1 %2 %3, nominal rate not known', name, number, unit)
+      ? trans.__('%1 %2 %3, nominal rate unknown', name, number, unit)
       : trans.__('%1 %2 %3 of %4G', name, number, unit, compact((nominal * 8) / GIGA)); // prettier-ignore
   }
   const now = compact(bytes / GIGA);
   return isUnknown(nominal)
-    ? trans.__('%1 %2 GB/s, nominal rate not known', name, now)
-    : trans.__('%1 %2 of %3 GB/s each way', name, now, compact(nominal / GIGA));
+    ? trans.__('%1 %2 GB/s, nominal rate unknown', name, now)
+    : trans.__(
+        '%1 %2 of %3 GB/s in each direction',
+        name,
+        now,
+        compact(nominal / GIGA)
+      );
 }
 
-/** For a label that is read out: in steps, so that it does not change all the time. */
+/** For a label that is read aloud: rounded, so that it does not change constantly. */
 export function roughLoad(kind: EdgeKind, load: ILoad, trans: Trans): string {
   const name = kindName(kind, trans);
   if (isUnknown(load.share)) {
-    return trans.__('%1 load not known', name);
+    return trans.__('%1 load unknown', name);
   }
   return load.share === 0
     ? trans.__('%1 idle', name)
@@ -231,41 +237,42 @@ export function branchTitle(
   switch (branch.kind) {
     case 'node':
       return isUnknown(branch.number)
-        ? trans.__('CPUs; %1', branch.number.unknown)
+        ? trans.__('CPUs; %1', branch.number.unknown || noNumaReason(trans))
         : trans.__('CPUs of NUMA node %1: a root complex', branch.number);
     case 'bridge':
       return trans.__('PCIe host bridge');
     case 'switch':
       return trans.__('PCIe switch');
     case 'board':
-      return trans.__('cut into MIG devices');
+      return trans.__('partitioned into MIG devices');
     case 'apart':
       return graph.source === 'file'
-        ? trans.__('the topology file has it not: NCCL joins it on by sysfs')
-        : trans.__('its place in the PCIe tree is not known');
+        ? trans.__('not in the topology file: NCCL adds it from sysfs')
+        : trans.__('position in the PCIe tree unknown');
   }
 }
 
 export function sourceWords(graph: IGraph, trans: Trans): string {
   switch (graph.source) {
     case 'file':
-      return trans.__(
-        'PCIe as the topology file gives it to NCCL: %1',
-        graph.origin
-      );
+      return trans.__('PCIe from the topology file of NCCL: %1', graph.origin);
     case 'sysfs':
-      return trans.__('PCIe as the kernel sees it; no topology file');
+      return trans.__('PCIe from the kernel; no topology file');
     case 'none':
-      return trans.__('PCIe not known: %1', graph.origin);
+      return trans.__('PCIe unknown: %1', graph.origin);
   }
+}
+
+function noNumaReason(trans: Trans): string {
+  return trans.__('neither the kernel nor a topology file reports a NUMA node');
 }
 
 function formOf(form: Known<string>, trans: Trans): string {
   const forms: Record<string, string> = {
-    whole: trans.__('whole GPU'),
+    whole: trans.__('full GPU'),
     passthrough: trans.__('passthrough'),
     vgpu: trans.__('vGPU'),
     mig: trans.__('MIG device')
   };
-  return isUnknown(form) ? trans.__('form not known') : (forms[form] ?? form);
+  return isUnknown(form) ? trans.__('unknown form') : (forms[form] ?? form);
 }

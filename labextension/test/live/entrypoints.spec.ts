@@ -15,7 +15,7 @@ describe('the entry point for JupyterLab', () => {
     const output = page.open(snapshot(4, rows(0, 10)));
     page.kernel.send(...message('delta', 5, rows(10, 12)));
     browser.frame();
-    expect(title(output.node)).toBe('iteration 11 · latest');
+    expect(title(output.node)).toBe('Iteration 11 · latest');
     output.dispose();
   });
 
@@ -38,7 +38,9 @@ describe('the entry point for JupyterLab', () => {
     const output = page.open(snapshot(4, rows(0, 10)));
     page.kernel.restart();
     browser.frame();
-    expect(text(output.node, '.jp-gw-Live-state')).toMatch(/kernel .* is gone/);
+    expect(text(output.node, '.jp-gw-Live-state')).toMatch(
+      /kernel .* has ended/
+    );
     page.kernel.send(...message('window', 1, rows(0, 3), { run: 1 }));
     browser.frame();
     expect(text(output.node, '.jp-gw-Live-state')).toBe('running on 2 ranks');
@@ -61,7 +63,7 @@ describe('the entry point for JupyterLab', () => {
     page.kernel.send(...message('delta', 5, rows(10, 11)));
     browser.frame();
     for (const output of [first, second]) {
-      expect(title(output.node)).toContain('iteration 10');
+      expect(title(output.node)).toContain('Iteration 10');
     }
     first.dispose();
     expect(page.kernel.comms.size).toBe(1);
@@ -130,10 +132,10 @@ describe('the entry point for other front ends', () => {
     widget.initialize();
     const stop = widget.render({ model, el });
     browser.frame();
-    expect(title(el)).toContain('iteration 4');
+    expect(title(el)).toContain('Iteration 4');
     model.callbacks.get('msg:custom')!(...message('delta', 2, rows(5, 7)));
     browser.frame();
-    expect(title(el)).toContain('iteration 6');
+    expect(title(el)).toContain('Iteration 6');
     stop();
     expect(model.callbacks.size).toBe(0);
     expect(el.children.length).toBe(0);

@@ -8,7 +8,7 @@ import { Signal } from '@lumino/signaling';
 import { Widget } from '@lumino/widgets';
 
 import { ISession, TimingsRenderer } from '../../src/live/renderer';
-import { ENGLISH } from '../../src/live/text';
+import { ENGLISH } from '../../src/common/translate';
 import { IBrowser } from './browser';
 import { bundle } from './rows';
 

@@ -6,7 +6,7 @@ import { KeyFiguresBar } from '../../src/live/keyfigures';
 import { COLUMNS, ISummary, readRows } from '../../src/live/protocol';
 import { Selection } from '../../src/live/selection';
 import { TimingStore } from '../../src/live/store';
-import { ENGLISH } from '../../src/live/text';
+import { ENGLISH } from '../../src/common/translate';
 import { pack, row, SUMMARY } from './rows';
 
 const OF = SUMMARY as ISummary;
@@ -70,6 +70,49 @@ describe('Selection', () => {
     ]);
     const alone = selectionOf(warming).summary(OF, ENGLISH);
     expect([alone.iteration_us, alone.notes]).toEqual([500_000, []]);
+  });
+
+  it('divides the exposed time, or says that its parts are unknown', () => {
+    const all = uneven();
+    const found = selectionOf(all).summary(OF, ENGLISH);
+    const parts = [found.waiting_us, found.queued_us, found.transfer_us];
+    expect(parts[0]).toBeCloseTo(50);
+    expect(parts[1]).toBeCloseTo((15_950 * 1000) / 5950);
+    const sum = parts.reduce<number>((all, part) => all + Number(part), 0);
+    expect(sum).toBeCloseTo(found.exposed_us as number);
+    const untimed = [0, 1].map(rank =>
+      row(0, rank, { queued_us: NaN, transfer_us: NaN })
+    );
+    const other = selectionOf(untimed).summary(OF, ENGLISH);
+    expect(other.waiting_us).toBeCloseTo(50);
+    expect(other.queued_us).toEqual(other.transfer_us);
+    expect(other.transfer_us).toEqual({
+      unknown: 'not recorded for these iterations'
+    });
+  });
+
+  it('divides the exposed time as where there is any', () => {
+    const nothing = {
+      exposed_us: 0,
+      wait_us: 0,
+      queued_us: 0,
+      transfer_us: 0
+    };
+    const untimed = [0, 1].flatMap(rank => [
+      row(0, rank, nothing),
+      row(1, rank, { queued_us: NaN, transfer_us: NaN })
+    ]);
+    const found = selectionOf(untimed).summary(OF, ENGLISH);
+    expect(found.waiting_us).toBeCloseTo(25);
+    expect(found.queued_us).toEqual({
+      unknown: 'not recorded for these iterations'
+    });
+    expect(found.transfer_us).toEqual(found.queued_us);
+    const silent = [0, 1].map(rank => row(0, rank, nothing));
+    const none = selectionOf(silent).summary(OF, ENGLISH);
+    expect([none.waiting_us, none.queued_us, none.transfer_us]).toEqual([
+      0, 0, 0
+    ]);
   });
 
   it('has as bandwidth all bytes over all their time', () => {

@@ -1,5 +1,5 @@
 import { Columns, spans, spanMean } from '../../src/live/decimate';
-import { COLUMNS, readRows } from '../../src/live/protocol';
+import { COLUMNS, Figure, readRows } from '../../src/live/protocol';
 import { TimingStore } from '../../src/live/store';
 import { pack, row, rows } from './rows';
 
@@ -67,6 +67,27 @@ describe('TimingStore', () => {
     expect(held.get('wait_us', 0, 0)).toBe(7);
     expect(held.get('wait_us', 0, 1)).toBe(8);
     expect(held.version(0)).toBeGreaterThan(before);
+  });
+
+  it('keeps figures that fit each other while it is frozen', () => {
+    const parts: Figure[] = ['wait_us', 'queued_us', 'transfer_us'];
+    const read = (held: TimingStore, rank: number): number[] =>
+      [...parts, 'exposed_us' as const].map(name => held.get(name, 0, rank));
+    const first = { wait_us: NaN, queued_us: 4000, transfer_us: 2000 };
+    const held = store([row(0, 0, first), row(0, 1, first)]);
+    held.still = true;
+    const refined = { wait_us: 3000, queued_us: 1000, transfer_us: 2000 };
+    const again = { ...refined, exposed_us: 7000, transfer_us: 3000 };
+    add(held, [row(0, 0, refined), row(0, 1, refined)]);
+    add(held, [row(0, 1, again)]);
+    expect(read(held, 0)).toEqual([NaN, 4000, 2000, 6000]);
+    expect(read(held, 1)).toEqual([NaN, 4000, 2000, 6000]);
+    expect(held.mean('transfer_us', 0, null)).toBe(2000);
+    held.still = false;
+    expect(read(held, 0)).toEqual([3000, 1000, 2000, 6000]);
+    expect(read(held, 1)).toEqual([3000, 1000, 3000, 7000]);
+    add(held, [row(0, 0, { ...refined, wait_us: 3500 })]);
+    expect(held.get('wait_us', 0, 0)).toBe(3500);
   });
 
   it('takes older rows in, where there is room', () => {

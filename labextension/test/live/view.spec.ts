@@ -28,7 +28,7 @@ describe('the view', () => {
     expect(
       output.node.querySelector<HTMLElement>('.jp-gw-Live-body')?.hidden
     ).toBe(false);
-    expect(title(output.node)).toBe('iteration 0 · latest');
+    expect(title(output.node)).toBe('Iteration 0 · latest');
     output.dispose();
   });
 
@@ -63,10 +63,10 @@ describe('the view', () => {
     browser.show(false);
     page.kernel.send(...message('delta', 5, rows(10, 12)));
     browser.frame();
-    expect(title(output.node)).toBe('iteration 9 · latest');
+    expect(title(output.node)).toBe('Iteration 9 · latest');
     browser.show(true);
     browser.frame();
-    expect(title(output.node)).toBe('iteration 11 · latest');
+    expect(title(output.node)).toBe('Iteration 11 · latest');
     output.dispose();
   });
 
@@ -77,11 +77,11 @@ describe('the view', () => {
     pause.click();
     page.kernel.send(...message('delta', 5, rows(10, 12)));
     browser.frame();
-    expect(title(output.node)).toContain('iteration 9');
+    expect(title(output.node)).toContain('Iteration 9');
     expect(pause.getAttribute('aria-pressed')).toBe('true');
     pause.click();
     browser.frame();
-    expect(title(output.node)).toContain('iteration 11');
+    expect(title(output.node)).toContain('Iteration 11');
     output.dispose();
   });
 
@@ -102,14 +102,14 @@ describe('the view', () => {
     const output = page.open(snapshot(4, rows(0, 10)));
     const [select] = output.node.querySelectorAll('select');
     expect([...select.options].map(option => option.text)).toEqual([
-      'all (mean)',
+      'All (mean)',
       '0 · vm1',
       '1 · vm2'
     ]);
     select.value = '1';
     select.dispatchEvent(new Event('change'));
     browser.frame();
-    expect(text(output.node, '.jp-gw-Live-table th')).toBe('rank 1');
+    expect(text(output.node, '.jp-gw-Live-table th')).toBe('Rank 1');
     output.dispose();
   });
 
@@ -161,7 +161,7 @@ describe('the view', () => {
     it('is answered for at once from what the page holds', () => {
       press('+');
       expect(text(output.node, '.jp-gw-Live-iteration')).toMatch(/^\d+–39/);
-      expect(title(output.node)).toMatch(/^mean of iterations \d+ to 39$/);
+      expect(title(output.node)).toMatch(/^Mean of iterations \d+ to 39$/);
       expect(text(output.node, '.jp-gw-Live-keyFigures')).toContain('22.7 ms');
       expect(selected()).toContain('until the kernel answers');
     });
@@ -177,7 +177,7 @@ describe('the view', () => {
       browser.frame();
       expect(text(output.node, '.jp-gw-Live-keyFigures')).toContain('77.0 ms');
       expect(selected()).not.toContain('page');
-      expect(selected()).toContain('Rank 1 is late since');
+      expect(selected()).toContain('Rank 1 late since');
     });
 
     it('is not mistaken for another that was asked for before', async () => {
@@ -199,7 +199,9 @@ describe('the view', () => {
       page.session.kernelChanged.emit(undefined);
       press('+');
       expect(selected()).toContain('no kernel answers');
-      expect(text(output.node, '.jp-gw-Live-none')).toContain('Not known');
+      expect(text(output.node, '.jp-gw-Live-none')).toContain(
+        'Unknown for these iterations'
+      );
       const table = output.node.querySelector<HTMLElement>(
         'table[aria-label="Collectives"]'
       );
@@ -209,8 +211,8 @@ describe('the view', () => {
     it('is left by escape, by its button, and by follow', () => {
       for (const leave of [
         () => press('Escape'),
-        () => button(output.node, 'leave (Esc)').click(),
-        () => button(output.node, 'follow').click()
+        () => button(output.node, 'Clear (Esc)').click(),
+        () => button(output.node, 'Follow').click()
       ]) {
         press('+');
         expect(selected()).toContain('Iterations');
@@ -223,10 +225,9 @@ describe('the view', () => {
 
     it('is that of a late rank, by a click', () => {
       expect(selected()).toContain(
-        'Rank 1 is late since iteration 0, by its data (4.10 ms longer): ' +
-          'the others wait 2.50 ms for it.'
+        'Rank 1 late since iteration 0: data takes 4.10 ms longer; the others wait 2.50 ms.'
       );
-      button(output.node, 'show').click();
+      button(output.node, 'Show').click();
       browser.frame();
       expect(selected()).toContain('Iterations 0 to 39');
     });
@@ -243,14 +244,14 @@ describe('the view', () => {
         .filter(one => one.getAttribute('aria-sort') !== 'none')
         .map(one => `${one.textContent} ${one.getAttribute('aria-sort')}`);
     expect(names()).toEqual(['head.weight', 'body.weight']);
-    expect(sorted()).toEqual(['of exposed descending']);
+    expect(sorted()).toEqual(['Of exposed descending']);
     const size = heads[2].querySelector('button')!;
     size.click();
     expect(names()).toEqual(['body.weight', 'head.weight']);
-    expect(sorted()).toEqual(['size descending']);
+    expect(sorted()).toEqual(['Size descending']);
     size.click();
     expect(names()).toEqual(['head.weight', 'body.weight']);
-    expect(sorted()).toEqual(['size ascending']);
+    expect(sorted()).toEqual(['Size ascending']);
     heads[0].querySelector('button')!.click();
     expect(names()).toEqual(['body.weight', 'head.weight']);
     output.dispose();

@@ -1,10 +1,8 @@
-"""GPUs by NVML: their properties, state, interconnect and utilization.
+"""GPUs by NVML: their properties, state, interconnect and use.
 
-- `probe`: the GPUs of a snapshot; `records`, filled by `state`, `licences`, `nvlinks`
-  and `pairs`; `vgpu`: decoding the name of a vGPU profile
-- `counters`: the utilization in a sample, with `nvlink_counters`, `pcie_counters`,
-  `processes` (which use a GPU) and `idle` (how long a GPU has been idle)
-- `nvml`: calls of the driver; `nvml_devices`: listing and querying devices;
-  `nvml_fields`: counters with their timestamps
-- `summary`: GPUs as text
+- `probe`: the GPUs of a snapshot; `records`, filled by `state` and `nvlinks`; `vgpu`: decoding
+  the name of a vGPU profile
+- `counters`: the use in a sample, and the processes on GPUs; `link_counters`: the traffic over
+  NVLink and PCIe
+- `nvml`: calling NVML, listing its devices, reading its fields
 """

@@ -1,4 +1,4 @@
-"""Measure the utilization of GPUs; NVML stays open between samples."""
+"""Measure the use of GPUs, and list the processes on them; NVML stays open between samples."""
 
 from __future__ import annotations
 
@@ -7,36 +7,91 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from workbench.resources.gpus.idle import IdleTime
-from workbench.resources.gpus.nvlink_counters import NvLinkMeter
-from workbench.resources.gpus.nvml import Library, Nvml, NvmlUnavailable
-from workbench.resources.gpus.nvml_devices import ask, devices
-from workbench.resources.gpus.pcie_counters import Both, PcieMeter, PcieRounds
-from workbench.resources.gpus.processes import GpuProcess, gpu_processes
+from workbench.resources.gpus.link_counters import NvLinkMeter, PcieMeter, PcieRounds, TxRx
+from workbench.resources.gpus.nvml import Library, Nvml, NvmlUnavailable, ask, devices, too_old
 from workbench.resources.gpus.state import MEMORY_CLOCK, SM_CLOCK, held_by
 from workbench.resources.time_limited_call import TimeLimitedCall
-from workbench.resources.unknown import Unknown
+from workbench.resources.unknown import Unknown, if_known
 from workbench.resources.usage import GpuUse
 
+_PROCESS_CALLS = ("nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetGraphicsRunningProcesses")
+# Not the unversioned name: with a driver that lacks the call, it raises another exception.
+# Drivers before 510 have only the second version.
+_CALL_VERSIONS = ("_v3", "_v2")
+_NO_MEMORY = Unknown("the driver does not report the memory of this process")
 _TEMPERATURE_GPU = 0  # nvmlTemperatureSensors_t
 _NO_NVLINK = Unknown("a MIG device has no NVLink")
 _UNSEEN = Unknown("processes outside this container cannot be seen")
-_LEVELS = (
-    "utilization_percent",
-    "memory_used_bytes",
-    "power_w",
-    "temperature_c",
-    "power_limit_w",
-    "sm_clock_mhz",
-    "memory_clock_mhz",
-    "held_by",
-    "nvlink_tx_bytes_per_s",
-    "nvlink_rx_bytes_per_s",
-    "pcie_tx_bytes_per_s",
-    "pcie_rx_bytes_per_s",
-    "idle_s",
-)
-"""Fields of a GPU that are unknown while NVML does not answer."""
+_CONSTANT = {"index", "uuid", "memory_total_bytes"}
+"""Fields of a GPU that remain known while NVML does not answer."""
+
+
+class IdleTime:
+    """Counts the seconds since which a GPU has been idle while a process uses its memory."""
+
+    def __init__(self) -> None:
+        self._since: float | None = None
+
+    def update(
+        self, utilization: float | Unknown, allocated: bool | Unknown, now: float
+    ) -> float | Unknown:
+        """Add a sample at `now` (monotonic, in seconds), and return the idle seconds so far."""
+        why = self._why_not(utilization, allocated)
+        if why is not None:
+            self._since = None
+            return why
+        if self._since is None:
+            self._since = now
+        return now - self._since
+
+    @staticmethod
+    def _why_not(utilization: float | Unknown, allocated: bool | Unknown) -> float | Unknown | None:
+        """Return 0 or `Unknown` if it is not idle with memory allocated, else None."""
+        if isinstance(utilization, Unknown):
+            return 0.0 if allocated is False else utilization
+        if utilization > 0:
+            return 0.0
+        if isinstance(allocated, Unknown):
+            return allocated
+        return None if allocated else 0.0
+
+
+@dataclass(frozen=True)
+class GpuProcess:
+    """A process on one device.
+
+    Attributes
+    ----------
+    pid
+        The driver's process id.
+    index
+        NVML's index of the GPU.
+    """
+
+    pid: int
+    index: int
+    memory_used_bytes: int | Unknown
+
+
+def gpu_processes(nvml: Nvml, index: int, handle: Any) -> tuple[GpuProcess, ...] | Unknown:
+    """Return the compute and graphics processes on a device, each once."""
+    found: dict[int, GpuProcess] = {}
+    refused = None
+    for call in _PROCESS_CALLS:
+        listed = _list(nvml, handle, call)
+        if isinstance(listed, Unknown):
+            refused = refused or (listed if call == _PROCESS_CALLS[0] else None)
+            continue
+        for one in listed:
+            used = one.usedGpuMemory
+            found[one.pid] = GpuProcess(one.pid, index, _NO_MEMORY if used is None else used)
+    return refused if refused is not None else tuple(found.values())
+
+
+def _list(nvml: Nvml, handle: Any, call: str) -> Any:
+    newest, older = _CALL_VERSIONS
+    found = ask(nvml, handle, call + newest)
+    return ask(nvml, handle, call + older) if too_old(found) else found
 
 
 @dataclass(frozen=True)
@@ -64,15 +119,7 @@ class GpuMeter:
     """Reads all GPUs within a common time limit.
 
     The first reading opens NVML and lists the devices. Without a driver there are none.
-
-    Parameters
-    ----------
-    library
-        ``pynvml`` or a compatible object; None imports ``pynvml``.
-    limit_s
-        Time limit of one reading, in seconds.
-    sees_all
-        Whether the processes of the VM are visible, not only those of a container.
+    `sees_all` says whether the processes of the VM are visible, not only those of a container.
     """
 
     def __init__(self, library: Library | None, limit_s: float, *, sees_all: bool = True) -> None:
@@ -84,14 +131,14 @@ class GpuMeter:
         self._devices: list[_Device] | None = None
         self._rounds = PcieRounds()
         self._last = GpuReading((), ())
-        self._missed = False
+        self._had_timeout = False
 
     def read(self) -> GpuReading:
         """Return the utilization of each GPU; all values are `Unknown` while NVML hangs."""
         found = self._nvml_call.run(self._read, self._limit_s)
         if isinstance(found, Unknown):
-            self._missed = True
-            return _unanswered(self._last, found)
+            self._had_timeout = True
+            return _without_answer(self._last, found)
         self._last = found
         return found
 
@@ -106,8 +153,8 @@ class GpuMeter:
             self._devices = self._open()
         if self._nvml is None:
             return GpuReading((), ())
-        if self._missed:  # idle time counts only what was observed
-            self._missed = False
+        if self._had_timeout:  # the GPU may have been busy meanwhile: count idle time from now
+            self._had_timeout = False
             for device in self._devices:
                 device.idle = IdleTime()
         nvml = self._nvml
@@ -138,24 +185,24 @@ class GpuMeter:
         nvml: Nvml,
         device: _Device,
         processes: tuple[GpuProcess, ...] | Unknown,
-        pcie: Both,
+        pcie: TxRx,
     ) -> GpuUse:
         handle, parent = device.handle, device.parent
         if isinstance(device.uuid, Unknown):
             device.uuid = ask(nvml, handle, "nvmlDeviceGetUUID")
         rates = ask(nvml, handle, "nvmlDeviceGetUtilizationRates")
-        busy = rates if isinstance(rates, Unknown) else float(rates.gpu)
+        busy = if_known(rates, lambda both: float(both.gpu))
         memory = ask(nvml, handle, "nvmlDeviceGetMemoryInfo")
         links = device.links.read(nvml, handle) if device.links else (_NO_NVLINK, _NO_NVLINK)
         return GpuUse(
             index=device.index,
             uuid=device.uuid,
             utilization_percent=busy,
-            memory_used_bytes=memory if isinstance(memory, Unknown) else memory.used,
-            memory_total_bytes=memory if isinstance(memory, Unknown) else memory.total,
-            power_w=_watts(ask(nvml, handle, "nvmlDeviceGetPowerUsage")),
+            memory_used_bytes=if_known(memory, lambda one: int(one.used)),
+            memory_total_bytes=if_known(memory, lambda one: int(one.total)),
+            power_w=if_known(ask(nvml, handle, "nvmlDeviceGetPowerUsage"), _watts),
             temperature_c=ask(nvml, handle, "nvmlDeviceGetTemperature", _TEMPERATURE_GPU),
-            power_limit_w=_watts(ask(nvml, handle, "nvmlDeviceGetEnforcedPowerLimit")),
+            power_limit_w=if_known(ask(nvml, handle, "nvmlDeviceGetEnforcedPowerLimit"), _watts),
             sm_clock_mhz=ask(nvml, parent, "nvmlDeviceGetClockInfo", SM_CLOCK),
             memory_clock_mhz=ask(nvml, parent, "nvmlDeviceGetClockInfo", MEMORY_CLOCK),
             held_by=held_by(nvml, parent),
@@ -172,12 +219,13 @@ class GpuMeter:
         return True if processes else (False if self._sees_all else _UNSEEN)
 
 
-def _unanswered(last: GpuReading, why: Unknown) -> GpuReading:
-    levels: dict[str, Any] = dict.fromkeys(_LEVELS, why)
-    gpus = (dataclasses.replace(gpu, **levels) for gpu in last.gpus)
+def _without_answer(last: GpuReading, why: Unknown) -> GpuReading:
+    names = {field.name for field in dataclasses.fields(GpuUse)} - _CONSTANT
+    unknown: dict[str, Any] = dict.fromkeys(names, why)
+    gpus = (dataclasses.replace(gpu, **unknown) for gpu in last.gpus)
     processes = (dataclasses.replace(one, memory_used_bytes=why) for one in last.processes)
     return GpuReading(tuple(gpus), tuple(processes))
 
 
-def _watts(milliwatts: int | Unknown) -> float | Unknown:
-    return milliwatts if isinstance(milliwatts, Unknown) else milliwatts / 1000
+def _watts(milliwatts: int) -> float:
+    return milliwatts / 1000

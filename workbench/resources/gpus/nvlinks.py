@@ -1,13 +1,15 @@
-"""Read the NVLinks of a GPU, and its registration with the NVSwitch fabric, by NVML."""
+"""Read the NVLinks of a GPU, its NVSwitch fabric, and the connections of pairs of GPUs, by NVML."""
 
 from __future__ import annotations
 
-from typing import Any
+import itertools
+from collections.abc import Iterable
+from typing import Any, TypeVar
 
-from workbench.resources.gpus.nvml import Nvml, not_there
-from workbench.resources.gpus.nvml_devices import ask, pci_address
-from workbench.resources.gpus.records import Fabric, NvLink, NvLinks
-from workbench.resources.unknown import Unknown
+from workbench.resources.distance import Distance
+from workbench.resources.gpus.nvml import Nvml, ask, name_of, not_there, pci_address
+from workbench.resources.gpus.records import Fabric, GpuPair, NvLink, NvLinks
+from workbench.resources.unknown import Unknown, if_known
 
 # NVML_NVLINK_MAX_LINKS of nvml.h (CUDA 13); a driver refuses numbers beyond its own.
 MOST_LINKS = 36
@@ -34,6 +36,30 @@ _PEERS = {0: "gpu", 1: "npu", 2: "switch"}
 # nvmlGpuFabricState_t; 0 is "not supported".
 _FABRIC_STATES = {1: "not started", 2: "in progress", 3: "completed"}
 _FABRIC_UNSUPPORTED = Unknown("this GPU registers with no fabric (NVSwitch from Hopper on)")
+S = TypeVar("S", bound=str)
+
+# nvmlGpuTopologyLevel_t, with the names of `nvidia-smi topo -m`.
+_DISTANCES = {
+    0: Distance.INTERNAL,
+    10: Distance.PIX,
+    20: Distance.PXB,
+    30: Distance.PHB,
+    40: Distance.NODE,
+    50: Distance.SYS,
+}
+
+# nvmlGpuP2PCapsIndex_t; pynvml's READ is a tuple by mistake.
+_P2P_READ, _P2P_WRITE, _P2P_NVLINK = 0, 1, 2
+
+# nvmlGpuP2PStatus_t; 6 is NVML's own "unknown".
+_P2P_STATUSES = {
+    0: "ok",
+    1: "not supported by the chipset",
+    2: "not supported by the GPU",
+    3: "not supported over this PCIe topology",
+    4: "disabled by a setting of the driver",
+    5: "not supported",
+}
 
 
 def nvlinks(nvml: Nvml, form: str | Unknown, handle: Any) -> NvLinks:
@@ -42,7 +68,9 @@ def nvlinks(nvml: Nvml, form: str | Unknown, handle: Any) -> NvLinks:
         why = Unknown("a MIG device has no NVLink")
         return NvLinks(why, why, why)
     links = _links(nvml, handle)
-    return NvLinks(links=links, nominal_gb_per_s=_together(links), fabric=_fabric(nvml, handle))
+    return NvLinks(
+        links=links, nominal_gb_per_s=_total_gb_per_s(links), fabric=_fabric(nvml, handle)
+    )
 
 
 def _links(nvml: Nvml, handle: Any) -> tuple[NvLink, ...] | Unknown:
@@ -59,41 +87,36 @@ def _links(nvml: Nvml, handle: Any) -> tuple[NvLink, ...] | Unknown:
 
 
 def _link(nvml: Nvml, handle: Any, number: int, state: int | Unknown) -> NvLink:
-    version = _version(ask(nvml, handle, "nvmlDeviceGetNvLinkVersion", number))
+    version = name_of(
+        ask(nvml, handle, "nvmlDeviceGetNvLinkVersion", number),
+        _VERSIONS,
+        "the driver reports NVLink version {}",
+    )
+    nominal = if_known(version, _nominal)
     if isinstance(state, Unknown):
-        return NvLink(number, state, version, state, state, _nominal(version))
+        return NvLink(number, state, version, state, state, nominal)
     if not state:
         nobody = Unknown("the link is down")
-        return NvLink(number, "down", version, nobody, nobody, _nominal(version))
+        return NvLink(number, "down", version, nobody, nobody, nominal)
     return NvLink(
         number=number,
         state="up",
         version=version,
-        peer=_peer(ask(nvml, handle, "nvmlDeviceGetNvLinkRemoteDeviceType", number)),
+        peer=name_of(
+            ask(nvml, handle, "nvmlDeviceGetNvLinkRemoteDeviceType", number),
+            _PEERS,
+            "the driver does not know what is at the other end",
+        ),
         peer_pci_address=pci_address(ask(nvml, handle, "nvmlDeviceGetNvLinkRemotePciInfo", number)),
-        nominal_gb_per_s=_nominal(version),
+        nominal_gb_per_s=nominal,
     )
 
 
-def _version(number: int | Unknown) -> str | Unknown:
-    if isinstance(number, Unknown):
-        return number
-    return _VERSIONS.get(number, Unknown(f"the driver reports NVLink version {number}"))
-
-
-def _peer(number: int | Unknown) -> str | Unknown:
-    if isinstance(number, Unknown):
-        return number
-    return _PEERS.get(number, Unknown("the driver does not know what is at the other end"))
-
-
-def _nominal(version: str | Unknown) -> float | Unknown:
-    if isinstance(version, Unknown):
-        return version
+def _nominal(version: str) -> float | Unknown:
     return _GB_PER_S.get(version, Unknown(f"no published rate for NVLink {version} is known here"))
 
 
-def _together(links: tuple[NvLink, ...] | Unknown) -> float | Unknown:
+def _total_gb_per_s(links: tuple[NvLink, ...] | Unknown) -> float | Unknown:
     if isinstance(links, Unknown):
         return links
     total = 0.0
@@ -123,3 +146,28 @@ def _fabric(nvml: Nvml, handle: Any) -> Fabric | Unknown:
     if state != "completed":
         return Fabric(state, Unknown("the registration has not ended"))
     return Fabric(state, "success" if found.status == 0 else nvml.reason(found.status))
+
+
+def gpu_pairs(nvml: Nvml, gpus: Iterable[tuple[int, Any]]) -> tuple[GpuPair, ...]:
+    """Return all pairs of GPUs, each given by its index and handle.
+
+    A GPU with MIG devices counts once, as they share its position.
+    """
+    return tuple(_pair(nvml, one, other) for one, other in itertools.combinations(gpus, 2))
+
+
+def _pair(nvml: Nvml, one: tuple[int, Any], other: tuple[int, Any]) -> GpuPair:
+    (first, handle), (second, peer) = one, other
+
+    def read(names: dict[int, S], call: str, *arguments: int) -> S | Unknown:
+        found = peer if isinstance(peer, Unknown) else ask(nvml, handle, call, peer, *arguments)
+        return name_of(found, names, "the driver reports an undefined value, {}")
+
+    return GpuPair(
+        first=first,
+        second=second,
+        topology=read(_DISTANCES, "nvmlDeviceGetTopologyCommonAncestor"),
+        p2p_read=read(_P2P_STATUSES, "nvmlDeviceGetP2PStatus", _P2P_READ),
+        p2p_write=read(_P2P_STATUSES, "nvmlDeviceGetP2PStatus", _P2P_WRITE),
+        p2p_nvlink=read(_P2P_STATUSES, "nvmlDeviceGetP2PStatus", _P2P_NVLINK),
+    )

@@ -1,12 +1,17 @@
-"""Call NVML, and convert each of its errors to `Unknown` with a reason."""
+"""Call NVML, list its devices, and convert each of its errors to `Unknown` with a reason."""
 
 from __future__ import annotations
 
 import ctypes
 import importlib
-from typing import Any, Protocol
+import re
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, TypeVar
 
-from workbench.resources.unknown import Unknown
+from workbench.resources.unknown import Unknown, if_known
+
+N = TypeVar("N", bound=str)
 
 _REASONS = {
     2: "not reported by this driver for this device",  # INVALID_ARGUMENT
@@ -23,11 +28,25 @@ _REASONS = {
 }
 _ABSENT = {9, 12}
 _TOO_OLD = _REASONS[13]
-_NOT_THERE = {_REASONS[2], _REASONS[3], _REASONS[6]}
+_LACKING = {_REASONS[2], _REASONS[3], _REASONS[6]}
+# nvmlGpuVirtualizationMode_t; 3 and 4 are the hypervisor's own view of a physical GPU.
+_FORMS = {0: "whole", 1: "passthrough", 2: "vgpu", 3: "whole", 4: "whole"}
+_MIG_ENABLED = 1
+# nvmlValueType_t: the member of nvmlValue_t that holds the value.
+_VALUE_MEMBERS = {
+    0: "dVal",
+    1: "uiVal",
+    2: "ulVal",
+    3: "ullVal",
+    4: "sllVal",
+    5: "siVal",
+    6: "usVal",
+}
+_CLOCK_STEP_S = 0.05
 
 
 class Library(Protocol):
-    """The part of ``pynvml`` that this package uses: its error class and its functions."""
+    """The functions and the error class of ``pynvml`` that this package uses."""
 
     NVMLError: type[Exception]
 
@@ -49,12 +68,7 @@ class NvmlUnavailable(Exception):
 
 
 class Nvml:
-    """NVML, initialized by the constructor and shut down by `close`.
-
-    Parameters
-    ----------
-    library
-        ``pynvml`` or a compatible object; None imports ``pynvml``.
+    """NVML (by default ``pynvml``), initialized by the constructor and shut down by `close`.
 
     Raises
     ------
@@ -113,7 +127,7 @@ class Nvml:
 
 def not_there(value: Any) -> bool:
     """Return whether NVML reported that the device lacks a feature, not a fault."""
-    return isinstance(value, Unknown) and value.reason in _NOT_THERE
+    return isinstance(value, Unknown) and value.reason in _LACKING
 
 
 def too_old(value: Any) -> bool:
@@ -129,3 +143,118 @@ def _import() -> Library:
             "the Python package nvidia-ml-py is not installed", absent=True
         ) from error
     return library  # type: ignore[no-any-return]  # the module implements the protocol
+
+
+def devices(nvml: Nvml) -> Iterator[tuple[int, Any, str | Unknown, Any]]:
+    """Yield all devices that can run work.
+
+    Yields
+    ------
+    tuple
+        NVML's index, the device's handle, its form, and the handle of its physical GPU
+        (the same handle unless it is a MIG device).
+    """
+    count = nvml.ask("nvmlDeviceGetCount")
+    for index in range(0 if isinstance(count, Unknown) else count):
+        handle = nvml.ask("nvmlDeviceGetHandleByIndex", index)
+        form = handle if isinstance(handle, Unknown) else _form(nvml, handle)
+        parts = [] if isinstance(form, Unknown) else _mig_devices(nvml, handle, form)
+        for device in parts:
+            yield index, device, "mig", handle
+        if not parts:
+            yield index, handle, form, handle
+
+
+def ask(nvml: Nvml, handle: Any, call: str, *arguments: Any) -> Any:
+    """Call NVML for one device; the result is the handle itself if that is `Unknown`."""
+    return handle if isinstance(handle, Unknown) else nvml.ask(call, handle, *arguments)
+
+
+def name_of(number: int | Unknown, names: Mapping[int, N], otherwise: str) -> N | Unknown:
+    """Return the name of one of NVML's numbers; `otherwise` is the reason if it has none."""
+    if isinstance(number, Unknown):
+        return number
+    return names.get(number, Unknown(otherwise.format(number)))
+
+
+def mig_mode(nvml: Nvml, handle: Any) -> bool | Unknown:
+    """Return whether a GPU is in MIG mode."""
+    mode = ask(nvml, handle, "nvmlDeviceGetMigMode")
+    return if_known(mode, lambda both: bool(both[0] == _MIG_ENABLED))
+
+
+def pci_address(info: Any) -> str | Unknown:
+    """Return the address in an ``nvmlPciInfo_t`` in the form of sysfs (4-digit domain)."""
+    if isinstance(info, Unknown):
+        return info
+    text = info.busId.decode() if isinstance(info.busId, bytes) else str(info.busId)
+    match = re.fullmatch(r"([0-9a-f]+):(.+)", text.lower())
+    if match is None:
+        return Unknown(f"the driver gives {text!r} for its PCI address")
+    return f"{int(match[1], 16):04x}:{match[2]}"
+
+
+def _form(nvml: Nvml, handle: Any) -> str | Unknown:
+    mode = nvml.ask("nvmlDeviceGetVirtualizationMode", handle)
+    return name_of(mode, _FORMS, "the driver reports virtualization mode {}")
+
+
+def _mig_devices(nvml: Nvml, handle: Any, form: str | Unknown) -> list[Any]:
+    # A MIG-backed vGPU is a single device in its VM, whatever its MIG mode is.
+    if form == "vgpu" or mig_mode(nvml, handle) is not True:
+        return []
+    most = nvml.ask("nvmlDeviceGetMaxMigDeviceCount", handle)
+    slots = range(0 if isinstance(most, Unknown) else most)
+    found = (nvml.ask("nvmlDeviceGetMigDeviceHandleByIndex", handle, slot) for slot in slots)
+    return [device for device in found if not isinstance(device, Unknown)]
+
+
+class FieldReading(NamedTuple):
+    """Value of a field, and when the driver read it, in seconds since the epoch."""
+
+    value: float | Unknown
+    time_s: float
+
+
+def read_fields(
+    nvml: Nvml, handle: Any, wanted: Sequence[tuple[int, int]]
+) -> list[FieldReading] | Unknown:
+    """Read several fields of a device in one call.
+
+    `wanted` has the id of each field (``NVML_FI_DEV_``) and its scope, such as the number of a
+    link. Returns a reading for each, in order; `Unknown` if the driver rejects the call.
+    """
+    values = ask(nvml, handle, "nvmlDeviceGetFieldValues", list(wanted))
+    if isinstance(values, Unknown):
+        return values
+    now = time.time()
+    return [_reading(nvml, value, now) for value in values]
+
+
+def first_reason(readings: Iterable[FieldReading]) -> Unknown:
+    """Return the first reason why fields could not be read."""
+    reasons = (each.value for each in readings if isinstance(each.value, Unknown))
+    return next(reasons, Unknown("not reported by the driver for this device"))
+
+
+def _reading(nvml: Nvml, value: Any, now: float) -> FieldReading:
+    if value.nvmlReturn:
+        return FieldReading(Unknown(nvml.reason(value.nvmlReturn)), now)
+    member = _VALUE_MEMBERS.get(value.valueType)
+    if member is None:
+        return FieldReading(Unknown(f"the driver reports a value of type {value.valueType}"), now)
+    # some drivers leave the time out
+    return FieldReading(getattr(value.value, member), value.timestamp / 1e6 or now)
+
+
+class WallClock:
+    """Detects that the clock was set, which makes the driver's timestamps unusable."""
+
+    def __init__(self) -> None:
+        self._ahead_s: float | None = None
+
+    def was_set(self) -> bool:
+        """Return whether the clock was set since the last call."""
+        ahead_s = time.time() - time.monotonic()
+        last, self._ahead_s = self._ahead_s, ahead_s
+        return last is not None and abs(ahead_s - last) > _CLOCK_STEP_S

@@ -58,7 +58,7 @@ class Ecc:
 
 
 @dataclass(frozen=True)
-class Clocks:
+class GpuClocks:
     """Current and maximum clocks in MHz, and what currently reduces them.
 
     Attributes
@@ -125,8 +125,8 @@ class Fabric:
     state
         ``"not started"``, ``"in progress"`` or ``"completed"``.
     status
-        Result: ``"success"``, or NVML's error text. CUDA does not start on this GPU before
-        the registration is completed.
+        Result: ``"success"``, or NVML's error text. Until the registration is completed, CUDA
+        cannot start on this GPU.
     """
 
     state: str | Unknown
@@ -203,12 +203,39 @@ class Gpu:
     vgpu: VgpuProfile | Unknown
     licence: Licence | Unknown
     ecc: Ecc | Unknown
-    clocks: Clocks | Unknown
+    clocks: GpuClocks | Unknown
     pcie_link: PcieLink | Unknown
     persistence_mode: bool | Unknown
     compute_mode: str | Unknown
     nvlink: NvLinks | Unknown
     mig_mode: bool | Unknown = EARLIER
+
+    @property
+    def known_links(self) -> tuple[NvLink, ...]:
+        """Its NVLinks, up or down; none if they are unknown."""
+        links = self.nvlink.links if isinstance(self.nvlink, NvLinks) else ()
+        return links if isinstance(links, tuple) else ()
+
+    @property
+    def links_up(self) -> tuple[NvLink, ...]:
+        """Its NVLinks that are up."""
+        return tuple(link for link in self.known_links if link.state == "up")
+
+    @property
+    def links_to_switch(self) -> bool:
+        """Whether a link to an NVSwitch is up."""
+        return any(link.peer == "switch" for link in self.links_up)
+
+    def links_to(self, other: Gpu) -> bool:
+        """Return whether a link to another GPU is up."""
+        peers = {link.peer_pci_address for link in self.links_up}
+        return isinstance(other.pci_address, str) and other.pci_address in peers
+
+    def is_linked(self, other: Gpu) -> bool:
+        """Return whether active links connect two GPUs directly or through switches."""
+        if self.links_to_switch and other.links_to_switch:
+            return True
+        return self.links_to(other) or other.links_to(self)
 
 
 @dataclass(frozen=True)

@@ -1,23 +1,26 @@
-"""Read the state of a GPU by NVML: ECC, clocks, PCIe link and modes.
+"""Read the state of a GPU by NVML: licence, ECC, clocks, PCIe link and modes.
 
-These belong to the physical GPU: a MIG device has those of its GPU.
+All but the licence belong to the physical GPU: a MIG device has those of its GPU.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
-from workbench.resources.gpus.licences import licence
-from workbench.resources.gpus.nvml import Nvml
-from workbench.resources.gpus.nvml_devices import ask
-from workbench.resources.gpus.records import Clocks, Ecc, Licence, PcieLink
-from workbench.resources.unknown import Unknown
+from workbench.resources.gpus.nvml import Nvml, ask, name_of
+from workbench.resources.gpus.records import Ecc, GpuClocks, Licence, PcieLink
+from workbench.resources.unknown import Unknown, if_known
 
-T = TypeVar("T")
+# The NVML_GRID_LICENSE_EXPIRY_ numbers of nvml.h; in pynvml they are tuples by mistake.
+_LICENCE_VALID, _LICENCE_PERMANENT = 2, 4
+_NO_EXPIRY_DATE = {
+    0: "not reported by the driver",
+    1: "the driver could not read it",
+    3: "it has no date",
+}
 
 # nvmlMemoryErrorType_t, nvmlEccCounterType_t, nvmlClockType_t of nvml.h.
+_ECC_ERRORS = "nvmlDeviceGetTotalEccErrors"
 _UNCORRECTED = 1
 _VOLATILE, _AGGREGATE = 0, 1
 SM_CLOCK, MEMORY_CLOCK = 1, 2
@@ -44,59 +47,79 @@ _HELD_BY = {
 }
 
 
-@dataclass(frozen=True)
-class GpuState:
-    """State of one device: the fields of `Gpu` that `gpu_state` reads."""
+def _licence(nvml: Nvml, form: str | Unknown, handle: Any) -> Licence | Unknown:
+    """Return the licence of a vGPU; other GPUs need none."""
+    if isinstance(form, Unknown):
+        return form
+    if form != "vgpu":
+        return Unknown("not a vGPU: it needs no licence")
+    found = ask(nvml, handle, "nvmlDeviceGetGridLicensableFeatures")
+    if isinstance(found, Unknown):
+        return found
+    features = list(found.gridLicensableFeatures)[: found.licensableFeaturesCount]
+    if not found.isGridLicenseSupported or not features:
+        return Unknown("the driver lists no feature that can be licensed")
+    # The driver lists all features that can be licensed; prefer one that is in force.
+    return _read_licence(
+        min(features, key=lambda one: (not one.featureState, not one.featureEnabled))
+    )
 
-    licence: Licence | Unknown
-    ecc: Ecc | Unknown
-    clocks: Clocks | Unknown
-    pcie_link: PcieLink | Unknown
-    persistence_mode: bool | Unknown
-    compute_mode: str | Unknown
+
+def _read_licence(feature: Any) -> Licence:
+    name = feature.productName
+    product = name.decode(errors="replace") if isinstance(name, bytes) else str(name)
+    return Licence(
+        state="licensed" if feature.featureState else "unlicensed",
+        product=product or Unknown("not reported by the driver"),
+        expires=_expires(feature.licenseExpiry),
+    )
 
 
-def gpu_state(nvml: Nvml, form: str | Unknown, gpu: Any) -> GpuState:
-    """Return the state of a device of `form`, given the handle of its physical GPU."""
-    return GpuState(
-        licence=licence(nvml, form, gpu),
-        ecc=_ecc(nvml, gpu),
-        clocks=_clocks(nvml, gpu),
-        pcie_link=PcieLink(
+def _expires(date: Any) -> str | Unknown:
+    if date.status == _LICENCE_PERMANENT:
+        return "permanent"
+    if date.status != _LICENCE_VALID:
+        reason = _NO_EXPIRY_DATE.get(date.status, f"the driver reports expiry status {date.status}")
+        return Unknown(reason)
+    day = f"{date.year:04}-{date.month:02}-{date.day:02}"
+    return f"{day} {date.hour:02}:{date.min:02}:{date.sec:02}"
+
+
+def gpu_state(nvml: Nvml, form: str | Unknown, gpu: Any) -> dict[str, Any]:
+    """Return the fields of a `Gpu` with its state, given its form and physical GPU's handle."""
+    return {
+        "licence": _licence(nvml, form, gpu),
+        "ecc": _ecc(nvml, gpu),
+        "clocks": _clocks(nvml, gpu),
+        "pcie_link": PcieLink(
             generation=ask(nvml, gpu, "nvmlDeviceGetCurrPcieLinkGeneration"),
             generation_max=ask(nvml, gpu, "nvmlDeviceGetMaxPcieLinkGeneration"),
             width=ask(nvml, gpu, "nvmlDeviceGetCurrPcieLinkWidth"),
             width_max=ask(nvml, gpu, "nvmlDeviceGetMaxPcieLinkWidth"),
         ),
-        persistence_mode=_known(ask(nvml, gpu, "nvmlDeviceGetPersistenceMode"), bool),
-        compute_mode=_known(ask(nvml, gpu, "nvmlDeviceGetComputeMode"), _compute_mode),
-    )
-
-
-def unknown_state(why: Unknown) -> GpuState:
-    """Return a state with the same unknown value in all fields."""
-    return GpuState(why, why, why, why, why, why)
+        "persistence_mode": if_known(ask(nvml, gpu, "nvmlDeviceGetPersistenceMode"), bool),
+        "compute_mode": name_of(
+            ask(nvml, gpu, "nvmlDeviceGetComputeMode"),
+            _COMPUTE_MODES,
+            "the driver reports compute mode {}",
+        ),
+    }
 
 
 def _ecc(nvml: Nvml, gpu: Any) -> Ecc:
     modes = ask(nvml, gpu, "nvmlDeviceGetEccMode")
     rows = ask(nvml, gpu, "nvmlDeviceGetRemappedRows")
     return Ecc(
-        enabled=_known(modes, lambda both: bool(both[0])),
-        enabled_after_reboot=_known(modes, lambda both: bool(both[1])),
-        volatile_uncorrected=_uncorrected(nvml, gpu, _VOLATILE),
-        aggregate_uncorrected=_uncorrected(nvml, gpu, _AGGREGATE),
-        remapped_rows_corrected=_known(rows, lambda four: int(four[0])),
-        remapped_rows_uncorrected=_known(rows, lambda four: int(four[1])),
-        remapping_pending=_known(rows, lambda four: bool(four[2])),
-        remapping_failed=_known(rows, lambda four: bool(four[3])),
+        enabled=if_known(modes, lambda both: bool(both[0])),
+        enabled_after_reboot=if_known(modes, lambda both: bool(both[1])),
+        volatile_uncorrected=ask(nvml, gpu, _ECC_ERRORS, _UNCORRECTED, _VOLATILE),
+        aggregate_uncorrected=ask(nvml, gpu, _ECC_ERRORS, _UNCORRECTED, _AGGREGATE),
+        remapped_rows_corrected=if_known(rows, lambda four: int(four[0])),
+        remapped_rows_uncorrected=if_known(rows, lambda four: int(four[1])),
+        remapping_pending=if_known(rows, lambda four: bool(four[2])),
+        remapping_failed=if_known(rows, lambda four: bool(four[3])),
         retired_pages=_retired_pages(nvml, gpu),
     )
-
-
-def _uncorrected(nvml: Nvml, gpu: Any, counter: int) -> int | Unknown:
-    found: int | Unknown = ask(nvml, gpu, "nvmlDeviceGetTotalEccErrors", _UNCORRECTED, counter)
-    return found
 
 
 def _retired_pages(nvml: Nvml, gpu: Any) -> int | Unknown:
@@ -105,8 +128,8 @@ def _retired_pages(nvml: Nvml, gpu: Any) -> int | Unknown:
     return sum(len(pages) for pages in found) if refused is None else refused
 
 
-def _clocks(nvml: Nvml, gpu: Any) -> Clocks:
-    return Clocks(
+def _clocks(nvml: Nvml, gpu: Any) -> GpuClocks:
+    return GpuClocks(
         sm_mhz=ask(nvml, gpu, "nvmlDeviceGetClockInfo", SM_CLOCK),
         sm_max_mhz=ask(nvml, gpu, "nvmlDeviceGetMaxClockInfo", SM_CLOCK),
         memory_mhz=ask(nvml, gpu, "nvmlDeviceGetClockInfo", MEMORY_CLOCK),
@@ -117,25 +140,12 @@ def _clocks(nvml: Nvml, gpu: Any) -> Clocks:
 
 def held_by(nvml: Nvml, gpu: Any) -> tuple[str, ...] | Unknown:
     """Return the reasons that currently reduce the clocks of a GPU."""
-    return _known(_event_reasons(nvml, gpu), _names)
-
-
-def _event_reasons(nvml: Nvml, gpu: Any) -> Any:
     found = ask(nvml, gpu, "nvmlDeviceGetCurrentClocksEventReasons")
-    if not isinstance(found, Unknown):
-        return found
-    # Drivers before 535 only have the call under its older name.
-    return ask(nvml, gpu, "nvmlDeviceGetCurrentClocksThrottleReasons")
+    if isinstance(found, Unknown):  # drivers before 535 only have the older name of the call
+        found = ask(nvml, gpu, "nvmlDeviceGetCurrentClocksThrottleReasons")
+    return if_known(found, _clock_reasons)
 
 
-def _names(mask: int) -> tuple[str, ...]:
+def _clock_reasons(mask: int) -> tuple[str, ...]:
     bits = (1 << place for place in range(mask.bit_length()))
     return tuple(_HELD_BY.get(bit, f"reason {bit:#x}") for bit in bits if mask & bit)
-
-
-def _compute_mode(number: int) -> str | Unknown:
-    return _COMPUTE_MODES.get(number, Unknown(f"the driver reports compute mode {number}"))
-
-
-def _known(value: Any, build: Callable[[Any], T]) -> T | Unknown:
-    return value if isinstance(value, Unknown) else build(value)

@@ -86,13 +86,7 @@ class VgpuProfile:
 
 
 def decode_profile(name: str) -> VgpuProfile | None:
-    """Decode ``A100-4C`` (with or without ``GRID`` or ``NVIDIA`` before it).
-
-    Returns
-    -------
-    VgpuProfile or None
-        None if the name is not that of a vGPU profile.
-    """
+    """Decode ``A100-4C`` (also with ``GRID`` or ``NVIDIA`` before it); None for other names."""
     match = _PROFILE.fullmatch(re.sub(r"^(GRID|NVIDIA) ", "", name))
     if match is None:
         return None

@@ -1,22 +1,23 @@
-"""Probe the VM: CPUs, memory, limits, hypervisor, kernel."""
+"""The host of a snapshot: its record, and the probe that fills it."""
 
 from __future__ import annotations
 
 import math
 import os
 import resource
-from dataclasses import fields
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from pathlib import Path
 
-from workbench.resources.files import children, read_text
+from workbench.resources.files import children, find_line, read_text
 from workbench.resources.host.cgroup import Cgroups, find_cgroups
-from workbench.resources.host.container import find_container
-from workbench.resources.host.hypervisor import find_hypervisor
-from workbench.resources.host.numa import cores_of_nodes
-from workbench.resources.host.record import UNLIMITED, Host
+from workbench.resources.host.machine import find_container, find_hypervisor
 from workbench.resources.nccl_settings import NcclSettings
-from workbench.resources.unknown import Unknown
+from workbench.resources.numa import cores_of_nodes, node_count
+from workbench.resources.unknown import EARLIER, Unknown, if_known
 
+UNLIMITED = "unlimited"
+"""Value of a limit that the kernel does not set; it is known, so it is not `Unknown`."""
 _NVIDIA = "0x10de"
 _DISPLAY_CLASS = "0x03"
 _CAP_IPC_LOCK = 14  # linux/capability.h
@@ -25,16 +26,89 @@ _CLOCK = "current_clocksource"
 _SHM = "/dev/shm"  # noqa: S108  # only its size is read
 
 
-def probe_host(sysfs: Path, procfs: Path, devfs: Path, nccl: NcclSettings) -> Host:
+@dataclass(frozen=True)
+class HostInfo:
+    """The host: a VM or machine, and the limits of this process.
+
+    Attributes
+    ----------
+    hostname
+        Host name in the kernel.
+    hypervisor
+        ``"KVM"``, ``"VMware"``, ``"Hyper-V"``, ``"Xen"``, ...; ``"none"`` on bare metal.
+    cpus
+        CPUs that this process may use, by CPU affinity and cgroup quota.
+    cpus_total
+        CPUs of the VM.
+    memory_bytes
+        Memory of the VM.
+    memory_limit_bytes
+        The lowest cgroup limit above this process, or ``"unlimited"``.
+    shm_bytes
+        Size of ``/dev/shm``, through which DataLoader workers and NCCL share memory.
+    memlock_bytes
+        RLIMIT_MEMLOCK of this process, or ``"unlimited"`` (by that limit, or by the
+        capability CAP_IPC_LOCK); RDMA memory must be locked.
+    numa_nodes
+        NUMA nodes that the guest sees.
+    nvidia_pci_addresses
+        PCI addresses of NVIDIA display devices, with or without a driver.
+    kernel, os
+        Kernel release, and the name of the distribution.
+    open_files
+        RLIMIT_NOFILE of this process (the soft limit), or ``"unlimited"``.
+    container
+        ``"docker"``, ``"podman"``, ``"kubernetes"``, ``"lxc"``, ``"apptainer"``, ... if
+        this process runs in one; ``"none"`` if nothing indicates one.
+    rdma_device_nodes
+        Names in ``/dev/infiniband`` that are visible to this process:
+        ``("rdma_cm", "uverbs0")``. libibverbs opens a ``uverbs`` node for each device.
+    clock_source
+        The kernel's clock source: ``"tsc"``, ``"kvm-clock"``, ``"acpi_pm"``, ...
+    usable_numa_nodes
+        NUMA nodes with a CPU on which this process may run.
+    nccl_settings
+        NCCL's settings of this process, from its environment and ``nccl.conf``.
+    nvidia_module
+        ``"open"`` or ``"proprietary"``: which of NVIDIA's kernel modules is loaded.
+    peer_memory_modules
+        Loaded modules that give NICs access to GPU memory (``"nvidia_peermem"``); the open
+        module needs none, as it uses dma-buf.
+    """
+
+    hostname: str | Unknown
+    hypervisor: str | Unknown
+    cpus: int | Unknown
+    cpus_total: int | Unknown
+    memory_bytes: int | Unknown
+    memory_limit_bytes: int | str | Unknown
+    shm_bytes: int | Unknown
+    memlock_bytes: int | str | Unknown
+    numa_nodes: int | Unknown
+    nvidia_pci_addresses: tuple[str, ...] | Unknown
+    kernel: str | Unknown
+    os: str | Unknown
+    open_files: int | str | Unknown
+    container: str | Unknown
+    rdma_device_nodes: tuple[str, ...] | Unknown
+    clock_source: str | Unknown
+    usable_numa_nodes: tuple[int, ...] | Unknown
+    nccl_settings: Mapping[str, str] | Unknown
+    nvidia_module: str | Unknown = EARLIER
+    peer_memory_modules: tuple[str, ...] | Unknown = EARLIER
+
+
+def probe_host(sysfs: Path, procfs: Path, devfs: Path, nccl: NcclSettings) -> HostInfo:
     """Return the properties of the VM and the limits of this process."""
     cgroups = find_cgroups(sysfs, procfs)
-    return Host(
+    limit = cgroups.memory_limit_bytes()
+    return HostInfo(
         hostname=read_text(procfs / "sys/kernel/hostname"),
         hypervisor=find_hypervisor(sysfs, procfs),
         cpus=usable_cpus(cgroups),
         cpus_total=_cpus_total(procfs),
         memory_bytes=meminfo_bytes(procfs, "MemTotal"),
-        memory_limit_bytes=_or_unlimited(cgroups.memory_limit_bytes()),
+        memory_limit_bytes=UNLIMITED if limit is None else limit,
         shm_bytes=_shm_bytes(),
         memlock_bytes=_memlock_bytes(procfs),
         numa_nodes=_numa_nodes(sysfs),
@@ -52,9 +126,9 @@ def probe_host(sysfs: Path, procfs: Path, devfs: Path, nccl: NcclSettings) -> Ho
     )
 
 
-def unknown_host(reason: str) -> Host:
+def unknown_host(reason: str) -> HostInfo:
     """Return a host whose fields are all `Unknown`, with one reason."""
-    return Host(**{field.name: Unknown(reason) for field in fields(Host)})
+    return HostInfo(**{field.name: Unknown(reason) for field in fields(HostInfo)})
 
 
 def usable_cpus(cgroups: Cgroups) -> int:
@@ -71,14 +145,9 @@ def cpu_capacity(cgroups: Cgroups) -> float:
 
 def meminfo_bytes(procfs: Path, name: str) -> int | Unknown:
     """Return one value of ``/proc/meminfo``, in bytes."""
-    text = read_text(procfs / "meminfo")
-    if isinstance(text, Unknown):
-        return text
-    for line in text.splitlines():
-        key, _, value = line.partition(":")
-        if key == name:
-            return int(value.split()[0]) * 1024
-    return Unknown(f"{procfs}/meminfo has no {name}")
+    return if_known(
+        find_line(procfs / "meminfo", f"{name}:"), lambda kib: int(kib.split()[0]) * 1024
+    )
 
 
 def _cpus_total(procfs: Path) -> int | Unknown:
@@ -109,23 +178,13 @@ def _soft_limit(which: int) -> int | str:
 
 def _may_lock_anything(procfs: Path) -> bool:
     """Return whether this process has CAP_IPC_LOCK, which overrides RLIMIT_MEMLOCK."""
-    text = read_text(procfs / "self/status")
-    if isinstance(text, Unknown):
-        return False
-    for line in text.splitlines():
-        if line.startswith("CapEff:"):
-            return bool(int(line.split()[1], 16) >> _CAP_IPC_LOCK & 1)
-    return False
-
-
-def _or_unlimited(limit: int | None) -> int | str:
-    return UNLIMITED if limit is None else limit
+    mask = find_line(procfs / "self/status", "CapEff:")
+    return isinstance(mask, str) and bool(int(mask, 16) >> _CAP_IPC_LOCK & 1)
 
 
 def _numa_nodes(sysfs: Path) -> int | Unknown:
     folder = sysfs / "devices/system/node"
-    count = sum(x.name.startswith("node") and x.name[4:].isdigit() for x in children(folder))
-    return count or Unknown(f"the kernel lists no NUMA nodes under {folder}")
+    return node_count(sysfs) or Unknown(f"the kernel lists no NUMA nodes under {folder}")
 
 
 def _usable_numa_nodes(sysfs: Path) -> tuple[int, ...] | Unknown:
@@ -147,10 +206,8 @@ def _rdma_device_nodes(devfs: Path) -> tuple[str, ...] | Unknown:
 
 
 def _nvidia_module(procfs: Path) -> str | Unknown:
-    text = read_text(procfs / "driver/nvidia/version")
-    if isinstance(text, Unknown):
-        return text
-    return "open" if "Open Kernel Module" in text else "proprietary"
+    version = read_text(procfs / "driver/nvidia/version")
+    return if_known(version, lambda text: "open" if "Open Kernel Module" in text else "proprietary")
 
 
 def _peer_memory_modules(sysfs: Path) -> tuple[str, ...] | Unknown:
@@ -175,10 +232,5 @@ def _is_nvidia_display(device: Path) -> bool:
 
 
 def _os_name() -> str | Unknown:
-    text = read_text(Path("/etc/os-release"))
-    if isinstance(text, Unknown):
-        return text
-    for line in text.splitlines():
-        if line.startswith("PRETTY_NAME="):
-            return line.partition("=")[2].strip("\"'")
-    return Unknown("/etc/os-release has no PRETTY_NAME")
+    name = find_line(Path("/etc/os-release"), "PRETTY_NAME=")
+    return if_known(name, lambda text: text.strip("\"'"))

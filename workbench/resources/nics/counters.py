@@ -1,45 +1,173 @@
-"""Measure the traffic of each NIC, from the counters in sysfs."""
+"""Measure the traffic of each NIC, and the congestion and errors of RDMA ports, from sysfs."""
 
 from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from workbench.resources.files import read_count
-from workbench.resources.nics.probe import interfaces, port_name
-from workbench.resources.nics.rdma import RdmaPort, rdma_ports
-from workbench.resources.nics.rdma_counters import RdmaMeter
-from workbench.resources.rates import Rate, added
-from workbench.resources.unknown import Unknown
-from workbench.resources.usage import NicUse
+from workbench.resources.nics.probe import WORD_BYTES, RdmaPort, interfaces, port_name, rdma_ports
+from workbench.resources.unknown import Unknown, if_known
+from workbench.resources.usage import NicUse, Rate, added
 
-_PLAIN = Unknown("plain NIC: no RDMA device")
-_TRAFFIC = ("tx_bytes", "rx_bytes", "tx_packets", "rx_packets")
-_ERRORS = ("rx_dropped", "tx_dropped", "rx_errors", "tx_errors")
+# Files in `counters`, with names of the kernel's ib_core, and the maximum of InfiniBand's
+# PortCounters (specification, 16.1.3.5), at which a counter stops until it is reset. With some
+# drivers, counters have more bits and do not stop there.
+_PORT_ERRORS = {
+    "port_rcv_errors": 0xFFFF,
+    "port_rcv_remote_physical_errors": 0xFFFF,
+    "port_rcv_constraint_errors": 0xFF,
+    "port_xmit_discards": 0xFFFF,
+    "port_xmit_constraint_errors": 0xFF,
+    "symbol_error": 0xFFFF,
+    "link_error_recovery": 0xFF,
+    "link_downed": 0xFF,
+    "local_link_integrity_errors": 0xF,
+    "excessive_buffer_overrun_errors": 0xF,
+    "VL15_dropped": 0xFFFF,
+}
+_AT_MAXIMUM = Unknown("the counter is at InfiniBand's maximum, and may not count any further")
+_MOST_WORDS = 0xFFFFFFFF
+
+# Files in `hw_counters`, with names of the kernel's mlx5 driver, then of efa.
+_DEVICE_ERRORS = (
+    "out_of_sequence",
+    "packet_seq_err",
+    "implied_nak_seq_err",
+    "local_ack_timeout_err",
+    "out_of_buffer",
+    "rnr_nak_retry_err",
+    "duplicate_request",
+    "roce_adp_retrans",
+    "roce_adp_retrans_to",
+    "roce_slow_restart",
+    "rx_icrc_encapsulated",
+    "req_cqe_error",
+    "req_transport_retries_exceeded",
+    "resp_cqe_error",
+    "resp_local_length_error",
+    "rx_drops",
+    "retrans_pkts",
+    "retrans_timeout_events",
+)
+_DEVICE_CONGESTION = ("np_cnp_sent", "rp_cnp_handled", "np_ecn_marked_roce_packets")
+_PORT_TRAFFIC = ("port_xmit_data", "port_rcv_data", "port_xmit_packets", "port_rcv_packets")
+_DEVICE_TRAFFIC = ("tx_bytes", "rx_bytes", "tx_pkts", "rx_pkts")
+"""Files in `hw_counters` of drivers without `counters`, such as efa; in bytes."""
+_NO_RDMA = Unknown("plain NIC: no RDMA device")
+_KERNEL_TRAFFIC = ("tx_bytes", "rx_bytes", "tx_packets", "rx_packets")
+_KERNEL_ERRORS = ("rx_dropped", "tx_dropped", "rx_errors", "tx_errors")
 
 Values = tuple[float | Unknown, ...]
 
 
-class NicMeter:
-    """Reads all NICs; RDMA ports are listed once, interfaces whenever they change.
+class CounterFolder:
+    """Rates of counters that are files in one folder.
+
+    The last rates are returned for `period_s` after a reading. `most` has the maximum of
+    counters by name.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        names: Iterable[str],
+        most: Mapping[str, int] = MappingProxyType({}),
+        period_s: float = 0.0,
+    ) -> None:
+        self._most = most
+        self._period_s = period_s
+        self._due_s = 0.0
+        self._last: dict[str, float | Unknown] | None = None
+        self._rates = {name: (f"{folder}/{name}", Rate()) for name in names}
+
+    def read(self) -> dict[str, float | Unknown]:
+        """Return the rate per second of each counter between its last two readings."""
+        now_s = time.monotonic()
+        if self._last is not None and now_s < self._due_s:
+            return self._last
+        # Rates need two readings, so the second one is not delayed.
+        self._due_s = now_s if self._last is None else now_s + self._period_s
+        self._last = {}
+        for name, (path, rate) in self._rates.items():
+            count = read_count(path)
+            full = self._most.get(name) == count
+            self._last[name] = rate.update(_AT_MAXIMUM if full else count, time.monotonic())
+        return self._last
+
+
+class RdmaMeter:
+    """The counters of one port.
 
     Parameters
     ----------
-    sysfs
-        Mount point of sysfs.
+    port
+        The port.
     errors_s
-        Shortest time between two readings of an RDMA port's errors.
+        Shortest time between two readings of its errors: with most drivers, reading each of
+        the dozens of files queries the NIC's firmware.
+
+    Attributes
+    ----------
+    missing
+        Why the port has no counters; None if it has.
+    is_infiniband
+        Whether the link layer is InfiniBand, so that the counters include all traffic.
     """
+
+    def __init__(self, port: RdmaPort, errors_s: float) -> None:
+        self._port = port
+        self.missing = port.no_counters()
+        self.is_infiniband = port.link_layer() == "InfiniBand"
+        own, device = port.port_folder / "counters", port.port_folder / "hw_counters"
+        most = dict.fromkeys(_PORT_TRAFFIC, _MOST_WORDS)
+        self._names, self._unit_bytes = _PORT_TRAFFIC, WORD_BYTES
+        self._traffic = CounterFolder(own, _existing(own, _PORT_TRAFFIC), most)
+        if self.missing is not None and (device / _DEVICE_TRAFFIC[0]).exists():
+            self.missing, self._names, self._unit_bytes = None, _DEVICE_TRAFFIC, 1
+            self._traffic = CounterFolder(device, _existing(device, _DEVICE_TRAFFIC))
+        self._errors = (
+            CounterFolder(device, _existing(device, _DEVICE_ERRORS), period_s=errors_s),
+            CounterFolder(own, _existing(own, _PORT_ERRORS), _PORT_ERRORS, errors_s),
+        )
+        self._congestion = CounterFolder(device, _existing(device, _DEVICE_CONGESTION))
+
+    def traffic(self) -> tuple[float | Unknown, ...]:
+        """Return bytes per second sent and received, then packets per second."""
+        found = self._traffic.read()
+        *words, tx_packets, rx_packets = (self._rate(found, name) for name in self._names)
+        tx, rx = (if_known(count, lambda count: count * self._unit_bytes) for count in words)
+        return tx, rx, tx_packets, rx_packets
+
+    def congestion(self) -> tuple[float | Unknown, ...]:
+        """Return congestion notifications sent and handled, and marked packets, per second."""
+        found = self._congestion.read()
+        return tuple(self._rate(found, name) for name in _DEVICE_CONGESTION)
+
+    def errors(self) -> dict[str, float | Unknown]:
+        """Return the errors per second by the name of their counter."""
+        return {name: rate for folder in self._errors for name, rate in folder.read().items()}
+
+    def _rate(self, found: dict[str, float | Unknown], name: str) -> float | Unknown:
+        if self.missing is not None:
+            return self.missing
+        return found.get(name, Unknown(f"the driver of {self._port.device} has no {name}"))
+
+
+class NicMeter:
+    """Reads all NICs. It lists RDMA ports once, and interfaces again when one comes or goes."""
 
     def __init__(self, sysfs: Path, errors_s: float) -> None:
         self._sysfs = sysfs
         self._errors_s = errors_s
         self._ports: list[tuple[RdmaPort, RdmaMeter]] | None = None
-        self._taken: set[str | None] = set()
+        self._rdma_interfaces: set[str | None] = set()
         self._listed: list[str] = []
         self._names: list[str] = []
-        self._interfaces: dict[str, _Interface] = {}
+        self._interfaces: dict[str, tuple[CounterFolder, CounterFolder]] = {}
 
     def read(self) -> tuple[NicUse, ...]:
         """Return the rates of each NIC, except loopback, since the previous reading."""
@@ -47,7 +175,7 @@ class NicMeter:
             self._ports = [
                 (port, RdmaMeter(port, self._errors_s)) for port in rdma_ports(self._sysfs)
             ]
-            self._taken = {port.interface for port, _ in self._ports}
+            self._rdma_interfaces = {port.interface for port, _ in self._ports}
         rdma = (self._rdma(*each) for each in self._ports)
         return (*rdma, *map(self._plain, self._plain_names()))
 
@@ -60,46 +188,37 @@ class NicMeter:
         if listed != self._listed:
             self._listed = listed
             found = (one.name for one in interfaces(self._sysfs))
-            self._names = [name for name in found if name not in self._taken]
+            self._names = [name for name in found if name not in self._rdma_interfaces]
         return self._names
 
     def _rdma(self, port: RdmaPort, meter: RdmaMeter) -> NicUse:
         rdma, congestion = meter.traffic(), meter.congestion()
         name = port_name(port)
         if meter.is_infiniband or port.interface is None:
-            errors = meter.missing or meter.errors()
-            return _nic(name, rdma, rdma, congestion, errors)
-        kernel = self._interface(port.interface)
-        # if RDMA cannot be measured, report only the kernel's traffic
-        plain = kernel.traffic()
+            return _nic(name, rdma, rdma, congestion, meter.missing or meter.errors())
+        plain, errors = self._kernel_counters(port.interface)
+        # If RDMA cannot be measured, report only the kernel's traffic.
         together = plain if meter.missing else tuple(map(added, zip(plain, rdma, strict=True)))
-        return _nic(name, together, rdma, congestion, {**meter.errors(), **kernel.errors()})
+        return _nic(name, together, rdma, congestion, {**meter.errors(), **errors})
 
     def _plain(self, name: str) -> NicUse:
-        kernel = self._interface(name)
-        return _nic(name, kernel.traffic(), (_PLAIN,) * 4, (_PLAIN,) * 3, kernel.errors())
+        traffic, errors = self._kernel_counters(name)
+        return _nic(name, traffic, (_NO_RDMA,) * 4, (_NO_RDMA,) * 3, errors)
 
-    def _interface(self, name: str) -> _Interface:
+    def _kernel_counters(self, name: str) -> tuple[Values, dict[str, float | Unknown]]:
+        """Return the rates of an interface's traffic, and of its errors by counter."""
         if name not in self._interfaces:
-            self._interfaces[name] = _Interface(self._sysfs / "class/net" / name / "statistics")
-        return self._interfaces[name]
+            folder = self._sysfs / "class/net" / name / "statistics"
+            self._interfaces[name] = (
+                CounterFolder(folder, _KERNEL_TRAFFIC),
+                CounterFolder(folder, _KERNEL_ERRORS),
+            )
+        traffic, errors = self._interfaces[name]
+        return tuple(traffic.read().values()), errors.read()
 
 
-class _Interface:
-    """The kernel's counters of a network interface."""
-
-    def __init__(self, folder: Path) -> None:
-        self._rates = {name: (f"{folder}/{name}", Rate()) for name in (*_TRAFFIC, *_ERRORS)}
-
-    def traffic(self) -> Values:
-        return tuple(map(self._rate, _TRAFFIC))
-
-    def errors(self) -> dict[str, float | Unknown]:
-        return {name: self._rate(name) for name in _ERRORS}
-
-    def _rate(self, name: str) -> float | Unknown:
-        path, rate = self._rates[name]
-        return rate.update(read_count(path), time.monotonic())
+def _existing(folder: Path, names: Iterable[str]) -> list[str]:
+    return [name for name in names if (folder / name).exists()]
 
 
 def _nic(
@@ -109,18 +228,10 @@ def _nic(
     congestion: Values,
     errors: dict[str, float | Unknown] | Unknown,
 ) -> NicUse:
+    tx, rx, tx_packets, rx_packets = traffic
+    rdma_tx, rdma_rx, rdma_tx_packets, rdma_rx_packets = rdma
+    packets = (tx_packets, rx_packets, rdma_tx_packets, rdma_rx_packets)
+    cnp_sent, cnp_handled, ecn_marked = congestion
     return NicUse(
-        name=name,
-        tx_bytes_per_s=traffic[0],
-        rx_bytes_per_s=traffic[1],
-        rdma_tx_bytes_per_s=rdma[0],
-        rdma_rx_bytes_per_s=rdma[1],
-        tx_packets_per_s=traffic[2],
-        rx_packets_per_s=traffic[3],
-        rdma_tx_packets_per_s=rdma[2],
-        rdma_rx_packets_per_s=rdma[3],
-        cnp_sent_per_s=congestion[0],
-        cnp_handled_per_s=congestion[1],
-        ecn_marked_per_s=congestion[2],
-        errors=errors,
+        name, tx, rx, rdma_tx, rdma_rx, *packets, cnp_sent, cnp_handled, ecn_marked, errors
     )

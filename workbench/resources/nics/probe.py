@@ -1,19 +1,130 @@
-"""Probe the NICs: RDMA ports and plain interfaces, from sysfs."""
+"""Probe the NICs: RDMA ports and interfaces without RDMA, from sysfs."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
 from workbench.resources.files import children, link_name, pci_folder, read_int, read_text
-from workbench.resources.nics.rdma import RdmaPort, rdma_ports
-from workbench.resources.nics.records import Nic
+from workbench.resources.nics.records import Gid, Nic
+from workbench.resources.numa import numa_node
 from workbench.resources.unknown import Unknown
 
+_UNSET_GID = "0000:0000:0000:0000:0000:0000:0000:0000"
+_RATE = re.compile(r"([\d.]+)\s*Gb/sec")
+WORD_BYTES = 4
+"""``port_xmit_data`` and ``port_rcv_data`` count words of four bytes (InfiniBand specification)."""
 # if_arp.h
 _LOOPBACK = 772
 _LINK_LAYERS = {1: "Ethernet", 32: "InfiniBand"}
+
+
+@dataclass(frozen=True)
+class RdmaPort:
+    """One port of one RDMA device.
+
+    Attributes
+    ----------
+    device, number
+        Such as ``"mlx5_0"`` and 1.
+    folder
+        Folder of the device in sysfs.
+    gids
+        The entries of the GID table that are set.
+    interface
+        The network interface of this port; None if there is none.
+    """
+
+    device: str
+    number: int
+    folder: Path
+    gids: tuple[Gid, ...]
+    interface: str | None
+
+    @property
+    def port_folder(self) -> Path:
+        """Folder of the port in sysfs."""
+        return self.folder / "ports" / str(self.number)
+
+    def link_layer(self) -> str | Unknown:
+        """Return ``"InfiniBand"`` or ``"Ethernet"``."""
+        return read_text(self.port_folder / "link_layer")
+
+    def rate_gbps(self) -> float | Unknown:
+        """Return the current rate of the link: ``400 Gb/sec (4X NDR)`` is 400."""
+        text = read_text(self.port_folder / "rate")
+        if isinstance(text, Unknown):
+            return text
+        match = _RATE.match(text)
+        return float(match[1]) if match else Unknown(f"the port's rate reads {text[:40]!r}")
+
+    def state(self) -> str | Unknown:
+        """Return the logical state: ``4: ACTIVE`` is ``"active"``."""
+        text = read_text(self.port_folder / "state")
+        return text if isinstance(text, Unknown) else text.partition(":")[2].strip().lower() or text
+
+    def no_counters(self) -> Unknown | None:
+        """Return why this port cannot be measured; None if it can."""
+        return None if (self.port_folder / "counters").is_dir() else Unknown(self._no_counters())
+
+    def _no_counters(self) -> str:
+        hca_type = read_text(self.folder / "hca_type")
+        if isinstance(hca_type, str) and hca_type.startswith("VMW_PVRDMA"):
+            return "no counters for PVRDMA: its driver has none"
+        return f"the driver of {self.device} has no counters"
+
+
+def rdma_ports(sysfs: Path) -> list[RdmaPort]:
+    """Return every port of every RDMA device, ordered by name."""
+    return [
+        _port(device, int(port.name))
+        for device in children(sysfs / "class/infiniband")
+        for port in children(device / "ports")
+        if port.name.isdigit()
+    ]
+
+
+def _port(device: Path, number: int) -> RdmaPort:
+    gids = tuple(_gids(device / "ports" / str(number)))
+    return RdmaPort(
+        device=device.name,
+        number=number,
+        folder=device,
+        gids=gids,
+        interface=_interface(device, number, gids),
+    )
+
+
+def _gids(port: Path) -> Iterator[Gid]:
+    for entry in children(port / "gids"):
+        gid = read_text(entry)
+        # An entry that is not set is zero, or cannot be read.
+        if isinstance(gid, str) and gid not in ("", _UNSET_GID):
+            yield Gid(
+                index=int(entry.name),
+                gid=gid,
+                type=read_text(port / "gid_attrs/types" / entry.name),
+                interface=read_text(port / "gid_attrs/ndevs" / entry.name),
+            )
+
+
+def _interface(device: Path, number: int, gids: tuple[Gid, ...]) -> str | None:
+    # The GID table contains the interface that carries the traffic, such as a bond;
+    # device/net would list one of the bond's members.
+    for gid in gids:
+        if isinstance(gid.interface, str):
+            return gid.interface.split("@")[0]
+    interfaces = children(device / "device/net")
+    if len(interfaces) == 1:
+        return interfaces[0].name
+    for interface in interfaces:  # a PCI function with several ports numbers them from 0
+        if read_int(interface / "dev_port") == number - 1:
+            return interface.name
+    return None
 
 
 def probe_nics(sysfs: Path) -> tuple[Nic, ...]:
@@ -31,7 +142,9 @@ def probe_nics(sysfs: Path) -> tuple[Nic, ...]:
 
 def interfaces(sysfs: Path) -> list[Path]:
     """Return the folders of all network interfaces except loopback."""
-    return [x for x in children(sysfs / "class/net") if (x / "type").exists() and not _is_lo(x)]
+    return [
+        x for x in children(sysfs / "class/net") if (x / "type").exists() and not _is_loopback(x)
+    ]
 
 
 def port_name(port: RdmaPort) -> str:
@@ -41,7 +154,7 @@ def port_name(port: RdmaPort) -> str:
     return port.device if port.number == 1 else f"{port.device}/{port.number}"
 
 
-def _is_lo(folder: Path) -> bool:
+def _is_loopback(folder: Path) -> bool:
     return read_int(folder / "type") == _LOOPBACK
 
 
@@ -96,7 +209,7 @@ def _plain_nic(
 def _why_no_rdma(folder: Path, bonds: dict[str, str]) -> str:
     bond = link_name(folder / "master")
     if isinstance(bond, str) and bond in bonds:
-        return f"part of {bond}, whose RDMA device is {bonds[bond]}"
+        return f"member of {bond}, whose RDMA device is {bonds[bond]}"
     return "plain NIC: no RDMA device"
 
 
@@ -118,12 +231,7 @@ def _speed_gbps(folder: Path) -> float | Unknown:
 
 def _numa_node(device: Path) -> int | Unknown:
     folder = pci_folder(device)
-    if folder is None:
-        return Unknown("not a PCI device")
-    node = read_int(folder / "numa_node")
-    if node == -1:
-        return Unknown("the kernel knows no NUMA node for it (-1), as usual in a VM")
-    return node
+    return Unknown("not a PCI device") if folder is None else numa_node(folder)
 
 
 def _pci_address(device: Path) -> str | Unknown:

@@ -30,77 +30,72 @@ class Element:
 
     Attributes
     ----------
-    address, above
+    address, ancestors
         Its PCI address; the addresses of the bridges above (nearest first), then its CPU's name.
     attributes
         Its attributes.
-    holds
+    children
         Names of its child elements.
     numa_node
         NUMA node of its CPU.
-    nets
+    network_devices
         Names of its network devices.
     """
 
     address: str
-    above: tuple[str, ...]
+    ancestors: tuple[str, ...]
     attributes: Mapping[str, str]
-    holds: frozenset[str]
+    children: frozenset[str]
     numa_node: int | Unknown
-    nets: tuple[str, ...] | Unknown
+    network_devices: tuple[str, ...] | Unknown
 
 
 def complete(element: Element, machine: DeviceReader | None) -> PciDevice:
     """Return the device that an element describes.
 
-    Parameters
-    ----------
-    element
-        Element of the file.
-    machine
-        Reads devices of the machine on which NCCL reads the file; None if only the file is
-        available.
+    `machine` is None if only the file is available.
     """
-    own = None if machine is None else machine(element.address)
+    in_sysfs = None if machine is None else machine(element.address)
     attributes = element.attributes
 
-    def text(name: str, of_machine: str | Unknown) -> str | Unknown:
-        if name not in attributes and isinstance(of_machine, str):
-            return of_machine
+    def text(name: str) -> str | Unknown:
+        known = getattr(in_sysfs, name, None) if name not in attributes else None
+        if isinstance(known, str):
+            return known
         return attributes.get(name) or Unknown(f"the topology file gives no {name}")
 
     speed = _SPEED.match(attributes.get("link_speed", ""))
     gtps = float(speed[1]) if speed else Unknown("the topology file gives no speed")
     width = int_or(attributes.get("link_width", ""), "the topology file gives no width")
-    pci_class = text("class", _NOT_IN_FILE)
-    if own is not None and isinstance(own.pci_class, str):
-        pci_class = own.pci_class  # only here NCCL prefers sysfs to the file
+    pci_class = attributes.get("class") or Unknown("the topology file gives no class")
+    if in_sysfs is not None and isinstance(in_sysfs.pci_class, str):
+        pci_class = in_sysfs.pci_class  # only here NCCL prefers sysfs to the file
     return PciDevice(
         address=element.address,
-        parent=element.above[0],
-        kind=_kind(element, pci_class, own, alone=machine is None),
+        parent=element.ancestors[0],
+        kind=_kind(element, pci_class, in_sysfs, without_machine=machine is None),
         pci_class=pci_class,
-        vendor=text("vendor", own.vendor if own else _NOT_IN_FILE),
-        device=text("device", own.device if own else _NOT_IN_FILE),
-        subsystem_vendor=text("subsystem_vendor", own.subsystem_vendor if own else _NOT_IN_FILE),
-        subsystem_device=text("subsystem_device", own.subsystem_device if own else _NOT_IN_FILE),
-        link_gtps=own.link_gtps if own and "link_speed" not in attributes else gtps,
-        link_width=own.link_width if own and "link_width" not in attributes else width,
+        vendor=text("vendor"),
+        device=text("device"),
+        subsystem_vendor=text("subsystem_vendor"),
+        subsystem_device=text("subsystem_device"),
+        link_gtps=in_sysfs.link_gtps if in_sysfs and "link_speed" not in attributes else gtps,
+        link_width=in_sysfs.link_width if in_sysfs and "link_width" not in attributes else width,
         numa_node=element.numa_node,
-        rdma_devices=element.nets,
+        rdma_devices=element.network_devices,
         acs=_NOT_IN_FILE,
         ats=_NOT_IN_FILE,
     )
 
 
-def lacking_class(elements: Iterable[Element], machine: DeviceReader) -> str:
+def missing_class(elements: Iterable[Element], machine: DeviceReader) -> str:
     """Return why NCCL fails at a bridge that it cannot complete; empty if there is none.
 
     NCCL removes branches without a device of this machine before it needs their classes.
     """
     every = list(elements)
     used = {
-        bridge for one in every if machine(one.address) is not None for bridge in one.above[:-1]
+        bridge for one in every if machine(one.address) is not None for bridge in one.ancestors[:-1]
     }
     for one in every:
         if one.address in used and not one.attributes.get("class") and not machine(one.address):
@@ -117,19 +112,19 @@ def int_or(text: str, absent: str) -> int | Unknown:
 
 
 def _kind(
-    element: Element, pci_class: str | Unknown, own: PciDevice | None, *, alone: bool
+    element: Element, pci_class: str | Unknown, in_sysfs: PciDevice | None, *, without_machine: bool
 ) -> str | Unknown:
     """Return the kind of a device by its child elements, as NCCL does, else by its class."""
     for name in ("nic", "gpu"):
-        if name in element.holds:
+        if name in element.children:
             return name
-    if own is not None:
-        return own.kind
+    if in_sysfs is not None:
+        return in_sysfs.kind
     if isinstance(pci_class, Unknown):
-        if "pci" in element.holds:
+        if "pci" in element.children:
             return "bridge"
         where = "this machine has no device at that address"
-        if alone:
+        if without_machine:
             where = "NCCL reads it from sysfs of the machine for which the file was written"
         return Unknown(f"the topology file gives no class, and {where}")
     vendor = element.attributes.get("vendor") or _NVIDIA
@@ -137,5 +132,5 @@ def _kind(
         return "gpu" if vendor == _NVIDIA or not pci_class.startswith(_VGA) else "other"
     if pci_class.startswith("0x02"):
         return "nic"
-    is_bridge = pci_class.startswith("0x0604") or "pci" in element.holds
+    is_bridge = pci_class.startswith("0x0604") or "pci" in element.children
     return "bridge" if is_bridge else "other"

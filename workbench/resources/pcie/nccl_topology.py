@@ -2,8 +2,8 @@
 
 The format is that of NCCL's ``src/graph/xml``: ``system``, ``cpu`` and nested ``pci``,
 which contain ``gpu`` (with ``nvlink`` and ``c2c``) and ``nic`` (with ``net``); a ``cpu`` may
-also contain a ``nic``. Elements that NCCL ignores are ignored here. A ``pci`` only needs a
-``busid``: NCCL completes it from sysfs, as is done here if the machine is available.
+also contain a ``nic``. Elements that NCCL ignores are ignored here. Of a ``pci``, only the
+``busid`` is required: NCCL reads the rest from sysfs, and so does this module on the VM itself.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from workbench.resources.pcie.nccl_devices import (
     Element,
     complete,
     int_or,
-    lacking_class,
+    missing_class,
 )
-from workbench.resources.pcie.nccl_parser import objection
+from workbench.resources.pcie.nccl_xml import why_rejected
 from workbench.resources.pcie.records import (
     TOPOLOGY_FILE,
     PciRoot,
@@ -42,7 +42,7 @@ _VERSION = "1"  # NCCL_TOPO_XML_VERSION
 _BUSID = re.compile(r"([0-9a-f]{4,8}):([0-9a-f]{2}):([0-9a-f]{2})\.([0-7])")
 _CPU_ATTRIBUTES = ("host_hash", "affinity", "arch", "vendor", "familyid", "modelid")
 # Possible parents of each element; all else is ignored, as by NCCL.
-_PLACES = {"cpu": "system", "pci": "cpu pci", "gpu": "pci", "nvlink": "gpu", "c2c": "gpu",
+_PARENTS = {"cpu": "system", "pci": "cpu pci", "gpu": "pci", "nvlink": "gpu", "c2c": "gpu",
            "nic": "cpu pci", "net": "nic"}  # fmt: skip
 _DEVICE_ATTRIBUTES = ("name", "sm", "gdr", "speed")
 _HIDDEN = "fffffff:ffff:ff"  # NCCL's target for a switch that the VM does not show
@@ -76,16 +76,7 @@ def read_topology(path: str | Path, machine: DeviceReader | None = None) -> PciT
 
 
 def parse_topology(data: bytes, origin: str, machine: DeviceReader | None = None) -> PciTree:
-    """Read the content of a topology file.
-
-    Parameters
-    ----------
-    data
-        XML, in the encoding that it declares, or UTF-8.
-    origin
-        Name of the source, for messages.
-    machine
-        As in `read_topology`.
+    """Read the content of a topology file; `origin` names it in messages.
 
     Raises
     ------
@@ -111,8 +102,8 @@ class _Reader:
         self._elements = 0
         self._roots: dict[str, PciRoot] = {}
         self._pci: dict[str, tuple[str, dict[str, str]]] = {}
-        self._holds: dict[str, set[str]] = {}
-        self._nets: dict[str, tuple[str, ...]] = {}
+        self._children: dict[str, set[str]] = {}
+        self._network_devices: dict[str, tuple[str, ...]] = {}
         self._nvlinks: list[TopologyNvlink] = []
         self._attributes: dict[str, dict[str, str]] = {}
 
@@ -138,9 +129,9 @@ class _Reader:
             raise self._bad("no pci element that is a GPU or a NIC (class 0x03 or 0x02)", "Use a "
                             "topology file of a VM with GPUs.")  # fmt: skip
         roots = tuple(self._roots.values())
-        nvlinks, refused = tuple(self._nvlinks), objection(data) or self._refused
+        nvlinks, refused = tuple(self._nvlinks), why_rejected(data) or self._refused
         if self._machine is not None and not refused:
-            refused = lacking_class(elements, self._machine)
+            refused = missing_class(elements, self._machine)
         return PciTree(
             TOPOLOGY_FILE, self._origin, roots, devices, nvlinks, self._attributes, refused
         )
@@ -158,10 +149,10 @@ class _Reader:
             self._open.append((name, ""))
             return
         above, key = self._open[-1]
-        if above not in _PLACES.get(name, "").split():
+        if above not in _PARENTS.get(name, "").split():
             self._open.append(("", ""))
             return
-        self._holds.setdefault(key, set()).add(name)
+        self._children.setdefault(key, set()).add(name)
         self._open.append((name, self._add(name, above, key, attributes)))
 
     def _text(self, value: str) -> str:
@@ -240,14 +231,17 @@ class _Reader:
         """Return the key of the one device for all NICs of a CPU, which have no PCI address."""
         address = f"{cpu}/nic"
         self._pci.setdefault(address, (cpu, {}))
-        self._holds.setdefault(address, set()).add("nic")
-        self._nets[address] = ()
+        self._children.setdefault(address, set()).add("nic")
+        self._network_devices[address] = ()
         return address
 
     def _add_attributes(self, element: str, address: str, attributes: dict[str, str]) -> None:
         """Store attributes of a device; the first of several ports takes precedence."""
         if element == "net" and attributes.get("name") and "/" not in address:
-            self._nets[address] = (*self._nets.get(address, ()), attributes["name"])
+            self._network_devices[address] = (
+                *self._network_devices.get(address, ()),
+                attributes["name"],
+            )
         stored = self._attributes.setdefault(address, {})
         for name in _DEVICE_ATTRIBUTES:
             if attributes.get(name):
@@ -267,17 +261,17 @@ class _Reader:
         self._nvlinks.append(TopologyNvlink(gpu, peer, count, peer_class))
 
     def _element(self, address: str) -> Element:
-        above = self._above(address)
+        ancestors = self._ancestors(address)
         return Element(
             address=address,
-            above=above,
+            ancestors=ancestors,
             attributes=self._pci[address][1],
-            holds=frozenset(self._holds.get(address, set())),
-            numa_node=self._roots[above[-1]].numa_node,
-            nets=self._nets.get(address, Unknown("not in a topology file")),
+            children=frozenset(self._children.get(address, set())),
+            numa_node=self._roots[ancestors[-1]].numa_node,
+            network_devices=self._network_devices.get(address, Unknown("not in a topology file")),
         )
 
-    def _above(self, address: str) -> tuple[str, ...]:
+    def _ancestors(self, address: str) -> tuple[str, ...]:
         found = []
         while address in self._pci:
             address = self._pci[address][0]

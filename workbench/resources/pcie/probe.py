@@ -1,31 +1,206 @@
-"""Probe PCIe: the trees, the distances, and whether NCCL uses GPUDirect RDMA."""
+"""Probe PCIe: the kernel's tree from sysfs, the topology file, distances and GPUDirect RDMA."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import functools
+import re
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 from workbench.errors import SnapshotError
+from workbench.resources.files import children, is_pci_address, pci_folder, read_int, read_text
 from workbench.resources.gpus.records import Gpu, GpuPair
 from workbench.resources.nccl_settings import NcclSettings
-from workbench.resources.pcie.distances import all_distances
-from workbench.resources.pcie.gpudirect import judge, peer_memory
+from workbench.resources.numa import node_count, numa_node
+from workbench.resources.pcie.distances import all_distances, gpudirect_pairs, peer_memory
 from workbench.resources.pcie.nccl_topology import read_topology
-from workbench.resources.pcie.records import NVML, PairDistance, Pcie, PciTree
-from workbench.resources.pcie.sysfs import device_reader, numa_nodes, read_tree
-from workbench.resources.pcie.topology_state import TopologyFileState
+from workbench.resources.pcie.records import (
+    NVML,
+    SYSFS,
+    PairDistance,
+    PciDevice,
+    Pcie,
+    PciRoot,
+    PciTree,
+    TopologyFileState,
+)
 from workbench.resources.unknown import Unknown
+
+_ACS, _ATS = 0x000D, 0x000F
+_EXTENDED = 0x100
+_CONTROL = 6
+# Request redirect and completion redirect: each sends peer-to-peer traffic to the root complex.
+_REDIRECT = 0x0004 | 0x0008
+_ATS_ENABLED = 0x8000
+_MOST_CAPABILITIES = (0x1000 - _EXTENDED) // 8
+N = TypeVar("N", int, float)
+
+_NVIDIA = "0x10de"
+_SPEED = re.compile(r"([\d.]+) GT/s")
+
+
+def read_config(folder: Path) -> bytes | Unknown:
+    """Return the configuration space of up to 4096 bytes; without root only 64 are readable."""
+    try:
+        with (folder / "config").open("rb") as file:
+            data = file.read(0x1000)
+    except OSError as error:
+        return Unknown(f"{folder}/config cannot be read: {error.strerror}")
+    if len(data) <= 64:
+        return Unknown("needs root: other users can only read the first 64 bytes of config")
+    return data
+
+
+def acs(config: bytes | Unknown) -> str | Unknown:
+    """Return ``"redirect"``, ``"off"`` or ``"none"`` (see `PciDevice`)."""
+    control = config if isinstance(config, Unknown) else _control(config, _ACS)
+    if not isinstance(control, int):
+        return control
+    return "redirect" if control & _REDIRECT else "off"
+
+
+def ats(config: bytes | Unknown) -> str | Unknown:
+    """Return ``"on"``, ``"off"`` or ``"none"``."""
+    control = config if isinstance(config, Unknown) else _control(config, _ATS)
+    if not isinstance(control, int):
+        return control
+    return "on" if control & _ATS_ENABLED else "off"
+
+
+def _control(config: bytes, capability: int) -> int | str | Unknown:
+    """Return the control register of an extended capability; ``"none"`` if it is not listed."""
+    if len(config) <= _EXTENDED:
+        return Unknown("this VM has no extended configuration space (no PCI Express)")
+    at = _EXTENDED
+    for _ in range(_MOST_CAPABILITIES):  # the list may contain a loop
+        header = int.from_bytes(config[at : at + 4], "little")
+        if header & 0xFFFF == capability:
+            return int.from_bytes(config[at + _CONTROL : at + _CONTROL + 2], "little")
+        at = header >> 20
+        if at < _EXTENDED or header == 0xFFFFFFFF:
+            break
+    return "none"
+
+
+def read_tree(sysfs: Path) -> PciTree | Unknown:
+    """Return the tree of GPUs, NICs and the bridges above them."""
+    folder = sysfs / "bus/pci/devices"
+    if not folder.is_dir():
+        return Unknown(f"{folder} does not exist: this machine has no PCI")
+    rdma = _rdma_devices(sysfs)
+    roots: dict[str, PciRoot] = {}
+    devices: dict[str, PciDevice] = {}
+    for entry in children(folder):
+        place = entry.resolve()
+        if _kind(place, rdma) not in ("gpu", "nic"):
+            continue
+        path = _from_the_top(place)
+        for one in path:
+            if one.name not in devices:
+                devices[one.name] = _device(one, rdma)
+        root = path[0].parent.name
+        roots.setdefault(root, PciRoot(root, Unknown("sysfs only has it for devices"), {}))
+    return PciTree(SYSFS, str(folder), tuple(roots.values()), tuple(devices.values()), (), {})
+
+
+def device_reader(sysfs: Path) -> Callable[[str], PciDevice | None]:
+    """Return a function that reads the device at a PCI address, or None if there is none."""
+    rdma = _rdma_devices(sysfs)
+
+    @functools.cache
+    def read(address: str) -> PciDevice | None:
+        folder = sysfs / "bus/pci/devices" / address
+        there = is_pci_address(address) and folder.exists()
+        return _device(folder.resolve(), rdma) if there else None
+
+    return read
+
+
+def _rdma_devices(sysfs: Path) -> dict[str, tuple[str, ...]]:
+    found: dict[str, tuple[str, ...]] = {}
+    for entry in children(sysfs / "class/infiniband"):
+        folder = pci_folder(entry / "device")
+        if folder is not None:
+            found[folder.name] = (*found.get(folder.name, ()), entry.name)
+    return found
+
+
+def _from_the_top(place: Path) -> list[Path]:
+    """Return the folders of the bridges from the host bridge down, then the device's own.
+
+    `place` is a resolved path, so the parents of the device's folder are its bridges.
+    """
+    found = [place]
+    while is_pci_address(found[0].parent.name):
+        found.insert(0, found[0].parent)
+    return found
+
+
+def _device(folder: Path, rdma: dict[str, tuple[str, ...]]) -> PciDevice:
+    config = read_config(folder)
+    return PciDevice(
+        address=folder.name,
+        parent=folder.parent.name,
+        kind=_kind(folder, rdma),
+        pci_class=read_text(folder / "class"),
+        vendor=read_text(folder / "vendor"),
+        device=read_text(folder / "device"),
+        subsystem_vendor=read_text(folder / "subsystem_vendor"),
+        subsystem_device=read_text(folder / "subsystem_device"),
+        link_gtps=_lower(_speeds(folder), "speed"),
+        link_width=_lower(_widths(folder), "width"),
+        numa_node=numa_node(folder),
+        rdma_devices=rdma.get(folder.name, ()),
+        acs=acs(config),
+        ats=ats(config),
+    )
+
+
+def _kind(folder: Path, rdma: dict[str, tuple[str, ...]]) -> str:
+    pci_class = read_text(folder / "class")
+    if folder.name in rdma:
+        return "nic"
+    if isinstance(pci_class, Unknown):
+        return "other"
+    # A VM's display adapter has class 0x03 too; only those of NVIDIA are GPUs here.
+    if pci_class.startswith("0x03") and read_text(folder / "vendor") == _NVIDIA:
+        return "gpu"
+    if pci_class.startswith("0x02"):
+        return "nic"
+    return "bridge" if pci_class.startswith("0x06") else "other"
+
+
+def _speeds(folder: Path) -> Iterator[float]:
+    for one in (folder, folder.parent):  # NCCL uses the slower of a device and its port
+        text = read_text(one / "max_link_speed")
+        match = _SPEED.match(text) if isinstance(text, str) else None
+        if match:
+            yield float(match[1])
+
+
+def _widths(folder: Path) -> Iterator[int]:
+    for one in (folder, folder.parent):
+        width = read_int(one / "max_link_width")
+        # 255 means that the kernel does not know the width.
+        if isinstance(width, int) and 0 < width < 255:
+            yield width
+
+
+def _lower(found: Iterator[N], what: str) -> N | Unknown:
+    values = list(found)
+    return min(values) if values else Unknown(f"the kernel knows no link {what}, as usual in a VM")
 
 
 def probe_pcie(sysfs: Path, settings: NcclSettings) -> Pcie:
     """Read the PCIe trees of this VM: from its topology file, and from sysfs."""
     (from_file, state), from_sysfs = _read_file(settings, sysfs), read_tree(sysfs)
     trees = [tree for tree in (from_file, from_sysfs) if isinstance(tree, PciTree)]
-    nodes = numa_nodes(sysfs)
+    nodes = node_count(sysfs)
     return Pcie(
         trees=tuple(trees),
         distances=tuple(one for tree in trees for one in all_distances(tree, nodes)),
-        gpudirect=tuple(judge(trees, settings, nodes)),
+        gpudirect=tuple(gpudirect_pairs(trees, settings, nodes)),
         topology_file=from_file.origin if isinstance(from_file, PciTree) else from_file,
         peer_memory=peer_memory(sysfs),
         topology_file_state=state,

@@ -1,8 +1,4 @@
-"""Records of PCIe: devices, trees, distances and GPUDirect RDMA.
-
-`sysfs` and `nccl_topology` read the trees, `distances` computes distances, `gpudirect`
-determines GPUDirect RDMA, and `probe` combines them.
-"""
+"""Records of PCIe: devices, trees, distances and GPUDirect RDMA."""
 
 from __future__ import annotations
 
@@ -11,7 +7,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from workbench.resources.distance import Distance
-from workbench.resources.pcie.topology_state import TopologyFileState
 from workbench.resources.unknown import EARLIER, Unknown
 
 SYSFS = "sysfs"
@@ -22,6 +17,24 @@ NVML = "nvml"
 """Source: the NVIDIA driver; it has distances only, no tree."""
 SOURCES = (TOPOLOGY_FILE, SYSFS, NVML)
 """The sources of a distance, in the order in which NCCL prefers them."""
+
+
+@dataclass(frozen=True)
+class TopologyFileState:
+    """Whether NCCL can read a VM's topology file.
+
+    Attributes
+    ----------
+    status
+        ``"read"``; ``"none"``: no setting names one, and NCCL's default file does not exist;
+        ``"missing"``: the named file does not exist; ``"broken"``: it is not a topology file;
+        ``"refused"``: NCCL rejects it.
+    why
+        The reason; empty if it is read.
+    """
+
+    status: str
+    why: str
 
 
 @dataclass(frozen=True)
@@ -41,8 +54,8 @@ class PciDevice:
     pci_class, vendor, device, subsystem_vendor, subsystem_device
         Numbers in the form of sysfs: ``"0x030200"``, ``"0x10de"``.
     link_gtps
-        Highest rate that the device and the port above support, in gigatransfers per second
-        per lane.
+        Highest rate that both the device and the port above it support, in gigatransfers per
+        second per lane.
     link_width
         Highest number of lanes that both support.
     numa_node
@@ -70,6 +83,11 @@ class PciDevice:
     rdma_devices: tuple[str, ...] | Unknown
     acs: str | Unknown
     ats: str | Unknown
+
+    @property
+    def has_rdma(self) -> bool:
+        """Whether it is known to provide an RDMA device."""
+        return isinstance(self.rdma_devices, tuple) and len(self.rdma_devices) > 0
 
 
 @dataclass(frozen=True)
@@ -127,7 +145,7 @@ class PciTree:
     nvlinks
         NVLinks in a topology file; empty for sysfs.
     told
-        Attributes of GPUs and network devices in a topology file, by PCI address: ``name``,
+        Attributes in the file of GPUs and network devices, by PCI address: ``name``,
         ``sm``, ``gdr``, ``speed`` (Mbit/s), and ``c2c`` (number of a GPU's C2C links to the
         CPU).
     refused
@@ -169,7 +187,7 @@ class PciTree:
 
     @cached_property
     def _parents(self) -> dict[str, str]:
-        # cached, as it is used for every pair of devices
+        # cached, because every pair of devices needs it
         return {device.address: device.parent for device in self.devices}
 
 
@@ -217,7 +235,7 @@ class GpuDirect:
 
 
 @dataclass(frozen=True)
-class Difference:
+class DistanceDifference:
     """A pair of devices for which two sources report different distances."""
 
     a: str
@@ -253,12 +271,18 @@ class Pcie:
     peer_memory: str | Unknown
     topology_file_state: TopologyFileState | Unknown = EARLIER
 
+    @property
+    def rdma_addresses(self) -> set[str]:
+        """PCI addresses of the devices with RDMA."""
+        return {device.address for device in self.devices if device.has_rdma}
+
     def tree(self, source: str) -> PciTree | None:
         """Return the tree of one source, or None."""
         return next((tree for tree in self.trees if tree.source == source), None)
 
-    def there(self) -> tuple[PciDevice, ...]:
-        """Return the devices of this VM: from sysfs, or else from the topology file.
+    @property
+    def devices(self) -> tuple[PciDevice, ...]:
+        """Devices of this VM: from sysfs, or else from the topology file.
 
         A topology file may list devices that do not exist.
         """
@@ -275,7 +299,7 @@ class Pcie:
         known = [one for one in found if isinstance(one.distance, str)]
         return next(iter(known or found), None)
 
-    def differences(self) -> tuple[Difference, ...]:
+    def differences(self) -> tuple[DistanceDifference, ...]:
         """Return the pairs for which two sources report different distances.
 
         NODE and PHB count as equal, since NCCL has no NODE.
@@ -286,7 +310,7 @@ class Pcie:
                 first, second = sorted((one.a, one.b))
                 pairs.setdefault((first, second), []).append(one)
         return tuple(
-            Difference(a, b, tuple(found))
+            DistanceDifference(a, b, tuple(found))
             for (a, b), found in pairs.items()
             if len({nccl_level(one.distance) for one in found}) > 1
         )

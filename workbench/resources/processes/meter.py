@@ -1,32 +1,142 @@
-"""Measure the resource use of kernels, ranks and processes on GPUs."""
+"""Find the kernels, ranks and processes on GPUs, and measure what they use."""
 
 from __future__ import annotations
 
 import functools
+import re
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
-from workbench.resources.gpus.processes import GpuProcess
+from workbench.resources.gpus.counters import GpuProcess
+from workbench.resources.process_registry import RankName, RankRegistry
 from workbench.resources.processes.proc import Proc, ProcessStat
-from workbench.resources.processes.rank_registry import RankRegistry
-from workbench.resources.processes.roles import OTHER, Role, Roles
-from workbench.resources.rates import Rate, added
 from workbench.resources.unknown import Unknown
-from workbench.resources.usage import NOT_VISIBLE, GpuShare, ProcessUse
+from workbench.resources.usage import NOT_VISIBLE, GpuShare, ProcessUse, Rate, added
 
+# Name of a kernel's connection file in jupyter_client; kernels of all languages have it.
+_CONNECTION_FILE = re.compile(r"kernel-([\w-]+)\.json$")
+_LAUNCHERS = frozenset({"ipykernel_launcher", "ipykernel"})
+_CLIENT_OPTION = "--existing"
+"""Option of consoles, which name the connection file of the kernel that they attach to."""
+_AGENT_MODULE = "workbench.agent.program"
+_FIRST_CHECKS = 2
+"""How often a new process is checked: the first check may come before its exec."""
+_RECHECK_SAMPLES = 30
+"""Samples within which every process is checked again, as its id may have been reused."""
+_MOST_PARENTS = 32
 _UNSEEN = Unknown(NOT_VISIBLE)
+
+
+class Role(NamedTuple):
+    """Role of a process; fields as in `ProcessUse`."""
+
+    kind: str
+    kernel_id: str | None = None
+    cluster: str | None = None
+    rank: int | None = None
+
+
+OTHER = Role("other")
+StatOf = Callable[[int], ProcessStat | None]
+
+
+class Roles:
+    """Finds kernels and ranks among all processes, reading only new processes."""
+
+    def __init__(self, proc: Proc) -> None:
+        self._proc = proc
+        self._checks: dict[int, int] = {}
+        self._commands: dict[int, tuple[str, ...]] = {}
+        self._began: dict[int, int] = {}
+        self._sample = 0
+
+    def find(
+        self, pids: set[int], ranks: Mapping[int, RankName], stat_of: StatOf
+    ) -> dict[int, Role]:
+        """Return the role of each kernel and rank among the running processes."""
+        for pid, began in self._began.items():
+            current = stat_of(pid)
+            if current is not None and current.began != began:  # the id was reused
+                self._checks.pop(pid, None)
+        self._read_new(pids)
+        self._began = {pid: stat.began for pid in self._commands if (stat := stat_of(pid))}
+        roles = dict(self._kernels(stat_of))
+        roles |= {pid: Role("rank") for pid in self._unregistered_ranks(stat_of)}
+        roles |= {pid: Role("rank", None, *name) for pid, name in ranks.items()}
+        return roles
+
+    @staticmethod
+    def role_by_parent(stat: ProcessStat, roles: Mapping[int, Role], stat_of: StatOf) -> Role:
+        """Return the role of another process: ``"other"``, with its kernel's or rank's names."""
+        parent: int = stat.parent
+        for _ in range(_MOST_PARENTS):
+            if parent in roles:
+                return roles[parent]._replace(kind="other")
+            above = stat_of(parent) if parent > 1 else None
+            if above is None:
+                break
+            parent = above.parent
+        return OTHER
+
+    def _read_new(self, pids: set[int]) -> None:
+        self._sample = (self._sample + 1) % _RECHECK_SAMPLES
+        for gone in self._checks.keys() - pids:
+            del self._checks[gone]
+            self._commands.pop(gone, None)
+        for pid in pids:
+            checks = self._checks.get(pid, 0)
+            if checks >= _FIRST_CHECKS and pid % _RECHECK_SAMPLES != self._sample:
+                continue
+            self._checks[pid] = checks + 1
+            self._commands.pop(pid, None)
+            arguments = self._proc.arguments(pid)
+            if _AGENT_MODULE in arguments or _kernel(arguments):
+                self._commands[pid] = arguments
+
+    def _kernels(self, stat_of: StatOf) -> Iterator[tuple[int, Role]]:
+        """Return the kernels, without their forks and the processes that started them."""
+        found: dict[int, Role] = {}
+        parents: dict[int, int] = {}
+        for pid, arguments in self._commands.items():
+            role = _kernel(arguments)
+            stat = stat_of(pid) if role else None
+            if role and stat and self._commands.get(stat.parent) != arguments:
+                found[pid], parents[pid] = role, stat.parent
+        # a script that starts a kernel has the connection file in its arguments too
+        named = {pid: role for pid, role in found.items() if role.kernel_id}
+        starters = {parents[pid] for pid, role in named.items() if named.get(parents[pid]) == role}
+        return ((pid, role) for pid, role in found.items() if pid not in starters)
+
+    def _unregistered_ranks(self, stat_of: StatOf) -> Iterator[int]:
+        """Yield the processes that agents have forked: ranks of unknown cluster and number."""
+        for pid, arguments in self._commands.items():
+            if _AGENT_MODULE in arguments:
+                stat = stat_of(pid)
+                above = stat_of(stat.parent) if stat else None
+                if stat is None or above is None or self._commands.get(stat.parent) != arguments:
+                    continue
+                # a process that a rank forks has the same arguments again
+                if self._commands.get(above.parent) != arguments:
+                    yield pid
+
+
+def _kernel(arguments: tuple[str, ...]) -> Role | None:
+    """Return the role of a kernel by its arguments; None if they are not a kernel's."""
+    if any(each.startswith(_CLIENT_OPTION) for each in arguments):
+        return None
+    found = (_CONNECTION_FILE.search(each) for each in arguments)
+    kernel_id = next((match[1] for match in found if match), None)
+    # Kernels that nbclient and others start have connection files of other names.
+    is_kernel = kernel_id is not None or not _LAUNCHERS.isdisjoint(arguments)
+    return Role("kernel", kernel_id) if is_kernel else None
 
 
 class ProcessMeter:
     """Reads the processes that matter to a notebook user.
 
-    Parameters
-    ----------
-    proc
-        Reads ``/proc``.
-    ranks
-        Folder in which ranks register; this user's own by default.
+    `ranks` is the folder in which ranks register; by default that of this user.
     """
 
     def __init__(self, proc: Proc, ranks: Path | None = None) -> None:
@@ -40,10 +150,7 @@ class ProcessMeter:
     def read(self, on_gpus: Sequence[GpuProcess]) -> tuple[ProcessUse, ...] | Unknown:
         """Return all kernels, all ranks, and the processes that the driver lists on GPUs.
 
-        Parameters
-        ----------
-        on_gpus
-            The driver's list; in a container it may contain process ids of the host.
+        In a container, the driver's list `on_gpus` may contain process ids of the host.
         """
         try:
             pids = self._proc.pids()
@@ -54,20 +161,22 @@ class ProcessMeter:
         shares = _shares(on_gpus)
         stats = {pid: stat_of(pid) for pid in sorted(roles.keys() | shares.keys())}
         seen = {pid: stat for pid, stat in stats.items() if stat is not None}
-        living = {(pid, stat.began) for pid, stat in seen.items()}
-        self._rates = {key: self._rates.get(key) or Rate() for key in living}
-        self._owners = {key: known for key, known in self._owners.items() if key in living}
-        foreign = {pid for pid in shares if pid not in seen or not self._is_owner(pid, seen[pid])}
+        running = {(pid, stat.began) for pid, stat in seen.items()}
+        self._rates = {key: self._rates.get(key) or Rate() for key in running}
+        self._owners = {key: known for key, known in self._owners.items() if key in running}
+        not_owned = {pid for pid in shares if pid not in seen or not self._is_owner(pid, seen[pid])}
 
         def role_of(pid: int, stat: ProcessStat) -> Role:
-            return roles.get(pid) or self._roles.origin(stat, roles, stat_of)
+            return roles.get(pid) or self._roles.role_by_parent(stat, roles, stat_of)
 
         used = [
-            self._use(pid, stat, role_of(pid, stat), () if pid in foreign else shares.get(pid, ()))
+            self._use(
+                pid, stat, role_of(pid, stat), () if pid in not_owned else shares.get(pid, ())
+            )
             for pid, stat in seen.items()
-            if pid in roles or pid not in foreign
+            if pid in roles or pid not in not_owned
         ]
-        hidden = (_hidden(pid, shares[pid]) for pid in sorted(foreign))
+        hidden = (_hidden(pid, shares[pid]) for pid in sorted(not_owned))
         return (*used, *hidden)
 
     def _use(

@@ -28,25 +28,13 @@ class ProcessStat(NamedTuple):
 
 
 class Proc:
-    """Reads processes from ``/proc``.
-
-    Parameters
-    ----------
-    root
-        Mount point of procfs.
-    """
+    """Reads processes from ``/proc``, which may be mounted elsewhere."""
 
     def __init__(self, root: Path) -> None:
         self._root = str(root)
 
     def pids(self) -> set[int]:
-        """Return the ids of all visible processes.
-
-        Raises
-        ------
-        OSError
-            If procfs cannot be read.
-        """
+        """Return the ids of all visible processes, or raise an `OSError`."""
         return {int(name) for name in os.listdir(self._root) if name.isdigit()}  # noqa: PTH208 - names do
 
     def stat(self, pid: int) -> ProcessStat | None:

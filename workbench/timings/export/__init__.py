@@ -1,8 +1,5 @@
-"""Timings for other tools: Arrow, Perfetto, HolisticTraceAnalysis, TensorBoard, MLflow, Prometheus.
+"""Timings for other tools: Perfetto, HolisticTraceAnalysis, TensorBoard, MLflow, Prometheus.
 
-`door.Exports` has a method for each; whatever holds timings inherits it.
+`TimingsQueries` has a method for each. The modules read any `TimingsSource`;
+`iterations` reads it one iteration at a time.
 """
-
-from workbench.timings.export.door import Exports
-
-__all__ = ["Exports"]

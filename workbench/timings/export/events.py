@@ -1,7 +1,7 @@
-"""Writing a JSON trace event by event, so that its length takes no memory.
+"""Writes a JSON trace event by event, with little memory.
 
-The format: "Trace Event Format" (Duffy et al., Google), which Perfetto's UI and
-its trace processor read; times there are microseconds.
+The format is the "Trace Event Format" (Duffy et al., Google), which Perfetto's UI and its trace
+processor read; its times are microseconds.
 """
 
 from __future__ import annotations
@@ -16,19 +16,14 @@ from typing import IO, Any
 from workbench.errors import UsageError
 
 _encode = json.JSONEncoder(allow_nan=False).encode
-"""Made once: `json.dumps` would make one for every event."""
+"""Created once: `json.dumps` would create an encoder for every event."""
 
 
 class EventWriter:
-    """Appends events to an open file; made by `open_trace`.
+    """Appends events to an open file; created by `open_trace`.
 
-    Parameters
-    ----------
-    file
-        Where to.
-    head
-        The trace's other members, each on a line of its own: readers that
-        look for one of them need not parse the whole.
+    The trace's other members, `head`, are written on a line each, so that a reader can find one
+    without parsing the whole file.
     """
 
     def __init__(self, file: IO[str], head: dict[str, Any]) -> None:
@@ -40,46 +35,46 @@ class EventWriter:
         self._between = ""
 
     def add(self, **event: Any) -> None:
-        """Write one event; members that are None are left out."""
+        """Write one event, without the members that are None."""
         known = {name: value for name, value in event.items() if value is not None}
         self._file.write(self._between + _encode(known))
         self._between = ",\n"
 
     def name(self, kind: str, pid: int, name: str, tid: int = 0, sort: int | None = None) -> None:
-        """Name a ``"process"`` or a ``"thread"``, and give it its place among others."""
+        """Name a ``"process"`` or a ``"thread"``, and set its position."""
         self.add(ph="M", name=f"{kind}_name", pid=pid, tid=tid, args={"name": name})
         if sort is not None:
             args = {"sort_index": sort}
             self.add(ph="M", name=f"{kind}_sort_index", pid=pid, tid=tid, args=args)
 
     def end(self) -> None:
-        """Complete the file."""
+        """Write the end of the trace."""
         self._file.write("\n]}\n")
 
 
 @contextlib.contextmanager
 def open_trace(path: Path, head: dict[str, Any]) -> Iterator[EventWriter]:
-    """Write a trace to `path`, compressed where that ends in ``.gz``; whole, or not at all.
+    """Write a trace to `path`, compressed if it ends in ``.gz``; completely, or not at all.
 
     Raises
     ------
     UsageError
-        Its folder is not there.
+        The folder does not exist.
     """
     if not path.parent.is_dir():
         raise UsageError(
             f"{path}: the folder {path.parent} does not exist. Create it, or choose another."
         )
-    part = path.with_name(f"{path.name}.part")
+    partial = path.with_name(f"{path.name}.part")
     try:
         with (
-            gzip.open(part, "wt", compresslevel=4, encoding="utf-8")
+            gzip.open(partial, "wt", compresslevel=4, encoding="utf-8")
             if path.suffix == ".gz"
-            else part.open("w", encoding="utf-8")
+            else partial.open("w", encoding="utf-8")
         ) as file:
             writer = EventWriter(file, head)
             yield writer
             writer.end()
-        part.replace(path)
+        partial.replace(path)
     finally:
-        part.unlink(missing_ok=True)
+        partial.unlink(missing_ok=True)

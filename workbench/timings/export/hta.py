@@ -1,11 +1,10 @@
-"""A trace per rank, as HolisticTraceAnalysis reads those of PyTorch's profiler.
+"""A trace per rank for HolisticTraceAnalysis, in the format of PyTorch's profiler.
 
-What its parser asks for (0.5.0, `hta/common/trace.py` and `trace_file.py`): a
-line with ``"rank": N``; a slice ``ProfilerStep#N`` per iteration; kernels with
-the arguments `stream` and `correlation`, each launched within an iteration by an
-event of the CPU with the same `correlation`; names that begin with
-``ncclKernel`` for what communicates. Times are whole microseconds, for it
-rounds others in a way that makes short slices negative.
+Its parser requires (0.5.0, `hta/common/trace.py` and `trace_file.py`): a line with
+``"rank": N``; a slice ``ProfilerStep#N`` per iteration; kernels with the arguments `stream` and
+`correlation`, each launched within an iteration by a CPU event with the same `correlation`;
+names that begin with ``ncclKernel`` for communication. Times are integer microseconds, because
+its rounding of other times makes short slices negative.
 """
 
 from __future__ import annotations
@@ -13,25 +12,23 @@ from __future__ import annotations
 import contextlib
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from workbench.timings.export.alignment import ClocksLike, align
+from workbench.timings.export.alignment import align
 from workbench.timings.export.events import EventWriter, open_trace
+from workbench.timings.export.iterations import Collective, iter_iterations, select_rows
 from workbench.timings.export.perfetto import about
-from workbench.timings.export.walk import Collective, chosen, walk
+from workbench.timings.source import ClocksLike, TimingsSource
 from workbench.timings.store import PHASES
 
-if TYPE_CHECKING:
-    from workbench.timings.export.door import Exports
-
 _COMPUTE = ("forward", "backward", "optimizer")
-"""Phases that stand for kernels; the others keep no device busy."""
+"""Phases that represent kernels; the others keep no device busy."""
 _COMPUTE_STREAM, _COMMUNICATION_STREAM = 7, 20
 _HOST, _DEVICE = 1, 0
 _FIRST_CORRELATION = 1 << 20
-"""Its tables' type is the narrowest that holds these; row numbers must fit as well."""
+"""Large, because its tables use the narrowest type of these numbers, also for row numbers."""
 _KINDS = {
     "allreduce": "AllReduce",
     "allgather": "AllGather",
@@ -42,14 +39,14 @@ _KINDS = {
 
 
 def write(
-    run: Exports,
+    run: TimingsSource,
     folder: str | os.PathLike[str],
     iterations: tuple[int, int] | None,
     clocks: ClocksLike | None,
 ) -> Path:
-    """Write the traces; see `Exports.to_hta`."""
+    """Write the traces; see `TimingsQueries.to_hta`."""
     folder = Path(folder)
-    rows = chosen(run, iterations)
+    rows = select_rows(run, iterations)
     aligned = align(run, rows, clocks)
     first = rows[np.unique(rows["rank"], return_index=True)[1]]
     begins = aligned.begins(rows)
@@ -69,7 +66,7 @@ def write(
             path = folder / f"rank{rank}.json.gz"
             events = files.enter_context(open_trace(path, head))
             traces[rank] = _RankTrace(events, int(begins.min()))
-        for iteration in walk(run, rows):
+        for iteration in iter_iterations(run, rows):
             at = begins[iteration.place].tolist()
             for begin, row in zip(at, iteration.rows, strict=True):
                 rank = int(row["rank"])
@@ -107,7 +104,7 @@ class _RankTrace:
     def _launch(
         self, name: str, stream: int, span: tuple[int, int], until: int, args: dict[str, Any]
     ) -> None:
-        """Write a kernel over `span`, and what launched it: a host's event that ends at `until`."""
+        """Write a kernel over `span`, launched by a host event that ends at `until`."""
         self._launched += 1
         linked = {"correlation": self._launched}
         self._host(name, "cpu_op", span[0], until, linked)

@@ -5,51 +5,56 @@ from __future__ import annotations
 import math
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from workbench.timings.derive import columns
-from workbench.timings.export.alignment import Alignment, ClocksLike, align
+from workbench.timings.export.alignment import Alignment, align
 from workbench.timings.export.events import EventWriter, open_trace
-from workbench.timings.export.walk import Collective, Iteration, chosen, collectives, walk
+from workbench.timings.export.iterations import (
+    Collective,
+    Iteration,
+    collectives,
+    iter_iterations,
+    select_rows,
+)
+from workbench.timings.source import ClocksLike, TimingsSource
 from workbench.timings.store import PHASES, CollectiveRecord, Rows
-
-if TYPE_CHECKING:
-    from workbench.timings.export.door import Exports
 
 PHASES_THREAD = 1
 FIRST_LANE = 10
-"""Thread of collectives; those under way at once lie on further ones."""
+"""First thread of collectives; concurrent ones use further threads."""
 FIRST_LANE_OUTSIDE = 100_000
-"""The same of those that a cell ran outside its iterations."""
+"""First thread of collectives outside of iterations."""
 
 NOTE = (
     "phases: only their sums within an iteration are known, they are stacked in their usual "
-    "order; collectives: at their true times, from submitted to first seen finished, queueing "
-    "included"
+    "order; collectives: at their true times, from submitted to finished, queueing included"
 )
 _SHOWN = ("bytes", "tensors", "communication_us", "wait_us", "algbw_gbps", "busbw_gbps", "overlap")
 
 
 def write(
-    run: Exports,
+    run: TimingsSource,
     path: str | os.PathLike[str],
     iterations: tuple[int, int] | None,
     clocks: ClocksLike | None,
 ) -> Path:
-    """Write the trace; see `Exports.to_trace`."""
+    """Write the trace; see `TimingsQueries.to_trace`."""
     path = Path(path)
-    rows = chosen(run, iterations)
+    rows = select_rows(run, iterations)
     aligned = align(run, rows, clocks)
     head = {"displayTimeUnit": "ms", "otherData": about(rows, aligned)}
     with open_trace(path, head) as events:
-        _Trace(events, aligned, rows, run.records(-1, -1), part=iterations is not None).write(run)
+        _Trace(events, aligned, rows, run.records(-1, -1), partial=iterations is not None).write(
+            run
+        )
     return path
 
 
 def about(rows: Rows, aligned: Alignment) -> dict[str, Any]:
-    """Return what a reader must know of a trace's times; all plain values."""
+    """Return the facts about a trace's times, as plain values."""
     unsure = {
         str(rank): round(ns / 1e3, 3) if math.isfinite(ns) else "unknown"
         for rank, ns in aligned.uncertainty_ns.items()
@@ -70,10 +75,9 @@ class _Trace:
     Parameters
     ----------
     outside
-        Collectives that cells ran outside their iterations: before the first one, between two
-        or after the last.
-    part
-        Only some iterations are written, and of those collectives what lies in their time.
+        Collectives outside of iterations.
+    partial
+        Whether only some iterations are written; of `outside`, those in their time.
     """
 
     def __init__(
@@ -83,29 +87,29 @@ class _Trace:
         rows: Rows,
         outside: list[CollectiveRecord],
         *,
-        part: bool,
+        partial: bool,
     ) -> None:
         self._events = events
         self._aligned = aligned
         self._rows = rows
-        self._part = part
+        self._partial = partial
         self._begins = aligned.begins(rows)
         self._outside = self._dated(outside)
         self._origin = int(self._begins.min())
-        if not part and self._outside:
+        if not partial and self._outside:
             self._origin = min(self._origin, self._outside[0][0])
         self._ended: dict[int, int] = {}
         self._lanes: dict[tuple[int, int], list[int]] = {}
         self._arrows = 0
 
-    def write(self, run: Exports) -> None:
-        places = run.places()
+    def write(self, run: TimingsSource) -> None:
+        vms = run.vm_names()
         for rank in np.unique(self._rows["rank"]).tolist():
-            vm = places.get(rank)
+            vm = vms.get(rank)
             name = f"rank {rank} on {vm}" if vm else f"rank {rank}"
             self._events.name("process", rank, name, 0, rank)
             self._events.name("thread", rank, "phases", PHASES_THREAD, PHASES_THREAD)
-        for iteration in walk(run, self._rows):
+        for iteration in iter_iterations(run, self._rows):
             self._iteration(iteration, self._begins[iteration.place].tolist())
         self._write_outside()
 
@@ -114,7 +118,7 @@ class _Trace:
         last: dict[int, tuple[int, int, Collective]] = {}
         for at, row in enumerate(iteration.rows):
             rank = int(row["rank"])
-            # windows of a rank follow each other; an alignment may put them some ns across
+            # an alignment may let consecutive iterations of a rank overlap by some ns
             begin = max(begins[at], self._ended.get(rank, begins[at]))
             self._ended[rank] = begin + int(row["iteration_ns"])
             figures = {name: _plain(table[name][at]) for name in _SHOWN}
@@ -127,7 +131,7 @@ class _Trace:
         self._arrows_from_the_latest(last)
 
     def _dated(self, records: list[CollectiveRecord]) -> list[tuple[int, CollectiveRecord]]:
-        """Return the records of ranks that are shown with when they begin, in order."""
+        """Return the records of the ranks in the trace with their begins, in order."""
         known = set(np.unique(self._rows["rank"]).tolist())
         records = [one for one in records if one.rank in known]
         places = [(one.record.cell, one.rank, one.record.start_ns) for one in records]
@@ -139,7 +143,7 @@ class _Trace:
         for begin, record in self._outside:
             for one in collectives(record):
                 shown = self._origin <= begin + one.submitted_ns <= self._ended[record.rank]
-                if shown or not self._part:
+                if shown or not self._partial:
                     self._collective(record.rank, begin, one, FIRST_LANE_OUTSIDE)
 
     def _phases(self, rank: int, row: Any, begin: int, figures: dict[str, Any]) -> None:
@@ -173,15 +177,25 @@ class _Trace:
             "tensors": one.tensors,
             "ranks": one.ranks,
             **{name: round(gbps, 6) for name, gbps in speeds.items() if gbps is not None},
-            "last_unfinished_us": self._us(begin + one.unfinished_ns),
-            "first_finished_us": self._us(finished),
+            **self._parts(begin, one),
         }
         took = max(0, finished - submitted)
         self._slice(one.label, "collective", rank, tid, submitted, took, args)
         return tid
 
+    def _parts(self, begin: int, one: Collective) -> dict[str, Any]:
+        """Return when the response came, and the transfer, where that is known."""
+        if one.responded_ns is None or one.began_ns is None or one.ended_ns is None:
+            return {}
+        return {
+            "library": one.library,
+            "responded_us": self._us(begin + one.responded_ns),
+            "transfer_began_us": self._us(begin + one.began_ns),
+            "transfer_ended_us": self._us(begin + one.ended_ns),
+        }
+
     def _lane(self, rank: int, first: int, submitted: int, finished: int) -> int:
-        """Return the first thread that is free: slices of one thread must not cross."""
+        """Return the first free thread, because slices of one thread must not overlap."""
         lanes = self._lanes.setdefault((rank, first), [])
         for lane, free_at in enumerate(lanes):
             if free_at <= submitted:
@@ -195,7 +209,7 @@ class _Trace:
         return tid
 
     def _arrows_from_the_latest(self, places: dict[int, tuple[int, int, Collective]]) -> None:
-        """Lead from the rank that came to the last collective last to those that waited."""
+        """Draw arrows from the rank that submitted the last collective last to the others."""
         if len({one.name for _, _, one in places.values()}) != 1 or len(places) < 2:
             return
         submitted = {rank: begin + one.submitted_ns for rank, (_, begin, one) in places.items()}
@@ -204,7 +218,7 @@ class _Trace:
         for rank, (tid, begin, one) in places.items():
             early = submitted[last] - submitted[rank]
             arrives = submitted[last]
-            # none where clocks are too unsure to say who was late
+            # no arrow if the difference is less than the clocks' uncertainty
             if early <= unsure[rank] + unsure[last] or arrives > begin + one.finished_ns:
                 continue
             self._arrows += 1

@@ -1,26 +1,29 @@
-"""The figures of a running cluster, for whoever serves them to Prometheus.
+"""Publishes the figures of a running cluster for Prometheus.
 
-The Jupyter server answers ``/metrics``, and is another process than the kernel:
-it reads an entry per cluster, which is renewed once a second while a cell runs.
+The Jupyter server, which serves ``/metrics``, is another process than the kernel. It reads a
+file per cluster, which is updated once a second while a cell runs.
 """
 
 from __future__ import annotations
 
 import logging
-import math
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from workbench.resources.process_registry import FOLDER, ProcessRegistry
-from workbench.timings.derive import bandwidth_gbps
-from workbench.timings.store import PHASES, Rows, communication_unseen, warm
-
-if TYPE_CHECKING:
-    from workbench.timings.timings import Timings
+from workbench.resources.process_registry import FOLDER, ProcessRegistry, jupyter_folder
+from workbench.timings.source import LiveSource
+from workbench.timings.store import (
+    PHASES,
+    Rows,
+    communication_unseen,
+    first_of_cell,
+    peers_of,
+)
 
 log = logging.getLogger(__name__)
 
@@ -30,20 +33,20 @@ _END_S = 2.0
 
 
 class Publisher:
-    """Posts what a cluster's ranks have spent so far, from a thread of its own.
+    """Publishes sums and latest means of a cluster's ranks, from a thread of its own.
 
     Parameters
     ----------
     timings
-        Whose rows to add up; each is looked at once.
+        The cluster's timings; each row is read once.
     cluster
-        Its name.
+        The cluster's name.
     registry
-        Where to; the user's runtime folder by default.
+        Registry of the published figures; that in the user's runtime folder by default.
     """
 
     def __init__(
-        self, timings: Timings, cluster: str, registry: ProcessRegistry | None = None
+        self, timings: LiveSource, cluster: str, registry: ProcessRegistry | None = None
     ) -> None:
         self._timings = timings
         self._cluster = cluster
@@ -57,7 +60,7 @@ class Publisher:
         self._thread.start()
 
     def close(self) -> None:
-        """Withdraw what was posted; returns when the thread has ended, or a disk hangs.
+        """Remove the published figures; wait for the thread, unless the disk hangs.
 
         A thread that is in NumPy when the interpreter ends would abort the process.
         """
@@ -86,11 +89,11 @@ class Publisher:
             log.warning("cluster %s stays in the server's /metrics: %s", self._cluster, error)
 
     def _post(self) -> None:
-        first, rows = self._timings.read(self._cursor)
+        first, rows = self._timings.read(self._cursor, aligned=False)
         self._cursor = first + len(rows)
-        for rank in np.unique(rows["rank"]).tolist():
-            self._add(rank, rows[rows["rank"] == rank])
-        dropped, vms = self._timings.dropped_by_rank, self._timings.places()
+        if len(rows):
+            self._add(rows)
+        dropped, vms = self._timings.dropped_by_rank, self._timings.vm_names()
         ranks = [
             {
                 "rank": rank,
@@ -99,42 +102,71 @@ class Publisher:
                 **figures,
             }
             for rank, figures in sorted(self._ranks.items())
-            if rank in vms  # a ring that shrank has fewer than before
+            if rank in vms  # the ring may have shrunk
         ]
         content = {"version": VERSION, "cluster": self._cluster, "time_s": time.time()}
         self._registry.register(self._cluster, {**content, "ranks": ranks})
 
-    def _add(self, rank: int, rows: Rows) -> None:
-        """Add a rank's new rows to its sums; its latest figures are their means.
+    def _add(self, rows: Rows) -> None:
+        """Add each rank's new rows to its sums; publish their means as its latest figures.
 
-        The sums have every iteration; the means are those of a `summary.Summary`.
+        The sums include every iteration; the means are those of a `summary.Summary`.
         """
-        before = self._ranks.get(rank, {})
-        spent = {phase: float(rows[f"{phase}_ns"].sum() / 1e9) for phase in PHASES}
-        spent["communication"] = float(rows["communication_ns"].sum() / 1e9)
-        past = before.get("seconds", {})
-        newest = warm(rows)
-        duration, exposed = newest["iteration_ns"].sum(), newest["exposed_ns"].sum()
-        silent = communication_unseen(newest).all()
-        self._ranks[rank] = {
-            "iterations": before.get("iterations", 0) + len(rows),
-            "bytes": before.get("bytes", 0) + int(rows["bytes"].sum()),
-            "seconds": {name: past.get(name, 0.0) + value for name, value in spent.items()},
-            "latest": {
-                "iteration": int(rows["iteration"].max()),
-                "iteration_s": float(duration / len(newest) / 1e9),
-                "exposed_share": None if silent or not duration else float(exposed / duration),
-                "algbw_gbps": _known(bandwidth_gbps(newest, bus=False)),
-                "busbw_gbps": _known(bandwidth_gbps(newest, bus=True)),
-            },
+        rows = rows[np.argsort(rows["rank"], kind="stable")]
+        ranks, begins = np.unique(rows["rank"], return_index=True)
+        counts = np.diff(begins, append=len(rows))
+
+        def total(values: npt.NDArray[Any]) -> list[Any]:
+            added: list[Any] = np.add.reduceat(values, begins).tolist()
+            return added
+
+        # for all ranks together: a call of NumPy for each rank would take long
+        first = first_of_cell(rows)
+        no_others = np.repeat(np.logical_and.reduceat(first, begins), counts)
+        newest = ~first | no_others
+        busy = newest & (rows["communication_ns"] > 0)
+        n = np.maximum(peers_of(rows), 1)
+        bits = np.where(busy, rows["bytes"] * 8.0, 0.0)
+        columns = {
+            "iteration": np.maximum.reduceat(rows["iteration"], begins).tolist(),
+            "count": counts.tolist(),
+            "bytes": total(rows["bytes"]),
+            "newest": total(newest.astype(np.int64)),
+            "duration_ns": total(np.where(newest, rows["iteration_ns"], 0)),
+            "exposed_ns": total(np.where(newest, rows["exposed_ns"], 0)),
+            "heard": total((newest & ~communication_unseen(rows)).astype(np.int64)),
+            "busy_ns": total(np.where(busy, rows["communication_ns"], 0)),
+            "bits": total(bits),
+            "bus_bits": total(bits * (2 * (n - 1) / n)),
+            **{name: total(rows[f"{name}_ns"]) for name in (*PHASES, "communication")},
         }
+        for rank, values in zip(ranks.tolist(), zip(*columns.values(), strict=True), strict=True):
+            before = self._ranks.get(rank, {})
+            self._ranks[rank] = _figures(before, dict(zip(columns, values, strict=True)))
 
 
-def _known(value: float) -> float | None:
-    return None if math.isnan(value) else float(value)
+def _figures(before: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+    """Return a rank's figures, from the earlier ones and its new sums."""
+    past = before.get("seconds", {})
+    duration, busy = new["duration_ns"], new["busy_ns"]
+    unknown = not new["heard"] or not duration
+    return {
+        "iterations": before.get("iterations", 0) + new["count"],
+        "bytes": before.get("bytes", 0) + new["bytes"],
+        "seconds": {
+            name: past.get(name, 0.0) + new[name] / 1e9 for name in (*PHASES, "communication")
+        },
+        "latest": {
+            "iteration": new["iteration"],
+            "iteration_s": duration / new["newest"] / 1e9,
+            "exposed_share": None if unknown else new["exposed_ns"] / duration,
+            "algbw_gbps": new["bits"] / busy if busy else None,
+            "busbw_gbps": new["bus_bits"] / busy if busy else None,
+        },
+    }
 
 
 def _runtime_folder() -> Path:
     from jupyter_core.paths import jupyter_runtime_dir
 
-    return Path(jupyter_runtime_dir())
+    return jupyter_folder(jupyter_runtime_dir())

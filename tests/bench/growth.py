@@ -1,0 +1,288 @@
+"""What more ranks cost the kernel: 2 to 4,096 simulated ranks, 8 per VM, one stream per VM.
+
+Another process sends what the agents of the VMs send: records with 161 collectives in some
+eight buffers, after each iteration that has ended, at multiples of 90 ms. Measured is a process
+with a kernel's `Timings`, which knows the clocks of all ranks: its processor time, all threads
+counted; how long after its end an iteration is stored; its memory; and its view's messages.
+"""
+
+import multiprocessing
+import os
+import statistics
+import struct
+import tempfile
+import time
+from array import array
+from types import SimpleNamespace
+
+import numpy as np
+
+RANKS_PER_VM = 8
+COLLECTIVES = 161
+CASES = ((2, 5), (8, 5), (64, 5), (512, 5), (4096, 5), (512, 20))
+"""Ranks, and iterations per second."""
+SECONDS = 10
+"""For each of the `PARTS`."""
+PARTS = ("receive", "and write", "and view")
+"""Only received and kept in memory; also written to disk and published; also shown."""
+LIMITS = {(512, 20): 0.5, (4096, 5): 1.0}
+"""Most cores."""
+LIMIT_US = 15
+LIMIT_LAG_S = 1.0
+_HEAD = (
+    f"{'ranks':>5} {'it/s':>4} {'part':>9} {'cores':>5} {'us/rec':>6} {'lag ms':>7} {'most':>6} "
+    f"{'MB/s':>5} {'MiB/h':>7} {'MiB':>5} {'view/s':>6} {'fds':>4} {'thr':>3} {'lost':>4} "
+    f"{'load':>4}"
+)
+
+
+def measure():
+    """Print a line for each size and part."""
+    from workbench.timings.store import COLLECTIVES_LIMIT, ROW, ROW_LIMIT
+
+    print(
+        "lag: from an iteration's end to its storage, up to 90 ms of it in the ranks\n"
+        f"memory grows until {ROW_LIMIT:,} rows ({ROW_LIMIT * ROW.itemsize >> 20} MiB) and the "
+        f"collectives of {COLLECTIVES_LIMIT:,} records ({COLLECTIVES_LIMIT * 1900 >> 20} MiB) "
+        f"are kept\n{_HEAD}"
+    )
+    for ranks, per_s in CASES:
+        _report(ranks, per_s, _run(ranks, per_s))
+
+
+def _run(ranks, per_s):
+    spawn = multiprocessing.get_context("spawn")
+    ours, its = spawn.Pipe()
+    ready, stop = spawn.Event(), spawn.Event()
+    kernel = spawn.Process(target=_kernel, args=(ranks, its, ready, stop))
+    kernel.start()
+    addresses = ours.recv()
+    sent = spawn.Array("q", 2)
+    sender = spawn.Process(target=_send, args=(addresses, ranks, per_s, sent, ready, stop))
+    sender.start()
+    parts = ours.recv()
+    sender.join(60)
+    ours.send(tuple(sent))
+    result = ours.recv()
+    kernel.join(60)
+    return parts, result, tuple(sent)
+
+
+def _report(ranks, per_s, measured):
+    parts, result, (records, size) = measured
+    rate = size / max(1, records)
+    for name, one in zip(PARTS, parts, strict=True):
+        came = max(1, one["rows"])
+        print(
+            f"{ranks:5} {per_s:4} {name:>9} {one['cpu'] / one['s']:5.2f} "
+            f"{one['cpu'] / came * 1e6:6.1f} {one['lag'] * 1e3:7.0f} {one['most'] * 1e3:6.0f} "
+            f"{came / one['s'] * rate / 1e6:5.1f} {one['mib_per_h']:7.0f} {one['mib']:5.0f} "
+            f"{one['messages'] / one['s']:6.1f} {one['fds']:4} {one['threads']:3} "
+            f"{result['lost']:4} {one['load']:4.1f}"
+        )
+    first = parts[0]
+    missed = []
+    if (most := LIMITS.get((ranks, per_s))) and first["cpu"] / first["s"] > most:
+        missed.append(f"more than {most} cores")
+    if first["cpu"] / max(1, first["rows"]) * 1e6 > LIMIT_US and ranks >= 512:
+        missed.append(f"more than {LIMIT_US} us a record")
+    if max(one["most"] for one in parts) > LIMIT_LAG_S:
+        missed.append(f"behind by more than {LIMIT_LAG_S:.0f} s")
+    if result["lost"] or result["dropped"]:
+        missed.append(f"{result['lost']} lost, {result['dropped']} dropped")
+    if result["errors"]:
+        missed.append(result["errors"][0])
+    print(
+        f"      first row {result['first_row_s']:.2f} s after the VMs connect; "
+        f"the cell's end takes {result['end_cell_s']:.2f} s",
+        *missed,
+        sep="; ",
+    )
+
+
+# the kernel
+
+
+def _kernel(ranks, pipe, ready, stop):
+    """Receive as a cluster's kernel does, and report what it takes."""
+    from workbench.timings import Timings
+    from workbench.widgets.cluster_source import ClusterSource
+    from workbench.widgets.stream import Stream
+
+    folder = tempfile.TemporaryDirectory()
+    os.environ["JUPYTER_RUNTIME_DIR"] = folder.name
+    timings = Timings()
+    timings.listen()
+    vms = -(-ranks // RANKS_PER_VM)
+    pipe.send([timings.address_for_vm(vm) for vm in range(vms)])
+    timings.begin_cell(1)
+    for burst_s in range(60, 0, -15):  # as if the ranks had been pinged for a minute
+        for rank in range(ranks):
+            at = time.perf_counter_ns() - burst_s * 1_000_000_000
+            timings.clocks.current.add(rank, at, at + 50_000, at + 100_000)
+    ready.wait(120)
+    began = time.monotonic()
+    lags, messages = [], []
+    while not len(timings):
+        time.sleep(0.005)
+    first_row_s = time.monotonic() - began
+    timings.subscribe(lambda: lags.append(timings.lag_s))
+    places = [
+        SimpleNamespace(rank=rank, vm=f"vm{rank // RANKS_PER_VM}", nic="eth0")
+        for rank in range(ranks)
+    ]
+    cluster = SimpleNamespace(timings=timings, ranks=places, n=ranks, fabric=None, snapshot=dict)
+    stream = None
+    time.sleep(1)
+    parts = []
+    for name in PARTS:
+        if name == "and write":
+            facts = [{"rank": place.rank, "vm": place.vm} for place in places]
+            timings.keep("growth", facts, folder=folder.name)
+            timings.describe("growth", {place.rank: place.vm for place in places})
+        if name == "and view":
+            stream = Stream(ClusterSource(cluster), messages.append, lambda: None)
+            stream.start()
+        time.sleep(1)
+        parts.append(_part(timings, lags, messages))
+    stop.set()
+    if stream is not None:
+        stream.close()
+    pipe.send(parts)
+    records, _ = pipe.recv()
+    began = time.monotonic()
+    timings.end_cell(1, dict.fromkeys(range(ranks), records // ranks), timeout_s=20)
+    result = {
+        "end_cell_s": time.monotonic() - began,
+        "lost": records - len(timings),
+        "dropped": timings.dropped,
+        "errors": timings.errors[:1] + timings.storage_errors[:1],
+        "first_row_s": first_row_s,
+    }
+    timings.close()
+    pipe.send(result)
+    folder.cleanup()
+
+
+def _part(timings, lags, messages):
+    import psutil
+
+    me = psutil.Process()
+    lags.clear()
+    messages.clear()
+    memory, rows = me.memory_info().rss, len(timings)
+    used, began = time.process_time(), time.monotonic()
+    time.sleep(SECONDS)
+    used, took = time.process_time() - used, time.monotonic() - began
+    grown = me.memory_info().rss - memory
+    return {
+        "cpu": used,
+        "s": took,
+        "rows": len(timings) - rows,
+        "lag": statistics.median(lags or [float("nan")]),
+        "most": max(lags, default=float("nan")),
+        "mib_per_h": grown / 2**20 / took * 3600,
+        "mib": me.memory_info().rss / 2**20,
+        "messages": len(messages),
+        "fds": me.num_fds(),
+        "threads": me.num_threads(),
+        "load": os.getloadavg()[0],
+    }
+
+
+# the VMs
+
+
+def _send(addresses, ranks, per_s, sent, ready, stop):
+    """Send in the name of all agents, until the kernel has measured everything."""
+    import zmq
+
+    from workbench.rank.recording.sender import DELAY_S
+    from workbench.wire.vm_messages import VmLayout
+
+    os.nice(5)
+    context = zmq.Context()
+    context.set(zmq.MAX_SOCKETS, 2048)
+    vms = []
+    for vm, address in enumerate(addresses):
+        socket = context.socket(zmq.DEALER)
+        address.connect(socket)
+        own = range(vm * RANKS_PER_VM, min(ranks, (vm + 1) * RANKS_PER_VM))
+        socket.send_multipart(VmLayout(tuple(own), _layout(ranks)).encode())
+        vms.append((socket, own))
+    pool = _pool(ranks, per_s)
+    ready.set()
+    period = 1 / per_s
+    began, done = time.perf_counter(), 0
+    while not stop.is_set():
+        time.sleep(DELAY_S - time.time() % DELAY_S)
+        ended = int((time.perf_counter() - began) / period)
+        starts = [(index, round((began + index * period) * 1e9)) for index in range(done, ended)]
+        done = ended
+        for socket, own in vms if starts else ():
+            frames = _frames(own, starts, pool)
+            socket.send_multipart(frames)
+            sent[0] += len(own) * len(starts)
+            sent[1] += sum(map(len, frames))
+    for socket, _ in vms:
+        socket.close(linger=20_000)
+    context.term()
+
+
+_PLACE = struct.Struct("<IQ")
+"""Where a record has the number and the start of its iteration: from byte 8 on."""
+
+
+def _frames(own, starts, pool):
+    """Return the message of a VM; its records are some of the pool, at their time."""
+    from workbench.wire.vm_messages import VmRecords
+
+    # rank by rank, as they arrive at the agent
+    each = [
+        (rank, _at(pool[(rank * 7 + index) % len(pool)], index, start))
+        for rank in own
+        for index, start in starts
+    ]
+    ranks, records = zip(*each, strict=True)
+    return VmRecords.of(ranks, records).encode()
+
+
+def _at(record, index, start_ns):
+    return b"".join((record[:8], _PLACE.pack(index, start_ns), record[8 + _PLACE.size :]))
+
+
+def _layout(ranks):
+    from workbench.wire import Layout
+
+    count = COLLECTIVES
+    return Layout(
+        0, tuple(f"layer{at}.weight" for at in range(count)), (600_000,) * count, (1,) * count,
+        ("allreduce",) * count, (0,) * count, (ranks,) * count, ("optimizer",) * count,
+        ("NCCL_ALLREDUCE",) * count,
+    )  # fmt: skip
+
+
+def _pool(ranks, per_s, count=509):
+    """Return packed records with random times: they are as hard to compress as real ones."""
+    from workbench.wire import IterationRecord
+    from workbench.wire.record import TICK_NS, TIMES
+
+    random = np.random.default_rng(0)
+    duration = round(1e9 / per_s)
+    names = ("data", "copy", "forward", "backward", "exposed", "optimizer", "other")
+    found = []
+    for _ in range(count):
+        buffers = int(random.integers(6, 11))
+        submitted = np.sort(random.integers(0, duration // 2 // TICK_NS, COLLECTIVES))
+        steps = random.integers(0, duration // (12 * len(TIMES)) // TICK_NS, (len(TIMES), buffers))
+        of_buffer = np.arange(COLLECTIVES) * buffers // COLLECTIVES
+        times = submitted[-1] + np.cumsum(steps, axis=0)[:, of_buffer]
+        times[0], times[-1] = submitted, times[-1] + random.integers(0, 50, COLLECTIVES)
+        phases = random.multinomial(duration, [1 / len(names)] * len(names)).tolist()
+        record = IterationRecord(
+            1, 0, 0, duration, *phases, duration // 2, duration // 3, 600_000 * COLLECTIVES,
+            COLLECTIVES, ranks,
+            **{name: array("I", times[at].astype("u4").tobytes()) for at, name in enumerate(TIMES)},
+        )  # fmt: skip
+        found.append(record.pack())
+    return found

@@ -1,0 +1,87 @@
+"""``%timings off`` and ``%timings overhead`` in JupyterLab: all text is seen, and readable."""
+
+import pytest
+from clusters import training
+from playwright.sync_api import expect
+
+from .contrast import READABLE, contrast
+from .material import write_notebook
+from .pages import THEMES
+
+CELLS = (
+    "%load_ext workbench\ncluster = %cluster start -n 2",
+    f"%%distributed\n{training(40, 64)}",
+    "%timings overhead --pairs 3",
+    "%timings off",
+    "%%distributed\ntrain(20)",
+    "%timings",
+    "%timings summary",
+    "%explain",
+)
+OVERHEAD, SWITCH, VIEW, SUMMARY, EXPLAIN = 2, 3, 5, 6, 7
+UNWRAPPED = """
+(node, width) => {
+  const lines = node.innerText.split('\\n');
+  const text = document.createElement('span');
+  Object.assign(text.style, { whiteSpace: 'pre', position: 'absolute', visibility: 'hidden' });
+  node.append(text);
+  const wide = lines.filter(line => { text.textContent = line; return text.offsetWidth > width });
+  text.remove();
+  return wide;
+}
+"""
+"""The lines of a text that are wider than a width in pixels."""
+
+
+@pytest.fixture(scope="module")
+def notebook(new_lab, server):
+    path = write_notebook(server, "recording.ipynb", *CELLS)
+    notebook = new_lab(server).open_notebook(path)
+    notebook.wait_for_kernel()
+    for cell in range(len(CELLS)):
+        notebook.lab.page.evaluate(
+            "cell => { window.jupyterapp.shell.currentWidget.content.activeCellIndex = cell; }",
+            cell,
+        )
+        notebook.lab.run_command("notebook:run-cell")
+        notebook.expect_ended(cell, timeout_s=120)
+    notebook.lab.panel.open()
+    yield notebook
+    server.shut_down_kernels_of(path)
+
+
+@pytest.mark.parametrize("width", [1280, 1920])
+@pytest.mark.parametrize("theme", THEMES)
+def test_pictures(notebook, screenshots, theme, width):
+    """What is shown fits next to the panel, and has enough contrast."""
+    page = notebook.lab.page
+    page.set_viewport_size({"width": width, "height": 900})
+    notebook.lab.set_theme(theme)
+    shown = []
+    for cell in (OVERHEAD, SWITCH, VIEW, SUMMARY, EXPLAIN):
+        notebook.cells.nth(cell).scroll_into_view_if_needed()
+        page.wait_for_timeout(300)
+        notebook.cells.nth(cell).screenshot(
+            path=screenshots / f"recording-{cell}-{theme}-{width}.png"
+        )
+        shown.append(notebook.output(cell).inner_text())
+    assert "Recording is off" in shown[1]
+    assert all("last cell was not recorded" in text for text in shown[2:])
+    notebook.cells.nth(OVERHEAD).scroll_into_view_if_needed()
+    said = notebook.output(OVERHEAD).locator("pre").first
+    assert said.evaluate(UNWRAPPED, said.bounding_box()["width"]) == []
+    table = notebook.output(OVERHEAD).locator("table")
+    assert table.bounding_box()["width"] < notebook.output(OVERHEAD).bounding_box()["width"]
+    cells = [*table.locator("td").all(), *table.locator("th").all()]
+    assert len(cells) == 20
+    assert min(map(contrast, cells)) >= READABLE
+    rights = {round(cell.bounding_box()["x"] + cell.bounding_box()["width"]) for cell in cells}
+    assert len(rights) == 5
+    caption = notebook.output(SUMMARY).locator("caption")
+    seen = notebook.output(SUMMARY).bounding_box()
+    assert caption.bounding_box()["width"] < seen["width"]
+    notebook.cells.nth(VIEW).scroll_into_view_if_needed()
+    state = notebook.view.state
+    expect(state).to_contain_text("Recording is off")
+    assert state.evaluate("node => node.scrollWidth <= node.clientWidth")
+    assert contrast(state) >= READABLE

@@ -1,0 +1,316 @@
+"""A cluster that runs: what is there, what its guard does, and how it ends."""
+
+import os
+import signal
+import subprocess
+import threading
+import time
+
+import pytest
+from clusters import gone, quiet, training
+from timers import later, within
+
+import workbench as wb
+from workbench.cluster import TextSink
+from workbench.errors import (
+    CellInterrupted,
+    CellTimeout,
+    ClusterStopped,
+    RanksFailed,
+    UsageError,
+)
+from workbench.testbed import vms
+
+pytestmark = pytest.mark.timing
+
+HANG_S = 2.0
+
+
+@pytest.fixture(scope="module")
+def running(machines):
+    """Two ranks on the first VM, one on each other."""
+    options = {"ssh_config": machines.ssh_config, "hang_after_s": HANG_S}
+    with wb.Cluster(hosts=machines.hosts((2, 1, 1)), launcher="ssh", **options) as cluster:
+        quiet(cluster, "import torch, time, os, socket\nkept = rank * 10")
+        yield cluster
+
+
+@pytest.fixture
+def cluster(running):
+    """The same cluster, repaired after whatever the previous test did to it."""
+    yield running
+    if [info for info in running.ranks if info.state == "dead"]:
+        running.restart()
+
+
+# up, and what is there
+
+
+def test_ranks_are_where_they_were_asked_for(cluster):
+    """Each rank runs on its VM, over the interface of that VM's own name."""
+    assert [info.vm for info in cluster.ranks] == ["vm1", "vm1", "vm2", "vm3"]
+    assert [info.nic for info in cluster.ranks] == ["eth0", "eth0", "ens192", "eth0"]
+    names = quiet(cluster, "socket.gethostname(), hvd.local_rank(), hvd.cross_rank()").values
+    assert names == {0: ("vm1", 0, 0), 1: ("vm1", 1, 0), 2: ("vm2", 0, 1), 3: ("vm3", 0, 2)}
+
+
+def test_preflight_has_a_row_for_each_vm(cluster):
+    """Every VM was checked before the start, and nothing was found wrong."""
+    assert [row["VM"] for row in cluster.preflight.rows] == ["vm1", "vm2", "vm3"]
+    assert {row["Horovod"] for row in cluster.preflight.rows} == {"0.28.1"}
+    assert cluster.preflight.fatal == []
+
+
+def test_training_is_timed_on_every_vm(cluster):
+    """A plain Horovod script gives a row per iteration and rank, its phases adding up."""
+    before = len(cluster.timings)
+    quiet(cluster, training(10, width=512))
+    frame = cluster.timings.to_frame().tail(40)
+    assert len(cluster.timings) - before == 40
+    assert sorted(frame["rank"].unique()) == [0, 1, 2, 3]
+    phases = ["data", "forward", "backward", "exposed", "optimizer", "other"]
+    total = frame[[f"{name}_us" for name in phases]].sum(axis=1)
+    assert ((total - frame["iteration_us"]).abs() <= 0.02 * frame["iteration_us"]).all()
+
+
+def test_nothing_listens_where_it_need_not(cluster, machines):
+    """The kernel's ports are on its address towards the VMs only, and none is Horovod's."""
+    listed = subprocess.run(["ss", "-Hltnp"], capture_output=True, text=True, check=True).stdout
+    own = [line.split() for line in listed.splitlines() if f"pid={os.getpid()}," in line]
+    addresses = {line[3].rsplit(":", 1)[0] for line in own}
+    assert machines.kernel_address in addresses
+    assert not {address for address in addresses if address in {"0.0.0.0", "*", "[::]"}}
+
+
+def test_no_key_is_on_a_command_line(cluster):
+    """The keys that let a rank into the cluster travel on ssh's standard input."""
+    listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True)
+    ours = [line for line in listed.stdout.splitlines() if "workbench" in line]
+    assert any("workbench.agent.program" in line for line in ours)
+    assert not [
+        line for line in ours if "curve" in line or "key" in line.replace("IdentityFile", "")
+    ]
+
+
+# the guard
+
+
+def test_an_error_frees_the_others(cluster):
+    """One rank raises: the others leave their collective within a second; variables are kept."""
+    with pytest.raises(RanksFailed) as caught:
+        quiet(
+            cluster,
+            """
+began = time.time()
+try:
+    if rank == 2:
+        1 / 0
+    hvd.allreduce(torch.ones(1), name="guarded")
+finally:
+    freed = time.time() - began
+""",
+        )
+    assert list(caught.value.errors) == [2]
+    assert caught.value.errors[2].name == "ZeroDivisionError"
+    assert cluster.state == "ready"
+    assert cluster["kept"] == [0, 10, 20, 30]
+    assert quiet(cluster, "float(hvd.allreduce(torch.ones(1), op=hvd.Sum))").values[0] == 4.0
+
+
+def test_an_interrupt_stops_every_rank(cluster):
+    """Ctrl-C reaches ranks that compute and ranks that wait, on every VM."""
+    main = threading.main_thread().ident
+    with (
+        later(1.0, lambda: signal.pthread_kill(main, signal.SIGINT)),
+        pytest.raises(CellInterrupted),
+    ):
+        quiet(cluster, "if rank == 1: time.sleep(60)\nhvd.allreduce(torch.ones(1), name='never')")
+    assert cluster.state == "ready"
+    assert cluster["kept"] == [0, 10, 20, 30]
+
+
+def test_a_hang_is_explained_where_it_is(cluster):
+    """A rank that is late is named with its tensor and its stack, and the cell continues."""
+    result = quiet(
+        cluster,
+        f"""
+def late():
+    time.sleep({HANG_S + 2.5})
+if rank == 3:
+    late()
+float(hvd.allreduce(torch.ones(1), op=hvd.Sum, name="waited for"))
+""",
+    )
+    assert "[ranks 0-2] in 'waited for'" in result.output
+    assert "Rank 3 is missing" in result.output
+    assert "in late" in result.output
+    assert result.output.count("Rank 3 is missing") == 1
+    assert set(result.values.values()) == {4.0}
+
+
+def test_mismatched_collectives_are_explained(cluster):
+    """All ranks wait, each for another tensor: the output says which, and a timeout frees them."""
+    sink = TextSink()
+    with pytest.raises(CellTimeout):
+        cluster.run(
+            "hvd.allreduce(torch.ones(1), name='a' if rank < 2 else 'b')",
+            timeout=HANG_S + 3,
+            sink=sink,
+        )
+    assert "[ranks 0-1] in 'a'; [ranks 2-3] in 'b'" in sink.text
+    assert "in different collectives" in sink.text
+    assert cluster.state == "ready"
+
+
+@pytest.mark.parametrize("victim", [1, 3])
+def test_a_killed_rank_is_named_and_replaced(cluster, victim):
+    """SIGKILL: named with its signal; survivors are freed and keep their variables."""
+    quiet(cluster, "kept = rank * 10")
+    pid = cluster.ranks[victim].pid
+    began = []
+
+    def kill():
+        began.append(time.monotonic())
+        os.kill(pid, signal.SIGKILL)
+
+    with later(0.5, kill), pytest.raises(RanksFailed, match="killed by SIGKILL"):
+        quiet(
+            cluster,
+            f"if rank == {victim}: time.sleep(60)\nhvd.allreduce(torch.ones(1), name='torn')",
+        )
+    assert time.monotonic() - began[0] < 20
+    assert cluster.state == "failed"
+    with pytest.raises(ClusterStopped, match=f"restart --ranks {victim}"):
+        quiet(cluster, "1")
+    cluster.restart()
+    assert cluster.state == "ready"
+    found = quiet(cluster, "globals().get('kept')").values
+    assert found == {rank: None if rank == victim else rank * 10 for rank in range(4)}
+    quiet(cluster, "import torch, time, os, socket")
+    source = "hvd.broadcast_object(kept if rank == 0 else None, name='kept')"
+    assert set(quiet(cluster, source).values.values()) == {0}
+    quiet(cluster, "kept = rank * 10")
+
+
+def test_a_rank_that_leaves_is_named(cluster):
+    """`os._exit` in a cell is reported with its exit status; the rank can be replaced."""
+    with pytest.raises(RanksFailed, match="ended with exit status 7"):
+        quiet(cluster, "if rank == 2: os._exit(7)\nhvd.allreduce(torch.ones(1), name='left')")
+    cluster.restart("2")
+    quiet(cluster, "import torch, time, os, socket\nkept = rank * 10")
+    assert cluster["kept"] == [0, 10, 20, 30]
+
+
+def test_ranks_go_and_come_between_cells(cluster):
+    """A resize keeps the variables of those that stay; a new rank starts empty."""
+    quiet(cluster, "kept = rank * 10")
+    cluster.resize(2)
+    assert [info.vm for info in cluster.ranks] == ["vm1", "vm1"]
+    assert cluster["kept"] == [0, 10]
+    assert quiet(cluster, "hvd.size(), float(hvd.allreduce(torch.ones(1), op=hvd.Sum))").values == {
+        0: (2, 2.0),
+        1: (2, 2.0),
+    }
+    cluster.resize(4)
+    found = quiet(cluster, "rank, hvd.size(), globals().get('kept')").values
+    assert found == {0: (0, 4, 0), 1: (1, 4, 10), 2: (2, 4, None), 3: (3, 4, None)}
+    quiet(cluster, "import torch, time, os, socket\nkept = rank * 10")
+
+
+def test_more_ranks_than_slots(cluster):
+    """A size that the VMs have no slots for changes nothing."""
+    with pytest.raises(UsageError, match="have 4 slots"):
+        cluster.resize(5)
+    assert cluster.state == "ready"
+    assert cluster["kept"] == [0, 10, 20, 30]
+
+
+def test_an_optimizer_made_before_is_timed_after_a_resize(cluster):
+    """Optimizers that survive a change of ranks train on, and are timed as before."""
+    quiet(cluster, training(5, width=64))
+    cluster.resize(3)
+    before = len(cluster.timings)
+    quiet(cluster, "train(5)")
+    frame = cluster.timings.to_frame().tail(15)
+    assert len(cluster.timings) - before == 15
+    assert (frame["exposed_us"] > 0).all()
+    assert (frame["tensors"] == 2).all()
+    cluster.resize(4)
+    quiet(cluster, "import torch, time, os, socket\nkept = rank * 10")
+
+
+def test_a_cluster_has_a_snapshot_of_each_vm(cluster):
+    """`snapshot` asks every VM for what it has now."""
+    found = cluster.snapshot()
+    assert list(found) == ["vm1", "vm2", "vm3"]
+    assert found["vm3"].host.hostname == "vm3"
+
+
+def test_a_cluster_has_a_sample_of_each_vm(cluster):
+    """`samples` asks every VM, while a cell runs as well; the second time it has rates."""
+    cell = cluster.run_in_background("time.sleep(60)", sink=TextSink())
+    first = cluster.samples()
+    assert list(first) == ["vm1", "vm2", "vm3"]
+    time.sleep(0.7)
+    second = cluster.samples()
+    assert not cell.done()
+    assert [nic.name for nic in second["vm2"].nics] == ["ens192"]
+    assert all(0 <= sample.cpu.percent <= 100 for sample in second.values())
+    cell.interrupt()
+    with pytest.raises(CellInterrupted):
+        cell.result()
+
+
+# a VM fails: in a separate cluster, because it stays incomplete
+
+
+def test_a_lost_vm_is_named_and_the_rest_goes_on():
+    """The network of a VM goes: it is named within ten seconds, the rest resizes and trains."""
+    # VMs of its own: other clusters would lose theirs too
+    with (
+        vms(3) as machines,
+        wb.Cluster(hosts=machines.hosts(1), ssh_config=machines.ssh_config) as cluster,
+    ):
+        quiet(cluster, "import torch, time\nkept = rank")
+        cut = []
+
+        def go():
+            cut.append(time.monotonic())
+            machines.cut("vm2")
+
+        with later(0.5, go), pytest.raises(RanksFailed, match="vm2 does not answer"):
+            quiet(
+                cluster,
+                "if rank == 1: time.sleep(60)\nhvd.allreduce(torch.ones(1), name='cut')",
+            )
+        assert time.monotonic() - cut[0] < 10
+        cluster.resize()
+        assert [info.vm for info in cluster.ranks] == ["vm1", "vm3"]
+        assert cluster["kept"] == [0, 2]
+        total = quiet(cluster, "float(hvd.allreduce(torch.ones(1), op=hvd.Sum))")
+        assert total.values == {0: 2.0, 1: 2.0}
+
+
+# the end
+
+
+def test_nothing_is_left(machines):
+    """Each of these clusters took its agents and ranks with it."""
+    with wb.Cluster(hosts="vm2", ssh_config=machines.ssh_config) as cluster:
+        quiet(cluster, "import subprocess; child = subprocess.Popen(['sleep', '321'])")
+        vm2 = {info.pid for info in cluster.ranks}
+    assert gone(vm2)
+    listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True)
+    assert "sleep 321" not in listed.stdout
+
+
+def test_an_idle_cluster_gives_its_vms_back(machines):
+    """Without a cell for the given time the cluster stops, and the next cell reports that."""
+    options = {"ssh_config": machines.ssh_config, "release_after": "5s"}
+    cluster = wb.Cluster(hosts="vm1", **options).start()
+    for _ in range(4):  # in use, it stays
+        time.sleep(1.5)
+        quiet(cluster, "1")
+    assert within(30, lambda: cluster.state == "stopped")
+    with pytest.raises(ClusterStopped, match="released after 5s without a cell"):
+        quiet(cluster, "1")

@@ -1,0 +1,172 @@
+"""Starts that fail, what a host's entry may contain, and surveys without a start."""
+
+import subprocess
+import sys
+
+import pytest
+from clusters import quiet
+
+import workbench as wb
+from workbench.cluster.launchers.preflight import survey
+from workbench.doctor import rules
+from workbench.errors import StartFailed
+from workbench.widgets.hosts_view import HostsView
+
+# starts that fail
+
+
+def refused(match):
+    """The start fails with this message."""
+    return pytest.raises(StartFailed, match=match)
+
+
+def config_with(machines, folder, option, value):
+    """The VMs' ssh configuration with another value of one option."""
+    lines = [
+        f"    {option} {value}" if option in line else line
+        for line in machines.ssh_config.read_text().splitlines()
+    ]
+    path = folder / "config"
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def test_a_vm_that_is_not_known(machines):
+    """An unknown host is named with what to do."""
+    cluster = wb.Cluster(hosts="vm1:1,nowhere.invalid:1", ssh_config=machines.ssh_config)
+    with refused("nowhere.invalid: its name is not known here"):
+        cluster.start()
+    assert cluster.state == "stopped"
+
+
+def test_a_python_that_is_not_there(machines):
+    """A missing interpreter is named with its VM."""
+    hosts = ["vm1", {"name": "vm2", "python": "/opt/none/bin/python"}]
+    with refused(r"vm2: there is no such Python: /opt/none/bin/python"):
+        wb.Cluster(hosts=hosts, ssh_config=machines.ssh_config).start()
+
+
+def test_a_python_without_the_package(machines):
+    """The error for an interpreter without this package says how to install it."""
+    bare = "/usr/bin/python3"
+    with refused("vm1: gradient-workbench is not installed for /usr/bin/python3"):
+        wb.Cluster(hosts=[{"name": "vm1", "python": bare}], ssh_config=machines.ssh_config).start()
+
+
+def test_a_key_that_is_refused(machines, tmp_path):
+    """A VM that does not take the key is named, and the cure."""
+    subprocess.run(
+        ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(tmp_path / "other")], check=True
+    )
+    config = config_with(machines, tmp_path, "IdentityFile", tmp_path / "other")
+    with refused("vm1: it refused the key"):
+        wb.Cluster(hosts="vm1", ssh_config=config).start()
+
+
+def test_a_host_key_that_is_not_known(machines, tmp_path):
+    """Host keys are checked as ssh would: an unknown one stops the start."""
+    known = tmp_path / "known"
+    known.touch()
+    config = config_with(machines, tmp_path, "UserKnownHostsFile", known)
+    with refused("vm1: its host key is unknown here"):
+        wb.Cluster(hosts="vm1", ssh_config=config).start()
+
+
+def test_a_directory_that_is_not_there(machines):
+    """A working directory that cannot be entered is named with its VM."""
+    with refused("vm1: the working directory cannot be entered"):
+        wb.Cluster(
+            hosts=[{"name": "vm1", "directory": "/no/such/place"}], ssh_config=machines.ssh_config
+        ).start()
+
+
+def test_an_interface_that_is_not_there(machines):
+    """An interface that a VM does not have is named with those that it has."""
+    with refused("vm2: interface 'ib7': not on this VM.*name one of .*ens192"):
+        wb.Cluster(
+            hosts=["vm1", {"name": "vm2", "interface": "ib7"}], ssh_config=machines.ssh_config
+        ).start()
+
+
+# what a host may say
+
+
+def test_a_working_directory_and_variables_of_a_host(machines, tmp_path):
+    """Ranks have their host's directory and variables; modules in that directory are found."""
+    (tmp_path / "beside.py").write_text("answer = 42\n")
+    host = {"name": "vm1", "directory": str(tmp_path), "environment": {"MY_NAME": "my value"}}
+    with wb.Cluster(hosts=[host], ssh_config=machines.ssh_config) as cluster:
+        source = "import os, beside\n(os.getcwd(), os.environ['MY_NAME'], beside.answer)"
+        assert quiet(cluster, source).values == {0: (str(tmp_path), "my value", 42)}
+
+
+def test_a_host_file(machines, tmp_path):
+    """A host file in OpenMPI's format gives the same ranks as a string."""
+    path = tmp_path / "hosts"
+    path.write_text("# two VMs\nvm1 slots=1 max_slots=2\nvm2:1\n")
+    with wb.Cluster(hosts=path, ssh_config=machines.ssh_config) as cluster:
+        assert [info.vm for info in cluster.ranks] == ["vm1", "vm2"]
+
+
+# surveys without a start
+
+LIMITS = {rule.name for rule in rules.LIMITS}
+
+
+def differing(found):
+    """The problems but those of this machine's own limits, which all VMs share."""
+    return [one for one in found.preflight.problems if one.rule not in LIMITS]
+
+
+def test_a_survey_reports_what_differs(machines):
+    """Every VM is surveyed without a rank: differences, and VMs that do not answer, are named."""
+    machines.run("vm3", ["ip", "link", "set", "eth0", "mtu", "1400"])
+    try:
+        found = survey(machines.hosts(1) + ",nowhere.invalid", machines.ssh_config)
+    finally:
+        machines.run("vm3", ["ip", "link", "set", "eth0", "mtu", "1500"])
+    assert [row["VM"] for row in found.preflight.rows] == ["vm1", "vm2", "vm3"]
+    unknown, mtu = differing(found)
+    assert (unknown.subject, found.preflight.fatal) == ("nowhere.invalid", [unknown])
+    assert "name is not known" in unknown.evidence
+    assert mtu.subject == "vm3"
+    assert "vm3 has 1400" in mtu.evidence
+    assert found.snapshots["vm2"].nics[0].name == "ens192"
+    shown = repr(HostsView(found))
+    assert "vm3: MTU differs" in shown
+    assert "cure: check the name" in shown
+
+
+def test_a_survey_reports_vms_with_other_settings(machines, tmp_path):
+    """Differences that the doctor finds are listed with the others, with their cure."""
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nNCCL_PROTO=LL exec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    own = {"name": "vm2", "python": str(python)}
+    found = survey(["vm1", own, "vm3"], machines.ssh_config)
+    (problem,) = differing(found)
+    assert (problem.subject, found.preflight.fatal) == ("vm2", [])
+    assert problem.evidence == "vm2 has NCCL_PROTO=LL; the other 2 have no NCCL_PROTO"
+    assert "the same on every VM" in problem.cure
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        {"name": "nowhere.invalid"},
+        {"name": "vm2", "python": "/opt/none/bin/python"},
+        {"name": "vm2", "directory": "/no/such/place"},
+        {"name": "vm2", "interface": "ib7"},
+    ],
+    ids=lambda host: list(host)[-1],
+)
+def test_a_survey_and_a_start_say_the_same(machines, host):
+    """A reason that stops a start is reported with the same VM, cause and cure in a survey."""
+    hosts = ["vm1", host]
+    (problem,) = survey(hosts, machines.ssh_config).preflight.fatal
+    with pytest.raises(StartFailed) as caught:
+        wb.Cluster(hosts=hosts, ssh_config=machines.ssh_config).start()
+    error = caught.value
+    assert (problem.subject, problem.evidence, problem.cure) == (error.vm, error.cause, error.cure)
+    assert (error.vm, bool(error.cure)) == (host["name"], True)
+    assert str(error) == f"{error.vm}: {error.cause}: {error.cure}"

@@ -1,0 +1,1 @@
+"""Clusters that outlive their kernel."""

@@ -1,0 +1,276 @@
+"""Kept clusters: attached to again, and stopped if nobody attaches."""
+
+import errno
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from clusters import gone, quiet
+from kept_clusters import IN_A_CELL, IN_A_CHANGE, KILLED, controllers, kernel
+from timers import within
+
+import workbench as wb
+from workbench.agent.record_stream import NAME
+from workbench.cluster import processes
+from workbench.errors import ClusterStopped, NoCluster, StartFailed, UsageError
+from workbench.testbed import vms, why_not
+
+
+@pytest.mark.parametrize("then", ["", KILLED], ids=["ended", "killed"])
+def test_the_next_kernel_finds_it(runtime, attach, then):
+    """Ranks, variables, optimizers and timings are as the earlier kernel left them."""
+    name, pids = kernel(then)
+    cluster = attach()
+    assert (cluster.name, cluster.state) == (name, "ready")
+    assert [info.pid for info in cluster.ranks] == pids
+    assert cluster["kept"] == [0, 10]
+    assert len(cluster.timings) == 10
+    assert len(cluster.timings.collectives()) == 20
+    quiet(cluster, "train(3)")
+    frame = cluster.timings.to_frame()
+    assert sorted(frame["iteration"].unique()) == list(range(8))
+    assert not cluster.timings.collectives().empty
+    cluster.stop()
+    assert gone(pids)
+    assert not list(runtime.glob("workbench-*"))
+
+
+def test_a_cell_that_still_runs_is_waited_for(attach, capsys):
+    """A cell that runs when the kernel dies is run to its end and timed; a message says so."""
+    _, _ = kernel(IN_A_CELL.format(source="time.sleep(6); train(4); late = rank"))
+    capsys.readouterr()
+    cluster = attach()
+    said = capsys.readouterr().out
+    assert said.count("\n") == 1
+    assert f"Attaching to {cluster.name}: waiting for the cell that still runs" in said
+    assert cluster["late"] == [0, 1]
+    quiet(cluster, "1")
+    assert len(cluster.timings) == 18
+
+
+@pytest.mark.parametrize("step", ["shutdown_ring", "join", "init_ring"])
+@pytest.mark.parametrize(
+    ("change", "kept"),
+    [
+        ("cluster.resize(3)", [0, 10, None]),
+        ("cluster.resize(1)", [0]),
+        ("cluster.restart([0])", [None, 10]),
+    ],
+    ids=["more", "fewer", "replaced"],
+)
+def test_a_change_of_ranks_that_no_kernel_has_finished(attach, step, change, kept):
+    """That is reported at once; the remaining ranks have their variables, and no other is left."""
+    _, pids = kernel(IN_A_CHANGE.format(step=step, change=change))
+    began = time.monotonic()
+    cluster = attach()
+    assert time.monotonic() - began < 20
+    assert cluster.state == "failed"
+    with pytest.raises(ClusterStopped, match=rf"kernel ended before .* resize -n {len(kept)},"):
+        quiet(cluster, "1")
+    found = [info.state for info in cluster.ranks], cluster.message
+    cluster.restart()
+    # a step before the others, where rank 0 had not ended yet when the kernel died
+    values = quiet(cluster, "globals().get('kept')").values
+    assert all(values[rank] in {value, 10 * rank} for rank, value in enumerate(kept)), (
+        values,
+        found,
+    )
+    assert values.keys() == set(range(len(kept)))
+    total = quiet(cluster, "import torch; hvd.allreduce(torch.ones(1), op=hvd.Sum).item()").values
+    assert total == dict.fromkeys(range(len(kept)), float(len(kept)))
+    ranks = [info.pid for info in cluster.ranks]
+    stayed = [pid for pid in pids if pid in ranks]
+    assert len(stayed) >= min(len(pids), len(kept)) - 1
+    agent = psutil.Process(ranks[0]).parent()
+    # the process that merges the records of three ranks or more is no rank
+    assert within(20, lambda: {c.pid for c in agent.children() if c.name() != NAME} == {*ranks})
+
+
+@pytest.mark.parametrize("step", ["shutdown_ring", "init_ring"])
+def test_a_ring_that_no_kernel_has_formed(attach, step):
+    """A cell has failed and the ring was being rebuilt: it is, and variables are kept."""
+    fails = "cluster.run('1 / rank; hvd.allreduce(torch.ones(1))', sink=TextSink())"
+    kernel(IN_A_CHANGE.format(step=step, change=fails))
+    began = time.monotonic()
+    cluster = attach()
+    assert time.monotonic() - began < 25
+    assert cluster.state == "ready"
+    total = quiet(cluster, "hvd.allreduce(torch.ones(1), op=hvd.Sum).item()").values
+    assert total == {0: 2.0, 1: 2.0}
+    assert cluster["kept"] == [0, 10]
+
+
+def test_a_kept_cluster_whose_disk_is_full(runtime, attach, monkeypatch):
+    """A change that cannot be saved is not begun; the cluster goes on, and can be changed later."""
+
+    def full(path, text):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    writes = processes.write_private
+    monkeypatch.setattr(processes, "write_private", full)
+    cluster = wb.Cluster(n=2, keep=60)
+    with pytest.raises(StartFailed, match=r"No space left on device\). Make room there"):
+        cluster.start()
+    assert cluster.state == "stopped"
+    assert not list(runtime.glob("workbench-*"))
+    monkeypatch.setattr(processes, "write_private", writes)
+    with cluster:
+        quiet(cluster, "kept = rank")
+        monkeypatch.setattr(processes, "write_private", full)
+        with pytest.raises(StartFailed, match="Make room there"):
+            cluster.resize(1)
+        assert (cluster.state, cluster.n, cluster["kept"]) == ("ready", 2, [0, 1])
+        monkeypatch.setattr(processes, "write_private", writes)
+        cluster.resize(1)
+        assert cluster["kept"] == [0]
+
+
+@pytest.mark.parametrize("lines", [50_000, 200_000])
+def test_a_flood_goes_on_without_its_kernel(attach, lines):
+    """Ranks that print without end wait neither for the kernel that died nor for the next."""
+    source = f"time.sleep(1)\nfor at in range({lines}): print(at)\nlate = rank"
+    kernel(IN_A_CELL.format(source=source))
+    cluster = attach()
+    assert cluster["late"] == [0, 1]
+    assert quiet(cluster, "print('next')").output == "[ranks 0-1] next\n"
+
+
+def test_a_cell_that_is_stuck_can_be_interrupted(attach):
+    """Ctrl-C while attaching frees the ranks; they are usable, and keep their variables."""
+    source = "if rank: time.sleep(100)\nhvd.allreduce(torch.ones(1), name='stuck')"
+    kernel(IN_A_CELL.format(source=source))
+    main = threading.main_thread().ident
+    timer = threading.Timer(3.0, signal.pthread_kill, (main, signal.SIGINT))
+    timer.start()
+    cluster = attach()
+    timer.join()
+    assert cluster["kept"] == [0, 10]
+    total = quiet(cluster, "float(hvd.allreduce(torch.ones(1), op=hvd.Sum))", timeout=20)
+    assert total.values == {0: 2.0, 1: 2.0}
+
+
+def test_a_rank_that_another_has_left_alone_is_freed(attach, capsys):
+    """Rank 1 has ended the cell when the kernel dies; nobody else is there to free rank 0."""
+    source = "if rank == 0: time.sleep(1); hvd.allreduce(torch.ones(1), name='alone')"
+    kernel(IN_A_CELL.format(source=source))
+    began = time.monotonic()
+    cluster = attach()
+    assert time.monotonic() - began < 30
+    assert "rank 0 waited for a rank that has ended the cell" in capsys.readouterr().out
+    assert cluster["kept"] == [0, 10]
+    total = quiet(cluster, "float(hvd.allreduce(torch.ones(1), op=hvd.Sum))", timeout=20)
+    assert total.values == {0: 2.0, 1: 2.0}
+
+
+def test_a_rank_that_works_alone_is_waited_for(attach):
+    """Rank 1 has ended the cell; rank 0 does what needs no other."""
+    kernel(IN_A_CELL.format(source="if rank == 0: time.sleep(9); late = 1"))
+    cluster = attach()
+    assert quiet(cluster, "late if rank == 0 else None").values == {0: 1, 1: None}
+    total = quiet(cluster, "float(hvd.allreduce(torch.ones(1), op=hvd.Sum))", timeout=20)
+    assert total.values == {0: 2.0, 1: 2.0}
+
+
+def test_a_rank_is_replaced_after_attaching(attach):
+    """The new kernel guards the ranks as the one before did."""
+    _, pids = kernel("")
+    cluster = attach()
+    os.kill(pids[1], signal.SIGKILL)
+    assert within(20, lambda: cluster.ranks[1].state == "dead")
+    cluster.restart()
+    assert quiet(cluster, "globals().get('kept')").values == {0: 0, 1: None}
+
+
+def test_it_is_given_up_when_nobody_comes(runtime):
+    """After the time that it was to be kept, no process, no port and no key is left."""
+    _, pids = kernel(KILLED, "n=2, keep='3s'")
+    assert gone(pids, 20)
+    assert within(20, lambda: not list(runtime.glob("workbench-*")))
+    with pytest.raises(NoCluster, match="--keep"):
+        wb.Cluster.attach()
+
+
+def test_it_rests_while_nobody_is_there(runtime, attach):
+    """Between two kernels nothing of a kept cluster is busy, but Horovod's cycles in each rank."""
+    _, pids = kernel(KILLED)
+    others = controllers(runtime)
+    assert others
+    ranks = [psutil.Process(pid) for pid in pids]
+    others.append(ranks[0].parent())
+
+    def used_s(process):
+        return {thread.id: thread.user_time + thread.system_time for thread in process.threads()}
+
+    began = time.monotonic()
+    before = {process: used_s(process) for process in (*ranks, *others)}
+    time.sleep(2)
+    after = {process: used_s(process) for process in before}
+    waited_s = time.monotonic() - began
+    busy = {
+        process: sorted(used - before[process].get(thread, 0) for thread, used in threads.items())
+        for process, threads in after.items()
+    }
+    assert all(sum(busy[process]) < waited_s / 10 for process in others), busy
+    assert all(sum(busy[rank][:-1]) < waited_s / 10 for rank in ranks), busy
+    assert all(busy[rank][-1] < waited_s / 2 for rank in ranks), busy
+    attach()
+
+
+def test_there_is_none_or_there_are_several(attach):
+    """The cluster must be named if several run; the error for a wrong name lists the others."""
+    with pytest.raises(NoCluster, match=r"Cannot attach to a cluster: .* none runs"):
+        attach()
+    (first, _), (second, _) = kernel("", "n=1, keep=60"), kernel("", "n=1, keep=60")
+    with pytest.raises(UsageError, match="Name one of"):
+        attach()
+    with pytest.raises(NoCluster, match="Cannot attach to cluster 'other'"):
+        attach("other")
+    assert {attach(first).name, attach(second).name} == {first, second}
+
+
+def test_keys_are_for_this_user_only(runtime, attach):
+    """The files that the next kernel needs are readable by nobody else."""
+    kernel("")
+    (folder,) = Path(runtime).glob("workbench-*")
+    assert folder.stat().st_mode & 0o077 == 0
+    assert (folder / "cluster.json").stat().st_mode & 0o077 == 0
+    attach()
+
+
+@pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
+def test_a_kernel_attaches_to_ranks_on_vms(attach):
+    """The same over ssh: the connections outlive the kernel too."""
+    with vms(2) as machines:
+        arguments = f"hosts={machines.hosts(1)!r}, ssh_config={str(machines.ssh_config)!r}, keep=60"
+        _, pids = kernel(KILLED, arguments)
+        cluster = attach()
+        assert [info.vm for info in cluster.ranks] == ["vm1", "vm2"]
+        assert cluster["kept"] == [0, 10]
+        assert [sample.nics[0].name for sample in cluster.samples().values()] == ["eth0", "eth0"]
+        cluster.stop()
+        assert gone(pids)
+
+
+@pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
+@pytest.mark.parametrize("cell", ["", "import time; time.sleep(3)\nhvd.allreduce(torch.ones(1))"])
+def test_a_vm_that_went_meanwhile_is_lost(attach, cell):
+    """The kernel attaches without it, what waits for its rank is freed, and the rest continues."""
+    then = IN_A_CELL.format(source=cell) if cell else KILLED
+    with vms(2) as machines:
+        arguments = f"hosts={machines.hosts(1)!r}, ssh_config={str(machines.ssh_config)!r}, keep=60"
+        kernel(then, arguments)
+        machines.cut("vm2")
+        cluster = attach()
+        assert cluster.state == "failed"
+        assert "rank 1: vm2 was lost while no kernel was there" in cluster.message
+        with pytest.raises(ClusterStopped, match="vm2 was lost"):
+            quiet(cluster, "1")
+        cluster.resize()
+        assert [info.vm for info in cluster.ranks] == ["vm1"]
+        assert cluster["kept"] == [0]
+        assert quiet(cluster, "float(hvd.allreduce(torch.ones(1)))").values == {0: 1.0}
+        cluster.stop()

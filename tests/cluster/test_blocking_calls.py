@@ -1,0 +1,144 @@
+"""Calls of the kernel that wait for a process or a thread end where it does not answer."""
+
+import os
+import signal
+import threading
+import time
+
+import psutil
+import pytest
+from clusters import children
+from timers import within
+
+import workbench as wb
+from workbench.cluster import TextSink
+from workbench.cluster.agent import Agent
+from workbench.cluster.threads import FairLock
+from workbench.errors import CellInterrupted
+
+AGENT, CONTROLLER = "workbench.agent.program", "workbench.cluster.controller"
+
+
+def test_what_is_sent_to_an_agent_that_reads_nothing():
+    """No call waits for it, however much is sent; all of it arrives when it reads again."""
+    agent = Agent(None, 1)
+    try:
+        agent.wait_until_greeted(time.monotonic() + 60)
+        os.kill(agent.hello.pid, signal.SIGSTOP)
+        began = time.monotonic()
+        questions = [
+            agent.post("clock") for _ in range(20_000)
+        ]  # 2 MB: more than fits into a socket's buffer
+        assert time.monotonic() - began < 20
+        os.kill(agent.hello.pid, signal.SIGCONT)
+        last = agent.answer(questions[-1], time.monotonic() + 60)
+        assert isinstance(last, float)
+        # what was lost with a connection that was silent for too long is asked again later
+        assert within(60, lambda: all(question.answer is not None for question in questions))
+    finally:
+        agent.close()
+
+
+def test_an_agent_that_is_stopped_is_ended():
+    """One that does not react is killed after a while."""
+    agent = Agent(None, 1)
+    agent.wait_until_greeted(time.monotonic() + 60)
+    pid = agent.hello.pid
+    os.kill(pid, signal.SIGSTOP)
+    began = time.monotonic()
+    agent.close()
+    assert time.monotonic() - began < 20
+    assert not psutil.pid_exists(pid)
+    assert not agent.folder.exists()
+
+
+def test_an_interrupt_while_it_waits_leaves_no_turn_behind():
+    """Those who come later would wait for it without an end."""
+    turns = FairLock()
+    held, go_on = threading.Event(), threading.Event()
+
+    def hold():
+        with turns.held():
+            held.set()
+            go_on.wait(30)
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    held.wait(10)
+    errors = []
+    while len(errors) < 20:
+        timer = threading.Timer(0.02, os.kill, (os.getpid(), signal.SIGINT))
+        try:
+            timer.start()
+            with turns.held():
+                pytest.fail("its turn has not come")
+        except CellInterrupted as error:
+            errors.append(str(error))
+        except KeyboardInterrupt:
+            pass  # on a busy machine it may come before the wait
+        timer.join()
+    assert all("queued before" in error for error in errors)
+    go_on.set()
+    holder.join()
+    last = threading.Thread(target=lambda: turns.held().__enter__(), daemon=True)
+    last.start()
+    last.join(5)
+    assert not last.is_alive()
+
+
+@pytest.mark.parametrize("module", [AGENT, CONTROLLER])
+def test_a_cluster_with_a_stopped_process_can_be_stopped(module):
+    """Its agent or controller is SIGSTOPped: nothing that it should answer is waited for long."""
+    before = children(module)  # another cluster may run too
+    with wb.Cluster(n=1) as cluster:
+        (pid,) = [one.pid for one in children(module) if one not in before]
+        os.kill(pid, signal.SIGSTOP)
+        began = time.monotonic()
+        assert set(cluster.samples()) <= {info.vm for info in cluster.ranks}
+        cluster.memory_bytes()
+        cluster.stop()
+        assert time.monotonic() - began < 20
+    assert not psutil.pid_exists(pid)
+
+
+@pytest.mark.parametrize(
+    ("call", "what"),
+    [
+        (lambda cluster: cluster.run("1"), "this cell"),
+        (lambda cluster: cluster.restart([1]), "replacing rank 1"),
+        (lambda cluster: cluster["x"], "pull x"),
+    ],
+    ids=["a cell", "a restart", "a pull"],
+)
+def test_what_waits_for_a_background_cell_says_so_and_can_be_interrupted(
+    cluster, call, what, capsys
+):
+    """The line comes after a second; the interrupt ends the wait, and nothing else."""
+    main = threading.main_thread().ident
+    running = cluster.run_in_background("import time; time.sleep(4); 'done'", sink=TextSink())
+    timer = threading.Timer(2.0, signal.pthread_kill, (main, signal.SIGINT))
+    timer.start()
+    with pytest.raises(CellInterrupted, match=f"{what}.*interrupted while it waited"):
+        call(cluster)
+    timer.join()
+    said = capsys.readouterr().out
+    assert what in said
+    assert "waiting for the cells that were queued before" in said
+    assert running.result(30).values == {0: "done", 1: "done"}
+    assert cluster.run("1", sink=TextSink()).values == {0: 1, 1: 1}
+
+
+def test_a_rank_that_was_stopped_for_long_is_there_with_its_variables(monkeypatch):
+    """As after a pause of its VM: ipyparallel gives up an engine for good, after so many beats."""
+    monkeypatch.setattr("workbench.cluster.controller._HEART_PERIOD_MS", 5)
+    with wb.Cluster(n=2) as cluster:
+        cluster.run("kept = rank * 10", sink=TextSink())
+        pid = cluster.ranks[1].pid
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            time.sleep(5)
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        assert cluster["kept"] == [0, 10]
+        cluster.restart("0")
+        assert cluster.run("globals().get('kept')", sink=TextSink()).values == {0: None, 1: 10}

@@ -1,0 +1,272 @@
+"""Cells that print as fast as they can: they end when they have ended, whoever writes."""
+
+import os
+import random
+import re
+import signal
+import threading
+import time
+from itertools import pairwise
+
+import psutil
+import pytest
+from clusters import quiet
+from timers import within
+
+from workbench.cluster import TextSink
+from workbench.errors import CellInterrupted, RanksFailed
+from workbench.output.bounded_text import BoundedText
+from workbench.output.excerpt import Excerpt
+from workbench.output.final_order import OutputLog
+from workbench.output.merger import Item, MergedItem
+
+pytestmark = pytest.mark.timing
+
+FLOOD = """
+import time
+until, at = time.monotonic() + {seconds}, 0
+while time.monotonic() < until:
+    {line}
+    at += 1
+at, time.time()
+"""
+ENDLESS = "at = 0\nwhile True:\n    print('line', at)\n    at += 1"
+
+
+@pytest.fixture
+def usable(cluster):
+    """The cluster, which is ready again after the test."""
+    yield cluster
+    if not within(20, lambda: cluster.state == "ready"):
+        cluster.restart()
+
+
+@pytest.mark.parametrize(
+    ("line", "first"),
+    [
+        ("print('line', at)", "[ranks 0-1] line 0"),
+        ("print('line', at, rank)", "[rank 0] line 0 0"),
+        ("rank or print('line', at)", "[rank 0] line 0"),
+        ("print('line', at if at % 10 else (rank, at))", "[rank 0] line (0, 0)"),
+    ],
+    ids=["equal", "different", "one rank", "mixed"],
+)
+def test_a_flood_ends_with_its_cell(cluster, line, first):
+    """The call returns soon after the code's last line, with every line of every rank."""
+    before = psutil.Process().memory_info().rss
+    result = quiet(cluster, FLOOD.format(seconds=5, line=line))
+    after_s = time.time() - max(ended for _, ended in result.values.values())
+    assert after_s < 10
+    assert psutil.Process().memory_info().rss - before < 300 << 20
+    lines = result.output.splitlines()
+    assert lines[0] == first
+    said = [at if rank == 0 or not line.startswith("rank") else 0
+            for rank, (at, _) in sorted(result.values.items())]  # fmt: skip
+    heard = [0, 0]
+    for one in lines:
+        mark, _, text = one.partition("] ")
+        if text.startswith("line"):  # and not the cell's value
+            heard[0] += mark != "[rank 1"
+            heard[1] += mark != "[rank 0"
+    assert heard == said
+
+
+def test_it_is_shown_while_it_runs(cluster):
+    """No rank is ever far ahead of what is shown: the live output does not stop."""
+    times = [time.monotonic()]
+
+    class Sink(TextSink):
+        def put(self, folded):
+            times.append(time.monotonic())
+            super().put(folded)
+
+    cluster.run(FLOOD.format(seconds=4, line="print('line', at, rank)"), sink=Sink())
+    assert max(later - before for before, later in pairwise(times)) < 2.0
+
+
+def test_a_flood_is_interrupted(usable):
+    """The stop button ends a rank that waits for the kernel."""
+    main = threading.main_thread().ident
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    timer = threading.Timer(2.0, signal.pthread_kill, (main, signal.SIGINT))
+    timer.start()
+    try:
+        began = time.monotonic()
+        with pytest.raises(CellInterrupted) as raised:
+            quiet(usable, ENDLESS)
+    finally:
+        timer.join()
+        signal.signal(signal.SIGINT, before)
+    assert time.monotonic() - began < 20
+    # an interrupt may come in the middle of a print()
+    said = re.findall(
+        r"^(?:\[rank 0\]|\[ranks 0-1\]) line (\d+)$", raised.value.output, re.MULTILINE
+    )
+    numbers = [int(number) for number in said]
+    assert len(numbers) > 1000
+    assert numbers == list(range(len(numbers)))
+    assert quiet(usable, "rank").values == {0: 0, 1: 1}
+
+
+def test_a_rank_that_is_killed_in_a_flood_is_noticed(usable):
+    """Its output is kept, and ranks that wait for it are freed at once."""
+    rank = usable.ranks[1]
+    killed = []
+
+    def kill():
+        killed.append(time.monotonic())
+        os.kill(rank.pid, signal.SIGKILL)
+
+    timer = threading.Timer(2.0, kill)
+    timer.start()
+    with pytest.raises(RanksFailed, match="SIGKILL"):
+        quiet(usable, f"import torch\nif rank == 0: hvd.allreduce(torch.ones(1))\n{ENDLESS}")
+    assert time.monotonic() - killed[0] < 15
+    usable.restart()
+
+
+WRITERS = {
+    "threads": """
+import threading
+def say(name):
+    for at in range(20_000): print(name, at)
+threads = [threading.Thread(target=say, args=(name,)) for name in "abc"]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+""",
+    "descriptors": """
+import os
+for at in range(60_000): os.write(1 + at % 2, f"{at}\\n".encode())
+""",
+    "C": """
+import ctypes
+libc = ctypes.CDLL(None)
+for at in range(60_000): libc.puts(str(at).encode())
+_ = libc.fflush(None)
+""",
+    "subprocess": """
+import subprocess
+_ = subprocess.run(["seq", "60000"], check=True)
+""",
+    "both streams": """
+import sys
+for at in range(60_000): print(at, file=(sys.stdout, sys.stderr)[at % 2])
+""",
+}
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+def test_whoever_writes_loses_nothing(cluster, writer):
+    """All of it is in the output of its own cell, however it was written."""
+    result = quiet(cluster, WRITERS[writer], timeout=60)
+    lines = result.output.splitlines()
+    for rank in range(2):
+        other = f"[rank {1 - rank}]"
+        assert sum(not line.startswith(other) for line in lines) == 60_000
+    assert quiet(cluster, "print('next')").output == "[ranks 0-1] next\n"
+
+
+def test_a_rank_that_waits_does_not_delay_the_others(cluster):
+    """A collective after a flood of one rank is completed."""
+    source = (
+        "import torch\nif rank == 0:\n    for at in range(100_000): print(at)\n"
+        "float(hvd.allreduce(torch.ones(1), op=hvd.Sum))"
+    )
+    assert quiet(cluster, source, timeout=60).values == {0: 2.0, 1: 2.0}
+
+
+def test_a_flood_in_the_background(cluster):
+    """The same for a cell that nobody waits for, with another one behind it."""
+    first = cluster.run_in_background("for at in range(50_000): print(at)", sink=TextSink())
+    second = cluster.run_in_background("print('second')", sink=TextSink())
+    assert len(first.result(timeout=60).output.splitlines()) == 50_000
+    assert second.result(timeout=60).output == "[ranks 0-1] second\n"
+
+
+def pieces_of(chance, said):
+    """Each rank's lines in random pieces, in a random order of ranks."""
+    at = dict.fromkeys(said, 0)
+    while left := [rank for rank in said if at[rank] < len(said[rank])]:
+        rank = chance.choice(left)
+        size = chance.randint(1, 30)
+        yield rank, said[rank][at[rank] : at[rank] + size]
+        at[rank] += size
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_the_order_that_is_made_meanwhile_does_not_depend_on_timing(seed):
+    """However pieces arrive, the text is complete, in each rank's order."""
+    chance = random.Random(seed)
+    kinds = [lambda rank: f"{chance.randint(0, 30)}\n", lambda _: "same\n",
+             lambda rank: f"own {rank} {chance.random()}\n"]  # fmt: skip
+    said = {
+        rank: [chance.choice(kinds)(rank) for _ in range(chance.choice([0, 5, 100, 200]))]
+        for rank in range(chance.randint(1, 4))
+    }
+    texts = set()
+    for _ in range(4):
+        log, sink, heard = OutputLog(list(said), look_ahead=10), TextSink(), dict.fromkeys(said, "")
+        parts = []
+        for rank, lines in pieces_of(chance, said):
+            for line in lines:
+                log.ranks[rank].text("stdout", line, 0)
+            while chance.random() < 0.5 and (part := log.advance()):
+                parts.append(part)
+        for part in [*parts, *log.rest()]:
+            sink.put_final(part)
+            for folded in part:
+                for rank in folded.ranks:
+                    heard[rank] += folded.item.text
+        sink.finish()
+        assert heard == {rank: "".join(lines) for rank, lines in said.items()}
+        texts.add(sink.text)
+    assert len(texts) == 1
+
+
+def test_most_of_the_order_is_made_while_lines_come():
+    """Of a long output only so many lines wait for its end."""
+    log = OutputLog([0, 1], look_ahead=100)
+    for at in range(10_000):
+        for rank in range(2):
+            log.ranks[rank].text("stdout", f"{at} {rank if at % 3 else ''}\n", 0)
+        while log.advance():
+            pass
+        assert all(len(rest) <= 101 for rest in log.ranks.values())
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_lines_together_show_as_lines_one_by_one(seed):
+    """The excerpt of a long output does not depend on how its lines were put together."""
+    chance = random.Random(seed)
+    together, single = Excerpt("all"), Excerpt("all")
+    for _ in range(chance.randint(1, 12)):
+        if chance.random() < 0.2:
+            runs = [Item("display", "", "{}")]
+        else:
+            lines = [f"{chance.random()}\n" for _ in range(chance.choice([1, 5, 700]))]
+            runs = [Item("stdout", line) for line in lines]
+        together.add(MergedItem((0,), runs[0]._replace(text="".join(one.text for one in runs))))
+        for one in runs:
+            single.add(MergedItem((0,), one))
+    assert together.entries() == single.entries()
+
+
+def test_a_text_that_is_too_long_keeps_its_beginning_and_its_end():
+    """The middle is counted, and the text has the count."""
+    whole = "".join(f"{at}\n" for at in range(100_000))
+    text = BoundedText(most=1000)
+    for at in range(0, len(whole), 77):
+        text.add(whole[at : at + 77])
+    begin, note, end = str(text).partition("\n... ")
+    assert begin == whole[:500]
+    note, end = end.split(" ...\n")
+    assert f"{len(whole) - 1000:,} characters were dropped" in note
+    assert whole.endswith(end)
+    assert len(end) == 500
+
+
+def test_a_text_that_fits_is_kept_completely():
+    """Up to the bound nothing is changed."""
+    text = BoundedText(most=1000)
+    text.add("a" * 500, "b" * 500)
+    assert str(text) == "a" * 500 + "b" * 500

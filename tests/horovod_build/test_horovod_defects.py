@@ -1,0 +1,345 @@
+"""Patches for Horovod's own defects: the patches, and that they work on real ranks."""
+
+import dataclasses
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from importlib.util import find_spec
+
+import pytest
+from namespaces import skip_unless_it_runs
+from timers import later
+from two_ranks import two_ranks
+
+from workbench.errors import BuildFailed
+from workbench.horovod_build.commands import end_group
+from workbench.horovod_build.patches import PATCHES, apply_patches, digests, missing_patches
+
+needs_horovod = pytest.mark.skipif(
+    find_spec("horovod") is None, reason="no Horovod is installed here: `workbench build-horovod`"
+)
+
+# The patches
+
+
+EDITS = [(patch, edit) for patch in PATCHES for edit in patch.edits]
+
+
+def source_tree(folder, *, changed=None, times=1):
+    """A source tree with only the text that the patches replace, and lines around it."""
+    for _, edit in EDITS:
+        path = folder / edit.file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        count = times if edit is changed else edit.times
+        with path.open("a") as file:
+            file.write(f"// before\n{edit.old * count}// after\n")
+    return folder
+
+
+def test_a_patch_changes_its_text_and_nothing_else(tmp_path):
+    """What is replaced is replaced exactly; the lines around it stay."""
+    apply_patches(source_tree(tmp_path))
+    for file in {edit.file for _, edit in EDITS}:
+        expected = [
+            f"// before\n{edit.new * edit.times}// after\n"
+            for _, edit in EDITS
+            if edit.file == file
+        ]
+        assert (tmp_path / file).read_text() == "".join(expected)
+
+
+def test_files_that_a_patch_adds_are_in_the_source(tmp_path):
+    """They are compiled with the files that they are added to."""
+    apply_patches(source_tree(tmp_path))
+    added = [file for patch in PATCHES for file in patch.added]
+    assert added
+    for file in added:
+        assert (tmp_path / "horovod/common" / file.name).read_bytes() == file.read_bytes()
+
+
+@pytest.mark.parametrize("place", range(len(EDITS)))
+@pytest.mark.parametrize("times", [0, -1])
+def test_a_source_that_a_patch_does_not_match_stops_the_build(tmp_path, place, times):
+    """Text that is missing, or there once too often: what is wrong where, and what to do."""
+    patch, edit = EDITS[place]
+    times = edit.times + 1 if times else 0
+    path = source_tree(tmp_path, changed=edit, times=times) / edit.file
+    with pytest.raises(BuildFailed) as caught:
+        apply_patches(tmp_path)
+    assert patch.name in caught.value.cause
+    assert f"{edit.file} contains the text to replace {times} times" in caught.value.cause
+    assert patch.upstream in caught.value.cure
+    assert path.read_text().count(edit.old) == times
+
+
+def test_a_source_without_the_file_stops_the_build(tmp_path):
+    """A file that upstream moved is named, like a text that it changed."""
+    file = PATCHES[0].edits[0].file
+    (source_tree(tmp_path) / file).unlink()
+    with pytest.raises(BuildFailed, match=f"{file} cannot be read"):
+        apply_patches(tmp_path)
+
+
+@pytest.mark.parametrize("part", ["file", "old", "new", "times"])
+def test_a_changed_patch_has_another_digest(part):
+    """A wheel with an earlier version of a patch does not count as having the current one."""
+    first, *others = PATCHES
+    edit = dataclasses.replace(first.edits[0], **{part: "another"})
+    changed = dataclasses.replace(first, edits=(edit, *first.edits[1:]))
+    assert digests([changed]) != digests([first])
+    assert missing_patches({"cures": digests([changed, *others])}) == [first]
+
+
+@pytest.mark.parametrize("name", [patch.name for patch in PATCHES if patch.added])
+def test_a_changed_file_that_a_patch_adds_changes_its_digest(tmp_path, name):
+    """The file's content is compiled too."""
+    (patch,) = (one for one in PATCHES if one.name == name)
+    copy = tmp_path / patch.added[0].name
+    copy.write_text(patch.added[0].read_text() + "// more")
+    changed = dataclasses.replace(patch, added=(copy, *patch.added[1:]))
+    assert changed.digest() != patch.digest()
+
+
+def test_what_nobody_recorded_counts_as_lacking():
+    """A Horovod that something else built, or an older build-horovod, does not count as patched."""
+    assert missing_patches(None) == list(PATCHES)
+    assert missing_patches({"torch": "2.13.0+cpu"}) == list(PATCHES)
+    assert missing_patches({"cures": digests()}) == []
+
+
+# On real ranks
+
+NIC = "10.77.0.1"
+
+# As a fresh Debian or Ubuntu VM is: the host's name is in /etc/hosts, as 127.0.1.1.
+# All of it ends with the process, whose namespaces have no names that could be left.
+VM = f"""
+hostname "$1"; mount --bind "$2" /etc/hosts; shift 2
+ip link set lo up
+ip link add nic type veth peer name other
+ip addr add {NIC}/24 dev nic
+ip link set other up; ip link set nic up
+exec "$@"
+"""
+
+SEES_CONNECTIONS = """
+import json, os, socket
+import horovod.torch as hvd
+import psutil, torch
+
+hvd.init()
+total = hvd.allreduce(torch.ones(1000), op=hvd.Sum, name="first")
+found = {
+    "sum": total.sum().item(),
+    "host": socket.gethostbyname(socket.gethostname()),
+    "ends": [
+        (connection.laddr.ip, connection.raddr.ip)
+        for connection in psutil.net_connections("tcp")
+        if connection.pid == os.getpid() and connection.status == psutil.CONN_ESTABLISHED
+    ],
+}
+hvd.allreduce(torch.ones(1), name="second")  # neither leaves before both have looked
+os.write(1, f"RANK {json.dumps(found)}\\n".encode())
+hvd.shutdown()
+"""
+
+
+@pytest.fixture
+def vm(tmp_path):
+    """The command in front of another that runs it as on a machine of its own."""
+    name = f"workbench-{os.getpid()}"
+    hosts = tmp_path / "hosts"
+    hosts.write_text(f"127.0.0.1 localhost\n127.0.1.1 {name}\n")
+    apart = ["unshare", "--net", "--mount", "--uts", "--fork", "--kill-child"]
+    command = [*apart, "sh", "-ec", VM, "vm", name, str(hosts)]
+    skip_unless_it_runs(command, "a network namespace")
+    return command
+
+
+@needs_horovod
+def test_ranks_connect_on_the_interface_that_was_named(vm):
+    """If the host's name resolves to 127.0.1.1, no connection of a rank is on loopback."""
+    with two_ranks(SEES_CONNECTIONS, address=NIC, interface="nic", inside=vm) as process:
+        said, _ = process.communicate(timeout=60)
+    found = [json.loads(rank) for rank in re.findall("RANK (.*)", said)]
+    assert [rank["sum"] for rank in found] == [2000, 2000], said
+    assert {rank["host"] for rank in found} == {"127.0.1.1"}
+    for rank in found:
+        assert {end for ends in rank["ends"] for end in ends} == {NIC}
+
+
+THRESHOLD_S = 2
+
+# Rank 1 comes when its standard input ends, or at last without that.
+ONE_RANK_LATE = """
+import select, sys
+import horovod.torch as hvd
+import torch
+
+hvd.init()
+hvd.allreduce(torch.ones(1), name="both")
+if hvd.rank() == 1:
+    select.select([sys.stdin], [], [], 12)
+handle = hvd.allreduce_async(torch.ones(1), name="late")
+if hvd.rank() == 0:
+    print("SUBMITTED", flush=True)
+hvd.synchronize(handle)
+hvd.shutdown()
+"""
+
+
+@needs_horovod
+def test_the_stall_check_names_the_rank_and_the_tensor():
+    """Horovod's log says, soon after its threshold, which rank has not submitted what."""
+    said, submitted, warned = [], None, None
+    threshold = {"HOROVOD_STALL_CHECK_TIME_SECONDS": str(THRESHOLD_S)}
+    with (
+        two_ranks(ONE_RANK_LATE, **threshold) as process,
+        later(60, lambda: end_group(process)),
+    ):
+        for line in process.stdout:
+            said.append(line)
+            if "SUBMITTED" in line:
+                submitted = time.monotonic()
+            if "1: [allreduce.late]" in line:
+                warned = time.monotonic()
+                process.stdin.close()
+        assert process.wait(timeout=30) == 0, "".join(said)
+    assert warned is not None, "".join(said)
+    # Horovod checks once per threshold, so this may take twice the threshold.
+    assert warned - submitted < 2 * THRESHOLD_S + 3
+
+
+# Rank 1 dies when an eighth of half a gigabyte has travelled that rank ROOT gives both.
+# A broadcast is one send and one receive: nothing else shows that the pair failed.
+ONE_RANK_DIES = """
+import os, pathlib, signal, threading, time
+import horovod.torch as hvd
+import torch
+
+def die():
+    counter = pathlib.Path("/sys/class/net/lo/statistics/tx_bytes")
+    most = int(counter.read_text()) + (1 << 26)
+    while int(counter.read_text()) < most:
+        time.sleep(0.001)
+    os.write(1, b"DIES\\n")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+hvd.init()
+tensor = torch.ones(1 << 27)
+hvd.allreduce(torch.ones(1), name="both")
+if hvd.rank() == 1:
+    threading.Thread(target=die, daemon=True).start()
+try:
+    hvd.broadcast_(tensor, root_rank=int(os.environ["ROOT"]), name="large")
+    print("DONE", flush=True)
+except hvd.HorovodInternalError:
+    print("FREED", flush=True)
+"""
+
+
+@needs_horovod
+@pytest.mark.parametrize("root", [0, 1], ids=["sends", "receives"])
+def test_a_rank_is_freed_at_once_when_another_dies_within_a_tensor(root):
+    """What was half sent or half received ends with the connection, not with Gloo's timeout."""
+    said = {}
+    with two_ranks(ONE_RANK_DIES, ROOT=str(root)) as process:  # whose timeout is half a minute
+        for line in process.stdout:
+            for word in re.findall("DIES|FREED|DONE", line):  # the log may share its line
+                said.setdefault(word, time.monotonic())
+    assert said.keys() == {"DIES", "FREED"}
+    assert said["FREED"] - said["DIES"] < 10
+
+
+# Rank 1 does not come; each then makes a ring of its own.
+ONE_RANK_MISSING = """
+import os
+import horovod.torch as hvd
+import torch
+
+os.environ["HOROVOD_GLOO_TIMEOUT_SECONDS"] = "1"
+if os.environ["HOROVOD_RANK"] == "0":
+    try:
+        hvd.init()
+    except ValueError:
+        print("MISSED", flush=True)
+    hvd.shutdown()
+alone = {"RANK": 0, "SIZE": 1, "LOCAL_RANK": 0, "LOCAL_SIZE": 1, "CROSS_RANK": 0, "CROSS_SIZE": 1}
+os.environ |= {f"HOROVOD_{name}": str(value) for name, value in alone.items()}
+del os.environ["HOROVOD_GLOO_RENDEZVOUS_ADDR"]
+hvd.init()
+print("SUM", hvd.allreduce(torch.ones(1), op=hvd.Sum).item(), flush=True)
+hvd.shutdown()
+"""
+
+
+@needs_horovod
+def test_a_rank_outlives_a_ring_that_was_not_formed():
+    """If another rank does not come, hvd.init() raises, and works when it is called again."""
+    with two_ranks(ONE_RANK_MISSING) as process:
+        said, _ = process.communicate(timeout=30)
+    assert process.returncode == 0, said
+    assert said.count("MISSED") == 1
+    assert said.count("SUM 1.0") == 2
+
+
+# Rank 1 does not join. The next ring needs a rendezvous server, so each makes one of its own.
+FREED_FROM_JOIN = """
+import os, time
+import horovod.torch as hvd
+import torch
+
+hvd.init()
+hvd.allreduce(torch.ones(1), name="both")
+if hvd.rank() == 0:
+    try:
+        hvd.join()
+    except hvd.HorovodInternalError:
+        print("FREED", flush=True)
+else:
+    time.sleep(1)
+hvd.shutdown()
+alone = {"RANK": 0, "SIZE": 1, "LOCAL_RANK": 0, "LOCAL_SIZE": 1, "CROSS_RANK": 0, "CROSS_SIZE": 1}
+os.environ |= {f"HOROVOD_{name}": str(value) for name, value in alone.items()}
+del os.environ["HOROVOD_GLOO_RENDEZVOUS_ADDR"]
+hvd.init()
+print("SUM", hvd.allreduce(torch.ones(1), op=hvd.Sum, name="after").item(), flush=True)
+hvd.shutdown()
+"""
+
+
+@needs_horovod
+def test_a_rank_outlives_a_join_that_another_did_not_come_to():
+    """Who is freed from hvd.join() is a usual rank of the next ring."""
+    with two_ranks(FREED_FROM_JOIN) as process:
+        said, _ = process.communicate(timeout=30)
+    assert process.returncode == 0, said
+    assert said.count("FREED") == 1
+    assert said.count("SUM 1.0") == 2
+
+
+THREE_RINGS = """
+import torch, horovod.torch as hvd
+for _ in range(3):
+    hvd.init()
+    print("SUM", hvd.allreduce(torch.ones(1), op=hvd.Sum).item(), flush=True)
+    hvd.shutdown()
+"""
+ALONE = {"RANK": 0, "SIZE": 1, "LOCAL_RANK": 0, "LOCAL_SIZE": 1, "CROSS_RANK": 0, "CROSS_SIZE": 1}
+
+
+@needs_horovod
+def test_a_rank_with_settings_outlives_its_first_ring():
+    """Its own buffer size and cycle time: a ring that is formed later takes them again."""
+    settings = {**ALONE, "FUSION_THRESHOLD": 1 << 25, "CYCLE_TIME": 2, "CONTROLLER": "gloo"}
+    env = {name: value for name, value in os.environ.items() if not name.startswith("HOROVOD_")}
+    env |= {f"HOROVOD_{name}": str(value) for name, value in settings.items()}
+    done = subprocess.run(
+        [sys.executable, "-c", THREE_RINGS], env=env, capture_output=True, text=True, timeout=60,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("SUM 1.0") == 3

@@ -1,0 +1,72 @@
+"""What failed starts say: a cause and a cure, by what ssh or the agent reported."""
+
+import pytest
+
+from workbench.cluster.agent import _cure
+from workbench.cluster.launchers.host import Host
+from workbench.cluster.launchers.ssh import SshLauncher
+
+KEX = "kex_exchange_identification: Connection closed by remote host"
+
+
+@pytest.mark.parametrize(
+    ("code", "said", "cause", "cure"),
+    [
+        (127, "bash: line 1: /opt/py: No such file or directory", "no such Python", "python="),
+        (1, "/opt/py: Command not found.", "no such Python", "python="),
+        (
+            255,
+            f"/bin/bash: line 1: exec: /opt/none: not found\n{KEX}",
+            "the ProxyCommand of its ssh config cannot be run",
+            "ProxyCommand",
+        ),
+        (
+            255,
+            f"/bin/bash: line 1: exec: /opt/none: cannot execute: No such file or directory\n{KEX}",
+            "the ProxyCommand of its ssh config cannot be run",
+            "ProxyCommand",
+        ),
+        (
+            255,
+            "no such identity: /x: No such file or directory\nvm1: Permission denied (publickey).",
+            "it refused the key",
+            "IdentityFile",
+        ),
+        (
+            255,
+            "Cannot execute command-line and remote command.",
+            "its ssh config has a RemoteCommand",
+            "remove RemoteCommand",
+        ),
+        (0, "", "ended with exit status 0", "`echo hello | ssh vm1 cat`"),
+        (
+            1,
+            "This account is not available.",
+            "(This account is not available.)",
+            "read its output",
+        ),
+        (255, KEX, "it closed the connection", "log of sshd"),
+    ],
+)
+def test_a_failure_has_a_cause_and_a_cure(code, said, cause, cure):
+    """A missing file on this machine is no missing Python there; without output, none is named."""
+    error = SshLauncher(None).failure(Host("vm1"), code, said)
+    text = str(error)
+    assert text.startswith("vm1: ")
+    assert cause in text
+    assert cure in text
+
+
+@pytest.mark.parametrize(
+    ("text", "cure"),
+    [
+        ("[Errno 2] No usable temporary directory found in ['/tmp']", "free space"),
+        ("[Errno 28] No space left on device: '/tmp/workbench-rank-x'", "free space"),
+        ("[Errno 11] Resource temporarily unavailable", "fewer"),
+        ("ImportError: libtorch_cpu.so: failed to map segment from shared object", "ulimit -v"),
+        ("ImportError: libtorch_cpu.so: cannot open shared object file", "fewer"),
+    ],
+)
+def test_an_agent_without_space_or_memory_has_its_cure(text, cure):
+    """Neither a full disk nor a memory limit is cured by fewer ranks or another installation."""
+    assert cure in _cure(text, "ask for fewer ranks")

@@ -1,0 +1,60 @@
+"""The quickstart notebook, run as `make demo` runs it."""
+
+import re
+
+import nbformat
+import pytest
+
+from workbench.demo import NOTEBOOK, run_demo
+from workbench.errors import CellError, UsageError
+
+
+@pytest.fixture(scope="module")
+def result(tmp_path_factory):
+    return run_demo(tmp_path_factory.mktemp("demo") / "page" / "quickstart.html")
+
+
+def test_it_learns_to_read_digits(result):
+    """Both ranks reach over 95 % on the held-out scans."""
+    accuracy = float(re.search(r"\[ranks 0-1\] test accuracy ([\d.]+)%", result.summary)[1])
+    assert accuracy > 95
+
+
+def test_it_ends_in_the_cost_of_communication(result):
+    """The summary has a row per rank, and says how long, how much exposed, how fast."""
+    rows = re.findall(r"^ *rank ([01]) +((?:[\d.]+ +){12}[\d.]+)$", result.summary, re.MULTILINE)
+    assert [rank for rank, _ in rows] == ["0", "1"]
+    for _, figures in rows:
+        iteration, *phases = [float(word) for word in figures.split()][:7]
+        assert sum(phases) == pytest.approx(iteration, abs=0.04)
+    assert "Mean of iterations 1 to 329" in result.summary
+    assert re.search(r"An iteration takes [\d.]+ ms", result.summary)
+    assert re.search(r"at [\d.]+ Gbit/s bus bandwidth, 1.20 MB in 6 tensors", result.summary)
+
+
+def test_the_page_shows_the_last_state(result):
+    """The converted notebook has the view's picture and its table, without a kernel."""
+    page = result.html.read_text()
+    assert "<svg" in page
+    assert re.search(r"<th[^>]*>backward</th>", page)
+    assert "Loading widget" not in page
+
+
+def test_a_notebook_that_is_not_there(tmp_path):
+    """A missing notebook is an error that says what to do."""
+    with pytest.raises(UsageError, match="--notebook"):
+        run_demo(tmp_path / "x.html", tmp_path / "none.ipynb")
+
+
+def test_a_notebook_that_fails(tmp_path):
+    """A failing cell is named with its error."""
+    page = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("1/0")])
+    nbformat.write(page, tmp_path / "bad.ipynb")
+    with pytest.raises(CellError, match="ZeroDivisionError"):
+        run_demo(tmp_path / "x.html", tmp_path / "bad.ipynb")
+
+
+def test_the_notebook_is_committed_without_outputs():
+    """All outputs are made by whoever runs it."""
+    page = nbformat.read(NOTEBOOK, as_version=4)
+    assert not [cell for cell in page.cells if cell.get("outputs")]

@@ -1,0 +1,425 @@
+"""The recorder by its events alone: shapes that need no ring, or that this build cannot run."""
+
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from workbench.rank.recording.collectives import Operation, Reported
+from workbench.rank.recording.device_clock import DeviceClock
+from workbench.rank.recording.iteration import RecordedIteration, StepRecord
+from workbench.rank.recording.pack import Intervals, Packer, merge, overlap
+from workbench.rank.recording.phase import Phase
+from workbench.rank.recording.recorder import Recorder
+from workbench.rank.recording.training_loop import Cycle
+from workbench.wire import Flag, IterationRecord
+
+
+class Ring:
+    """A ring of one's own: handles finish when the test says so, or once they are waited for."""
+
+    def __init__(self, poll=None, device=None, deliver=None):
+        self.done = set()
+        self.awaited = set()
+        self.submitted = {}
+        self.records = []
+        self.layouts = {}
+        self.dropped = 0
+        self.recorder = Recorder(poll or self._poll, deliver or self.pack, device)
+        self._packer = Packer(self.recorder.sources, 2, lambda: self.dropped)
+
+    def _poll(self, handle):
+        done = handle in self.done
+        if handle in self.awaited:
+            self.done.add(handle)
+        return done
+
+    def pack(self, iteration):
+        for layout, record in self._packer(iteration):
+            if layout is not None:
+                self.layouts[layout.number] = layout
+            self.records.append(IterationRecord.unpack(record))
+
+    def end_cell(self):
+        """End the cell; return how many records it had."""
+        self.recorder.end_cell()
+        return len(self.records)
+
+    def submit(self, handle, name, size=100, by="optimizer", process_set=0):
+        operation = Operation(name, size, 1, by=by, process_set=process_set)
+        self.submitted[handle] = operation, time.perf_counter_ns()
+
+    def wait(self, handle):
+        self.awaited.add(handle)
+        with self.recorder.waits.wait(handle):
+            pass
+        if handle in self.submitted:
+            self.recorder.reported.add(*self.submitted.pop(handle), time.perf_counter_ns())
+
+    def step(self, optimizer=1, handles=()):
+        """As Horovod's optimizer does: two nested steps, a wait between their beginnings."""
+        self.recorder.loop.step_begins(optimizer)
+        self.recorder.waits.exposed_begins()
+        for handle in handles:
+            self.wait(handle)
+        self.recorder.waits.exposed_ends()
+        self.recorder.loop.step_begins(optimizer)
+        self.recorder.loop.step_ends(optimizer)
+        self.recorder.loop.step_ends(optimizer)
+
+
+def sums(record):
+    phases = ("data", "copy", "forward", "backward", "exposed", "optimizer", "other")
+    return sum(getattr(record, f"{phase}_ns") for phase in phases)
+
+
+def iterate(ring, handles):
+    ring.recorder.loop.forward_begins(training=True, grad=True)
+    ring.recorder.loop.backward_begins()
+    for handle in handles:
+        ring.submit(handle, f"p{handle % 10}")
+    ring.recorder.loop.backward_ends()
+    ring.step(handles=handles)
+
+
+def test_records_contain_what_happened():
+    """Each step is a record; phases add up to it exactly; names come once."""
+    ring = Ring()
+    for turn in range(3):
+        iterate(ring, [turn * 10, turn * 10 + 1])
+    ring.recorder.end_cell()
+    assert [record.index for record in ring.records] == [0, 1, 2]
+    for record in ring.records:
+        assert sums(record) == record.duration_ns
+        assert (record.size_bytes, record.tensors) == (200, 2)
+        assert len(record.submitted) == 2
+    assert [layout.names for layout in ring.layouts.values()] == [("p0", "p1")]
+    assert [bool(record.flags & Flag.FIRST_OF_CELL) for record in ring.records] == [
+        True,
+        False,
+        False,
+    ]
+    starts = [record.start_ns for record in ring.records]
+    ends = [record.start_ns + record.duration_ns for record in ring.records]
+    assert starts[1:] == ends[:-1]
+
+
+def test_a_wait_before_the_gradients_differs_from_the_wait_for_them():
+    """A loss that is averaged before the backward: its wait is no part of the last stop."""
+    ring = Ring()
+    for process_set, known in ((0, True), (1, False)):
+        ring.recorder.loop.forward_begins(training=True, grad=True)
+        ring.submit(1, "loss", process_set=process_set)
+        began = time.perf_counter_ns()
+        ring.wait(1)
+        spent = time.perf_counter_ns() - began
+        ring.recorder.loop.backward_begins()
+        ring.submit(2, "gradient")
+        ring.recorder.loop.backward_ends()
+        ring.step(handles=[2])
+        ring.recorder.end_cell()
+        record = ring.records[-1]
+        assert 0 <= record.stopped_ns <= min(spent, record.exposed_ns)
+        assert (record.stopped_ns > 0) == known
+        ring.recorder.begin_cell(1)
+
+
+def test_steps_within_the_backward_end_no_iteration():
+    """Adasum steps each parameter inside the backward; only the outer step counts."""
+    ring = Ring()
+    for _ in range(2):
+        ring.recorder.loop.forward_begins(training=True, grad=True)
+        ring.recorder.loop.backward_begins()
+        for _ in range(5):
+            ring.recorder.loop.step_begins(1)
+            ring.recorder.loop.step_ends(1)
+        ring.recorder.loop.backward_ends()
+        ring.recorder.loop.step_begins(1)
+        ring.recorder.loop.step_ends(1)
+    assert ring.end_cell() == 2
+    assert all(sums(record) == record.duration_ns for record in ring.records)
+
+
+def test_a_step_without_gradients_is_no_iteration():
+    """hvd.broadcast_optimizer_state steps once with zeros: before and amid training no row."""
+    ring = Ring()
+
+    def bare():
+        ring.recorder.loop.step_begins(1)
+        ring.recorder.loop.step_ends(1)
+
+    bare()
+    iterate(ring, [1])
+    bare()
+    iterate(ring, [2])
+    assert ring.end_cell() == 2
+    assert bool(ring.records[0].flags & Flag.FIRST_OF_CELL)
+    assert all(sums(record) == record.duration_ns for record in ring.records)
+
+
+def test_collectives_outside_the_iterations_have_a_record_of_their_own():
+    """The parameters' broadcast before the first iteration, and a metric's sum after the last."""
+    ring = Ring()
+
+    def call(handle, name):
+        ring.submit(handle, name, by="cell")
+        ring.wait(handle)
+
+    call(1, "parameters")
+    iterate(ring, [2])
+    call(3, "within")
+    iterate(ring, [4])
+    call(5, "metric")
+    assert ring.end_cell() == 4
+    found = [
+        (bool(record.flags & Flag.OUTSIDE), ring.layouts[record.layout].names)
+        for record in ring.records
+    ]
+    assert found == [
+        (True, ("parameters",)),
+        (False, ("p2",)),
+        (False, ("p4", "within")),
+        (True, ("metric",)),
+    ]
+    assert all(
+        record.duration_ns >= record.communication_ns > 0 and sums(record) == 0
+        for record in ring.records
+        if record.flags & Flag.OUTSIDE
+    )
+
+
+def test_a_cell_that_never_steps_is_bounded():
+    """A loop of collectives without an optimizer is delivered in pieces, and nothing is lost."""
+    ring = Ring()
+    count = (1 << 16) + 10
+    for handle in range(count):
+        ring.submit(handle, "metric", by="cell")
+        ring.wait(handle)
+    assert ring.end_cell() > 2
+    assert sum(len(record.submitted) for record in ring.records) == count
+
+
+class Stream:
+    """A GPU's stream: work queues up in it, and an event happens when all before it is done.
+
+    Its time in ms is `now`, which is also the host's; work of `work(ms)` begins when
+    the work before it has ended, or immediately.
+    """
+
+    def __init__(self):
+        self.now = 0.0
+        self.free_at = 0.0
+
+    def work(self, duration):
+        self.free_at = max(self.free_at, self.now) + duration
+
+    def event(self):
+        return Event(self)
+
+
+class Event:
+    def __init__(self, stream):
+        self._stream = stream
+        self.at = None
+
+    def record(self):
+        self.at = max(self._stream.free_at, self._stream.now)
+
+    def query(self):
+        return self._stream.now >= self.at
+
+    def elapsed_time(self, end_event):
+        assert self.query()
+        assert end_event.query()
+        return end_event.at - self.at
+
+
+def test_phases_on_a_gpu_are_those_of_its_stream():
+    """The host is far ahead; the GPU's work, and its standing still for data, is what counts."""
+    stream = Stream()
+    held = []
+    ring = Ring(device=DeviceClock(stream.event), deliver=held.append)
+    for _ in range(4):
+        stream.now += 30  # the loader; the GPU has 16 ms of work left of the step before
+        ring.recorder.loop.loaded(time.perf_counter_ns() - 10**9)
+        ring.recorder.loop.enter(Phase.COPY)
+        stream.work(2)
+        ring.recorder.loop.leave()
+        ring.recorder.loop.forward_begins(training=True, grad=True)
+        stream.work(5)
+        ring.recorder.loop.backward_begins()
+        stream.work(8)
+        ring.recorder.loop.backward_ends()
+        ring.recorder.loop.step_begins(1)
+        stream.work(1)
+        ring.recorder.loop.step_ends(1)
+    ring.recorder.end_cell()
+    held = [item for item in held if isinstance(item, RecordedIteration)]
+    assert [iteration.ready for iteration in held] == [True, True, True, False]
+    stream.now += 16
+    for iteration in held:
+        ring.pack(iteration)
+    for record in ring.records[1:]:
+        assert record.flags & Flag.DEVICE_TIMES
+        found = [record.data_ns, record.copy_ns, record.forward_ns, record.backward_ns]
+        assert found == [14e6, 2e6, 5e6, 8e6]
+        assert record.optimizer_ns == 1e6
+        assert sums(record) == record.duration_ns == 30e6
+
+
+@pytest.mark.parametrize("steps", [3, 40])
+def test_a_gpus_events_are_used_again(steps):
+    """However long it trains, few events are made: each costs a call to the driver."""
+    stream, made = Stream(), []
+
+    def new_event():
+        made.append(stream.event())
+        return made[-1]
+
+    ring = Ring(device=DeviceClock(new_event))
+    for _ in range(steps):
+        iterate(ring, [])
+        stream.now += 1
+    ring.recorder.end_cell()
+    assert len(made) <= 3 * 8
+
+
+def test_a_step_that_raised_does_not_spoil_the_next():
+    """After a step that never ended, further steps are iterations again."""
+    ring = Ring()
+    iterate(ring, [])
+    ring.recorder.loop.step_begins(1)
+    ring.recorder.loop.step_begins(1)  # raised within: no end
+    for _ in range(3):
+        iterate(ring, [])
+    count = ring.end_cell()
+    assert count in (3, 4)
+    assert all(sums(record) == record.duration_ns for record in ring.records)
+
+
+def test_a_handle_that_was_cleared_unseen_is_done():
+    """Horovod refuses queries about such a handle; training continues, the record is complete."""
+
+    def cleared(handle):
+        raise ValueError(f"Handle {handle} was not created or has been cleared.")
+
+    ring = Ring(poll=cleared)
+    iterate(ring, [1, 2])
+    ring.recorder.end_cell()
+    assert len(ring.records[0].submitted) == 2
+
+
+def test_after_an_interrupted_wait_the_rank_is_not_blocked():
+    """The wait has ended, even if its collective has not."""
+    looks = iter([False, False])
+
+    def interrupted(handle):
+        for done in looks:
+            return done
+        raise KeyboardInterrupt
+
+    ring = Ring(poll=interrupted)
+    ring.submit(7, "layer.weight")
+    with pytest.raises(KeyboardInterrupt):
+        ring.wait(7)
+    assert ring.recorder.waits.blocked is None
+
+
+def test_a_barrier_is_waited_for_with_pauses_and_left_by_an_interrupt():
+    """Its submission is not heard; a wait that spins would take the core that others need."""
+    polls = []
+
+    def poll(handle):
+        polls.append(time.monotonic())
+        if handle == 8 and len(polls) == 3:
+            raise KeyboardInterrupt
+        return len(polls) > 1 and time.monotonic() > polls[0] + 0.2
+
+    ring = Ring(poll)
+    ring.wait(7)
+    assert polls[-1] - polls[0] >= 0.2
+    assert len(polls) < 5_000
+    polls.clear()
+    with pytest.raises(KeyboardInterrupt):
+        ring.wait(8)
+
+
+def test_the_rank_knows_where_it_is_blocked():
+    """During a wait its handle can be asked for from another thread."""
+    done = set()
+    ring = Ring(poll=done.__contains__)
+    assert ring.recorder.waits.blocked is None
+    waiting = threading.Thread(target=ring.wait, args=(7,))
+    waiting.start()
+    deadline = time.monotonic() + 10
+    while ring.recorder.waits.blocked is None and time.monotonic() < deadline:
+        time.sleep(0.001)
+    assert ring.recorder.waits.blocked.handle == 7
+    done.add(7)
+    waiting.join()
+    assert ring.recorder.waits.blocked is None
+
+
+def test_the_same_tensors_in_another_order_have_one_layout():
+    """Autograd may finish gradients in any order; their names are not sent again."""
+    ring = Ring()
+    iterate(ring, [1, 2, 3])
+    iterate(ring, [13, 11, 12])
+    ring.recorder.end_cell()
+    assert len(ring.layouts) == 1
+    assert len(ring.records) == 2
+
+
+def test_cycles_of_optimizers():
+    """Steps group into iterations by the optimizers that take part."""
+
+    def group(steps):
+        cycle = Cycle()
+        found = [part for step in steps for part in cycle.step(ord(step), step)]
+        return ["".join(parts) for parts in found + cycle.end()]
+
+    assert group("aaa") == ["a", "a", "a"]
+    assert group("ababab") == ["ab", "ab", "ab"]
+    assert group("abcabc") == ["abc", "abc"]
+    assert group("aabaab") == ["a", "a", "ba", "ab"]  # one for each step of a
+    assert group("") == []
+
+
+def test_intervals():
+    """The union of intervals, and how long two sets of them run at once."""
+
+    def intervals(*pairs):
+        return Intervals(*np.array(pairs, np.int64).reshape(-1, 2).T)
+
+    def merged(*pairs):
+        return list(zip(*(column.tolist() for column in merge(*intervals(*pairs))), strict=True))
+
+    assert merged((5, 6), (0, 2), (1, 3), (6, 7)) == [(0, 3), (5, 7)]
+    assert merged() == []
+    assert overlap(intervals((0, 3), (5, 7)), intervals((2, 6))) == 2
+    assert overlap(intervals(), intervals((2, 6))) == 0
+    assert overlap(intervals((2, 6)), intervals()) == 0
+
+
+def test_the_overlap_of_random_intervals():
+    """It is as long as if each moment were counted."""
+    chance = np.random.default_rng(0)
+    for _ in range(200):
+        sets, moments = [], []
+        for count in chance.integers(0, 6, 2):
+            edges = np.sort(chance.integers(0, 40, 2 * count))
+            sets.append(merge(edges[::2], edges[1::2]))
+            moments.append({t for a, b in zip(*sets[-1], strict=True) for t in range(a, b)})
+        assert overlap(*sets) == len(moments[0] & moments[1])
+        assert sets[0].length == len(moments[0])
+
+
+def test_a_collective_that_had_ended_before_its_iteration():
+    """It is waited for in a later iteration than the one in which it ran, whose time it is not."""
+    reported = Reported()
+    reported.add(Operation("a", 4, 1), 1100, 1200)
+    step = StepRecord(2000, 3000, [0] * len(Phase), 0, [(2000, 2010)], [])
+    ((_, packed),) = Packer([reported], 2, lambda: 0)(RecordedIteration(1, 0, [step]))
+    record = IterationRecord.unpack(packed)
+    assert (record.communication_ns, record.overlapped_ns, record.tensors) == (0, 0, 1)

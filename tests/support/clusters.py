@@ -1,0 +1,102 @@
+"""Helpers for tests of clusters: quiet cells, trainings, and processes that end."""
+
+import contextlib
+import os
+from pathlib import Path
+
+import psutil
+from timers import within
+
+from workbench.cluster import TextSink
+
+
+def quiet(cluster, source, **options):
+    """Run a cell whose output nobody sees."""
+    return cluster.run(source, sink=TextSink(), **options)
+
+
+def children(word=""):
+    """The processes of this one that still run, with a word of their command."""
+    found = []
+    for process in psutil.Process().children():
+        with contextlib.suppress(psutil.NoSuchProcess):  # also raised for one that has ended
+            if not word or word in process.cmdline():
+                found.append(process)
+    return found
+
+
+def gone(pids, seconds=20.0):
+    """Whether all processes end within some seconds; a later process may have the id of one."""
+    processes = []
+    for pid in pids:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            processes.append(psutil.Process(pid))
+    return within(seconds, lambda: not any(process.is_running() for process in processes))
+
+
+def with_support():
+    """The environment of a kernel that imports what tests share."""
+    folders = [str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return os.environ | {"PYTHONPATH": os.pathsep.join(folders)}
+
+
+class BeginSink(TextSink):
+    """Keeps the output of a cell, and knows when the cell has begun on every rank.
+
+    The cell is to begin with `PRINT`.
+    """
+
+    PRINT = "print('begun')\n"
+
+    def begun(self, ranks=2):
+        """Whether so many ranks have begun."""
+        return "[ranks 0-1] begun" in self.text or self.text.count("] begun") >= ranks
+
+
+SHARED_MODEL = """
+import contextlib, os, tempfile, time, torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, Dataset
+torch.manual_seed(0)
+if not dist.is_initialized():
+    where = hvd.broadcast_object(tempfile.mktemp(), name="where")
+    dist.init_process_group(
+        "gloo", init_method=f"file://{where}", rank=rank, world_size=world_size)
+def net():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 8))
+"""
+"""A cell's beginning: PyTorch's process group next to Horovod's, and a small model."""
+
+TRAINING = """
+import torch
+model = torch.nn.Linear({width}, {width})
+optimizer = hvd.DistributedOptimizer(
+    torch.optim.SGD(model.parameters(), lr=0.1), named_parameters=model.named_parameters())
+def train(iterations):
+    for _ in range(iterations):
+        optimizer.zero_grad()
+        model(torch.ones(4, {width})).sum().backward()
+        optimizer.step()
+train({iterations})
+"""
+
+
+def training(iterations, width=8):
+    """A plain Horovod script, of two tensors; `train` is there afterwards."""
+    return TRAINING.format(width=width, iterations=iterations)
+
+
+QUEUED = """
+import glob
+def queued_us():
+    total = 0
+    for path in glob.glob("/proc/self/task/*/schedstat"):
+        try:
+            with open(path) as file: total += int(file.read().split()[1])
+        except OSError: pass  # a thread that has ended
+    return total / 1e3
+"""
+"""A cell's beginning: for how long this rank's threads were ready and had no core, so far."""

@@ -1,0 +1,1 @@
+"""What the figures say, against what was planted in the training."""

@@ -1,0 +1,144 @@
+"""The summary, tables, the view, comparisons, traces and stored runs have the same figures."""
+
+import re
+
+import numpy as np
+import pytest
+from recorded import MS, ONE_VM, RankClock, iteration_record, recorded, true_start
+from traces import read, slices
+from true_figures import BEGIN, HEARD, rows_of
+
+import workbench as wb
+from workbench.cluster import TextSink
+from workbench.timings.compare import compare
+from workbench.timings.store import PHASES
+from workbench.timings.summary import notes, summarize
+from workbench.widgets.cluster_source import ClusterSource
+from workbench.widgets.runs import comparison_table, run_table
+from workbench.widgets.source import TimingsReading
+from workbench.widgets.tables import summary_text
+from workbench.wire import Flag
+
+pytestmark = pytest.mark.timing
+
+
+SKEWED = [4.0] * 12 + [104.0] * 8
+"""Exposed times whose median is far from their mean."""
+
+
+def test_the_summary_adds_up():
+    """Means: phases make the iteration, the exposed share is theirs, bandwidth is bytes a time."""
+    found = summarize(rows_of(SKEWED))
+    assert found.iterations == 20
+    assert found.left_out == 1
+    assert found.iteration_us == pytest.approx(60_000)
+    assert sum(found.phases_us.values()) == pytest.approx(found.iteration_us)
+    assert found.exposed_us == pytest.approx(found.phases_us["exposed"]) == pytest.approx(44_000)
+    assert found.exposed_share == pytest.approx(found.exposed_us / found.iteration_us)
+    assert found.iterations_per_s == pytest.approx(1e6 / found.iteration_us)
+    assert found.communication_us == pytest.approx(found.exposed_us + found.overlapped_us)
+    assert found.algbw_gbps == pytest.approx(found.bytes * 8 / found.communication_us / 1e3)
+
+
+def test_a_comparison_has_the_summarys_figures():
+    """Both of its columns are what the two summaries say, and it says what they leave out."""
+    a, b = rows_of(SKEWED), rows_of([4.0] * 20)
+    found = compare(a, b, ("a", "b"))
+    by_name = {one.figure: one for one in found.differences}
+    for name in ("iteration_us", "exposed_us", "communication_us", "algbw_gbps", "busbw_gbps"):
+        one = by_name[name]
+        assert one.a == pytest.approx(getattr(summarize(a), name)), name
+        assert one.b == pytest.approx(getattr(summarize(b), name)), name
+    assert found.left_out == (1, 1)
+    assert "a: The first iteration is left out" in repr(comparison_table(found))
+
+
+def test_one_of_anything_is_no_plural():
+    """One rank and one iteration are counted in the singular."""
+    rows = rows_of([4.0] * 20)
+    one = rows[(rows["rank"] == 0) & (rows["iteration"] == rows["iteration"].min())]
+    title = repr(comparison_table(compare(rows, one, ("a", "b"))))
+    assert "a (20 iterations, 2 ranks)" in title
+    assert "b (1 iteration, 1 rank)" in title
+
+
+def test_every_place_has_the_same_figures(cluster, trained):
+    """Summary, tables, view and a stored run, of real ranks of whom one iteration is an outlier."""
+    values, rows = trained(
+        """
+m = net(); optimizer = distributed(m)
+train(m, optimizer, steps=6); took_first = list(took)
+train(m, optimizer, steps=1, after=0.4); took_first += took
+train(m, optimizer, steps=6); took_first + took
+"""
+    )
+    found = summarize(rows)
+    wall_us = np.mean([taken[1:] for taken in values.values()]) * 1e6
+    assert found.iteration_us == pytest.approx(wall_us, rel=0.1)
+    assert sum(found.phases_us.values()) == pytest.approx(found.iteration_us, rel=1e-6)
+    reading = TimingsReading.take(ClusterSource(cluster), len(rows))
+    head, *table = (line.split("  ") for line in summary_text(reading).splitlines())
+    means = {}
+    for line in table[:2]:
+        cells = [cell.strip() for cell in line if cell.strip()]
+        names = [cell.strip() for cell in head if cell.strip()]
+        for name, cell in zip(names, cells[1:], strict=True):
+            means.setdefault(name, []).append(float(cell))
+    assert reading.window.rows == len(rows)
+    for phase in set(PHASES) - {"copy"}:
+        assert np.mean(means[phase]) == pytest.approx(found.phases_us[phase] / 1e3, abs=0.006)
+    assert np.mean(means["iteration"]) == pytest.approx(found.iteration_us / 1e3, abs=0.006)
+    assert "The first iteration is left out: it warms up." in summary_text(reading)
+    details = ClusterSource(cluster).details(int(rows["iteration"].min()), found.iteration)
+    assert details.summary.iteration_us == pytest.approx(found.iteration_us)
+    assert details.summary.exposed_us == pytest.approx(found.exposed_us)
+    assert details.summary.notes == notes(found)
+
+
+@pytest.fixture(scope="module")
+def training_run():
+    """A run of two cells on real ranks, read from disk."""
+    with wb.Cluster(n=2) as cluster:
+        for _ in range(2):
+            cluster.run(BEGIN + HEARD["Horovod"], sink=TextSink())
+    return wb.open_run(cluster.timings.path)
+
+
+def test_an_opened_run_adds_up(training_run):
+    """`%timings open`: phases add up to the iteration; omitted first iterations are noted."""
+    text = repr(run_table(training_run))
+    figures = dict(re.findall(r"(?m)^\s*(\w[\w ]*?)\s{2,}([\d.]+) ms", text))
+    whole = float(figures["iteration"])
+    assert sum(float(figures[phase]) for phase in PHASES) == pytest.approx(whole, abs=0.04)
+    assert "are left out: they warm up" in text
+    assert "Means over" in text
+
+
+def test_what_ran_before_and_after_the_iterations_is_in_the_trace(tmp_path):
+    """Startup broadcasts and a last metric: the trace has as many as `collectives()`."""
+    outside = []
+    for start in (true_start(0) - 300 * MS, true_start(3) + 500 * MS):
+        outside.append(iteration_record(0, 0, RankClock()))
+        outside[-1].flags |= Flag.OUTSIDE
+        outside[-1].start_ns = start
+    timings = recorded(4, vms=ONE_VM, more={0: outside})
+    found = slices(read(timings.to_trace(tmp_path / "t.json")), "collective")
+    assert len(found) == len(timings.collectives())
+    assert min(one["ts"] for one in found) >= 0
+    some = slices(read(timings.to_trace(tmp_path / "u.json", iterations=(1, 2))), "collective")
+    assert len(some) == len(timings.collectives(1, 2))
+
+
+def test_startup_broadcasts_of_real_ranks_are_in_the_trace(tmp_path):
+    """The parameters' broadcast lies before the first iteration."""
+    with wb.Cluster(n=2) as cluster:
+        start = "hvd.broadcast_parameters(m.state_dict(), root_rank=0)\n"
+        cell = HEARD["Horovod"].replace("train(", f"\n{start}train(")
+        cluster.run(BEGIN + cell, sink=TextSink())
+        trace = read(cluster.timings.to_trace(tmp_path / "t.json"))
+        table = cluster.timings.collectives()
+    assert (table["kind"] == "broadcast").sum() >= 8
+    shown = slices(trace, "collective")
+    own = [one for one in shown if one["args"]["kind"] == "broadcast"]
+    assert len(own) == (table["kind"] == "broadcast").sum()
+    assert len(shown) == len(table)

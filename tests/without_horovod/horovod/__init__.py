@@ -1,3 +1,0 @@
-"""Stands in the way of the installed Horovod, as if there were none."""
-
-raise ModuleNotFoundError("No module named 'horovod'", name="horovod")

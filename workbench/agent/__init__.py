@@ -1,0 +1,9 @@
+"""The agent: a process on each VM that starts and supervises its ranks.
+
+- `program`: the agent's main loop, which handles the kernel's messages
+- `rank_processes`: forks the ranks and observes how they end; `folder`: their log files
+- `record_stream`: a separate process that sends the records of all ranks to the kernel
+- `on_demand`: takes snapshots and samples of the VM in threads
+- `connectivity`: determines which addresses of this VM other VMs can reach
+- `relay`: a separate process that connects a kernel on another machine to the agent
+"""

@@ -1,0 +1,316 @@
+"""Processes of the ranks of one VM: forks them from the agent, observes and ends them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import multiprocessing
+import os
+import re
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from workbench.agent.folder import RankFolder, remove
+from workbench.wire.agent_messages import Exited, StartRank
+
+_TERM_S = 0.5
+_POLL_S = 0.02
+_PARENT_POLL_S = 0.25
+_LOG_LINES = 12
+_SOCKET_FOLDER_LONGEST = 107 - len("/listener-12345678")
+"""Longest path of a folder in which `multiprocessing` can create sockets."""
+_KILLED = re.compile(r"[Kk]illed process (\d+)")
+
+
+@dataclass(frozen=True)
+class RankProcess:
+    """The process of one rank.
+
+    Attributes
+    ----------
+    slot
+        Number of the rank on this VM.
+    pid
+        Its process id, which is also the id of its process group.
+    log
+        File for its output outside cells.
+    """
+
+    slot: int
+    pid: int
+    log: Path
+
+
+class RankProcesses:
+    """Forks ranks, which share all modules that the agent has imported.
+
+    Ranks remove the agent's own folder if the agent was killed.
+    """
+
+    def __init__(self, folder: RankFolder, agent_folder: Path) -> None:
+        self._folder = folder
+        self._agent_folder = agent_folder
+        self._running: dict[int, RankProcess] = {}
+        self._oom = OomWatch()
+
+    def start(self, order: StartRank, inherited: list[int]) -> RankProcess:
+        """Fork a rank, which closes the `inherited` descriptors of the agent."""
+        log = self._folder.path / f"rank-{order.slot}.log"
+        parent = os.getpid()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        pid = os.fork()
+        if pid == 0:
+            _become_rank(order, parent, log, self._folder.path, self._clean_up, inherited)
+        child = self._running[pid] = RankProcess(order.slot, pid, log)
+        return child
+
+    def _clean_up(self) -> None:
+        self._folder.remove()
+        remove(self._agent_folder)
+
+    def ended(self) -> list[Exited]:
+        """Return the ranks that have ended since the last call."""
+        found = []
+        for pid, child in list(self._running.items()):
+            if _has_ended(pid):
+                del self._running[pid]
+                code = _kill_group(pid)
+                oom = self._oom.describe(pid) if code == -signal.SIGKILL else ""
+                found.append(Exited(pid, code, oom, log_tail(child.log)))
+        return found
+
+    def memory_bytes(self) -> dict[str, int]:
+        """Return the resident memory of each running rank, by its process id as text."""
+        sizes = {}
+        for pid in self._running:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                sizes[str(pid)] = psutil.Process(pid).memory_info().rss
+        return sizes
+
+    def signal(self, number: int) -> None:
+        """Send a signal to every rank, but not to processes that ranks have forked."""
+        for pid in self._running:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+    def stop(self, slots: list[int] | None = None) -> None:
+        """End the ranks of some slots, by default of all, and wait until they have ended."""
+        chosen = [c for c in self._running.values() if slots is None or c.slot in slots]
+        for child in chosen:
+            _signal_group(child.pid, signal.SIGTERM)
+        deadline = time.monotonic() + _TERM_S
+        waiting = {child.pid for child in chosen}
+        while waiting:
+            waiting -= {pid for pid in waiting if _has_ended(pid)}
+            if waiting and time.monotonic() > deadline:
+                break
+            time.sleep(_POLL_S if waiting else 0)
+        for child in chosen:
+            _kill_group(child.pid)
+            del self._running[child.pid]
+
+
+class OomWatch:
+    """Determines whether the operating system ended a process because memory ran out."""
+
+    def __init__(self) -> None:
+        self._events = _own_cgroup_events()
+        self._before = self._kills()
+        try:
+            self._messages: int | None = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK)
+            os.lseek(self._messages, 0, os.SEEK_END)
+        except OSError:
+            self._messages = None
+
+    def describe(self, pid: int) -> str:
+        """Return whether memory ran out when the process `pid` ended; empty if it did not."""
+        if pid in self._killed():
+            return "the kernel's OOM killer ended it: memory ran out"
+        now = self._kills()
+        if now > self._before:
+            self._before = now
+            return "the kernel's OOM killer was active in this cgroup: memory ran out"
+        if self._messages is None and not self._events:
+            return "whether memory ran out is not readable here"
+        return ""
+
+    def _killed(self) -> set[int]:
+        pids: set[int] = set()
+        while self._messages is not None:
+            try:
+                text = os.read(self._messages, 8192).decode("utf-8", "replace")
+            except BlockingIOError:
+                break
+            except OSError:  # a message was overwritten before it could be read
+                continue
+            pids |= {int(number) for number in _KILLED.findall(text)}
+        return pids
+
+    def _kills(self) -> int:
+        try:
+            text = self._events.read_text() if self._events else ""
+        except OSError:
+            return 0
+        found = re.search(r"^oom_kill (\d+)", text, re.MULTILINE)
+        return int(found[1]) if found else 0
+
+
+def log_tail(path: Path) -> str:
+    """Return the last lines of a log, or the reason if it is empty because a disk is full."""
+    try:
+        lines = path.read_text(errors="replace").splitlines()
+        if not lines and os.statvfs(path.parent).f_bavail == 0:
+            folder = path.parent.parent
+            return (
+                f"(empty: {folder} has no space left. Free some, or set TMPDIR to another folder)"
+            )
+    except OSError:
+        return ""
+    return "\n".join(lines[-_LOG_LINES:])
+
+
+def _own_cgroup_events() -> Path | None:
+    """Return the file in which cgroup v2 counts the OOM kills of this process's cgroup."""
+    try:
+        lines = Path("/proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return None
+    for line in lines:
+        if line.startswith("0::"):
+            path = Path("/sys/fs/cgroup") / line[3:].lstrip("/") / "memory.events"
+            return path if path.exists() else None
+    return None
+
+
+def _become_rank(
+    order: StartRank,
+    agent: int,
+    log: Path,
+    folder: Path,
+    clean_up: Callable[[], None],
+    inherited: list[int],
+) -> None:
+    """Turn this new process into an ipyparallel engine; never returns."""
+    code = 1
+    try:
+        os.setsid()
+        signal.set_wakeup_fd(-1)
+        for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_DFL)
+        _redirect(log)
+        for descriptor in inherited:
+            os.close(descriptor)
+        _end_with_parent(agent, clean_up)
+        if order.cores:
+            os.sched_setaffinity(0, order.cores)
+        os.environ.update(order.environment)
+        _use_for_sockets(folder)
+        os.environ["IPP_CONNECTION_INFO"] = json.dumps(order.connection)
+        code = _run_engine(folder / f"profile-{order.slot}")
+    except BaseException:  # noqa: BLE001 - the agent's code must not continue in this process
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _use_for_sockets(folder: Path) -> None:
+    """Let `multiprocessing` in this process and its children create its sockets in `folder`.
+
+    Otherwise each worker of a DataLoader makes a folder of its own, which it leaves behind if
+    its rank is stopped while an iterator is still in a variable.
+    """
+    if len(os.fsencode(folder)) <= _SOCKET_FOLDER_LONGEST:
+        process: Any = multiprocessing.current_process()
+        process._config["tempdir"] = str(folder)
+
+
+def _end_with_parent(parent: int, clean_up: Callable[[], None]) -> None:
+    """End this process group soon after its parent has ended, however that happened.
+
+    A thread checks whether the process still has this parent. The alternatives do not work:
+    a pipe from the parent stays open in other processes that the parent has forked, and
+    PR_SET_PDEATHSIG is about the parent's thread, not its process.
+    """
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(_PARENT_POLL_S)
+        try:
+            clean_up()
+        finally:
+            os.killpg(os.getpgid(0), signal.SIGKILL)
+
+    threading.Thread(target=watch, name="workbench-parent-watcher", daemon=True).start()
+
+
+def _redirect(log: Path) -> None:
+    null = os.open(os.devnull, os.O_RDONLY)
+    # readable: the rank reads Horovod's error messages from it
+    out = os.open(log, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
+    for target, source in ((0, null), (1, out), (2, out)):
+        os.dup2(source, target)
+    os.close(null)
+    os.close(out)
+
+
+def _run_engine(profile: Path) -> int:
+    import numpy as np
+    from ipyparallel.engine.app import main as engine_main
+
+    # numpy chose its seed when the agent imported it; ranks must not share it
+    np.random.seed()
+    profile.mkdir(mode=0o700, exist_ok=True)
+    home = os.path.expanduser("~")  # noqa: PTH111 - a user may have no home, which is no error here
+    if not _can_write(Path(home) / ".ipython"):
+        # IPython would make a folder in TMPDIR that nobody removes
+        os.environ.setdefault("IPYTHONDIR", str(profile))
+    sys.argv = [
+        "ipengine",
+        f"--profile-dir={profile}",
+        # the default would lose what libraries write before they abort
+        "--IPEngine.out_stream_factory=workbench.rank.descriptors.EngineStream",
+        # the agent already reports how a rank ends
+        "--IPEngine.enable_nanny=False",
+        # the agent ends a rank whose kernel is gone; a controller may be paused for long
+        "--IPEngine.max_heartbeat_misses=0",
+    ]
+    try:
+        engine_main()
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+    return 0
+
+
+def _can_write(folder: Path) -> bool:
+    """Return whether a folder can be written, or made."""
+    nearest = folder if folder.exists() else folder.parent
+    return nearest.is_dir() and os.access(nearest, os.W_OK)
+
+
+def _has_ended(pid: int) -> bool:
+    """Return whether a child has ended; its process id remains its own until `_kill_group`."""
+    return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+
+def _kill_group(pid: int) -> int:
+    """End a rank, and what it has forked; return the rank's exit code."""
+    _signal_group(pid, signal.SIGKILL)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def _signal_group(pid: int, number: int) -> None:
+    try:
+        os.killpg(pid, number)
+    except ProcessLookupError:
+        return

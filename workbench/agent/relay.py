@@ -1,0 +1,93 @@
+"""Connects a kernel on another machine to the agent of this VM.
+
+``python -m workbench.agent.relay FOLDER [GRACE_S]``
+
+A launcher runs it on the VM, for example over ssh. It copies its standard input to the
+agent's socket in FOLDER, and what the agent sends to its standard output. The agent keeps
+running when the relay ends. With GRACE_S, the relay first creates the folder and starts
+the agent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+from workbench.wire.detached import agent_log_tail, connect_agent, remove_folder, start_agent
+
+_END_S = 1.0
+
+
+def main() -> None:
+    """Copy in both directions until either end is closed."""
+    folder = Path(sys.argv[1])
+    process: subprocess.Popen[bytes] | None = None
+    first = b""
+    try:
+        if len(sys.argv) > 2:
+            process, agent = start_agent(folder, float(sys.argv[2]))
+        else:
+            # the agent drops its connection for a new one: a relay that was slow to start, and
+            # whose kernel is gone, must not take the place of a newer relay
+            first = os.read(0, 1 << 16)
+            if not first:
+                return
+            agent = connect_agent(folder)
+    except OSError as error:
+        _report_end(None, folder, str(error))
+        return
+    with agent:
+        with contextlib.suppress(OSError):  # the agent closed: its last messages are relayed
+            agent.sendall(first)
+        by_agent = _relay(agent)
+    # if another relay has started the agent, the next one detects whether it still runs
+    if by_agent and process is not None:
+        with contextlib.suppress(subprocess.TimeoutExpired):  # it has closed this connection only
+            _report_end(process.wait(_END_S), folder)
+
+
+def _relay(agent: socket.socket) -> bool:
+    """Copy in both directions; return whether the agent, not the kernel, has closed."""
+    while True:
+        ready, _, _ = select.select([0, agent.fileno()], [], [])
+        if agent.fileno() in ready:
+            try:
+                data = agent.recv(1 << 16)
+            except ConnectionResetError:
+                data = b""
+            if not data:
+                return True
+            if not _write(data):
+                return False
+        if 0 in ready:
+            data = os.read(0, 1 << 16)
+            if not data:
+                return False
+            with contextlib.suppress(OSError):  # the agent has closed; what it sent is read next
+                agent.sendall(data)
+
+
+def _write(data: bytes) -> bool:
+    """Write to the kernel; return whether it is still connected."""
+    try:
+        while data:
+            data = data[os.write(1, data) :]
+    except OSError:
+        return False
+    return True
+
+
+def _report_end(code: int | None, folder: Path, why: str = "") -> None:
+    from workbench.wire.agent_messages import AgentEnded, encode  # slow, and not needed to connect
+
+    _write(encode(AgentEnded(code, agent_log_tail(folder) or why)))
+    remove_folder(folder)
+
+
+if __name__ == "__main__":
+    main()

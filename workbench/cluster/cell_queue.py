@@ -1,0 +1,234 @@
+"""The queue of cells, which run one after another."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from workbench.cluster.cell_run import CellRun, acknowledge
+from workbench.cluster.options import parse_duration
+from workbench.cluster.outcomes import RunResult
+from workbench.cluster.processes import ClusterProcesses
+from workbench.cluster.recovery import form_ring, repair_ring, use_again
+from workbench.cluster.state import ClusterState
+from workbench.cluster.threads import in_background, uninterrupted
+from workbench.errors import CellError, CellInterrupted, StartFailed, UsageError
+from workbench.output.sink import Sink
+from workbench.ranks import Ranks, parse_ranks
+
+if TYPE_CHECKING:
+    from workbench.wire.rank_messages import CellMessage
+
+
+class BackgroundRun(Future[RunResult]):
+    """The future result of a cell that runs in the background.
+
+    ``cancel()`` has no effect, because the cell is queued immediately; use `interrupt`.
+
+    Parameters
+    ----------
+    interrupt
+        Interrupts the cell, from any thread.
+    """
+
+    def __init__(self, interrupt: Callable[[], None]) -> None:
+        super().__init__()
+        self._interrupt = interrupt
+
+    def interrupt(self) -> bool:
+        """Stop the cell, and return immediately; return False if it has already ended.
+
+        ``result()`` then raises `CellInterrupted`; variables are kept, and cells that were
+        queued later run next. A cell that has not begun is removed from the queue.
+        """
+        if self.done():
+            return False
+        self._interrupt()
+        return True
+
+
+class CellQueue:
+    """The cells of one cluster, in the order in which they were submitted.
+
+    Parameters
+    ----------
+    state
+        The cluster's state, which each cell changes.
+    first
+        The number of the first cell.
+
+    Attributes
+    ----------
+    latest
+        The user's latest cell.
+    """
+
+    def __init__(self, state: ClusterState, first: int = 1) -> None:
+        self._state = state
+        self._numbers = itertools.count(first)
+        self.latest: CellRun | None = None
+        self._current: CellRun | None = None
+        self._left: CellRun | None = None
+        """A cell that was given up, while some ranks still run it."""
+        state.receive = self._receive
+
+    @property
+    def busy(self) -> tuple[int, ...]:
+        """The ranks of the cell that runs."""
+        return self._current.ranks if self._current else ()
+
+    def submit(self, source: str, ranks: Ranks, timeout: str | float | None, sink: Sink) -> CellRun:
+        """Return a cell for `follow`; see `Cluster.run` for the arguments."""
+        if not isinstance(source, str):
+            raise UsageError(
+                f"run: the cell is of type {type(source).__name__}. Give its source as text (str)."
+            )
+        processes = self._state.usable()
+        return CellRun(
+            next(self._numbers),
+            source,
+            parse_ranks(ranks, self._state.n),
+            sink,
+            send=processes.send,
+            ring=tuple(range(len(processes.engines.ranks))),
+            lost=self._state.lost,
+            backend=processes.engines.backend,
+            timeout_s=None if timeout is None else parse_duration(timeout, "timeout"),
+            hang_after_s=self._state.options.hang_after_s,
+        )
+
+    def ticket(self) -> object:
+        """Return a place in the queue, for `follow`."""
+        return self._state.turns.ticket()
+
+    def follow(
+        self, run: CellRun, ticket: object | None = None, *, record: bool | None = None
+    ) -> RunResult:
+        """Run a cell when the previous cells have ended, and return its result.
+
+        Parameters
+        ----------
+        ticket
+            Its place in the queue; the last one by default.
+        record
+            Whether it is recorded; None for a cell of the user, for the cluster's setting.
+        """
+        what = "this cell" if ticket is None else ""
+        with self._state.turns.held(ticket, what, lambda: run.interrupted):
+            processes = self._state.usable()
+            if processes.engines.backend.ring_broken:
+                repair_ring(self._state, processes, run.output.say)
+            try:
+                return run.wait(lambda: self._begin(run, processes, record))
+            except CellError as error:
+                error.output = run.output.text
+                if isinstance(error, CellInterrupted):  # a second interrupt changes nothing
+                    with contextlib.suppress(KeyboardInterrupt):
+                        self._settle_uninterrupted(run, processes)
+                raise
+            finally:
+                self._settle_uninterrupted(run, processes)
+
+    def interrupt(self, run: CellRun) -> None:
+        """Interrupt a cell that runs or waits in the queue, from any thread."""
+        run.interrupt()
+        self._state.turns.wake()
+
+    def interrupt_current(self) -> tuple[int, ...]:
+        """Interrupt the running cell, from any thread; return its ranks.
+
+        Raises
+        ------
+        UsageError
+            No cell runs.
+        """
+        run = self._current or self._left
+        ranks = run.unfinished if run is not None else ()
+        if run is None or not ranks:
+            raise UsageError(
+                "Nothing to interrupt: no cell runs on this cluster. Use it while a cell runs "
+                "that was started with %%distributed --noblock."
+            )
+        run.interrupt()
+        return ranks
+
+    def record(self, *, on: bool) -> None:
+        """Record the cells from the next one on, or do not; see `Cluster.recording`."""
+        state = self._state
+        with state.lock:
+            if state.state == "running":
+                raise UsageError(
+                    f"Cannot switch recording {'on' if on else 'off'}: a cell runs on "
+                    f"{state.name}. Wait until it has ended, or stop it with %cluster interrupt."
+                )
+            if state.processes is not None and state.state in {"ready", "failed"}:
+                state.processes.set_recording(on=on)
+            else:
+                state.timings.record(on=on)
+            state.options = replace(state.options, record=on)
+            state.set(state.state, state.message)
+
+    def _receive(self, rank: int, message: CellMessage) -> None:
+        """Receive a message from a rank, in the control channel's thread."""
+        run = self._current or self._left
+        # a rank also reports its state between cells
+        if run is not None and message.cell in {run.number, None}:
+            run.deliver(rank, message)
+        elif (processes := self._state.processes) is not None:
+            # a rank that still runs an earlier kernel's cell must be able to write
+            acknowledge(processes.send, rank, message)
+
+    def _begin(self, run: CellRun, processes: ClusterProcesses, record: bool | None) -> None:
+        state, self._current = self._state, run
+        vms = {info.rank: info.vm for info in processes.engines.ranks}
+        state.timings.describe(state.name, vms)
+        if record is None:
+            record = state.timings.recording
+            if state.timings.note_cell(run.number, recorded=record):
+                with contextlib.suppress(StartFailed):  # only the next kernel's remark is missing
+                    processes.save()
+        state.timings.begin_cell(run.number, recorded=record)
+        state.begin()
+        state.idle.used()
+        for rank in run.ranks:
+            given = (run.number, run.source, record)
+            run.calls[rank] = processes.engines.begin(rank, "run_cell", *given)
+
+    def _settle_uninterrupted(self, run: CellRun, processes: ClusterProcesses) -> None:
+        """Call `_settle` once; raise an interrupt afterwards."""
+        interrupted = False
+        interrupt_init = processes.engines.backend.interrupt_init if run.broken else None
+        while self._current is run:
+            try:
+                uninterrupted(lambda: self._settle(run, processes), interrupt_init)
+                break
+            except KeyboardInterrupt:  # before it began, or while it ran
+                interrupted = True
+        if interrupted:
+            raise KeyboardInterrupt
+
+    def _settle(self, run: CellRun, processes: ClusterProcesses) -> None:
+        """Make the cluster ready again after a cell, or go to ``failed``."""
+        state = self._state
+        state.idle.used()
+        state.timings.end_cell(run.number, run.records)
+        self._left, self._current = run if run.unfinished else None, None
+        complete = not (state.lost() or run.unfinished)
+        if state.state == "running" and run.broken and complete:
+            form_ring(state, processes, run.output.say)
+        with state.lock:
+            if state.state != "running":
+                return
+            processes.engines.members.give_up(run.unfinished)
+            state.settle()
+        if run.unfinished:
+            run.leave(lambda rank: self._ended_late(rank, run, processes))
+
+    def _ended_late(self, rank: int, run: CellRun, processes: ClusterProcesses) -> None:
+        """Use a rank again that has ended a cell which was stopped long before."""
+        if self._left is run:
+            in_background(lambda: use_again(self._state, processes, [rank], lambda: run.broken))

@@ -1,0 +1,346 @@
+"""One cell: what its ranks send, how it is stopped, and how it ends."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+from workbench.cluster.backends import Backend
+from workbench.cluster.outcomes import RunResult, ValueNotSent, failure, failure_outside_cell
+from workbench.cluster.stalls import GRACE_S, StallReport, Stopping
+from workbench.cluster.stuck_ranks import StuckRankMonitor
+from workbench.cluster.threads import interrupts_later, uninterrupted
+from workbench.errors import CellInterrupted, CellTimeout, RankError
+from workbench.output.cell_output import CellOutput
+from workbench.output.sink import Sink
+from workbench.ranks import grouped, phrase
+from workbench.wire import Message
+from workbench.wire.rank_messages import CellEnded, CellMessage, Output, OutputTaken, RankState
+
+_TICK_S = 0.05
+_HURRY_S = 3.0
+"""A second interrupt within this time frees the ranks by force; a later one abandons them."""
+_STEP_S = 0.25
+"""How long output may be processed before other messages are checked."""
+
+
+def acknowledge(send: Callable[[int, Message], None], rank: int, message: Message) -> None:
+    """Confirm output to a rank that asks for it, so that it can write more."""
+    if isinstance(message, Output) and message.total_characters is not None:
+        send(rank, OutputTaken(message.cell, message.total_characters))
+
+
+class CellRun:
+    """A cell; `wait` runs it and returns when it has ended.
+
+    Parameters
+    ----------
+    number
+        The cell's number in its cluster.
+    source
+        The text of the cell.
+    ranks
+        The ranks that run it.
+    sink
+        Where its output is shown.
+    send
+        Sends a message to a rank.
+    lost
+        Returns why ranks can no longer answer, by rank.
+    backend
+        Explains the errors and the waits of ranks.
+    timeout_s
+        The ranks are interrupted after this time; None for never.
+    hang_after_s
+        A collective that takes longer is explained in the output; None for never.
+    ring
+        All ranks of the cluster, also those that do not run the cell.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        source: str,
+        ranks: tuple[int, ...],
+        sink: Sink,
+        *,
+        send: Callable[[int, Message], None],
+        lost: Callable[[], dict[int, str]],
+        backend: Backend,
+        timeout_s: float | None,
+        hang_after_s: float | None = None,
+        ring: tuple[int, ...] = (),
+    ) -> None:
+        self.number = number
+        self.source = source
+        self.ranks = ranks
+        self.on_all_ranks = ranks == ring
+        self.records: dict[int, int] = {}
+        self.outstanding = 0
+        self._initialized = True
+        self.errors: dict[int, RankError] = {}
+        self.calls: dict[int, Future[Any]] = {}
+        self.monitor = StuckRankMonitor(number, send)
+        self._send = send
+        self._stall_report = StallReport(
+            ranks, hang_after_s, send, ring, explain_numbers=backend.explain_numbers
+        )
+        self._stopping: Stopping | None = None
+        self._late: Callable[[int], None] | None = None
+        self._delivering = threading.Lock()
+        self._events: deque[tuple[int, Output | CellEnded]] = deque()
+        self._answers: deque[tuple[int, RankState]] = deque()
+        """Answers of ranks, processed before output, which can be large."""
+        self._received = dict.fromkeys(ranks, 0)
+        self._processed = dict.fromkeys(ranks, 0)
+        """How many of the events that were received from each rank have been processed."""
+        self._marks: dict[int, Output] = {}
+        """The latest output of each rank that has to be confirmed."""
+        self._ended: set[int] = set()
+        """The ranks whose end has arrived, whether or not it has been processed."""
+        self._arrived = threading.Event()
+        self._unfinished = set(ranks)
+        self._values: dict[int, bytes | ValueNotSent | None] = {}
+        self.output = CellOutput(ranks, sink)
+        self._lost = lost
+        self._backend = backend
+        self._peer_lost = False
+        self._timeout_s = timeout_s
+        self._interrupts = 0
+        """Calls of `interrupt` that `wait` has not processed yet."""
+
+    @property
+    def broken(self) -> bool:
+        """Whether the ring must be formed again before the next cell."""
+        return self.monitor.released or self.outstanding > 0 or not self._initialized
+
+    @property
+    def unfinished(self) -> tuple[int, ...]:
+        """The ranks in which the cell has begun and not ended."""
+        return tuple(sorted(self._unfinished)) if self.calls else ()
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether `interrupt` was called and `wait` has not processed it yet."""
+        return self._interrupts > 0
+
+    def interrupt(self) -> None:
+        """Stop the cell, from any thread, as an interrupt of the thread in `wait` does.
+
+        A cell that `wait` has given up is interrupted again on the ranks that still run it.
+        """
+        if self._late is not None:
+            self.monitor.interrupt(self._unfinished)
+            return
+        self._interrupts += 1
+        self._arrived.set()
+
+    def deliver(self, rank: int, message: CellMessage) -> None:
+        """Receive a message from a rank, in any thread."""
+        with self._delivering:
+            late = self._late
+            if late is None:
+                if isinstance(message, RankState):
+                    self._answers.append((rank, message))
+                else:
+                    self._events.append((rank, message))
+                    self._received[rank] += 1
+                if isinstance(message, CellEnded):
+                    self._ended.add(rank)
+                self._arrived.set()
+        if late is not None:
+            acknowledge(self._send, rank, message)
+        if late is not None and isinstance(message, CellEnded) and rank in self._unfinished:
+            self._end(rank, message, time.monotonic())
+            late(rank)
+
+    def leave(self, late: Callable[[int], None]) -> None:
+        """Give up the cell; call `late`, in a thread, with each rank that ends it later."""
+        with self._delivering:
+            self._late, events = late, list(self._events)
+            self._events.clear()
+        for event in events:
+            self.deliver(*event)
+
+    def wait(self, begin: Callable[[], None]) -> RunResult:
+        """Show the output until every rank has ended the cell, and return the result.
+
+        Parameters
+        ----------
+        begin
+            Begins the cell on all of its ranks, even if it is interrupted.
+
+        Raises
+        ------
+        RanksFailed, CellTimeout, CellInterrupted
+            After every rank is free again.
+        """
+        try:
+            uninterrupted(begin)
+            self._follow()
+        except KeyboardInterrupt:
+            if not self.calls:
+                raise CellInterrupted("the cell was interrupted before it began") from None
+            self._stop("interrupted")
+            raise CellInterrupted(
+                f"the cell was interrupted on {phrase(self.ranks)}; {self._outcome()}"
+            ) from None
+        if self._unfinished:
+            self._time_out()
+        self._finish()
+        if self.errors:
+            stall = self.monitor.stall
+            raise failure(
+                self.errors,
+                released=self.monitor.released,
+                stall=f"{stall} {self._backend.uneven_cure}" if stall else "",
+                is_peer_error=self._backend.is_peer_error,
+            )
+        return RunResult(self.output.text, self._values)
+
+    def _time_out(self) -> None:
+        unfinished = tuple(sorted(self._unfinished))
+        stacks = self.monitor.stacks(set(unfinished), self._step)
+        self._stop("timed out")
+        stuck = "\n".join(
+            f"{phrase(ranks, 'was', 'were')} at:\n{text}" for text, ranks in grouped(stacks) if text
+        )
+        raise CellTimeout(
+            f"the cell was not done after {self._timeout_s:g} s on {phrase(unfinished)}; "
+            f"{self._outcome()}\n{stuck}".rstrip(),
+            unfinished,
+        )
+
+    def _outcome(self) -> str:
+        if not self._unfinished or self._stopping is None:
+            return "it was interrupted there, and variables are kept"
+        return (
+            f"{self._stopping.outcome(self._unfinished)}. Variables are kept, and the cluster is "
+            "ready again when it ends; %cluster restart replaces it instead.\n"
+            f"{self._stopping.places(self._unfinished)}"
+        ).rstrip()
+
+    def _follow(self) -> None:
+        limit_s = float("inf") if self._timeout_s is None else self._timeout_s
+        deadline = time.monotonic() + limit_s
+        while self._unfinished and time.monotonic() < deadline:
+            self._raise_interrupt()
+            self._step(_TICK_S)
+            self._drop_lost()
+            now, rank_failed = time.monotonic(), bool(self.errors)
+            if not rank_failed and (text := self._stall_report.check(self._unfinished, now)):
+                self.output.note(text)
+            if rank_failed or len(self._unfinished) < len(self.ranks):
+                self.monitor.check(
+                    self._unfinished, now, rank_failed=rank_failed, peer_lost=self._peer_lost
+                )
+
+    def _raise_interrupt(self) -> None:
+        if self._interrupts:
+            self._interrupts -= 1
+            raise KeyboardInterrupt
+
+    def _stop(self, why: str) -> None:
+        """Interrupt the ranks that run, free those that wait, and follow them to their end."""
+        self._stopping = Stopping(self._send, self._ended)
+        self.errors.setdefault(-1, RankError(why, "", ""))
+        again = False
+        while True:
+            try:
+                self.monitor.interrupt(self._unfinished)
+                if again:
+                    self.monitor.release(self._unfinished, peer_lost=self._peer_lost)
+                self._follow_stop(self._stopping)
+                break
+            except KeyboardInterrupt:
+                again = True
+                if self._stopping.age_s > _HURRY_S:
+                    break
+        self._finish()
+
+    def _follow_stop(self, stopping: Stopping) -> None:
+        """Follow the ranks as long as one of them may end soon."""
+        while self._unfinished and stopping.waits(self._unfinished):
+            self._raise_interrupt()
+            self._step(_TICK_S)
+            self._drop_lost()
+            self.monitor.check(
+                self._unfinished, time.monotonic(), rank_failed=True, peer_lost=self._peer_lost
+            )
+            if stopping.age_s > GRACE_S and not self.monitor.released:
+                self.monitor.release(self._unfinished, peer_lost=self._peer_lost)
+            if self._unfinished and (text := stopping.text(self._unfinished)):
+                self.output.note(text)
+
+    def _step(self, timeout_s: float) -> None:
+        """Process what has arrived, then write the output that is ready."""
+        self._arrived.wait(timeout_s)
+        self._arrived.clear()
+        with interrupts_later():  # an interrupt here would lose messages
+            for _ in range(len(self._answers)):
+                self._take_answer(*self._answers.popleft())
+            until = time.monotonic() + _STEP_S
+            while self._events and self.output.written and time.monotonic() < until:
+                rank, message = self._events.popleft()
+                self._processed[rank] += 1
+                if rank in self._unfinished and isinstance(message, CellEnded):
+                    self._end(rank, message, time.monotonic())
+                elif rank in self._unfinished and isinstance(message, Output):
+                    self.output.take(rank, message.pieces(), time.monotonic())
+                if isinstance(message, Output) and message.total_characters is not None:
+                    self._marks[rank] = message
+            self.output.write(time.monotonic(), time.monotonic() + _STEP_S)
+            if self.output.written:
+                self._acknowledge()
+            if self._events or not self.output.written:
+                self._arrived.set()
+
+    def _acknowledge(self) -> None:
+        """Confirm the processed output, so that ranks can write more."""
+        while self._marks:
+            acknowledge(self._send, *self._marks.popitem())
+
+    def _take_answer(self, rank: int, state: RankState) -> None:
+        if not state.for_stall_report:
+            self.monitor.answer(rank, state)
+        if rank not in self._unfinished:
+            return
+        if state.for_stall_report:
+            self._stall_report.answer(rank, state)
+        elif self._stopping is not None:
+            self._stopping.answer(rank, state)
+
+    def _end(self, rank: int, ended: CellEnded, now: float) -> None:
+        self._unfinished.discard(rank)
+        self.output.end(rank, now)
+        self.records[rank] = ended.records
+        self._initialized &= ended.initialized
+        self.outstanding += ended.outstanding if ended.error else 0
+        self.monitor.end(rank, ended, now)
+        if ended.error:
+            self.errors[rank] = ended.error
+        self._values[rank] = ValueNotSent(ended.not_sent) if ended.not_sent else ended.value
+
+    def _drop_lost(self) -> None:
+        failed = {rank: call.exception() for rank, call in self.calls.items() if call.done()}
+        lost = self._lost() if self._unfinished else {}
+        for rank, error in failed.items():
+            if rank in self._unfinished and error is not None:
+                self._unfinished.discard(rank)
+                self.output.end(rank, time.monotonic())
+                self.errors[rank] = failure_outside_cell(rank, error, lost.get(rank, ""))
+                self._peer_lost |= rank in lost
+        for rank, why in lost.items():
+            if rank in self._unfinished and self._processed[rank] == self._received[rank]:
+                self._unfinished.discard(rank)
+                self.output.end(rank, time.monotonic())
+                self.errors[rank] = RankError("RankLost", why, "")
+                self._peer_lost = True
+
+    def _finish(self) -> None:
+        self.output.finish()
+        self._acknowledge()

@@ -1,0 +1,336 @@
+"""Run cells on the ranks of a cluster, push variables to them and pull variables from them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from keyword import iskeyword
+from typing import TYPE_CHECKING, Any
+
+from workbench.cluster.cell_queue import BackgroundRun, CellQueue
+from workbench.cluster.cell_run import CellRun
+from workbench.cluster.options import parse_duration
+from workbench.cluster.outcomes import RunResult
+from workbench.cluster.processes import ClusterProcesses
+from workbench.cluster.state import ClusterState
+from workbench.cluster.threads import in_background, interrupts_later, uninterrupted
+from workbench.cluster.transfer import Transfer, check_pushed
+from workbench.errors import UsageError
+from workbench.output.sink import NotebookSink, Sink
+from workbench.ranks import Ranks, parse_ranks
+from workbench.wire import values
+
+if TYPE_CHECKING:
+    from workbench.cluster.overhead import Overhead
+    from workbench.fabric import FittedFabric
+
+
+class Execution:
+    """What a cluster runs on its ranks, in the order of the calls: cells, push and pull.
+
+    The base class of `Cluster`.
+
+    Attributes
+    ----------
+    fabric
+        The fabric's latency and bandwidth as `calibrate` has measured them, or None.
+    """
+
+    fabric: FittedFabric | None
+    _state: ClusterState
+    _cells: CellQueue
+
+    @property
+    def n(self) -> int:
+        """The number of ranks, now or after the start."""
+        return self._state.n
+
+    def run(
+        self,
+        source: str,
+        ranks: Ranks = None,
+        timeout: str | float | None = None,
+        *,
+        sink: Sink | None = None,
+    ) -> RunResult:
+        """Run `source` on the ranks, show its output, and return when all have ended it.
+
+        Parameters
+        ----------
+        source
+            A notebook cell's text, IPython's magics included.
+        ranks
+            Such as ``"0,2-3"``; all by default.
+        timeout
+            The ranks are interrupted after this time: seconds, or such as ``"5m"``.
+        sink
+            Where the output goes; by default to standard output.
+
+        Raises
+        ------
+        RanksFailed
+            It raised on some ranks; the others were freed.
+        CellTimeout, CellInterrupted
+            It was stopped. The ranks are free again, or the message names those that still
+            run it; the cluster is ready again when they end.
+        ClusterStopped
+            The cluster was not started, or is gone.
+        """
+        run = self._cells.latest = self._submit(source, ranks, timeout, sink)
+        return self._cells.follow(run)
+
+    def run_in_background(
+        self,
+        source: str,
+        ranks: Ranks = None,
+        timeout: str | float | None = None,
+        *,
+        sink: Sink | None = None,
+    ) -> BackgroundRun:
+        """Do as `run` does, but return a future of the result immediately.
+
+        Cells run one after the other, in the order of the calls. The future's
+        ``interrupt()`` stops this one.
+        """
+        with interrupts_later():  # an unused ticket would block all later cells
+            run = self._cells.latest = self._submit(source, ranks, timeout, sink)
+            ticket = self._cells.ticket()
+            future = BackgroundRun(partial(self._cells.interrupt, run))
+            in_background(lambda: self._cells.follow(run, ticket), future)
+            return future
+
+    def interrupt(self) -> tuple[int, ...]:
+        """Stop the running cell, as the stop button does; return its ranks immediately.
+
+        May be called from any thread. The call that waits for the cell raises
+        `CellInterrupted`; variables are kept, and queued cells run next. A second call hurries
+        the ranks.
+
+        Raises
+        ------
+        UsageError
+            No cell runs.
+        """
+        return self._cells.interrupt_current()
+
+    def calibrate(self, timeout: str | float = 300.0) -> FittedFabric:
+        """Measure latency and bandwidth of this cluster's allreduces, and keep them in `fabric`.
+
+        Parameters
+        ----------
+        timeout
+            The ranks are interrupted after this time: seconds, or such as ``"5m"``.
+        """
+        from workbench.cluster.calibration import measure
+
+        timeout_s = parse_duration(timeout, "timeout")
+
+        def run(source: str, *, timeout: float, sink: Sink) -> RunResult:
+            run = self._submit(source, None, timeout, sink)
+            return self._cells.follow(run, record=self.recording)
+
+        self.fabric = measure(run, self.n, timeout_s)
+        return self.fabric
+
+    @property
+    def recording(self) -> bool:
+        """Whether the iterations and collectives of the next cell are recorded.
+
+        It can be set between cells. A cell that is not recorded runs without any hook or reader
+        of this package. Its ranks report a collective that takes long up to ten seconds later,
+        because it is not known when they began to wait.
+        """
+        return self._state.timings.recording
+
+    @recording.setter
+    def recording(self, on: bool) -> None:
+        if not isinstance(on, bool):
+            raise UsageError(f"recording={on!r}: not a bool. Assign True or False.")
+        self._cells.record(on=on)
+
+    def measure_overhead(
+        self,
+        source: str | None = None,
+        ranks: Ranks = None,
+        *,
+        pairs: int = 12,
+        timeout: str | float = "10m",
+    ) -> Overhead:
+        """Measure what recording adds to an iteration, by running a cell with and without it.
+
+        The cell runs twice per pair and once before, and its output is not shown. Each time, its
+        model continues to train, and its files are written again. `recording` never changes.
+
+        Parameters
+        ----------
+        source
+            The cell; by default the latest one, on its ranks.
+        ranks
+            Such as ``"0,2-3"``; all by default.
+        pairs
+            How often the cell runs with and without recording, in random order; 3 or more.
+        timeout
+            No further pair begins if it would end after this time: seconds, or such as ``"5m"``.
+
+        Raises
+        ------
+        UsageError
+            There is no cell, one runs, it has no iterations or not always as many, or three
+            pairs take longer than `timeout`.
+        """
+        from workbench.cluster.overhead import Measurement
+
+        return Measurement(self._state, self._cells, source, ranks).take(pairs, timeout)
+
+    def _submit(
+        self, source: str, ranks: Ranks, timeout: str | float | None, sink: Sink | None
+    ) -> CellRun:
+        where = NotebookSink() if sink is None else sink
+        return self._cells.submit(source, ranks, timeout, where)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        """Set a variable to `value` on every rank."""
+        self.push({name: value})
+
+    def __getitem__(self, name: str) -> list[Any]:
+        """Return a variable's value from every rank, by rank."""
+        return [row[name] for row in self.pull([name]).values()]
+
+    def push(
+        self, names: Mapping[str, Any], ranks: Ranks = None, *, timeout: str | float = 60.0
+    ) -> None:
+        """Set variables on the ranks: on all of them, or on none if it fails.
+
+        Functions and classes of the notebook are sent with the values; such functions use the
+        ranks' variables. Waits for the cells that were queued before.
+
+        Parameters
+        ----------
+        names
+            Values by name.
+        ranks
+            Such as ``"0,2-3"``; all by default.
+        timeout
+            It fails after this time without progress: seconds, or such as ``"5m"``.
+
+        Raises
+        ------
+        UsageError
+            A value cannot be pickled, or cannot be loaded on a rank.
+        RanksFailed
+            A rank was lost meanwhile.
+        CellTimeout
+            There was no progress for `timeout` seconds.
+        ClusterStopped
+            The cluster was not started, or is gone.
+        """
+        chosen, timeout_s = parse_ranks(ranks, self.n), parse_duration(timeout, "timeout")
+        if not isinstance(names, Mapping):
+            raise UsageError(
+                f"push: values are of type {type(names).__name__}, and have no names. Give a dict "
+                "of values by name, such as {'x': x}."
+            )
+        if not names:
+            return
+        what, names = _call("push", names), dict(names)
+        check_pushed(names, self._state.options.backend)
+        try:
+            payload = values.dump(names)
+        except Exception:  # noqa: BLE001 - a user's class may raise anything
+            name, kind, why = values.unsendable(names)
+            raise UsageError(
+                f"{what}: {name!r} is of type {kind}, which cannot be pickled ({why}). "
+                "Push a picklable piece of it, or create it in a cell on the ranks."
+            ) from None
+        with self._turn(what) as processes:
+            transfer = Transfer(processes, chosen, self._state.lost, what, timeout_s)
+            transfer.push(payload, list(names))
+
+    def pull(
+        self, names: str | Iterable[str], ranks: Ranks = None, *, timeout: str | float = 60.0
+    ) -> dict[int, dict[str, Any]]:
+        """Return the values of variables, by rank and name.
+
+        A class that a cell has defined arrives with its value, unless this
+        notebook has a class of that name. A function keeps the variables of its rank:
+        it uses their values at the time of the call.
+
+        Parameters
+        ----------
+        names, ranks, timeout
+            As for `push`.
+
+        Raises
+        ------
+        UsageError
+            A rank has no such variable, or its value cannot be pickled or loaded.
+        RanksFailed, CellTimeout, ClusterStopped
+            As for `push`.
+        """
+        chosen, timeout_s = parse_ranks(ranks, self.n), parse_duration(timeout, "timeout")
+        wanted = [names] if isinstance(names, str) else list(names)
+        if not wanted:
+            return {rank: {} for rank in chosen}
+        what = _call("pull", wanted)
+        with self._turn(what) as processes:
+            transfer = Transfer(processes, chosen, self._state.lost, what, timeout_s)
+            found = transfer.pull(wanted)
+        return {
+            rank: _load(what, rank, wanted, payload, types)
+            for rank, (payload, types) in found.items()
+        }
+
+    @contextmanager
+    def _turn(self, what: str) -> Iterator[ClusterProcesses]:
+        """Wait for the cells that were queued before; later cells wait for the body."""
+        state = self._state
+        state.usable()
+        with state.turns.held(what=what):
+            processes = state.usable()
+            before = state.state, state.message
+            state.begin(what)
+            state.idle.used()
+            try:
+                yield processes
+            finally:
+                state.idle.used()
+                uninterrupted(lambda: self._restore(*before))
+
+    def _restore(self, before: str, message: str) -> None:
+        """Return to the previous state, which is ``failed`` without a ring."""
+        state = self._state
+        with state.lock:
+            if state.state == "running":
+                state.set(*(("failed", state.trouble()) if state.lost() else (before, message)))
+
+
+def _load(
+    what: str, rank: int, names: list[str], payload: values.Payload, types: dict[str, str]
+) -> dict[str, Any]:
+    try:
+        loaded, _ = values.load(payload, names, shared=False)
+    except Exception as error:  # noqa: BLE001 - a user's class may raise anything
+        kinds = ", ".join(f"{name!r} is of type {kind}" for name, kind in types.items())
+        raise UsageError(
+            f"{what}: this kernel cannot read the value of rank {rank} "
+            f"({values.one_line(error)}; {kinds}). Make its class importable here, or pull a "
+            "picklable piece of it."
+        ) from None
+    return {name: loaded[name] for name in names}
+
+
+def _call(verb: str, names: Iterable[str]) -> str:
+    """Return a description such as ``"push x"`` for messages.
+
+    Raises
+    ------
+    UsageError
+        It is no name of a variable.
+    """
+    for name in names:
+        if not isinstance(name, str) or not name.isidentifier() or iskeyword(name):
+            raise UsageError(
+                f"{verb} {name!r}: not a valid Python name. Give the name of a variable."
+            )
+    return f"{verb} {' '.join(names)}"

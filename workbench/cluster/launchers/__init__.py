@@ -1,0 +1,238 @@
+"""Launchers: how the kernel starts an agent on each VM, and connects to it.
+
+- `ssh`: the launcher for VMs; the one for this machine is below
+- `hosts`: the VMs as users write them, each a `host`
+- `preflight`: checks before ranks start; `placement`: the interface, GPU, NIC and cores of a rank
+- `ipyparallel_launcher`: agents for clusters that ipyparallel itself starts
+
+A new launcher needs a module here with a subclass of `Launcher`, or of `RelayLauncher`, and an
+entry in the table `LAUNCHERS`.
+"""
+
+from __future__ import annotations
+
+import errno
+import importlib
+import os
+import resource
+import socket
+import subprocess
+import sys
+import tempfile
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, ClassVar
+
+from workbench.cluster.launchers.host import Host
+from workbench.errors import StartFailed
+from workbench.wire.detached import connect_agent, exit_text, open_log, start_agent
+
+LAUNCHERS = {
+    "local": "workbench.cluster.launchers.LocalLauncher",
+    "ssh": "workbench.cluster.launchers.ssh.SshLauncher",
+}
+"""The class of each launcher, by the name that users write."""
+DEFAULT = "local"
+FOR_HOSTS = "ssh"
+"""The default where the user names hosts."""
+_LOG_BYTES = 4096
+
+
+def launcher_class(name: str) -> type[Launcher]:
+    """Return the class of a launcher in `LAUNCHERS`."""
+    module, _, class_name = LAUNCHERS[name].rpartition(".")
+    found: type[Launcher] = getattr(importlib.import_module(module), class_name)
+    return found
+
+
+def create(name: str, config: Path | None = None) -> Launcher:
+    """Return a launcher by its name in `LAUNCHERS`; `config` as in `Launcher`."""
+    return launcher_class(name)(config)
+
+
+def refused_start(error: OSError) -> StartFailed:
+    """Return why a start failed on this machine, and what to do."""
+    where = "" if error.filename is None else f"{error.filename}: "
+    if error.errno == errno.EMFILE:
+        return StartFailed(
+            f"this process may open {resource.getrlimit(resource.RLIMIT_NOFILE)[0]} files, and "
+            "has reached that number. Raise the limit with `ulimit -n 4096` before the kernel "
+            "starts."
+        )
+    if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+        return StartFailed(f"{where}{error.strerror}. Make room there, then start again.")
+    return StartFailed(f"{where}{error.strerror or error}. Correct that, then start again.")
+
+
+@dataclass
+class Connection:
+    """A connection to an agent.
+
+    Attributes
+    ----------
+    socket
+        Sends to the agent and receives from it.
+    process
+        The relay's process on this machine, such as ``ssh``; or the agent itself, if this
+        kernel has started it on this machine.
+    log
+        The output of `process`.
+    """
+
+    socket: socket.socket
+    process: subprocess.Popen[bytes] | None = None
+    log: IO[bytes] | None = None
+
+    def said(self) -> list[str]:
+        """Return the last lines of the log."""
+        log = self.log
+        if log is None:
+            return []
+        try:
+            log.seek(max(0, log.seek(0, 2) - _LOG_BYTES))
+            return log.read().decode("utf-8", "replace").splitlines()
+        except ValueError:  # another thread has closed it
+            return []
+
+    def close_log(self) -> list[str]:
+        """Close the log, and return its last lines."""
+        lines, log, self.log = self.said(), self.log, None
+        if log is not None:
+            log.close()
+        return lines
+
+
+class Launcher(ABC):
+    """Starts agents, and connects to them.
+
+    Parameters
+    ----------
+    config
+        A configuration file for its command, if the user has named one.
+
+    Attributes
+    ----------
+    remote
+        Whether agents start on the hosts that the user names, rather than on this machine.
+    """
+
+    remote: ClassVar[bool]
+
+    def __init__(self, config: Path | None = None) -> None:
+        self._config = config
+
+    @abstractmethod
+    def start(self, host: Host | None, folder: Path, grace_s: float, *, keep: bool) -> Connection:
+        """Start the agent of a VM; it ends after `grace_s` seconds without a kernel.
+
+        Parameters
+        ----------
+        keep
+            Whether it may outlive this process.
+
+        Raises
+        ------
+        StartFailed
+            The command that launches it cannot be run.
+        """
+
+    @abstractmethod
+    def attach(self, host: Host | None, folder: Path, patience_s: float) -> Connection:
+        """Connect to a running agent.
+
+        Parameters
+        ----------
+        patience_s
+            How long to wait for a VM that does not answer.
+
+        Raises
+        ------
+        OSError
+            The agent is known to have ended.
+        """
+
+    @abstractmethod
+    def failure(self, host: Host | None, code: int | None, said: str) -> StartFailed:
+        """Return why the agent of a VM did not answer.
+
+        Parameters
+        ----------
+        code
+            Exit status of the relay or of the agent; None while it runs.
+        said
+            Their output.
+        """
+
+
+class LocalLauncher(Launcher):
+    """Starts the agent of this machine; it ends with this process unless it is kept."""
+
+    remote = False
+
+    def start(self, _: Host | None, folder: Path, grace_s: float, *, keep: bool) -> Connection:
+        """See `Launcher`."""
+        try:
+            process, client = start_agent(folder, grace_s, None if keep else os.getpid())
+        except OSError as error:
+            raise refused_start(error) from error
+        return Connection(client, process, open_log(folder))
+
+    def attach(self, _: Host | None, folder: Path, __: float) -> Connection:
+        """See `Launcher`."""
+        return Connection(connect_agent(folder))
+
+    def failure(self, _: Host | None, code: int | None, said: str) -> StartFailed:
+        """See `Launcher`."""
+        ended = "did not answer in time" if code is None else exit_text(code)
+        return StartFailed(f"the agent of this machine {ended}:\n{said}")
+
+
+class RelayLauncher(Launcher):
+    """Runs the relay on a VM by a command, which connects it to standard input and output."""
+
+    remote = True
+
+    @abstractmethod
+    def command(self, host: Host, program: list[str], patience_s: float | None) -> list[str]:
+        """Return the command that runs a program on a host.
+
+        Parameters
+        ----------
+        patience_s
+            How long to wait for a host that does not answer; None for the default.
+
+        Raises
+        ------
+        StartFailed
+            There is no such command on this machine.
+        """
+
+    def start(self, host: Host | None, folder: Path, grace_s: float, **_: Any) -> Connection:
+        """See `Launcher`."""
+        return self._run(host, [str(folder), str(grace_s)], None)
+
+    def attach(self, host: Host | None, folder: Path, patience_s: float) -> Connection:
+        """See `Launcher`."""
+        return self._run(host, [str(folder)], patience_s)
+
+    def _run(self, host: Host | None, arguments: list[str], patience_s: float | None) -> Connection:
+        assert host is not None
+        program = [host.python or sys.executable, "-m", "workbench.agent.relay", *arguments]
+        command = self.command(host, program, patience_s)
+        ours, theirs = socket.socketpair()
+        log = tempfile.TemporaryFile()  # noqa: SIM115 - read as long as the connection is
+        try:
+            # in a session of its own, so that Ctrl-C in a terminal does not end it
+            process = subprocess.Popen(
+                command,
+                stdin=theirs.fileno(),
+                stdout=theirs.fileno(),
+                stderr=log,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise StartFailed(f"{command[0]} cannot be started: {error}", vm=host.name) from error
+        finally:
+            theirs.close()
+        return Connection(ours, process, log)

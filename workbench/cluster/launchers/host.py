@@ -1,0 +1,214 @@
+"""One host of a cluster: its fields, their checks, and its text form.
+
+Names become arguments of ssh and of a remote shell. Whatever could be an option or shell code
+there is rejected here.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from types import MappingProxyType
+from typing import Any
+
+from workbench.errors import UsageError
+from workbench.ranks import as_int
+
+MOST_SLOTS = 1024
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,252}")
+_IPV6 = re.compile(r"[0-9A-Fa-f:.]{2,45}(%[A-Za-z0-9_.-]{1,15})?")
+_INTERFACE = re.compile(r"(?!-)[A-Za-z0-9_.:-]{1,15}")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_NUMBER = re.compile(r"[0-9]{1,9}")
+# user@name:slots before the checks; DOTALL, so that the checks see newlines too
+_ITEM = re.compile(
+    r"(?:(?P<user>[^@]*)@)?(?:\[(?P<ipv6>[^\]]*)\]|(?P<name>[^:\[\]]*))(?::(?P<slots>.*))?",
+    re.DOTALL,
+)
+Identity = tuple[str, str | None, int | None]
+"""The name, user and port, which two hosts share if they are the same."""
+
+
+@dataclass(frozen=True)
+class Host:
+    """One VM of a cluster, with checked fields.
+
+    Attributes
+    ----------
+    name
+        Host name, alias of the ssh config, IPv4 or IPv6 address (without brackets).
+    slots
+        Number of ranks.
+    user, port
+        For the ssh connection; None for those of the ssh config.
+    python
+        The Python interpreter.
+    directory
+        The working directory of the ranks.
+    interface
+        The network interface of the collectives.
+    environment
+        Environment variables of the ranks; read-only.
+
+    Raises
+    ------
+    UsageError
+        The value of a field is invalid.
+    """
+
+    name: str
+    slots: int = 1
+    user: str | None = None
+    port: int | None = None
+    python: str | None = None
+    directory: str | None = None
+    interface: str | None = None
+    environment: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}), hash=False)
+
+    def __post_init__(self) -> None:
+        _check_name(self.name)
+        object.__setattr__(self, "slots", _checked_number("slots", self.slots, MOST_SLOTS))
+        if self.user is not None:
+            _check_user(self.user)
+        if self.port is not None:
+            object.__setattr__(self, "port", _checked_number("port", self.port, 65535))
+        for what in ("python", "directory"):
+            if getattr(self, what) is not None:
+                _check_text(what, getattr(self, what))
+        if self.interface is not None:
+            _check_interface(self.interface)
+        _check_environment(self.environment)
+        # A copy, so that the caller's dict cannot change a checked host.
+        object.__setattr__(self, "environment", MappingProxyType(dict(self.environment)))
+
+    @property
+    def label(self) -> str:
+        """The name with the user, as users write it."""
+        name = f"[{self.name}]" if ":" in self.name else self.name
+        return name if self.user is None else f"{self.user}@{name}"
+
+    @property
+    def identity(self) -> Identity:
+        """The name, user and port."""
+        return self.name, self.user, self.port
+
+    def to_plain(self) -> dict[str, Any]:
+        """Return the fields as plain values, the arguments of `Host`."""
+        plain = {each.name: getattr(self, each.name) for each in fields(self)}
+        return plain | {"environment": dict(self.environment)}
+
+    def __reduce__(self) -> tuple[type[Host], tuple[Any, ...]]:
+        # a mapping proxy cannot be pickled or deep-copied; a dict can
+        return Host, tuple(self.to_plain().values())
+
+
+def parse_host(item: str) -> dict[str, Any]:
+    """Return the fields in ``user@name:slots``."""
+    if not item:
+        raise UsageError("no host before or after a comma. Write one, or remove the comma.")
+    found = _ITEM.fullmatch(item)
+    if found is None:
+        raise UsageError(_not_a_host(item))
+    user, ipv6, name, slots = found.group("user", "ipv6", "name", "slots")
+    if ipv6 is not None and ":" not in ipv6:
+        raise UsageError(_not_a_host(item))
+    values: dict[str, Any] = {"name": name if ipv6 is None else ipv6}
+    if user is not None:
+        values["user"] = user
+    if slots is not None:
+        try:
+            values["slots"] = whole_number("slots", slots, MOST_SLOTS)
+        except UsageError as error:
+            raise UsageError(
+                f"{item!r}: {error} After the colon are the slots, not the port; an IPv6 address "
+                "needs brackets."
+            ) from None
+    return values
+
+
+def whole_number(what: str, digits: str, most: int) -> int:
+    """Return the number from 1 to `most` in `digits`."""
+    # int() also accepts "+2", "1_0" and the digits of other scripts
+    value = int(digits) if _NUMBER.fullmatch(digits) else digits
+    return _checked_number(what, value, most)
+
+
+def _not_a_host(item: str) -> str:
+    return (
+        f"{item!r}: not a host. Write name, name:slots or user@name:slots, with an IPv6 address "
+        "in brackets, such as [fd00::1]:2."
+    )
+
+
+# checks of the fields; users may pass objects of any type
+
+
+def _check_name(name: object) -> None:
+    if isinstance(name, str):
+        if _NAME.fullmatch(name):
+            return
+        if _IPV6.fullmatch(name) and _is_ipv6(name):
+            return
+    raise UsageError(
+        f"{name!r}: not a host name. Write letters, digits and . _ - without . or - at the "
+        "beginning, or an IP address; slots, user and port are fields of their own."
+    )
+
+
+def _is_ipv6(name: str) -> bool:
+    try:
+        ipaddress.IPv6Address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _check_user(user: object) -> None:
+    if not isinstance(user, str) or not _NAME.fullmatch(user):
+        raise UsageError(
+            f"{user!r}: not a user name. Write letters, digits and . _ - without . or - at the "
+            "beginning."
+        )
+
+
+def _checked_number(what: str, value: object, most: int) -> int:
+    number = as_int(value)
+    if number is None or not 1 <= number <= most:
+        raise UsageError(f"{what} {value!r}: must be a whole number from 1 to {most}.")
+    return number
+
+
+def _check_text(what: str, value: object) -> None:
+    if not isinstance(value, str):
+        raise UsageError(f"{what}: {type(value).__name__}, not text. Write text.")
+    if not value or any(mark in value for mark in "\0\n\r"):
+        found = "contains a NUL or a line break" if value else "empty"
+        raise UsageError(f"{what}: {found}. Write one line of text, or leave {what} out.")
+
+
+def _check_interface(interface: object) -> None:
+    if not isinstance(interface, str) or not _INTERFACE.fullmatch(interface):
+        raise UsageError(
+            f"{interface!r}: not a network interface. Write one as `ip link` shows it, such as "
+            "eth0: at most 15 letters, digits and _ . : -"
+        )
+
+
+def _check_environment(environment: object) -> None:
+    if not isinstance(environment, Mapping):
+        raise UsageError(
+            f"environment: {type(environment).__name__}, not a mapping. "
+            'Write one, such as {"OMP_NUM_THREADS": "4"}.'
+        )
+    for name, value in environment.items():
+        if not isinstance(name, str) or not _VARIABLE.fullmatch(name):
+            raise UsageError(
+                f"{name!r}: not an environment variable. Write letters, digits and _, "
+                "without a digit at the beginning."
+            )
+        # an empty value is valid; a value can be a secret, which no message may show
+        if value != "":
+            _check_text(f"environment variable {name}", value)

@@ -1,0 +1,350 @@
+"""Checks of all VMs before their ranks start; the checks are rules, like the doctor's.
+
+`survey` makes the same checks without starting a rank: ``%doctor --hosts``.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from workbench.cluster.agent import Agent
+from workbench.cluster.launchers import FOR_HOSTS, create
+from workbench.cluster.launchers.hosts import HostsLike, parse_hosts
+from workbench.cluster.launchers.placement import (
+    Link,
+    choose,
+    link_layer,
+    snapshot_for_ranks,
+    usable_gpus,
+)
+from workbench.cluster.options import checked_ssh_config
+from workbench.cluster.threads import at_once
+from workbench.doctor import Finding, diagnose_all, diagnose_limits
+from workbench.doctor.facts import count
+from workbench.doctor.rule import Case, Rule, rule
+from workbench.doctor.rules import worst_first
+from workbench.errors import StartFailed
+from workbench.resources import Nic, Snapshot
+from workbench.resources.nccl_ports import ports_in_use
+
+_CLOCK_S = 1.0
+_RANKS_PER_CORE = 8
+_RANK_BYTES = 130 << 20
+"""The memory of a rank in a small training: measured with PyTorch 2.13 on CPUs."""
+
+
+@dataclass(frozen=True)
+class Preflight:
+    """What was found on the VMs of a cluster, in the order of its hosts.
+
+    Attributes
+    ----------
+    rows
+        A table with a row per VM.
+    fatal
+        Findings with which ranks would fail: no rank is started.
+    others
+        All other findings, the worst first. The subject of a finding is the name of its VM.
+    """
+
+    rows: list[dict[str, str]]
+    fatal: list[Finding]
+    others: list[Finding]
+
+    @property
+    def problems(self) -> list[Finding]:
+        """All findings, the worst first."""
+        return [*self.fatal, *self.others]
+
+
+@dataclass(frozen=True)
+class Vms:
+    """What the rules check: the agents, and the link and the number of ranks of each VM."""
+
+    agents: list[Agent]
+    links: list[Link]
+    slots: list[int]
+
+    @property
+    def libraries(self) -> list[str]:
+        """The libraries whose versions the VMs have reported, or will report."""
+        names = ["torch", *(name for agent in self.agents for name in agent.loaded.versions)]
+        return list(dict.fromkeys(names))
+
+    @cached_property
+    def snapshots(self) -> list[Snapshot]:
+        """The VMs' snapshots, in the order of `agents`."""
+        return [snapshot_of(agent) for agent in self.agents]
+
+
+def check(vms: Vms) -> Preflight:
+    """Run the rules of preflight, and those of the doctor about limits and several VMs."""
+    fatal = [finding for rule in FATAL for finding in rule(vms)]
+    others = [
+        replace(finding, subject=agent.name)
+        for agent, snapshot in zip(vms.agents, vms.snapshots, strict=True)
+        for finding in diagnose_limits(snapshot)
+    ]
+    others += [finding for rule in WARNINGS for finding in rule(vms)]
+    names = (agent.name for agent in vms.agents)
+    for finding in diagnose_all(dict(zip(names, vms.snapshots, strict=True))):
+        without_gpu = finding.rule == "gpus_unlike" and finding.severity == "error"
+        (fatal if without_gpu else others).append(finding)
+    layer = link_layer(vms.agents)
+    rows = [_row(vms, number, layer) for number in range(len(vms.agents))]
+    return Preflight(rows, fatal, worst_first(others))
+
+
+def finding_of(vm: str, error: StartFailed) -> Finding:
+    """Return a finding about a VM on which no rank can start."""
+    return Finding(
+        rule="start_failed",
+        severity="error",
+        subject=error.vm or vm,
+        evidence=error.cause,
+        why="No rank can be started on this VM.",
+        cure=error.cure,
+        source="Gradient Workbench, README",
+    )
+
+
+def failure(finding: Finding) -> StartFailed:
+    """Return the error of a start with a fatal finding."""
+    return StartFailed(finding.evidence, vm=finding.subject, cure=finding.cure)
+
+
+def crowding(agent: Agent, slots: int) -> Iterable[str]:
+    """Return warnings if the cores or the memory of a VM may be too small for its ranks."""
+    cores = len(agent.facts.cores)
+    if slots > _RANKS_PER_CORE * cores:
+        yield (
+            f"{agent.name}: {slots} ranks share {cores} cores, and may not be ready in time. "
+            f"Start at most {_RANKS_PER_CORE * cores}, or raise start_timeout_s of wb.Cluster."
+        )
+    available = _available_bytes(agent)
+    needed = slots * _RANK_BYTES
+    if available is not None and needed > available:
+        yield (
+            f"{agent.name}: {slots} ranks need at least {needed / 2**30:.1f} GiB of memory, and "
+            f"{available / 2**30:.1f} GiB are there. Start at most {available // _RANK_BYTES}."
+        )
+
+
+def _available_bytes(agent: Agent) -> int | None:
+    """Return the free memory of this machine, or the total memory of another VM."""
+    host = snapshot_of(agent).host
+    known = [x for x in (host.memory_bytes, host.memory_limit_bytes) if isinstance(x, int)]
+    if agent.local:
+        known.append(psutil.virtual_memory().available)
+    return min(known, default=None)
+
+
+def snapshot_of(agent: Agent) -> Snapshot:
+    """Return a VM's snapshot with the NCCL settings that its ranks will have."""
+    return snapshot_for_ranks(agent.facts, agent.host.environment if agent.host else {})
+
+
+def _row(vms: Vms, number: int, layer: str | None) -> dict[str, str]:
+    agent, snapshot, link = vms.agents[number], vms.snapshots[number], vms.links[number]
+    gpus, ports = usable_gpus(snapshot), len(ports_in_use(snapshot, layer))
+    libraries = [name for name in vms.libraries if name != "CUDA"]
+    nic = _nic(snapshot, link)
+    return {
+        "VM": agent.name,
+        "ranks": str(vms.slots[number]),
+        "Python": agent.hello.python,
+        **{name: agent.loaded.versions.get(name) or "not loaded yet" for name in libraries},
+        "GPUs": str(len(gpus)) if gpus else "none",
+        "driver": ", ".join(sorted({str(gpu.driver_version) for gpu in gpus})) or "none",
+        "cores": str(len(agent.facts.cores)),
+        "interface": link.interface,
+        "address": link.address,
+        "MTU": str(nic.mtu) if nic else "65536",
+        "RDMA": count(ports, "port") if ports else "no",
+    }
+
+
+def _nic(snapshot: Snapshot, link: Link) -> Nic | None:
+    """Return the NIC of a link; None for the loopback interface."""
+    return next((nic for nic in snapshot.nics if nic.name == link.interface), None)
+
+
+@rule(
+    "error",
+    why="Every pair of ranks connects: a rank that another cannot reach never joins.",
+    cure="open the ports between the VMs (ranks use any), or name another interface",
+    source="Gloo, gloo/rendezvous/context.cc, connectFullMesh",
+)
+def vm_unreachable(vms: Vms) -> Iterable[Case]:
+    """Find VMs that cannot connect to each other over the links of the collectives."""
+    if len(vms.agents) == 1:
+        return
+    addresses = [link.address for link in vms.links]
+    address = {id(agent): one for agent, one in zip(vms.agents, addresses, strict=True)}
+    servers = at_once(vms.agents, lambda agent: agent.ask("listen", address=address[id(agent)]))
+    for agent, server in zip(vms.agents, servers, strict=True):
+        if "error" in server:
+            yield Case(
+                f"cannot listen on {address[id(agent)]} ({server['error']})",
+                agent.name,
+                cure="name the interface of the collectives for this host",
+            )
+            return
+
+    def connect(agent: Agent) -> list[tuple[Agent, dict[str, Any]]]:
+        others = [(o, s) for o, s in zip(vms.agents, servers, strict=True) if o is not agent]
+        targets = [(address[id(o)], server["port"], server["token"]) for o, server in others]
+        answers = agent.ask("reach", targets=targets, source=address[id(agent)])
+        return [(other, answer) for (other, _), answer in zip(others, answers, strict=True)]
+
+    for agent, results in zip(vms.agents, at_once(vms.agents, connect), strict=True):
+        for other, answer in results:
+            if "error" in answer:
+                yield Case(
+                    f"does not reach {other.name} at {address[id(other)]} from "
+                    f"{address[id(agent)]} ({answer['error']})",
+                    agent.name,
+                )
+
+
+@rule(
+    "error",
+    why="Ranks exchange pickled objects and tensors: another version may not read them.",
+    cure="install the same version on every VM",
+    source="cloudpickle, README: the same version of Python on both sides",
+)
+def version_mismatch(vms: Vms) -> Iterable[Case]:
+    """Find other versions of Python, or of the libraries of ranks, on some VMs."""
+    pythons = {agent.name: ".".join(agent.hello.python.split(".")[:2]) for agent in vms.agents}
+    yield from _mismatch("Python", pythons)
+    for name in vms.libraries:
+        found = {agent.name: agent.loaded.versions.get(name) for agent in vms.agents}
+        yield from _mismatch(name, found)
+
+
+@rule(
+    "error",
+    why="NCCL stops if two ranks share a GPU.",
+    source="NVIDIA, NCCL, src/init.cc, Duplicate GPU detected",
+)
+def too_few_gpus(vms: Vms) -> Iterable[Case]:
+    """Find VMs with GPUs, but fewer than ranks."""
+    for agent, snapshot, slots in zip(vms.agents, vms.snapshots, vms.slots, strict=True):
+        gpus = len(usable_gpus(snapshot))
+        if 0 < gpus < slots:
+            yield Case(
+                f"{slots} ranks on {count(gpus, 'GPU')}: each rank needs its own",
+                agent.name,
+                cure=f"start {count(gpus, 'rank')} there ({agent.name}:{gpus})",
+            )
+
+
+@rule(
+    "warning",
+    why="Times that programs on the VMs write to logs and files cannot be compared.",
+    cure="let chrony or systemd-timesyncd set it",
+    source="systemd, systemd-timesyncd.service(8); chrony documentation, chrony.conf(5)",
+)
+def clock_offset(vms: Vms) -> Iterable[Case]:
+    """Find VMs whose clock differs from this machine's by more than a second."""
+    for agent, offset in zip(vms.agents, at_once(vms.agents, _clock_offset), strict=True):
+        if abs(offset) > _CLOCK_S:
+            yield Case(f"its clock is {offset:+.1f} s off this machine's", agent.name)
+
+
+def _clock_offset(agent: Agent) -> float:
+    """Return how far the VM's clock is ahead of this one's, in seconds."""
+    began = time.time()
+    answer = float(agent.ask("clock"))
+    return answer - (began + time.time()) / 2
+
+
+@rule(
+    "warning",
+    why="Over TCP, frames above the smaller MTU are lost.",
+    cure="set the same on all (ip link set dev ... mtu ...): larger frames would be lost",
+    source="NVIDIA, NCCL User Guide, Troubleshooting, Networking issues",
+)
+def mtu_mismatch(vms: Vms) -> Iterable[Case]:
+    """Find links with another MTU; the doctor compares those of RDMA ports."""
+    mtus: dict[str, object] = {}
+    for agent, snapshot, link in zip(vms.agents, vms.snapshots, vms.links, strict=True):
+        nic = _nic(snapshot, link)
+        if nic is not None and nic.kind != "rdma" and isinstance(nic.mtu, int):
+            mtus[agent.name] = nic.mtu
+    return _mismatch("MTU", mtus)
+
+
+def _mismatch(name: str, values: Mapping[str, object]) -> list[Case]:
+    """Return a case about the VM with the rarest value if they differ; None is not known."""
+    if len({value for value in values.values() if value is not None}) < 2:
+        return []
+    every = list(values.values())
+    words = ", ".join(f"{vm} has {value or 'none'}" for vm, value in values.items())
+    rarest = min(values, key=lambda vm: (every.count(values[vm]), -list(values).index(vm)))
+    return [Case(f"{name} differs ({words})", rarest)]
+
+
+FATAL: tuple[Rule[Vms], ...] = (vm_unreachable, version_mismatch, too_few_gpus)
+"""Rules about what ranks cannot start with."""
+
+WARNINGS: tuple[Rule[Vms], ...] = (clock_offset, mtu_mismatch)
+"""Rules about what ranks can start with."""
+
+
+# without ranks
+
+
+@dataclass(frozen=True)
+class Survey:
+    """The checks of all VMs, and the snapshots of those that answer, by name."""
+
+    preflight: Preflight
+    snapshots: dict[str, Snapshot]
+
+
+def survey(
+    hosts: HostsLike, ssh_config: str | Path | None = None, timeout_s: float = 60.0
+) -> Survey:
+    """Check all VMs of `hosts` concurrently; one that does not answer is a finding, not an error.
+
+    Raises
+    ------
+    UsageError
+        `hosts` cannot be read.
+    """
+    chosen = parse_hosts(hosts)
+    launcher = create(FOR_HOSTS, None if ssh_config is None else checked_ssh_config(ssh_config))
+    agents = [Agent(host, host.slots, launcher) for host in chosen]
+    try:
+        return _check(agents, time.monotonic() + timeout_s)
+    finally:
+        at_once(agents, Agent.close)
+
+
+def _check(agents: list[Agent], deadline: float) -> Survey:
+    failures: list[Finding] = []
+    there = []
+    for agent in agents:
+        try:
+            agent.wait_until_greeted(deadline)
+            there.append(agent)
+            agent.wait_until_loaded(deadline)
+        except StartFailed as error:
+            failures.append(finding_of(agent.name, error))
+    found = Preflight([], [], [])
+    if there:
+        slots = [agent.host.slots if agent.host else 1 for agent in there]
+        try:
+            found = check(Vms(there, choose(there), slots))
+        except StartFailed as error:
+            failures.append(finding_of(there[0].name, error))
+    snapshots = {agent.name: snapshot_of(agent) for agent in there}
+    return Survey(replace(found, fatal=failures + found.fatal), snapshots)

@@ -1,0 +1,153 @@
+"""The launcher for VMs, over ssh: its command, and the causes of its failures."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import sys
+
+from workbench.cluster.launchers import RelayLauncher
+from workbench.cluster.launchers.host import Host
+from workbench.errors import StartFailed
+
+_CONNECT_S = 10
+_RECONNECT_S = 2
+_ALIVE_S = 1
+_ALIVE_MISSES = 3
+"""After 4 s without data, a connection is closed and made again."""
+
+_OF_SSH = 255
+"""The exit status of ssh if it cannot connect, or loses the connection."""
+
+_CAUSES = (
+    (
+        r"exec: \S+: (not found|cannot execute|.*No such file)|exec: .*: Permission denied",
+        "the ProxyCommand of its ssh config cannot be run",
+        "correct ProxyCommand in the ssh config",
+    ),
+    (
+        r"Cannot execute command-line and remote command",
+        "its ssh config has a RemoteCommand",
+        "remove RemoteCommand for this host, or give another ssh config",
+    ),
+    (
+        r"Could not resolve hostname|Name or service not known",
+        "its name is not known here",
+        "check the name, or give its address as HostName in the ssh config",
+    ),
+    (
+        r"HOST IDENTIFICATION HAS CHANGED|Host key verification failed|No .* host key is known",
+        "its host key is unknown here, or not the one that is known",
+        "connect once by hand with ssh, check the key, and let it be remembered in known_hosts",
+    ),
+    (
+        r"Permission denied|Too many authentication failures",
+        "it refused the key",
+        "let `ssh {host}` work without a password (ssh-copy-id, or IdentityFile in the config)",
+    ),
+    (
+        r"Connection refused",
+        "nothing answers on its ssh port",
+        "start sshd there, or name the port (port=... in the host file, Port in the ssh config)",
+    ),
+    (
+        r"timed out|No route to host|Network is unreachable|not responding",
+        "it does not answer",
+        "check that the VM is up and that this machine's network reaches it",
+    ),
+    (
+        r"Bad owner or permissions|Can't open user config|[Bb]ad configuration option",
+        "the ssh config cannot be used",
+        "correct the file that is named here",
+    ),
+    (
+        r"Connection closed|Connection reset|Broken pipe|kex_exchange",
+        "it closed the connection",
+        "check the log of sshd there",
+    ),
+)
+
+
+class SshLauncher(RelayLauncher):
+    """Runs the relay on each host over a separate connection.
+
+    `config` is an ssh client configuration instead of the user's.
+    """
+
+    def command(self, host: Host, program: list[str], patience_s: float | None) -> list[str]:
+        """See `RelayLauncher`.
+
+        `parse_hosts` has checked the host's name; the program is quoted for the login shell.
+        """
+        if shutil.which("ssh") is None:
+            raise StartFailed(
+                "there is no ssh on this machine", cure="install the package openssh-client"
+            )
+        wait_s = _CONNECT_S if patience_s is None else min(_RECONNECT_S, max(1, int(patience_s)))
+        options = {
+            "BatchMode": "yes",  # nobody would answer a question
+            "ConnectTimeout": wait_s,
+            "ServerAliveInterval": _ALIVE_S,
+            "ServerAliveCountMax": _ALIVE_MISSES,
+            "ControlMaster": "no",
+            "ControlPath": "none",  # all VMs would lose a shared connection
+            "ForwardX11": "no",
+            "LogLevel": "ERROR",
+        }
+        return [
+            "ssh",
+            *(["-F", str(self._config)] if self._config is not None else []),
+            "-T",
+            *(word for name, value in options.items() for word in ("-o", f"{name}={value}")),
+            *(["-p", str(host.port)] if host.port is not None else []),
+            *(["-l", host.user] if host.user is not None else []),
+            "--",
+            host.name,
+            "exec " + shlex.join(program),
+        ]
+
+    def failure(self, host: Host | None, code: int | None, said: str) -> StartFailed:
+        """See `Launcher`."""
+        assert host is not None
+        python = host.python or sys.executable
+        cause, cure = _cause(code, said, python)
+        last = _last_line(said)
+        said_last = f" ({last})" if last else ""
+        cure = cure.format(host=host.name, python=python)
+        return StartFailed(cause + said_last, vm=host.name, cure=cure)
+
+
+def _cause(code: int | None, said: str, python: str) -> tuple[str, str]:
+    missing = re.search(r"No module named '?([\w.]+)", said)
+    if missing and missing[1].split(".")[0] == "workbench":
+        return (
+            f"gradient-workbench is not installed for {python} there",
+            "install it there in the same version: {python} -m pip install gradient-workbench",
+        )
+    if missing:
+        return f"{python} lacks {missing[1]} there", "install gradient-workbench there again"
+    if code in {126, 127} or (code != _OF_SSH and re.search(r"not found|No such file", said)):
+        return (
+            f"there is no such Python: {python}",
+            "name the one there that has gradient-workbench (python=... for the host)",
+        )
+    if code == _OF_SSH or code is None:
+        for pattern, cause, cure in _CAUSES:
+            if re.search(pattern, said, re.IGNORECASE):
+                return cause, cure
+    if code is None:
+        return "its agent did not answer in time", "check that `ssh {host}` works and is quick"
+    ended = f"its agent ended with exit status {code}"
+    if _last_line(said):
+        return ended, "read its output"
+    return (
+        ended,
+        "check that commands run there and read their input: `echo hello | ssh {host} cat`",
+    )
+
+
+def _last_line(said: str) -> str:
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    telling = [line for line in lines if not line.startswith(("@", "*"))]
+    return telling[-1] if telling else ""

@@ -1,0 +1,241 @@
+"""What users get: the result of a cell, and the errors of cells and of changes of the ranks."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from workbench.cluster.members import STILL_RUNS
+from workbench.errors import COLOURS, RankError, RanksFailed, StartFailed, reason
+from workbench.ranks import RankInfo, grouped, label, phrase, ranks_text
+
+if TYPE_CHECKING:
+    from workbench.cluster.engines import Engines
+
+_REPR_CHARACTERS = 400
+"""The repr of a result shortens longer texts."""
+
+
+@dataclass(frozen=True)
+class ValueNotSent:
+    """Replaces a value that was not sent by its rank; `reason` says why."""
+
+    reason: str
+
+    def __repr__(self) -> str:
+        return f"<kept on its rank: {self.reason}>"
+
+
+@dataclass
+class RunResult:
+    """The output and the values of a cell.
+
+    Attributes
+    ----------
+    output
+        The text of all ranks, with equal lines merged. Its order depends on what each rank
+        printed, not on when it arrived. If it has more than 200 million characters, a line
+        replaces the middle.
+    values
+        The last expression's value by rank; None if there was none, a
+        `ValueNotSent` if it could not be sent.
+    """
+
+    output: str
+    _values: dict[int, bytes | ValueNotSent | None] = field(repr=False)
+
+    def __repr__(self) -> str:
+        values = ", ".join(f"{rank}: {_short(value)}" for rank, value in self.values.items())
+        return f"RunResult(values={{{values}}}, output={_short(self.output)})"
+
+    @property
+    def values(self) -> dict[int, Any]:
+        """The last expression's value by rank."""
+        return {rank: _unpickle(value) for rank, value in sorted(self._values.items())}
+
+
+def _short(value: object) -> str:
+    """Return a value's repr, without its middle if it is long."""
+    try:
+        text = repr(value)
+    except Exception as error:  # noqa: BLE001 - a user's class may raise anything
+        return f"<{type(value).__name__}, whose repr() raised {type(error).__name__}>"
+    left_out = len(text) - _REPR_CHARACTERS
+    if left_out <= 0:
+        return text
+    half = _REPR_CHARACTERS // 2
+    return f"{text[:half]}... {left_out:,} characters ...{text[-half:]}"
+
+
+def _unpickle(value: bytes | ValueNotSent | None) -> Any:
+    if not isinstance(value, bytes):
+        return value
+    try:
+        # from a rank of ours, over an authenticated channel
+        return pickle.loads(value)  # noqa: S301
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001 - a user's class may raise anything
+        return ValueNotSent(f"this kernel cannot read it: {type(error).__name__}: {error}")
+
+
+STOPPED = "the cluster was stopped"
+UNFINISHED_CHANGE = (
+    "The earlier kernel ended before a change of the ranks was done. Variables of all ranks "
+    "that still run are kept"
+)
+
+
+def failure(
+    errors: dict[int, RankError],
+    *,
+    released: bool,
+    stall: str = "",
+    is_peer_error: Callable[[RankError], bool] = lambda _: False,
+) -> RanksFailed:
+    """Return the error of a cell that has failed on some ranks.
+
+    Parameters
+    ----------
+    stall
+        Why waiting ranks were freed although no rank had failed.
+    is_peer_error
+        Whether the error of a rank only means that another rank has failed.
+    """
+    own = {rank: error for rank, error in errors.items() if not is_peer_error(error)}
+    shown = own or errors
+    parts = [f"{label(ranks)} {_text(error)}" for ranks, error in _grouped(shown)]
+    if stall and not own:  # the backend's error only says that the ring has ended
+        parts = [stall]
+    freed = sorted(set(errors) - set(own))
+    if own and freed:
+        parts.append(f"{label(freed)} freed from a collective; variables are kept")
+    if any(error.message == STOPPED for error in errors.values() if error.name == "RankLost"):
+        parts.append("Start a cluster with %cluster start")
+    elif any(error.name == "RankLost" for error in errors.values()):
+        parts.append("Replace what is lost before the next cell: %cluster shows how")
+    elif released:
+        parts.append(
+            "The ring is rebuilt. Ranks may be a step apart: broadcast the parameters and the "
+            "optimizer's state before you go on"
+        )
+    return RanksFailed("\n".join(parts), dict(sorted(shown.items())))
+
+
+def failure_outside_cell(rank: int, error: BaseException, lost: str = "") -> RankError:
+    """Return the error of a rank in which running the cell failed, not the cell's own code.
+
+    `lost` is why the rank can no longer answer, if it cannot.
+    """
+    if lost:
+        return RankError("RankLost", lost, "")
+    kind = getattr(error, "ename", type(error).__name__)
+    why = str(getattr(error, "evalue", error)).strip()
+    return RankError(
+        "RankFailed",
+        f"{kind}{f': {why}' if why else ''}, outside the cell's own code. If it happens again, "
+        f"replace the rank with %cluster restart --ranks {rank}.",
+        "",
+    )
+
+
+def _text(error: RankError) -> str:
+    """Return the error's message, and its traceback unless that is the same."""
+    message = f"{error.name}: {error.message}"
+    if COLOURS.sub("", error.traceback).strip() == message.strip():
+        return message.rstrip()
+    return f"{message}\n{error.traceback}".rstrip()
+
+
+def _grouped(errors: dict[int, RankError]) -> list[tuple[list[int], RankError]]:
+    """Return errors with the ranks that share them, in the order of the first rank."""
+    shared = {rank: (one.name, one.message, _details(one)) for rank, one in errors.items()}
+    return [(ranks, errors[ranks[0]]) for _, ranks in grouped(shared)]
+
+
+def _details(error: RankError) -> str:
+    """Return what follows the message in a traceback: notes, and the members of a group."""
+    return COLOURS.sub("", error.traceback).partition(f"{error.name}: {error.message}")[2]
+
+
+def cluster_trouble(engines: Engines, lost: dict[int, str], message: str) -> str:
+    """Return why a cluster cannot run a cell, and what to do.
+
+    Parameters
+    ----------
+    lost
+        Why ranks can no longer answer, by rank.
+    message
+        The message of the cluster's state, used if no rank is lost.
+    """
+    ended, wanted = engines.members.controller_ended, engines.wanted
+    if wanted is not None and not ended:
+        return (
+            f"{message.rstrip('.')}. Rebuild the ring with %cluster resize -n "
+            f"{wanted}, which also starts what is missing, or start a new cluster after "
+            "%cluster stop."
+        )
+    causes = "; ".join(_rank_trouble(ranks, why) for why, ranks in grouped(lost)) or ended
+    return f"{(causes or message).rstrip('.')}. {_cure(engines, set(lost))}"
+
+
+def change_failure(error: Exception, wanted: int | None) -> str:
+    """Return why a change failed; without the cure if `cluster_trouble` adds one."""
+    text = reason(error)
+    if isinstance(error, StartFailed) and wanted is not None:
+        return text.removesuffix(f": {error.cure}")
+    return text
+
+
+def interrupted_change(
+    message: str, before: Iterable[RankInfo], after: Iterable[RankInfo], lost: Iterable[int]
+) -> str:
+    """Return what is left of the ranks after a change of them was interrupted.
+
+    Parameters
+    ----------
+    message
+        A description of the change.
+    before, after
+        The ranks before and after.
+    lost
+        Ranks that were lost before the change.
+    """
+    here = {(info.vm, info.pid) for info in after}
+    gone = {info.rank for info in before if (info.vm, info.pid) not in here} | set(lost)
+    kept = (
+        f"Variables of {phrase(gone)} are lost, those of all others are kept"
+        if gone
+        else "All variables are kept"
+    )
+    return f"{message}: interrupted before it was done. {kept}."
+
+
+def _cure(engines: Engines, lost: set[int]) -> str:
+    if engines.members.controller_ended:
+        return "Stop it with %cluster stop, and start another with %cluster start."
+    if not lost:
+        return (
+            "Rebuild the ring with %cluster restart, which keeps all variables, replace ranks "
+            "with %cluster restart --ranks N, or stop it with %cluster stop."
+        )
+    if lost <= engines.members.given_up:
+        return (
+            "The cluster is ready again when that cell ends, with all variables; "
+            "%cluster restart replaces it instead."
+        )
+    if len(lost) == len(engines.ranks):
+        return "Replace all ranks with %cluster restart; their variables are lost."
+    return (
+        f"Replace what is lost with %cluster restart --ranks {ranks_text(sorted(lost))}, or go on "
+        "without it with %cluster resize."
+    )
+
+
+def _rank_trouble(ranks: list[int], why: str) -> str:
+    if why == STILL_RUNS:
+        cell = STILL_RUNS.removeprefix("it still runs ")
+        return phrase(ranks, f"still runs {cell}", f"still run {cell}")
+    return f"{phrase(ranks)}: {why}"

@@ -1,0 +1,333 @@
+"""The processes of a cluster, its channels to the ranks, and the comparison of their clocks."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from workbench.cluster.agents import Agents
+from workbench.cluster.controller import ControllerProcess
+from workbench.cluster.engines import Engines
+from workbench.cluster.launchers.placement import kernel_address
+from workbench.cluster.options import Options
+from workbench.cluster.stuck_ranks import StuckRankMonitor
+from workbench.cluster.threads import in_background, uninterrupted
+from workbench.errors import StartFailed
+from workbench.safefiles import write_private
+from workbench.wire.rank_messages import (
+    CellEnded,
+    CellMessage,
+    ClockPong,
+    Output,
+    RankState,
+    ReleaseRanks,
+    RendezvousRequest,
+)
+from workbench.wire.sample_messages import LineSamples
+from workbench.wire.transfer_messages import Chunk
+
+if TYPE_CHECKING:
+    from workbench.timings import Timings
+    from workbench.timings.cell_clocks import CellClocks
+    from workbench.wire import Inbox, Message
+
+STATE_FILE = "cluster.json"
+"""In the folder of a kept cluster: what another kernel needs to attach, keys included."""
+_PINGS = 16
+"""Pings of a burst; the one with the shortest round trip counts."""
+_BURST_S = 15.0
+"""Time between bursts."""
+_FIRST_BURSTS_S = (1.0, 2.0, 4.0, 8.0)
+"""Time between the first bursts, which soon give the drift."""
+_PING_S = 0.01
+"""Time between the pings of a burst: some are sent while the ranks do not communicate."""
+_AT_ONCE = 8
+"""Ranks of one burst: with more, pings would wait for each other in the kernel's one thread."""
+
+
+class ClusterProcesses:
+    """Agents, controller and engines of a cluster, and the messages of its ranks.
+
+    Parameters
+    ----------
+    name
+        The cluster's name.
+    options
+        The arguments of the cluster.
+    timings
+        Returns the receiver of the ranks' records. First called while the processes start,
+        because its imports take time too.
+    receive
+        Called, in the control channel's thread, with each message of a rank about a cell.
+    folder
+        The folder of a cluster that runs, for `attach`.
+    progress
+        Called, in threads, with how far the start of each VM is.
+
+    Attributes
+    ----------
+    name
+        The cluster's name.
+    agents
+        The agents of the VMs.
+    engines
+        The ranks.
+    attachable
+        Whether the state file is written, by which another kernel attaches.
+    receive_chunk
+        Called, in the control channel's thread, with each message of a rank about the push
+        or pull that runs; None while none runs.
+    monitor
+        Frees the ranks of an earlier kernel's cell while this kernel attaches.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        options: Options,
+        timings: Callable[[], Timings],
+        receive: Callable[[int, CellMessage], None],
+        *,
+        folder: Path | None = None,
+        progress: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self.name = name
+        self._options = options
+        self._timings = timings
+        self._receive = receive
+        self._inbox: Inbox | None = None
+        self._pings: ClockPings | None = None
+        self.attachable = False
+        self.monitor: StuckRankMonitor | None = None
+        self.receive_chunk: Callable[[int, Chunk], None] | None = None
+        self._controller = ControllerProcess(folder)
+        self.agents = Agents(
+            options,
+            lambda text: None if self.engines.ranks else progress(text),
+        )
+        self.engines = Engines(name, options, self.agents, self._controller, self._save_change)
+
+    def start(self) -> None:
+        """Start the ranks; after a failure, call `stop`.
+
+        Raises
+        ------
+        StartFailed
+            A VM does not answer, or a rank did not start.
+        """
+        options, engines = self._options, self.engines
+        if options.hosts is None:
+            self._controller.start(engines.address, options.keep_s)
+        self.agents.spawn()
+        # imported while the processes start, which takes longer
+        from workbench.wire import Inbox
+
+        if options.hosts is not None:
+            self.agents.wait_until_greeted()
+            engines.address = kernel_address(self.agents.all)
+            self._controller.start(engines.address, options.keep_s)
+        self._timings().listen(engines.address)
+        self._inbox = Inbox(self._take, interface=engines.address, name="control")
+        self.agents.wait_until_greeted()
+        connection = self._controller.wait(options.start_timeout_s)
+        engines.connect(connection, self._inbox, self._timings())
+        self.agents.wait_until_loaded()
+        self.agents.run_preflight(self.agents.all)
+        engines.start()
+        self._align_clocks(self._inbox)
+
+    def attach(self, saved: dict[str, Any]) -> None:
+        """Attach to the ranks of an earlier kernel, which may still run a cell.
+
+        Raises
+        ------
+        StartFailed
+            They have ended.
+        """
+        from workbench.wire import Inbox
+
+        address, engines = saved["address"], self.engines
+        self._timings().listen(address, saved["timings"])
+        self._inbox = Inbox(self._take, interface=address, name="control", state=saved["control"])
+        self._controller.attach()
+        self.attachable = True
+        self.agents.attach(saved["agents"])
+        engines.address = address
+        engines.restore(saved["engines"], self._inbox, self._timings())
+        self._align_clocks(self._inbox)
+        self._keep_timings()
+
+    def save(self) -> None:
+        """Write the ranks to the run, and the state file if the cluster is kept."""
+        self._keep_timings()
+        self._save()
+
+    def _save_change(self) -> None:
+        """Write the state file before a change of the ranks that this kernel may not finish.
+
+        Before the end of the start there is none: no kernel can attach.
+        """
+        if self.engines.wanted is not None:
+            self._save()
+
+    def set_recording(self, *, on: bool) -> None:
+        """Record the next cells, or do not, also if another kernel runs them.
+
+        Raises
+        ------
+        StartFailed
+            The state file could not be written; nothing was changed.
+        """
+        timings = self._timings()
+        before = timings.recording
+        timings.record(on=on)
+        try:
+            self._save()
+        except StartFailed:
+            timings.record(on=before)
+            raise
+
+    def _save(self) -> None:
+        if self._options.keep_s is None or self._inbox is None:
+            return
+        saved = {
+            "name": self.name,
+            "address": self.engines.address,
+            "options": self._options.to_plain(),
+            "agents": self.agents.to_state(),
+            "engines": self.engines.to_saved(),
+            "control": self._inbox.to_state(),
+            "timings": self._timings().to_state(),
+        }
+        save_state(self._controller.folder, saved)
+        self.attachable = True
+
+    def send(self, rank: int, message: Message) -> None:
+        """Send a message to a rank."""
+        assert self._inbox is not None
+        if isinstance(message, ReleaseRanks) and message.in_init:
+            uninterrupted(self.engines.backend.close_rendezvous)
+        self._inbox.send(rank, message)
+
+    def detach(self) -> None:
+        """Disconnect from the processes of a kept cluster, which go on for the next kernel."""
+        self._stop_pings()
+        self.engines.close()
+        self.agents.detach()
+        self._controller.detach()
+        self._close()
+
+    def stop(self) -> None:
+        """End every process; the timings are kept."""
+        self._stop_pings()
+        try:
+            self.engines.close()
+            self.agents.close()
+            self._controller.stop()
+        finally:
+            self._close()
+
+    def _stop_pings(self) -> None:
+        if self._pings is not None:
+            self._pings.stop()
+
+    def _take(self, rank: int, message: Message) -> None:
+        received_ns = time.perf_counter_ns()
+        match message:
+            case ClockPong():
+                self._timings().clocks.pong(rank, message, received_ns)
+            case Chunk():
+                if (receive := self.receive_chunk) is not None:
+                    receive(rank, message)
+            case RankState() if self.monitor is not None:
+                self.monitor.answer(rank, message)
+            case LineSamples():
+                self._timings().line_samples[rank] = message
+            case RendezvousRequest():
+                in_background(partial(self.engines.backend.serve_init, rank))
+            case Output() | CellEnded() | RankState():
+                self._receive(rank, message)
+
+    def _align_clocks(self, inbox: Inbox) -> None:
+        clocks = self._timings().clocks
+        self._pings = ClockPings(inbox.send_later, clocks, lambda: len(self.engines.ranks))
+
+    def _keep_timings(self) -> None:
+        ranks, options = [asdict(info) for info in self.engines.ranks], self._options
+        self._timings().keep(self.name, ranks, folder=options.runs, kept_s=options.keep_s)
+
+    def _close(self) -> None:
+        if self._inbox is not None:
+            self._inbox.close()
+        self._timings().close()
+
+
+def save_state(folder: Path, state: dict[str, Any]) -> None:
+    """Write what another kernel needs to attach, readable by this user only.
+
+    Raises
+    ------
+    StartFailed
+        It cannot be written; what was written before is still there.
+    """
+    try:
+        write_private(folder / STATE_FILE, json.dumps(state))
+    except OSError as error:
+        raise StartFailed(
+            f"{folder}: cannot write there what another kernel needs to attach "
+            f"({error.strerror}). Make room there, or start the cluster without --keep."
+        ) from error
+
+
+class ClockPings:
+    """Compares the ranks' clocks with this kernel's, in a thread, until `stop` is called.
+
+    Parameters
+    ----------
+    send_later
+        ``Inbox.send_later``, which makes a message at the moment when it is sent.
+    clocks
+        Makes the pings, and takes the answers in the inbox's thread.
+    n
+        Returns the number of ranks.
+    """
+
+    def __init__(
+        self,
+        send_later: Callable[[int, Callable[[], Message]], None],
+        clocks: CellClocks,
+        n: Callable[[], int],
+    ) -> None:
+        self._send_later = send_later
+        self._clocks = clocks
+        self._n = n
+        self._stopped = threading.Event()
+        threading.Thread(target=self._run, name="workbench-clock-pings", daemon=True).start()
+
+    def stop(self) -> None:
+        """Send no more pings."""
+        self._stopped.set()
+        self._clocks.changed.set()
+
+    def _run(self) -> None:
+        pauses = list(_FIRST_BURSTS_S)
+        while not self._stopped.is_set():
+            self._burst()
+            if self._clocks.changed.wait(pauses.pop(0) if pauses else _BURST_S):
+                self._clocks.changed.clear()
+                pauses = list(_FIRST_BURSTS_S)
+
+    def _burst(self) -> None:
+        ranks = range(self._n())
+        for first in range(0, len(ranks), _AT_ONCE):
+            for _ in range(_PINGS):
+                for rank in ranks[first : first + _AT_ONCE]:
+                    self._send_later(rank, self._clocks.ping)
+                if self._stopped.wait(_PING_S):
+                    return

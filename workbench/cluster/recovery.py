@@ -1,0 +1,316 @@
+"""Makes ranks usable again: after a broken ring, a cell that ends late, or an attach."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import wait
+from functools import partial
+from pathlib import Path
+from typing import Any
+from weakref import WeakSet
+
+from workbench.cluster.controller import runtime_folder
+from workbench.cluster.outcomes import UNFINISHED_CHANGE
+from workbench.cluster.processes import STATE_FILE, ClusterProcesses
+from workbench.cluster.state import ClusterState
+from workbench.cluster.stuck_ranks import DRAINED_S, StuckRankMonitor
+from workbench.cluster.threads import in_background, uninterrupted
+from workbench.errors import (
+    CellInterrupted,
+    ClusterError,
+    NoCluster,
+    UsageError,
+    WorkbenchError,
+    reason,
+)
+from workbench.rank.interrupts import ANY_CELL
+from workbench.ranks import phrase
+from workbench.safefiles import load_json, read_file
+from workbench.wire.detached import connect
+
+_POLL_S = 0.05
+_NOTICE_S = 1.0
+"""What takes longer is mentioned in the output."""
+_FREE_S = 1.0
+"""How long ranks that were interrupted may take before they are freed."""
+_LAST_S = 7.0
+"""How long ranks that were freed may take before they are given up."""
+_INIT_S = 3.0
+"""How long ranks may wait for an earlier kernel, which does not answer their hvd.init()."""
+_MOST_BYTES = 64 << 20
+_PARTS = {"name": str, "address": str, "options": dict, "agents": dict, "engines": dict}
+of_this_kernel: WeakSet[ClusterState] = WeakSet()
+"""The clusters of this process, running or not."""
+
+
+def repair_ring(
+    state: ClusterState, processes: ClusterProcesses, say: Callable[[str], None]
+) -> None:
+    """Form the ring that the ranks lack before a cell.
+
+    Parameters
+    ----------
+    say
+        Called with a line of text, if it takes long.
+
+    Raises
+    ------
+    ClusterStopped
+        It could not be formed.
+    CellInterrupted
+        The user interrupted.
+    """
+
+    def form() -> None:
+        form_ring(state, processes, say)
+        state.settle()
+
+    try:
+        uninterrupted(form, processes.engines.backend.interrupt_init)
+    except KeyboardInterrupt:
+        raise CellInterrupted("the cell was interrupted before it began") from None
+    state.usable(with_ring=True)
+
+
+def form_ring(
+    state: ClusterState, processes: ClusterProcesses, say: Callable[[str], None] = lambda _: None
+) -> None:
+    """Form the ring again, or go to ``failed``.
+
+    Parameters
+    ----------
+    say
+        Called with a line of text, if it takes long.
+    """
+    ended, tries = threading.Event(), [""]
+
+    def say_later() -> None:
+        if not ended.wait(_NOTICE_S):
+            say(f"Rebuilding the ring{tries[-1]}. Stop again to go on without it.\n")
+
+    def report(text: str) -> None:
+        tries.append(f": {text}".rstrip("."))
+        state.set("running", f"rebuilding the ring{tries[-1]}")
+
+    state.set("running", "rebuilding the ring")
+    in_background(say_later)
+    try:
+        processes.engines.reform(report)
+    except WorkbenchError as error:
+        state.set("failed", f"the ring could not be rebuilt: {reason(error)}")
+    finally:
+        ended.set()
+
+
+def use_again(
+    state: ClusterState,
+    processes: ClusterProcesses,
+    ranks: Iterable[int],
+    broken: Callable[[], bool] = lambda: True,
+) -> None:
+    """Use ranks again that have ended, late, a cell that was stopped.
+
+    Parameters
+    ----------
+    broken
+        Returns whether they need another ring.
+    """
+    with state.turns.held():
+        members = processes.engines.members
+        with state.lock:
+            if state.processes is not processes or state.state != "failed":
+                return
+            for rank in members.given_up.intersection(ranks):
+                members.take_back(rank)
+            if state.lost():
+                state.set("failed", state.trouble())
+                return
+            state.set("running")
+        if broken():
+            form_ring(state, processes)
+        state.settle()
+
+
+def attach(state: ClusterState, folder: Path, saved: dict[str, Any]) -> None:
+    """Attach to the ranks that an earlier kernel has left, and wait for their cell.
+
+    Raises
+    ------
+    ClusterError
+        This kernel is attached already, or the user interrupted.
+    StartFailed
+        The processes are gone.
+    """
+    for own in of_this_kernel:
+        if own.name == state.name and own.state != "stopped" and not own.forked:
+            raise ClusterError(
+                f"Cannot attach to {own.name}: this kernel is attached already. Use the Cluster "
+                "object that it has, or restart the kernel and attach again; variables are kept."
+            )
+    state.set("starting", "attaching")
+    processes = state.new_processes(folder)
+    try:
+        processes.attach(saved)
+        state.n = len(processes.engines.ranks)
+        state.set("starting", "waiting for the cell that still runs")
+        wait_until_idle(processes)
+    except BaseException as error:
+        why = reason(error)
+
+        def end() -> None:
+            processes.detach()
+            state.set("stopped", f"could not attach: {why}")
+
+        with contextlib.suppress(KeyboardInterrupt):  # why the attempt ended is more important
+            uninterrupted(end)
+        if isinstance(error, KeyboardInterrupt):
+            raise ClusterError(
+                f"attaching to {state.name}: interrupted before it was done. Its ranks and "
+                "their variables are kept. Attach again with %cluster attach."
+            ) from None
+        raise
+    if processes.engines.wanted is not None:
+        state.set("failed", UNFINISHED_CHANGE)
+    else:
+        state.settle("starting")
+    state.idle.start()
+    if processes.engines.members.given_up:
+        in_background(partial(_wait_for_given_up, state, processes))
+
+
+def _wait_for_given_up(state: ClusterState, processes: ClusterProcesses) -> None:
+    """Wait until the ranks that were given up have ended their cell, and use them again.
+
+    Ends early if one of them is lost or replaced.
+    """
+    engines = processes.engines
+    ranks = engines.members.given_up
+    for rank in ranks:
+        call = engines.begin(rank, "idle")
+        while not wait([call], _POLL_S).done and ranks <= engines.members.given_up:
+            continue
+    use_again(state, processes, ranks)
+
+
+def wait_until_idle(processes: ClusterProcesses) -> None:
+    """Wait for the cell of an earlier kernel; an interrupt ends the cell."""
+    engines = processes.engines
+    lost = engines.members.lost()
+    ranks = [rank for rank in range(len(engines.ranks)) if rank not in lost]
+    monitor = processes.monitor = StuckRankMonitor(ANY_CELL, processes.send)
+    if lost:  # ranks that wait for lost ones would wait forever
+        monitor.release(ranks, peer_lost=True)
+    interrupted = False
+    try:
+        _free_until_idle(processes, monitor, len(ranks))
+    except KeyboardInterrupt:
+        interrupted = True
+        monitor.interrupt(ranks)
+        busy = uninterrupted(lambda: engines.still_busy(_FREE_S))
+        if busy:
+            monitor.release(busy, peer_lost=bool(lost))
+            busy = uninterrupted(lambda: engines.still_busy(_LAST_S))
+        engines.members.give_up(busy)
+    finally:
+        processes.monitor = None
+    if engines.wanted is not None or engines.members.lost():
+        return
+    if interrupted or monitor.released or not all(engines.call("in_ring")):
+        uninterrupted(engines.reform, engines.backend.interrupt_init)
+
+
+def _free_until_idle(processes: ClusterProcesses, monitor: StuckRankMonitor, n: int) -> None:
+    """Wait until the ranks are idle; free those that wait for a rank that has left the cell.
+
+    Parameters
+    ----------
+    n
+        The number of ranks, without those that were lost before.
+    """
+    engines = processes.engines
+    say = partial(print, f"Attaching to {processes.name}:", flush=True)
+    left_at, freed, began = None, False, time.monotonic()
+    changing = engines.wanted is not None
+    if busy := engines.still_busy(0 if changing else _NOTICE_S):
+        say(
+            "ending the change of the ranks that was under way. Variables are kept."
+            if changing
+            else "waiting for the cell that still runs, whose output is not shown. "
+            "An interrupt ends it; variables are kept."
+        )
+    while busy:
+        now = time.monotonic()
+        if changing or now - began > _INIT_S:
+            engines.backend.abort_earlier_init()
+        lost = bool(engines.members.lost())
+        if len(busy) < n:
+            left_at = now if left_at is None else left_at
+            if now - left_at > DRAINED_S:
+                monitor.check(set(busy), now, rank_failed=True, peer_lost=lost)
+        if monitor.released and not freed and not lost:
+            freed = True
+            say(f"{phrase(busy)} waited for a rank that has ended the cell. The wait is ended.")
+        busy = engines.still_busy(_NOTICE_S)
+
+
+def find(name: str | None) -> tuple[Path, dict[str, Any]]:
+    """Return the folder and the state of a kept cluster that still runs.
+
+    Parameters
+    ----------
+    name
+        Its name; None where there is only one.
+
+    Raises
+    ------
+    NoCluster
+        There is none, or none of that name.
+    UsageError
+        There are several, and none was named.
+    """
+    kept = {state["name"]: (folder, state) for folder, state in _running()}
+    if name is not None and name in kept:
+        return kept[name]
+    there = ", ".join(sorted(kept)) or "none"
+    if name is not None or not kept:
+        what = f"cluster {name!r}" if name else "a cluster"
+        raise NoCluster(
+            f"Cannot attach to {what}: of the clusters that outlive their kernel, {there} runs. "
+            "Start one with %cluster start --keep 30m."
+        )
+    if len(kept) > 1:
+        raise UsageError(f"Cannot attach: several clusters run. Name one of {there}.")
+    return next(iter(kept.values()))
+
+
+def _running() -> list[tuple[Path, dict[str, Any]]]:
+    found = []
+    for path in runtime_folder().glob(f"workbench-*/{STATE_FILE}"):
+        try:
+            state = load_json(read_file(path, _MOST_BYTES), finite=False)
+        except (OSError, ValueError):
+            continue
+        if not isinstance(state, dict) or not all(
+            isinstance(state.get(name), kind) for name, kind in _PARTS.items()
+        ):
+            continue
+        if _answers(path.parent / "controller.sock"):
+            found.append((path.parent, state))
+        else:  # its processes were ended by a reboot or by SIGKILL
+            shutil.rmtree(path.parent, ignore_errors=True)
+    return found
+
+
+def _answers(path: Path) -> bool:
+    """Return whether the controller listens there; a connection does not take it from a kernel."""
+    try:
+        connect(path).close()
+    except (ConnectionRefusedError, FileNotFoundError):
+        return False
+    except OSError:  # what it is cannot be known: its folder must not be removed
+        return path.exists()
+    return True

@@ -1,0 +1,348 @@
+"""The state of a cluster, and its transitions: the start, changes and the stop of the ranks."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from workbench.cluster.launchers import refused_start
+from workbench.cluster.options import Options, parse_duration
+from workbench.cluster.outcomes import STOPPED, change_failure, cluster_trouble, interrupted_change
+from workbench.cluster.processes import ClusterProcesses
+from workbench.cluster.threads import FairLock, IdleWatch, interrupts_later, uninterrupted
+from workbench.errors import ClusterError, ClusterStopped, UsageError, reason
+
+if TYPE_CHECKING:
+    from workbench.cluster.engines import Engines
+    from workbench.timings import Timings
+    from workbench.wire.rank_messages import CellMessage
+
+_POLL_S = 0.02
+_UP = frozenset({"ready", "running"})
+_DOWN = frozenset({"stopping", "stopped"})
+
+
+class ClusterState:
+    """The state machine of one cluster, which owns its processes.
+
+    ``stopped`` → ``starting`` → ``ready`` ⇄ ``running``. After the loss of a rank, or if no ring
+    can be formed, the state is ``failed``. A change of the ranks goes through ``starting`` back
+    to ``ready``; `stop` goes from any state through ``stopping`` to ``stopped``.
+
+    Parameters
+    ----------
+    name
+        The cluster's name.
+    options
+        The arguments of the cluster.
+
+    Attributes
+    ----------
+    state, message
+        As the last transition has left them; a rank that is lost between cells changes
+        neither (see `state_now`).
+    n
+        The number of ranks, now or after the start.
+    processes
+        The processes since the latest start, also after a stop; None before.
+    turns
+        Orders cells, transfers and changes of the ranks: one at a time.
+    idle
+        Stops the cluster when it is not used.
+    lock
+        Held while a state is replaced by one that depends on it.
+    receive
+        Called, in the control channel's thread, with each message of a rank about a cell.
+    listeners
+        Called, in any thread, after every change of the state.
+    """
+
+    def __init__(self, name: str, options: Options) -> None:
+        self.name = name
+        self.options = options
+        self.n = options.n
+        self.state = "stopped"
+        self.message = ""
+        self.processes: ClusterProcesses | None = None
+        self.turns = FairLock()
+        after = options.release_after
+        after_s = None if after is None else parse_duration(after, "release_after")
+        self.idle = IdleWatch(after_s, self._release)
+        self.lock = threading.RLock()
+        self.receive: Callable[[int, CellMessage], None] = lambda _rank, _message: None
+        self._timings: Timings | None = None
+        self.listeners: list[Callable[[], None]] = []
+        self._owner = os.getpid()
+
+    @property
+    def forked(self) -> bool:
+        """Whether this process is a fork of the one that started or attached to the ranks."""
+        return self._owner != os.getpid()
+
+    @property
+    def timings(self) -> Timings:
+        """The timings since the last start."""
+        if self._timings is None:
+            from workbench.timings import Timings
+
+            self._timings = Timings(one_clock=not self.options.hosts, recording=self.options.record)
+        return self._timings
+
+    def set(self, state: str, message: str = "") -> None:
+        """Go to a state, and call the listeners."""
+        self.state, self.message = state, message
+        for listener in tuple(self.listeners):
+            listener()
+
+    def begin(self, message: str = "") -> None:
+        """Go to ``running``, if no other thread has stopped the cluster meanwhile."""
+        with self.lock:
+            self.usable()
+            self.set("running", message)
+
+    def settle(self, since: str = "running") -> None:
+        """Leave the state `since`: go to ``ready``, or to ``failed`` if ranks are lost."""
+        with self.lock:
+            if self.state != since:
+                return
+            self.set(*(("failed", self.trouble()) if self.lost() else ("ready",)))
+
+    def state_now(self) -> tuple[str, str]:
+        """Return the state and the message: ``failed`` also when ranks were lost between cells."""
+        with self.lock:
+            if self.state == "ready" and self.lost():
+                return "failed", self.trouble()
+            return self.state, self.message
+
+    # whether a cell can run
+
+    def lost(self) -> dict[int, str]:
+        """Return why ranks can no longer answer, by rank."""
+        if self.processes is None:
+            return {}
+        engines = self.processes.engines
+        if self.state in _DOWN:
+            return {info.rank: STOPPED for info in engines.ranks}
+        return engines.members.lost()
+
+    @property
+    def lacks_only_ring(self) -> bool:
+        """Whether all ranks answer, but could not form a ring."""
+        return (
+            self.state == "failed"
+            and self.processes is not None
+            and self.processes.engines.backend.ring_broken
+            and self.processes.engines.wanted is None
+            and not self.lost()
+        )
+
+    def usable(self, *, with_ring: bool = False) -> ClusterProcesses:
+        """Return the processes if they can run a cell.
+
+        Parameters
+        ----------
+        with_ring
+            Whether they must be in a ring; otherwise it may have to be formed again first.
+
+        Raises
+        ------
+        ClusterStopped
+            They cannot: why, and what to do.
+        """
+        self._refuse_fork()
+        up = (self.state in _UP and not self.lost()) or (self.lacks_only_ring and not with_ring)
+        if up and self.processes is not None:
+            return self.processes
+        if self.state == "starting":
+            raise ClusterStopped(f"cluster {self.name}: still starting. Wait until it is ready.")
+        if self.state in {*_UP, "failed"}:
+            raise ClusterStopped(f"cluster {self.name} cannot run a cell: {self.trouble()}")
+        why = f" ({self.message})" if self.message else ""
+        raise ClusterStopped(
+            f"cluster {self.name}: {self.state}{why}. Start one with %cluster start."
+        )
+
+    def trouble(self) -> str:
+        """Return why the cluster cannot run a cell, and what to do."""
+        assert self.processes is not None
+        return cluster_trouble(self.processes.engines, self.lost(), self.message)
+
+    # transitions
+
+    def start(self) -> None:
+        """Start the ranks; if that fails, stop what has started."""
+        begun, stopped = False, f"cluster {self.name} was stopped while it started"
+
+        def show(progress: str) -> None:
+            with self.lock:
+                if self.state == "starting" and self.message != progress:
+                    self.set("starting", progress)
+
+        try:
+            with interrupts_later(), self.lock:
+                if self.state != "stopped":
+                    raise ClusterError(f"cluster {self.name} is {self.state}: stop it first")
+                begun = True
+                self._owner, self.n = os.getpid(), self.options.n
+                self._timings = self.processes = None
+                self.set("starting", f"starting {self.n} ranks")
+            processes = self.new_processes(progress=show)
+            processes.start()
+            processes.save()
+        except BaseException as error:
+            failed = refused_start(error) if isinstance(error, OSError) else error
+            with contextlib.suppress(KeyboardInterrupt):  # why the start ended is more important
+                if begun and not self.stop(f"did not start: {reason(failed)}"):
+                    while self.state == "stopping":
+                        time.sleep(_POLL_S)
+                    raise ClusterStopped(stopped) from None
+            if failed is error:
+                raise
+            raise failed from error
+        with self.lock:
+            if self.state != "starting":
+                raise ClusterStopped(stopped)
+            self.set("ready")
+            self.idle.start()
+
+    def stop(self, message: str = "") -> bool:
+        """Stop every process, unless this one is a fork; the timings are kept.
+
+        Parameters
+        ----------
+        message
+            Why, for users.
+
+        Returns
+        -------
+        bool
+            False if the processes are stopped already, or by another thread.
+        """
+        return uninterrupted(lambda: self._begin_to_stop() and self._stop_processes(message))
+
+    def change(self, message: str, change: Callable[[Engines], None], n: int | None = None) -> None:
+        """Change the ranks when the cells that were queued before have ended.
+
+        Parameters
+        ----------
+        message
+            A description of the change.
+        change
+            Makes the change, in a thread.
+        n
+            The number of ranks afterwards; None for those that are left.
+
+        Raises
+        ------
+        ClusterError
+            The user interrupted it; the message says what is lost, and what to do.
+        """
+        with self.turns.held(what=message):
+            processes, before = self._changeable(message), (self.state, self.message)
+            engines = processes.engines
+            self.set("starting", message)
+            infos, lost = engines.ranks, self.lost()
+
+            def make() -> None:
+                change(engines)
+                self.n = len(engines.ranks)
+                processes.save()
+                self.set("ready")
+
+            try:
+                uninterrupted(make, engines.interrupted.set)
+            except UsageError:
+                self.set(*before)
+                raise
+            except Exception as error:
+                self.n = len(engines.ranks)
+                if not engines.interrupted.is_set():
+                    if engines.intact:  # only the state file could not be written
+                        self.set(*before)
+                    else:
+                        self.set("failed", change_failure(error, engines.wanted))
+                    raise
+                text = interrupted_change(message, infos, engines.ranks, lost)
+                self.set("failed", text)
+                raise ClusterError(
+                    f"{text} Rebuild the ring with %cluster resize -n {n or len(infos) - len(lost)}"
+                    ", which also starts what is missing."
+                ) from None
+            finally:
+                engines.interrupted.clear()
+
+    # steps
+
+    def _refuse_fork(self) -> None:
+        """Raise in a fork: it has neither the threads nor the connections of its parent."""
+        if self.forked and self.state != "stopped":
+            raise ClusterStopped(
+                f"cluster {self.name}: belongs to process {self._owner}, of which this one is a "
+                "fork. Use it there, or start another cluster here with wb.Cluster."
+            )
+
+    def _changeable(self, message: str) -> ClusterProcesses:
+        """Return the processes if their ranks can be changed."""
+        self._refuse_fork()
+        if self.processes is None or self.state not in {"ready", "failed"}:
+            down = self.state in _DOWN
+            cure = "Start one with %cluster start." if down else "Wait until it is ready."
+            raise ClusterStopped(
+                f"Cannot change the ranks ({message}): cluster {self.name} is {self.state}. {cure}"
+            )
+        if self.processes.engines.members.controller_ended:
+            raise ClusterStopped(f"Cannot change the ranks ({message}): {self.trouble()}")
+        return self.processes
+
+    def new_processes(
+        self, folder: Path | None = None, progress: Callable[[str], None] = lambda _: None
+    ) -> ClusterProcesses:
+        """Create the processes; `folder` is that of a cluster to which this kernel attaches."""
+        atexit.register(self._stop_at_exit)
+        given = (self.name, self.options, lambda: self.timings, self.receive)
+        self.processes = ClusterProcesses(*given, folder=folder, progress=progress)
+        return self.processes
+
+    def _begin_to_stop(self) -> bool:
+        if self.forked:  # the ranks are not its own
+            return False
+        with self.lock:
+            if self.state in _DOWN:
+                return False
+            self.set("stopping")
+            return True
+
+    def _stop_processes(self, message: str = "") -> bool:
+        try:
+            if self.processes is not None:
+                self.processes.stop()
+            return True
+        finally:
+            self.idle.stop()
+            self.set("stopped", message)
+            atexit.unregister(self._stop_at_exit)
+
+    def _stop_at_exit(self) -> None:
+        if not self._begin_to_stop():
+            return
+        # after a second Ctrl-C this process ends, and all others end without it
+        with contextlib.suppress(KeyboardInterrupt):
+            if self.processes is not None and self.processes.attachable:
+                self.processes.detach()
+            else:
+                self._stop_processes()
+
+    def _release(self) -> None:
+        """Stop the cluster, because it was not used."""
+        with self.lock:
+            if self.state != "ready":
+                return
+        after = self.options.release_after
+        text = after if isinstance(after, str) else f"{after:g} s"
+        self.stop(f"released after {text} without a cell")

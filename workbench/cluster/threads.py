@@ -1,0 +1,259 @@
+"""Threads of the kernel: background tasks, postponed interrupts, and the lock for taking turns."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from contextvars import copy_context
+from functools import partial
+from types import FrameType
+from typing import TypeVar
+
+from workbench.errors import CellInterrupted
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+_NOTICE_S = 1.0
+_LONGEST_S = 86400.0
+_loops: dict[int, asyncio.AbstractEventLoop] = {}
+_loops_lock = threading.Lock()
+
+
+def io_loop() -> asyncio.AbstractEventLoop:
+    """Return the event loop of the thread that serves all agents; start it if necessary.
+
+    It runs until this process ends; `asyncio.run_coroutine_threadsafe` gives it coroutines.
+    """
+    with _loops_lock:
+        loop = _loops.get(os.getpid())  # threads do not survive a fork
+        if loop is None:
+            loop = _loops[os.getpid()] = asyncio.new_event_loop()
+            threading.Thread(target=loop.run_forever, name="workbench-agents", daemon=True).start()
+        return loop
+
+
+def in_background(
+    task: Callable[[], Result], future: Future[Result] | None = None
+) -> Future[Result]:
+    """Call `task` in a new thread; return a future of its result, `future` if that is given."""
+    future = Future() if future is None else future
+    future.set_running_or_notify_cancel()  # from now on cancel() changes nothing and returns False
+
+    def run() -> None:
+        try:
+            future.set_result(task())
+        except BaseException as error:  # noqa: BLE001 - raised by the future's result()
+            future.set_exception(error)
+
+    # ipykernel finds the cell to which output belongs by the context
+    threading.Thread(target=copy_context().run, args=(run,), daemon=True).start()
+    return future
+
+
+def at_once(items: Sequence[Item], function: Callable[[Item], Result]) -> list[Result]:
+    """Call `function` with all items concurrently, and return the results in order.
+
+    When the interpreter exits, and no thread can start any more, the calls are sequential.
+    """
+    if len(items) == 1 or not threading.main_thread().is_alive():
+        return [function(item) for item in items]
+    # a thread pool takes no work while the interpreter exits, which is when clusters are stopped
+    futures = [in_background(partial(function, item)) for item in items]
+    return [future.result() for future in futures]
+
+
+def uninterrupted(
+    task: Callable[[], Result], interrupted: Callable[[], None] | None = None
+) -> Result:
+    """Complete `task` even if the user interrupts; raise KeyboardInterrupt afterwards.
+
+    If KeyboardInterrupt is raised before the task has begun, it never begins.
+
+    Parameters
+    ----------
+    interrupted
+        Called from the signal handler with each interrupt while `task` runs; not with one
+        that comes while the call for an earlier one lasts. Then `task` runs in another thread,
+        because the two may need the same lock.
+    """
+    interrupts: list[int] = []
+    calling = threading.Lock()
+
+    def keep(number: int, _: FrameType | None) -> None:
+        interrupts.append(number)
+        # an interrupt that comes meanwhile is handled within this call, and must not wait for
+        # a lock that this call holds
+        if interrupted is not None and calling.acquire(blocking=False):
+            try:
+                interrupted()
+            finally:
+                calling.release()
+
+    # the handler is there before the thread starts: after an interrupt of the start itself, the
+    # caller would assume that nothing was done, and call the task again while it runs
+    with _interrupt_handler(keep):
+        result = task() if interrupted is None else in_background(task).result()
+    if interrupts:
+        raise KeyboardInterrupt
+    return result
+
+
+@contextmanager
+def interrupts_later() -> Iterator[None]:
+    """Complete the body, which must be short, before an interrupt is raised.
+
+    A second interrupt is raised immediately.
+    """
+    interrupts: list[int] = []
+    usual = signal.getsignal(signal.SIGINT)
+
+    def keep(number: int, frame: FrameType | None) -> None:
+        interrupts.append(number)
+        if len(interrupts) > 1 and callable(usual):
+            usual(number, frame)
+
+    with _interrupt_handler(keep):
+        yield
+    if len(interrupts) == 1 and callable(usual):
+        usual(interrupts[0], None)
+
+
+@contextmanager
+def _interrupt_handler(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Handle SIGINT by `handler` in the body; only the main thread is ever interrupted."""
+    usual = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(usual):
+        yield
+        return
+    signal.signal(signal.SIGINT, handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, usual)
+
+
+class FairLock:
+    """A lock for cells and changes of the ranks, taken in the order of the requests."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[object] = deque()
+        self._moved = threading.Condition()
+
+    def ticket(self) -> object:
+        """Return a place in the queue, without waiting."""
+        ticket = object()
+        with self._moved:
+            self._waiting.append(ticket)
+        return ticket
+
+    @contextmanager
+    def held(
+        self,
+        ticket: object | None = None,
+        what: str = "",
+        interrupted: Callable[[], bool] = lambda: False,
+    ) -> Iterator[None]:
+        """Hold the lock in the body.
+
+        Parameters
+        ----------
+        ticket
+            A place in the queue, which is always released; a new one by default, which an
+            interrupt cannot leave behind.
+        what
+            What waits, for a message after one second; empty for no message.
+        interrupted
+            Whether another thread has interrupted the wait; checked after each `wake`.
+
+        Raises
+        ------
+        CellInterrupted
+            The user interrupted the wait.
+        """
+        own = object() if ticket is None else ticket
+        try:
+            with self._moved:
+                if ticket is None:
+                    self._waiting.append(own)
+                self._wait(own, what, interrupted)
+            yield
+        finally:
+            with interrupts_later(), self._moved:  # a remaining ticket would block all others
+                if own in self._waiting:
+                    self._waiting.remove(own)
+                self._moved.notify_all()
+
+    def wake(self) -> None:
+        """Have all waiting threads check whether they were interrupted."""
+        with self._moved:
+            self._moved.notify_all()
+
+    def _wait(self, own: object, what: str, interrupted: Callable[[], bool]) -> None:
+        def is_over() -> bool:
+            return self._waiting[0] is own or interrupted()
+
+        try:
+            if what and not self._moved.wait_for(is_over, _NOTICE_S):
+                sys.stdout.write(
+                    f"{what}: waiting for the cells that were queued before. To end the one that "
+                    "runs, interrupt this one, then use %cluster interrupt.\n"
+                )
+                sys.stdout.flush()
+            self._moved.wait_for(is_over)
+            if interrupted():
+                raise KeyboardInterrupt
+        except KeyboardInterrupt:
+            raise CellInterrupted(
+                f"{what or 'a cell'}: interrupted while it waited for the cells that were queued "
+                "before, which go on. Wait for them, or end the one that runs with "
+                "%cluster interrupt."
+            ) from None
+
+
+class IdleWatch:
+    """Calls `release` in a thread when nothing was `used` for `after_s` seconds; None for never."""
+
+    def __init__(self, after_s: float | None, release: Callable[[], None]) -> None:
+        self._after_s = after_s
+        self._release = release
+        self._stopped = threading.Event()
+        self._used = 0.0
+
+    def start(self) -> None:
+        """Begin to watch."""
+        if self._after_s is None:
+            return
+        self._stopped = threading.Event()
+        self.used()
+        threading.Thread(
+            target=self._watch,
+            args=(self._after_s, self._stopped),
+            name="workbench-idle",
+            daemon=True,
+        ).start()
+
+    def used(self) -> None:
+        """Restart the count."""
+        self._used = time.monotonic()
+
+    def stop(self) -> None:
+        """End the watch."""
+        self._stopped.set()
+
+    def _watch(self, after_s: float, stopped: threading.Event) -> None:
+        while not stopped.wait(self._wait_s(after_s)):
+            if time.monotonic() - self._used >= after_s:
+                self._release()  # it may refuse, such as during a long cell
+
+    def _wait_s(self, after_s: float) -> float:
+        """Return how long to wait; Python's longest wait is finite."""
+        return min(max(0.05, self._used + after_s - time.monotonic()), _LONGEST_S)

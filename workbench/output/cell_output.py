@@ -1,0 +1,97 @@
+"""The output of one cell, from all its ranks to a sink."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+
+from workbench.output.final_order import OutputLog
+from workbench.output.merger import MergedItem, OutputMerger
+from workbench.output.sink import Sink, TextSink
+
+_END = float("inf")
+
+
+class CellOutput:
+    """Merges the output of a cell's ranks as it arrives, and determines its final order.
+
+    Attributes
+    ----------
+    written
+        Whether the last `write` has written everything that could be written.
+    """
+
+    def __init__(self, ranks: tuple[int, ...], sink: Sink) -> None:
+        self._ranks = ranks
+        self._merger = OutputMerger(ranks)
+        self._log = OutputLog(ranks)
+        self._text = TextSink()
+        self._sink = sink
+        self.written = True
+
+    @property
+    def text(self) -> str:
+        """The merged text; in its final order after `finish`."""
+        return self._text.text
+
+    def take(self, rank: int, pieces: Iterable[tuple[str, int, str]], now: float) -> None:
+        """Add output of a rank.
+
+        Parameters
+        ----------
+        pieces
+            Tuples of kind (the name of a stream, or ``"display"`` for a MIME bundle as JSON),
+            number of completed iterations, and text.
+        now
+            Current time of `time.monotonic`.
+        """
+        log = self._log.ranks[rank]
+        for kind, iteration, text in pieces:
+            if kind == "display":
+                self._merger.display(rank, text, now)
+                log.display(text, iteration)
+            else:
+                self._merger.text(rank, kind, text, now)
+                log.text(kind, text, iteration)
+
+    def end(self, rank: int, now: float) -> None:
+        """Mark the end of a rank's output."""
+        self._merger.end(rank, now)
+
+    def note(self, text: str) -> None:
+        """Show a note of the kernel after everything that the ranks have written so far."""
+        self.write(_END)
+        self._log.note(text)
+        self._sink.note(text)
+
+    def say(self, text: str) -> None:
+        """Show a note of the kernel after the cell has ended."""
+        self._sink.note(text)
+
+    def write(self, now: float, until: float = _END) -> None:
+        """Write the output that is merged at the time `now`; stop after the time `until`."""
+        self.written = True
+        for merged in self._merger.ready(now):
+            self._sink.put(merged)
+            if time.monotonic() > until:
+                self.written = False
+                break
+        self._sink.poll()
+        while self.written and (output := self._log.advance()):
+            self._order(output)
+            self.written = time.monotonic() <= until
+
+    def finish(self) -> None:
+        """Write the remaining output and the final order."""
+        for rank in self._ranks:
+            self._merger.end(rank, time.monotonic())
+        self.write(_END)
+        for output in self._log.rest():
+            self._order(output)
+            self._sink.poll()
+        for sink in (self._text, self._sink):
+            sink.finish()
+
+    def _order(self, output: list[MergedItem]) -> None:
+        for sink in (self._text, self._sink):
+            sink.put_final(output)

@@ -1,0 +1,140 @@
+"""The beginning and the end of output that is too long for a notebook."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+from workbench.output.merger import Item, MergedItem
+
+LINE_CHARACTERS = 10_000
+"""Longest line that is shown in full."""
+
+
+@dataclass
+class Size:
+    """An amount of output, or a limit."""
+
+    lines: int = 0
+    characters: int = 0
+    displays: int = 0
+    display_bytes: int = 0
+
+    def add(self, item: Item, times: int = 1) -> None:
+        """Add an item to the amount, or subtract it with ``times=-1``."""
+        if item.bundle:
+            self.displays += times
+            self.display_bytes += times * len(item.bundle)
+        else:
+            self.lines += times
+            self.characters += times * len(item.text)
+
+    def fits(self, most: Size) -> bool:
+        """Return whether the amount is within `most`."""
+        return (
+            self.lines <= most.lines
+            and self.characters <= most.characters
+            and self.displays <= most.displays
+            and self.display_bytes <= most.display_bytes
+        )
+
+
+HALF = Size(lines=500, characters=200_000, displays=50, display_bytes=8 << 20)
+"""Most output that is shown of the beginning, and of the end."""
+DOUBLE = Size(**{name: 2 * most for name, most in vars(HALF).items()})
+
+
+class Excerpt:
+    """Keeps the first and the last items that are added, and counts the others.
+
+    Parameters
+    ----------
+    source
+        Where the complete output is, for a note.
+    """
+
+    def __init__(self, source: str) -> None:
+        self._source = source
+        self._head: list[MergedItem] = []
+        self._tail: deque[MergedItem] = deque()
+        self._sizes = Size(), Size()
+        self._full = False
+        self._left_out = 0
+        self._all = 0
+
+    def add(self, merged: MergedItem) -> None:
+        """Add the next line or display, or several complete lines of one stream."""
+        ranks, item = merged
+        if item.bundle or "\n" not in item.text[:-1]:
+            self._add(merged)
+            return
+        lines = item.text[:-1].split("\n")
+        if self._full and len(lines) > HALF.lines:
+            self._leave_out(len(lines) - HALF.lines)
+            del lines[: -HALF.lines]
+        for line in lines:
+            self._add(MergedItem(ranks, Item(item.stream, line + "\n")))
+
+    def _leave_out(self, lines: int) -> None:
+        """Count lines that are followed by as many lines as the end shows."""
+        self._all += lines
+        self._left_out += lines + len(self._tail)
+        self._tail.clear()
+        self._sizes = self._sizes[0], Size()
+
+    def _add(self, merged: MergedItem) -> None:
+        self._all += 1
+        merged = _cut(merged)
+        head_size, tail_size = self._sizes
+        items, size = (self._tail, tail_size) if self._full else (self._head, head_size)
+        if items and _overwritten(items[-1], merged):
+            size.add(items.pop().item, -1)
+        if not self._full:
+            size.add(merged.item)
+            if size.fits(HALF) or not self._head:
+                self._head.append(merged)
+                return
+            size.add(merged.item, -1)
+            self._full = True
+        self._tail.append(merged)
+        tail_size.add(merged.item)
+        while len(self._tail) > 1 and not tail_size.fits(HALF):
+            tail_size.add(self._tail.popleft().item, -1)
+            self._left_out += 1
+
+    def entries(self) -> list[MergedItem]:
+        """Return the items to show, with a note on the omitted ones."""
+        return [*self._head, *self.end()]
+
+    def end(self) -> list[MergedItem]:
+        """Return the items after the beginning."""
+        if not self._left_out:
+            return list(self._tail)
+        note = (
+            f"... {self._left_out:,} of {self._all:,} lines are not shown here; "
+            f"{self._source} contains them all ..."
+        )
+        return [_note(note), *self._tail]
+
+    def progress(self) -> MergedItem:
+        """Return a line with the number of lines so far."""
+        return _note(f"... {self._all:,} lines so far, the latest:")
+
+
+def _note(note: str) -> MergedItem:
+    return MergedItem((), Item("stdout", note + "\n"))
+
+
+def _overwritten(before: MergedItem, merged: MergedItem) -> bool:
+    """Return whether a line, such as a progress bar, is overwritten by the next one."""
+    return before.item.text.endswith("\r") and before.item.stream == merged.item.stream
+
+
+def _cut(merged: MergedItem) -> MergedItem:
+    text = merged.item.text
+    if len(text) <= LINE_CHARACTERS:
+        return merged
+    end = text[-1] if text[-1] in "\r\n" else ""
+    more = f" ... {len(text) - LINE_CHARACTERS:,} characters are not shown here"
+    item = merged.item._replace(text=text[:LINE_CHARACTERS] + more + end)
+    return MergedItem(merged.ranks, item)

@@ -1,0 +1,276 @@
+"""Merge the output of ranks while a cell runs: equal lines appear once, and none is lost.
+
+Each rank has a queue of lines. A line at the head of one queue is written together with
+equal heads of other queues. It waits briefly for ranks without output, and lines that another
+rank prints before the same line are written first. The cost is linear in the output: each
+line is queued, counted and written once.
+
+This order depends on arrival times; `final_order` computes the order at the end of the cell.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import repeat
+from typing import NamedTuple
+
+HOLD_S = 0.15
+"""How long a line waits for the other ranks to print the same."""
+_MOST_HOLD_S = 1.0
+"""Longest such wait, used if ranks were seen to print the same line later."""
+_REMEMBERED = 1000
+_PIECE = re.compile(r"[^\r\n]*[\r\n]|[^\r\n]+")
+
+
+class Item(NamedTuple):
+    """A line, a piece of a line, or a display; equal items of several ranks are merged."""
+
+    stream: str
+    text: str
+    bundle: str = ""
+
+
+class MergedItem(NamedTuple):
+    """An item and the ranks that printed it.
+
+    Attributes
+    ----------
+    ranks
+        The ranks; empty for a note of the kernel.
+    item
+        The item; in the final order it may contain several complete lines.
+    """
+
+    ranks: tuple[int, ...]
+    item: Item
+
+
+class LineSplitter:
+    """Splits the writes of one rank into lines, independently of chunk boundaries.
+
+    A line ends at a newline or a carriage return, when the rank writes to the other
+    stream, and before a display.
+    """
+
+    def __init__(self) -> None:
+        self._stream = ""
+        self._parts: list[str] = []
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether a line has begun but not ended."""
+        return bool(self._parts)
+
+    def feed(self, stream: str, text: str) -> list[Item]:
+        """Return the lines completed by `text`."""
+        before = []
+        if stream != self._stream:
+            before = self.flush()
+            self._stream = stream
+        pending_return = bool(self._parts) and self._parts[-1].endswith("\r")
+        if not (pending_return or "\n" in text or "\r" in text):
+            if text:
+                self._parts.append(text)
+            return before
+        text = "".join([*self._parts, text])
+        self._parts.clear()
+        if "\r" in text:
+            pieces = _PIECE.findall(text.replace("\r\n", "\n"))
+            # A carriage return may be the first half of a line end.
+            rest = "" if pieces[-1].endswith("\n") else pieces.pop()
+        else:
+            *lines, rest = text.split("\n")
+            pieces = [line + "\n" for line in lines]
+        if rest:
+            self._parts.append(rest)
+        return before + [Item(stream, piece) for piece in pieces]
+
+    def flush(self) -> list[Item]:
+        """Return the unfinished line, if any."""
+        text = "".join(self._parts)
+        self._parts.clear()
+        return [Item(self._stream, text)] if text else []
+
+
+class _RankQueue:
+    """The lines of one rank that are not written yet."""
+
+    def __init__(self) -> None:
+        self.items: deque[tuple[Item, float]] = deque()
+        self.counts: Counter[Item] = Counter()
+        self.lines = LineSplitter()
+        self.unfinished_since = 0.0
+        self.ended = False
+
+    def put(self, items: Sequence[Item], now: float) -> None:
+        self.items.extend(zip(items, repeat(now)))
+        self.counts.update(items)
+
+    def flush(self, now: float) -> None:
+        self.put(self.lines.flush(), now)
+
+    def take(self) -> None:
+        item, _ = self.items.popleft()
+        count = self.counts[item]
+        if count == 1:
+            del self.counts[item]
+        else:
+            self.counts[item] = count - 1
+
+
+class OutputMerger:
+    """Merges the output of ranks; times are in seconds of one monotonic clock.
+
+    Parameters
+    ----------
+    ranks
+        The ranks of the cell.
+    hold_s
+        How long a line waits for other ranks.
+    """
+
+    def __init__(self, ranks: Iterable[int], hold_s: float = HOLD_S) -> None:
+        self._queues = {rank: _RankQueue() for rank in ranks}
+        self._hold_s = hold_s
+        self._written: dict[Item, tuple[float, tuple[int, ...]]] = {}
+        """Lines written without some ranks: the time, and the ranks that had printed them."""
+
+    def text(self, rank: int, stream: str, text: str, now: float) -> None:
+        """Add text that a rank wrote."""
+        queue = self._queues[rank]
+        unfinished = queue.lines.unfinished
+        items = queue.lines.feed(stream, text)
+        if self._written:
+            for item in items:
+                self._wait_longer(rank, item, now)
+        queue.put(items, now)
+        if queue.lines.unfinished and (items or not unfinished):
+            queue.unfinished_since = now
+
+    def display(self, rank: int, bundle: str, now: float) -> None:
+        """Add a display of a rank, as JSON text."""
+        queue = self._queues[rank]
+        queue.flush(now)
+        queue.put([Item("display", "", bundle)], now)
+
+    def end(self, rank: int, now: float) -> None:
+        """Mark the end of a rank's output."""
+        queue = self._queues[rank]
+        queue.flush(now)
+        queue.ended = True
+
+    def ready(self, now: float) -> Iterator[MergedItem]:
+        """Yield the items that can be written now."""
+        for queue in self._queues.values():
+            # Also show a prompt or a progress bar without a line end.
+            if queue.lines.unfinished and now - queue.unfinished_since >= HOLD_S:
+                queue.flush(now)
+        while (item := self._next(now)) is not None:
+            ranks = tuple(
+                rank
+                for rank, queue in self._queues.items()
+                if queue.items and queue.items[0][0] == item
+            )
+            since = self._queues[ranks[0]].items[0][1]
+            yield self._take(item, ranks, now)
+            if len(ranks) == 1:
+                yield from self._own_items(ranks[0], since, now)
+
+    def _next(self, now: float) -> Item | None:
+        """Return the item that can be written now, or None."""
+        heads: dict[Item, list[int]] = {}
+        silent = False
+        for rank, queue in self._queues.items():
+            if queue.items:
+                heads.setdefault(queue.items[0][0], []).append(rank)
+            elif not queue.ended:
+                silent = True
+        if not heads:
+            return None
+        item = self._choose(heads)
+        if silent:  # a rank without output may still print the same
+            waited = now - min(self._queues[rank].items[0][1] for rank in heads[item])
+            if waited < self._hold_s:
+                return None
+        return item
+
+    def _take(self, item: Item, ranks: tuple[int, ...], now: float) -> MergedItem:
+        for rank in ranks:
+            self._queues[rank].take()
+        if len(ranks) < len(self._queues):
+            if len(self._written) >= _REMEMBERED:
+                self._written.clear()
+            self._written[item] = now, ranks
+        return MergedItem(ranks, item)
+
+    def _own_items(self, rank: int, since: float, now: float) -> Iterator[MergedItem]:
+        """Yield items that arrived with a rank's line and that no other rank has queued."""
+        items = self._queues[rank].items
+        while items and items[0][1] == since:
+            item = items[0][0]
+            if self._coming(item, (rank,)):
+                return
+            yield self._take(item, (rank,), now)
+
+    def _wait_longer(self, rank: int, item: Item, now: float) -> None:
+        """Increase the waiting time if a rank prints a line that was just written without it."""
+        written, ranks = self._written.get(item, (0.0, (rank,)))
+        if rank not in ranks:
+            late_s = self._hold_s + now - written
+            if late_s < _MOST_HOLD_S:
+                self._hold_s = max(self._hold_s, 1.5 * late_s)
+
+    def _choose(self, heads: dict[Item, list[int]]) -> Item:
+        """Return the oldest line that no other rank has queued, or else the oldest line."""
+        if len(heads) == 1:
+            return next(iter(heads))
+        free = [item for item in heads if not self._coming(item, heads[item])]
+        return min(free or heads, key=lambda item: self._queues[heads[item][0]].items[0][1])
+
+    def _coming(self, item: Item, ranks: Sequence[int]) -> bool:
+        for rank, queue in self._queues.items():  # not any(), for speed: called for each line
+            if item in queue.counts and rank not in ranks:
+                return True
+        return False
+
+
+class LabelWriter:
+    """Adds rank labels to merged lines, and keeps track of an unfinished line."""
+
+    def __init__(self) -> None:
+        self._open: tuple[tuple[int, ...], str] | None = None
+        self._cut: set[tuple[int, str]] = set()
+        """Ranks and streams whose unfinished line was ended by other output."""
+
+    def render(self, merged: MergedItem, mark: str) -> str:
+        """Return the text to write for an item, with a mark before each line.
+
+        The text is empty if a rank ends a line that other output has already ended. An
+        item without a mark is a note of the kernel.
+        """
+        if not mark:
+            return self.close() + merged.item.text
+        ranks, (stream, text, _) = merged.ranks, merged.item
+        who = {(rank, stream) for rank in ranks}
+        ends_cut = text == "\n" and who <= self._cut
+        self._cut -= who
+        if ends_cut:
+            return ""
+        continues = self._open == (ranks, stream)
+        before = "" if continues else self.close() + mark + " "
+        ended = text.endswith(("\n", "\r"))
+        if "\n" in text[:-1]:
+            text = text[:-1].replace("\n", f"\n{mark} ") + text[-1]
+        self._open = None if ended else (ranks, stream)
+        return before + text
+
+    def close(self) -> str:
+        """Return the text that ends an unfinished line, so that another can begin."""
+        if self._open is None:
+            return ""
+        ranks, stream = self._open
+        self._cut |= {(rank, stream) for rank in ranks}
+        self._open = None
+        return "\n"

@@ -1,0 +1,104 @@
+"""The lines of one rank in a cell, consumed from the beginning."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+
+from workbench.output.merger import Item, LineSplitter
+
+
+class RankLog:
+    """The output of one rank in a cell that is not merged yet, in order.
+
+    Attributes
+    ----------
+    taken
+        Number of items merged so far.
+    alone
+        Number of the latest merged items that only this rank printed, in one iteration.
+    """
+
+    def __init__(self) -> None:
+        self._items: list[Item] = []
+        self._iterations: list[int] = []
+        self._start = 0
+        self._lines = LineSplitter()
+        self._iteration = 0
+        self._returns = False
+        """Whether the rank has written a carriage return."""
+        self._overwritable: Item | None = None
+        """A line that ended with a carriage return, which the next line replaces."""
+        self.taken = 0
+        self.alone = 0
+
+    def __len__(self) -> int:
+        """Return the number of items that are not merged yet."""
+        return len(self._items) - self._start
+
+    def text(self, stream: str, text: str, iteration: int) -> None:
+        """Add text that the rank wrote."""
+        self._iteration = iteration
+        self._returns |= "\r" in text
+        self._add(self._lines.feed(stream, text))
+
+    def display(self, bundle: str, iteration: int) -> None:
+        """Add a display of the rank, as JSON text."""
+        self.end()
+        self._iteration = iteration
+        self._add([Item("display", "", bundle)])
+
+    def end(self) -> None:
+        """End an unfinished line."""
+        self._add(self._lines.flush())
+        if self._overwritable is not None:
+            self._append([self._overwritable])
+            self._overwritable = None
+
+    def next(self, most: int) -> list[Item]:
+        """Return the next items."""
+        return self._items[self._start : self._start + most]
+
+    def head(self) -> Item:
+        """Return the next item."""
+        return self._items[self._start]
+
+    def iteration(self) -> int:
+        """Return the rank's iteration at its next item."""
+        return self._iterations[self._start]
+
+    def take(self, count: int, *, alone: bool) -> None:
+        """Mark the next items as merged, `alone` if no other rank printed them."""
+        begin, end = self._start, min(self._start + count, len(self._items) - 1)
+        # Iterations never decrease: find where the next item's iteration began.
+        began = bisect_left(self._iterations, self._iterations[end], begin, end)
+        before = self.alone if began == begin else 0
+        self.alone = before + self._start + count - began if alone else 0
+        self._start += count
+        self.taken += count
+        if self._start > 10_000 and 2 * self._start > len(self._items):
+            del self._items[: self._start], self._iterations[: self._start]
+            self._start = 0
+
+    def _add(self, items: Sequence[Item]) -> None:
+        if self._returns:
+            items = list(self._shown(items))
+        self._append(items)
+
+    def _append(self, items: Sequence[Item]) -> None:
+        self._items += items
+        self._iterations += [self._iteration] * len(items)
+
+    def _shown(self, items: Iterable[Item]) -> Iterator[Item]:
+        """Yield items without overwritten lines, and keep back a line that may be overwritten."""
+        for item in items:
+            before, self._overwritable = self._overwritable, None
+            shown = item
+            if before is not None and before.stream != item.stream:
+                yield before
+            elif before is not None and not item.text.strip("\r\n"):
+                shown = item._replace(text=before.text[:-1] + item.text)
+            if shown.text.endswith("\r"):
+                self._overwritable = shown
+            else:
+                yield shown

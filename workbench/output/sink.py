@@ -1,0 +1,273 @@
+"""Destinations of a cell's merged output."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, Protocol
+
+from workbench.output.bounded_text import BoundedText
+from workbench.output.excerpt import DOUBLE, HALF, Excerpt, Size
+from workbench.output.merger import Item, LabelWriter, MergedItem
+from workbench.ranks import label
+
+_REDRAW_S = 2.0
+"""Interval between redraws of output that is too long to show completely."""
+
+
+class Sink(Protocol):
+    """Receives merged output, both as it arrives and in its final order."""
+
+    def put(self, merged: MergedItem) -> None:
+        """Receive one line or display."""
+
+    def note(self, text: str) -> None:
+        """Receive a note of the kernel, in complete lines."""
+
+    def poll(self) -> None:
+        """Do periodic work; called several times a second while the cell runs."""
+
+    def put_final(self, output: Sequence[MergedItem]) -> None:
+        """Receive the next chunk of the final order when it is determined."""
+
+    def finish(self) -> None:
+        """Do what remains after all output, such as showing the final order."""
+
+
+class _LabelledText:
+    """Output as text; a display is represented by its plain text."""
+
+    def __init__(self) -> None:
+        self._writer = LabelWriter()
+        self.text = BoundedText()
+
+    def add(self, merged: MergedItem) -> None:
+        mark = _mark(merged)
+        if not merged.item.bundle:
+            self.text.add(self._writer.render(merged, mark))
+            return
+        plain = json.loads(merged.item.bundle)["data"].get("text/plain", "")
+        self.text.add(self._writer.close(), _marked(mark, str(plain)))
+
+    def note(self, text: str) -> None:
+        self.text.add(self._writer.close(), text)
+
+    def close(self) -> None:
+        self.text.add(self._writer.close())
+
+
+class TextSink:
+    """Stores the output as text; a display is represented by its plain text."""
+
+    def __init__(self) -> None:
+        self._live = _LabelledText()
+        self._final = _LabelledText()
+
+    @property
+    def text(self) -> str:
+        """The text so far; after the end of the cell, in its final order."""
+        return str(self._live.text)
+
+    def put(self, merged: MergedItem) -> None:
+        """Store one line or display."""
+        self._live.add(merged)
+
+    def note(self, text: str) -> None:
+        """Store a note of the kernel."""
+        self._live.note(text)
+
+    def poll(self) -> None:
+        """Do nothing."""
+
+    def put_final(self, output: Sequence[MergedItem]) -> None:
+        """Store the next chunk of the final order until the end."""
+        for merged in output:
+            self._final.add(merged)
+
+    def finish(self) -> None:
+        """Replace the text by the final order."""
+        self._live, self._final = self._final, _LabelledText()
+        self._live.close()
+
+
+class NotebookSink:
+    """Shows the output in the calling cell, with rich displays.
+
+    The order while the cell runs depends on arrival times. If it differs from the final
+    order, the output of a ``%%distributed`` cell is replaced at the end. Other callers
+    (`Cluster.run`, a terminal) may have other output, which is not replaced. Only the
+    beginning and the end of long output are shown, except in a terminal.
+    """
+
+    def __init__(self) -> None:
+        self._own_cell = _is_distributed_cell()
+        self._limited = _is_notebook()
+        self._excerpt = self._new_excerpt()
+        self._final = self._new_excerpt()
+        """The same, in the final order."""
+        self._page = Page()
+        self._limit = DOUBLE if self._own_cell else HALF
+        self._used = Size()
+        self._hidden: MergedItem | None = None
+        """The latest item that exceeds the limit and is not shown yet."""
+        self._drawn = time.monotonic()
+
+    def put(self, merged: MergedItem) -> None:
+        """Show one line or display, within the limit."""
+        self._excerpt.add(merged)
+        self._used.add(merged.item)
+        if not self._limited or (self._hidden is None and self._used.fits(self._limit)):
+            self._page.write(merged)
+        else:
+            self._hidden = merged
+
+    def note(self, text: str) -> None:
+        """Show a note of the kernel on standard error."""
+        self.put(MergedItem((), Item("stderr", text)))
+        sys.stderr.flush()
+
+    def poll(self) -> None:
+        """Show the end of output that exceeds the limit, at intervals."""
+        hidden, now = self._hidden, time.monotonic()
+        if hidden is None or now - self._drawn < _REDRAW_S:
+            return
+        self._drawn = now
+        if self._own_cell:
+            self._redraw()
+            self._hidden, self._used, self._limit = None, Size(), HALF
+        else:
+            self._page.write(self._excerpt.progress())
+            self._page.write(hidden)
+
+    def put_final(self, output: Sequence[MergedItem]) -> None:
+        """Store the next chunk of the final order, to show it at the end."""
+        if self._own_cell:
+            for merged in output:
+                self._final.add(merged)
+
+    def finish(self) -> None:
+        """Show the final order, or the end of output that exceeded the limit."""
+        self._page.close()
+        if self._own_cell:
+            self._excerpt = self._final
+            final = Page(silent=True)
+            final.write(*self._excerpt.entries())
+            final.close()
+            if final.chunks != self._page.chunks:
+                self._redraw()
+        elif self._hidden is not None:
+            self._page.write(*self._excerpt.end())
+        self._page.close()
+        sys.stdout.flush()
+
+    def _new_excerpt(self) -> Excerpt:
+        return Excerpt("_distributed.output" if self._own_cell else "the result's `output`")
+
+    def _redraw(self) -> None:
+        from IPython.display import clear_output
+
+        clear_output(wait=True)
+        self._page = Page()
+        self._page.write(*self._excerpt.entries())
+
+
+class Page:
+    """Writes to the calling cell's output, and records what was written.
+
+    Parameters
+    ----------
+    silent
+        Record without writing.
+    """
+
+    def __init__(self, *, silent: bool = False) -> None:
+        self._parts: list[tuple[str, list[str]]] = []
+        self._writer = LabelWriter()
+        self._stream = "stdout"
+        self._silent = silent
+
+    @property
+    def chunks(self) -> list[tuple[str, str]]:
+        """The text per stream and the displays, joined as by a front end."""
+        return [(kind, "".join(texts)) for kind, texts in self._parts]
+
+    def write(self, *entries: MergedItem) -> None:
+        """Write lines and displays."""
+        for merged in entries:
+            mark = _mark(merged)
+            if merged.item.bundle:
+                self._display(mark, merged.item.bundle)
+                continue
+            if merged.item.stream != self._stream:
+                self.close()
+                self._stream = merged.item.stream
+            self._text(self._writer.render(merged, mark))
+
+    def close(self) -> None:
+        """End an unfinished line."""
+        self._text(self._writer.close())
+
+    def _display(self, mark: str, bundle: str) -> None:
+        self.close()
+        self._stream = "stdout"  # a value belongs there, even after text on stderr
+        content = json.loads(bundle)
+        data = content["data"]
+        if set(data) == {"text/plain"}:
+            self._text(_marked(mark, str(data["text/plain"])))
+            return
+        self._text(mark + "\n")
+        self._parts.append(("display", [bundle]))
+        if self._silent:
+            return
+        from IPython.display import display
+
+        sys.stdout.flush()
+        display(data, metadata=content["metadata"], raw=True)
+
+    def _text(self, text: str) -> None:
+        if not text:
+            return
+        changed = not self._parts or self._parts[-1][0] != self._stream
+        if changed:
+            self._parts.append((self._stream, []))
+        self._parts[-1][1].append(text)
+        if self._silent:
+            return
+        if changed:  # flush the other stream, or the order of the two would be lost
+            (sys.stdout if self._stream == "stderr" else sys.stderr).flush()
+        (sys.stderr if self._stream == "stderr" else sys.stdout).write(text)
+
+
+def _is_notebook() -> bool:
+    """Return whether printed text becomes notebook output."""
+    iostream = sys.modules.get("ipykernel.iostream")
+    return iostream is not None and isinstance(sys.stdout, iostream.OutStream)
+
+
+def _is_distributed_cell() -> bool:
+    """Return whether the running cell is a ``%%distributed`` cell, with no other output."""
+    if not _is_notebook():
+        return False
+    from IPython import get_ipython
+
+    shell: Any = get_ipython()
+    try:
+        code = shell.get_parent()["content"]["code"]
+    except (AttributeError, KeyError, LookupError, TypeError):
+        return False
+    return str(code).lstrip().startswith("%%distributed")
+
+
+def _mark(merged: MergedItem) -> str:
+    return _label(merged.ranks) if merged.ranks else ""
+
+
+_label = lru_cache(label)
+
+
+def _marked(mark: str, text: str) -> str:
+    """Return a value's text after its mark, on separate lines if it has several lines."""
+    return f"{mark}{chr(10) if chr(10) in text else ' '}{text}\n"

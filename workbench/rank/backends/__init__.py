@@ -1,0 +1,32 @@
+"""The backends of a rank, each of which joins ranks in a process group, called a ring.
+
+- `backend`: the base class
+- `horovod`: a Horovod ring; `cell_init`, `process_sets` and `optimizers`: replace functions of
+  Horovod that do not work in a notebook; `ring_sockets`: breaks the connections of a ring
+- `horovod_tap`, `horovod_hooks`, `ddp_hooks`, `torch_collectives`, `torch_operators`: record
+  collectives, and waits for them; `torch_calls`: those of torch.distributed that have not
+  finished, which `torch_operations` describes
+
+Nothing outside this package imports horovod in a rank.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from workbench.rank.backends.backend import Backend
+
+BACKENDS = {"horovod": "HorovodBackend"}
+"""The name of each backend's class, here and in `workbench.cluster.backends`.
+
+In both packages, the module has the name of the backend."""
+DEFAULT = "horovod"
+
+
+def backend_class(name: str) -> type[Backend]:
+    """Import and return the class of a backend."""
+    module = importlib.import_module(f"{__name__}.{name}")
+    found: type[Backend] = getattr(module, BACKENDS[name])
+    return found

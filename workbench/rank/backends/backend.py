@@ -1,0 +1,196 @@
+"""The base class of backends in a rank."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from types import FrameType
+from typing import Any, NamedTuple
+
+import torch
+
+from workbench.rank.recording.patches import Hooks
+from workbench.rank.recording.recorder import Recorder
+from workbench.wire import Message
+from workbench.wire.rank_messages import RingCheck
+
+
+class RingNotFormed(RuntimeError):
+    """The ranks could not form a ring; another attempt may succeed."""
+
+
+class Pending(NamedTuple):
+    """Collectives of a rank that are not finished.
+
+    Attributes
+    ----------
+    submitted
+        How many tensors were ever submitted, by process set.
+    operations
+        Name and process set of each unfinished collective, by its handle.
+    handles
+        Handles of the collectives that the rank has not waited for, finished or not.
+    """
+
+    submitted: dict[int, int]
+    operations: dict[Any, tuple[str, int]]
+    handles: frozenset[Any] = frozenset()
+
+
+class Backend(ABC):
+    """Joins this process with others in a ring, the process group of their collectives.
+
+    Methods are called in the main thread, except those that say otherwise.
+
+    Attributes
+    ----------
+    hooks
+        Hooks that record the collectives of this backend, and of other libraries. They are
+        installed while recording is on.
+    """
+
+    hooks: tuple[Hooks, ...]
+
+    def __init__(self, recorder: Recorder, send: Callable[[Message], None]) -> None:
+        self._recorder = recorder
+        self._send = send
+
+    @staticmethod
+    @abstractmethod
+    def versions() -> dict[str, str]:
+        """Return the version of each library that it uses, by the name that users read."""
+
+    @staticmethod
+    @abstractmethod
+    def poll(handle: Any) -> bool | int:
+        """Return whether a collective is done; raise ValueError if its handle is not valid."""
+
+    @abstractmethod
+    def pending(self) -> Pending:
+        """Return what is not finished or waited for, in any thread; empty if it is not known."""
+
+    @abstractmethod
+    def install(self) -> None:
+        """Replace functions that do not work in a notebook; before the hooks are installed."""
+
+    @abstractmethod
+    def settings(self) -> dict[str, str]:
+        """Return settings that the kernel compares between ranks; may be empty."""
+
+    @abstractmethod
+    def init_ring(self, *given: Any) -> RingCheck:
+        """Form a ring with the other ranks, and return the result of a first collective.
+
+        Parameters
+        ----------
+        given
+            The arguments that this backend's class in the kernel sends to this rank.
+
+        Raises
+        ------
+        RingNotFormed
+            The ring could not be formed; this can be called again.
+        """
+
+    @abstractmethod
+    def shutdown_ring(self, *, peer_lost: bool = False) -> None:
+        """Leave the ring; optimizers can be used in the next ring.
+
+        Parameters
+        ----------
+        peer_lost
+            Whether a rank has ended, so that this one must not wait for the others.
+        """
+
+    @abstractmethod
+    def abort_init(self, ring: str) -> None:
+        """Stop forming or leaving a ring, which waits for a missing rank; in any thread.
+
+        Parameters
+        ----------
+        ring
+            Name of the ring; empty for the current one. Other rings are not affected, since the
+            message may arrive late.
+        """
+
+    @abstractmethod
+    def release(self, *, peer_lost: bool) -> None:
+        """Start to end the ring, so that waiting collectives raise an error; in any thread.
+
+        `peer_lost` is as in `shutdown_ring`.
+        """
+
+    @abstractmethod
+    def is_initialized(self) -> bool:
+        """Return whether this rank is in a ring."""
+
+    @abstractmethod
+    def barrier(self) -> None:
+        """Wait until all ranks have called this."""
+
+    @abstractmethod
+    def allreduce(self, tensor: torch.Tensor, name: str) -> None:
+        """Sum a tensor over all ranks, in place."""
+
+    @abstractmethod
+    def largest(self, number: float, name: str) -> float:
+        """Return the maximum of a number over all ranks."""
+
+    @abstractmethod
+    def namespace(self) -> dict[str, Any]:
+        """Return the variables that every cell has, such as ``rank`` and ``world_size``."""
+
+    @abstractmethod
+    def receive(self, message: Message) -> bool:
+        """Handle a message for this backend, in the outbox's thread; return whether it is one."""
+
+    @staticmethod
+    def wait_of(_frame: FrameType | None) -> tuple[str, Any] | None:
+        """Return the collective that a thread waits for, from its frames; None if for none.
+
+        Used while recording is off, when no hook reports waits.
+
+        Returns
+        -------
+        tuple
+            The name of a call without a tensor, such as ``"barrier()"``, or an empty string;
+            and the collective's handle.
+        """
+        return None
+
+    @staticmethod
+    @abstractmethod
+    def collective_of(frame: FrameType | None) -> str:
+        """Return the name of the collective in which a thread waits, from its frames."""
+
+    @staticmethod
+    @abstractmethod
+    def process_set_of(frame: FrameType | None) -> int:
+        """Return the number of the process set in which a thread waits, from its frames."""
+
+
+class CellCollectives:
+    """Counts the collectives of the current cell."""
+
+    def __init__(self, backend: Backend, recorder: Recorder) -> None:
+        self._backend = backend
+        self._recorder = recorder
+        self._before = Pending({}, {})
+
+    def begin_cell(self) -> None:
+        """Remember what earlier cells have started."""
+        self._before = self._backend.pending()
+
+    def outstanding(self) -> int:
+        """Return how many the rank has not waited for."""
+        return len(self._backend.pending().handles - self._before.handles)
+
+    def calls(self) -> dict[int, int]:
+        """Return how many were started, with barriers and similar calls, by process set.
+
+        In any thread.
+        """
+        before, calls = self._before.submitted, dict(self._recorder.waits.calls)
+        for process_set, count in self._backend.pending().submitted.items():
+            calls[process_set] = calls.get(process_set, 0) + count - before.get(process_set, 0)
+        return calls

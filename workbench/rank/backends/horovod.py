@@ -1,0 +1,277 @@
+"""The Horovod backend of a rank."""
+
+from __future__ import annotations
+
+import gc
+import os
+import re
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from types import FrameType
+from typing import Any
+
+import horovod
+import horovod.torch as hvd
+import torch
+from horovod.torch import mpi_ops
+
+from workbench.rank.backends import (
+    cell_init,
+    horovod_hooks,
+    optimizers,
+    process_sets,
+)
+from workbench.rank.backends.backend import Backend, Pending, RingNotFormed
+from workbench.rank.backends.ddp_hooks import DDPHooks
+from workbench.rank.backends.horovod_tap import Tap
+from workbench.rank.backends.ring_sockets import RingSockets
+from workbench.rank.backends.torch_calls import TorchCalls
+from workbench.rank.backends.torch_collectives import TorchCollectives
+from workbench.rank.backends.torch_operators import OperatorHooks
+from workbench.rank.recording.recorder import Recorder
+from workbench.wire import Message
+from workbench.wire.rank_messages import RendezvousPort, RingCheck
+
+_SHUTDOWN_S = 1.0
+"""How long Horovod's shutdown may take before the sockets of the ring are shut down."""
+_BREAK_S = 5.0
+_BREAK_PERIOD_S = 0.1
+_SYNCHRONIZE = mpi_ops.synchronize.__code__
+"""Of the function in which every wait for a collective ends."""
+_WITHOUT_TENSOR = (mpi_ops.barrier.__code__, mpi_ops.join.__code__)
+_FUNCTION_FILES = ("horovod/torch/mpi_ops.py", "horovod/torch/functions.py")
+_LOG = re.compile(r"Horovod could not be initialized: (?:\[[^]]*\.(?:cc|h):\d+\] )*(.*)")
+
+
+class HorovodBackend(Backend):
+    """Joins this process in a Horovod ring, which it can end by shutting down its sockets."""
+
+    poll = staticmethod(horovod_hooks.poll)
+
+    def __init__(self, recorder: Recorder, send: Callable[[Message], None]) -> None:
+        super().__init__(recorder, send)
+        self._tap = Tap.open(recorder.members)
+        if self._tap is not None:
+            recorder.sources.append(self._tap)
+        calls = TorchCalls(recorder)
+        self.hooks = (
+            horovod_hooks.HorovodHooks(recorder, self._tap),
+            DDPHooks(recorder, calls),
+            TorchCollectives(recorder, calls),
+            OperatorHooks(recorder, calls),
+        )
+        self._ring = RingSockets()
+        self._shutdown = threading.Lock()
+        """Horovod's shutdown joins its thread; two concurrent calls would wait forever."""
+
+    @staticmethod
+    def versions() -> dict[str, str]:
+        """Return Horovod's version."""
+        return {"Horovod": horovod.__version__}
+
+    def install(self) -> None:
+        """Let a cell create its optimizer repeatedly."""
+        optimizers.NewestOptimizer().install()
+
+    def pending(self) -> Pending:
+        """Return what is not finished or waited for, in any thread; empty if it is not known."""
+        found = (self._tap and self._tap.pending()) or Pending({}, {})
+        return found._replace(handles=frozenset(list(mpi_ops._handle_map)))
+
+    def settings(self) -> dict[str, str]:
+        """Return Horovod's environment variables, which a cell can change; none before a ring.
+
+        Ranks with different values may be unable to form a ring.
+        """
+        return _own_settings() if "HOROVOD_GLOO_RENDEZVOUS_PORT" in os.environ else {}
+
+    def init_ring(self, environment: dict[str, str], shared: dict[str, str]) -> RingCheck:
+        """Form a ring; return the sum of a collective, and whether process sets can be added.
+
+        Parameters
+        ----------
+        environment
+            The HOROVOD_* variables of this rank, which Horovod reads in every init.
+        shared
+            Those of the other ranks, used where this rank has no value.
+        """
+        os.environ.update({**shared, **_own_settings(), **environment})
+        with self._shutdown:  # a running shutdown belongs to the previous ring
+            ring = self._ring = RingSockets(environment["HOROVOD_GLOO_RENDEZVOUS_PORT"])
+        leave = partial(self._break, ring, peer_lost=True)
+        cell_init.install(self._recorder, ring, self._send, leave, self._shutdown)
+        try:
+            with ring:
+                _init()
+                total = hvd.allreduce(torch.ones(1), op=hvd.Sum, name="workbench.ready")
+            process_sets.note_members(self._recorder)
+        except BaseException as error:
+            self.shutdown_ring(peer_lost=True)  # otherwise the next hvd.init() fails at once
+            if isinstance(error, hvd.HorovodInternalError):
+                raise RingNotFormed(f"the first collective failed: {error}") from None
+            raise
+        process_sets.install(self._recorder, ring)
+        if self._tap is not None:
+            self._tap.ring_formed(hvd.size())
+        return RingCheck(float(total.item()), process_sets.dynamic())
+
+    def shutdown_ring(self, *, peer_lost: bool = False) -> None:
+        """Shut Horovod down; with `peer_lost`, first the sockets, for which it would wait."""
+        if peer_lost:
+            self._ring.shut_down()
+        with self._shutdown:
+            # also resets the numbers of handles, by which ranks match unnamed collectives;
+            # after a failure they differ between ranks
+            hvd.shutdown()
+        things = gc.get_objects()
+        process_sets.end_with_ring(things)
+        optimizers.discard_handles(things)
+
+    def abort_init(self, ring: str) -> None:
+        """Shut down the sockets of a ring that is being formed or left, in a thread."""
+        _in_thread(self._abort_init, ring)
+
+    def release(self, *, peer_lost: bool) -> None:
+        """Shut Horovod down in a thread; after a time limit, shut down the ring's sockets.
+
+        ``hvd.shutdown`` is not used: it clears PyTorch's handles first, and the blocked
+        caller would raise an error about a missing handle.
+        """
+        # with the current ring: a delayed thread must not end the next one
+        _in_thread(self._break, self._ring, peer_lost)
+
+    def is_initialized(self) -> bool:
+        """Return whether Horovod is initialized, which a cell can change."""
+        return bool(mpi_ops.is_initialized())
+
+    def barrier(self) -> None:
+        """Wait until all ranks have called this."""
+        hvd.barrier()
+
+    def allreduce(self, tensor: torch.Tensor, name: str) -> None:
+        """Sum a tensor over all ranks, in place."""
+        hvd.allreduce_(tensor, op=hvd.Sum, name=name)
+
+    def largest(self, number: float, name: str) -> float:
+        """Return the maximum of a number over all ranks."""
+        return float(hvd.allreduce(torch.tensor(number), op=hvd.Max, name=name))
+
+    def namespace(self) -> dict[str, Any]:
+        """Return Horovod's module, and this rank's number."""
+        return {
+            "hvd": hvd,
+            "rank": hvd.rank(),
+            "local_rank": hvd.local_rank(),
+            "world_size": hvd.size(),
+        }
+
+    def receive(self, message: Message) -> bool:
+        """Handle the port for which hvd.init() in a cell waits."""
+        if not isinstance(message, RendezvousPort):
+            return False
+        cell_init.take_port(message)
+        return True
+
+    @staticmethod
+    def wait_of(frame: FrameType | None) -> tuple[str, Any] | None:
+        """Return the call, if it is a barrier or a join, and the handle for which it waits."""
+        while frame is not None and frame.f_code is not _SYNCHRONIZE:
+            frame = frame.f_back
+        if frame is None:
+            return None
+        caller = frame.f_back.f_code if frame.f_back else None
+        name = f"{caller.co_name}()" if caller in _WITHOUT_TENSOR and caller else ""
+        return name, frame.f_locals["handle"]
+
+    @staticmethod
+    def process_set_of(frame: FrameType | None) -> int:
+        """Return the number of the process set in which a thread waits, from its frames."""
+        while frame is not None:
+            values = frame.f_locals
+            if frame.f_code.co_filename.endswith(_FUNCTION_FILES) and "process_set" in values:
+                return int(getattr(values["process_set"], "process_set_id", 0) or 0)
+            frame = frame.f_back
+        return 0
+
+    @staticmethod
+    def collective_of(frame: FrameType | None) -> str:
+        """Return the name of the collective in which a thread waits, or the function's name."""
+        function = ""
+        while frame is not None:
+            if frame.f_code.co_filename.endswith(_FUNCTION_FILES):
+                name = frame.f_locals.get("name")
+                if isinstance(name, str) and name:
+                    return name
+                function = frame.f_code.co_name
+            elif function and function != "synchronize":
+                break
+            frame = frame.f_back
+        return f"{function}()" if function else "a collective of the cell's own"
+
+    def _abort_init(self, name: str) -> None:
+        ring, deadline = self._ring, time.monotonic() + _BREAK_S
+        while name in {"", ring.name} and time.monotonic() < deadline:
+            if not (ring.forming or self._shutdown.locked()):
+                return
+            ring.shut_down()  # repeatedly, since Gloo may open further connections
+            time.sleep(_BREAK_PERIOD_S)
+
+    def _break(self, ring: RingSockets, peer_lost: bool) -> None:
+        """End a ring; may take seconds."""
+        if ring.forming:
+            # by hvd.init() in a cell, which never returns if Horovod is shut down just after
+            self._abort_init(ring.name)
+            return
+
+        def shut_down() -> None:
+            # if Horovod is shut down while a cell initializes it, hvd.init() never returns
+            with self._shutdown:
+                if self._ring is ring and not ring.forming:
+                    mpi_ops._basics.shutdown()
+
+        shutdown = _in_thread(shut_down)
+        shutdown.join(0 if peer_lost else _SHUTDOWN_S)
+        deadline = time.monotonic() + _BREAK_S
+        # until Horovod's own thread has ended, for which all callers wait
+        while shutdown.is_alive() and self._ring is ring and time.monotonic() < deadline:
+            ring.shut_down()  # repeatedly, since Gloo may use further connections
+            shutdown.join(_BREAK_PERIOD_S)
+
+
+def _in_thread(work: Callable[..., None], *given: Any) -> threading.Thread:
+    thread = threading.Thread(target=work, args=given, name="workbench-release", daemon=True)
+    thread.start()
+    return thread
+
+
+def _own_settings() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name.startswith("HOROVOD_")}
+
+
+def _init() -> None:
+    """Call hvd.init(); raise an error with the reason, which Horovod only logs."""
+    logged = _log_size()
+    try:
+        hvd.init()
+    except ValueError as error:
+        cause = _LOG.findall(_log_since(logged))
+        why = f"hvd.init() failed: {cause[-1]}" if cause else str(error)
+        raise RingNotFormed(why) from None
+
+
+def _log_size() -> int:
+    """Return the size of the log file, which descriptor 2 refers to; 0 if it is closed."""
+    try:
+        return os.fstat(2).st_size
+    except OSError:
+        return 0
+
+
+def _log_since(size: int) -> str:
+    """Return what was logged since the log had this size; empty if it cannot be read."""
+    try:
+        return os.pread(2, 1 << 16, size).decode(errors="replace")
+    except OSError:
+        return ""

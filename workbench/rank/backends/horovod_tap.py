@@ -1,0 +1,276 @@
+"""Reads the times of collectives that Horovod records in this process.
+
+`workbench build-horovod` adds the functions that are called here; see
+`workbench.horovod_build.tap`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from horovod.torch import mpi_ops
+
+from workbench.rank.backends.backend import Pending
+from workbench.rank.recording.collectives import NONE, UNNAMED, Collected, Operation
+from workbench.wire.record import TIMES
+
+_VERSION = 1
+_RECORDS = 1 << 20
+"""Most records that Horovod keeps (88 MB) while nobody reads them."""
+_READ = 4096
+_PLANS = 256
+"""Most descriptions of iterations that are kept."""
+_COLUMNS = ("name", "handle", "process_set", "bytes", "status", "library", *TIMES)
+"""The 64-bit integers of a record."""
+_NAME, _HANDLE, _SET, _BYTES, _STATUS, _LIBRARY = range(6)
+_FINISHED = _COLUMNS.index("finished")
+_DESCRIBE = [_NAME, _BYTES, _SET, _LIBRARY]
+"""The columns from which a collective is described."""
+_KINDS = ("allreduce", "allgather", "broadcast", "alltoall", "reducescatter")
+_OPERATION = re.compile(
+    rf"(?P<grouped>grouped_)?(?P<kind>{'|'.join(_KINDS)})\.(?P<name>.*)", re.DOTALL
+)
+_PENDING = re.compile(r"(?P<process_set>\d+) (?P<handle>-?\d+) (?P<name>.*)")
+_PLACE_IN_GROUP = re.compile(r"_\d+of\d+$")
+_NO_NAME = re.compile(r"noname(\.\d+)?")
+Records = npt.NDArray[np.int64]
+"""Of shape (records, columns)."""
+_PARTS_OF_SPARSE = {".values": ".indices", ".indices": ".values"}
+
+
+class Tap:
+    """The collectives that Horovod has finished in this process, and those that are pending.
+
+    Parameters
+    ----------
+    library
+        Horovod's library.
+    members
+        The ranks of each process set other than that of all ranks.
+
+    Attributes
+    ----------
+    optimizer_names
+        Names under which optimizers reduce gradients.
+    world_size
+        Number of ranks in the ring.
+    """
+
+    def __init__(self, library: ctypes.CDLL, members: dict[int, tuple[int, ...]]) -> None:
+        library.horovod_tap_read.restype = ctypes.c_int64
+        library.horovod_tap_name.restype = ctypes.c_int64
+        library.horovod_tap_pending.restype = ctypes.c_int64
+        library.horovod_tap_lost.restype = ctypes.c_int64
+        library.horovod_tap_read.argtypes = [ctypes.c_void_p, ctypes.c_int64]
+        library.horovod_tap_enable.argtypes = [ctypes.c_int64]
+        self._library = library
+        self._members = members
+        self._into = np.empty((_READ, len(_COLUMNS)), np.int64)
+        self._address = self._into.ctypes.data
+        self._records = self._into[:0]
+        self._reading = threading.Lock()
+        self._operations: dict[bytes, tuple[Operation, ...]] = {}
+        self.optimizer_names: set[str] = set()
+        self.world_size = 0
+
+    @classmethod
+    def open(cls, members: dict[int, tuple[int, ...]]) -> Tap | None:
+        """Return the tap of this process; None if something else has built Horovod."""
+        library = mpi_ops._basics.MPI_LIB_CTYPES
+        if not hasattr(library, "horovod_tap_version"):
+            return None
+        if library.horovod_tap_version() != _VERSION:
+            return None
+        return cls(library, members)
+
+    def record(self, most: int = _RECORDS) -> None:
+        """Start to record the times of collectives.
+
+        Parameters
+        ----------
+        most
+            Most tensors that are kept until they are read; 0 stops recording.
+        """
+        self._library.horovod_tap_enable(most)
+
+    @property
+    def lost(self) -> int:
+        """How many tensors were not recorded, since too many had not been read."""
+        return int(self._library.horovod_tap_lost())
+
+    def ring_formed(self, world_size: int) -> None:
+        """Describe later collectives as those of another ring."""
+        self.world_size = world_size
+        self._operations = {}
+
+    def take(self, until: int, handles: Sequence[int] | None = None) -> Collected:
+        """Return the collectives that finished up to a moment and were not returned before.
+
+        Parameters
+        ----------
+        handles
+            Only these collectives; None for all.
+        """
+        with self._reading:
+            records = self._read()
+            done = records[:, _FINISHED] <= until
+            if handles is not None:
+                done &= _among(records[:, _HANDLE], np.array(handles, np.int64))
+            self._records, records = records[~done], records[done]
+        if records[:, _STATUS].any():  # a failed one has communicated nothing
+            records = records[records[:, _STATUS] == 0]
+        return self._collected(records) if len(records) else NONE
+
+    def pending(self) -> Pending | None:
+        """Return what is not finished, in any thread; None if Horovod cannot tell now."""
+        size = 1 << 16
+        while True:
+            text = ctypes.create_string_buffer(size)
+            needed = self._library.horovod_tap_pending(text, ctypes.c_int64(size))
+            if needed < 0:
+                return None
+            if needed <= size:
+                return _parse_pending(text.raw[:needed].decode(errors="replace"))
+            size = 2 * needed
+
+    def _read(self) -> Records:
+        """Return all records that were not returned before."""
+        parts = [self._records]
+        count = _READ
+        while count == _READ:
+            count = self._library.horovod_tap_read(self._address, _READ)
+            parts.append(self._into[:count].copy())
+        return np.concatenate(parts)
+
+    def _collected(self, records: Records) -> Collected:
+        """Return the collectives of some records, of which a group of tensors is one."""
+        records = records[np.argsort(records[:, _NAME], kind="stable")]
+        tensors = np.ones(len(records), np.int64)
+        handles = np.sort(records[:, _HANDLE])
+        if (handles[1:] == handles[:-1]).any():
+            records, tensors = _grouped(records)
+        key = records[:, _DESCRIBE].tobytes() + tensors.tobytes()
+        operations = self._operations.get(key)
+        if operations is None:
+            if len(self._operations) >= _PLANS:
+                self._operations.clear()
+            operations = self._operations[key] = self._describe(records, tensors)
+        if len(operations) < len(records):
+            records = records[[bool(_match(self._name(id_))) for id_ in records[:, 0].tolist()]]
+        return Collected(operations, _times(records))
+
+    def _describe(self, records: Records, tensors: Records) -> tuple[Operation, ...]:
+        """Return the operations of some records, without barriers and joins."""
+        key = np.column_stack([records[:, _DESCRIBE], tensors])
+        rows = [
+            (match, *others) for id_, *others in key.tolist() if (match := _match(self._name(id_)))
+        ]
+        found = [self._operation(*row) for row in rows]
+        names = {(one.name, one.process_set) for one in found if one.kind == "allgather"}
+        return tuple(self._final(one, names) for one in found)
+
+    def _operation(
+        self, match: re.Match[str], size: int, process_set: int, library: int, tensors: int
+    ) -> Operation:
+        kind = match["kind"]
+        its_library = self._name(library) if library >= 0 else ""
+        if its_library.startswith("MPI_") and not mpi_ops.mpi_built():
+            # Gloo's alltoall is recorded under MPI's name
+            its_library = f"GLOO_{its_library.removeprefix('MPI_')}"
+        if "ADASUM" in its_library:
+            kind = "adasum"
+        ranks = len(self._members.get(process_set, ())) or self.world_size
+        return Operation(
+            _label(match), size, tensors, kind, process_set, ranks, "cell", its_library
+        )
+
+    def _final(self, one: Operation, allgathers: set[tuple[str, int]]) -> Operation:
+        """Return an operation with its caller, or as a part of a sparse allreduce."""
+        stem, dot, part = one.name.rpartition(".")
+        other = stem + _PARTS_OF_SPARSE.get(dot + part, "")
+        if one.kind == "allgather" and other != stem and (other, one.process_set) in allgathers:
+            # only that of the values counts as a tensor
+            tensors = int(part == "values")
+            one = one._replace(kind="sparse allreduce", tensors=tensors)
+        else:
+            stem = one.name
+        reduces = one.kind in {"allreduce", "adasum", "sparse allreduce"}
+        of_optimizer = reduces and stem in self.optimizer_names
+        return one._replace(by="optimizer") if of_optimizer else one
+
+    def _name(self, id_: int) -> str:
+        text = ctypes.create_string_buffer(1 << 10)
+        length = self._library.horovod_tap_name(
+            ctypes.c_int64(id_), text, ctypes.c_int64(len(text))
+        )
+        return text.raw[: max(0, length)].decode(errors="replace")
+
+
+def _among(values: npt.NDArray[np.int64], wanted: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    """Return which values are wanted; ``np.isin`` takes several times as long for so few."""
+    if not len(wanted):
+        return np.zeros(len(values), bool)
+    wanted.sort()
+    place = np.searchsorted(wanted, values)
+    place[place == len(wanted)] = 0
+    found: npt.NDArray[np.bool_] = wanted[place] == values
+    return found
+
+
+def _match(name: str) -> re.Match[str] | None:
+    """Return the parts of a collective's name in Horovod; None for a barrier or a join."""
+    return _OPERATION.fullmatch(name)
+
+
+def _parse_pending(text: str) -> Pending:
+    sets, _, tensors = text.partition("\n\n")
+    submitted: dict[int, int] = {}
+    for line in filter(None, sets.split("\n")):
+        number, _, count = line.partition(" ")
+        submitted[int(number)] = int(count)
+    operations: dict[Any, tuple[str, int]] = {}
+    for line in tensors.split("\n"):
+        found = _PENDING.fullmatch(line)  # not if a name has several lines
+        match = found and _match(found["name"])
+        if found and match:
+            operations[int(found["handle"])] = _label(match), int(found["process_set"])
+    return Pending(submitted, operations)
+
+
+def _label(match: re.Match[str]) -> str:
+    """Return the name of a collective for users."""
+    name = _PLACE_IN_GROUP.sub("", match["name"]) if match["grouped"] else match["name"]
+    return f"{match['kind']}{UNNAMED}" if _NO_NAME.fullmatch(name) else name
+
+
+def _grouped(records: Records) -> tuple[Records, npt.NDArray[np.int64]]:
+    """Return one record per handle, in the order of names, and how many tensors it has."""
+    _, first, place, tensors = np.unique(
+        records[:, _HANDLE], return_index=True, return_inverse=True, return_counts=True
+    )
+    together = records[first]
+    together[:, _BYTES] = np.bincount(place, records[:, _BYTES])
+    for column in range(_LIBRARY + 1, len(_COLUMNS)):
+        ends = _COLUMNS[column] in {"ended", "finished"}
+        (np.maximum if ends else np.minimum).at(together[:, column], place, records[:, column])
+    order = np.argsort(together[:, _NAME], kind="stable")
+    return together[order], tensors[order].astype(np.int64)
+
+
+def _times(records: Records) -> npt.NDArray[np.int64]:
+    """Return the times of records, of shape (TIMES, records)."""
+    times = np.ascontiguousarray(records[:, _LIBRARY + 1 :].T)
+    if (times > 0).all():
+        return times
+    submitted, responded, began, ended, finished = times
+    # 0 if it was never executed, or has no transfer of its own
+    responded = np.where(responded > 0, responded, finished)
+    began = np.where(began > 0, began, responded)
+    ended = np.where(ended > 0, ended, finished)
+    return np.stack([submitted, responded, began, ended, finished])

@@ -1,0 +1,255 @@
+"""The collectives of torch.distributed that have not finished."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from time import perf_counter_ns
+from typing import Any
+
+import torch
+
+from workbench.rank.backends.torch_operations import Named, Operations, first, measure
+from workbench.rank.recording.collectives import Operation, Reported
+from workbench.rank.recording.patches import Function
+from workbench.rank.recording.recorder import Recorder
+
+_MOST = 4096
+"""Most unfinished collectives that are kept."""
+
+
+class Bucket:
+    """A bucket that is being reduced, and when it was done.
+
+    Parameters
+    ----------
+    recorder
+        Knows whether a CUDA graph is captured.
+    """
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self.finished = 0
+        self._event: Any = None
+
+    def done(self) -> bool:
+        """Return whether the bucket is reduced, without waiting."""
+        if self._event is not None and not self.finished and not self._recorder.capturing:
+            self.finished = perf_counter_ns() if self._event.query() else 0
+        return bool(self.finished)
+
+    def follow(self, future: Any, *, gpu: bool) -> None:
+        """Record the time at which the hook's future is done."""
+        future.add_done_callback(self.mark if gpu else self._finish)
+
+    def _finish(self, _: Any) -> None:
+        self.finished = perf_counter_ns()
+
+    def mark(self, _: Any = None) -> None:
+        """Record that the current stream has to reach this point before the bucket is done."""
+        # the callback runs early, on a stream that waits for the reduction
+        event = torch.cuda.Event()
+        event.record()
+        self._event = event
+
+
+class TorchCall:
+    """A collective that was submitted and has not finished."""
+
+    __slots__ = ("_finished", "future", "on_gpu", "operation", "others", "submitted")
+
+    def __init__(self, operation: Operation, submitted: int, finished: Reported | None) -> None:
+        self.operation = operation
+        self.submitted = submitted
+        self.future: Any = None
+        self.on_gpu = False
+        self.others: list[TorchCall] = []
+        """Those that finish with it."""
+        self._finished = finished
+
+    def claim(self) -> Reported | None:
+        """Return where the collective must be reported, the first time; None later."""
+        finished, self._finished = self._finished, None
+        return finished
+
+    def finish(self, _future: Any = None) -> None:
+        """Report the collective, once; in any thread."""
+        now = perf_counter_ns()
+        if (finished := self.claim()) is not None:
+            finished.add(self.operation, self.submitted, now)
+        for other in self.others:
+            other.finish()
+
+
+class TorchCalls:
+    """Reports to a `Recorder` the collectives that hooks have seen, when they have finished.
+
+    Attributes
+    ----------
+    pending
+        By the ``id`` of the `Work`, or the address of the result.
+    coalescing
+        Those that a thread submits together, by the thread.
+    """
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._main = threading.main_thread().ident
+        self._gpu = torch.cuda.is_available()
+        self._describe = Operations().describe
+        self.pending: dict[int, TorchCall] = {}
+        self.coalescing: dict[int, list[TorchCall]] = {}
+        self._without_future: set[tuple[Named, int]] = set()
+        self._hook: tuple[int, list[int]] | None = None
+        self._hook_thread = 0
+
+    @contextmanager
+    def hook_of_ddp(self) -> Iterator[list[int]]:
+        """Collect the bytes of collectives that belong to a bucket, which are not recorded."""
+        self._hook_thread = threading.get_ident()
+        self._hook = self._hook_thread, []
+        try:
+            yield self._hook[1]
+        finally:
+            self._hook = None
+
+    def exposed(self, original: Function) -> Function:
+        """Return a function whose calls are exposed waits of the training."""
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if not self.trains(threading.get_ident()):
+                return original(*args, **kwargs)
+            waits = self._recorder.waits
+            waits.exposed_begins()
+            try:
+                return original(*args, **kwargs)
+            finally:
+                waits.exposed_ends()
+
+        return call
+
+    def submitted(
+        self,
+        named: Named,
+        group: Any,
+        sent: Any,
+        work: Any,
+        began: int,
+        thread: int,
+        *,
+        waits: bool,
+    ) -> None:
+        """Follow a collective that was submitted; `waits` if the caller now waits for it."""
+        if not self._recorder.on:  # a function that could not be restored
+            return
+        call = self.call(named, group, sent, began, thread)
+        call.on_gpu = self._gpu and getattr(first(sent), "is_cuda", False)
+        if thread in self.coalescing:
+            self.coalescing[thread].append(call)
+        elif call.on_gpu:
+            self.follow_stream([call], work)
+        elif work is None:
+            call.finish()
+        else:
+            key = id(work)
+            self.keep(key, call)
+            kept_by = named, id(group)
+            if waits or kept_by in self._without_future:
+                return  # it has finished when the wait returns
+            try:
+                call.future = work.get_future()
+                call.future.add_done_callback(lambda _: self.finish(key, call))
+            except RuntimeError:  # not implemented
+                self._without_future.add(kept_by)
+
+    def keep(self, key: int, call: TorchCall) -> None:
+        """Keep a call until it is finished."""
+        given_up = [self.pending.pop(key, None)]  # another one had its Work, or its memory
+        if len(self.pending) >= _MOST:
+            given_up += self.pending.values()
+            self.pending.clear()
+        for one in given_up:
+            # if it has a future, that reports it; otherwise nobody has waited for it
+            if one is not None and one is not call and one.future is None:
+                lost = [each for each in (one, *one.others) if each.claim() is not None]
+                self._recorder.reported.lost += len(lost)
+        self.pending[key] = call
+
+    def finish(self, key: int, call: TorchCall) -> None:
+        """Report a call that was kept; in any thread."""
+        call.finish()
+        if self.pending.get(key) is call:
+            self.pending.pop(key, None)
+
+    def coalesced(self, calls: list[TorchCall], work: Any) -> None:
+        """Follow what was submitted together, as one collective for each kind."""
+        groups: dict[Operation, list[TorchCall]] = {}
+        for call in calls:
+            kind = call.operation._replace(name="", size=0, tensors=0)
+            groups.setdefault(kind, []).append(call)
+        for some in groups.values():
+            some[0].operation = some[0].operation._replace(
+                size=sum(call.operation.size for call in some),
+                tensors=sum(call.operation.tensors for call in some),
+            )
+        together = [some[0] for some in groups.values()]
+        if any(call.on_gpu for call in together):
+            self.follow_stream(together, work)
+        elif work is None:
+            for call in together:
+                call.finish()
+        else:
+            together[0].others = together[1:]
+            try:
+                work.get_future().add_done_callback(together[0].finish)
+            except RuntimeError:  # not implemented: they have finished when the wait returns
+                self.keep(id(work), together[0])
+
+    def follow_stream(self, calls: list[TorchCall], work: Any) -> None:
+        """Let the training loop find when a GPU has finished; without a Work, the stream waits."""
+        if self._recorder.capturing:  # they run when the graph is replayed, which nothing times
+            self._recorder.loop.note_unheard()
+            return
+        bucket = Bucket(self._recorder)
+        try:
+            future = None if work is None else work.get_future()
+        except RuntimeError:  # not implemented: it has finished when the wait returns
+            calls[0].others = calls[1:]
+            self.keep(id(work), calls[0])
+            return
+        if future is None:
+            bucket.mark()
+        else:
+            bucket.follow(future, gpu=True)
+        for call in calls:
+            if call.claim() is not None:  # each result of a coalesced collective is waited for
+                self._recorder.loop.buckets.follow(call.operation, call.submitted, bucket)
+
+    def trains(self, thread: int) -> bool:
+        """Whether a thread trains: the main one, or on a GPU that of a backward."""
+        if thread == self._main:
+            return True
+        return self._gpu and self._recorder.loop.in_backward and not _is_of_python(thread)
+
+    def is_of_bucket(self, thread: int, sent: Any) -> bool:
+        """Whether a hook of DDP makes a call, itself or in a callback of a future."""
+        hook = self._hook
+        if hook is not None and hook[0] == thread:
+            hook[1].append(measure(sent)[0])
+            return True
+        if thread in (self._main, self._hook_thread) or not self._recorder.loop.buckets:
+            return False
+        return not _is_of_python(thread)
+
+    def call(self, named: Named, group: Any, sent: Any, began: int, thread: int) -> TorchCall:
+        """Return a call with its description."""
+        recorder = self._recorder
+        operation = self._describe(named, group, sent, thread, recorder.loop)
+        return TorchCall(operation, began, recorder.reported)
+
+
+def _is_of_python(thread: int) -> bool:
+    """Whether Python has started a thread, and not PyTorch."""
+    known = threading._active.get(thread)  # type: ignore[attr-defined]
+    return known is not None and not isinstance(known, threading._DummyThread)

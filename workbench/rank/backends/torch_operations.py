@@ -1,0 +1,212 @@
+"""Describes the collectives of torch.distributed: name, bytes, ranks and caller."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import weakref
+import zlib
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+
+from workbench.rank.recording.collectives import Operation
+
+
+class Named(NamedTuple):
+    """How a function is recorded.
+
+    Attributes
+    ----------
+    name
+        Its name in torch.distributed.
+    kind
+        The kind of collective, as in `workbench.wire.Layout`.
+    sent
+        Position of the argument that a rank sends.
+    by
+        Who calls it; empty if that differs.
+    """
+
+    name: str
+    kind: str
+    sent: int
+    by: str = ""
+
+
+_REDUCE, _BROADCAST = Named("all_reduce", "allreduce", 0), Named("broadcast", "broadcast", 0)
+_GATHER, _SCATTER = Named("all_gather", "allgather", 1), Named("reduce_scatter", "reducescatter", 1)
+_TO_ALL = Named("all_to_all", "alltoall", 1)
+_SEND, _RECEIVE = Named("send", "send", 0), Named("recv", "recv", 0)
+BUFFERS = Named("broadcast of buffers", "broadcast", 0, "ddp")
+"""What DDP sends its buffers with."""
+METHODS = {
+    "allreduce": _REDUCE,
+    "allreduce_coalesced": _REDUCE,
+    "broadcast": _BROADCAST,
+    "allgather": _GATHER,
+    "allgather_coalesced": _GATHER,
+    "allgather_into_tensor_coalesced": _GATHER,
+    "all_gather_single": _GATHER,
+    "all_gather_single_coalesced": _GATHER,
+    "_allgather_base": _GATHER,
+    "reduce_scatter": _SCATTER,
+    "reduce_scatter_single": _SCATTER,
+    "reduce_scatter_single_coalesced": _SCATTER,
+    "reduce_scatter_tensor_coalesced": _SCATTER,
+    "_reduce_scatter_base": _SCATTER,
+    "alltoall": _TO_ALL,
+    "alltoall_base": _TO_ALL,
+    "all_to_all_single": _TO_ALL,
+    "reduce": Named("reduce", "reduce", 0),
+    "gather": Named("gather", "gather", 1),
+    "scatter": Named("scatter", "scatter", 0),
+    "send": _SEND,
+    "recv": _RECEIVE,
+    "recv_anysource": _RECEIVE,
+}
+"""Methods of a process group, of all versions of PyTorch."""
+OPERATORS = {
+    "all_reduce": _REDUCE,
+    "all_reduce_": _REDUCE,
+    "all_reduce_coalesced": _REDUCE,
+    "all_reduce_coalesced_": _REDUCE,
+    "broadcast": _BROADCAST,
+    "broadcast_": _BROADCAST,
+    "all_gather_into_tensor": _GATHER,
+    "all_gather_into_tensor_out": _GATHER,
+    "all_gather_into_tensor_coalesced": _GATHER,
+    "reduce_scatter_tensor": _SCATTER,
+    "reduce_scatter_tensor_out": _SCATTER,
+    "reduce_scatter_tensor_coalesced": _SCATTER,
+    "all_to_all_single": _TO_ALL,
+    "isend": _SEND,
+    "irecv": _RECEIVE,
+}
+"""Operators of ``torch.ops._c10d_functional``; all of them send their first argument."""
+_LIBRARIES = {
+    "torch/distributed/fsdp/": "fsdp",
+    "torch/distributed/optim/": "zero",
+    "torch/nn/parallel/": "ddp",
+    "torch/distributed/tensor/": "dtensor",
+    "torch/distributed/pipelining/": "pipeline",
+}
+"""Parts of the caller's file name."""
+_CALLER = 7
+"""Frames from `Operations._caller` to the function that has called torch.distributed."""
+_MOST = 4096
+"""Most descriptions, and most callers, that are kept."""
+
+
+class _Group(NamedTuple):
+    """A reference to a process group, its number among process sets, and its number of ranks."""
+
+    group: weakref.ref[Any]
+    number: int
+    ranks: int
+
+
+class Operations:
+    """Describes collectives, each kind of which is numbered from one in a step."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[Any, ...], Operation] = {}
+        self._groups: dict[Any, _Group] = {}
+        self._callers: dict[Any, str] = {}
+        self._counts: dict[tuple[Any, ...], int] = {}
+        self._main = threading.main_thread().ident
+        self._step: tuple[Any, int] = (None, 0)
+
+    def describe(self, named: Named, group: Any, sent: Any, thread: int, loop: Any) -> Operation:
+        """Return the description of a call.
+
+        Parameters
+        ----------
+        group
+            The process group, or its name.
+        sent
+            A tensor, or nested lists.
+        thread, loop
+            The thread that calls, and the training loop with its number of `steps`.
+        """
+        if self._step[1] != loop.steps or self._step[0] is not loop:
+            self._step = loop, loop.steps
+            self._counts.clear()
+        size, tensors = measure(sent)
+        key: Any = group if isinstance(group, str) else id(group)
+        found = self._groups.get(key)
+        known = found and found.group()  # a later group may have the same name or id
+        if found is None or known is None or (known is not group and key != group):
+            found = self._groups[key] = _described(group)
+        place = named.name, found.number, thread == self._main
+        number = self._counts[place] = self._counts.get(place, 0) + 1
+        what = place, number, size, tensors, found.ranks, named.by or self._caller()
+        operation = self._known.get(what)
+        if operation is None:
+            if len(self._known) >= _MOST:
+                self._known.clear()
+            operation = self._known[what] = _operation(named.kind, *what)
+        return operation
+
+    def _caller(self) -> str:
+        """Return which library has called torch.distributed, or ``"cell"``."""
+        try:
+            code = sys._getframe(_CALLER).f_code
+        except ValueError:
+            return "cell"
+        found = self._callers.get(code)
+        if found is None:
+            if len(self._callers) >= _MOST:
+                self._callers.clear()
+            names = (name for part, name in _LIBRARIES.items() if part in code.co_filename)
+            found = self._callers[code] = next(names, "cell")
+        return found
+
+
+def _described(group: Any) -> _Group:
+    known: Any = group
+    if isinstance(group, str):
+        known = torch._C._distributed_c10d._resolve_process_group(group)
+    ranks = known.size()
+    whole = dist.is_initialized() and ranks == dist.get_world_size()
+    # equal on all its ranks, and larger than the numbers of Horovod's process sets
+    number = zlib.crc32(known.group_name.encode()) & 0x3FFFFFFF | 0x40000000
+    return _Group(weakref.ref(known), 0 if whole else number, ranks)
+
+
+def _operation(
+    kind: str,
+    place: tuple[str, int, bool],
+    number: int,
+    size: int,
+    tensors: int,
+    ranks: int,
+    by: str,
+) -> Operation:
+    name, process_set, main = place
+    label = f"{name} {number}" if main else f"{name} {number} of a thread"
+    return Operation(label, size, tensors, kind, process_set, ranks, by)
+
+
+def first(sent: Any) -> Any:
+    """Return the first tensor in nested lists; None if there is none."""
+    while isinstance(sent, (list, tuple)):
+        sent = sent[0] if sent else None
+    return sent
+
+
+def _bytes(tensor: torch.Tensor) -> int:
+    if tensor.layout == torch.sparse_coo:
+        return int(tensor._indices().nbytes + tensor._values().nbytes)
+    return int(tensor.nbytes)
+
+
+def measure(sent: Any) -> tuple[int, int]:
+    """Return the bytes and the number of tensors that a rank sends; a list of parts is one."""
+    if isinstance(sent, torch.Tensor):
+        return _bytes(sent), 1
+    if len(sent) == 1:
+        return measure(sent[0])[0], 1
+    sizes = [measure(one)[0] for one in sent]
+    return sum(sizes), len(sizes)

@@ -1,0 +1,9 @@
+"""Records the training iterations of a rank.
+
+- `torch_hooks`, `module_hooks`: report what PyTorch does; `patches`: the base of all hooks
+- `recorder`: what the hooks report to, with the state of the current cell:
+  `training_loop`: divides the events into iterations; `phases`: adds up the time of each
+  `phase`; `device_clock`: the same on a GPU; `collectives`: when each collective was submitted
+  and finished; `buckets`: those of torch.distributed until then; `waits`: when training waits
+- `iteration`: a finished iteration; `pack`: makes its record for the kernel; `sender`: sends it
+"""

@@ -1,0 +1,128 @@
+"""Finished collectives of a rank, and where their times come from."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from workbench.wire.record import TIMES
+
+LIMIT = 1 << 15
+"""Most collectives that are kept until the sender takes them."""
+UNNAMED = " without a name"
+"""End of the label of an operation without a name, which Horovod identifies by a number."""
+
+
+class Operation(NamedTuple):
+    """Description of one collective, with the fields of `workbench.wire.Layout`."""
+
+    name: str
+    size: int
+    tensors: int
+    kind: str = "allreduce"
+    process_set: int = 0
+    ranks: int = 0
+    by: str = "optimizer"
+    library: str = ""
+
+
+@dataclass(frozen=True)
+class Collected:
+    """Some finished collectives.
+
+    Attributes
+    ----------
+    operations
+        Description of each.
+    times
+        ``time.perf_counter_ns()`` of shape (`TIMES`, operations).
+    """
+
+    operations: tuple[Operation, ...]
+    times: npt.NDArray[np.int64]
+
+    @staticmethod
+    def join(parts: Iterable[Collected]) -> Collected:
+        """Return all collectives of `parts`."""
+        some = [part for part in parts if part.operations]
+        if len(some) == 1:
+            return some[0]
+        operations = tuple(one for part in some for one in part.operations)
+        return Collected(operations, np.hstack([_NO_TIMES, *(part.times for part in some)]))
+
+
+_NO_TIMES = np.empty((len(TIMES), 0), np.int64)
+NONE = Collected((), _NO_TIMES)
+
+
+class Source(Protocol):
+    """Where finished collectives come from."""
+
+    @property
+    def lost(self) -> int:
+        """How many were not recorded."""
+
+    def take(self, until: int, handles: Sequence[int] | None) -> Collected:
+        """Return those that finished up to a moment and were not returned before.
+
+        The sender's thread calls this.
+
+        Parameters
+        ----------
+        handles
+            Those that a rank has waited for; None for all. What has no handle is returned too.
+        """
+
+
+class Reported:
+    """Collectives of which hooks know when they were submitted and finished, and no more.
+
+    Attributes
+    ----------
+    on
+        Whether they are kept; see `Recorder.on`.
+    lost
+        How many were discarded, because more than `LIMIT` were not taken.
+    """
+
+    def __init__(self) -> None:
+        self.on = True
+        self.lost = 0
+        self._finished: deque[tuple[Operation, int, int]] = deque()
+
+    def add(self, operation: Operation, submitted: int, finished: int) -> None:
+        """Add a collective that has finished."""
+        if not self.on:
+            return
+        if len(self._finished) >= LIMIT:
+            self.lost += self._pop() is not None
+        self._finished.append((operation, submitted, finished))
+
+    def take(self, until: int, _: Sequence[int] | None = None) -> Collected:
+        """Return those that finished up to a moment and were not returned before."""
+        if not self._finished:
+            return NONE
+        # `add` may discard some meanwhile
+        all_ = [found for _ in range(len(self._finished)) if (found := self._pop())]
+        self._finished.extendleft(reversed([one for one in all_ if one[2] > until]))
+        return _collected([one for one in all_ if one[2] <= until])
+
+    def _pop(self) -> tuple[Operation, int, int] | None:
+        try:
+            return self._finished.popleft()
+        except IndexError:  # another thread has taken the last one
+            return None
+
+
+def _collected(reported: Sequence[tuple[Operation, int, int]]) -> Collected:
+    if not reported:
+        return NONE
+    operations, submitted, finished = zip(*reported, strict=True)
+    # of the transfer nothing is known but that it lies between the two
+    columns = (submitted, submitted, submitted, finished, finished)
+    return Collected(operations, np.array(columns, np.int64))

@@ -1,0 +1,130 @@
+"""Measures the phases of an iteration on a GPU's stream.
+
+The host queues work on the stream and does not wait for it. An event after the work of each
+phase records when the stream has reached it. Events are read when they have been reached,
+which may be some iterations later; nothing waits for them.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+from workbench.rank.recording.phase import Phase
+
+
+class Event(Protocol):
+    """The methods of ``torch.cuda.Event(enable_timing=True)`` that are used."""
+
+    def record(self) -> None:
+        """Queue the event on the stream."""
+
+    def query(self) -> bool:
+        """Return whether the stream has reached the event, without waiting."""
+
+    def elapsed_time(self, end_event: Event) -> float:
+        """Return the milliseconds until a later event; both must have been reached."""
+
+
+class Spans:
+    """The phases between two optimizer steps, and the event at the end of each."""
+
+    def __init__(self, clock: DeviceClock, start: Event) -> None:
+        self._clock = clock
+        self._start = start
+        self._phases: list[Phase] = []
+        self._ends: list[Event] = []
+        self._loaded: dict[int, float] = {}
+
+    def __len__(self) -> int:
+        """Return how many phases have ended."""
+        return len(self._phases)
+
+    def add(self, phase: Phase, end: Event) -> None:
+        """Add a phase that has ended."""
+        self._phases.append(phase)
+        self._ends.append(end)
+
+    def assign_gaps(self, phase: Phase, start: int = 0) -> None:
+        """Count the gaps from the number `start` on as a phase."""
+        for place, found in enumerate(self._phases[start:], start):
+            if found is Phase.GAP:
+                self._phases[place] = phase
+
+    def divide_gaps(self, loaded: float) -> None:
+        """Count a share `loaded` of each gap as data loading, and the rest as other."""
+        for place, found in enumerate(self._phases):
+            if found is Phase.GAP:
+                self._phases[place] = Phase.OTHER
+                self._loaded[place] = loaded
+
+    @property
+    def end(self) -> Event:
+        """The last event, with which the next spans start."""
+        return self._ends[-1] if self._ends else self._start
+
+    @property
+    def ready(self) -> bool:
+        """Whether the stream has reached the last event; False while that cannot be asked."""
+        return not self._clock.capturing and self.end.query()
+
+    def take(self) -> list[int]:
+        """Return the nanoseconds of each phase before `GAP`, and free the events."""
+        spent, last = [0] * Phase.GAP, self._start
+        for place, (phase, end) in enumerate(zip(self._phases, self._ends, strict=True)):
+            took = round(last.elapsed_time(end) * 1e6)
+            data = round(took * self._loaded.get(place, 0.0))
+            spent[Phase.DATA] += data
+            spent[min(phase, Phase.OTHER)] += took - data
+            last = end
+        # phases of a captured graph have no event of their own
+        events = {id(event): event for event in (self._start, *self._ends)}
+        del events[id(self.end)]
+        self._clock.pool.extend(events.values())
+        return spent
+
+
+class DeviceClock:
+    """Records an event after each phase, and reuses events.
+
+    While a CUDA graph is captured, in any thread, an event can neither be recorded nor queried:
+    that would fail, or make the capture fail. The phases of the capture then take no time.
+
+    Parameters
+    ----------
+    new_event
+        Creates an event, such as ``partial(torch.cuda.Event, enable_timing=True)``.
+
+    Attributes
+    ----------
+    pool
+        Events that can be recorded again.
+    capturing
+        Whether a graph is captured.
+    """
+
+    def __init__(self, new_event: Callable[[], Event]) -> None:
+        self._new_event = new_event
+        self.pool: deque[Event] = deque()
+        self.capturing = False
+
+    def start(self) -> Spans | None:
+        """Start to measure phases; None while a graph is captured."""
+        return None if self.capturing else Spans(self, self._mark())
+
+    def mark(self, spans: Spans, phase: Phase) -> None:
+        """Add a phase that ends now."""
+        spans.add(phase, spans.end if self.capturing else self._mark())
+
+    def follow(self, spans: Spans) -> Spans:
+        """Start to measure at the end of other spans."""
+        return Spans(self, spans.end)
+
+    def _mark(self) -> Event:
+        try:
+            event = self.pool.popleft()
+        except IndexError:
+            event = self._new_event()
+        event.record()
+        return event

@@ -1,0 +1,84 @@
+"""Finished iterations of a rank, as they are recorded; `pack` makes the records to send."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from time import perf_counter_ns
+
+from workbench.rank.recording.device_clock import Spans
+
+
+@dataclass
+class StepRecord:
+    """What was recorded between two optimizer steps; times as ``time.perf_counter_ns()``.
+
+    `handles` are those of the collectives that the rank has waited for.
+    """
+
+    start: int
+    end: int
+    spent: list[int]
+    flags: int
+    waits: list[tuple[int, int]]
+    handles: list[int]
+    spans: Spans | None = None
+
+
+@dataclass(frozen=True)
+class RecordedIteration:
+    """A finished iteration, with a `StepRecord` for each of its optimizer steps."""
+
+    cell: int
+    index: int
+    steps: list[StepRecord] = field(repr=False)
+
+    @property
+    def ready(self) -> bool:
+        """Whether all times can be read, since the GPU has executed all of its work."""
+        spans = self.steps[-1].spans
+        return spans is None or spans.ready
+
+
+@dataclass(frozen=True)
+class Outside:
+    """A moment: the collectives that finished before it belong to no later iteration.
+
+    Attributes
+    ----------
+    cell
+        Number of the cell to which they belong; None if to no cell.
+    """
+
+    cell: int | None
+    until: int = field(default_factory=perf_counter_ns)
+    ready = True
+
+
+Recorded = RecordedIteration | Outside
+"""What is delivered to the sender, in the order of time."""
+
+
+class CellRecords:
+    """Numbers and delivers the iterations of one cell.
+
+    Attributes
+    ----------
+    iterations
+        Number of iterations that have ended.
+    """
+
+    def __init__(self, cell: int, deliver: Callable[[Recorded], None]) -> None:
+        self._cell = cell
+        self._deliver = deliver
+        self.iterations = 0
+
+    def add(self, iterations: list[list[StepRecord]]) -> None:
+        """Deliver iterations, each as a list of its steps."""
+        for steps in iterations:
+            self._deliver(RecordedIteration(self._cell, self.iterations, steps))
+            self.iterations += 1
+
+    def add_outside(self) -> None:
+        """Deliver the collectives until now that belong to no iteration."""
+        self._deliver(Outside(self._cell))

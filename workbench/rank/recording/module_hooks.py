@@ -1,0 +1,110 @@
+"""Finds the outermost modules that a cell trains, and hooks only these.
+
+A global module hook is slow, as it is called for every submodule. It is registered only while
+models are searched for, and never during the forward of one. The hooks of a model are plain
+functions, so that it can be copied and pickled; they are removed at the end of the cell.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.nn.modules.module import register_module_forward_pre_hook
+
+from workbench.rank.recording.recorder import Recorder
+
+_listener: ModuleHooks | None = None
+"""Receives the events of the hooks, which are plain functions without a state."""
+
+
+class ModuleHooks:
+    """Reports to a `Recorder` when a model's forward begins and ends."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._searching = False
+        self._global: Any = None
+        self._hooks: list[Any] = []
+        self._known: set[int] = set()
+        self.checkpointing = False
+        """Whether a reentrant checkpoint runs, which disables gradients meanwhile."""
+
+    @property
+    def searching(self) -> bool:
+        """Whether modules that are called from now on are hooked."""
+        return self._searching
+
+    @property
+    def found(self) -> int:
+        """How many modules of the cell are hooked."""
+        return len(self._known)
+
+    def search(self) -> None:
+        """Hook every outermost module with trainable parameters that is called from now on."""
+        global _listener  # noqa: PLW0603 - hooks without a state read it
+        _listener = self
+        self._searching = True
+        self._resume()
+
+    def stop_search(self) -> None:
+        """Hook no further modules."""
+        self._searching = False
+        self._pause()
+
+    def remove(self) -> None:
+        """Remove all hooks."""
+        global _listener  # noqa: PLW0603 - hooks without a state read it
+        _listener = None
+        self.stop_search()
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks.clear()
+        self._known.clear()
+
+    def begins(self, module: torch.nn.Module) -> None:
+        """Report the call of an outermost module."""
+        self._pause()
+        self._recorder.loop.forward_begins(training=module.training, grad=self._has_grad())
+
+    def ends(self) -> None:
+        """Report the end of that call."""
+        self._recorder.loop.forward_ends(grad=self._has_grad())
+        if self._searching:
+            self._resume()
+
+    def _has_grad(self) -> bool:
+        return self.checkpointing or torch.is_grad_enabled()
+
+    def _found(self, module: torch.nn.Module, _args: Any) -> None:
+        if torch.compiler.is_compiling():
+            return  # the compiler traces the model without running it
+        if id(module) in self._known or not any(p.requires_grad for p in module.parameters()):
+            return
+        self._known.add(id(module))
+        self._hooks.append(module.register_forward_pre_hook(_before))
+        self._hooks.append(module.register_forward_hook(_after, always_call=True))
+        self.begins(module)  # its own hook is called from the next call on
+
+    def _resume(self) -> None:
+        if self._global is None:
+            self._global = register_module_forward_pre_hook(self._found)
+
+    def _pause(self) -> None:
+        if self._global is not None:
+            self._global.remove()
+            self._global = None
+
+
+def _before(module: torch.nn.Module, _args: Any) -> None:
+    if torch.compiler.is_compiling():
+        return
+    if _listener is not None:
+        _listener.begins(module)
+
+
+def _after(_module: torch.nn.Module, _args: Any, _output: Any) -> None:
+    if torch.compiler.is_compiling():
+        return
+    if _listener is not None:
+        _listener.ends()

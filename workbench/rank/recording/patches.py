@@ -1,0 +1,83 @@
+"""Replaces functions of other packages: the base of all hooks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import update_wrapper
+from typing import Any, NamedTuple
+
+from workbench.rank.recording.recorder import Recorder
+
+Function = Callable[..., Any]
+
+
+class Patch(NamedTuple):
+    """A replaced function.
+
+    Attributes
+    ----------
+    before
+        The entry of the owner's ``__dict__``, which differs from the attribute for a method of a
+        class in C++; `_INHERITED` if there was none.
+    """
+
+    owner: Any
+    name: str
+    before: Any
+    replacement: Function
+
+
+_INHERITED = object()
+
+
+class Patches:
+    """Replaces functions, and restores them in reverse order."""
+
+    def __init__(self) -> None:
+        self._patches: list[Patch] = []
+
+    def replace(self, owner: Any, name: str, make: Callable[[Function], Function]) -> None:
+        """Set ``owner.name`` to the result of `make`, which is called with the original.
+
+        Do nothing if an earlier replacement could not be removed.
+        """
+        if any(patch.owner is owner and patch.name == name for patch in self._patches):
+            return
+        original = getattr(owner, name)
+        replacement = update_wrapper(make(original), original)
+        before = vars(owner).get(name, _INHERITED)
+        self._patches.append(Patch(owner, name, before, replacement))
+        setattr(owner, name, replacement)
+
+    def remove(self) -> None:
+        """Restore the originals, except where a cell has replaced our function by its own.
+
+        The cell's function may call ours, which then continues to be called.
+        """
+        kept = []
+        for patch in reversed(self._patches):
+            if vars(patch.owner).get(patch.name) is not patch.replacement:
+                kept.append(patch)
+            elif patch.before is _INHERITED:
+                delattr(patch.owner, patch.name)
+            else:
+                setattr(patch.owner, patch.name, patch.before)
+        self._patches = kept[::-1]
+
+
+class Hooks(Patches):
+    """Replaces functions of a library by functions that report to a `Recorder`."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__()
+        self._recorder = recorder
+
+    def install(self) -> None:
+        """Start to record."""
+        raise NotImplementedError
+
+    def begin_cell(self) -> None:
+        """Prepare for a cell."""
+
+    def end_cell(self) -> None:
+        """Remove what belongs to the cell."""

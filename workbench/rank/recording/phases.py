@@ -1,0 +1,203 @@
+"""Adds up the time of each phase of an iteration; at each moment there is one phase.
+
+The phase between a step and the next forward is determined afterwards, and is called a gap
+until then. If a training forward follows, the time in a DataLoader is data loading and the
+rest is `other`. If a step or an evaluation follows, all of it is `other`.
+"""
+
+from __future__ import annotations
+
+from workbench.rank.recording.device_clock import DeviceClock, Spans
+from workbench.rank.recording.phase import Phase
+from workbench.wire import Flag
+
+_BEFORE_FORWARD, _BEFORE_STEP = int(Flag.OTHER_BEFORE_FORWARD), int(Flag.OTHER_BEFORE_STEP)
+
+
+class PhaseClock:
+    """Adds up nanoseconds per phase; `now` is always a ``time.perf_counter_ns()``.
+
+    A window is the time between two optimizer steps. The first window of a cell begins with
+    its first batch, forward, backward or step, since what precedes training is no iteration.
+
+    Parameters
+    ----------
+    device
+        Measures the same phases on the GPU's stream; None if there is no GPU.
+
+    Attributes
+    ----------
+    start_ns
+        Begin of the current window.
+    forward_unseen
+        Whether a backward has begun without a forward of a module before it.
+    begun
+        Whether the window has begun.
+    first
+        Whether it is the first window of the cell.
+    """
+
+    def __init__(self, device: DeviceClock | None = None) -> None:
+        self.first = True
+        self._device = device
+        self._spans: Spans | None = None
+        self._restart(0)
+
+    def _restart(self, start: int) -> None:
+        self.start_ns = start
+        self.forward_unseen = False
+        self.begun = not self.first
+        self._spent = [0] * len(Phase)
+        self._since = start
+        self._phase = Phase.GAP
+        self._default = Phase.GAP
+        self._stack: list[Phase] = []
+        self._before_forward = 0
+        self._before_step = 0
+        self._reset_gap()
+
+    def _reset_gap(self) -> None:
+        self._loader_ns = 0
+        self._loader_began = 0
+        self._possible_forward = 0
+        self._possible_span = 0
+
+    @property
+    def in_no_phase(self) -> bool:
+        """Whether the window has begun, and its time now is `other` or data loading."""
+        return self.begun and self._phase is Phase.GAP and not self._possible_forward
+
+    def loaded(self, began: int, now: int) -> None:
+        """Note that a DataLoader has returned the batch requested at `began`."""
+        if self._phase is Phase.GAP:
+            if not self._loader_began or not self.begun:
+                self._loader_began = began
+                self._loader_ns = 0
+            self._loader_ns += now - began
+
+    def forward(self, now: int) -> None:
+        """Begin a training forward; time in a DataLoader before it was data loading."""
+        self._mark(now)
+        if self._phase is self._default:
+            self._end_gap_before_forward()
+            self._phase = Phase.FORWARD
+
+    def maybe_forward(self, now: int) -> None:
+        """Note the call of a module in eval mode with gradients enabled.
+
+        It is a training forward, such as of fine-tuning, only if a backward follows.
+        """
+        if self._phase is self._default:
+            self._possible_forward = now
+            if self._spans is not None and self._device is not None:
+                self._device.mark(self._spans, self._phase)
+                self._possible_span = len(self._spans)
+
+    def evaluated(self, now: int) -> None:
+        """Note the end of a forward without gradients: the gap before it is `other`."""
+        if not self.begun:
+            self._reset_gap()
+        elif self._phase is Phase.GAP:
+            self._mark(now)
+            self._end_gap()
+
+    def backward(self, now: int) -> None:
+        """Begin a backward."""
+        self._mark(now)
+        if self._phase is self._default:
+            self._end_gap_before_backward(now)
+        self._phase = Phase.BACKWARD
+
+    def backward_ended(self, now: int) -> None:
+        """End a backward."""
+        self._mark(now)
+        self._phase = self._default
+
+    def step(self, now: int) -> None:
+        """Begin an optimizer's step; the gap before it is `other`."""
+        self._mark(now)
+        self._before_step += self._end_gap()
+        self._phase = self._default = Phase.OPTIMIZER
+        self._stack.clear()
+
+    def step_ended(self, now: int) -> tuple[int, list[int], Spans | None]:
+        """End the window; return its start, the time of each phase, and the GPU's spans."""
+        self._mark(now)
+        self._end_gap()
+        start, spent, spans = self.start_ns, self._spent[: Phase.GAP], self._spans
+        self.first = False
+        self._restart(now)
+        if self._device is not None:  # without spans, a graph was captured when the cell began
+            device = self._device
+            self._spans = device.start() if spans is None else device.follow(spans)
+        return start, spent, spans
+
+    @property
+    def place_of_other(self) -> int:
+        """The `Flag` for the part of the window that has most of `other`, or 0."""
+        half = (self._spent[Phase.OTHER] + self._spent[Phase.GAP]) // 2
+        if self._before_forward > half:
+            return _BEFORE_FORWARD
+        return _BEFORE_STEP if self._before_step > half else 0
+
+    def no_step(self, now: int) -> None:
+        """Continue the window after a step without gradients."""
+        if self.first:
+            self._restart(0)
+            self._spans = None
+            return
+        self._mark(now)
+        self._phase = self._default = Phase.GAP
+
+    def push(self, phase: Phase, now: int) -> None:
+        """Begin a phase within the current one."""
+        if self.begun:
+            self._mark(now)
+        self._stack.append(self._phase)
+        self._phase = phase
+
+    def pop(self, now: int) -> None:
+        """Return to the phase before the latest `push`."""
+        if self.begun:
+            self._mark(now)
+        if self._stack:
+            self._phase = self._stack.pop()
+
+    def _mark(self, now: int) -> None:
+        if not self.begun:
+            self.begun = True
+            self.start_ns = self._since = self._loader_began or self._possible_forward or now
+            self._spans = None if self._device is None else self._device.start()
+        elif self._spans is not None and self._device is not None:
+            self._device.mark(self._spans, self._phase)
+        self._spent[self._phase] += now - self._since
+        self._since = now
+
+    def _end_gap(self, loaded_ns: int = 0) -> int:
+        """Count the gap as data loading and `other`; return the nanoseconds of `other`."""
+        gap = self._spent[Phase.GAP]
+        data = min(loaded_ns, gap)
+        self._spent[Phase.DATA] += data
+        self._spent[Phase.OTHER] += gap - data
+        self._spent[Phase.GAP] = 0
+        if self._spans is not None:
+            # the GPU was idle; which part of the gap was data loading is not known
+            self._spans.divide_gaps(data / gap if gap else 0.0)
+        self._reset_gap()
+        return gap - data
+
+    def _end_gap_before_forward(self) -> None:
+        self._before_forward += self._end_gap(self._loader_ns)
+
+    def _end_gap_before_backward(self, now: int) -> None:
+        """Assign the gap and a possible forward in eval mode, as there was no training forward."""
+        if not self._possible_forward:
+            self.forward_unseen = True
+            self._end_gap()
+            return
+        forward = min(now - self._possible_forward, self._spent[self._phase])
+        self._spent[self._phase] -= forward
+        self._spent[Phase.FORWARD] += forward
+        if self._spans is not None:
+            self._spans.assign_gaps(Phase.FORWARD, self._possible_span)
+        self._end_gap_before_forward()

@@ -1,0 +1,102 @@
+"""Records the iterations of a rank from the events that the hooks report.
+
+Nothing here blocks the training thread: the sender's thread adds up finished iterations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from workbench.rank.recording.collectives import Reported, Source
+from workbench.rank.recording.device_clock import DeviceClock
+from workbench.rank.recording.iteration import CellRecords, Outside, Recorded
+from workbench.rank.recording.phases import PhaseClock
+from workbench.rank.recording.training_loop import TrainingLoop
+from workbench.rank.recording.waits import Waits
+
+
+class Recorder:
+    """Records the cells of a rank, one after the other.
+
+    Parameters
+    ----------
+    poll
+        Returns whether the collective of a handle is done; raises ValueError if the handle
+        was cleared.
+    deliver
+        Called with everything that was `Recorded`; must not block.
+    device
+        See the attribute.
+
+    Attributes
+    ----------
+    sources
+        Where the times of collectives come from.
+    loop, waits, records
+        The training loop of the current cell, its waits for communication, and the records
+        that it has delivered; other threads read them too.
+    used_while_off
+        Whether a communication hook has called the recorder since this was set to False.
+    device
+        Measures the phases on the GPU's stream; None if there is no GPU.
+    members
+        The ranks of each process set that was used, by its number. Horovod itself does not
+        answer while its thread waits for other ranks.
+    """
+
+    loop: TrainingLoop
+    waits: Waits
+    records: CellRecords
+
+    def __init__(
+        self,
+        poll: Callable[[Any], bool | int],
+        deliver: Callable[[Recorded], None],
+        device: DeviceClock | None = None,
+    ) -> None:
+        self._poll = poll
+        self._receiver = deliver
+        self.device = device
+        self.used_while_off = False
+        self.reported = Reported()
+        self.sources: list[Source] = [self.reported]
+        self.members: dict[int, tuple[int, ...]] = {}
+        self._start_cell(0)
+
+    @property
+    def capturing(self) -> bool:
+        """Whether a CUDA graph is captured, in which no event may be used."""
+        return self.device is not None and self.device.capturing
+
+    @property
+    def on(self) -> bool:
+        """Whether anything is recorded.
+
+        If not, functions that could not be restored, and communication hooks of DDP models, may
+        still report events, which are discarded.
+        """
+        return self.reported.on
+
+    @on.setter
+    def on(self, on: bool) -> None:
+        self.reported.on = on
+
+    def begin_cell(self, cell: int) -> None:
+        """Start to record a cell."""
+        self._deliver(Outside(None))
+        self._start_cell(cell)
+
+    def _start_cell(self, cell: int) -> None:
+        clock = PhaseClock(self.device)
+        self.records = CellRecords(cell, self._deliver)
+        self.waits = Waits(clock, self._poll, self.records.add_outside)
+        self.loop = TrainingLoop(clock, self.reported, self.waits, self.records)
+
+    def end_cell(self) -> None:
+        """Deliver what remains."""
+        self.loop.end()
+
+    def _deliver(self, recorded: Recorded) -> None:
+        if self.on:
+            self._receiver(recorded)

@@ -1,0 +1,127 @@
+"""Sends the records of finished iterations, several in one message.
+
+Training shares the cores with the threads that pack, encrypt and receive. Waking these
+threads costs it more than another record in the same message.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Sequence
+
+from workbench.rank.recording.collectives import Source
+from workbench.rank.recording.iteration import Recorded, RecordedIteration
+from workbench.rank.recording.pack import Packer
+from workbench.wire import Address, Message, Outbox
+from workbench.wire.rank_messages import Records
+
+DELAY_S = 0.09
+"""Records of this time are sent together; a live view is updated as often."""
+LIMIT = 10_000
+"""Most iterations that are kept while the kernel does not receive them."""
+_FLUSH_S = 2.0
+_POLL_S = 0.01
+
+
+class RecordChannel:
+    """Sends what a rank has recorded to the `Timings` of its cluster.
+
+    Parameters
+    ----------
+    address
+        The kernel's address for records.
+    sources
+        Where the collectives come from.
+    world_size
+        Number of ranks in the ring.
+
+    Attributes
+    ----------
+    dropped
+        Number of records that were not sent.
+    """
+
+    def __init__(self, address: Address, sources: Sequence[Source], world_size: int) -> None:
+        self._waiting: deque[Recorded] = deque()
+        self._asked = False
+        self._sent = (0, 0)
+        self.dropped = 0
+        self._outbox = Outbox(address, delay_s=DELAY_S, name="timings")
+        self._packer = Packer(sources, world_size, lambda: self.dropped)
+
+    def put(self, iteration: Recorded) -> None:
+        """Queue an iteration without blocking; at `LIMIT`, drop the oldest one.
+
+        It is sent with later ones if a GPU has not finished it yet.
+        """
+        if len(self._waiting) >= LIMIT:
+            self._waiting.popleft()
+            self.dropped += 1
+        self._waiting.append(iteration)
+        self._ask()
+
+    def flush(self) -> None:
+        """Wait until ZeroMQ has all iterations."""
+        deadline = time.monotonic() + _FLUSH_S
+        self._outbox.flush()
+        while self._waiting and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
+            self._ask()
+            self._outbox.flush()
+
+    def records(self, cell: int) -> int:
+        """Return how many records of a cell were sent, or will be when a GPU has finished them."""
+        waiting = [item for item in list(self._waiting) if isinstance(item, RecordedIteration)]
+        latest, sent = self._sent
+        return sent * (latest == cell) + sum(item.cell == cell for item in waiting)
+
+    def close(self) -> None:
+        """Send what remains, and stop."""
+        self._outbox.close()
+
+    def _next(self) -> Recorded | None:
+        """Remove and return the first item if it is ready; drop it if that cannot be known."""
+        while self._waiting:
+            try:
+                return self._waiting.popleft() if self._waiting[0].ready else None
+            except RuntimeError:  # of CUDA
+                self._waiting.popleft()
+                self.dropped += 1
+        return None
+
+    def _count(self, cell: int | None, records: int) -> None:
+        """Count the records of the latest cell."""
+        latest, sent = self._sent
+        if cell is not None:
+            self._sent = cell, records + (sent if latest == cell else 0)
+
+    def _ask(self) -> None:
+        if not self._asked:
+            self._asked = True
+            self._outbox.send_later(self._take)
+
+    def _take(self) -> list[Message]:
+        """Return the messages for iterations that are ready, in the outbox's thread."""
+        self._asked = False
+        messages: list[Message] = []
+        records: list[bytes] = []
+        while (iteration := self._next()) is not None:
+            try:
+                packed = list(self._packer(iteration))
+            except Exception:  # noqa: BLE001 - one failing iteration must not stop the others
+                self.dropped += 1
+                continue
+            for layout, record in packed:
+                if layout is not None:
+                    # numbers are reused: the records so far may refer to the previous layout
+                    messages += _bundle(records)
+                    messages.append(layout)
+                    records = []
+                records.append(record)
+            self._count(iteration.cell, len(packed))
+        return messages + _bundle(records)
+
+
+def _bundle(records: list[bytes]) -> list[Message]:
+    return [Records(tuple(records))] if records else []

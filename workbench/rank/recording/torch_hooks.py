@@ -1,0 +1,268 @@
+"""Hooks in PyTorch that report what a training loop does."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Callable
+from time import perf_counter_ns
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+from torch.utils.checkpoint import CheckpointFunction
+from torch.utils.data import dataloader
+
+from workbench.rank.recording.module_hooks import ModuleHooks
+from workbench.rank.recording.patches import Hooks
+from workbench.rank.recording.phase import Phase
+from workbench.rank.recording.recorder import Recorder
+
+_STEP = Optimizer.profile_hook_step(lambda _: None).__code__
+"""The code of every optimizer's step."""
+_KNOWN_AFTER = 4
+"""Steps of each optimizer after which all models of the loop have been found."""
+_IN_VAIN = 4
+"""Searches after which a forward that is not seen is none of a module, such as a compiled one."""
+
+
+class TorchHooks(Hooks):
+    """Reports to a `Recorder` what PyTorch does in this process."""
+
+    def __init__(self, recorder: Recorder, *, copies: bool = False) -> None:
+        super().__init__(recorder)
+        self._copies = copies
+        self._handles: list[Any] = []
+        self._modules = ModuleHooks(recorder)
+        self._steps: dict[int, int] = {}
+        self._searches = self._found = 0
+
+    def install(self) -> None:
+        """Start to record."""
+        # a warning about hooks that are removed before a compiled model runs
+        warnings.filterwarnings(
+            "ignore", message=r"Using `torch\.compile\(module\)` when there are"
+        )
+        self._handles = [
+            register_optimizer_step_pre_hook(self._step_begins),
+            register_optimizer_step_post_hook(self._step_ends),
+        ]
+        self.replace(Optimizer, "__init__", self._new_optimizer)
+        self.replace(torch.autograd, "backward", self._backward)
+        self.replace(torch.autograd, "grad", self._grad)
+        self.replace(CheckpointFunction, "apply", self._checkpoint)
+        self.replace(Optimizer, "zero_grad", self._zero_grad)
+        self.replace(dataloader._BaseDataLoaderIter, "__next__", self._next)
+        if self._copies:
+            for name in _FROM_HOST:
+                self.replace(torch.Tensor, name, self._copy)
+            self.replace(torch.cuda.CUDAGraph, "capture_begin", self._capture_begin)
+            self.replace(torch.cuda.CUDAGraph, "capture_end", self._capture_end)
+
+    def remove(self) -> None:
+        """Stop recording and restore the originals."""
+        self._modules.remove()
+        super().remove()
+        self._note_capture(begins=False)  # its end will not be noted
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+
+    def begin_cell(self) -> None:
+        """Search for the models that the cell trains."""
+        self._steps.clear()
+        self._searches = self._found = 0
+        self._modules.search()
+
+    def end_cell(self) -> None:
+        """Remove the hooks from the cell's models."""
+        self._modules.remove()
+
+    def _step_begins(self, optimizer: Optimizer, *_: Any) -> None:
+        key, loop = id(optimizer), self._recorder.loop
+        within = loop.in_step_of_another(key) and _is_within_step()
+        if loop.forward_unseen and not self._modules.searching:
+            self._search_again()
+        loop.step_begins(key, complete=not _is_adasum(optimizer), within=within)
+        steps = self._steps[key] = self._steps.get(key, 0) + 1
+        # Horovod's optimizers report two steps each time, so the loop has run at least twice
+        if steps == _KNOWN_AFTER and min(self._steps.values()) >= _KNOWN_AFTER:
+            self._modules.stop_search()
+
+    def _search_again(self) -> None:
+        """Search for a model that the cell trains later than others, unless that was in vain."""
+        if self._modules.found > self._found:
+            self._searches, self._found = 0, self._modules.found
+        if self._searches < _IN_VAIN:
+            self._searches += 1
+            self._steps.clear()
+            self._modules.search()
+
+    def _step_ends(self, optimizer: Optimizer, *_: Any) -> None:
+        self._recorder.loop.step_ends(id(optimizer), complete=not _is_adasum(optimizer))
+
+    def _new_optimizer(self, original: Callable[..., None]) -> Callable[..., None]:
+        def __init__(self_: Optimizer, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+            original(self_, *args, **kwargs)
+            self._steps.pop(id(self_), None)
+            self._modules.search()
+
+        return __init__
+
+    def _capture_begin(self, original: Callable[..., None]) -> Callable[..., None]:
+        def capture_begin(*args: Any, **kwargs: Any) -> None:
+            self._note_capture(begins=True)
+            try:
+                original(*args, **kwargs)
+            except BaseException:
+                self._note_capture(begins=False)
+                raise
+
+        return capture_begin
+
+    def _capture_end(self, original: Callable[..., None]) -> Callable[..., None]:
+        def capture_end(*args: Any, **kwargs: Any) -> None:
+            try:
+                original(*args, **kwargs)
+            finally:
+                self._note_capture(begins=False)
+
+        return capture_end
+
+    def _note_capture(self, *, begins: bool) -> None:
+        if self._recorder.device is not None:
+            self._recorder.device.capturing = begins
+
+    def _backward(self, original: Callable[..., None]) -> Callable[..., None]:
+        recorder = self._recorder
+
+        def backward(*args: Any, **kwargs: Any) -> None:
+            loop = recorder.loop
+            loop.backward_begins()
+            raised = True
+            try:
+                original(*args, **kwargs)
+                raised = False
+            finally:
+                loop.backward_ends(raised=raised)
+
+        return backward
+
+    def _grad(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        recorder = self._recorder
+
+        def grad(*args: Any, **kwargs: Any) -> Any:
+            if torch.compiler.is_compiling():
+                return original(*args, **kwargs)
+            goes_on = bool(kwargs.get("create_graph") or args[4:5] == (True,))
+            loop = recorder.loop
+            loop.gradients_begin(goes_on=goes_on)
+            try:
+                return original(*args, **kwargs)
+            finally:
+                loop.gradients_end(goes_on=goes_on)
+
+        return grad
+
+    def _checkpoint(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        modules = self._modules
+
+        def apply(*args: Any, **kwargs: Any) -> Any:
+            before = modules.checkpointing
+            modules.checkpointing = before or torch.is_grad_enabled()
+            try:
+                return original(*args, **kwargs)
+            finally:
+                modules.checkpointing = before
+
+        return apply
+
+    def _zero_grad(self, original: Callable[..., None]) -> Callable[..., None]:
+        recorder = self._recorder
+
+        def zero_grad(self: Optimizer, *args: Any, **kwargs: Any) -> None:
+            loop = recorder.loop
+            loop.enter(Phase.OPTIMIZER)
+            try:
+                original(self, *args, **kwargs)
+            finally:
+                loop.leave()
+
+        return zero_grad
+
+    def _copy(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        recorder, from_host = self._recorder, _FROM_HOST[original.__name__]
+
+        def copy(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+            if torch.compiler.is_compiling() or not from_host(tensor, *args, **kwargs):
+                return original(tensor, *args, **kwargs)
+            loop = recorder.loop
+            loop.enter(Phase.COPY)
+            try:
+                return original(tensor, *args, **kwargs)
+            finally:
+                loop.leave()
+
+        return copy
+
+    def _next(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        recorder = self._recorder
+
+        def __next__(self: Any) -> Any:  # noqa: N807 - replaces a function of that name
+            began = perf_counter_ns()
+            batch = original(self)
+            recorder.loop.loaded(began)
+            return batch
+
+        return __next__
+
+
+def _is_within_step() -> bool:
+    """Return whether the step that begins is called by another optimizer's step."""
+    steps, frame = 0, sys._getframe()
+    while frame.f_back is not None:
+        frame = frame.f_back
+        steps += frame.f_code is _STEP
+    return steps > 1
+
+
+def _is_adasum(optimizer: Optimizer) -> bool:
+    """Return whether it is Horovod's Adasum optimizer, which steps parameters in a backward."""
+    return hasattr(optimizer, "_starting_models")
+
+
+def _on_host(tensor: torch.Tensor) -> bool:
+    return bool(tensor.device.type == "cpu")
+
+
+def _to_leaves_host(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> bool:
+    if not _on_host(tensor):
+        return False
+    for value in (*args, *kwargs.values()):
+        if isinstance(value, torch.Tensor):
+            return not _on_host(value)
+        if isinstance(value, (torch.device, str)):
+            return bool(torch.device(value).type != "cpu")
+        if isinstance(value, int) and not isinstance(value, bool):  # a GPU's number
+            return True
+    return False
+
+
+def _cuda_leaves_host(tensor: torch.Tensor, *_: Any, **__: Any) -> bool:
+    return _on_host(tensor)
+
+
+def _copy_leaves_host(tensor: torch.Tensor, source: Any, *_: Any, **__: Any) -> bool:
+    return not _on_host(tensor) and _on_host(source)
+
+
+_FROM_HOST: dict[str, Callable[..., bool]] = {
+    "to": _to_leaves_host,
+    "cuda": _cuda_leaves_host,
+    "copy_": _copy_leaves_host,
+}
+"""Methods that copy tensors, and functions that return whether a call copies to a device."""

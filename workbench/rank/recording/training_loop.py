@@ -1,0 +1,250 @@
+"""Divides the training of a cell into iterations, from what the hooks report."""
+
+from __future__ import annotations
+
+from time import perf_counter_ns
+from typing import Generic, TypeVar
+
+from workbench.rank.recording.buckets import Buckets, PendingBucket
+from workbench.rank.recording.collectives import Operation, Reported
+from workbench.rank.recording.iteration import CellRecords, StepRecord
+from workbench.rank.recording.phase import Phase
+from workbench.rank.recording.phases import PhaseClock
+from workbench.rank.recording.waits import Waits
+from workbench.wire import Flag
+
+# integers, because combining members of an enumeration is slow
+_FIRST_OF_CELL, _FORWARD_UNSEEN, _UNHEARD = map(
+    int, (Flag.FIRST_OF_CELL, Flag.FORWARD_UNSEEN, Flag.UNHEARD)
+)
+_IN_BACKWARD = -1
+"""Represents all optimizers that stepped within one backward."""
+
+
+Step = TypeVar("Step")
+
+
+class Cycle(Generic[Step]):
+    """Groups optimizer steps into iterations, for any number of optimizers.
+
+    The first iteration ends before an optimizer steps for the second time. A later one ends
+    when all optimizers of the previous iteration have stepped, or before one steps again. So
+    the two steps of a GAN are one iteration. If its critic steps several times per step of the
+    generator, each step of the critic is an iteration.
+    """
+
+    def __init__(self) -> None:
+        self._steps: list[Step] = []
+        self._stepped: set[int] = set()
+        self._expected: set[int] = set()
+
+    def step(self, optimizer: int, record: Step) -> list[list[Step]]:
+        """Add a step of an optimizer; return the iterations that this completes."""
+        complete = []
+        if optimizer in self._stepped:
+            complete.append(self._take())
+        self._steps.append(record)
+        self._stepped.add(optimizer)
+        if self._expected and self._stepped >= self._expected:
+            complete.append(self._take())
+        return complete
+
+    def end(self) -> list[list[Step]]:
+        """Return the last iteration, if one has begun, and reset the order of optimizers."""
+        complete = [self._take()] if self._steps else []
+        self._expected = set()
+        return complete
+
+    def _take(self) -> list[Step]:
+        steps, self._steps = self._steps, []
+        self._expected, self._stepped = self._stepped, set()
+        return steps
+
+
+class TrainingLoop:
+    """Divides the events of one cell into iterations.
+
+    Attributes
+    ----------
+    steps
+        Number of optimizer steps that have ended.
+    buckets
+        Collectives of torch.distributed that have not finished.
+    """
+
+    def __init__(
+        self, clock: PhaseClock, reported: Reported, waits: Waits, records: CellRecords
+    ) -> None:
+        self._clock = clock
+        self._waits = waits
+        self._records = records
+        self._cycle: Cycle[StepRecord] = Cycle()
+        self._steps: list[int] = []
+        self._backwards = 0
+        self._stepped_in_backward = False
+        self._trained = False
+        self._unheard = False
+        self.buckets = Buckets(reported, waits)
+        self.steps = 0
+
+    @property
+    def in_backward(self) -> bool:
+        """Whether a backward runs."""
+        return self._backwards > 0
+
+    @property
+    def forward_unseen(self) -> bool:
+        """Whether a backward of this step has begun without a forward of a module before it."""
+        return self._clock.forward_unseen
+
+    @property
+    def in_no_phase(self) -> bool:
+        """Whether an iteration has begun, and none of its phases runs; in any thread."""
+        return self._clock.in_no_phase
+
+    def end(self) -> None:
+        """Deliver what remains at the end of the cell."""
+        self.buckets.find_done()
+        self._records.add(self._cycle.end())
+        self._records.add_outside()
+
+    # PyTorch
+
+    def loaded(self, began: int) -> None:
+        """Note that a DataLoader has returned the batch that was requested at `began`."""
+        self._clock.loaded(began, perf_counter_ns())
+
+    def forward_begins(self, *, training: bool, grad: bool) -> None:
+        """Note the call of an outermost module, its mode, and whether gradients are enabled."""
+        if grad and training:
+            self._clock.forward(perf_counter_ns())
+        elif grad:
+            self._clock.maybe_forward(perf_counter_ns())
+
+    def forward_ends(self, *, grad: bool) -> None:
+        """Note the end of that call."""
+        if not grad:
+            self._clock.evaluated(perf_counter_ns())
+
+    def backward_begins(self) -> None:
+        """Note a call of ``torch.autograd.backward``; calls nest in checkpointing."""
+        self._backwards += 1
+        self._trained = True
+        if self._backwards == 1:
+            self._clock.backward(perf_counter_ns())
+
+    def backward_ends(self, *, raised: bool = False) -> None:
+        """Note the end of a call of ``torch.autograd.backward``."""
+        self._backwards -= 1
+        if raised:  # only some parameters were updated
+            self._stepped_in_backward = False
+        if self._backwards == 0:
+            now = self.buckets.backward_ended()
+            self._clock.backward_ended(now)
+            if self._stepped_in_backward:
+                self._stepped_in_backward = False
+                self._clock.step(now)
+                self._records.add(self._cycle.step(_IN_BACKWARD, self._take_step(now)))
+
+    def gradients_begin(self, *, goes_on: bool) -> None:
+        """Note a call of ``torch.autograd.grad``, which is a backward.
+
+        With `goes_on` it keeps a graph of the gradients, as for a gradient penalty, and the
+        forward continues afterwards.
+        """
+        if self._backwards or not goes_on:
+            self.backward_begins()
+        else:
+            self._trained = True
+            self._clock.push(Phase.BACKWARD, perf_counter_ns())
+
+    def gradients_end(self, *, goes_on: bool) -> None:
+        """Note the end of a call of ``torch.autograd.grad``."""
+        if self._backwards:
+            self.backward_ends()
+        elif goes_on:
+            self._clock.pop(perf_counter_ns())
+
+    def in_step_of_another(self, optimizer: int) -> bool:
+        """Return whether another optimizer's step has begun; it may have raised since."""
+        return bool(self._steps) and self._steps[0] != optimizer
+
+    def step_begins(self, optimizer: int, *, complete: bool = False, within: bool = False) -> None:
+        """Note the begin of a step; Horovod's optimizers report two, one within the other.
+
+        Parameters
+        ----------
+        complete
+            Whether a step within a backward, such as in a hook of a gradient, is complete. The
+            end of the backward then ends a step of all these optimizers. The steps of Adasum
+            within a backward are not complete: they belong to a step after the backward.
+        within
+            Whether another optimizer, such as ZeroRedundancyOptimizer, calls this step in its own.
+        """
+        if self._backwards:
+            if complete:
+                self._stepped_in_backward = True
+                self._clock.push(Phase.OPTIMIZER, perf_counter_ns())
+            return
+        # at most two nested steps: otherwise an earlier step has raised
+        if len(self._steps) == 2 or (self.in_step_of_another(optimizer) and not within):
+            self._steps.clear()
+        self._steps.append(optimizer)
+        if len(self._steps) == 1:
+            self._clock.step(perf_counter_ns())
+
+    def step_ends(self, optimizer: int, *, complete: bool = False) -> None:
+        """Note the end of a step."""
+        if self._backwards and complete:
+            self._clock.pop(perf_counter_ns())
+        if self._backwards or not self._steps:
+            return
+        self._steps.pop()
+        if self._steps:
+            return
+        self.buckets.find_done()  # before the end, so that they belong to this iteration
+        now = perf_counter_ns()
+        if self._trained:
+            self._records.add(self._cycle.step(optimizer, self._take_step(now)))
+        else:
+            # hvd.broadcast_optimizer_state runs a step with zeros, to create the state
+            self._clock.no_step(now)
+
+    def reduces_gradients(self) -> None:
+        """Note that an optimizer waits for gradients: the step that follows trains."""
+        self._trained = True
+
+    def enter(self, phase: Phase) -> None:
+        """Begin a call that always belongs to one phase, such as ``zero_grad`` or a copy."""
+        self._clock.push(phase, perf_counter_ns())
+
+    def leave(self) -> None:
+        """End such a call; a GPU may still execute its work."""
+        self._clock.pop(perf_counter_ns())
+
+    # DDP
+
+    def bucket_submitted(
+        self, operation: Operation, bucket: PendingBucket, began: int, *, last: bool
+    ) -> None:
+        """Note that DDP has submitted a bucket; after the last one, the backward waits for all."""
+        self.buckets.submitted(operation, bucket, began, waits=last and self.in_backward)
+
+    def note_unheard(self) -> None:
+        """Note that collectives run which cannot be timed."""
+        if self._clock.begun:
+            self._unheard = True
+
+    def _take_step(self, now: int) -> StepRecord:
+        self.steps += 1
+        flags = self._clock.place_of_other
+        if self._clock.first:
+            flags |= _FIRST_OF_CELL
+        if self._clock.forward_unseen:
+            flags |= _FORWARD_UNSEEN
+        if self._unheard:
+            flags |= _UNHEARD
+            self._unheard = False
+        start, spent, spans = self._clock.step_ended(now)
+        self._trained = False
+        return StepRecord(start, now, spent, flags, *self._waits.take(), spans)

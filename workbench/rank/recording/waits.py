@@ -1,0 +1,155 @@
+"""Records when a cell waits for communication, and for which collective."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
+from time import perf_counter_ns, sleep
+from typing import Any, NamedTuple
+
+from workbench.rank.recording.phase import Phase
+from workbench.rank.recording.phases import PhaseClock
+
+WATCH_SHARE = 1 / 64
+"""A wait sleeps for this share of its duration so far between two polls."""
+WATCH_MOST_S = 0.0005
+"""Longest sleep between two polls."""
+LIMIT = 1 << 15
+"""Most waits that are kept without a step."""
+
+
+class Blocked(NamedTuple):
+    """The collective that a rank waits for.
+
+    Attributes
+    ----------
+    name
+        Its name; empty if only its handle is known.
+    since
+        When the wait began, as ``time.perf_counter_ns()``.
+    process_set
+        Horovod's number of its process set; 0 is all ranks.
+    handle
+        The backend's handle; None for a call without a tensor.
+    """
+
+    name: str
+    since: int
+    process_set: int = 0
+    handle: Hashable = None
+
+
+class Waits:
+    """The waits of one cell, which the hooks of a backend report.
+
+    Parameters
+    ----------
+    poll
+        Returns whether the collective of a handle is done; raises ValueError if the handle
+        was cleared.
+    full
+        Called when there were `LIMIT` waits without a step.
+
+    Attributes
+    ----------
+    blocked
+        The collective that the rank currently waits for, or None; other threads read it.
+    calls
+        Number of calls without a tensor, such as barriers, by process set.
+    """
+
+    def __init__(
+        self, clock: PhaseClock, poll: Callable[[Any], bool | int], full: Callable[[], None]
+    ) -> None:
+        self._clock = clock
+        self._poll = poll
+        self._full = full
+        self._exposed = 0
+        self._exposed_since = 0
+        self._intervals: list[tuple[int, int]] = []
+        self._handles: list[int] = []
+        self._wait_exposes = False
+        self.calls: dict[int, int] = {}
+        self.blocked: Blocked | None = None
+
+    def take(self) -> tuple[list[tuple[int, int]], list[int]]:
+        """Return the exposed waits since the previous call, and the handles waited for."""
+        intervals, self._intervals = self._intervals, []
+        handles, self._handles = self._handles, []
+        return intervals, handles
+
+    def exposed_begins(self) -> None:
+        """Note that training begins to wait for gradients; calls may nest."""
+        self._exposed += 1
+        if self._exposed == 1:
+            self._exposed_since = perf_counter_ns()
+            self._clock.push(Phase.EXPOSED, self._exposed_since)
+
+    def exposed_ends(self) -> None:
+        """Note that training no longer waits."""
+        self._exposed -= 1
+        if self._exposed == 0:
+            now = perf_counter_ns()
+            self._intervals.append((self._exposed_since, now))
+            self._clock.pop(now)
+            self._limit(self._intervals)
+
+    @contextmanager
+    def blocking_call(self, name: str, process_set: int = 0) -> Iterator[None]:
+        """Note that the body waits for the ranks of a process set, in a call without a tensor.
+
+        Parameters
+        ----------
+        name
+            The call, such as ``"barrier()"``.
+        """
+        self.calls[process_set] = self.calls.get(process_set, 0) + 1
+        self.blocked = Blocked(name, perf_counter_ns(), process_set)
+        try:
+            yield
+        finally:
+            self.blocked = None
+
+    @contextmanager
+    def wait(self, handle: Hashable) -> Iterator[None]:
+        """Wait until a collective is done; the body then clears its handle.
+
+        Horovod's own wait polls without sleeping, and uses the core that its threads or a
+        DataLoader may need.
+        """
+        # `blocking_call` may have set a name
+        self.blocked = self.blocked or Blocked("", perf_counter_ns(), handle=handle)
+        if not self._exposed:
+            self._wait_exposes = True
+            self.exposed_begins()
+        try:
+            self._watch(handle)
+            yield
+        finally:
+            self.blocked = None
+            if self._wait_exposes:
+                self._wait_exposes = False
+                self.exposed_ends()
+
+    def waited(self, handle: int) -> None:
+        """Note that the rank has waited for a collective."""
+        self._handles.append(handle)
+        self._limit(self._handles)
+
+    def _limit(self, items: list[Any]) -> None:
+        if len(items) >= LIMIT:
+            self.take()
+            self._full()
+
+    def done(self, handle: Hashable) -> bool:
+        """Return whether a collective is done, or its handle cleared."""
+        try:
+            return bool(self._poll(handle))
+        except ValueError:
+            return True
+
+    def _watch(self, handle: Hashable) -> None:
+        began = now = perf_counter_ns()
+        while not self.done(handle):
+            sleep(min((now - began) * WATCH_SHARE * 1e-9, WATCH_MOST_S))
+            now = perf_counter_ns()

@@ -1,0 +1,152 @@
+"""Samples the Python line at which the main thread is while an iteration is in no phase.
+
+A thread does it, only while asked, so that the control thread can go on answering.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import linecache
+import math
+import os
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from time import perf_counter
+from typing import NamedTuple
+
+from torch.utils.data import dataloader
+
+from workbench.rank.recording.recorder import Recorder
+from workbench.rank.traceback_frames import CELL_FILE, TracebackFrame
+from workbench.wire import Message
+from workbench.wire.sample_messages import NO_CELL, LineSamples, LineSamplesRequest
+
+_INTERVAL_S = 0.005
+_SHARE = 1 / 2000
+"""A longer cell is sampled less often: after this share of its duration so far."""
+_WIDTH = 80
+"""Most characters of a line's text."""
+_MOST = 100
+"""Most lines that are sent."""
+_LOADER = dataloader.__file__
+_OWN = str(Path(__file__).parents[1]) + os.sep
+_COMPREHENSIONS = {"<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"}
+
+
+class _Line(NamedTuple):
+    file: str
+    function: str
+    line: int
+
+
+class Sampler:
+    """Answers a `LineSamplesRequest` with the `LineSamples` of the running cell.
+
+    If none runs, it confirms the request, and sends those of the next cell when that ends.
+    """
+
+    def __init__(self, recorder: Recorder, send: Callable[[Message], None]) -> None:
+        self._recorder = recorder
+        self._send = send
+        self._next_cell = False
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def ask(self, request: LineSamplesRequest, cell: int | None) -> None:
+        """Sample the running cell, or the next one; in the control thread."""
+        if cell is None:
+            self._next_cell = True
+            self._send(LineSamples(NO_CELL, (), ()))
+        else:
+            self._start(cell, request.seconds)
+
+    def begin_cell(self, cell: int) -> None:
+        """Start to sample a cell, if that was requested."""
+        if self._next_cell:
+            self._next_cell = False
+            self._start(cell, math.inf)
+
+    def end_cell(self) -> None:
+        """Send the samples of the cell before it ends."""
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            self._stop.set()
+            thread.join()
+
+    def _start(self, cell: int, seconds: float) -> None:
+        if self._thread is not None and self._thread.is_alive():
+            return
+        self._stop = threading.Event()
+        self._thread = threading.Thread(
+            target=self._run,
+            args=(cell, seconds, self._stop),
+            name="workbench-sampler",
+            daemon=True,
+        )
+        self._thread.start()
+
+    def _run(self, cell: int, seconds: float, stop: threading.Event) -> None:
+        loop = self._recorder.loop
+        spent: Counter[_Line] = Counter()
+        latest: Counter[_Line] = Counter()  # since the latest step
+        steps, began, last = loop.steps, perf_counter(), perf_counter()
+        while last - began < seconds:
+            stopped = stop.wait(max(_INTERVAL_S, (last - began) * _SHARE))
+            if loop.steps != steps:
+                if steps:  # the first iteration warms up
+                    spent.update(latest)
+                steps = loop.steps
+                latest.clear()
+            if stopped:
+                break  # what follows the last step is in no iteration
+            now = perf_counter()
+            line = _line() if loop.in_no_phase else None
+            if line is not None:
+                latest[line] += now - last  # type: ignore[assignment]
+            last = now
+        else:
+            spent.update(latest if steps else ())
+        most = spent.most_common(_MOST)
+        self._send(
+            LineSamples(cell, tuple(_text(line) for line, _ in most), tuple(s for _, s in most))
+        )
+
+
+def _line() -> _Line | None:
+    """Return the innermost line of the user's code in the main thread; None in a DataLoader."""
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    found: TracebackFrame | None = None
+    while frame is not None:
+        code, one = frame.f_code, TracebackFrame(frame, frame.f_lineno, 0)
+        if code.co_name == "__next__" and code.co_filename == _LOADER:
+            return None
+        if found is None and _is_of_user(one):
+            found = one
+        frame = frame.f_back
+    if found is None:
+        return None
+    return _Line(found.file, found.frame.f_code.co_name, found.line)
+
+
+def _is_of_user(one: TracebackFrame) -> bool:
+    if one.frame.f_code.co_name in _COMPREHENSIONS:
+        return False  # the line that contains it
+    return one.in_cell or not (one.in_library or one.file.startswith(_OWN))
+
+
+def _text(line: _Line) -> str:
+    """Return a description of a line, with its text."""
+    where = line.file
+    if CELL_FILE in where:
+        where = "the cell"
+    else:
+        with contextlib.suppress(OSError, ValueError):  # the working directory is gone
+            where = os.path.relpath(where)
+    place = f"line {line.line} of {where}"
+    if line.function != "<module>":
+        place += f" in {line.function}()"
+    source = linecache.getline(line.file, line.line).strip()
+    return f"{place}: {source[:_WIDTH]}" if source else place

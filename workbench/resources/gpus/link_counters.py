@@ -1,0 +1,204 @@
+"""Measure the traffic over a GPU's NVLinks and its PCIe link.
+
+For NVLink, the driver has a counter for each link. For PCIe, it has byte counters that are
+quick to read, but may have only 32 bits and then wrap many times between samples: they are
+used only after they have exceeded 32 bits. Until then, NVML measures the throughput. This
+blocks for 20 ms per call, so it runs in a thread, one round over all GPUs per sample, and a
+sample has the figures of the last round.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from workbench.resources.gpus.nvlinks import MOST_LINKS
+from workbench.resources.gpus.nvml import (
+    FieldReading,
+    Nvml,
+    WallClock,
+    ask,
+    first_reason,
+    not_there,
+    read_fields,
+)
+from workbench.resources.unknown import Unknown
+from workbench.resources.usage import FIRST, Rate, added
+
+TxRx = tuple[float | Unknown, float | Unknown]
+TxRxOrNone = tuple[float | Unknown | None, float | Unknown | None]
+
+# NVML_FI_DEV_PCIE_COUNT_TX_BYTES and _RX_BYTES; "value can be wrapped".
+_PCIE_FIELDS = ((197, 0), (198, 0))
+# nvmlPcieUtilCounter_t: sent and received; in KB/s, which nvml.h does not define further.
+_SENT, _RECEIVED = 0, 1
+_KB = 1000
+_WIDE = 1 << 32
+_STALE_S = 5.0
+
+
+class _LinkFields(NamedTuple):
+    """Field ids of the sent and received data, and the bytes of one count."""
+
+    sent: int
+    received: int
+    unit_bytes: int
+
+
+# NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX and _RX, in KiB, payload only;
+# NVML_FI_DEV_NVLINK_COUNT_XMIT_BYTES and _RCV_BYTES, if a driver has only these.
+_LINK_FIELDS = (_LinkFields(138, 139, 1024), _LinkFields(202, 204, 1))
+_RETRY_READINGS = 60
+"""Readings after which a GPU without counters is queried again: its fabric may be up by then."""
+
+
+class NvLinkMeter:
+    """Total rates of one GPU's NVLinks, from a rate of each link's counter.
+
+    If the rate of one link is unknown, the total is unknown too: this is so for one interval
+    after a link was reset or came up.
+    """
+
+    def __init__(self) -> None:
+        self._rates: defaultdict[tuple[int, int], Rate] = defaultdict(Rate)
+        self._clock = WallClock()
+        self._fields: _LinkFields | None = None
+        self._links = 0
+        self._why = Unknown("not asked yet")
+        self._wait = 0
+
+    def read(self, nvml: Nvml, handle: Any) -> tuple[float | Unknown, float | Unknown]:
+        """Return the bytes per second sent and received since the previous reading."""
+        if self._fields is None:
+            self._find(nvml, handle)
+        if self._fields is None:
+            return self._why, self._why
+        if self._clock.was_set():
+            self._rates.clear()
+        found = read_fields(nvml, handle, _wanted(self._fields, self._links))
+        if isinstance(found, Unknown):
+            self._rates.clear()
+            return found, found
+        return self._rate(found[: self._links], 0), self._rate(found[self._links :], 1)
+
+    def _find(self, nvml: Nvml, handle: Any) -> None:
+        if self._wait:
+            self._wait -= 1
+            return
+        for kind in _LINK_FIELDS:
+            found = read_fields(nvml, handle, _wanted(kind, MOST_LINKS))
+            if isinstance(found, Unknown):
+                self._why = found
+                continue
+            answered = [n for n in range(MOST_LINKS) if not isinstance(found[n].value, Unknown)]
+            if answered:
+                self._fields, self._links = kind, answered[-1] + 1
+                return
+            self._why = first_reason(found)
+        self._wait = _RETRY_READINGS
+
+    def _rate(self, links: list[FieldReading], direction: int) -> float | Unknown:
+        assert self._fields is not None
+        rates = [
+            self._rates[link, direction].update(reading.value, reading.time_s)
+            for link, reading in enumerate(links)
+        ]
+        # A link that is down has no counter; the other links carry all traffic.
+        counting = [
+            rate
+            for rate, reading in zip(rates, links, strict=True)
+            if not isinstance(reading.value, Unknown)
+        ]
+        if not counting:
+            return first_reason(links)
+        total = added(counting)
+        return total if isinstance(total, Unknown) else total * self._fields.unit_bytes
+
+
+@functools.cache
+def _wanted(fields: _LinkFields, links: int) -> tuple[tuple[int, int], ...]:
+    both = fields.sent, fields.received
+    return tuple((field, link) for field in both for link in range(links))
+
+
+class PcieMeter:
+    """Rates from the byte counters of one GPU, if the counters have more than 32 bits."""
+
+    def __init__(self) -> None:
+        self._rates = (Rate(), Rate())
+        self._clock = WallClock()
+        self._wide = [False, False]
+
+    def read(self, nvml: Nvml, handle: Any) -> TxRxOrNone:
+        """Return the bytes per second sent and received; None if a counter may have 32 bits."""
+        found = read_fields(nvml, handle, _PCIE_FIELDS)
+        if isinstance(found, Unknown):
+            return None, None
+        if self._clock.was_set():
+            self._rates = (Rate(), Rate())
+        return self._rate(found[0], 0), self._rate(found[1], 1)
+
+    def _rate(self, reading: FieldReading, which: int) -> float | Unknown | None:
+        if isinstance(reading.value, Unknown):
+            return None
+        self._wide[which] |= reading.value >= _WIDE
+        rate = self._rates[which].update(reading.value, reading.time_s)
+        return rate if self._wide[which] else None
+
+
+class PcieRounds:
+    """Measures the throughput with NVML in a thread, one round over all GPUs at a time."""
+
+    def __init__(self) -> None:
+        self._thread: threading.Thread | None = None
+        self._found: dict[int, tuple[float, TxRx]] = {}
+        self._refused: dict[int, TxRx] = {}
+        self._closing = False
+
+    def latest(self, position: int) -> TxRx:
+        """Return the result of the last round for the GPU at a position in the list."""
+        if position in self._refused:
+            return self._refused[position]
+        if position not in self._found:
+            return FIRST, FIRST
+        at, both = self._found[position]
+        if time.monotonic() - at > _STALE_S:
+            why = Unknown(f"NVML has not measured it for {_STALE_S:g} s")
+            return why, why
+        return both
+
+    def start(self, nvml: Nvml, handles: Mapping[int, Any]) -> None:
+        """Start a round over the GPUs, given by their positions, unless one is running."""
+        handles = {n: handle for n, handle in handles.items() if n not in self._refused}
+        if not handles or (self._thread is not None and self._thread.is_alive()):
+            return
+        self._thread = threading.Thread(
+            target=self._round, args=(nvml, handles), name="workbench-pcie", daemon=True
+        )
+        self._thread.start()
+
+    def close(self, limit_s: float) -> bool:
+        """Wait for the running round, and return whether it has ended and NVML can be shut down."""
+        self._closing = True
+        if self._thread is None:
+            return True
+        self._thread.join(limit_s)
+        return not self._thread.is_alive()
+
+    def _round(self, nvml: Nvml, handles: Mapping[int, Any]) -> None:
+        for position, handle in handles.items():
+            if self._closing:
+                return
+            both = (_measure(nvml, handle, _SENT), _measure(nvml, handle, _RECEIVED))
+            self._found[position] = time.monotonic(), both
+            if all(not_there(each) for each in both):
+                self._refused[position] = both
+
+
+def _measure(nvml: Nvml, handle: Any, counter: int) -> float | Unknown:
+    found = ask(nvml, handle, "nvmlDeviceGetPcieThroughput", counter)
+    return found if isinstance(found, Unknown) else float(found * _KB)

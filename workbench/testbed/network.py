@@ -1,0 +1,205 @@
+"""The network of the VMs: one bridge, a link of a chosen rate to each, and their ``/etc``.
+
+`ip netns exec` mounts the content of ``/etc/netns/NAMESPACE`` on ``/etc``.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from workbench.errors import VmsUnavailable
+from workbench.testbed.commands import batch, call
+
+KERNEL_HOST = 254
+"""Last number of this machine's address; those of the VMs start at 1."""
+
+# The token bucket holds what a link sends in this time, so that a timer may be that late: with a
+# smaller bucket, TCP on a busy machine does not reach the link's rate.
+_SLACK_S = 0.5e-3
+# TCP passes on up to 64 KiB at a time; a smaller bucket would split each of them.
+_LEAST_BURST_BYTES = 128 << 10
+# How long a packet waits in the queue before it is dropped, as in a switch's buffer.
+_QUEUE_MS = 5
+
+# A disabled bridge port drops packets in both directions. The VM would notice a link that
+# is down, and a port removed from the bridge would let this machine itself answer.
+_DISABLED, _FORWARDING = 0, 3
+
+_CONNECT = """
+import socket, sys
+for where in sys.argv[1:]:
+    host, port = where.split(":")
+    try:
+        socket.create_connection((host, int(port)), 3).close()
+    except OSError as error:
+        sys.exit(f"{where}: {error}")
+"""
+NETNS = Path("/etc/netns")
+_SHADOW = Path("/etc/shadow")
+
+
+@dataclass(frozen=True)
+class Vm:
+    """The names of a VM.
+
+    Attributes
+    ----------
+    name
+        Host name.
+    address
+        IPv4 address.
+    interface
+        Its end of the link.
+    bridge_port
+        The bridge's end of the link.
+    namespace
+        Network namespace.
+    """
+
+    name: str
+    address: str
+    interface: str
+    bridge_port: str
+    namespace: str
+
+
+def free_subnet(taken: Iterable[str]) -> str:
+    """Return the first three numbers of a free ``/24``, such as ``"10.64.7"``.
+
+    `taken` are networks in use, in the same form.
+    """
+    used = [ipaddress.IPv4Network(f"{prefix}.0/24") for prefix in taken]
+    for route in json.loads(call("ip", "-json", "-4", "route", "show", "table", "all") or "[]"):
+        if route["dst"] != "default":
+            network = ipaddress.IPv4Network(route["dst"], strict=False)
+            # A route to a larger network (of a VPN) does not conflict with a more specific one.
+            if network.prefixlen > 8:
+                used.append(network)
+    first = os.getpid() << 4
+    for number in range(first, first + (64 << 8)):
+        prefix = f"10.{64 + (number >> 8) % 64}.{number & 255}"
+        if not any(ipaddress.IPv4Network(f"{prefix}.0/24").overlaps(other) for other in used):
+            return prefix
+    raise VmsUnavailable(
+        "no network between 10.64.0.0/24 and 10.127.255.0/24 is free. Remove VMs or routes."
+    )
+
+
+def make_bridge(name: str, address: str) -> None:
+    """Create the bridge, with this machine's address."""
+    batch(
+        f"link add {name} type bridge stp_state 0 mcast_snooping 0",
+        f"link set {name} addrgenmode none",
+        f"address add {address}/24 broadcast + dev {name}",
+        f"link set {name} up",
+    )
+
+
+def join(vm: Vm, bridge: str) -> None:
+    """Create a VM's namespace and its link to the bridge."""
+    call("ip", "netns", "add", vm.namespace)
+    batch(
+        f"link add {vm.bridge_port} type veth peer name {vm.interface} netns {vm.namespace}",
+        f"link set {vm.bridge_port} addrgenmode none",  # IPv4 only: no link-local addresses
+        f"link set {vm.bridge_port} master {bridge}",
+        f"link set {vm.bridge_port} up",
+    )
+    batch(
+        "link set lo up",
+        f"link set {vm.interface} addrgenmode none",
+        f"address add {vm.address}/24 broadcast + dev {vm.interface}",
+        f"link set {vm.interface} up",
+        namespace=vm.namespace,
+    )
+
+
+def shape(vm: Vm, gbps: float | None) -> None:
+    """Set the rate of a VM's link in both directions, in Gbit/s with headers; None: unlimited."""
+    for end in (("-n", vm.namespace), vm.interface), ((), vm.bridge_port):
+        where, device = end
+        if gbps is None:
+            # A device without its own qdisc has none to delete.
+            if "tbf" in call("tc", *where, "qdisc", "show", "dev", device):
+                call("tc", *where, "qdisc", "delete", "dev", device, "root")
+            continue
+        bits = round(gbps * 1e9)
+        burst = max(_LEAST_BURST_BYTES, round(bits / 8 * _SLACK_S))
+        bucket = (*("rate", f"{bits}bit"), *("burst", f"{burst}b"), *("latency", f"{_QUEUE_MS}ms"))
+        call("tc", *where, "qdisc", "replace", "dev", device, "root", "tbf", *bucket)
+
+
+def cut(vm: Vm) -> None:
+    """Drop all packets from and to a VM, without an error on either side."""
+    _set_port(vm, _DISABLED)
+
+
+def mend(vm: Vm) -> None:
+    """Undo `cut`."""
+    _set_port(vm, _FORWARDING)
+
+
+def _set_port(vm: Vm, state: int) -> None:
+    # Not `ip link set`: it would enable a disabled port again.
+    call("bridge", "link", "set", "dev", vm.bridge_port, "state", str(state))
+
+
+def check_connections(vm: Vm, *where: str) -> None:
+    """Connect from a VM to each ``address:port``."""
+    command = (sys.executable, "-I", "-S", "-c", _CONNECT, *where)
+    try:
+        call("ip", "netns", "exec", vm.namespace, *command)
+    except VmsUnavailable as error:
+        words = str(error).rsplit("\n", 1)[-1]
+        raise VmsUnavailable(
+            f"{vm.name} ({vm.address}) cannot connect to {words}. A firewall of this machine "
+            "probably drops packets from the VMs (INPUT) or between them (FORWARD, with "
+            "net.bridge.bridge-nf-call-iptables=1, as set by Docker)"
+        ) from error
+
+
+def write_etc(vm: Vm, all_vms: Sequence[Vm], own_name_on_loopback: bool) -> None:
+    """Write the files that differ from this machine's."""
+    folder = NETNS / vm.namespace
+    folder.mkdir(parents=True)
+    hosts = hosts_text(vm, all_vms, own_name_on_loopback)
+    (folder / "hosts").write_text(hosts, encoding="utf-8")
+    unlocked = _unlocked_root()
+    if unlocked is not None:
+        shadow = folder / "shadow"
+        shadow.touch(mode=0o600)
+        shadow.write_text(unlocked, encoding="utf-8")
+
+
+def hosts_text(vm: Vm, all_vms: Sequence[Vm], own_name_on_loopback: bool) -> str:
+    """Return a VM's ``/etc/hosts``.
+
+    If `own_name_on_loopback`, it maps the VM's own name to 127.0.1.1, as Debian's installer
+    does.
+    """
+    lines = ["127.0.0.1\tlocalhost", "::1\tlocalhost ip6-localhost ip6-loopback"]
+    for other in all_vms:
+        on_loopback = other == vm and own_name_on_loopback
+        lines.append(f"{'127.0.1.1' if on_loopback else other.address}\t{other.name}")
+    return "\n".join(lines) + "\n"
+
+
+def _unlocked_root() -> str | None:
+    """Return a shadow file that allows root to log in with a key; None if not needed.
+
+    An sshd without PAM rejects users whose password is locked with an exclamation mark,
+    even with a key, and Ubuntu locks root's password.
+    """
+    try:
+        lines = _SHADOW.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return None
+    root = next((line.split(":") for line in lines if line.startswith("root:")), None)
+    if root is None or not root[1].startswith("!"):
+        return None
+    return ":".join(["root", "*", *root[2:]]) + "\n"

@@ -1,0 +1,61 @@
+"""Which collectives travelled in one buffer, and how long its transfer took.
+
+Horovod transfers the collectives of a buffer together: they have the same response. Every rank
+begins the transfer when it has the response, and is done when all are, so the rank that began
+last has waited for none: its time is the transfer's.
+
+Of DDP's buckets only the submission and the end are known. They are reduced one after another,
+so a bucket's transfer takes at most from its submission, or from the end of the bucket before
+it, to its end, on the rank for which this is shortest.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from workbench.wire import Layout
+from workbench.wire.record import TIMES
+
+Floats = npt.NDArray[np.float64]
+
+
+def is_timed(layout: Layout) -> npt.NDArray[np.bool_]:
+    """Return of which collectives all `TIMES` are known."""
+    return np.array([bool(library) for library in layout.libraries], bool)
+
+
+def number_buffers(times: npt.NDArray[np.int64], layout: Layout) -> npt.NDArray[np.int64]:
+    """Return the number of each collective's buffer, in the order of completion.
+
+    Parameters
+    ----------
+    times
+        Times of one rank and iteration, of shape (TIMES, collectives).
+    """
+    if not times.shape[1]:
+        return np.empty(0, np.int64)
+    # what has no known response is a buffer of its own
+    responded = np.where(is_timed(layout), times[TIMES.index("responded")], -1)
+    alone = np.where(responded < 0, np.arange(len(responded)), -1)
+    keys = np.stack([np.array(layout.process_sets), alone, responded])
+    _, first, buffer = np.unique(keys, axis=1, return_index=True, return_inverse=True)
+    order = np.argsort(np.argsort(times[-1][first], kind="stable"), kind="stable")
+    return np.asarray(order[buffer.reshape(-1)], np.int64)
+
+
+def service_times(times: npt.NDArray[np.int64], layout: Layout) -> Floats:
+    """Return how long the transfer of each collective's buffer took, in the unit of `times`.
+
+    Parameters
+    ----------
+    times
+        Times of all ranks of an iteration, of shape (ranks, TIMES, collectives).
+    """
+    submitted, _, began, ended, finished = times.transpose(1, 0, 2)
+    order = np.argsort(finished[0], kind="stable")
+    free = np.zeros_like(finished)
+    free[:, order[1:]] = finished[:, order[:-1]]
+    bound = finished - np.maximum(submitted, free)
+    service = np.where(is_timed(layout), ended - began, bound).min(axis=0)
+    return np.asarray(np.maximum(service, 0), np.float64)

@@ -1,0 +1,138 @@
+"""Reads a run one iteration at a time, with little memory."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from workbench.errors import UsageError
+from workbench.timings.derive import bus_factor
+from workbench.timings.source import TimingsSource
+from workbench.timings.store import CollectiveRecord, Rows
+from workbench.wire.record import TICK_NS, TIMES
+
+_AT_ONCE = 64
+"""Number of iterations whose collectives are read at once."""
+
+
+class Collective(NamedTuple):
+    """One collective of one rank; times in nanoseconds after its iteration's start.
+
+    `ranks` is how many ranks ran it. `responded_ns`, `began_ns` and `ended_ns` are its response
+    and its transfer; None if they are unknown, as `library` then is.
+    """
+
+    name: str
+    kind: str
+    ranks: int
+    size_bytes: int
+    tensors: int
+    library: str
+    submitted_ns: int
+    responded_ns: int | None
+    began_ns: int | None
+    ended_ns: int | None
+    finished_ns: int
+
+    def untimed(self) -> Collective:
+        """Return it without the times that are not known."""
+        return self._replace(responded_ns=None, began_ns=None, ended_ns=None)
+
+    @property
+    def label(self) -> str:
+        """The kind and the name."""
+        return f"{self.kind} {self.name}"
+
+    @property
+    def algbw_gbps(self) -> float | None:
+        """Bytes over the time from submitted to finished, with queueing."""
+        took = self.finished_ns - self.submitted_ns
+        return self.size_bytes * 8 / took if took > 0 else None
+
+    @property
+    def busbw_gbps(self) -> float | None:
+        """`algbw_gbps` times `derive.bus_factor`."""
+        if self.algbw_gbps is None:
+            return None
+        return self.algbw_gbps * bus_factor(self.kind, self.ranks)
+
+
+class Iteration(NamedTuple):
+    """One iteration: its rows by rank, and each rank's collectives in order of submission.
+
+    `place` are the positions of its rows in the rows given to `iter_iterations`.
+    """
+
+    place: slice
+    rows: Rows
+    collectives: dict[int, list[Collective]]
+
+
+def select_rows(run: TimingsSource, iterations: tuple[int, int] | None) -> Rows:
+    """Return the rows of the iterations `first, last`, sorted by iteration and rank.
+
+    Raises
+    ------
+    UsageError
+        There is no such iteration, or `iterations` is no pair of numbers.
+    """
+    rows = run.rows()
+    if not len(rows):
+        raise UsageError("No iteration was recorded yet. Train in a %%distributed cell first.")
+    first, last = int(rows["iteration"].min()), int(rows["iteration"].max())
+    if iterations is not None:
+        start, stop = _pair(iterations)
+        rows = rows[(rows["iteration"] >= start) & (rows["iteration"] <= stop)]
+        if not len(rows):
+            raise UsageError(
+                f"iterations={start}, {stop}: the timings have none of these. "
+                f"Choose from {first} to {last}."
+            )
+    return rows[np.lexsort((rows["rank"], rows["iteration"]))]
+
+
+def _pair(iterations: tuple[int, int]) -> tuple[int, int]:
+    try:
+        start, stop = map(operator.index, iterations)
+    except (TypeError, ValueError):
+        raise UsageError(
+            f"iterations={iterations!r}: must be a pair of integers. Give the first and the last "
+            "iteration, such as (100, 120)."
+        ) from None
+    return start, stop
+
+
+def iter_iterations(run: TimingsSource, rows: Rows) -> Iterator[Iteration]:
+    """Yield the iterations of `rows`, which `select_rows` returned."""
+    numbers, first = np.unique(rows["iteration"], return_index=True)
+    ends = np.append(first[1:], len(rows))
+    for at in range(0, len(numbers), _AT_ONCE):
+        batch = slice(at, at + _AT_ONCE)
+        found: dict[int, dict[int, list[Collective]]] = {}
+        for record in run.records(int(numbers[batch][0]), int(numbers[batch][-1])):
+            found.setdefault(record.iteration, {})[record.rank] = collectives(record)
+        for number, begin, end in zip(numbers[batch], first[batch], ends[batch], strict=True):
+            yield Iteration(slice(begin, end), rows[begin:end], found.get(int(number), {}))
+
+
+def collectives(record: CollectiveRecord) -> list[Collective]:
+    """Return a record's collectives in order of submission."""
+    layout = record.layout
+    columns = zip(
+        layout.names, layout.kinds, layout.ranks, layout.sizes_bytes, layout.tensors,
+        layout.libraries, *(_ns(getattr(record.record, name)) for name in TIMES),
+        strict=True,
+    )  # fmt: skip
+    every = (Collective(*values) for values in columns)
+    return sorted(
+        (one if one.library else one.untimed() for one in every), key=lambda one: one.submitted_ns
+    )
+
+
+def _ns(ticks: npt.ArrayLike) -> list[int]:
+    plain: list[int] = (np.asarray(ticks, dtype=np.int64) * TICK_NS).tolist()
+    return plain

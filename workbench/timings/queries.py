@@ -1,0 +1,223 @@
+"""Tables, figures and exports of timings."""
+
+from __future__ import annotations
+
+import os
+from abc import abstractmethod
+from dataclasses import fields
+from typing import TYPE_CHECKING, Literal
+
+from workbench.timings import frame, stragglers, totals
+from workbench.timings.compare import Comparison, compare
+from workbench.timings.source import ClocksLike, TimingsSource
+from workbench.timings.summary import Summary, summarize
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pandas as pd
+    import pyarrow as pa
+
+
+class TimingsQueries(TimingsSource):
+    """Tables, figures and exports of a `TimingsSource`.
+
+    `Timings` has its rows and records from the ranks, `Run` from the files of a run.
+    """
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Return the number of rows received so far."""
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return one row per iteration and rank.
+
+        Columns: iteration, rank, iteration_us, data_us, forward_us, backward_us,
+        communication_us, exposed_us, optimizer_us, wait_us, queued_us, transfer_us, bytes,
+        tensors, algbw_gbps, busbw_gbps, overlap, other_us, copy_us. The sum of the phases data,
+        copy, forward, backward, exposed, optimizer and other is the iteration. The sum of
+        wait_us (for the last rank), queued_us (negotiation, earlier buffers, copies) and
+        transfer_us is exposed_us. With a GPU, the duration and
+        the phases are those of its stream, otherwise of the host's clock. Communication
+        includes all collectives, also those called by the cell itself, with their queueing.
+        Unknown figures are NaN.
+        """
+        return frame.iterations(self.rows())
+
+    def collectives(self, first: int | None = None, last: int | None = None) -> pd.DataFrame:
+        """Return one row per iteration, rank and collective; see `frame.collectives`.
+
+        Parameters
+        ----------
+        first, last
+            Iterations, both included; by default the newest `store.COLLECTIVES_LIMIT` records.
+        """
+        return frame.collectives(self.records(first, last))
+
+    def stragglers(self) -> pd.DataFrame:
+        """Return the iterations in which the others waited for one rank, as spans.
+
+        Columns: rank, phase, excess_us, first_iteration, last_iteration, kind,
+        how_often, late_us, uncertainty_us; see `stragglers.Straggler`.
+        """
+        import pandas as pd
+
+        names = [field.name for field in fields(stragglers.Straggler)]
+        return pd.DataFrame(stragglers.find(self.rows()), columns=names)
+
+    def arrivals(self) -> pd.DataFrame:
+        """Return when each rank submitted the first and the last collective of each iteration.
+
+        Columns: iteration, rank, first_us, last_us, late_us, uncertainty_us;
+        see `frame.arrivals`.
+        """
+        return frame.arrivals(self.rows())
+
+    def summary(self, latest: int | None = None) -> Summary:
+        """Return the key figures of all iterations, or of the `latest`."""
+        return summarize(self.rows(), latest)
+
+    def collective_totals(self, first: int, last: int) -> totals.CollectiveTotals:
+        """Return the cost of each collective in the iterations `first` to `last`, both included.
+
+        Computed from a sample of at most `totals.MOST_RECORDS` of the stored records.
+        """
+        return totals.total(self.records(first, last))
+
+    def compare(self, other: TimingsQueries) -> Comparison:
+        """Compare another run's figures with these; see `compare.compare`."""
+        return compare(self.rows(), other.rows(), (str(self), str(other)))
+
+    def to_arrow(self, what: Literal["iterations", "collectives"] = "iterations") -> pa.Table:
+        """Return the columns of ``to_frame()``, or of ``collectives()``, as an Arrow table.
+
+        Unknown figures are null; the unit of each column is in its metadata.
+
+        Raises
+        ------
+        UsageError
+            There is no such table.
+        """
+        return frame.arrow_table(self, what)
+
+    def to_trace(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        iterations: tuple[int, int] | None = None,
+        clocks: ClocksLike | None = None,
+    ) -> Path:
+        """Write all ranks on one clock for Perfetto (ui.perfetto.dev) or chrome://tracing.
+
+        Each rank is a process. Its thread "phases" has a slice per iteration with the phases
+        stacked in their usual order, because only their sums are known. The threads
+        "collectives" have each collective at its measured time, from submitted to finished, with
+        bytes, bandwidth, and the begin and end of its transfer. Collectives outside
+        the iterations of a cell (a broadcast before the first, a metric after the last) are in
+        threads of their own. Arrows lead from the rank that submitted the last collective of an
+        iteration last to the ranks that waited.
+
+        Parameters
+        ----------
+        path
+            A ``.json`` file, or ``.json.gz`` for a compressed one.
+        iterations
+            The first and the last iteration to write; all by default.
+        clocks
+            Converts a rank's times to a common clock: an object with
+            ``to_kernel(rank, t_ns) -> (ns, uncertainty_ns)``, or such a callable. By default,
+            ranks of one VM share its clock; others are aligned by the cluster's pings or,
+            without pings, by the ends of common collectives. The trace's ``otherData``
+            contains the method and its uncertainty.
+
+        Raises
+        ------
+        UsageError
+            There is no such iteration, or no such folder.
+        """
+        from workbench.timings.export.perfetto import write
+
+        return write(self, path, iterations, clocks)
+
+    def to_hta(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        iterations: tuple[int, int] | None = None,
+        clocks: ClocksLike | None = None,
+    ) -> Path:
+        """Write a trace per rank for HolisticTraceAnalysis (``TraceAnalysis(trace_dir=folder)``).
+
+        That tool reads GPU kernels. Here, forward, backward and optimizer represent compute
+        kernels, and collectives represent NCCL's. Its overlap, temporal breakdown, kernel
+        breakdown and stragglers are valid; its analyses of CUDA launches, queues, idle times,
+        memory and critical paths have no data. It leaves out the last iteration, and is slow
+        for more than a few hundred iterations.
+
+        Parameters
+        ----------
+        folder
+            Folder of the files ``rank0.json.gz`` and so on; created if it does not exist.
+        iterations, clocks
+            As for `to_trace`.
+
+        Raises
+        ------
+        UsageError
+            There is no such iteration.
+        """
+        from workbench.timings.export.hta import write
+
+        return write(self, folder, iterations, clocks)
+
+    def to_tensorboard(self, folder: str | os.PathLike[str], *, per_rank: bool = True) -> Path:
+        """Write scalars per iteration for TensorBoard: a run ``mean``, and one per rank.
+
+        Wall times are relative: the last iteration ends at the time of the export.
+
+        Parameters
+        ----------
+        folder
+            TensorBoard's log directory.
+        per_rank
+            Whether to write a run for each rank in addition to the mean.
+
+        Raises
+        ------
+        UsageError
+            There is no iteration, or `tensorboard` is not installed.
+        """
+        from workbench.timings.export.scalars import write_tensorboard
+
+        return write_tensorboard(self, folder, per_rank=per_rank)
+
+    def to_mlflow(
+        self,
+        run_id: str | None = None,
+        *,
+        experiment: str = "gradient-workbench",
+        tracking_uri: str | None = None,
+        per_rank: bool = True,
+    ) -> str:
+        """Log scalars per iteration as metrics of an MLflow run; return its id.
+
+        Parameters
+        ----------
+        run_id
+            An existing run; a new one of `experiment` by default.
+        experiment
+            Created if it does not exist.
+        tracking_uri
+            MLflow's own setting by default.
+        per_rank
+            Whether to log each rank (``rank0/iteration_ms``) in addition to the mean.
+
+        Raises
+        ------
+        UsageError
+            There is no iteration, `mlflow` is not installed, or the tracking server cannot be
+            reached or refuses.
+        """
+        from workbench.timings.export.scalars import log_to_mlflow
+
+        return log_to_mlflow(self, run_id, experiment, tracking_uri, per_rank=per_rank)

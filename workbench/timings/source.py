@@ -1,0 +1,159 @@
+"""Where figures and exports read timings: the interface, and the timings in memory."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+
+from workbench.timings.cell_clocks import CellClocks
+from workbench.timings.store import CollectiveRecord, Rows, Store
+
+
+class RankClocks(Protocol):
+    """Converts the ranks' times to a common clock."""
+
+    def to_kernel(self, rank: int, t_ns: int, /) -> tuple[Any, Any]:
+        """Return a rank's time on the common clock, and its uncertainty, in nanoseconds."""
+
+
+ClocksLike: TypeAlias = RankClocks | Callable[[int, int], tuple[Any, Any]]
+
+
+class TimingsSource(ABC):
+    """The rows and records of a training: of a cluster in memory, or of a run on disk."""
+
+    @abstractmethod
+    def rows(self, start: int = 0) -> Rows:
+        """Return a copy of the rows from index `start` on (see `store.ROW`)."""
+
+    @abstractmethod
+    def records(self, first: int | None = None, last: int | None = None) -> list[CollectiveRecord]:
+        """Return the records of the iterations `first` to `last`; without both, the newest."""
+
+    def vm_names(self) -> dict[int, str]:
+        """Return the host name of each rank's VM, where known."""
+        return {}
+
+    def known_clocks(self) -> CellClocks | None:
+        """Return the ranks' clocks as measured by pings; None without pings."""
+        return None
+
+
+class LiveSource(TimingsSource):
+    """A `TimingsSource` in memory, which grows while ranks train.
+
+    Parameters
+    ----------
+    one_clock
+        Whether all ranks run on the kernel's machine. They then read the kernel's clock, and
+        no offsets are needed.
+
+    Attributes
+    ----------
+    vms
+        Host name of each rank's VM, where known.
+    errors
+        Why records could not be read, the newest last.
+    clocks
+        The ranks' clocks compared with the kernel's.
+    lag_s
+        How long after its end the newest iteration was stored; NaN if the clocks are unknown.
+    """
+
+    def __init__(self, *, one_clock: bool = False) -> None:
+        self._one_clock = one_clock
+        self.vms: dict[int, str] = {}
+        self.errors: list[str] = []
+        self.clocks = CellClocks()
+        self.lag_s = float("nan")
+        self._measured: tuple[int, int, int] | None = None
+        self._store = Store()
+        self._running: set[int] = set()
+        self._listeners: list[Callable[[], None]] = []
+
+    def __len__(self) -> int:
+        """Return the number of rows received so far, including rows no longer in memory."""
+        return self._store.total
+
+    def rows(self, start: int = 0) -> Rows:
+        """Return a copy of the rows from index `start` on (see `store.ROW`)."""
+        return self.read(start)[1]
+
+    def read(
+        self, start: int, stop: int | None = None, *, aligned: bool = True
+    ) -> tuple[int, Rows]:
+        """Return the rows in memory from index `start` to `stop`, after the first row's index.
+
+        Without `aligned` the clock offsets of the rows are not set, which takes less time.
+        """
+        first, rows = self._store.read(start, stop)
+        return first, self._align(rows) if aligned else rows
+
+    def between(self, first: int, last: int) -> Rows:
+        """Return the rows in memory of the iterations `first` to `last`, both included."""
+        return self._align(self._store.between(first, last))
+
+    def records(self, first: int | None = None, last: int | None = None) -> list[CollectiveRecord]:
+        """Return the records in memory of the iterations `first` to `last`."""
+        return self._store.collectives(first, last)
+
+    def vm_names(self) -> dict[int, str]:
+        """Return the host name of each rank's VM, where known."""
+        return self.vms
+
+    def known_clocks(self) -> CellClocks:
+        """Return the ranks' clocks as measured by pings."""
+        return self.clocks
+
+    @property
+    def dropped(self) -> int:
+        """Records that were lost before they arrived, or could not be read."""
+        return self._store.counts.dropped + len(self.errors)
+
+    @property
+    def dropped_by_rank(self) -> dict[int, int]:
+        """Records of each rank that it dropped, or that were lost after it had sent them."""
+        return self._store.counts.dropped_by_rank
+
+    @property
+    def running(self) -> bool:
+        """Whether a cell is running, so that more records may arrive."""
+        return bool(self._running)
+
+    def subscribe(self, listener: Callable[[], None]) -> Callable[[], None]:
+        """Call `listener`, from any thread, when a cell begins or ends or records arrive.
+
+        The listener must return at once. Returns a function that ends the subscription.
+        """
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener) if listener in self._listeners else None
+
+    def _measure_lag(self) -> None:
+        """Set `lag_s`, after records have been stored."""
+        newest = self._store.counts.newest
+        if newest is None or newest == self._measured:
+            return  # no iteration has arrived
+        self._measured = newest
+        cell, rank, end_ns = newest
+        now = time.perf_counter_ns()
+        if not self._one_clock:
+            place = (np.array([number]) for number in (cell, rank, end_ns))
+            (end_ns,), (uncertainty_ns,) = self.clocks.to_kernel(*place)
+            if not np.isfinite(uncertainty_ns):
+                return
+        self.lag_s = max(0.0, float(now - end_ns) / 1e9)
+
+    def _notify(self) -> None:
+        for listener in tuple(self._listeners):
+            listener()
+
+    def _align(self, rows: Rows) -> Rows:
+        if self._one_clock:
+            rows["uncertainty_ns"] = 0
+        else:
+            self.clocks.align(rows)
+        return rows

@@ -1,0 +1,159 @@
+"""The run on disk that a kernel writes while its ranks train."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from workbench.timings.runs import FolderLike, new_path
+from workbench.timings.store import Rows, Store
+
+if TYPE_CHECKING:
+    from workbench.timings.writer import RunWriter
+
+_PERIOD_S = 1.0
+"""Interval between writes."""
+_FLUSH_S = 5.0
+"""How long the end of a cell waits for the disk."""
+_CLOSE_S = 5.0
+"""How long `close` waits for the disk."""
+
+
+class RunStorage:
+    """Writes a store to disk as one run, about once a second, from a thread of its own.
+
+    Training never waits long for a slow disk: `flush` and `close` give up after some seconds.
+
+    Parameters
+    ----------
+    store
+        The records to write.
+    read
+        Returns the store's rows with their clock offsets; see `LiveSource.read`.
+
+    Attributes
+    ----------
+    path
+        The run's folder; None before `begin`.
+    errors
+        Why the run could not be written, the newest last.
+    """
+
+    def __init__(self, store: Store, read: Callable[..., tuple[int, Rows]]) -> None:
+        self._store = store
+        self._read = read
+        self.path: Path | None = None
+        self.errors: list[str] = []
+        self._warned = 0
+        self._facts: dict[str, Any] = {}
+        self._written = (0, 0)
+        self._writer: RunWriter | None = None
+        self._reported: set[tuple[type, int | None]] = set()
+        self._requested = self._done = 0
+        self._closing = False
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+
+    def begin(self, facts: dict[str, Any], folder: FolderLike | None) -> None:
+        """Begin the run, or change its facts if it has begun.
+
+        Parameters
+        ----------
+        facts
+            The contents of ``run.json``: plain values, including ``cluster``.
+        folder
+            The folder of all runs; see `runs.runs_folder`.
+        """
+        self._facts |= facts
+        if self._thread is not None:
+            return
+        try:
+            self.path = self.path or new_path(facts["cluster"], folder)
+        except (OSError, RuntimeError) as error:  # no home, or one that cannot be read
+            self.errors.append(f"this run is not being written to disk: {error}")
+            return
+        self._thread = threading.Thread(target=self._run, name="workbench-run", daemon=True)
+        self._thread.start()
+
+    def restore(self, path: Path) -> None:
+        """Continue the run that an earlier kernel began, with the records that it wrote."""
+        from workbench.timings.folder import RunFolder
+        from workbench.timings.run import Run
+
+        self.path = path
+        if not RunFolder(path).is_run():
+            return  # nothing was trained yet
+        run = Run(RunFolder(path))
+        self._store.restore(run.rows(), run.records(), run.layouts())
+        self._written = self._store.total, len(self._store.collectives())
+
+    def flush(self, timeout_s: float = _FLUSH_S) -> bool:
+        """Write everything received so far; return whether that was done in time."""
+        if self._thread is None:
+            return False
+        with self._changed:
+            if self._requested > self._done:
+                timeout_s = 0.0  # no second wait for a disk that has not finished an earlier flush
+            self._requested += 1
+            mine = self._requested
+            self._changed.notify_all()
+            return self._changed.wait_for(lambda: self._done >= mine, timeout_s)
+
+    def warn(self) -> None:
+        """Warn, in the cell's output, of errors since the last call."""
+        while self._warned < len(self.errors):
+            warnings.warn(self.errors[self._warned], RuntimeWarning, stacklevel=3)
+            self._warned += 1
+
+    def close(self) -> None:
+        """Write the rest and end the run's files, unless the disk hangs."""
+        if self._thread is None:
+            return
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        self._thread.join(_CLOSE_S)
+
+    def _run(self) -> None:
+        closing = False
+        while not closing:
+            with self._changed:
+                self._changed.wait_for(
+                    lambda: self._closing or self._requested > self._done, _PERIOD_S
+                )
+                closing, requested = self._closing, self._requested
+            self._try(self._write)
+            with self._changed:
+                self._done = requested
+                self._changed.notify_all()
+        if self._writer is not None:
+            self._try(self._writer.close)
+
+    def _write(self) -> None:
+        if self._writer is None:
+            if self._store.total == self._written[0]:
+                return
+            # imported in this thread: loading pyarrow would delay the end of the first cell
+            from workbench.timings.writer import RunWriter
+
+            assert self.path is not None
+            self._writer = RunWriter(self._store, self._read, self.path, self._facts, self._written)
+        self._writer.write()
+
+    def _try(self, action: Callable[[], None]) -> None:
+        """Call a function; report each kind of error once."""
+        try:
+            action()
+        except Exception as error:  # noqa: BLE001 - training and the view go on without a disk
+            kind = type(error), getattr(error, "errno", None)
+            if kind in self._reported:
+                return
+            self._reported.add(kind)
+            where = f" in {self.path}" if self._writer is not None else ""
+            self.errors.append(
+                f"this run is not being written to disk{where}: {error}. Training and the live "
+                "view continue, and the records in memory are written as soon as possible"
+            )

@@ -1,0 +1,74 @@
+"""``%timings off``, ``on`` and ``overhead``: the switch, and what recording costs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Any
+
+from workbench.errors import UsageError
+from workbench.widgets.table import Table, show_as_table
+
+if TYPE_CHECKING:
+    from IPython.core.formatters import DisplayFormatter
+
+    from workbench.cluster import Cluster
+    from workbench.cluster.overhead import Added, Overhead
+
+_HEAD = ("ms per iteration", "with recording", "without", "added", "95 % interval")
+
+
+def register(formatter: DisplayFormatter) -> None:
+    """Register how notebooks show what recording costs, without importing its module."""
+    show_as_table(formatter, "workbench.cluster.overhead", "Overhead", overhead_table)
+
+
+def overhead_table(overhead: Overhead) -> Table:
+    """Return a table of what recording costs, a row per kind of time."""
+    without_us = overhead.iteration_us
+    both_us = without_us + overhead.wall.mean_us, without_us
+    rows = (
+        _row("duration", both_us, overhead.wall),
+        _row("CPU time of a rank", overhead.cpu_us, overhead.cpu),
+        _row("of this, its main thread", overhead.main_thread_us, overhead.main_thread),
+    )
+    return Table(overhead.title, _HEAD, rows, overhead.notes)
+
+
+def _row(name: str, both_us: tuple[float, float], added: Added) -> tuple[str, ...]:
+    times = (f"{us / 1e3:,.3f}" for us in both_us)
+    mean, low, high = (f"{us / 1e3:+,.3f}" for us in (added.mean_us, added.low_us, added.high_us))
+    return name, *times, mean, f"{low} to {high}"
+
+
+def check(line: str, args: Any, cell: str | None, verbs: Collection[str]) -> None:
+    """Raise `UsageError` if the line has what only another verb of ``%timings`` accepts.
+
+    `verbs` are those of this module, which accept no names.
+    """
+    measures = args.view == "overhead"
+    if cell is not None and not measures:
+        raise UsageError(
+            f"%%timings {line}: only overhead has a cell. Remove the cell, or write "
+            "%%timings overhead."
+        )
+    if not measures and (args.pairs is not None or args.timeout is not None):
+        raise UsageError(f"%timings {line}: --pairs and --timeout are for overhead. Remove them.")
+    if args.view in verbs and args.names:
+        raise UsageError(f"%timings {line}: {args.view} accepts no argument. Remove it.")
+
+
+def switch_or_measure(cluster: Cluster, args: Any, cell: str | None) -> Overhead | None:
+    """Switch recording on or off, or return what it costs."""
+    if args.view == "overhead":
+        given = {"pairs": args.pairs, "timeout": args.timeout}
+        return cluster.measure_overhead(
+            cell, **{name: value for name, value in given.items() if value is not None}
+        )
+    cluster.recording = args.view == "on"
+    sys.stdout.write(
+        "Recording is on from the next cell.\n"
+        if cluster.recording
+        else "Recording is off from the next cell. Switch it on with %timings on.\n"
+    )
+    return None

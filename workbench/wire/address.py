@@ -1,0 +1,43 @@
+"""How a process connects to a socket of the kernel; this module does not load ZeroMQ."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Address:
+    """An endpoint and keys, as Z85 text.
+
+    Attributes
+    ----------
+    rank
+        Identifies the process. `of_vm` gives the number for the stream of a VM.
+    server_key, public_key, secret_key
+        Empty for a socket in a folder that only this user can use.
+    """
+
+    endpoint: str
+    server_key: str
+    public_key: str
+    secret_key: str
+    rank: int
+
+    def at(self, endpoint: str) -> Address:
+        """Return the address of a local endpoint, without keys."""
+        return replace(self, endpoint=endpoint, server_key="", public_key="", secret_key="")
+
+    def connect(self, client: Any) -> None:
+        """Connect a socket of ZeroMQ, encrypted if there are keys."""
+        if self.server_key:
+            client.curve_serverkey = self.server_key.encode()
+            client.curve_publickey = self.public_key.encode()
+            client.curve_secretkey = self.secret_key.encode()
+        client.identity = str(self.rank).encode()
+        client.connect(self.endpoint)
+
+
+def of_vm(vm: int) -> int:
+    """Return the number of a VM among those of ranks, which are not negative."""
+    return -1 - vm

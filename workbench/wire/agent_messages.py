@@ -1,0 +1,310 @@
+"""Messages between a kernel and the agent of a VM: one dataclass each, sent as a line of JSON.
+
+The kernel sends `Attach` first; the agent answers with its complete state: `Hello`, `Facts`,
+`Loaded` and one `Started`, `Refused` or `Exited` for each rank's process so far.
+
+They travel over a socket, and over the pipes of a launcher such as ssh, where a login shell
+may print lines of its own: only lines that contain `MARK` are messages.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from workbench.wire.address import Address
+from workbench.wire.message import from_json
+
+PROTOCOL = 3
+"""Increased with every change that the other end cannot read."""
+MARK = b"\x1eworkbench "
+
+# from the kernel
+
+
+@dataclass(frozen=True)
+class Attach:
+    """The first message of each connection.
+
+    Attributes
+    ----------
+    session
+        Identifies the kernel's use of this agent; the same after a reconnect.
+    silence_s
+        The connection counts as closed after so many seconds without a message, unless it is None.
+    """
+
+    session: str
+    silence_s: float | None = None
+
+
+@dataclass(frozen=True)
+class Load:
+    """Import PyTorch and a backend, with these settings for all ranks of the VM."""
+
+    slots: int
+    backend: str
+    environment: dict[str, str] = field(default_factory=dict)
+    directory: str | None = None
+
+
+@dataclass(frozen=True)
+class StartRank:
+    """Fork the rank of a slot.
+
+    Attributes
+    ----------
+    start
+        Identifies this attempt; the report on it has the same.
+    connection
+        ipyparallel's connection information, keys included.
+    stream
+        Where the kernel receives the merged records of the VM; None if each rank sends its own.
+    """
+
+    slot: int
+    start: str
+    connection: dict[str, Any]
+    environment: dict[str, str]
+    cores: list[int]
+    stream: Address | None = None
+
+
+@dataclass(frozen=True)
+class StopRanks:
+    """End the ranks of these slots."""
+
+    slots: list[int]
+
+
+@dataclass(frozen=True)
+class SignalRanks:
+    """Send a signal to every rank."""
+
+    number: int
+
+
+@dataclass(frozen=True)
+class Ask:
+    """A question; the `Answer` has the same id."""
+
+    id: str
+    question: str
+    arguments: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Ping:
+    """Shows that the kernel is there; answered with `Pong`."""
+
+
+@dataclass(frozen=True)
+class End:
+    """End the ranks, and then yourself."""
+
+
+# from the agent
+
+
+@dataclass(frozen=True)
+class Hello:
+    """Which process answers.
+
+    Attributes
+    ----------
+    received
+        How many messages of this session have arrived, `Attach` and `Ping` not counted.
+    protocol, version
+        Of this package.
+    began
+        When the process started, in seconds since the epoch.
+    connection
+        The variable ``SSH_CONNECTION``; empty without ssh.
+    """
+
+    received: int
+    protocol: int
+    version: str
+    python: str
+    host: str
+    pid: int
+    began: float
+    connection: str
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the VM has.
+
+    Attributes
+    ----------
+    machine
+        Its identity; None where it is unknown.
+    snapshot
+        As `Snapshot.from_plain` reads it.
+    numa_of
+        NUMA node of each GPU, by PCI address.
+    cores_of
+        Cores of each NUMA node.
+    cores
+        Cores that the agent may use.
+    networks
+        Network of each address of the VM.
+    """
+
+    machine: str | None
+    snapshot: dict[str, Any]
+    numa_of: dict[str, Any]
+    cores_of: dict[str, Any]
+    cores: list[int]
+    networks: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """PyTorch and the backend are imported, or could not be.
+
+    Attributes
+    ----------
+    versions
+        Versions of ``"torch"``, of ``"cuda"`` as PyTorch was built with it (empty without),
+        and of what the backend uses.
+    threads
+        OpenMP threads of each rank; None where the user has chosen.
+    error
+        Why it failed; empty otherwise.
+    step
+        What failed: ``"directory"`` or ``"import"``.
+    """
+
+    versions: dict[str, str] = field(default_factory=dict)
+    threads: int | None = None
+    error: str = ""
+    step: str = ""
+
+
+@dataclass(frozen=True)
+class Started:
+    """The rank of a slot has a process."""
+
+    slot: int
+    start: str
+    pid: int
+
+
+@dataclass(frozen=True)
+class Refused:
+    """The rank of a slot could not be started."""
+
+    slot: int
+    start: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Exited:
+    """A rank's process ended.
+
+    Attributes
+    ----------
+    code
+        As ``subprocess`` counts: negative for a signal.
+    oom
+        What is known about memory having run out, or an empty string.
+    log
+        The last lines that it wrote.
+    """
+
+    pid: int
+    code: int
+    oom: str
+    log: str
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The answer to a question, or why there is none."""
+
+    id: str
+    answer: Any = None
+    error: str | None = None
+
+
+@dataclass(frozen=True)
+class Pong:
+    """The answer to `Ping`; `received` as in `Hello`."""
+
+    received: int
+
+
+@dataclass(frozen=True)
+class Replaced:
+    """Another kernel has attached; this connection is closed next."""
+
+
+@dataclass(frozen=True)
+class AgentEnded:
+    """Sent by the relay: the agent has ended.
+
+    Attributes
+    ----------
+    code
+        Its exit status; None where it is unknown.
+    log
+        The last lines that it wrote.
+    """
+
+    code: int | None
+    log: str
+
+
+_MESSAGES: dict[str, Any] = {
+    one.__name__: one
+    for one in (
+        *(Attach, Load, StartRank, StopRanks, SignalRanks, Ask, Ping, End),
+        *(Hello, Facts, Loaded, Started, Refused, Exited, Answer, Pong, Replaced, AgentEnded),
+    )
+}
+
+
+def encode(message: Any) -> bytes:
+    """Return a message as one line."""
+    # not asdict(): it copies a snapshot value by value
+    return MARK + json.dumps([type(message).__name__, vars(message)], default=vars).encode() + b"\n"
+
+
+class MessageReader:
+    """Splits a stream of bytes into messages.
+
+    Parameters
+    ----------
+    other
+        Called with the text of each line that is not a message, such as what a login shell
+        prints, and with an error for each message that cannot be read.
+    """
+
+    def __init__(self, other: Callable[[str], None] = lambda _: None) -> None:
+        self._other = other
+        self._rest = b""
+
+    def feed(self, data: bytes) -> list[Any]:
+        """Return the messages that are complete now, in order."""
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        return [message for line in lines if (message := self._read(line)) is not None]
+
+    def _read(self, line: bytes) -> Any:
+        before, mark, content = line.partition(MARK)
+        if not mark:
+            self._other(before.decode("utf-8", "replace").rstrip())
+            return None
+        try:
+            name, fields = json.loads(content)
+            if name not in _MESSAGES:
+                raise ValueError("it is unknown")
+            return from_json(_MESSAGES[name], fields, strict=False)
+        except (ValueError, TypeError, RecursionError) as error:
+            text = content[:40].decode("utf-8", "replace")
+            self._other(f"Message {text!r}: not readable, {error}.")
+            return None

@@ -1,0 +1,165 @@
+"""Detached processes: they continue after the process that started them, and serve a Unix socket.
+
+The agent of a VM and ipyparallel's controller are such processes. `start` passes the
+listening socket as standard input, as inetd does, so that connections succeed at once.
+`workbench.wire.kernel_socket` is the process's side: there it ends when no kernel needs it.
+The kernel starts an agent on its own machine, and `workbench.agent.relay` starts one on a VM.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+PATH_BYTES = 107
+"""Longest path of a Unix socket that can be used as its address (see unix(7))."""
+_SOCKET, _LOG = "agent.sock", "agent.log"
+_LOG_BYTES = 4096
+
+
+def start(
+    path: Path, program: list[str], log: Path
+) -> tuple[subprocess.Popen[bytes], socket.socket]:
+    """Start a program in its own session; return the process and a connection to it.
+
+    Parameters
+    ----------
+    path
+        Path of its socket, in a folder that only this user can read.
+    log
+        File for its standard output and error.
+
+    Raises
+    ------
+    OSError
+        The socket cannot be made, or the program cannot be started.
+    """
+    with socket.socket(socket.AF_UNIX) as server, log.open("wb") as output:
+        check_private(path.parent)
+        with _short(path) as address:
+            server.bind(address)
+        server.listen(8)
+        try:
+            process = subprocess.Popen(
+                program, stdin=server.fileno(), stdout=output, stderr=output, start_new_session=True
+            )
+            return process, connect(path)
+        except OSError:
+            path.unlink()
+            raise
+
+
+def connect(path: Path) -> socket.socket:
+    """Connect to a detached process.
+
+    Raises
+    ------
+    OSError
+        It has ended, or its folder is not this user's own.
+    """
+    check_private(path.parent)
+    client = socket.socket(socket.AF_UNIX)
+    try:
+        with _short(path) as address:
+            client.connect(address)
+    except OSError:
+        client.close()
+        raise
+    return client
+
+
+@contextlib.contextmanager
+def _short(path: Path) -> Iterator[str]:
+    """Yield an address for a socket that is short enough, however long its path is."""
+    if len(os.fsencode(path)) <= PATH_BYTES:
+        yield str(path)
+        return
+    folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY)
+    try:
+        yield f"/proc/self/fd/{folder}/{path.name}"
+    finally:
+        os.close(folder)
+
+
+def check_private(folder: Path) -> None:
+    """Raise `PermissionError` unless only this user can use a folder."""
+    about = folder.lstat()
+    if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.getuid() or about.st_mode & 0o077:
+        raise PermissionError(f"{folder}: not a folder of this user alone. Remove it.")
+
+
+def exit_text(code: int) -> str:
+    """Return an exit status in words, such as ``"was killed by SIGKILL"``."""
+    if code >= 0:
+        return f"ended with exit status {code}"
+    try:
+        return f"was killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was killed by signal {-code}"
+
+
+def start_agent(
+    folder: Path, grace_s: float, parent: int | None = None
+) -> tuple[subprocess.Popen[bytes], socket.socket]:
+    """Create an agent's folder and start the agent; return the process and a connection.
+
+    Parameters
+    ----------
+    grace_s
+        The agent ends after so many seconds without a kernel.
+    parent
+        Process id of this process, if the agent must end with it.
+
+    Raises
+    ------
+    OSError
+        It cannot be started.
+    """
+    folder.mkdir(mode=0o700)
+    program = [sys.executable, "-m", "workbench.agent.program", str(grace_s)]
+    program += [] if parent is None else [str(parent)]
+    try:
+        return start(folder / _SOCKET, program, folder / _LOG)
+    except OSError:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+def connect_agent(folder: Path) -> socket.socket:
+    """Connect to the agent of a folder.
+
+    Raises
+    ------
+    OSError
+        It has ended.
+    """
+    return connect(folder / _SOCKET)
+
+
+def open_log(folder: Path) -> IO[bytes]:
+    """Open the log of the agent of a folder; it can be read even after the folder is removed."""
+    return (folder / _LOG).open("rb")
+
+
+def agent_log_tail(folder: Path) -> str:
+    """Return the end of the log of the agent of a folder."""
+    try:
+        return (folder / _LOG).read_bytes()[-_LOG_BYTES:].decode("utf-8", "replace").strip()
+    except OSError:
+        return ""
+
+
+def remove_folder(folder: Path) -> None:
+    """Remove the folder of an agent that has ended, if it belongs to this user."""
+    with contextlib.suppress(OSError):
+        check_private(folder)
+        shutil.rmtree(folder, ignore_errors=True)

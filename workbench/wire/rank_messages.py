@@ -1,0 +1,349 @@
+"""The messages between the kernel and its ranks, one dataclass each.
+
+From the kernel: `ClockPing`, `StateRequest`, `InterruptCell`, `ReleaseRanks`,
+`AbortInit`, `RendezvousPort` and `OutputTaken`. From a rank: `ClockPong`, `RankState`,
+`RendezvousRequest`, `Output`, `CellEnded`, `Records` and `workbench.wire.record.Layout`.
+Those of a push or pull are in `workbench.wire.transfer_messages`.
+
+`RankGreeting` and `RingCheck` are not sent as messages: ranks return them from calls
+through ipyparallel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from workbench.errors import RankError
+from workbench.wire.message import Message
+
+# clocks
+
+
+@dataclass(frozen=True)
+class ClockPing(Message):
+    """Asks a rank for the time on its clock.
+
+    Attributes
+    ----------
+    ring
+        Number of the ring, counted by the kernel; an answer from an earlier ring is ignored.
+    sent_ns
+        When the ping was sent, in nanoseconds of the kernel's monotonic clock.
+    """
+
+    ring: int
+    sent_ns: int
+
+
+@dataclass(frozen=True)
+class ClockPong(Message):
+    """Answers a `ClockPing`, whose fields it repeats.
+
+    Attributes
+    ----------
+    answered_ns
+        When the rank answered, in nanoseconds of its own monotonic clock.
+    """
+
+    ring: int
+    sent_ns: int
+    answered_ns: int
+
+
+# what a rank does
+
+
+@dataclass(frozen=True)
+class StateRequest(Message):
+    """Asks a rank for its `RankState`.
+
+    Attributes
+    ----------
+    asked_s
+        When it was asked, in seconds of the kernel's monotonic clock; the answer repeats it.
+    stack
+        Whether the answer includes the Python stack of the main thread.
+    outstanding
+        Whether the answer includes the names of collectives that are not completed.
+    for_stall_report
+        Whether the answer is for the stall report; the answer repeats it.
+    """
+
+    asked_s: float = 0.0
+    stack: bool = False
+    outstanding: bool = False
+    for_stall_report: bool = False
+
+
+InterruptStage = Literal["", "running", "pending", "raised", "ignored", "ending"]
+"""How far the interrupt of a cell has come in a rank.
+
+- ``""``: no cell runs;
+- ``"running"``: the cell was not interrupted;
+- ``"pending"``: Python has not raised KeyboardInterrupt yet;
+- ``"raised"``: KeyboardInterrupt was raised, and the cell's code goes on;
+- ``"ignored"``: the cell's code has replaced the handler of SIGINT;
+- ``"ending"``: the cell's code has ended, and its error or value is being prepared.
+"""
+
+
+@dataclass(frozen=True)
+class RankState(Message):
+    """What the main thread of a rank does.
+
+    Attributes
+    ----------
+    asked_s, for_stall_report
+        As in the `StateRequest`.
+    cell
+        Number of the cell that runs; None where none runs.
+    collective
+        Name of the collective that the rank waits in; None where it waits in none.
+    blocked_s
+        Seconds that it has waited there; 0 where it does not wait.
+    collective_number
+        Number by which Horovod matches a collective that has no name; None for others.
+    process_set
+        Horovod's number of the collective's process set; 0 is all ranks.
+    members
+        Ranks of that process set; None for all ranks.
+    calls
+        Collectives that the rank has started in that process set.
+    outstanding
+        Names of the collectives that are not completed, if the request asks for them.
+    stack
+        Python stack of the main thread from the cell's code on, where it was asked for.
+    interrupt_stage
+        How far an interrupt of the cell has come.
+    raised_s
+        Seconds since KeyboardInterrupt was raised in the cell; 0 where it was not.
+    """
+
+    asked_s: float
+    for_stall_report: bool
+    cell: int | None
+    collective: str | None
+    blocked_s: float
+    collective_number: int | None
+    process_set: int
+    members: tuple[int, ...] | None
+    calls: int
+    outstanding: tuple[str, ...]
+    stack: str
+    interrupt_stage: InterruptStage
+    raised_s: float
+
+
+@dataclass(frozen=True)
+class InterruptCell(Message):
+    """Asks a rank to raise KeyboardInterrupt in the code of a cell.
+
+    Attributes
+    ----------
+    cell
+        Number of the cell, or `workbench.rank.interrupts.ANY_CELL`.
+    """
+
+    cell: int
+
+
+@dataclass(frozen=True)
+class ReleaseRanks(Message):
+    """Asks a rank to shut Horovod down, so that all ranks leave their collectives.
+
+    Attributes
+    ----------
+    cell
+        Number of the cell, or `workbench.rank.interrupts.ANY_CELL`; ignored while another runs.
+    peer_lost
+        Whether a rank has ended: Horovod's own shutdown would wait for it.
+    in_init
+        Whether ranks wait in ``hvd.init()``, for the kernel's rendezvous server.
+    """
+
+    cell: int
+    peer_lost: bool
+    in_init: bool
+
+
+# forming the ring
+
+
+@dataclass(frozen=True)
+class AbortInit(Message):
+    """Asks a rank to stop forming or leaving a ring, since another rank does not join.
+
+    Attributes
+    ----------
+    ring
+        Name of the ring; empty for the current ring, whoever has formed it.
+    """
+
+    ring: str
+
+
+@dataclass(frozen=True)
+class RendezvousRequest(Message):
+    """Asks the kernel for a rendezvous server: a cell has called ``hvd.init()``."""
+
+
+@dataclass(frozen=True)
+class RendezvousPort(Message):
+    """Answers a `RendezvousRequest` with the TCP port of the server."""
+
+    port: int
+
+
+# cells
+
+
+OutputKind = Literal["stdout", "stderr", "display"]
+
+
+@dataclass(frozen=True)
+class Output(Message):
+    """What a cell has printed and shown since the previous `Output` of the rank, in pieces.
+
+    Attributes
+    ----------
+    cell
+        Number of the cell.
+    kinds
+        Of each piece, what it is; a display is its MIME bundle and metadata as JSON.
+    iterations
+        Of each piece, how many iterations the cell had completed.
+    characters
+        Of each piece, the length of its text.
+    total_characters
+        Characters that the cell has sent so far, where the rank asks the kernel to
+        answer with `OutputTaken`; None where it does not.
+    text
+        The texts of all pieces, in UTF-8.
+    """
+
+    cell: int
+    kinds: tuple[OutputKind, ...]
+    iterations: tuple[int, ...]
+    characters: tuple[int, ...]
+    total_characters: int | None
+    text: bytes
+
+    def __post_init__(self) -> None:
+        if not len(self.kinds) == len(self.iterations) == len(self.characters):
+            raise ValueError("kinds, iterations and characters differ in length")
+
+    def pieces(self) -> Iterator[tuple[OutputKind, int, str]]:
+        """Yield kind, iteration and text of each piece, in order."""
+        text, begin = self.text.decode("utf-8", "replace"), 0
+        columns = zip(self.kinds, self.iterations, self.characters, strict=True)
+        for kind, iteration, characters in columns:
+            yield kind, iteration, text[begin : begin + characters]
+            begin += characters
+
+
+@dataclass(frozen=True)
+class OutputTaken(Message):
+    """Reports to a rank how much of a cell's output the kernel has processed.
+
+    Attributes
+    ----------
+    cell
+        Number of the cell.
+    total_characters
+        As in the `Output`.
+    """
+
+    cell: int
+    total_characters: int
+
+
+@dataclass(frozen=True)
+class CellEnded(Message):
+    """How a cell has ended in a rank.
+
+    Attributes
+    ----------
+    cell
+        Number of the cell.
+    error
+        The exception that ended it; None where there was none.
+    not_sent
+        Why the value of the last expression was not sent; empty where it was.
+    records
+        Records of iterations that the rank has sent for the cell.
+    outstanding
+        Collectives that the cell has started and that are not completed.
+    calls
+        Collectives that the rank has started, by process set.
+    initialized
+        Whether Horovod is initialized.
+    value
+        The value of the last expression, pickled; None where there is none to send.
+    """
+
+    cell: int
+    error: RankError | None
+    not_sent: str
+    records: int
+    outstanding: int
+    calls: dict[int, int]
+    initialized: bool
+    value: bytes | None
+
+
+CellMessage = Output | CellEnded | RankState
+"""What a `CellRun` receives from its ranks."""
+
+
+# timings
+
+
+@dataclass(frozen=True)
+class Records(Message):
+    """Records of iterations, each packed by `workbench.wire.record.IterationRecord.pack`."""
+
+    records: tuple[bytes, ...]
+
+
+# answers to calls through ipyparallel
+
+
+@dataclass(frozen=True)
+class RankGreeting:
+    """How a new rank process introduces itself.
+
+    Attributes
+    ----------
+    host
+        Host name.
+    pid
+        Process id on that host.
+    threads
+        Threads that PyTorch uses for one operation.
+    place
+        Number of the VM and of the slot there, as ``"0:1"``; empty for an engine that no
+        agent has started.
+    """
+
+    host: str
+    pid: int
+    threads: int
+    place: str
+
+
+@dataclass(frozen=True)
+class RingCheck:
+    """What the first collective over a new ring returned.
+
+    Attributes
+    ----------
+    total
+        Sum over the ranks, each of which contributes 1.
+    dynamic
+        Whether process sets can be added to the ring.
+    """
+
+    total: float
+    dynamic: bool

@@ -1,0 +1,139 @@
+"""Decodes many packed records at once, into columns.
+
+`IterationRecord.unpack` decodes a single record to the same values. Records with equally many
+collectives and buffers are one array, of a structured type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from workbench.errors import WireError
+from workbench.wire.record import BUFFER_TIMES, NUMBERS, SIGNED, VERSION, IterationRecord
+
+Columns = npt.NDArray[Any]
+"""Packed records of one type; the names of their columns are those of `IterationRecord`."""
+Places = npt.NDArray[np.intp]
+
+_HEADER = [
+    ("version", "u1"),
+    ("flags", "u1"),
+    ("collectives", "<u2"),
+    *((name, "<u8" if name.endswith(("_ns", "_bytes")) else "<u4") for name in NUMBERS),
+    ("dropped", "<u4"),
+    ("buffers", "<u2"),
+    ("reserved", "V2"),
+    ("layout", "<u2"),
+    ("world_size", "<u4"),
+    ("stopped_ns", "<u8"),
+    ("transfer_ns", "<u8"),
+]
+"""The fixed numbers of a record, as `IterationRecord.pack` writes them."""
+HEADER = np.dtype(_HEADER)
+_COLLECTIVE_BYTES, _BUFFER_BYTES = 10, 4 * len(BUFFER_TIMES)
+_TOP_BYTES = [
+    HEADER.fields[name][1] + HEADER[name].itemsize - 1 for name in SIGNED if HEADER.fields
+]
+"""Where the byte is in which each number of `SIGNED` has the bit that must be 0."""
+
+
+class Decoded(NamedTuple):
+    """What `decode` returns.
+
+    Attributes
+    ----------
+    groups
+        The valid records: columns for each type, and the place of each record.
+    errors
+        Why each of the others was refused.
+    """
+
+    groups: list[tuple[Places, Columns]]
+    errors: list[WireError]
+
+
+def decode(records: Sequence[bytes]) -> Decoded:
+    """Decode packed records; those that `IterationRecord.unpack` refuses are left out."""
+    by_size: dict[int, list[int]] = {}
+    for place, size in enumerate(map(len, records)):
+        by_size.setdefault(size, []).append(place)
+    groups: list[tuple[Places, Columns]] = []
+    for size, places in by_size.items():
+        if size >= HEADER.itemsize:
+            data = b"".join([records[place] for place in places])
+            groups += _decode_size(data, size, np.array(places, np.intp))
+    if sum(len(good) for good, _ in groups) == len(records):
+        return Decoded(groups, [])
+    valid = np.zeros(len(records), bool)
+    for good, _ in groups:
+        valid[good] = True
+    return Decoded(groups, [_error(records[place]) for place in np.flatnonzero(~valid).tolist()])
+
+
+def _decode_size(data: bytes, size: int, places: Places) -> list[tuple[Places, Columns]]:
+    """Return the valid records among those of one size."""
+    header = np.frombuffer(data, _header_type(size))
+    top = np.frombuffer(data, np.uint8).reshape(-1, size)[:, _TOP_BYTES]
+    count = header["collectives"].astype(np.int64)
+    rest = size - HEADER.itemsize - count * _COLLECTIVE_BYTES
+    valid = (header["version"] == VERSION) & (top < 0x80).all(axis=1)
+    valid &= rest == header["buffers"].astype(np.int64) * _BUFFER_BYTES
+    found = []
+    for collectives in np.unique(count[valid]).tolist():
+        buffers = (size - HEADER.itemsize - collectives * _COLLECTIVE_BYTES) // _BUFFER_BYTES
+        own = valid & (count == collectives)
+        columns = np.frombuffer(data, record_type(collectives, buffers))
+        if collectives:
+            own &= columns["buffer"].max(axis=1) < buffers
+        found.append((places, columns) if own.all() else (places[own], columns[own]))
+    return found
+
+
+def _error(record: bytes) -> WireError:
+    """Return why a record is refused."""
+    try:
+        IterationRecord.unpack(record)
+    except WireError as error:
+        return error
+    raise AssertionError("`decode` and `IterationRecord.unpack` disagree on a record")
+
+
+@lru_cache(maxsize=256)
+def record_type(collectives: int, buffers: int) -> np.dtype[Any]:
+    """Return the type of packed records with so many collectives and buffers."""
+    return np.dtype(
+        [
+            *_HEADER,
+            ("submitted", "<u4", (collectives,)),
+            ("finished", "<u4", (collectives,)),
+            ("buffer", "<u2", (collectives,)),
+            ("times", "<u4", (len(BUFFER_TIMES), buffers)),
+        ]
+    )
+
+
+@lru_cache(maxsize=256)
+def _header_type(size: int) -> np.dtype[Any]:
+    """Return the type of the fixed numbers in packed records of so many bytes."""
+    offsets = [HEADER.fields[name][1] for name, _ in _HEADER if HEADER.fields]
+    names, formats = zip(*_HEADER, strict=True)
+    return np.dtype({"names": names, "formats": formats, "offsets": offsets, "itemsize": size})
+
+
+def times_of(columns: Columns, name: str) -> npt.NDArray[np.uint32]:
+    """Return one of the `TIMES` of each collective, of shape (records, collectives)."""
+    if name not in BUFFER_TIMES:
+        return np.ascontiguousarray(columns[name])
+    of_buffer = np.ascontiguousarray(columns["times"][:, BUFFER_TIMES.index(name)])
+    start = np.arange(len(columns))[:, np.newaxis] * of_buffer.shape[1]
+    return np.asarray(of_buffer.ravel()[columns["buffer"] + start])
+
+
+def unpack(columns: Columns, place: int) -> IterationRecord:
+    """Return one of the records as an object."""
+    return IterationRecord.unpack(columns[place].tobytes())

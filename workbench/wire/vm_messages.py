@@ -1,0 +1,67 @@
+"""What the ranks of a VM have sent, merged into one stream by `workbench.agent.record_stream`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+from workbench.errors import WireError
+from workbench.wire.message import Message
+from workbench.wire.record import Layout
+
+_MOST_RANKS = 10**9
+
+
+def are_ranks(numbers: Sequence[int]) -> bool:
+    """Whether numbers that were received can be those of ranks."""
+    return min(numbers, default=0) >= 0 and max(numbers, default=0) < _MOST_RANKS
+
+
+@dataclass(frozen=True)
+class VmLayout(Message):
+    """A `Layout` that several ranks use."""
+
+    ranks: tuple[int, ...]
+    layout: Layout
+
+
+@dataclass(frozen=True)
+class VmRecords(Message):
+    """Records of several ranks, in one piece: a piece costs the kernel more than its bytes.
+
+    Attributes
+    ----------
+    ranks
+        The rank of each record.
+    sizes
+        The size of each in bytes.
+    records
+        The packed records.
+    """
+
+    ranks: tuple[int, ...]
+    sizes: tuple[int, ...]
+    records: bytes
+
+    @classmethod
+    def of(cls, ranks: Sequence[int], records: Sequence[bytes]) -> VmRecords:
+        """Return the message for some records, and the rank of each."""
+        return cls(tuple(ranks), tuple(map(len, records)), b"".join(records))
+
+    def split(self) -> list[bytes]:
+        """Return the packed records.
+
+        Raises
+        ------
+        WireError
+            The sizes are wrong.
+        """
+        ends = list(accumulate(self.sizes))
+        fits = len(self.ranks) == len(self.sizes) and (ends or [0])[-1] == len(self.records)
+        if not fits or min(self.sizes, default=0) < 0 or not are_ranks(self.ranks):
+            raise WireError(
+                f"Records of a VM, {len(self.records)} bytes: damaged, as their "
+                f"{len(self.ranks)} ranks or {len(self.sizes)} sizes are wrong."
+            )
+        return [self.records[end - size : end] for size, end in zip(self.sizes, ends, strict=True)]
