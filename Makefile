@@ -7,7 +7,6 @@ TORCH_VERSION ?= 2.13.0
 FAST_TESTS := tests/test_layers.py tests/distribution/test_imports_are_declared.py \
     $(addprefix tests/,doctor launchers output resources timings widgets wire)
 # Most tests wait for ranks: two at a time, each with two or three ranks, fit on two cores.
-# If one of these processes ends, so does the run: pytest-xdist was seen to wait for ever instead.
 TEST_PROCESSES ?= 2
 
 SHELL := bash
@@ -37,6 +36,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 FRONTEND := $(shell find labextension/src labextension/style labextension/scripts -type f 2>/dev/null) \
             $(wildcard labextension/tsconfig.json labextension/install.json)
+HOROVOD_BUILD := $(shell find workbench/horovod_build -name '*.py' -o -name '*.cc' -o -name '*.h')
 LAB_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 
 .PHONY: help demo lab test check lint bench wheels clean
@@ -54,11 +54,7 @@ lab: $(STAMPS)/ready  ## set up, open JupyterLab on the quickstart
 	@$(BIN)/jupyter lab $(LAB_ROOT) notebooks/01-quickstart.ipynb
 
 test: $(STAMPS)/ready $(STAMPS)/dev $(STAMPS)/test-packages  ## run all tests: Python, notebook, browser, TypeScript
-	@echo "==> tests in $(TEST_PROCESSES) processes: Python, notebooks (some minutes)"
-	@$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder \
-	    --max-worker-restart 0 -m "not timing and not browser"
-	@echo "==> tests alone: those that compare times, and in the browser (some minutes)"
-	@$(BIN)/python -m pytest -m "timing or browser"
+	@.ci/python-tests $(TEST_PROCESSES)
 	@echo "==> tests: TypeScript (half a minute)"
 	@$(JLPM) test
 
@@ -126,7 +122,7 @@ $(STAMPS)/package: pyproject.toml workbench/_version.py $(STAMPS)/torch-$(TORCH_
 	@$(call install_editable,notebooks)
 	@touch $@
 
-$(STAMPS)/horovod: workbench/horovod_build/recipe.py workbench/horovod_build/patches.py workbench/horovod_build/process_set_patches.py $(STAMPS)/torch-$(TORCH_VERSION) | $(STAMPS)/package
+$(STAMPS)/horovod: $(HOROVOD_BUILD) $(STAMPS)/torch-$(TORCH_VERSION) | $(STAMPS)/package
 	@echo "==> Horovod for this PyTorch (2 to 4 minutes on two cores; seconds from the cache)"
 	@$(BIN)/workbench build-horovod
 	@touch $@

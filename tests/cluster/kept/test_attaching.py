@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import signal
 import threading
 import time
@@ -194,6 +195,12 @@ def test_it_is_given_up_when_nobody_comes(runtime):
         wb.Cluster.attach()
 
 
+def sleeps(pid, thread):
+    """How often a thread has given its core back by itself."""
+    status = Path(f"/proc/{pid}/task/{thread}/status").read_text()
+    return int(re.search(r"^voluntary_ctxt_switches:\s+(\d+)", status, re.M)[1])
+
+
 def test_it_rests_while_nobody_is_there(runtime, attach):
     """Between two kernels nothing of a kept cluster is busy, but Horovod's cycles in each rank."""
     _, pids = kernel(KILLED)
@@ -202,21 +209,31 @@ def test_it_rests_while_nobody_is_there(runtime, attach):
     ranks = [psutil.Process(pid) for pid in pids]
     others.append(ranks[0].parent())
 
-    def used_s(process):
-        return {thread.id: thread.user_time + thread.system_time for thread in process.threads()}
+    def threads(process):
+        """CPU time in seconds, and how often it slept, of each thread."""
+        used = {thread.id: thread.user_time + thread.system_time for thread in process.threads()}
+        return {thread: (used_s, sleeps(process.pid, thread)) for thread, used_s in used.items()}
 
     began = time.monotonic()
-    before = {process: used_s(process) for process in (*ranks, *others)}
+    before = {process: threads(process) for process in (*ranks, *others)}
     time.sleep(2)
-    after = {process: used_s(process) for process in before}
+    after = {process: threads(process) for process in before}
     waited_s = time.monotonic() - began
     busy = {
-        process: sorted(used - before[process].get(thread, 0) for thread, used in threads.items())
-        for process, threads in after.items()
+        process: sorted(
+            (used_s - before[process].get(thread, (0, 0))[0], thread)
+            for thread, (used_s, _) in now.items()
+        )
+        for process, now in after.items()
     }
-    assert all(sum(busy[process]) < waited_s / 10 for process in others), busy
-    assert all(sum(busy[rank][:-1]) < waited_s / 10 for rank in ranks), busy
-    assert all(busy[rank][-1] < waited_s / 2 for rank in ranks), busy
+    used = {process: [used_s for used_s, _ in threads] for process, threads in busy.items()}
+    assert all(sum(used[process]) < waited_s / 10 for process in others), used
+    assert all(sum(used[rank][:-1]) < waited_s / 10 for rank in ranks), used
+    # Horovod's cycles of a millisecond take what this machine needs for them, and sleep in between.
+    for rank in ranks:
+        _, horovod = busy[rank][-1]
+        slept = after[rank][horovod][1] - before[rank].get(horovod, (0, 0))[1]
+        assert slept > 50 * waited_s, (slept, used)
     attach()
 
 
