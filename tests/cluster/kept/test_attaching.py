@@ -198,7 +198,7 @@ def test_it_is_given_up_when_nobody_comes(runtime):
 def sleeps(pid, thread):
     """How often a thread has given its core back by itself."""
     status = Path(f"/proc/{pid}/task/{thread}/status").read_text()
-    return int(re.search(r"^voluntary_ctxt_switches:\s+(\d+)", status, re.M)[1])
+    return int(re.search(r"^voluntary_ctxt_switches:\s+(\d+)", status, re.MULTILINE)[1])
 
 
 def test_it_rests_while_nobody_is_there(runtime, attach):
