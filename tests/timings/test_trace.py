@@ -74,15 +74,63 @@ def test_collectives_are_at_their_true_times(tmp_path):
     assert [e["name"] for e in found] == [f"allreduce {name}" for name in NAMES] * 3
     for at, event in enumerate(found):
         args = event["args"]
-        true_end_us = (true_start(at // 3) - true_start(0) + ENDS_MS[at % 3] * MS) / 1e3
-        assert args["transfer_ended_us"] == pytest.approx(true_end_us)
-        assert args["responded_us"] < args["transfer_began_us"] < args["transfer_ended_us"]
-        assert event["ts"] + event["dur"] == pytest.approx(true_end_us + 100)
+        assert event["ts"] + event["dur"] == pytest.approx(true_end_us(at) + 100)
+        parts = [args[f"{part}_us"] for part in ("queued", "copy_in", "transfer", "copy_out")]
+        assert min(parts) > 0
+        assert sum(parts) == pytest.approx(event["dur"])
         assert args["library"] == "GLOO_ALLREDUCE"
         assert args["kind"] == "allreduce"
         assert args["bytes"] == SIZES[at % 3]
         assert args["algbw_gbps"] == pytest.approx(args["bytes"] * 8 / event["dur"] / 1e3, rel=1e-3)
         assert args["busbw_gbps"] == args["algbw_gbps"]  # 2(n-1)/n is 1 for two ranks
+
+
+def true_end_us(at):
+    """When the transfer of the n-th collective ends, after the trace's begin."""
+    return (true_start(at // 3) - true_start(0) + ENDS_MS[at % 3] * MS) / 1e3
+
+
+def test_transfers_are_at_their_true_times(tmp_path):
+    """A slice per buffer from its response on, which its copies and its transfer fill."""
+    timings = recorded(3, vms=ONE_VM)
+    trace = read(timings.to_trace(tmp_path / "t.json"))
+    threads = {e["tid"] for e in slices(trace, "buffer")}
+    names = {
+        e["args"]["name"]
+        for e in trace["traceEvents"]
+        if e["name"] == "thread_name" and e["tid"] in threads
+    }
+    assert names == {"transfers", "transfers (2)"}  # in this run they overlap
+    found = [e for e in slices(trace, "buffer") if e["pid"] == 0]
+    assert [e["args"]["collectives"] for e in found] == [
+        [f"allreduce {name}"] for name in NAMES
+    ] * 3
+    assert [e["args"]["bytes"] for e in found] == list(SIZES) * 3
+    for at, event in enumerate(found):
+        assert event["name"] == "GLOO_ALLREDUCE"
+        parts = [
+            e for e in slices(trace, "transfer")
+            if (e["pid"], e["tid"]) == (0, event["tid"])
+            and event["ts"] <= e["ts"] < event["ts"] + event["dur"]
+        ]  # fmt: skip
+        assert [e["name"] for e in parts] == ["copy in", "transfer", "copy out"]
+        assert nanoseconds(parts[0])[0] == nanoseconds(event)[0]
+        assert nanoseconds(parts[-1])[1] == nanoseconds(event)[1]
+        assert parts[1]["ts"] + parts[1]["dur"] == pytest.approx(true_end_us(at))
+
+
+def test_collectives_of_a_buffer_are_one_transfer(tmp_path):
+    """What has the same response and transfer is drawn once, with the bytes of all."""
+    together = iteration_record(0, 0, RankClock())
+    together.flags |= Flag.OUTSIDE
+    for name in ("responded", "began", "ended"):
+        column = getattr(together, name)
+        column[:] = type(column)("I", [column[-1]] * len(column))
+    timings = recorded(1, vms=ONE_VM, more={0: [together]})
+    trace = read(timings.to_trace(tmp_path / "t.json"))
+    check_format(trace)
+    found = [e for e in slices(trace, "buffer") if len(e["args"]["collectives"]) > 1]
+    assert [e["args"]["bytes"] for e in found] == [sum(SIZES)]
 
 
 def test_bandwidth_is_a_counter(tmp_path):

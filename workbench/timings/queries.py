@@ -112,10 +112,11 @@ class TimingsQueries(TimingsSource):
         Each rank is a process. Its thread "phases" has a slice per iteration with the phases
         stacked in their usual order, because only their sums are known. The threads
         "collectives" have each collective at its measured time, from submitted to finished, with
-        bytes, bandwidth, and the begin and end of its transfer. Collectives outside
-        the iterations of a cell (a broadcast before the first, a metric after the last) are in
-        threads of their own. Arrows lead from the rank that submitted the last collective of an
-        iteration last to the ranks that waited.
+        bytes, bandwidth, and how long it queued, was copied and transferred. The thread
+        "transfers" has each buffer, in which several collectives may travel, with its copies and
+        its transfer. Collectives outside the iterations of a cell (a broadcast before the first, a
+        metric after the last) are in threads of their own. Arrows lead from the rank that
+        submitted the last collective of an iteration last to the ranks that waited.
 
         Parameters
         ----------

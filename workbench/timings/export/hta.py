@@ -90,7 +90,7 @@ class _RankTrace:
         for one in collectives:
             name = f"ncclKernel_{_KINDS.get(one.kind, one.kind)}_{one.name}"
             start, end = begin + one.submitted_ns, begin + one.finished_ns
-            args = {"bytes": one.size_bytes, "tensors": one.tensors}
+            args = {"bytes": one.size_bytes, "tensors": one.tensors, **one.parts_us()}
             self._launch(name, _COMMUNICATION_STREAM, (start, max(start, end)), start, args)
         at = begin
         for phase in PHASES:

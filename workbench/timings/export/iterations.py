@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import operator
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -41,6 +42,19 @@ class Collective(NamedTuple):
     def untimed(self) -> Collective:
         """Return it without the times that are not known."""
         return self._replace(responded_ns=None, began_ns=None, ended_ns=None)
+
+    def parts_us(self) -> dict[str, float]:
+        """Return how long it queued, was copied and transferred; nothing if that is unknown."""
+        if self.responded_ns is None or self.began_ns is None or self.ended_ns is None:
+            return {}
+        times = (
+            self.submitted_ns, self.responded_ns, self.began_ns, self.ended_ns, self.finished_ns
+        )  # fmt: skip
+        names = ("queued_us", "copy_in_us", "transfer_us", "copy_out_us")
+        return {
+            name: round((end - begin) / 1e3, 3)
+            for name, (begin, end) in zip(names, itertools.pairwise(times), strict=True)
+        }
 
     @property
     def label(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 from pathlib import Path
@@ -23,14 +24,18 @@ from workbench.timings.source import ClocksLike, TimingsSource
 from workbench.timings.store import PHASES, CollectiveRecord, Rows
 
 PHASES_THREAD = 1
-FIRST_LANE = 10
-"""First thread of collectives; concurrent ones use further threads."""
-FIRST_LANE_OUTSIDE = 100_000
-"""First thread of collectives outside of iterations."""
+LANES = {
+    10: "transfers",
+    1_000: "collectives",
+    100_000: "collectives outside iterations",
+}
+"""The first thread of each kind; what happens at the same time uses further threads."""
+TRANSFERS, COLLECTIVES, OUTSIDE = LANES
 
 NOTE = (
     "phases: only their sums within an iteration are known, they are stacked in their usual "
-    "order; collectives: at their true times, from submitted to finished, queueing included"
+    "order; collectives: at their true times, from submitted to finished, queueing included; "
+    "transfers: each buffer, in which several collectives may travel, from Horovod's response"
 )
 _SHOWN = ("bytes", "tensors", "communication_us", "wait_us", "algbw_gbps", "busbw_gbps", "overlap")
 
@@ -125,9 +130,10 @@ class _Trace:
             self._phases(rank, row, begin, figures)
             self._counters(rank, begin, figures)
             for one in iteration.collectives.get(rank, []):
-                tid = self._collective(rank, begin, one, FIRST_LANE)
+                tid = self._collective(rank, begin, one, COLLECTIVES)
                 if rank not in last or one.finished_ns >= last[rank][2].finished_ns:
                     last[rank] = (tid, begin, one)
+            self._transfers(rank, begin, iteration.collectives.get(rank, []))
         self._arrows_from_the_latest(last)
 
     def _dated(self, records: list[CollectiveRecord]) -> list[tuple[int, CollectiveRecord]]:
@@ -141,10 +147,15 @@ class _Trace:
 
     def _write_outside(self) -> None:
         for begin, record in self._outside:
-            for one in collectives(record):
-                shown = self._origin <= begin + one.submitted_ns <= self._ended[record.rank]
-                if shown or not self._partial:
-                    self._collective(record.rank, begin, one, FIRST_LANE_OUTSIDE)
+            shown = [
+                one
+                for one in collectives(record)
+                if not self._partial
+                or self._origin <= begin + one.submitted_ns <= self._ended[record.rank]
+            ]
+            for one in shown:
+                self._collective(record.rank, begin, one, OUTSIDE)
+            self._transfers(record.rank, begin, shown)
 
     def _phases(self, rank: int, row: Any, begin: int, figures: dict[str, Any]) -> None:
         name = f"iteration {int(row['iteration'])}"
@@ -177,22 +188,40 @@ class _Trace:
             "tensors": one.tensors,
             "ranks": one.ranks,
             **{name: round(gbps, 6) for name, gbps in speeds.items() if gbps is not None},
-            **self._parts(begin, one),
+            **({"library": one.library} if one.library else {}),
+            **one.parts_us(),
         }
         took = max(0, finished - submitted)
         self._slice(one.label, "collective", rank, tid, submitted, took, args)
         return tid
 
-    def _parts(self, begin: int, one: Collective) -> dict[str, Any]:
-        """Return when the response came, and the transfer, where that is known."""
-        if one.responded_ns is None or one.began_ns is None or one.ended_ns is None:
-            return {}
-        return {
-            "library": one.library,
-            "responded_us": self._us(begin + one.responded_ns),
-            "transfer_began_us": self._us(begin + one.began_ns),
-            "transfer_ended_us": self._us(begin + one.ended_ns),
-        }
+    def _transfers(self, rank: int, begin: int, every: list[Collective]) -> None:
+        """Draw each buffer with its copies and its transfer, on the thread of the transfers."""
+        buffers: dict[tuple[int, int, int], list[Collective]] = {}
+        for one in every:
+            if (
+                one.responded_ns is not None
+                and one.began_ns is not None
+                and one.ended_ns is not None
+            ):
+                key = (one.responded_ns, one.began_ns, one.ended_ns)
+                buffers.setdefault(key, []).append(one)
+        for key, members in sorted(buffers.items()):
+            finished = max(one.finished_ns for one in members)
+            times = [begin + at for at in (*key, max(finished, key[-1]))]
+            tid = self._lane(rank, TRANSFERS, times[0], times[-1])
+            args = {
+                "bytes": sum(one.size_bytes for one in members),
+                "tensors": sum(one.tensors for one in members),
+                "collectives": [one.label for one in members],
+            }
+            name = members[0].library
+            self._slice(name, "buffer", rank, tid, times[0], times[-1] - times[0], args)
+            for part, (start, end) in zip(
+                ("copy in", "transfer", "copy out"), itertools.pairwise(times), strict=True
+            ):
+                if end > start:
+                    self._slice(part, "transfer", rank, tid, start, end - start, {})
 
     def _lane(self, rank: int, first: int, submitted: int, finished: int) -> int:
         """Return the first free thread, because slices of one thread must not overlap."""
@@ -203,8 +232,7 @@ class _Trace:
                 return first + lane
         lanes.append(finished)
         tid = first + len(lanes) - 1
-        name = "collectives" if first == FIRST_LANE else "collectives outside iterations"
-        name = name if len(lanes) == 1 else f"{name} ({len(lanes)})"
+        name = LANES[first] if len(lanes) == 1 else f"{LANES[first]} ({len(lanes)})"
         self._events.name("thread", rank, name, tid, tid)
         return tid
 
