@@ -8,7 +8,7 @@ import psutil
 import pytest
 from agents import bare_agents
 from disks import fill, small_disk
-from timers import within
+from timers import eventually
 
 from workbench.agent.rank_processes import log_tail
 from workbench.resources.host.machine import machine_identity
@@ -87,7 +87,7 @@ def test_a_kernel_that_attaches_gets_the_complete_state(start):
     agent.send(StartRank(0, "first", {"broken": True}, {}, []))
     started = agent.report(Started)
     agent.socket.close()
-    assert within(20, lambda: not psutil.pid_exists(started.pid))
+    assert eventually(lambda: not psutil.pid_exists(started.pid))
     agent.attach("a")
     assert agent.report(Hello).received == 2
     assert agent.report(Facts).cores

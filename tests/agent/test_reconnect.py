@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 from clusters import children, gone, quiet
-from timers import later, within
+from timers import eventually, later
 
 import workbench as wb
 from workbench.cluster import TextSink
@@ -87,7 +87,7 @@ def test_training_goes_on_when_ssh_drops(machines):
         result = cell.result(90)
     assert result.values == {0: 2.0, 1: 2.0}
     assert cluster.state == "ready"
-    assert within(20, lambda: connected(cluster))
+    assert eventually(lambda: connected(cluster))
     assert not before & {one.pid for one in ssh_clients()}
     assert [info.pid for info in cluster.ranks] == pids
     cluster.restart("1")
@@ -109,7 +109,7 @@ def test_a_network_that_is_away_for_seconds(cluster, machines):
     cell = cluster.run_in_background(SLOWLY, sink=TextSink())
     machines.cut("vm2")
     try:
-        assert within(8, lambda: agent.progress == "reconnecting")
+        assert eventually(lambda: agent.progress == "reconnecting")
         assert cluster.message == "reconnecting to vm2"
         assert not agent.lost
         said = agent.answer(agent.post("sample"), time.monotonic()).reason
@@ -155,7 +155,7 @@ def test_each_order_is_carried_out_once(cluster):
 def test_an_agent_that_is_killed_is_lost_at_once(cluster):
     """Its rank ends with it, and it is named; there is nothing to connect to again."""
     drop_connections()
-    assert within(20, lambda: connected(cluster))
+    assert eventually(lambda: connected(cluster))
     killed(cluster, "the agent of vm2 is gone")  # the relay that started it is gone as well
     killed(cluster, "the agent of vm2 was killed by SIGKILL")
 
@@ -164,11 +164,11 @@ def killed(cluster, why):
     """The agent of the second VM is killed and named; a restart replaces it."""
     pid, agent = cluster.ranks[1].pid, cluster.agents[1]
     os.kill(agent.hello.pid, signal.SIGKILL)
-    assert within(20, lambda: agent.lost == why), agent.lost
+    assert eventually(lambda: agent.lost == why), agent.lost
     assert gone([pid])
     with pytest.raises(ClusterStopped, match=f"{why}.*restart"):
         quiet(cluster, "1")
-    assert within(20, lambda: not agent.folder.exists())
+    assert eventually(lambda: not agent.folder.exists())
     cluster.restart()
     assert quiet(cluster, "globals().get('kept')").values == {0: 0, 1: None}
 
@@ -217,7 +217,7 @@ def test_the_kernel_that_attaches_last_has_the_agent():
         first.wait_until_greeted(time.monotonic() + 60)
         second = Agent(None, 1, folder=first.folder)
         assert second.wait_until_attached(time.monotonic() + 60)
-        assert within(20, lambda: bool(first.lost))
+        assert eventually(lambda: bool(first.lost))
         assert first.lost == "another kernel has attached to this cluster"
         assert isinstance(second.ask("clock"), float)
         assert second.hello.pid == first.hello.pid
@@ -271,4 +271,4 @@ def test_a_launcher_is_a_class_and_an_entry_in_the_table(machines, monkeypatch):
         for relay in relays:
             relay.kill()
         assert quiet(cluster, TOTAL).values == {0: 2.0, 1: 2.0}
-        assert within(20, lambda: connected(cluster))
+        assert eventually(lambda: connected(cluster))

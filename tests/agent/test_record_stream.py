@@ -8,7 +8,7 @@ from dataclasses import replace
 import psutil
 import pytest
 from recorded_training import layout, record
-from timers import within
+from timers import eventually
 
 from workbench.agent.record_stream import NAME, merge
 from workbench.cluster import Cluster
@@ -99,7 +99,7 @@ def test_ranks_wait_for_a_stream_that_begins_again(timings, stream):
     timings.begin_cell(1)
     for rank in stream.ranks:
         rank.send(Records((record(0).pack(),)))
-    assert within(20, lambda: len(timings) == RANKS)
+    assert eventually(lambda: len(timings) == RANKS)
     stream.end()
     for rank in stream.ranks:
         rank.send(Records((record(1).pack(),)))
@@ -112,7 +112,7 @@ def test_the_stream_goes_on_with_the_next_kernel(timings, stream):
     timings.begin_cell(1)
     for rank in stream.ranks:
         rank.send(Records((record(0).pack(),)))
-    assert within(20, lambda: len(timings) == RANKS)
+    assert eventually(lambda: len(timings) == RANKS)
     state = timings.to_state()
     timings.close()
     following = Timings()
@@ -147,9 +147,9 @@ def test_the_agent_starts_the_stream_again():
         ranks = {info.pid for info in cluster.ranks}
         (one,) = {child.pid for child in agent.children() if child.name() == NAME}
         os.kill(one, signal.SIGKILL)
-        assert within(20, lambda: {c.pid for c in agent.children()} - ranks - {one})
+        assert eventually(lambda: {c.pid for c in agent.children()} - ranks - {one})
         cluster.run(TRAIN)
         assert len(cluster.timings) == 120
         assert cluster.timings.dropped == 0
         others = {child.pid for child in agent.children()}
-    assert within(20, lambda: not any(map(psutil.pid_exists, others)))
+    assert eventually(lambda: not any(map(psutil.pid_exists, others)))

@@ -6,7 +6,7 @@ import re
 import pytest
 from large_snapshots import large
 from playwright.sync_api import expect
-from timers import within
+from timers import eventually
 
 from .conftest import NOTEBOOKS
 from .contrast import READABLE, contrast
@@ -88,7 +88,7 @@ def test_idle_kernels_are_one_row(panel, lab, server, new_lab, screenshots):
             for theme in THEMES[:2]:
                 lab.set_theme(theme)
                 panel.open()
-                assert within(5, lambda: contrast(group) >= READABLE)  # once it is drawn
+                assert eventually(lambda: contrast(group) >= READABLE)  # once it is drawn
                 group.scroll_into_view_if_needed()
                 word = theme.rpartition(" ")[2].lower()
                 lab.page.screenshot(path=screenshots / f"idle-kernels-{word}-{width}.png")

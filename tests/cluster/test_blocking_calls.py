@@ -8,7 +8,7 @@ import time
 import psutil
 import pytest
 from clusters import children
-from timers import within
+from timers import eventually
 
 import workbench as wb
 from workbench.cluster import TextSink
@@ -34,7 +34,7 @@ def test_what_is_sent_to_an_agent_that_reads_nothing():
         last = agent.answer(questions[-1], time.monotonic() + 60)
         assert isinstance(last, float)
         # what was lost with a connection that was silent for too long is asked again later
-        assert within(60, lambda: all(question.answer is not None for question in questions))
+        assert eventually(lambda: all(question.answer is not None for question in questions))
     finally:
         agent.close()
 

@@ -11,7 +11,7 @@ from itertools import pairwise
 import psutil
 import pytest
 from clusters import quiet
-from timers import within
+from timers import eventually
 
 from workbench.cluster import TextSink
 from workbench.errors import CellInterrupted, RanksFailed
@@ -37,7 +37,7 @@ ENDLESS = "at = 0\nwhile True:\n    print('line', at)\n    at += 1"
 def usable(cluster):
     """The cluster, which is ready again after the test."""
     yield cluster
-    if not within(20, lambda: cluster.state == "ready"):
+    if not eventually(lambda: cluster.state == "ready"):
         cluster.restart()
 
 

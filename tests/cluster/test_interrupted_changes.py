@@ -12,7 +12,7 @@ import pytest
 from clusters import quiet, training, with_support
 from run_notebook import error_of, opened
 from test_stop_button import ASK, STUBBORN, stops
-from timers import within
+from timers import eventually
 
 import workbench as wb
 from workbench.errors import ClusterError, ClusterStopped, StartFailed, UsageError
@@ -207,7 +207,7 @@ def test_a_lock_that_another_process_keeps(tmp_path):
             with pytest.warns(RuntimeWarning, match="lock: another process has locked it"):
                 quiet(cluster, training(3))
         quiet(cluster, "train(2)")
-        assert within(10, (folder / "run.json").exists)
+        assert eventually((folder / "run.json").exists)
     assert len(wb.open_run(folder).to_frame()) == 5
 
 

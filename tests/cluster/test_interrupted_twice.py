@@ -11,7 +11,7 @@ import pytest
 from clusters import children, quiet, with_support
 from kept_clusters import IN_A_CELL, KERNEL
 from test_stop_button import STUBBORN
-from timers import later, within
+from timers import eventually, later
 
 import workbench as wb
 from workbench.errors import ClusterError, StartFailed
@@ -37,7 +37,7 @@ def test_a_start_that_is_interrupted_twice(state):
     with later(0.7, press), pytest.raises(KeyboardInterrupt):
         cluster.start()
     assert (cluster.state, cluster.message) == ("stopped", "did not start: interrupted")
-    assert within(10, lambda: not children("workbench.agent.program"))
+    assert eventually(lambda: not children("workbench.agent.program"))
     assert not children("workbench.cluster.controller")
     unsubscribe()
     with cluster:
@@ -62,7 +62,7 @@ def test_a_stop_that_is_interrupted():
     with pytest.raises(KeyboardInterrupt):
         cluster.stop()
     assert cluster.state == "stopped"
-    assert within(10, lambda: not children("workbench.agent.program"))
+    assert eventually(lambda: not children("workbench.agent.program"))
 
 
 def test_attaching_that_is_interrupted_again_and_again(tmp_path, monkeypatch):
@@ -96,7 +96,7 @@ def test_attaching_that_is_interrupted_again_and_again(tmp_path, monkeypatch):
         attach_meanwhile()
     cluster = wb.Cluster.attach()
     try:
-        assert within(30, lambda: cluster.state == "ready"), cluster.message
+        assert eventually(lambda: cluster.state == "ready"), cluster.message
         assert cluster["kept"] == [0, 10]
     finally:
         cluster.stop()

@@ -6,7 +6,7 @@ import pytest
 from clusters import BeginSink, quiet
 from run_notebook import error_of, opened, text_of
 from test_stop_button import ASK, STUBBORN, TRAIN, stops, usable
-from timers import later, within
+from timers import eventually, later
 
 from workbench.cluster import TextSink
 from workbench.errors import CellInterrupted, ClusterError, UsageError
@@ -17,7 +17,7 @@ def kept(cluster):
     """The cluster, whose ranks have a variable each."""
     quiet(cluster, "kept = rank * 10")
     yield cluster
-    if not within(20, lambda: cluster.state == "ready"):
+    if not eventually(lambda: cluster.state == "ready"):
         cluster.restart()
 
 
@@ -25,7 +25,7 @@ def begun(cluster, source, **options):
     """A cell in the background that runs already on its ranks, with its output."""
     sink = BeginSink()
     run = cluster.run_in_background(sink.PRINT + source, sink=sink, **options)
-    assert within(20, lambda: sink.begun(1 if options else 2))
+    assert eventually(lambda: sink.begun(1 if options else 2))
     time.sleep(0.3)
     return run, sink
 
@@ -117,7 +117,7 @@ def test_twice(kept):
     kept.interrupt()
     with pytest.raises(CellInterrupted, match="variables are kept"):
         run.result(20)
-    assert within(20, lambda: kept.state == "ready"), kept.message
+    assert eventually(lambda: kept.state == "ready"), kept.message
     assert usable(kept)
 
 
@@ -129,7 +129,7 @@ def test_code_that_catches_it(kept):
         run.result(20)
     assert kept.state == "failed"
     assert kept.interrupt() == (1,)
-    assert within(30, lambda: kept.state == "ready"), kept.message
+    assert eventually(lambda: kept.state == "ready"), kept.message
     assert usable(kept)
 
 
@@ -146,7 +146,7 @@ if rank == 1:
     with pytest.raises(CellInterrupted, match="goes on"):
         run.result(20)
     kept.interrupt()
-    assert within(20, lambda: kept.state == "ready"), kept.message
+    assert eventually(lambda: kept.state == "ready"), kept.message
     assert usable(kept)
 
 

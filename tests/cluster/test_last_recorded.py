@@ -7,7 +7,7 @@ import sys
 
 import pytest
 from clusters import quiet, training, with_support
-from timers import within
+from timers import eventually
 
 import workbench as wb
 from workbench.advisor import explain
@@ -20,7 +20,7 @@ EARLIER = "An earlier cell was not recorded."
 @pytest.fixture
 def recording(cluster):
     """A cluster that has recorded a training."""
-    within(20, lambda: cluster.state == "ready")
+    eventually(lambda: cluster.state == "ready")
     cluster.recording = True
     quiet(cluster, training(4))
     yield cluster

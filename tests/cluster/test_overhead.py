@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 from clusters import SHARED_MODEL, quiet, training
-from timers import within
+from timers import eventually
 
 from workbench.cluster.overhead import difference, quantile
 from workbench.errors import CellInterrupted, CellTimeout, RanksFailed, UsageError
@@ -24,7 +24,7 @@ def ready(cluster):
     """The cluster, on which recording is on before and after the test."""
     cluster.recording = True
     yield cluster
-    within(20, lambda: cluster.state == "ready")
+    eventually(lambda: cluster.state == "ready")
     cluster.recording = True
 
 

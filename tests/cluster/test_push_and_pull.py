@@ -12,7 +12,7 @@ import psutil
 import pytest
 import torch
 from clusters import children, quiet
-from timers import later, within
+from timers import eventually, later
 
 from workbench.errors import CellInterrupted, CellTimeout, ClusterStopped, RanksFailed, UsageError
 from workbench.wire.values import Payload
@@ -42,7 +42,7 @@ def interrupted_after(seconds):
 
 def while_pickling(mark, action):
     """Do something from another thread once a rank pickles what `SLOW` has made."""
-    return later(0, lambda: within(30, mark.exists) and action())
+    return later(0, lambda: eventually(mark.exists) and action())
 
 
 def test_arrays_arrive_writable_on_both_ways(cluster):

@@ -7,7 +7,7 @@ import pytest
 from clusters import quiet
 from rank_states import rank_state
 from test_stop_button import STUBBORN
-from timers import within
+from timers import eventually
 
 import workbench as wb
 from workbench.cluster.stalls import StallReport
@@ -83,7 +83,7 @@ def test_ranks_that_still_run_a_cell():
         assert "Cannot restart rank 1: ranks 0,2 still run a cell" in str(caught.value)
         assert "%cluster restart --ranks 1,0,2" not in str(caught.value)
         os.kill(cluster.ranks[1].pid, signal.SIGKILL)
-        assert within(20, lambda: cluster.ranks[1].state == "dead")
+        assert eventually(lambda: cluster.ranks[1].state == "dead")
         with pytest.raises(ClusterStopped) as caught:
             quiet(cluster, "1")
         assert "ranks 0,2 still run a cell" in str(caught.value)

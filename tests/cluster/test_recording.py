@@ -8,7 +8,7 @@ import time
 
 import pytest
 from clusters import SHARED_MODEL, quiet, training
-from timers import later, within
+from timers import eventually, later
 
 import workbench as wb
 from workbench.cluster import TextSink
@@ -65,7 +65,7 @@ def load(iterations):
 def switched(new_ranks):
     """The cluster with ranks that have just started; recording is on again after the test."""
     yield new_ranks
-    within(20, lambda: new_ranks.state != "running")
+    eventually(lambda: new_ranks.state != "running")
     new_ranks.recording = True
 
 
@@ -248,7 +248,7 @@ def test_a_cell_on_some_ranks(switched):
 def test_while_a_cell_runs(switched):
     """The switch and the measurement are refused; the running cell is not affected."""
     run = switched.run_in_background("import time; time.sleep(30)", sink=TextSink())
-    assert within(10, lambda: switched.state == "running")
+    assert eventually(lambda: switched.state == "running")
     with pytest.raises(UsageError, match="Cannot switch recording off: a cell runs"):
         switched.recording = False
     with pytest.raises(UsageError, match="Cannot measure the overhead: a cell runs"):
@@ -305,7 +305,7 @@ def test_an_interrupt_and_a_time_limit(switched):
     waits = "if rank: hvd.allreduce(torch.ones(2), name='n')\nimport time; time.sleep(30)"
     for source in ("train(10**6)", waits):
         run = switched.run_in_background(source, sink=TextSink())
-        assert within(10, lambda: switched.state == "running")
+        assert eventually(lambda: switched.state == "running")
         time.sleep(1.0)
         began = time.monotonic()
         run.interrupt()

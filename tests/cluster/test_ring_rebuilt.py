@@ -7,7 +7,7 @@ import time
 
 import pytest
 from clusters import quiet
-from timers import within
+from timers import eventually
 
 import workbench as wb
 from workbench.cluster import TextSink
@@ -241,5 +241,5 @@ def test_an_early_stop_does_not_end_the_forming(kept):
         run_and_wait(kept)
     for timer in timers:
         timer.join()
-    assert within(10, lambda: kept.state == "ready"), kept.message
+    assert eventually(lambda: kept.state == "ready"), kept.message
     assert usable(kept)

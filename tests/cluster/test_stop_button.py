@@ -9,7 +9,7 @@ import time
 import pytest
 from clusters import BeginSink, quiet
 from rank_states import rank_state
-from timers import within
+from timers import eventually, within
 
 import workbench as wb
 from workbench.cluster import TextSink
@@ -64,7 +64,7 @@ def stops(*after_s, sink=None):
     """Press the stop button at these times while the body runs, or while a sink's cell does."""
 
     def press():
-        within(20, lambda: sink is None or sink.begun())
+        eventually(lambda: sink is None or sink.begun())
         began = time.monotonic()
         for moment in after_s:
             time.sleep(max(0.0, began + moment - time.monotonic()))
@@ -113,7 +113,7 @@ def test_stops_in_a_row(kept, source, times):
     """Pressed twice and more it hurries, and gives nothing up."""
     with stops(*times), pytest.raises((CellInterrupted, KeyboardInterrupt)):
         quiet(kept, source)
-    assert within(20, lambda: kept.state == "ready"), kept.message
+    assert eventually(lambda: kept.state == "ready"), kept.message
     assert usable(kept)
 
 
@@ -129,7 +129,7 @@ def test_code_that_catches_the_interrupt(kept):
     assert [info.state for info in kept.ranks] == ["ready", "running"]
     with pytest.raises(ClusterStopped, match=r"rank 1.*still runs a cell.*ready again"):
         quiet(kept, "1")
-    assert within(30, lambda: kept.state == "ready"), kept.message
+    assert eventually(lambda: kept.state == "ready"), kept.message
     assert usable(kept)
     assert quiet(kept, "globals().pop('caught', None)").values[1] is True
 
@@ -149,7 +149,7 @@ def test_a_time_limit_and_code_that_catches_the_interrupt(kept):
     """The same after a cell's time limit."""
     with pytest.raises(CellTimeout, match="rank 1 has caught the interrupt and goes on"):
         quiet(kept, STUBBORN.format(seconds=12), timeout=2)
-    assert within(30, lambda: kept.state == "ready"), kept.message
+    assert eventually(lambda: kept.state == "ready"), kept.message
     assert usable(kept)
 
 
@@ -159,7 +159,7 @@ def test_code_that_checks_no_signal(kept):
     with stops(1.0, sink=sink), pytest.raises(CellInterrupted):
         kept.run(sink.PRINT + DEAF.replace("SECONDS", "9"), sink=sink)
     assert "rank 1 did not react: it is in code that cannot be interrupted" in sink.text
-    assert within(30, lambda: kept.state == "ready"), kept.message
+    assert eventually(lambda: kept.state == "ready"), kept.message
     assert usable(kept)
 
 
@@ -170,7 +170,7 @@ def test_a_stop_after_the_explanation_goes_on_at_once(kept):
         kept.run(sink.PRINT + DEAF.replace("SECONDS", "20"), sink=sink)
     assert time.monotonic() - began < 11  # the first alone ends after 10 s
     assert kept.state == "failed"
-    assert within(40, lambda: kept.state == "ready"), kept.message
+    assert eventually(lambda: kept.state == "ready"), kept.message
     assert usable(kept)
 
 
@@ -179,7 +179,7 @@ def test_a_rank_that_dies_after_it_was_left(kept):
     with pytest.raises(CellTimeout, match="goes on"):
         quiet(kept, STUBBORN.format(seconds=60), timeout=2)
     os.kill(kept.ranks[1].pid, signal.SIGKILL)
-    assert within(20, lambda: kept.ranks[1].state == "dead")
+    assert eventually(lambda: kept.ranks[1].state == "dead")
     with pytest.raises(ClusterStopped, match="SIGKILL"):
         quiet(kept, "1")
     kept.restart()

@@ -8,7 +8,7 @@ import time
 
 import pytest
 from clusters import quiet
-from timers import within
+from timers import eventually
 
 import workbench as wb
 from workbench.cluster import TextSink
@@ -161,7 +161,7 @@ def test_a_rank_that_does_not_react_to_an_interrupt_keeps_no_other(three):
     with pytest.raises(CellInterrupted, match="rank 1 did not react"):
         run.result()
     timer.join()
-    assert within(20, lambda: three.state == "ready"), three.message
+    assert eventually(lambda: three.state == "ready"), three.message
     works(three)
 
 

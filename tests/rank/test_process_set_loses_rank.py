@@ -7,7 +7,7 @@ import time
 
 import pytest
 from clusters import quiet
-from timers import within
+from timers import eventually
 
 import workbench as wb
 from workbench.errors import RanksFailed
@@ -58,7 +58,7 @@ def kill_in_cell(cluster, rank, source, after_s=0.7):
 
 def survives(cluster, lost):
     """One rank is lost, and no other; after a restart all works, new process sets too."""
-    assert within(20, lambda: cluster.state == "failed" or cluster.ranks[lost].state == "dead")
+    assert eventually(lambda: cluster.state == "failed" or cluster.ranks[lost].state == "dead")
     assert [r.rank for r in cluster.ranks if r.state == "dead"] == [lost]
     cluster.restart()
     kept = quiet(cluster, "globals().get('kept')").values
@@ -132,7 +132,7 @@ def test_process_sets_that_a_cell_has_switched_on(where):
         for n in (2, 3):
             if n == 2:
                 kill(cluster, 1)
-                assert within(20, lambda: cluster.ranks[1].state == "dead")
+                assert eventually(lambda: cluster.ranks[1].state == "dead")
                 began = time.monotonic()
                 cluster.restart()
             else:

@@ -8,7 +8,7 @@ import time
 
 import pytest
 from clusters import quiet
-from timers import within
+from timers import eventually
 
 import workbench as wb
 from workbench.cluster import TextSink
@@ -164,7 +164,7 @@ def test_a_rank_answers_while_horovod_waits_for_one_that_is_stopped(pair):
     with pytest.raises(CellTimeout, match=r"ranks? 1(-2)? w.*at:\n.*\n.*name=\"on\""):
         quiet(pair, textwrap.dedent(source), timeout=2)
     timer.join()
-    assert within(20, lambda: pair.state == "ready")
+    assert eventually(lambda: pair.state == "ready")
     works(pair)
 
 

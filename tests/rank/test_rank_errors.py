@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 from clusters import gone, quiet
-from timers import within
+from timers import eventually
 
 import workbench as wb
 from workbench.agent.folder import claim, remove
@@ -363,7 +363,7 @@ def test_workers_leave_no_folder(monkeypatch):
             cluster.restart(ranks=[1])
             cluster.run(WORKERS)
         names = ("pymp-*", "workbench-rank-*")
-        assert within(20, lambda: not any(list(Path(short).glob(name)) for name in names))
+        assert eventually(lambda: not any(list(Path(short).glob(name)) for name in names))
 
 
 def test_an_agent_that_was_killed_leaves_no_folder(folders):
@@ -371,7 +371,7 @@ def test_an_agent_that_was_killed_leaves_no_folder(folders):
     with wb.Cluster(n=2) as cluster:
         (folder,) = folders()
         agent_of(cluster).kill()
-        assert within(20, lambda: not folder.exists())
+        assert eventually(lambda: not folder.exists())
     assert not folders()
 
 
@@ -385,7 +385,7 @@ def test_folders_that_nobody_could_remove(folders):
         agent.suspend()
         rank.kill()
         agent.kill()
-        assert within(20, lambda: not rank.is_running() or rank.status() == "zombie")
+        assert eventually(lambda: not rank.is_running() or rank.status() == "zombie")
     assert folder.exists()
     long_ago = time.time() - 600
     os.utime(folder / "lock", (long_ago, long_ago))

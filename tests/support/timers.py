@@ -4,6 +4,9 @@ import threading
 import time
 from contextlib import contextmanager
 
+FAR_S = 120.0
+"""When a test gives up to wait for something that has to come, however slow the machine."""
+
 
 def within(seconds, reached):
     """Ask until the answer is true, for some seconds at most, and return it."""
@@ -11,6 +14,11 @@ def within(seconds, reached):
     while not (answer := reached()) and time.monotonic() < deadline:
         time.sleep(0.02)
     return answer
+
+
+def eventually(reached):
+    """Ask until the answer is true, and return it; a test says so where it never is."""
+    return within(FAR_S, reached)
 
 
 @contextmanager

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
-from timers import within
+from timers import eventually
 
 from workbench.errors import UsageError, VmsUnavailable
 from workbench.testbed import clean_up, vms, why_not
@@ -238,7 +238,7 @@ def test_nothing_is_left():
         name = name_of(machines)
         loose = f"exec -a {name}-loose sleep 1234"
         ssh(machines, "vm1", f"nohup setsid bash -c '{loose}' >/dev/null 2>&1 &")
-        assert within(20, lambda: any(line.startswith(f"{name}-loose") for line in left(name)))
+        assert eventually(lambda: any(line.startswith(f"{name}-loose") for line in left(name)))
         assert (machines.ssh_config.parent.stat().st_mode & 0o777) == 0o700
     assert left(name) == []
 

@@ -5,7 +5,7 @@ import time
 
 import numpy as np
 import pytest
-from timers import within
+from timers import eventually
 
 from workbench.cluster.processes import ClockPings
 from workbench.rank.backends.backend import CellCollectives
@@ -239,7 +239,7 @@ def test_a_rank_is_pinged_through_its_control_channel():
     outbox.send(ClockPong(-1, 0, 0))  # connected: what is sent before is dropped
     assert here.wait(5)
     pings = ClockPings(inbox.send_later, clocks, lambda: 1)
-    within(10, lambda: clocks.current.ranks)
+    eventually(lambda: clocks.current.ranks)
     pings.stop()
     outbox.close()
     inbox.close()

@@ -8,7 +8,7 @@ import time
 
 import pytest
 from clusters import gone, quiet, training
-from timers import later, within
+from timers import eventually, later
 
 import workbench as wb
 from workbench.cluster import TextSink
@@ -311,6 +311,6 @@ def test_an_idle_cluster_gives_its_vms_back(machines):
     for _ in range(4):  # in use, it stays
         time.sleep(1.5)
         quiet(cluster, "1")
-    assert within(30, lambda: cluster.state == "stopped")
+    assert eventually(lambda: cluster.state == "stopped")
     with pytest.raises(ClusterStopped, match="released after 5s without a cell"):
         quiet(cluster, "1")

@@ -12,7 +12,7 @@ import psutil
 import pytest
 from clusters import gone, quiet
 from kept_clusters import IN_A_CELL, IN_A_CHANGE, KILLED, controllers, kernel
-from timers import within
+from timers import eventually
 
 import workbench as wb
 from workbench.agent.record_stream import NAME
@@ -88,7 +88,7 @@ def test_a_change_of_ranks_that_no_kernel_has_finished(attach, step, change, kep
     assert len(stayed) >= min(len(pids), len(kept)) - 1
     agent = psutil.Process(ranks[0]).parent()
     # the process that merges the records of three ranks or more is no rank
-    assert within(20, lambda: {c.pid for c in agent.children() if c.name() != NAME} == {*ranks})
+    assert eventually(lambda: {c.pid for c in agent.children() if c.name() != NAME} == {*ranks})
 
 
 @pytest.mark.parametrize("step", ["shutdown_ring", "init_ring"])
@@ -181,7 +181,7 @@ def test_a_rank_is_replaced_after_attaching(attach):
     _, pids = kernel("")
     cluster = attach()
     os.kill(pids[1], signal.SIGKILL)
-    assert within(20, lambda: cluster.ranks[1].state == "dead")
+    assert eventually(lambda: cluster.ranks[1].state == "dead")
     cluster.restart()
     assert quiet(cluster, "globals().get('kept')").values == {0: 0, 1: None}
 
@@ -190,7 +190,7 @@ def test_it_is_given_up_when_nobody_comes(runtime):
     """After the time that it was to be kept, no process, no port and no key is left."""
     _, pids = kernel(KILLED, "n=2, keep='3s'")
     assert gone(pids, 20)
-    assert within(20, lambda: not list(runtime.glob("workbench-*")))
+    assert eventually(lambda: not list(runtime.glob("workbench-*")))
     with pytest.raises(NoCluster, match="--keep"):
         wb.Cluster.attach()
 

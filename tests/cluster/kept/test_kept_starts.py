@@ -8,7 +8,7 @@ import psutil
 import pytest
 from clusters import gone, quiet
 from kept_clusters import controllers, kernel
-from timers import within
+from timers import eventually
 
 import workbench as wb
 from workbench.cluster import TextSink
@@ -38,7 +38,7 @@ def failure_of(**options):
 
 def waited_for_loss(cluster):
     """Ask for a cell once the rank is known to be lost."""
-    within(20, lambda: cluster.ranks[0].state == "dead")
+    eventually(lambda: cluster.ranks[0].state == "dead")
     quiet(cluster, "1")
 
 
