@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 from clusters import children, gone, quiet
-from timers import eventually, later
+from timers import SOON_S, eventually, later
 
 import workbench as wb
 from workbench.cluster import TextSink
@@ -84,7 +84,7 @@ def test_training_goes_on_when_ssh_drops(machines):
     before = {one.pid for one in ssh_clients()}
     cell = cluster.run_in_background(SLOWLY, sink=TextSink())
     with later(1.0, drop_connections):
-        result = cell.result(90)
+        result = cell.result(100)
     assert result.values == {0: 2.0, 1: 2.0}
     assert cluster.state == "ready"
     assert eventually(lambda: connected(cluster))
@@ -118,7 +118,7 @@ def test_a_network_that_is_away_for_seconds(cluster, machines):
     finally:
         machines.mend("vm2")
     assert isinstance(agent.answer(question, time.monotonic() + 30), float)
-    assert cell.result(90).values == {0: 2.0, 1: 2.0}
+    assert cell.result(100).values == {0: 2.0, 1: 2.0}
     assert cluster.state == "ready"
     assert agent.progress != "reconnecting"
     assert cluster.message == ""
@@ -179,8 +179,8 @@ def test_a_vm_that_stays_away_is_lost(cluster, machines):
     began = time.monotonic()
     try:
         with pytest.raises((RanksFailed, ClusterStopped), match="vm2 does not answer any more"):
-            quiet(cluster, f"while True: {TOTAL}", timeout=60)
-        assert time.monotonic() - began < 40
+            quiet(cluster, f"while True: {TOTAL}", timeout=100)
+        assert time.monotonic() - began < SOON_S
     finally:
         machines.mend("vm2")
 
@@ -250,7 +250,7 @@ def test_a_relay_that_starts_when_its_connection_is_gone():
         folder = cluster.agents[0].folder
         relay = [sys.executable, "-m", "workbench.agent.relay", str(folder)]
         none = subprocess.DEVNULL
-        done = subprocess.run(relay, stdin=none, capture_output=True, timeout=60, check=False)
+        done = subprocess.run(relay, stdin=none, capture_output=True, timeout=150, check=False)
         assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
         time.sleep(0.5)
         assert not cluster.agents[0].lost

@@ -48,7 +48,7 @@ class Stream:
 
     def end(self):
         self.goes_on = False
-        self.thread.join(10)
+        self.thread.join(60)
 
     def close(self):
         for rank in self.ranks:

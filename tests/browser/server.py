@@ -54,7 +54,7 @@ class LabServer:
             self._request("DELETE", f"api/kernels/{kernel['id']}")
         self._process.terminate()
         try:
-            self._process.wait(timeout=20)
+            self._process.wait(timeout=60)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()

@@ -139,7 +139,7 @@ def test_in_the_background(cluster):
     sink = TextSink()
     future = cluster.run_in_background("import time\ntime.sleep(0.5)\nrank", sink=sink)
     assert not future.done()
-    assert future.result(timeout=20).values == {0: 0, 1: 1}
+    assert future.result(timeout=100).values == {0: 0, 1: 1}
     assert sink.text == "[rank 0] 0\n[rank 1] 1\n" or sink.text == "[rank 1] 1\n[rank 0] 0\n"
 
 
@@ -164,9 +164,9 @@ def test_cells_in_the_background_take_turns(cluster):
         for source, sink in zip(sources, sinks, strict=True)
     ]
     with pytest.raises(RanksFailed, match="ZeroDivisionError"):
-        futures[0].result(timeout=30)
-    assert futures[1].result(timeout=30).values == {0: 2.0, 1: 2.0}
-    assert futures[2].result(timeout=30).values == {0: 0, 1: 1}
+        futures[0].result(timeout=100)
+    assert futures[1].result(timeout=100).values == {0: 2.0, 1: 2.0}
+    assert futures[2].result(timeout=100).values == {0: 0, 1: 1}
 
 
 def test_two_streams_in_turn_lose_nothing(cluster):

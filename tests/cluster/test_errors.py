@@ -112,7 +112,7 @@ def test_release_after_ages(after):
         assert thread.is_alive()
     finally:
         watch.stop()
-        thread.join(5)
+        thread.join(60)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from itertools import pairwise
 import psutil
 import pytest
 from clusters import quiet
-from timers import eventually
+from timers import SOON_S, eventually
 
 from workbench.cluster import TextSink
 from workbench.errors import CellInterrupted, RanksFailed
@@ -97,7 +97,7 @@ def test_a_flood_is_interrupted(usable):
     finally:
         timer.join()
         signal.signal(signal.SIGINT, before)
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < SOON_S
     # an interrupt may come in the middle of a print()
     said = re.findall(
         r"^(?:\[rank 0\]|\[ranks 0-1\]) line (\d+)$", raised.value.output, re.MULTILINE
@@ -121,7 +121,7 @@ def test_a_rank_that_is_killed_in_a_flood_is_noticed(usable):
     timer.start()
     with pytest.raises(RanksFailed, match="SIGKILL"):
         quiet(usable, f"import torch\nif rank == 0: hvd.allreduce(torch.ones(1))\n{ENDLESS}")
-    assert time.monotonic() - killed[0] < 15
+    assert time.monotonic() - killed[0] < SOON_S
     usable.restart()
 
 
@@ -158,7 +158,7 @@ for at in range(60_000): print(at, file=(sys.stdout, sys.stderr)[at % 2])
 @pytest.mark.parametrize("writer", WRITERS)
 def test_whoever_writes_loses_nothing(cluster, writer):
     """All of it is in the output of its own cell, however it was written."""
-    result = quiet(cluster, WRITERS[writer], timeout=60)
+    result = quiet(cluster, WRITERS[writer], timeout=100)
     lines = result.output.splitlines()
     for rank in range(2):
         other = f"[rank {1 - rank}]"
@@ -172,15 +172,15 @@ def test_a_rank_that_waits_does_not_delay_the_others(cluster):
         "import torch\nif rank == 0:\n    for at in range(100_000): print(at)\n"
         "float(hvd.allreduce(torch.ones(1), op=hvd.Sum))"
     )
-    assert quiet(cluster, source, timeout=60).values == {0: 2.0, 1: 2.0}
+    assert quiet(cluster, source, timeout=100).values == {0: 2.0, 1: 2.0}
 
 
 def test_a_flood_in_the_background(cluster):
     """The same for a cell that nobody waits for, with another one behind it."""
     first = cluster.run_in_background("for at in range(50_000): print(at)", sink=TextSink())
     second = cluster.run_in_background("print('second')", sink=TextSink())
-    assert len(first.result(timeout=60).output.splitlines()) == 50_000
-    assert second.result(timeout=60).output == "[ranks 0-1] second\n"
+    assert len(first.result(timeout=100).output.splitlines()) == 50_000
+    assert second.result(timeout=100).output == "[ranks 0-1] second\n"
 
 
 def pieces_of(chance, said):

@@ -12,7 +12,7 @@ import pytest
 from clusters import quiet, training, with_support
 from run_notebook import error_of, opened
 from test_stop_button import ASK, STUBBORN, stops
-from timers import eventually
+from timers import SOON_S, eventually
 
 import workbench as wb
 from workbench.errors import ClusterError, ClusterStopped, StartFailed, UsageError
@@ -54,7 +54,7 @@ def test_a_rank_that_does_not_leave_the_ring(three, stopped_ranks):
     began = time.monotonic()
     with stops(1.5), pytest.raises(ClusterError) as caught:
         three.resize(3)
-    assert time.monotonic() - began < 15
+    assert time.monotonic() - began < SOON_S
     told = str(caught.value)
     assert "going on with 3 ranks: interrupted before it was done. All variables are kept." in told
     assert "%cluster resize -n 3" in told
@@ -64,7 +64,7 @@ def test_a_rank_that_does_not_leave_the_ring(three, stopped_ranks):
         quiet(three, "1")
     began = time.monotonic()
     three.restart("1")
-    assert time.monotonic() - began < 40
+    assert time.monotonic() - began < SOON_S
     assert three.state == "ready"
     assert quiet(three, "globals().get('kept')").values == {0: 0, 1: None}
 
@@ -97,7 +97,7 @@ def test_a_process_that_does_not_start(three, stopped_ranks):
     resize = r"replacing rank 1: .*resize -n 2"
     with stops(2.0), pytest.raises(ClusterError, match=resize) as caught:
         three.restart("1")
-    assert time.monotonic() - began < 15
+    assert time.monotonic() - began < SOON_S
     assert "Variables of rank 1 are lost, those of all others are kept." in str(caught.value)
     os.kill(agent, signal.SIGCONT)
     three.resize(2)
@@ -179,12 +179,12 @@ def test_attaching_is_interrupted_in_a_notebook(tmp_path, monkeypatch, kind):
         "catches it": STUBBORN.format(seconds=16),
     }[kind]
     source = KERNEL.format(first=training(5) + "kept = rank * 10", then=then)
-    subprocess.run([sys.executable, "-c", source], timeout=60, check=False, env=with_support())
+    subprocess.run([sys.executable, "-c", source], timeout=150, check=False, env=with_support())
     began = time.monotonic()
     with opened() as notebook:
         cell = notebook.run(f"{WATCH}cluster = %cluster attach")
         assert not error_of(cell), error_of(cell)
-        assert time.monotonic() - began < 40
+        assert time.monotonic() - began < SOON_S
         if kind == "catches it":
             assert "still runs a cell" in error_of(notebook.run("%%distributed\nkept"))
         wait = "import time\nfor _ in range(300):\n    if cluster.state == 'ready': break\n"
@@ -222,4 +222,4 @@ def test_stop_while_another_process_keeps_the_lock(tmp_path):
             quiet(cluster, training(3))
         began = time.monotonic()
         cluster.stop()
-        assert time.monotonic() - began < 15
+        assert time.monotonic() - began < SOON_S

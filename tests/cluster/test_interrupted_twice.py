@@ -73,7 +73,7 @@ def test_attaching_that_is_interrupted_again_and_again(tmp_path, monkeypatch):
         training="",
         then=IN_A_CELL.format(source=STUBBORN.format(seconds=8)),
     )
-    subprocess.run([sys.executable, "-c", source], timeout=60, check=False, env=with_support())
+    subprocess.run([sys.executable, "-c", source], timeout=150, check=False, env=with_support())
     over = threading.Event()
 
     def keep_pressing():

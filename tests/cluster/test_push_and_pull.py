@@ -12,7 +12,7 @@ import psutil
 import pytest
 import torch
 from clusters import children, quiet
-from timers import eventually, later
+from timers import SOON_S, eventually, later
 
 from workbench.errors import CellInterrupted, CellTimeout, ClusterStopped, RanksFailed, UsageError
 from workbench.wire.values import Payload
@@ -31,7 +31,7 @@ import os, pathlib, time
 class Slow:
     def __reduce__(self):
         pathlib.Path({!r}).touch()
-        time.sleep(60)
+        time.sleep(600)
 slow = Slow()
 """
 
@@ -154,7 +154,7 @@ def test_a_class_that_is_unknown_here_is_named_at_once(cluster):
     began = time.monotonic()
     with pytest.raises(UsageError, match=r"cannot read.*ranks_only.*'thing' is of type") as caught:
         cluster["thing"]
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < SOON_S
     assert "\n" not in str(caught.value)
     assert cluster.state == "ready"
 
@@ -217,7 +217,7 @@ def test_a_push_that_a_rank_has_no_memory_for(cluster):
     used = "int(open('/proc/self/statm').read().split()[0]) * 4096"
     quiet(cluster, limit.format(f"{used} + (30 << 20)"), ranks="1")
     with pytest.raises(UsageError, match=r"^push x: rank 1 cannot read it \(MemoryError: ") as seen:
-        cluster.push({"x": bytes(100_000_000)}, timeout=20)
+        cluster.push({"x": bytes(100_000_000)}, timeout=100)
     assert str(seen.value).endswith("Free memory there, or push smaller pieces.")
     quiet(cluster, limit.format("resource.RLIM_INFINITY"), ranks="1")
     assert cluster["x"] == [1, 1]
@@ -271,7 +271,7 @@ def test_pickling_that_takes_long_is_interrupted(cluster, tmp_path):
 
     with while_pickling(mark, interrupt), pytest.raises(KeyboardInterrupt):
         cluster["slow"]
-    assert time.monotonic() - came[0] < 15
+    assert time.monotonic() - came[0] < SOON_S
     assert cluster.state == "ready"
     assert quiet(cluster, "rank").values == {0: 0, 1: 1}
 
@@ -282,7 +282,7 @@ def test_a_pull_waits_for_the_cells_before_and_says_so(cluster, capsys):
     with interrupted_after(0.5), pytest.raises(CellInterrupted, match="pull late: interrupted"):
         cluster["late"]
     assert cluster["late"] == [0, 1]
-    future.result(timeout=10)
+    future.result(timeout=100)
     assert "pull late: waiting for the cells" in capsys.readouterr().out
 
 
@@ -314,7 +314,7 @@ def test_a_rank_killed_meanwhile_is_lost_at_once(new_ranks, what, tmp_path):
     action = while_pickling(mark, kill) if what == "pull" else later(0.5, kill)
     with action, pytest.raises(RanksFailed, match=r"RankLost.*SIGKILL") as caught:
         new_ranks["slow"] if what == "pull" else new_ranks.push({"value": value})
-    assert time.monotonic() - ended[0] < 15
+    assert time.monotonic() - ended[0] < SOON_S
     assert set(caught.value.errors) == {1}
     with pytest.raises(ClusterStopped, match=r"SIGKILL.*restart --ranks 1"):
         new_ranks["slow"]

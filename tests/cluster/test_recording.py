@@ -8,7 +8,7 @@ import time
 
 import pytest
 from clusters import SHARED_MODEL, quiet, training
-from timers import eventually, later
+from timers import SOON_S, eventually, later
 
 import workbench as wb
 from workbench.cluster import TextSink
@@ -255,7 +255,7 @@ def test_while_a_cell_runs(switched):
         switched.measure_overhead()
     run.interrupt()
     with pytest.raises(CellInterrupted):
-        run.result(20)
+        run.result(100)
     assert switched.recording
 
 
@@ -279,8 +279,8 @@ def test_a_blocked_rank_is_freed_and_named(switched):
     ):
         began = time.monotonic()
         with pytest.raises(RanksFailed, match=says):
-            quiet(switched, source, timeout=20)
-        assert time.monotonic() - began < 8
+            quiet(switched, source, timeout=100)
+        assert time.monotonic() - began < SOON_S
     assert quiet(switched, "kept").values == {0: 0, 1: 1}
     assert hooks(switched) == {0: set(), 1: set()}
 
@@ -292,7 +292,7 @@ def test_a_dead_rank_frees_the_others(switched):
     pid = switched.ranks[1].pid
     source = "if rank == 0: hvd.allreduce(torch.ones(2), name='n')\nelse:\n import time\n"
     with later(1.0, lambda: os.kill(pid, signal.SIGKILL)), pytest.raises(RanksFailed):
-        quiet(switched, source + " time.sleep(30)", timeout=25)
+        quiet(switched, source + " time.sleep(30)", timeout=100)
     switched.restart()
     assert quiet(switched, "kept", ranks="0").values == {0: 0}
     assert hooks(switched) == {0: set(), 1: set()}
@@ -310,8 +310,8 @@ def test_an_interrupt_and_a_time_limit(switched):
         began = time.monotonic()
         run.interrupt()
         with pytest.raises(CellInterrupted, match="variables are kept"):
-            run.result(25)
-        assert time.monotonic() - began < 10
+            run.result(100)
+        assert time.monotonic() - began < SOON_S
     quiet(switched, "hvd.shutdown()\nhvd.init()")
     assert iterations(switched, "train(2)") == {0: 0, 1: 0}
     switched.recording = True
@@ -351,7 +351,7 @@ def test_a_kernel_that_attaches_knows_the_setting(record, after):
     """It is that of the last switch, not that of the start."""
     source = KERNEL.format(record=record, after=after, source=training(2))
     done = subprocess.run(
-        [sys.executable, "-c", source], capture_output=True, text=True, timeout=90, check=False
+        [sys.executable, "-c", source], capture_output=True, text=True, timeout=150, check=False
     )
     assert done.returncode == 0, done.stderr
     cluster = wb.Cluster.attach(done.stdout.strip())

@@ -9,7 +9,7 @@ import time
 import pytest
 from clusters import BeginSink, quiet
 from rank_states import rank_state
-from timers import eventually, within
+from timers import SOON_S, eventually, within
 
 import workbench as wb
 from workbench.cluster import TextSink
@@ -39,7 +39,7 @@ while rank == 1 and time.monotonic() < until:
     except KeyboardInterrupt:
         caught = True
 if rank != 1:
-    time.sleep(60)
+    time.sleep(600)
 """
 DEAF = """
 import signal, time
@@ -47,7 +47,7 @@ if rank == 1:
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     time.sleep(SECONDS)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-time.sleep(60)
+time.sleep(600)
 """
 """Block like code in C that never checks signals, for a known time."""
 
@@ -83,7 +83,7 @@ def stops(*after_s, sink=None):
 def usable(cluster):
     """Whether ranks have their variables, and the ring completes a collective."""
     n = cluster.n
-    values = quiet(cluster, ASK, timeout=20).values
+    values = quiet(cluster, ASK, timeout=100).values
     return values == {rank: (rank * 10, float(n)) for rank in range(n)}
 
 
@@ -94,7 +94,7 @@ def test_a_stop_in_the_first_training_cell(new_ranks, delay):
     began = time.monotonic()
     with stops(delay), pytest.raises(CellInterrupted, match="variables are kept"):
         quiet(new_ranks, TRAIN)
-    assert time.monotonic() - began < 15
+    assert time.monotonic() - began < SOON_S
     assert new_ranks.state == "ready"
     assert usable(new_ranks)
 
@@ -107,7 +107,7 @@ def test_the_first_optimizer_is_made_at_once():
 
 @pytest.mark.parametrize("times", [(0.5, 0.9), (0.5, 0.55, 0.6, 0.7, 0.8), (0.5, 1.5)])
 @pytest.mark.parametrize(
-    "source", [TRAIN, "import time\ntry: time.sleep(60)\nfinally: time.sleep(2)"]
+    "source", [TRAIN, "import time\ntry: time.sleep(600)\nfinally: time.sleep(2)"]
 )
 def test_stops_in_a_row(kept, source, times):
     """Pressed twice and more it hurries, and gives nothing up."""
@@ -199,7 +199,7 @@ class SlowSink(TextSink):
 
 def test_stop_while_the_output_is_far_behind(kept):
     """Ranks that have ended are not said to run on because what they wrote is still being read."""
-    source = "import time\nfor i in range(1_000): print(rank, i, 'x' * 60)\ntime.sleep(60)"
+    source = "import time\nfor i in range(1_000): print(rank, i, 'x' * 60)\ntime.sleep(600)"
     sink = SlowSink()
     with stops(1.5), pytest.raises(CellInterrupted) as caught:
         kept.run(source, sink=sink)
@@ -214,19 +214,19 @@ class Slow:
     def __del__(self): time.sleep(30)
 slow = Slow()
 del slow
-time.sleep(60)
+time.sleep(600)
 """
 PICKLED = """
 import time
 class Slow:
-    def __reduce__(self): time.sleep(60)
+    def __reduce__(self): time.sleep(600)
     def __repr__(self): return "slow"
 Slow()
 """
 TOLD = """
 import time
 class Slow(Exception):
-    def __str__(self): time.sleep(60)
+    def __str__(self): time.sleep(600)
 raise Slow
 """
 

@@ -11,15 +11,13 @@ from dataclasses import dataclass
 import psutil
 import pytest
 from clusters import children
-from timers import eventually
+from timers import SOON_S, eventually
 
 import workbench as wb
 from workbench.cluster import TextSink
 from workbench.errors import ClusterStopped
 
 HANG_S = 2.0
-SOON_S = 60.0
-"""Recovery takes seconds, which `tests/bench` measures; on a busy machine it is still sooner."""
 CELL_S = 90.0
 """What nobody frees ends only with its cell, since Horovod waits for longer in tests."""
 AGENT, CONTROLLER = "workbench.agent.program", "workbench.cluster.controller"

@@ -8,7 +8,7 @@ import time
 
 import psutil
 import pytest
-from timers import eventually, later
+from timers import SOON_S, eventually, later
 
 import workbench as wb
 
@@ -16,7 +16,6 @@ from .box import (
     AGENT,
     CONTROLLER,
     SETUP,
-    SOON_S,
     Fault,
     across,
     alive,

@@ -23,7 +23,7 @@ steps = []
 async def waits():
     try:
         print("waiting")
-        await asyncio.sleep(60)
+        await asyncio.sleep(600)
         steps.append("resumed")
     finally:
         steps.append("cleaned up")
@@ -39,7 +39,7 @@ def interrupt(cluster, source):
     time.sleep(0.2)
     assert run.interrupt()
     with pytest.raises(CellInterrupted):
-        run.result(20)
+        run.result(100)
     assert eventually(lambda: cluster.state == "ready")
 
 
@@ -89,7 +89,7 @@ def test_an_interrupted_cell_does_not_go_on(cluster):
 
 def test_a_clean_up_that_waits(cluster):
     """A second interrupt cancels that as well, and awaiting works again."""
-    source = WAITING.replace('append("cleaned up")', "append(await asyncio.sleep(60))")
+    source = WAITING.replace('append("cleaned up")', "append(await asyncio.sleep(600))")
     sink = TextSink()
     run = cluster.run_in_background(source, sink=sink)
     assert eventually(lambda: "waiting" in sink.text)
@@ -98,7 +98,7 @@ def test_a_clean_up_that_waits(cluster):
         if within(1, run.done):
             break
     with pytest.raises(CellInterrupted):
-        run.result(20)
+        run.result(100)
     assert eventually(lambda: cluster.state == "ready")
     assert quiet(cluster, "await asyncio.sleep(0.01, result=rank)").values == {0: 0, 1: 1}
     assert quiet(cluster, "steps").values == {0: [], 1: []}

@@ -67,7 +67,7 @@ def test_who_writes_waits_for_the_kernel(ends):
     assert len(ends.text) <= TOTAL_CHARACTERS // 2 + len(LINE)
     ends.answers.set()
     ends.answer()
-    writer.join(20)
+    writer.join(60)
     ends.channel.end()
     assert eventually(lambda: ends.text == LINE * 20_000)
 
@@ -87,7 +87,7 @@ def test_nobody_waits_once_the_code_has_ended(ends):
     writer.join(1.0)
     assert writer.is_alive()
     ends.channel.stop_waiting()
-    writer.join(5)
+    writer.join(60)
     assert not writer.is_alive()
 
 
@@ -99,7 +99,7 @@ def test_an_answer_to_an_earlier_cell_is_none(ends):
     writer.join(0.5)
     assert writer.is_alive()
     ends.channel.stop_waiting()
-    writer.join(5)
+    writer.join(60)
 
 
 def test_a_kernel_that_is_gone_is_not_waited_for(ends):
@@ -107,7 +107,7 @@ def test_a_kernel_that_is_gone_is_not_waited_for(ends):
     writer = ends.flood(20_000)
     writer.join(2.0)
     assert writer.is_alive()
-    writer.join(10)
+    writer.join(60)
     assert not writer.is_alive()
     assert eventually(lambda: ends.text == LINE * 20_000)
     ends.answer()
@@ -116,7 +116,7 @@ def test_a_kernel_that_is_gone_is_not_waited_for(ends):
     writer.join(1.0)
     assert writer.is_alive()
     ends.channel.stop_waiting()
-    writer.join(5)
+    writer.join(60)
 
 
 def test_the_channels_own_thread_never_waits(ends):

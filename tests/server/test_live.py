@@ -41,7 +41,7 @@ class Client:
 
     def leave(self):
         self.socket.close()
-        self._thread.join(10)
+        self._thread.join(60)
 
 
 @pytest.fixture
@@ -204,7 +204,7 @@ def test_a_hanging_driver_is_a_reason_and_no_error(allowed, right):
     asking.start()
     assert allowed.ask("api/status", headers=right).status == 200
     assert not answers  # it came first
-    asking.join(30)
+    asking.join(60)
     (answer,) = answers
     assert answer.status == 200
     probe = answer.json()["probes"]["gpus"]

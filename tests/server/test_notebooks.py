@@ -44,7 +44,7 @@ def loop():
     thread.start()
     yield loop
     loop.call_soon_threadsafe(loop.stop)
-    thread.join(10)
+    thread.join(60)
     for task in asyncio.all_tasks(loop):
         task.cancel()
         with pytest.raises(asyncio.CancelledError):

@@ -93,7 +93,7 @@ def client(jp_asyncio_loop, jp_fetch, jp_ws_fetch):
 def asleep_before():
     """Every test starts without a sampler: one that is on its way out is waited for."""
     for thread in samplers():
-        thread.join(5)
+        thread.join(60)
     assert samplers() == []
 
 

@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 
 import psutil
-from timers import within
+from timers import FAR_S, within
 
 from workbench.cluster import TextSink
 
@@ -25,7 +25,7 @@ def children(word=""):
     return found
 
 
-def gone(pids, seconds=20.0):
+def gone(pids, seconds=FAR_S):
     """Whether all processes end within some seconds; a later process may have the id of one."""
     processes = []
     for pid in pids:

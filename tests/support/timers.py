@@ -7,6 +7,10 @@ from contextlib import contextmanager
 FAR_S = 120.0
 """When a test gives up to wait for something that has to come, however slow the machine."""
 
+SOON_S = 60.0
+"""What ends before this has ended by itself: time limits in tests are longer, and what is measured
+in seconds is in `tests/bench`."""
+
 
 def within(seconds, reached):
     """Ask until the answer is true, for some seconds at most, and return it."""

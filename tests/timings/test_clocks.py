@@ -237,7 +237,7 @@ def test_a_rank_is_pinged_through_its_control_channel():
     )
     outbox = Outbox(inbox.address_for(0), answer.receive)
     outbox.send(ClockPong(-1, 0, 0))  # connected: what is sent before is dropped
-    assert here.wait(5)
+    assert here.wait(60)
     pings = ClockPings(inbox.send_later, clocks, lambda: 1)
     eventually(lambda: clocks.current.ranks)
     pings.stop()

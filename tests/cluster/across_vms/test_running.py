@@ -8,7 +8,7 @@ import time
 
 import pytest
 from clusters import gone, quiet, training
-from timers import eventually, later
+from timers import SOON_S, eventually, later
 
 import workbench as wb
 from workbench.cluster import TextSink
@@ -124,7 +124,7 @@ def test_an_interrupt_stops_every_rank(cluster):
         later(1.0, lambda: signal.pthread_kill(main, signal.SIGINT)),
         pytest.raises(CellInterrupted),
     ):
-        quiet(cluster, "if rank == 1: time.sleep(60)\nhvd.allreduce(torch.ones(1), name='never')")
+        quiet(cluster, "if rank == 1: time.sleep(600)\nhvd.allreduce(torch.ones(1), name='never')")
     assert cluster.state == "ready"
     assert cluster["kept"] == [0, 10, 20, 30]
 
@@ -176,9 +176,9 @@ def test_a_killed_rank_is_named_and_replaced(cluster, victim):
     with later(0.5, kill), pytest.raises(RanksFailed, match="killed by SIGKILL"):
         quiet(
             cluster,
-            f"if rank == {victim}: time.sleep(60)\nhvd.allreduce(torch.ones(1), name='torn')",
+            f"if rank == {victim}: time.sleep(600)\nhvd.allreduce(torch.ones(1), name='torn')",
         )
-    assert time.monotonic() - began[0] < 20
+    assert time.monotonic() - began[0] < SOON_S
     assert cluster.state == "failed"
     with pytest.raises(ClusterStopped, match=f"restart --ranks {victim}"):
         quiet(cluster, "1")
@@ -248,7 +248,7 @@ def test_a_cluster_has_a_snapshot_of_each_vm(cluster):
 
 def test_a_cluster_has_a_sample_of_each_vm(cluster):
     """`samples` asks every VM, while a cell runs as well; the second time it has rates."""
-    cell = cluster.run_in_background("time.sleep(60)", sink=TextSink())
+    cell = cluster.run_in_background("time.sleep(600)", sink=TextSink())
     first = cluster.samples()
     assert list(first) == ["vm1", "vm2", "vm3"]
     time.sleep(0.7)
@@ -281,9 +281,9 @@ def test_a_lost_vm_is_named_and_the_rest_goes_on():
         with later(0.5, go), pytest.raises(RanksFailed, match="vm2 does not answer"):
             quiet(
                 cluster,
-                "if rank == 1: time.sleep(60)\nhvd.allreduce(torch.ones(1), name='cut')",
+                "if rank == 1: time.sleep(600)\nhvd.allreduce(torch.ones(1), name='cut')",
             )
-        assert time.monotonic() - cut[0] < 10
+        assert time.monotonic() - cut[0] < SOON_S
         cluster.resize()
         assert [info.vm for info in cluster.ranks] == ["vm1", "vm3"]
         assert cluster["kept"] == [0, 2]

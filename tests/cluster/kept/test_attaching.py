@@ -12,7 +12,7 @@ import psutil
 import pytest
 from clusters import gone, quiet
 from kept_clusters import IN_A_CELL, IN_A_CHANGE, KILLED, controllers, kernel
-from timers import eventually
+from timers import SOON_S, eventually
 
 import workbench as wb
 from workbench.agent.record_stream import NAME
@@ -68,7 +68,7 @@ def test_a_change_of_ranks_that_no_kernel_has_finished(attach, step, change, kep
     _, pids = kernel(IN_A_CHANGE.format(step=step, change=change))
     began = time.monotonic()
     cluster = attach()
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < SOON_S
     assert cluster.state == "failed"
     with pytest.raises(ClusterStopped, match=rf"kernel ended before .* resize -n {len(kept)},"):
         quiet(cluster, "1")
@@ -98,7 +98,7 @@ def test_a_ring_that_no_kernel_has_formed(attach, step):
     kernel(IN_A_CHANGE.format(step=step, change=fails))
     began = time.monotonic()
     cluster = attach()
-    assert time.monotonic() - began < 25
+    assert time.monotonic() - began < SOON_S
     assert cluster.state == "ready"
     total = quiet(cluster, "hvd.allreduce(torch.ones(1), op=hvd.Sum).item()").values
     assert total == {0: 2.0, 1: 2.0}
@@ -150,7 +150,7 @@ def test_a_cell_that_is_stuck_can_be_interrupted(attach):
     cluster = attach()
     timer.join()
     assert cluster["kept"] == [0, 10]
-    total = quiet(cluster, "float(hvd.allreduce(torch.ones(1), op=hvd.Sum))", timeout=20)
+    total = quiet(cluster, "float(hvd.allreduce(torch.ones(1), op=hvd.Sum))", timeout=100)
     assert total.values == {0: 2.0, 1: 2.0}
 
 
@@ -160,10 +160,10 @@ def test_a_rank_that_another_has_left_alone_is_freed(attach, capsys):
     kernel(IN_A_CELL.format(source=source))
     began = time.monotonic()
     cluster = attach()
-    assert time.monotonic() - began < 30
+    assert time.monotonic() - began < SOON_S
     assert "rank 0 waited for a rank that has ended the cell" in capsys.readouterr().out
     assert cluster["kept"] == [0, 10]
-    total = quiet(cluster, "float(hvd.allreduce(torch.ones(1), op=hvd.Sum))", timeout=20)
+    total = quiet(cluster, "float(hvd.allreduce(torch.ones(1), op=hvd.Sum))", timeout=100)
     assert total.values == {0: 2.0, 1: 2.0}
 
 
@@ -172,7 +172,7 @@ def test_a_rank_that_works_alone_is_waited_for(attach):
     kernel(IN_A_CELL.format(source="if rank == 0: time.sleep(9); late = 1"))
     cluster = attach()
     assert quiet(cluster, "late if rank == 0 else None").values == {0: 1, 1: None}
-    total = quiet(cluster, "float(hvd.allreduce(torch.ones(1), op=hvd.Sum))", timeout=20)
+    total = quiet(cluster, "float(hvd.allreduce(torch.ones(1), op=hvd.Sum))", timeout=100)
     assert total.values == {0: 2.0, 1: 2.0}
 
 
