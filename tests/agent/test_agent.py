@@ -60,7 +60,7 @@ def test_an_agent_without_a_kernel_ends(start):
     agent = start(grace_s=5.0)
     agent.report(Facts)
     agent.socket.close()
-    time.sleep(1)
+    time.sleep(0.2)
     agent.attach("a")
     agent.report(Facts)
     time.sleep(5.5)

@@ -81,7 +81,7 @@ def test_all_ranks_share_a_connection(timings, stream):
             rank.send(own)
             at = range(turn * 30, turn * 30 + 30)
             rank.send(Records(tuple(record(index, collectives=len(names)).pack() for index in at)))
-    assert timings.end_cell(1, dict.fromkeys(range(RANKS), 60), timeout_s=20)
+    assert timings.end_cell(1, dict.fromkeys(range(RANKS), 60), timeout_s=100)
     assert len(connections(timings)) == 1
     assert timings.errors == []
     for one in timings.records():
@@ -104,7 +104,7 @@ def test_ranks_wait_for_a_stream_that_begins_again(timings, stream):
     for rank in stream.ranks:
         rank.send(Records((record(1).pack(),)))
     stream.begin()
-    assert timings.end_cell(1, dict.fromkeys(range(RANKS), 2), timeout_s=20)
+    assert timings.end_cell(1, dict.fromkeys(range(RANKS), 2), timeout_s=100)
 
 
 def test_the_stream_goes_on_with_the_next_kernel(timings, stream):
@@ -121,7 +121,7 @@ def test_the_stream_goes_on_with_the_next_kernel(timings, stream):
         following.begin_cell(2)
         for rank in stream.ranks:
             rank.send(Records((record(0, cell=2).pack(),)))
-        assert following.end_cell(2, dict.fromkeys(range(RANKS), 1), timeout_s=20)
+        assert following.end_cell(2, dict.fromkeys(range(RANKS), 1), timeout_s=100)
         assert len(connections(following)) == 1
     finally:
         following.close()

@@ -7,8 +7,8 @@ import time
 
 import psutil
 import pytest
-from clusters import children
-from timers import SOON_S, eventually
+from clusters import children, waiting_for
+from timers import SOON_S, eventually, when
 
 import workbench as wb
 from workbench.cluster import TextSink
@@ -111,19 +111,22 @@ def test_a_cluster_with_a_stopped_process_can_be_stopped(module):
     ids=["a cell", "a restart", "a pull"],
 )
 def test_what_waits_for_a_background_cell_says_so_and_can_be_interrupted(
-    cluster, call, what, capsys
+    cluster, call, what, capsys, tmp_path
 ):
-    """The line comes after a second; the interrupt ends the wait, and nothing else."""
-    main = threading.main_thread().ident
-    running = cluster.run_in_background("import time; time.sleep(4); 'done'", sink=TextSink())
-    timer = threading.Timer(2.0, signal.pthread_kill, (main, signal.SIGINT))
-    timer.start()
+    """A line says so; the interrupt, which comes then, ends the wait, and nothing else."""
+    main, mark, said = threading.main_thread().ident, tmp_path / "mark", []
+
+    def is_said():
+        said.append(capsys.readouterr().out)
+        return "waiting for the cells that were queued before" in "".join(said)
+
+    running = cluster.run_in_background(f"{waiting_for(mark)}'done'", sink=TextSink())
+    waiter = when(is_said, lambda: signal.pthread_kill(main, signal.SIGINT))
     with pytest.raises(CellInterrupted, match=f"{what}.*interrupted while it waited"):
         call(cluster)
-    timer.join()
-    said = capsys.readouterr().out
-    assert what in said
-    assert "waiting for the cells that were queued before" in said
+    waiter.join()
+    mark.touch()
+    assert what in "".join(said)
     assert running.result(100).values == {0: "done", 1: "done"}
     assert cluster.run("1", sink=TextSink()).values == {0: 1, 1: 1}
 

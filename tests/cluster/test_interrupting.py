@@ -3,9 +3,9 @@
 import time
 
 import pytest
-from clusters import BeginSink, quiet
+from clusters import BeginSink, quiet, waiting_for
 from run_notebook import error_of, opened, text_of
-from test_stop_button import ASK, STUBBORN, TRAIN, stops, usable
+from test_stop_button import ASK, STUBBORN, TRAIN, end, stops, usable  # noqa: F401 - a fixture
 from timers import SOON_S, eventually, later
 
 from workbench.cluster import TextSink
@@ -67,15 +67,17 @@ def test_the_cells_behind_it_go_on(kept):
     assert [one.result(100).values for one in behind] == [{0: i, 1: i} for i in range(2)]
 
 
-def test_a_cell_that_waits_in_the_queue(kept):
+def test_a_cell_that_waits_in_the_queue(kept, tmp_path):
     """It leaves the queue at once and never runs; the one before it and the next one do."""
-    first, _ = begun(kept, "import time; time.sleep(2); 'first'")
+    go_on = tmp_path / "go on"
+    first, _ = begun(kept, f"{waiting_for(go_on)}'first'")
     waits = kept.run_in_background("ran = True", sink=TextSink())
     last = kept.run_in_background("globals().get('ran')", sink=TextSink())
     assert waits.interrupt()
     with pytest.raises(CellInterrupted, match="while it waited"):
-        waits.result(1)
+        waits.result(100)
     assert not first.done()
+    go_on.touch()
     assert first.result(100).values[0] == "first"
     assert last.result(100).values == {0: None, 1: None}
 
@@ -88,7 +90,7 @@ def test_a_foreground_cell_that_waits_behind_it(kept):
     with later(0.5, kept.interrupt):
         assert quiet(kept, ASK).values[1] == (10, 2.0)
     with pytest.raises(CellInterrupted):
-        run.result(1)
+        run.result(100)
 
 
 def test_a_foreground_cell_from_another_thread(kept):
@@ -111,7 +113,7 @@ def test_nothing_runs(kept):
 
 def test_twice(kept):
     """The second hurries, and destroys nothing."""
-    run, _ = begun(kept, "import time\ntry: time.sleep(600)\nfinally: time.sleep(2)")
+    run, _ = begun(kept, "import time\ntry: time.sleep(600)\nfinally: time.sleep(8)")
     kept.interrupt()
     time.sleep(0.5)
     kept.interrupt()
@@ -121,14 +123,15 @@ def test_twice(kept):
     assert usable(kept)
 
 
-def test_code_that_catches_it(kept):
+def test_code_that_catches_it(kept, end):  # noqa: F811 - a fixture
     """The message says what the rank does; it is used again, also after a second interrupt."""
-    run, _ = begun(kept, STUBBORN.format(seconds=9))
+    run, _ = begun(kept, STUBBORN.format(end=str(end)))
     kept.interrupt()
     with pytest.raises(CellInterrupted, match="rank 1 has caught the interrupt and goes on"):
         run.result(100)
     assert kept.state == "failed"
     assert kept.interrupt() == (1,)
+    end.touch()
     assert eventually(lambda: kept.state == "ready"), kept.message
     assert usable(kept)
 
@@ -157,16 +160,17 @@ def test_cancel_does_not_break_the_run(kept):
     assert run.result(100).values == {0: 7, 1: 7}
 
 
-def test_in_a_notebook():
+def test_in_a_notebook(tmp_path):
     """The magic interrupts what --noblock started; if nothing runs, one line says that."""
     with opened("%cluster start -n 2") as notebook:
         error = error_of(notebook.run("%cluster interrupt"))
         assert "Nothing to interrupt" in error
         assert len(error.splitlines()) == 1
-        notebook.run(
-            "%%distributed --noblock --out result\nimport time\nkept = rank\ntime.sleep(90)"
-        )
-        time.sleep(1.0)
+        mark = tmp_path / "begun"
+        begin = f"import pathlib, time\nkept = rank\npathlib.Path({str(mark)!r}).touch()"
+        notebook.run(f"%%distributed --noblock --out result\n{begin}\ntime.sleep(600)")
+        assert eventually(mark.exists)
+        time.sleep(0.5)
         cell = notebook.run("%cluster interrupt")
         assert "Interrupting the cell on ranks 0-1." in text_of(cell)
         said = notebook.run("type(result.exception(100)).__name__")

@@ -93,7 +93,7 @@ import json, os, workbench as wb
 from workbench.advisor import explain
 from workbench.cluster import TextSink
 from workbench.errors import UsageError
-cluster = wb.Cluster(n=2, keep="60s").start()
+cluster = wb.Cluster(n=2, keep="600s").start()
 def quiet(source):
     cluster.run(source, sink=TextSink())
 {then}

@@ -11,8 +11,8 @@ import numpy as np
 import psutil
 import pytest
 import torch
-from clusters import children, quiet
-from timers import SOON_S, eventually, later
+from clusters import children, quiet, waiting_for
+from timers import SOON_S, eventually, later, when
 
 from workbench.errors import CellInterrupted, CellTimeout, ClusterStopped, RanksFailed, UsageError
 from workbench.wire.values import Payload
@@ -276,14 +276,22 @@ def test_pickling_that_takes_long_is_interrupted(cluster, tmp_path):
     assert quiet(cluster, "rank").values == {0: 0, 1: 1}
 
 
-def test_a_pull_waits_for_the_cells_before_and_says_so(cluster, capsys):
+def test_a_pull_waits_for_the_cells_before_and_says_so(cluster, capsys, tmp_path):
     """It gets what the cell has set; while it waits it can be interrupted."""
-    future = cluster.run_in_background("import time; time.sleep(3); late = rank")
+    mark, said = tmp_path / "mark", []
+
+    def is_said():
+        said.append(capsys.readouterr().out)
+        return "pull late: waiting for the cells" in "".join(said)
+
+    future = cluster.run_in_background(f"{waiting_for(mark)}late = rank")
     with interrupted_after(0.5), pytest.raises(CellInterrupted, match="pull late: interrupted"):
         cluster["late"]
+    waiter = when(is_said, mark.touch)
     assert cluster["late"] == [0, 1]
+    waiter.join()
     future.result(timeout=100)
-    assert "pull late: waiting for the cells" in capsys.readouterr().out
+    assert mark.exists()
 
 
 def test_a_time_limit(new_ranks):

@@ -8,7 +8,7 @@ import time
 
 import pytest
 from clusters import SHARED_MODEL, quiet, training
-from timers import SOON_S, eventually, later
+from timers import SOON_S, eventually, later, when
 
 import workbench as wb
 from workbench.cluster import TextSink
@@ -318,16 +318,17 @@ def test_an_interrupt_and_a_time_limit(switched):
     assert iterations(switched, "train(2)") == {0: 2, 1: 2}
 
 
-def test_a_long_wait_is_reported():
+def test_a_long_wait_is_reported(tmp_path):
     """The report names the collective, and the cluster starts without recording."""
-    sink = TextSink()
+    sink, mark = TextSink(), tmp_path / "mark"
+    waiter = when(lambda: "it is at:" in sink.text, mark.touch)
     with wb.Cluster(n=2, record=False, hang_after_s=1.0) as cluster:
         assert not cluster.recording
         assert cluster.timings.unrecorded == "Recording is off: switch it on with %timings on."
-        source = (
-            "import time, torch\nif rank: time.sleep(6)\nhvd.allreduce(torch.ones(2), name='n')"
-        )
-        cluster.run(source, sink=sink)
+        source = f"while rank and not os.path.exists({str(mark)!r}): time.sleep(0.05)\n"
+        source += "hvd.allreduce(torch.ones(2), name='n')"
+        cluster.run(f"import os, time, torch\n{source}", sink=sink, timeout=100)
+        waiter.join()
         assert "waiting for other ranks: [rank 0] in 'n'" in sink.text
         assert "Rank 1 is missing; it is at:" in sink.text
         assert hooks(cluster) == {0: set(), 1: set()}
@@ -339,7 +340,7 @@ def test_a_long_wait_is_reported():
 KERNEL = """
 import sys, workbench as wb
 from workbench.cluster import TextSink
-cluster = wb.Cluster(n=2, keep="60s", record={record}).start()
+cluster = wb.Cluster(n=2, keep="600s", record={record}).start()
 cluster.run({source!r}, sink=TextSink())
 cluster.recording = {after}
 print(cluster.name)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import psutil
 import pytest
 from clusters import children
-from timers import SOON_S, eventually
+from timers import SOON_S, eventually, when
 
 import workbench as wb
 from workbench.cluster import TextSink
@@ -151,18 +151,6 @@ def alive(pid):
 def interrupt():
     """Do as Ctrl-C in the kernel does."""
     signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
-
-
-def when(reached, action):
-    """Do something as soon as something has come true."""
-
-    def follow():
-        if eventually(reached):
-            action()
-
-    thread = threading.Thread(target=follow, daemon=True)
-    thread.start()
-    return thread
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from timers import eventually
+from timers import eventually, when
 
 from workbench.cluster import TextSink, ValueNotSent
 from workbench.errors import ClusterStopped, RanksFailed
@@ -29,7 +29,6 @@ from .box import (
     case_for_each,
     leader,
     quiet,
-    when,
 )
 
 FAULTS = (

@@ -9,10 +9,10 @@ import time
 import pytest
 from clusters import children
 from disks import small_disk
-from timers import later
+from timers import later, when
 
 from workbench.cluster import TextSink
-from workbench.errors import CellInterrupted, CellTimeout, RanksFailed
+from workbench.errors import CellInterrupted, RanksFailed
 
 from .box import (
     AGENT,
@@ -20,7 +20,6 @@ from .box import (
     CELL_S,
     CONTROLLER,
     ENDED,
-    HANG_S,
     MEET,
     SMALL,
     Fault,
@@ -30,7 +29,6 @@ from .box import (
     interrupt,
     leader,
     quiet,
-    when,
 )
 
 TAKEN = """
@@ -192,11 +190,13 @@ def interrupted_in_a_collective(box):
 
 
 def names_differ(box):
-    sink = TextSink()
+    sink, said = TextSink(), "[rank 0] in 'b'; [ranks 1-2] in 'a'"
     source = "hvd.allreduce(torch.ones(1), name='a' if rank else 'b')"
-    with bounded(), pytest.raises(CellTimeout):
-        box.cluster.run(source, sink=sink, timeout=HANG_S + 3)
-    assert "[rank 0] in 'b'; [ranks 1-2] in 'a'" in sink.text
+    waiter = when(lambda: said in sink.text, interrupt)
+    with bounded(), pytest.raises(CellInterrupted):
+        box.cluster.run(source, sink=sink, timeout=CELL_S)
+    waiter.join()
+    assert said in sink.text
     box.lives()
 
 

@@ -9,7 +9,7 @@ import time
 import psutil
 import pytest
 from disks import fill, small_disk
-from timers import eventually, later
+from timers import eventually, later, when
 
 import workbench as wb
 from workbench.errors import StartFailed
@@ -28,7 +28,6 @@ from .box import (
     ours,
     quiet,
     status,
-    when,
 )
 
 FAULTS = (

@@ -266,11 +266,12 @@ def test_a_wait_for_the_cells_own_collective_is_exposed(cluster):
         MODEL
         + """
 def metric():
-    if rank == 1: time.sleep(0.05)
+    if rank == 1: time.sleep(0.3)
     hvd.allreduce(torch.ones(1), name="metric")
 train(distributed(), steps=4, between=metric)
 """
     )
     table = cluster.timings.to_frame().iloc[-6:]
-    assert of(table, rank=0)["exposed_us"].min() > 45_000
-    assert of(table, rank=1)["exposed_us"].min() < 45_000
+    # half of it, and at best of several: a busy machine makes either rank late
+    assert of(table, rank=0)["exposed_us"].median() > 150_000
+    assert of(table, rank=1)["exposed_us"].min() < 150_000

@@ -2,12 +2,11 @@
 
 import os
 import signal
-import threading
 import time
 
 import pytest
-from clusters import quiet
-from timers import SOON_S, eventually
+from clusters import BeginSink, quiet
+from timers import SOON_S, eventually, when
 
 import workbench as wb
 from workbench.errors import RanksFailed
@@ -48,12 +47,12 @@ def kill(cluster, rank):
 
 
 def kill_in_cell(cluster, rank, source, after_s=0.7):
-    """Kill a rank while all run a cell."""
-    timer = threading.Timer(after_s, kill, [cluster, rank])
-    timer.start()
+    """Kill a rank some time after all have begun a cell."""
+    sink = BeginSink()
+    waiter = when(lambda: sink.begun(3), lambda: (time.sleep(after_s), kill(cluster, rank)))
     with pytest.raises(RanksFailed, match="SIGKILL"):
-        quiet(cluster, source, timeout=100)
-    timer.join()
+        cluster.run(sink.PRINT + source, sink=sink, timeout=100)
+    waiter.join()
 
 
 def survives(cluster, lost):

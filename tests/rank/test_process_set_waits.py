@@ -1,14 +1,12 @@
 """Waits for process sets and in them: who is freed, when, and with which message."""
 
-import os
-import signal
 import textwrap
-import threading
 import time
 
+import psutil
 import pytest
 from clusters import quiet
-from timers import SOON_S, eventually
+from timers import SOON_S, eventually, when
 
 import workbench as wb
 from workbench.cluster import TextSink
@@ -79,7 +77,7 @@ def test_an_interrupt_frees_those_that_change_process_sets(pair, change):
     began = time.monotonic()
     pair.interrupt()
     with pytest.raises(CellInterrupted):
-        run.result()
+        run.result(100)
     assert time.monotonic() - began < SOON_S
     works(pair)
 
@@ -159,11 +157,13 @@ def test_a_rank_answers_while_horovod_waits_for_one_that_is_stopped(pair):
     if rank == 0: os.kill(os.getpid(), signal.SIGSTOP)
     while rank: hvd.allreduce(torch.ones(1), name="on", process_set=pair)
     """
-    timer = threading.Timer(6, os.kill, [pair.ranks[0].pid, signal.SIGCONT])
-    timer.start()
+    rank = psutil.Process(pair.ranks[0].pid)
+    waiter = when(
+        lambda: rank.status() == psutil.STATUS_STOPPED, lambda: (time.sleep(6), rank.resume())
+    )
     with pytest.raises(CellTimeout, match=r"ranks? 1(-2)? w.*at:\n.*\n.*name=\"on\""):
         quiet(pair, textwrap.dedent(source), timeout=2)
-    timer.join()
+    waiter.join()
     assert eventually(lambda: pair.state == "ready")
     works(pair)
 

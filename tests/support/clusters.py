@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 from pathlib import Path
 
 import psutil
@@ -50,7 +51,14 @@ class BeginSink(TextSink):
 
     def begun(self, ranks=2):
         """Whether so many ranks have begun."""
-        return "[ranks 0-1] begun" in self.text or self.text.count("] begun") >= ranks
+        labels = ",".join(re.findall(r"\[ranks? ([\d,-]+)\] begun", self.text)).split(",")
+        ends = [[int(end) for end in label.split("-")] for label in labels if label]
+        return sum(end[-1] - end[0] + 1 for end in ends) >= ranks
+
+
+def waiting_for(mark):
+    """A cell's beginning that goes on once there is a file."""
+    return f"import os, time\nwhile not os.path.exists({str(mark)!r}): time.sleep(0.05)\n"
 
 
 SHARED_MODEL = """

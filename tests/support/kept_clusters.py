@@ -44,7 +44,7 @@ ClusterProcesses.save = lambda _: time.sleep(600)
 """
 
 
-def kernel(then, arguments="n=2, keep='60s'"):
+def kernel(then, arguments="n=2, keep='600s'"):
     """Run a kernel to its end; return the cluster's name and the ranks' processes."""
     source = KERNEL.format(arguments=arguments, then=then, training=training(5))
     done = subprocess.run(

@@ -25,6 +25,18 @@ def eventually(reached):
     return within(FAR_S, reached)
 
 
+def when(reached, action):
+    """Do something in another thread as soon as something has come true; return the thread."""
+
+    def follow():
+        if eventually(reached):
+            action()
+
+    thread = threading.Thread(target=follow, daemon=True)
+    thread.start()
+    return thread
+
+
 @contextmanager
 def later(seconds, action):
     """Do something from another thread while the body runs."""
