@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pathlib import Path
 
-START_S = 60
+START_S = 150
 """A Lab that does not answer by then is not going to."""
 
 # Kernels and Lab end by themselves where a test run was killed and ends nothing.

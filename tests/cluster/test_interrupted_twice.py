@@ -16,8 +16,6 @@ from timers import eventually, later
 import workbench as wb
 from workbench.errors import ClusterError, StartFailed
 
-pytestmark = pytest.mark.timing
-
 
 def press():
     """Press Ctrl-C."""

@@ -20,7 +20,6 @@ for _ in range({batches}[rank]):
     optimizer.zero_grad()
     model(torch.ones(4, 8)).sum().backward()
     optimizer.step()
-ended = time.monotonic()
 """
 ASYNC = """
 h = hvd.allreduce_async(torch.ones(9), name='one')
@@ -63,16 +62,6 @@ def test_ranks_that_have_ended_are_not_waited_for(three, source, says):
     assert len(text.splitlines()) <= 3
     assert "Traceback" not in text
     assert quiet(three, "float(hvd.allreduce(torch.ones(1), op=hvd.Sum))").values[0] == 3
-
-
-@pytest.mark.timing
-def test_it_is_said_within_a_second(three):
-    """From the end of the shorter rank's cell; the rest is the ring that is formed again."""
-    with pytest.raises(RanksFailed):
-        quiet(three, TRAIN.format(batches=[4, 6, 6]), timeout=100)
-    said = time.monotonic()
-    ended = three.pull(["ended"], ranks="0")[0]["ended"]
-    assert said - ended < 3
 
 
 def test_join_is_no_hang(three):
@@ -132,7 +121,7 @@ def test_unnamed_collectives_that_never_match_are_explained():
         quiet(cluster, "if rank == 2: hvd.allreduce(torch.ones(1), process_set=alone)")
         waits = "if rank: hvd.allreduce(torch.ones(1), process_set=pair)"
         with pytest.raises(CellTimeout):
-            cluster.run(waits, timeout=4, sink=written)
+            cluster.run(waits, timeout=8, sink=written)
         assert "Rank 0 has ended" not in "".join(said)
         assert "give the collective a name" in "".join(said)
         assert "It goes on" not in "".join(said)

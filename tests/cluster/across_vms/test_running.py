@@ -20,8 +20,6 @@ from workbench.errors import (
 )
 from workbench.testbed import vms
 
-pytestmark = pytest.mark.timing
-
 HANG_S = 2.0
 
 

@@ -19,9 +19,6 @@ from workbench.widgets.source import TimingsReading
 from workbench.widgets.tables import summary_text
 from workbench.wire import Flag
 
-pytestmark = pytest.mark.timing
-
-
 SKEWED = [4.0] * 12 + [104.0] * 8
 """Exposed times whose median is far from their mean."""
 
@@ -62,6 +59,7 @@ def test_one_of_anything_is_no_plural():
     assert "b (1 iteration, 1 rank)" in title
 
 
+@pytest.mark.timing
 def test_every_place_has_the_same_figures(cluster, trained):
     """Summary, tables, view and a stored run, of real ranks of whom one iteration is an outlier."""
     values, rows = trained(

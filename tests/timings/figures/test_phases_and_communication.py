@@ -15,9 +15,6 @@ from workbench.widgets.tables import summary_text
 from workbench.widgets.views import Causes, timings_view
 from workbench.wire import Flag
 
-pytestmark = pytest.mark.timing
-
-
 UNHEARD = {
     "RPC": """
 from torch.distributed import rpc
@@ -31,6 +28,7 @@ m = net(); train(m, sgd(m), reduce=call)""",
 }
 
 
+@pytest.mark.timing
 def test_a_pause_after_the_step_is_other_and_explained(trained):
     """20 ms slept outside any loader are no data loading, and are reported as far as known."""
     values, rows = trained("m = net(); train(m, distributed(m), after=0.02)")
@@ -57,6 +55,7 @@ def test_a_pause_before_the_step_differs_from_one_after_it(trained):
     )
 
 
+@pytest.mark.timing
 def test_a_loaders_time_is_data_and_another_pause_is_not(trained):
     """30 ms in a DataLoader and 20 ms after the step: each in its own phase."""
     values, rows = trained(
@@ -127,6 +126,7 @@ def test_a_stored_run_says_so_too():
     assert "is not timed" in repr(run_table(run))
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("unused", [False, True])
 def test_ddp_buckets_end_when_they_end(cluster, trained, unused):
     """A bucket that one rank waits 50 ms for took 50 ms, of which hardly any was overlapped."""
