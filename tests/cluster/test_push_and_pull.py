@@ -295,15 +295,18 @@ def test_a_pull_waits_for_the_cells_before_and_says_so(cluster, capsys, tmp_path
 
 
 def test_a_time_limit(new_ranks):
-    """A rank whose process is stopped is named."""
+    """A rank whose process is stopped is named, and used again when it goes on."""
     quiet(new_ranks, "there = 1")
     pid = new_ranks.ranks[1].pid
     os.kill(pid, signal.SIGSTOP)
     try:
         with pytest.raises(CellTimeout, match=r"no answer of rank 1 for 1 s"):
             new_ranks.pull(["there"], timeout=1.0)
+        assert new_ranks.state == "failed"
     finally:
         os.kill(pid, signal.SIGCONT)
+    assert eventually(lambda: new_ranks.state == "ready")
+    assert new_ranks["there"] == [1, 1]
 
 
 @pytest.mark.parametrize("what", ["pull", "push"])
