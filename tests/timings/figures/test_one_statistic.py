@@ -71,8 +71,11 @@ train(m, optimizer, steps=6); took_first + took
 """
     )
     found = summarize(rows)
-    wall_us = np.mean([taken[1:] for taken in values.values()]) * 1e6
-    assert found.iteration_us == pytest.approx(wall_us, rel=0.1)
+    # the wall clock around the loops, of the same iterations; on a busy machine single ones differ
+    later = rows[rows["flags"] & int(Flag.FIRST_OF_CELL) == 0]["duration_ns"] / 1e3
+    wall_us = np.array([taken[1:] for taken in values.values()]) * 1e6
+    assert np.median(later) == pytest.approx(np.median(wall_us), rel=0.1)
+    assert found.iteration_us == pytest.approx(later.mean(), rel=1e-6)
     assert sum(found.phases_us.values()) == pytest.approx(found.iteration_us, rel=1e-6)
     reading = TimingsReading.take(ClusterSource(cluster), len(rows))
     head, *table = (line.split("  ") for line in summary_text(reading).splitlines())

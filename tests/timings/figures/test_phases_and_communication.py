@@ -35,9 +35,11 @@ def test_a_pause_after_the_step_is_other_and_explained(trained):
     found = summarize(rows)
     assert found.phases_us["data"] == 0
     assert found.phases_us["other"] > 19_000
-    # the wall clock around the loop, of the same iterations
-    wall_us = np.mean([taken[1:] for taken in values.values()]) * 1e6
-    assert found.iteration_us == pytest.approx(wall_us, rel=0.05)
+    # the wall clock around the loop, of the same iterations; on a busy machine single ones differ
+    later = rows[rows["flags"] & int(Flag.FIRST_OF_CELL) == 0]["duration_ns"] / 1e3
+    wall_us = np.array([taken[1:] for taken in values.values()]) * 1e6
+    assert np.median(later) == pytest.approx(np.median(wall_us), rel=0.05)
+    assert found.iteration_us == pytest.approx(later.mean(), rel=1e-6)
     assert sum(found.phases_us.values()) == pytest.approx(found.iteration_us, rel=1e-6)
     said = causes(rows)
     assert "data loading" not in said
