@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import websocket
-from timers import eventually
+from timers import SOON_S, eventually
 
 from .counting_extension import HANGS_S, NO_KERNEL
 from .process import BASE, TOKEN
@@ -82,7 +82,7 @@ def test_twenty_clients_and_one_sampler(join):
     for key in shared:
         assert len({json.dumps(one.heard[key][1]) for one in clients}) == 1
         times = [one.heard[key][0] for one in clients]
-        assert max(times) - min(times) < 2
+        assert max(times) - min(times) < SOON_S
     numbers = sorted(key[1] for key in clients[0].heard)
     assert numbers == list(range(numbers[0], numbers[-1] + 1))  # nobody else took one between
     for one in clients:

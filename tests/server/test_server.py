@@ -103,7 +103,7 @@ def samplers():
 
 def wait_for_sleep(client):
     """Let the server notice that its clients left; the sampler's thread then ends."""
-    for _ in range(500):
+    for _ in range(10_000):
         if not samplers():
             return
         client.wait(asyncio.sleep(0.01))
