@@ -30,23 +30,27 @@ m = net(); train(m, sgd(m), reduce=call)""",
 
 @pytest.mark.timing
 def test_a_pause_after_the_step_is_other_and_explained(trained):
-    """20 ms slept outside any loader are no data loading, and are reported as far as known."""
-    values, rows = trained("m = net(); train(m, distributed(m), after=0.02)")
+    """200 ms slept outside any loader are no data loading, and are reported as far as known."""
+    values, rows = trained(
+        """
+m = net(); marks = []
+def mark(m): marks.append(time.perf_counter() * 1e6)
+_ = train(m, distributed(m), reduce=mark, after=0.2)
+marks[-1] - marks[0]
+"""
+    )
     found = summarize(rows)
     assert found.phases_us["data"] == 0
-    assert found.phases_us["other"] > 19_000
-    # the wall clock around the loop, of the same iterations; on a busy machine single ones differ
-    later = rows[rows["flags"] & int(Flag.FIRST_OF_CELL) == 0]["duration_ns"] / 1e3
-    wall_us = np.array([taken[1:] for taken in values.values()]) * 1e6
-    assert np.median(later) == pytest.approx(np.median(wall_us), rel=0.05)
-    assert found.iteration_us == pytest.approx(later.mean(), rel=1e-6)
+    assert found.phases_us["other"] > 199_000
+    # the wall clock of the loop from the first step to the last
+    assert found.iteration_us * 7 == pytest.approx(np.mean(list(values.values())), rel=0.05)
     assert sum(found.phases_us.values()) == pytest.approx(found.iteration_us, rel=1e-6)
     said = causes(rows)
     assert "data loading" not in said
     other = said["time in no phase (other)"]
     assert "between optimizer.step() and the next forward" in other.evidence
     assert "outside any DataLoader" in other.evidence
-    assert other.saving_us > 19_000
+    assert other.saving_us > 199_000
 
 
 def test_a_pause_before_the_step_differs_from_one_after_it(trained):
