@@ -5,9 +5,10 @@ import signal
 
 import pytest
 from fake_machine import Machine
-from timers import within
+from timers import eventually
 
 import workbench as wb
+from workbench.cluster.backends import horovod
 
 USERS = pytest.StashKey[set]()  # the files whose tests share a cluster
 SHARED = pytest.StashKey[wb.Cluster]()  # that cluster
@@ -42,6 +43,14 @@ def runs_folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
     os.environ["GRADIENT_WORKBENCH_RUNS"] = str(folder)
     return folder
+
+
+@pytest.fixture(scope="session", autouse=True)
+def patient_horovod():
+    """Have no wait of Horovod's end for its own time limit, 30 s: what is freed, we have freed."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(horovod, "_GLOO_TIMEOUT_S", 600)
+        yield
 
 
 @pytest.fixture
@@ -131,7 +140,7 @@ def usable_cluster(request):
     users = request.session.stash[USERS]
     if request.path in users and "shared_cluster" in request.fixturenames:
         shared = request.getfixturevalue("cluster")
-        within(20, lambda: shared.state == "ready" or has_lost_ranks(shared))
+        eventually(lambda: shared.state == "ready" or has_lost_ranks(shared))
         if shared.state != "ready" or has_lost_ranks(shared):
             renew(shared)
 

@@ -55,6 +55,7 @@ def run_demo(html: Path, notebook: Path = NOTEBOOK) -> DemoResult:
     client = nbclient.NotebookClient(
         page,
         timeout=_CELL_TIMEOUT_S,
+        iopub_timeout=_CELL_TIMEOUT_S,  # of 4 s by default, after which nbclient drops output
         kernel_name="python3",
         resources={"metadata": {"path": str(notebook.parent)}},
         extra_arguments=["--IPKernelApp.log_level=ERROR"],

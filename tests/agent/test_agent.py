@@ -8,7 +8,7 @@ import psutil
 import pytest
 from agents import bare_agents
 from disks import fill, small_disk
-from timers import within
+from timers import eventually
 
 from workbench.agent.rank_processes import log_tail
 from workbench.resources.host.machine import machine_identity
@@ -51,7 +51,7 @@ def start():
 def test_an_agent_that_hears_nothing_ends(start):
     """An agent whose connection is dead, though still open, ends after its grace period."""
     agent = start(grace_s=0.5, silence_s=0.5)
-    assert agent.process.wait(30) == 0
+    assert agent.process.wait(60) == 0
     assert not agent.folder.exists()
 
 
@@ -60,13 +60,13 @@ def test_an_agent_without_a_kernel_ends(start):
     agent = start(grace_s=5.0)
     agent.report(Facts)
     agent.socket.close()
-    time.sleep(1)
+    time.sleep(0.2)
     agent.attach("a")
     agent.report(Facts)
     time.sleep(5.5)
     assert agent.process.poll() is None
     agent.socket.close()
-    assert agent.process.wait(30) == 0
+    assert agent.process.wait(60) == 0
     assert not agent.folder.exists()
 
 
@@ -87,7 +87,7 @@ def test_a_kernel_that_attaches_gets_the_complete_state(start):
     agent.send(StartRank(0, "first", {"broken": True}, {}, []))
     started = agent.report(Started)
     agent.socket.close()
-    assert within(20, lambda: not psutil.pid_exists(started.pid))
+    assert eventually(lambda: not psutil.pid_exists(started.pid))
     agent.attach("a")
     assert agent.report(Hello).received == 2
     assert agent.report(Facts).cores
@@ -127,7 +127,7 @@ def test_one_agent_ends_another(start):
     assert new.ask("1", "retire", pid=hello.pid, began=hello.began - 100).error is None
     assert old.process.poll() is None
     assert new.ask("2", "retire", pid=hello.pid, began=hello.began).error is None
-    assert old.process.wait(5) == 0
+    assert old.process.wait(60) == 0
 
 
 def test_which_machine_it_is_on(start):

@@ -6,7 +6,7 @@ import signal
 import psutil
 from clusters import quiet, training
 from recorded_training import record
-from timers import within
+from timers import eventually
 
 from workbench.agent.record_stream import NAME
 from workbench.cluster import Cluster
@@ -32,7 +32,7 @@ def test_records_inside_a_stream_that_is_killed():
         quiet(cluster, "train(30)")
         assert cluster.timings.dropped == 90
         os.kill(stream.pid, signal.SIGKILL)
-        assert within(20, lambda: [one.pid for one in streams(cluster)] not in ([], [stream.pid]))
+        assert eventually(lambda: [one.pid for one in streams(cluster)] not in ([], [stream.pid]))
         timings = cluster.timings
         assert len(timings) + timings.dropped == 3 * 35
         assert timings.dropped_by_rank == {0: 30, 1: 30, 2: 30}
@@ -54,7 +54,7 @@ def test_records_that_only_arrive_late():
         quiet(cluster, "train(30)")
         assert cluster.timings.dropped == 90
         stream.resume()
-        assert within(20, lambda: len(cluster.timings) == 105)
+        assert eventually(lambda: len(cluster.timings) == 105)
         assert cluster.timings.dropped == 0
         assert cluster.timings.remark == ""
 
@@ -66,7 +66,7 @@ def test_a_loss_is_counted_while_its_cell_runs(timings):
     def send(*iterations, dropped=0):
         packed = [record(index, dropped=dropped).pack() for index in iterations]
         outbox.send(Records(tuple(packed)))
-        assert within(10, lambda: timings.rows()["iteration"].tolist()[-1:] == [iterations[-1]])
+        assert eventually(lambda: timings.rows()["iteration"].tolist()[-1:] == [iterations[-1]])
 
     timings.begin_cell(1)
     send(3, 4)  # of a cell that began under an earlier kernel

@@ -11,7 +11,7 @@ from timers import within
 from workbench.agent.on_demand import OnDemandWorker
 from workbench.wire.agent_messages import Ask, End
 
-WAIT_S = 20.0
+WAIT_S = 120.0
 
 
 class Gauge:

@@ -10,12 +10,11 @@ from pathlib import Path
 import psutil
 import pytest
 from clusters import children, gone, quiet
-from timers import later, within
+from timers import SOON_S, eventually, later
 
 import workbench as wb
 from workbench.cluster import TextSink
 from workbench.cluster.agent import Agent
-from workbench.cluster.agent_channel import GRACE_S
 from workbench.cluster.launchers import LAUNCHERS, RelayLauncher
 from workbench.errors import ClusterStopped, RanksFailed
 from workbench.testbed import vms, why_not
@@ -84,10 +83,10 @@ def test_training_goes_on_when_ssh_drops(machines):
     before = {one.pid for one in ssh_clients()}
     cell = cluster.run_in_background(SLOWLY, sink=TextSink())
     with later(1.0, drop_connections):
-        result = cell.result(90)
+        result = cell.result(100)
     assert result.values == {0: 2.0, 1: 2.0}
     assert cluster.state == "ready"
-    assert within(20, lambda: connected(cluster))
+    assert eventually(lambda: connected(cluster))
     assert not before & {one.pid for one in ssh_clients()}
     assert [info.pid for info in cluster.ranks] == pids
     cluster.restart("1")
@@ -109,7 +108,7 @@ def test_a_network_that_is_away_for_seconds(cluster, machines):
     cell = cluster.run_in_background(SLOWLY, sink=TextSink())
     machines.cut("vm2")
     try:
-        assert within(8, lambda: agent.progress == "reconnecting")
+        assert eventually(lambda: agent.progress == "reconnecting")
         assert cluster.message == "reconnecting to vm2"
         assert not agent.lost
         said = agent.answer(agent.post("sample"), time.monotonic()).reason
@@ -118,7 +117,7 @@ def test_a_network_that_is_away_for_seconds(cluster, machines):
     finally:
         machines.mend("vm2")
     assert isinstance(agent.answer(question, time.monotonic() + 30), float)
-    assert cell.result(90).values == {0: 2.0, 1: 2.0}
+    assert cell.result(100).values == {0: 2.0, 1: 2.0}
     assert cluster.state == "ready"
     assert agent.progress != "reconnecting"
     assert cluster.message == ""
@@ -155,7 +154,7 @@ def test_each_order_is_carried_out_once(cluster):
 def test_an_agent_that_is_killed_is_lost_at_once(cluster):
     """Its rank ends with it, and it is named; there is nothing to connect to again."""
     drop_connections()
-    assert within(20, lambda: connected(cluster))
+    assert eventually(lambda: connected(cluster))
     killed(cluster, "the agent of vm2 is gone")  # the relay that started it is gone as well
     killed(cluster, "the agent of vm2 was killed by SIGKILL")
 
@@ -164,11 +163,11 @@ def killed(cluster, why):
     """The agent of the second VM is killed and named; a restart replaces it."""
     pid, agent = cluster.ranks[1].pid, cluster.agents[1]
     os.kill(agent.hello.pid, signal.SIGKILL)
-    assert within(20, lambda: agent.lost == why), agent.lost
+    assert eventually(lambda: agent.lost == why), agent.lost
     assert gone([pid])
     with pytest.raises(ClusterStopped, match=f"{why}.*restart"):
         quiet(cluster, "1")
-    assert within(20, lambda: not agent.folder.exists())
+    assert eventually(lambda: not agent.folder.exists())
     cluster.restart()
     assert quiet(cluster, "globals().get('kept')").values == {0: 0, 1: None}
 
@@ -179,8 +178,8 @@ def test_a_vm_that_stays_away_is_lost(cluster, machines):
     began = time.monotonic()
     try:
         with pytest.raises((RanksFailed, ClusterStopped), match="vm2 does not answer any more"):
-            quiet(cluster, f"while True: {TOTAL}", timeout=60)
-        assert time.monotonic() - began < 40
+            quiet(cluster, f"while True: {TOTAL}", timeout=100)
+        assert time.monotonic() - began < SOON_S
     finally:
         machines.mend("vm2")
 
@@ -206,18 +205,18 @@ def test_a_kernel_that_is_killed(machines):
     )
     ranks, agents, mine = (line.split() for line in done.stdout.splitlines())
     assert all(Path(folder).exists() for folder in mine)
-    assert gone([int(pid) for pid in [*ranks, *agents]], GRACE_S + 10), done.stderr
+    assert gone([int(pid) for pid in [*ranks, *agents]]), done.stderr
     assert not any(Path(folder).exists() for folder in mine)
 
 
 def test_the_kernel_that_attaches_last_has_the_agent():
     """The previous kernel is notified, and does not reconnect."""
-    first = Agent(None, 1, keep_s=60)
+    first = Agent(None, 1, keep_s=600)
     try:
         first.wait_until_greeted(time.monotonic() + 60)
         second = Agent(None, 1, folder=first.folder)
         assert second.wait_until_attached(time.monotonic() + 60)
-        assert within(20, lambda: bool(first.lost))
+        assert eventually(lambda: bool(first.lost))
         assert first.lost == "another kernel has attached to this cluster"
         assert isinstance(second.ask("clock"), float)
         assert second.hello.pid == first.hello.pid
@@ -250,7 +249,7 @@ def test_a_relay_that_starts_when_its_connection_is_gone():
         folder = cluster.agents[0].folder
         relay = [sys.executable, "-m", "workbench.agent.relay", str(folder)]
         none = subprocess.DEVNULL
-        done = subprocess.run(relay, stdin=none, capture_output=True, timeout=60, check=False)
+        done = subprocess.run(relay, stdin=none, capture_output=True, timeout=150, check=False)
         assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
         time.sleep(0.5)
         assert not cluster.agents[0].lost
@@ -271,4 +270,4 @@ def test_a_launcher_is_a_class_and_an_entry_in_the_table(machines, monkeypatch):
         for relay in relays:
             relay.kill()
         assert quiet(cluster, TOTAL).values == {0: 2.0, 1: 2.0}
-        assert within(20, lambda: connected(cluster))
+        assert eventually(lambda: connected(cluster))

@@ -21,6 +21,7 @@ TIMES = 2
 HANG_AFTER_S = 3.0
 
 ERROR = "freed after another rank's error"
+ENDED = "freed after another rank has ended its cell"
 INTERRUPT = "freed after an interrupt"
 KILL = "freed after SIGKILL of the rank they wait for"
 KILL_IN_LOOP = "freed after SIGKILL amid allreduces"
@@ -28,8 +29,10 @@ CUT = "a lost VM named, awaited"
 CUT_IN_LOOP = "a lost VM named, amid allreduces"
 RESTART = "a replaced rank in the ring"
 HANG = "a hang explained, after the threshold"
+STOP = "stopped, though the agent is SIGSTOPped"
 LIMITS_S = {
     ERROR: 1,
+    ENDED: 3,
     INTERRUPT: 1,
     KILL: 3,
     KILL_IN_LOOP: 3,
@@ -37,6 +40,7 @@ LIMITS_S = {
     CUT_IN_LOOP: 10,
     RESTART: 8,
     HANG: 2,
+    STOP: 8,
 }
 
 PREPARE = """
@@ -104,6 +108,7 @@ def measure():
                 title, source = (CUT_IN_LOOP, LOOP) if number % 2 else (CUT, WAITING)
                 taken[title].append(_cut(cluster, machines, source))
             machines.mend(machines.names[-1])
+    taken[STOP] += [_stop() for _ in range(ROUNDS)]
     for title, seconds in taken.items():
         missed = sum(second >= LIMITS_S[title] for second in seconds)
         beyond = f"; missed {missed} times of {len(seconds)}" if missed else ""
@@ -114,6 +119,7 @@ def _survived(cluster, taken, number):
     """Cause the faults after which a cluster goes on."""
     for turn in range(TIMES):
         taken[ERROR].append(_error(cluster))
+        taken[ENDED].append(_ended(cluster))
         taken[INTERRUPT].append(_interrupt(cluster))
         taken[HANG].append(_hang(cluster, (number * TIMES + turn) * 0.17))
         for title, source in ((KILL, WAITING), (KILL_IN_LOOP, LOOP)):
@@ -125,6 +131,11 @@ def _survived(cluster, taken, number):
 def _error(cluster):
     _fail(cluster, "wait_for(1, fail)", "ValueError")
     return _last(cluster, "freed", "0,2") - _last(cluster, "raised", "1")
+
+
+def _ended(cluster):
+    _fail(cluster, "if rank == 1: ended = time.time()\nelse: wait_for(1, None)", "ended the cell")
+    return _last(cluster, "freed", "0,2") - _last(cluster, "ended", "1")
 
 
 def _interrupt(cluster):
@@ -166,6 +177,17 @@ def _cut(cluster, machines, source):
     cause = _later(lambda: machines.cut(machines.names[-1]))
     _fail(cluster, source, machines.names[-1])
     return time.time() - cause()
+
+
+def _stop():
+    """Seconds of a stop on this machine whose agent does not answer."""
+    import workbench as wb
+
+    with wb.Cluster(n=2) as cluster:
+        os.kill(cluster.agents[0].hello.pid, signal.SIGSTOP)
+        began = time.time()
+        cluster.stop()
+        return time.time() - began
 
 
 def _later(act, after_s=1.5):

@@ -151,7 +151,7 @@ def _kernel(ranks, pipe, ready, stop):
     pipe.send(parts)
     records, _ = pipe.recv()
     began = time.monotonic()
-    timings.end_cell(1, dict.fromkeys(range(ranks), records // ranks), timeout_s=20)
+    timings.end_cell(1, dict.fromkeys(range(ranks), records // ranks), timeout_s=100)
     result = {
         "end_cell_s": time.monotonic() - began,
         "lost": records - len(timings),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from timers import within
+
 if TYPE_CHECKING:
     from playwright.sync_api import Locator
 
@@ -50,7 +52,14 @@ element => {
 def contrast(text: Locator) -> float:
     """The contrast ratio of a text that is seen: 1 (none) to 21 (black on white).
 
+    A theme that was just chosen is not applied at once: a text has time to become readable.
     The formula is that of WCAG 2.1, "contrast ratio".
     """
-    ratio: float = text.evaluate(_MEASURE)
-    return ratio
+    ratios: list[float] = []
+
+    def readable() -> bool:
+        ratios.append(text.evaluate(_MEASURE))
+        return ratios[-1] >= READABLE
+
+    within(30, readable)
+    return ratios[-1]

@@ -139,7 +139,7 @@ class Notebook:
                  const { isReady, session } = window.jupyterapp.shell.currentWidget.sessionContext;
                  return isReady && session?.kernel?.status === 'idle';
                }""",
-            timeout=60_000,
+            timeout=120_000,
         )
 
     def run_all(self) -> None:
@@ -172,16 +172,16 @@ class Notebook:
 
         A cell that is queued has the same prompt: the cells before it must have ended.
         """
-        expect(self.prompt(cell)).to_have_text("[*]:", timeout=60_000)
+        expect(self.prompt(cell)).to_have_text("[*]:", timeout=120_000)
         for before in range(cell):
             pending = self.prompt(before).filter(has_text="[*]:")
-            expect(pending).to_have_count(0, timeout=60_000)
+            expect(pending).to_have_count(0, timeout=120_000)
         expect(self.prompt(cell)).to_have_text("[*]:")
 
     def reload(self) -> None:
         """Reload the page, and wait until the notebook is drawn again."""
         self.lab.page.reload()
-        expect(self.cells.first).to_be_visible(timeout=60_000)
+        expect(self.cells.first).to_be_visible(timeout=120_000)
 
     def expect_ended(self, cell: int, timeout_s: float = 60) -> None:
         """Wait until a cell has run."""
@@ -207,7 +207,7 @@ class LiveView:
 
     def show(self) -> None:
         """Scroll to it: it draws only what can be seen."""
-        expect(self.keys).to_be_visible(timeout=60_000)
+        expect(self.keys).to_be_visible(timeout=120_000)
         self.node.evaluate("node => node.scrollIntoView({ block: 'center' })")
         expect(self._iteration).to_have_text(re.compile(r"\d"))
 
@@ -228,7 +228,7 @@ class LiveView:
         )
         return pictures
 
-    def wait_until_redrawn(self, before: list[str], seconds: float = 10) -> None:
+    def wait_until_redrawn(self, before: list[str], seconds: float = 100) -> None:
         """Wait until every chart shows another picture: figures change before charts are drawn."""
         assert within(
             seconds,

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pathlib import Path
 
-START_S = 60
+START_S = 150
 """A Lab that does not answer by then is not going to."""
 
 # Kernels and Lab end by themselves where a test run was killed and ends nothing.
@@ -54,7 +54,7 @@ class LabServer:
             self._request("DELETE", f"api/kernels/{kernel['id']}")
         self._process.terminate()
         try:
-            self._process.wait(timeout=20)
+            self._process.wait(timeout=60)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()

@@ -6,25 +6,14 @@ import re
 import pytest
 from large_snapshots import large
 from playwright.sync_api import expect
-from timers import within
 
 from .conftest import NOTEBOOKS
 from .contrast import READABLE, contrast
 from .pages import THEMES
 
 TOPOLOGY = NOTEBOOKS / "examples/vm1-topology.xml"
-LONGEST_MS = 3_000
-"""Of one task of the page on a busy machine; drawing all 256 took that on an idle one."""
-
-WATCH = """
-() => {
-  window.tasks = [];
-  const watch = new PerformanceObserver(list => {
-    for (const one of list.getEntries()) { window.tasks.push(one.duration); }
-  });
-  watch.observe({ type: 'longtask' });
-}
-"""
+MOST_ELEMENTS = 5_000
+"""Of a card: all 256 GPUs would be several times as many, and block the page for seconds."""
 
 
 @pytest.fixture
@@ -42,16 +31,15 @@ def written(folder, gpus):
 
 def test_the_most_that_a_file_may_contain(panel, lab, tmp_path):
     """256 GPUs leave the page free; the first are listed and drawn, more by keyboard."""
-    lab.page.evaluate(WATCH)
     file = written(tmp_path, 256)
     panel.open_file(file)
     card = panel.card(f"file: {file.name}")
     more = card.get_by_role("button", name="240 more GPUs: show 16")
     expect(more).to_be_visible()
-    assert max(lab.page.evaluate("() => window.tasks"), default=0) < LONGEST_MS
     drawing = card.get_by_role("group", name=re.compile("^Topology"))
     expect(drawing.get_by_role("button", name=re.compile("^GPU"))).to_have_count(56)
     expect(drawing.get_by_role("button", name="200 more GPUs and NICs: show 64")).to_be_visible()
+    assert card.locator("*").count() < MOST_ELEMENTS
     more.focus()
     lab.page.keyboard.press("Enter")
     expect(card.locator(".jp-gw-Device[aria-label^=GPU]")).to_have_count(32)
@@ -88,7 +76,7 @@ def test_idle_kernels_are_one_row(panel, lab, server, new_lab, screenshots):
             for theme in THEMES[:2]:
                 lab.set_theme(theme)
                 panel.open()
-                assert within(5, lambda: contrast(group) >= READABLE)  # once it is drawn
+                assert contrast(group) >= READABLE
                 group.scroll_into_view_if_needed()
                 word = theme.rpartition(" ")[2].lower()
                 lab.page.screenshot(path=screenshots / f"idle-kernels-{word}-{width}.png")

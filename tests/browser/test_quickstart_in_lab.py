@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import pytest
 from playwright.sync_api import expect
+from timers import eventually
 
 from .material import cell_with, longer_quickstart
 
@@ -41,6 +42,8 @@ def run(new_lab, server, screenshots):
     view.wait_until_redrawn(pixels[0])
     pixels.append(view.pixels())
     iterations.append(view.iteration)
+    expect(lab.panel.status).to_contain_text("running")
+    expect(lab.panel.ranks).to_have_count(2)
     status, ranks = lab.panel.status.inner_text(), lab.panel.ranks.count()
     lab.panel.node.screenshot(path=screenshots / "quickstart-panel.png")
     lab.run_command("application:toggle-left-area")
@@ -98,8 +101,8 @@ def test_reopened_without_a_kernel(run, new_lab, server):
     lab = new_lab(server)
     notebook = lab.open_notebook_without_kernel(run.path)
     notebook.view.show()
-    assert notebook.view.iteration == last
-    assert len(set(notebook.view.pixels())) == 4
+    assert eventually(lambda: notebook.view.iteration == last)
+    assert eventually(lambda: len(set(notebook.view.pixels())) == 4)
     expect(notebook.view.state).to_have_attribute("data-state", "ended")
     expect(notebook.node.get_by_text("Loading widget")).to_have_count(0)
     assert lab.complaints == []

@@ -4,6 +4,7 @@ import re
 
 import pytest
 from playwright.sync_api import expect
+from timers import eventually
 
 from .contrast import READABLE, contrast
 from .material import ENDLESS, training_cells, write_notebook
@@ -115,11 +116,14 @@ def test_hover(view):
     assert int(re.sub(r"\D", "", view.title.inner_text())) > early
     exposed = view.readout.locator("tr").filter(has_text="exposed").locator("td").first
     assert float(exposed.inner_text()) >= 0
-    cursors = view.charts.locator(".u-cursor-x").evaluate_all(
-        "all => all.map(cursor => cursor.style.transform)"
-    )
-    assert len(cursors) == 3
-    assert len(set(cursors)) == 1
+
+    def cursors():
+        return view.charts.locator(".u-cursor-x").evaluate_all(
+            "all => all.map(cursor => cursor.style.transform)"
+        )
+
+    assert eventually(lambda: len(set(cursors())) == 1)
+    assert len(cursors()) == 3
 
 
 def test_keyboard(view):
@@ -157,10 +161,10 @@ def test_the_worst_collectives(view):
     size.get_by_role("button").focus()
     view.node.page.keyboard.press("Enter")
     expect(size).to_have_attribute("aria-sort", "descending")
-    assert "weight" in names.first.inner_text()
+    expect(names.first).to_contain_text("weight")
     view.node.page.keyboard.press("Enter")
     expect(size).to_have_attribute("aria-sort", "ascending")
-    assert "bias" in names.first.inner_text()
+    expect(names.first).to_contain_text("bias")
 
 
 def test_named_for_screen_readers(view):

@@ -12,7 +12,7 @@ from workbench.errors import ClusterError, NoCluster
 def kept(tmp_path, monkeypatch):
     """A kept cluster of this kernel, with a variable on its rank."""
     monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path))
-    with wb.Cluster(n=1, keep="60s") as cluster:
+    with wb.Cluster(n=1, keep="600s") as cluster:
         quiet(cluster, "x = 7")
         yield cluster
 

@@ -2,10 +2,10 @@
 
 import os
 import re
-import time
 
 import pytest
-from clusters import quiet
+from clusters import quiet, waiting_for
+from timers import when
 
 from workbench.cluster import TextSink, ValueNotSent
 from workbench.errors import (
@@ -54,23 +54,18 @@ def test_ranks_that_do_not_exist(cluster, ranks):
         quiet(cluster, "rank", ranks=ranks)
 
 
-def test_output_is_folded_and_streamed(cluster):
-    """Equal lines appear once while the cell still runs."""
-    lines = []
-
-    class Sink(TextSink):
-        def put(self, folded):
-            lines.append((time.monotonic(), folded))
-            super().put(folded)
-
-    source = "import time\nprint('first')\ntime.sleep(1)\nprint('second of', rank)"
-    result = cluster.run(source, sink=Sink())
+def test_output_is_folded_and_streamed(cluster, tmp_path):
+    """Equal lines appear once while the cell still runs, which ends when the first has come."""
+    mark, sink = tmp_path / "mark", TextSink()
+    waiter = when(lambda: "first" in sink.text, mark.touch)
+    source = f"print('first')\n{waiting_for(mark)}print('second of', rank)"
+    result = cluster.run(source, sink=sink, timeout=100)
+    waiter.join()
     assert result.output.splitlines()[0] == "[ranks 0-1] first"
     assert sorted(result.output.splitlines()[1:]) == [
         "[rank 0] second of 0",
         "[rank 1] second of 1",
     ]
-    assert lines[-1][0] - lines[0][0] > 0.5
 
 
 def test_every_line_of_a_flood_arrives(cluster):
@@ -134,12 +129,13 @@ def test_top_level_await(cluster):
     assert quiet(cluster, source).values == {0: 0, 1: 1}
 
 
-def test_in_the_background(cluster):
+def test_in_the_background(cluster, tmp_path):
     """A cell in the background leaves the caller free; its result comes later."""
     sink = TextSink()
-    future = cluster.run_in_background("import time\ntime.sleep(0.5)\nrank", sink=sink)
+    future = cluster.run_in_background(f"{waiting_for(tmp_path / 'mark')}rank", sink=sink)
     assert not future.done()
-    assert future.result(timeout=20).values == {0: 0, 1: 1}
+    (tmp_path / "mark").touch()
+    assert future.result(timeout=100).values == {0: 0, 1: 1}
     assert sink.text == "[rank 0] 0\n[rank 1] 1\n" or sink.text == "[rank 1] 1\n[rank 0] 0\n"
 
 
@@ -164,9 +160,9 @@ def test_cells_in_the_background_take_turns(cluster):
         for source, sink in zip(sources, sinks, strict=True)
     ]
     with pytest.raises(RanksFailed, match="ZeroDivisionError"):
-        futures[0].result(timeout=30)
-    assert futures[1].result(timeout=30).values == {0: 2.0, 1: 2.0}
-    assert futures[2].result(timeout=30).values == {0: 0, 1: 1}
+        futures[0].result(timeout=100)
+    assert futures[1].result(timeout=100).values == {0: 2.0, 1: 2.0}
+    assert futures[2].result(timeout=100).values == {0: 0, 1: 1}
 
 
 def test_two_streams_in_turn_lose_nothing(cluster):

@@ -6,12 +6,11 @@ import re
 import signal
 import threading
 import time
-from itertools import pairwise
 
 import psutil
 import pytest
 from clusters import quiet
-from timers import within
+from timers import SOON_S, eventually, when
 
 from workbench.cluster import TextSink
 from workbench.errors import CellInterrupted, RanksFailed
@@ -19,8 +18,7 @@ from workbench.output.bounded_text import BoundedText
 from workbench.output.excerpt import Excerpt
 from workbench.output.final_order import OutputLog
 from workbench.output.merger import Item, MergedItem
-
-pytestmark = pytest.mark.timing
+from workbench.rank.window import TOTAL_CHARACTERS
 
 FLOOD = """
 import time
@@ -37,7 +35,7 @@ ENDLESS = "at = 0\nwhile True:\n    print('line', at)\n    at += 1"
 def usable(cluster):
     """The cluster, which is ready again after the test."""
     yield cluster
-    if not within(20, lambda: cluster.state == "ready"):
+    if not eventually(lambda: cluster.state == "ready"):
         cluster.restart()
 
 
@@ -54,9 +52,9 @@ def usable(cluster):
 def test_a_flood_ends_with_its_cell(cluster, line, first):
     """The call returns soon after the code's last line, with every line of every rank."""
     before = psutil.Process().memory_info().rss
-    result = quiet(cluster, FLOOD.format(seconds=5, line=line))
+    result = quiet(cluster, FLOOD.format(seconds=4, line=line))
     after_s = time.time() - max(ended for _, ended in result.values.values())
-    assert after_s < 10
+    assert after_s < SOON_S
     assert psutil.Process().memory_info().rss - before < 300 << 20
     lines = result.output.splitlines()
     assert lines[0] == first
@@ -71,33 +69,51 @@ def test_a_flood_ends_with_its_cell(cluster, line, first):
     assert heard == said
 
 
-def test_it_is_shown_while_it_runs(cluster):
+def test_it_is_shown_while_it_runs(cluster, tmp_path):
     """No rank is ever far ahead of what is shown: the live output does not stop."""
-    times = [time.monotonic()]
+    shown, ahead = [0, 0], []
 
     class Sink(TextSink):
-        def put(self, folded):
-            times.append(time.monotonic())
-            super().put(folded)
+        def put(self, merged):
+            super().put(merged)
+            for rank in merged.ranks:
+                shown[rank] += len(merged.item.text)
+                written = int.from_bytes((tmp_path / str(rank)).read_bytes(), "little")
+                ahead.append(written - shown[rank])
 
-    cluster.run(FLOOD.format(seconds=4, line="print('line', at, rank)"), sink=Sink())
-    assert max(later - before for before, later in pairwise(times)) < 2.0
+    begin = f"""
+import os
+file, total = os.open(f"{tmp_path}/{{rank}}", os.O_RDWR | os.O_CREAT), 0
+def say(text):
+    global total
+    print(text)
+    total += len(text) + 1
+    os.pwrite(file, total.to_bytes(8, "little"), 0)
+"""
+    cluster.run(begin + FLOOD.format(seconds=3, line="say(f'line {at} {rank}')"), sink=Sink())
+    assert len(ahead) > 1000
+    # what is confirmed may still be merged: some times the limit, however long the flood
+    assert max(ahead) < 4 * TOTAL_CHARACTERS
 
 
-def test_a_flood_is_interrupted(usable):
+class Counting(TextSink):
+    """Counts what it is given."""
+
+    count = 0
+
+    def put(self, merged):
+        self.count += 1
+        super().put(merged)
+
+
+def test_a_flood_is_interrupted(usable, ctrl_c):
     """The stop button ends a rank that waits for the kernel."""
     main = threading.main_thread().ident
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    timer = threading.Timer(2.0, signal.pthread_kill, (main, signal.SIGINT))
-    timer.start()
-    try:
-        began = time.monotonic()
-        with pytest.raises(CellInterrupted) as raised:
-            quiet(usable, ENDLESS)
-    finally:
-        timer.join()
-        signal.signal(signal.SIGINT, before)
-    assert time.monotonic() - began < 20
+    sink = Counting()
+    waiter = when(lambda: sink.count > 10_000, lambda: signal.pthread_kill(main, signal.SIGINT))
+    with pytest.raises(CellInterrupted) as raised:
+        usable.run(ENDLESS, sink=sink)
+    waiter.join()
     # an interrupt may come in the middle of a print()
     said = re.findall(
         r"^(?:\[rank 0\]|\[ranks 0-1\]) line (\d+)$", raised.value.output, re.MULTILINE
@@ -117,11 +133,13 @@ def test_a_rank_that_is_killed_in_a_flood_is_noticed(usable):
         killed.append(time.monotonic())
         os.kill(rank.pid, signal.SIGKILL)
 
-    timer = threading.Timer(2.0, kill)
-    timer.start()
+    sink = Counting()
+    waiter = when(lambda: sink.count > 10_000, kill)
+    source = f"import torch\nif rank == 0: hvd.allreduce(torch.ones(1))\n{ENDLESS}"
     with pytest.raises(RanksFailed, match="SIGKILL"):
-        quiet(usable, f"import torch\nif rank == 0: hvd.allreduce(torch.ones(1))\n{ENDLESS}")
-    assert time.monotonic() - killed[0] < 15
+        usable.run(source, sink=sink)
+    waiter.join()
+    assert time.monotonic() - killed[0] < SOON_S
     usable.restart()
 
 
@@ -158,7 +176,7 @@ for at in range(60_000): print(at, file=(sys.stdout, sys.stderr)[at % 2])
 @pytest.mark.parametrize("writer", WRITERS)
 def test_whoever_writes_loses_nothing(cluster, writer):
     """All of it is in the output of its own cell, however it was written."""
-    result = quiet(cluster, WRITERS[writer], timeout=60)
+    result = quiet(cluster, WRITERS[writer], timeout=100)
     lines = result.output.splitlines()
     for rank in range(2):
         other = f"[rank {1 - rank}]"
@@ -172,15 +190,15 @@ def test_a_rank_that_waits_does_not_delay_the_others(cluster):
         "import torch\nif rank == 0:\n    for at in range(100_000): print(at)\n"
         "float(hvd.allreduce(torch.ones(1), op=hvd.Sum))"
     )
-    assert quiet(cluster, source, timeout=60).values == {0: 2.0, 1: 2.0}
+    assert quiet(cluster, source, timeout=100).values == {0: 2.0, 1: 2.0}
 
 
 def test_a_flood_in_the_background(cluster):
     """The same for a cell that nobody waits for, with another one behind it."""
     first = cluster.run_in_background("for at in range(50_000): print(at)", sink=TextSink())
     second = cluster.run_in_background("print('second')", sink=TextSink())
-    assert len(first.result(timeout=60).output.splitlines()) == 50_000
-    assert second.result(timeout=60).output == "[ranks 0-1] second\n"
+    assert len(first.result(timeout=100).output.splitlines()) == 50_000
+    assert second.result(timeout=100).output == "[ranks 0-1] second\n"
 
 
 def pieces_of(chance, said):

@@ -11,8 +11,8 @@ import psutil
 import pytest
 from clusters import quiet, training, with_support
 from run_notebook import error_of, opened
-from test_stop_button import ASK, STUBBORN, stops
-from timers import within
+from test_stop_button import ASK, STUBBORN, end, stops  # noqa: F401 - a fixture
+from timers import SOON_S, eventually
 
 import workbench as wb
 from workbench.errors import ClusterError, ClusterStopped, StartFailed, UsageError
@@ -54,7 +54,7 @@ def test_a_rank_that_does_not_leave_the_ring(three, stopped_ranks):
     began = time.monotonic()
     with stops(1.5), pytest.raises(ClusterError) as caught:
         three.resize(3)
-    assert time.monotonic() - began < 15
+    assert time.monotonic() - began < SOON_S
     told = str(caught.value)
     assert "going on with 3 ranks: interrupted before it was done. All variables are kept." in told
     assert "%cluster resize -n 3" in told
@@ -64,7 +64,7 @@ def test_a_rank_that_does_not_leave_the_ring(three, stopped_ranks):
         quiet(three, "1")
     began = time.monotonic()
     three.restart("1")
-    assert time.monotonic() - began < 40
+    assert time.monotonic() - began < SOON_S
     assert three.state == "ready"
     assert quiet(three, "globals().get('kept')").values == {0: 0, 1: None}
 
@@ -97,7 +97,7 @@ def test_a_process_that_does_not_start(three, stopped_ranks):
     resize = r"replacing rank 1: .*resize -n 2"
     with stops(2.0), pytest.raises(ClusterError, match=resize) as caught:
         three.restart("1")
-    assert time.monotonic() - began < 15
+    assert time.monotonic() - began < SOON_S
     assert "Variables of rank 1 are lost, those of all others are kept." in str(caught.value)
     os.kill(agent, signal.SIGCONT)
     three.resize(2)
@@ -143,7 +143,7 @@ import os, time
 from clusters import BeginSink
 import workbench as wb
 from workbench.cluster import TextSink
-cluster = wb.Cluster(n=2, keep="60s").start()
+cluster = wb.Cluster(n=2, keep="600s").start()
 cluster.run({first!r}, sink=TextSink())
 sink = BeginSink()
 cluster.run_in_background(sink.PRINT + {then!r}, sink=sink)
@@ -170,30 +170,31 @@ threading.Thread(target=watch, daemon=True).start()
 
 
 @pytest.mark.parametrize("kind", ["trains", "sleeps", "catches it"])
-def test_attaching_is_interrupted_in_a_notebook(tmp_path, monkeypatch, kind):
+def test_attaching_is_interrupted_in_a_notebook(tmp_path, monkeypatch, kind, end):  # noqa: F811
     """`%cluster attach` waits for a cell that still runs; the stop button ends that cell."""
     monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path))
     then = {
         "trains": "train(10**9)",
-        "sleeps": "import time; time.sleep(300)",
-        "catches it": STUBBORN.format(seconds=16),
+        "sleeps": "import time; time.sleep(600)",
+        "catches it": STUBBORN.format(end=str(end)),
     }[kind]
     source = KERNEL.format(first=training(5) + "kept = rank * 10", then=then)
-    subprocess.run([sys.executable, "-c", source], timeout=60, check=False, env=with_support())
+    subprocess.run([sys.executable, "-c", source], timeout=150, check=False, env=with_support())
     began = time.monotonic()
     with opened() as notebook:
         cell = notebook.run(f"{WATCH}cluster = %cluster attach")
         assert not error_of(cell), error_of(cell)
-        assert time.monotonic() - began < 40
+        assert time.monotonic() - began < SOON_S
         if kind == "catches it":
             assert "still runs a cell" in error_of(notebook.run("%%distributed\nkept"))
-        wait = "import time\nfor _ in range(300):\n    if cluster.state == 'ready': break\n"
+        end.touch()
+        wait = "import time\nfor _ in range(1200):\n    if cluster.state == 'ready': break\n"
         notebook.run(wait + "    time.sleep(0.1)")
         cell = notebook.run("cluster['kept']")
         assert not error_of(cell), error_of(cell)
         assert cell.outputs[-1].data["text/plain"] == "[0, 10]"
         total = "import torch\nfloat(hvd.allreduce(torch.ones(1), op=hvd.Sum))"
-        assert not error_of(notebook.run(f"%%distributed --timeout 20s\n{total}"))
+        assert not error_of(notebook.run(f"%%distributed --timeout 100s\n{total}"))
         notebook.run("%cluster stop")
 
 
@@ -207,7 +208,7 @@ def test_a_lock_that_another_process_keeps(tmp_path):
             with pytest.warns(RuntimeWarning, match="lock: another process has locked it"):
                 quiet(cluster, training(3))
         quiet(cluster, "train(2)")
-        assert within(10, (folder / "run.json").exists)
+        assert eventually((folder / "run.json").exists)
     assert len(wb.open_run(folder).to_frame()) == 5
 
 
@@ -222,4 +223,4 @@ def test_stop_while_another_process_keeps_the_lock(tmp_path):
             quiet(cluster, training(3))
         began = time.monotonic()
         cluster.stop()
-        assert time.monotonic() - began < 15
+        assert time.monotonic() - began < SOON_S

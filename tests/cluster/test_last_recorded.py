@@ -7,7 +7,7 @@ import sys
 
 import pytest
 from clusters import quiet, training, with_support
-from timers import within
+from timers import eventually
 
 import workbench as wb
 from workbench.advisor import explain
@@ -20,7 +20,7 @@ EARLIER = "An earlier cell was not recorded."
 @pytest.fixture
 def recording(cluster):
     """A cluster that has recorded a training."""
-    within(20, lambda: cluster.state == "ready")
+    eventually(lambda: cluster.state == "ready")
     cluster.recording = True
     quiet(cluster, training(4))
     yield cluster
@@ -93,7 +93,7 @@ import json, os, workbench as wb
 from workbench.advisor import explain
 from workbench.cluster import TextSink
 from workbench.errors import UsageError
-cluster = wb.Cluster(n=2, keep="60s").start()
+cluster = wb.Cluster(n=2, keep="600s").start()
 def quiet(source):
     cluster.run(source, sink=TextSink())
 {then}
@@ -131,7 +131,7 @@ def test_the_next_kernel_says_the_same(tmp_path, monkeypatch, then, says, killed
     monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path))
     source = KERNEL.format(then=then, end="os.kill(os.getpid(), 9)" if killed else "")
     done = subprocess.run(
-        [sys.executable, "-c", source], capture_output=True, text=True, timeout=90, check=False,
+        [sys.executable, "-c", source], capture_output=True, text=True, timeout=150, check=False,
         env=with_support() | os.environ,
     )  # fmt: skip
     assert done.stdout, done.stderr

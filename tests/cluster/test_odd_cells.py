@@ -69,7 +69,7 @@ def test_the_cells_after_it_work(cluster, name):
     with pytest.raises(RanksFailed, match="ZeroDivisionError: division by zero"):
         quiet(cluster, "1/0")
     with pytest.raises(CellTimeout, match="variables are kept"):
-        quiet(cluster, "import time; time.sleep(60)", timeout=0.5)
+        quiet(cluster, "import time; time.sleep(600)", timeout=0.5)
     cluster.push({"pushed": 3})
     assert cluster["pushed"] == [3, 3]
 
@@ -111,11 +111,11 @@ def test_an_interrupt_leaves_no_gradients_off(cluster):
     off += "\ntorch.set_autocast_enabled('cpu', True)"
     modes = "import torch; torch.is_grad_enabled(), torch.is_autocast_enabled('cpu')"
     with pytest.raises(CellTimeout):
-        quiet(cluster, f"{off}\ntime.sleep(60)", timeout=0.5)
+        quiet(cluster, f"{off}\ntime.sleep(600)", timeout=0.5)
     assert quiet(cluster, modes).values == {0: (True, False), 1: (True, False)}
     quiet(cluster, off)
     with pytest.raises(CellTimeout):
-        quiet(cluster, "time.sleep(60)", timeout=0.5)
+        quiet(cluster, "time.sleep(600)", timeout=0.5)
     assert quiet(cluster, modes).values == {0: (False, True), 1: (False, True)}
     on = "_ = torch.set_grad_enabled(True)\ntorch.set_autocast_enabled('cpu', False)"
     assert quiet(cluster, f"{on}\n{modes}").values == {0: (True, False), 1: (True, False)}
@@ -251,7 +251,7 @@ def test_errors_say_what_is_wrong_and_what_to_do(cluster, tmp_path):
 def test_a_library_that_prints_much_and_keeps_the_gil(cluster):
     """As an extension in C++ does that prints its progress; nobody can read meanwhile."""
     write = "ctypes.PyDLL(None).write(1, b'x' * 500_000 + b'\\n', 500_001)"
-    result = quiet(cluster, f"import ctypes\n{write}", timeout=20)
+    result = quiet(cluster, f"import ctypes\n{write}", timeout=100)
     assert result.values == {0: 500_001, 1: 500_001}
     assert result.output.count("x") >= 500_000
 

@@ -5,6 +5,7 @@ import time
 import pytest
 from jupyter_client.manager import start_new_kernel
 from run_notebook import error_of, opened, text_of, values_of
+from timers import eventually
 
 
 @pytest.fixture(scope="module")
@@ -194,33 +195,50 @@ def test_help_in_a_rank_says_that_it_is_not_there(notebook, source):
     assert len(text_of(cell).splitlines()) == 1
 
 
-def test_a_thread_prints_on_after_its_cell(notebook):
+NOTED = """
+def note(thread):
+    thread.join()
+    open(f{mark!r}, "w").close()
+threading.Thread(target=note, args=[thread]).start()
+"""
+"""A file for each rank says that its thread has ended."""
+
+
+def test_a_thread_prints_on_after_its_cell(notebook, tmp_path):
     """Its text, and the error that ends it, open the output of the next cell."""
-    notebook.run("""%%distributed
+    notebook.run(
+        """%%distributed
 import threading, time
 def late():
     time.sleep(0.5)
     print("printed late")
     raise ValueError("raised late")
-threading.Thread(target=late).start()
-""")
-    time.sleep(1)
+thread = threading.Thread(target=late)
+thread.start()
+"""
+        + NOTED.format(mark=f"{tmp_path}/{{rank}}")
+    )
+    assert eventually(lambda: len(list(tmp_path.iterdir())) == 3)
     cell = notebook.run("%%distributed\nprint('next')")
     assert text_of(cell, "stdout") == "[ranks 0-2] printed late\n[ranks 0-2] next\n"
     assert "ValueError: raised late" in text_of(cell, "stderr")
 
 
-def test_a_thread_that_prints_without_end_between_cells(notebook):
+def test_a_thread_that_prints_without_end_between_cells(notebook, tmp_path):
     """A part of it is kept."""
-    notebook.run("""%%distributed --ranks 0 --out result
+    notebook.run(
+        """%%distributed --ranks 0 --out result
 import threading, time
 def chatter():
     time.sleep(0.5)
     for at in range(1000):
         print(f"{at:03}" + "x" * 10_000)
-threading.Thread(target=chatter).start()
-""")
-    time.sleep(1.5)
+thread = threading.Thread(target=chatter)
+thread.start()
+"""
+        + NOTED.format(mark=f"{tmp_path}/{{rank}}")
+    )
+    assert eventually(lambda: list(tmp_path.iterdir()))
     cell = notebook.run("%%distributed --ranks 0 --out result\nprint('next')")
     assert text_of(cell, "stdout").endswith("[rank 0] next\n")
     assert "is left out" in text_of(cell, "stderr")

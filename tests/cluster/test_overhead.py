@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 from clusters import SHARED_MODEL, quiet, training
-from timers import within
+from timers import SOON_S, eventually
 
 from workbench.cluster.overhead import difference, quantile
 from workbench.errors import CellInterrupted, CellTimeout, RanksFailed, UsageError
@@ -24,7 +24,7 @@ def ready(cluster):
     """The cluster, on which recording is on before and after the test."""
     cluster.recording = True
     yield cluster
-    within(20, lambda: cluster.state == "ready")
+    eventually(lambda: cluster.state == "ready")
     cluster.recording = True
 
 
@@ -104,11 +104,11 @@ def test_arguments_that_do_not_fit(ready, given, says):
 
 def test_the_time_limit_ends_with_fewer_pairs(ready):
     """At least three pairs are measured; no other begins that would end too late."""
-    quiet(ready, training(2) + "import time; time.sleep(0.5)")
+    quiet(ready, training(2) + "import time; time.sleep(0.2)")
     began = time.monotonic()
-    found = ready.measure_overhead(pairs=100, timeout=12)
-    assert 3 <= found.pairs < 20
-    assert time.monotonic() - began < 20
+    found = ready.measure_overhead(pairs=10_000, timeout=10)
+    assert 3 <= found.pairs <= 10 / (2 * 0.2)
+    assert time.monotonic() - began < SOON_S
 
 
 def test_a_run_that_takes_longer_than_the_limit_is_interrupted(ready):
@@ -135,7 +135,7 @@ def test_an_interrupt_ends_it_promptly(ready, on):
 
     def measure():
         try:
-            ready.measure_overhead("train(2)\nimport time; time.sleep(0.5)", pairs=50)
+            ready.measure_overhead("train(2)\nimport time; time.sleep(0.5)", pairs=500)
         except CellInterrupted as error:
             errors.append(error)
 
@@ -148,7 +148,7 @@ def test_an_interrupt_ends_it_promptly(ready, on):
             break
         except UsageError:  # between two runs
             time.sleep(0.01)
-    thread.join(8)
+    thread.join(60)
     assert not thread.is_alive()
     assert len(errors) == 1
     assert ready.recording is on

@@ -4,6 +4,7 @@ import time
 
 import pytest
 from clusters import quiet, training
+from timers import SOON_S
 
 import workbench as wb
 from workbench.errors import UsageError
@@ -29,9 +30,9 @@ def test_a_cell_of_all_ranks_runs_on_all_of_them(two, ranks):
     quiet(two, training(4), ranks=ranks)
     two.resize(3)
     began, before = time.monotonic(), len(two.timings)
-    found = two.measure_overhead(pairs=3, timeout=60)
+    found = two.measure_overhead(pairs=3, timeout=100)
     assert (found.pairs, found.iterations) == (3, 4)
-    assert time.monotonic() - began < 40
+    assert time.monotonic() - began < SOON_S
     assert set(two.timings.rows(before)["rank"].tolist()) == {0, 1, 2}
     two.resize(2)
     assert two.measure_overhead(pairs=3, timeout=60).pairs == 3

@@ -11,8 +11,8 @@ import numpy as np
 import psutil
 import pytest
 import torch
-from clusters import children, quiet
-from timers import later, within
+from clusters import children, quiet, waiting_for
+from timers import SOON_S, eventually, later, when
 
 from workbench.errors import CellInterrupted, CellTimeout, ClusterStopped, RanksFailed, UsageError
 from workbench.wire.values import Payload
@@ -31,7 +31,7 @@ import os, pathlib, time
 class Slow:
     def __reduce__(self):
         pathlib.Path({!r}).touch()
-        time.sleep(60)
+        time.sleep(600)
 slow = Slow()
 """
 
@@ -42,7 +42,7 @@ def interrupted_after(seconds):
 
 def while_pickling(mark, action):
     """Do something from another thread once a rank pickles what `SLOW` has made."""
-    return later(0, lambda: within(30, mark.exists) and action())
+    return later(0, lambda: eventually(mark.exists) and action())
 
 
 def test_arrays_arrive_writable_on_both_ways(cluster):
@@ -154,7 +154,7 @@ def test_a_class_that_is_unknown_here_is_named_at_once(cluster):
     began = time.monotonic()
     with pytest.raises(UsageError, match=r"cannot read.*ranks_only.*'thing' is of type") as caught:
         cluster["thing"]
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < SOON_S
     assert "\n" not in str(caught.value)
     assert cluster.state == "ready"
 
@@ -217,7 +217,7 @@ def test_a_push_that_a_rank_has_no_memory_for(cluster):
     used = "int(open('/proc/self/statm').read().split()[0]) * 4096"
     quiet(cluster, limit.format(f"{used} + (30 << 20)"), ranks="1")
     with pytest.raises(UsageError, match=r"^push x: rank 1 cannot read it \(MemoryError: ") as seen:
-        cluster.push({"x": bytes(100_000_000)}, timeout=20)
+        cluster.push({"x": bytes(100_000_000)}, timeout=100)
     assert str(seen.value).endswith("Free memory there, or push smaller pieces.")
     quiet(cluster, limit.format("resource.RLIM_INFINITY"), ranks="1")
     assert cluster["x"] == [1, 1]
@@ -271,31 +271,42 @@ def test_pickling_that_takes_long_is_interrupted(cluster, tmp_path):
 
     with while_pickling(mark, interrupt), pytest.raises(KeyboardInterrupt):
         cluster["slow"]
-    assert time.monotonic() - came[0] < 15
+    assert time.monotonic() - came[0] < SOON_S
     assert cluster.state == "ready"
     assert quiet(cluster, "rank").values == {0: 0, 1: 1}
 
 
-def test_a_pull_waits_for_the_cells_before_and_says_so(cluster, capsys):
+def test_a_pull_waits_for_the_cells_before_and_says_so(cluster, capsys, tmp_path):
     """It gets what the cell has set; while it waits it can be interrupted."""
-    future = cluster.run_in_background("import time; time.sleep(3); late = rank")
+    mark, said = tmp_path / "mark", []
+
+    def is_said():
+        said.append(capsys.readouterr().out)
+        return "pull late: waiting for the cells" in "".join(said)
+
+    future = cluster.run_in_background(f"{waiting_for(mark)}late = rank")
     with interrupted_after(0.5), pytest.raises(CellInterrupted, match="pull late: interrupted"):
         cluster["late"]
+    waiter = when(is_said, mark.touch)
     assert cluster["late"] == [0, 1]
-    future.result(timeout=10)
-    assert "pull late: waiting for the cells" in capsys.readouterr().out
+    waiter.join()
+    future.result(timeout=100)
+    assert mark.exists()
 
 
 def test_a_time_limit(new_ranks):
-    """A rank whose process is stopped is named."""
+    """A rank whose process is stopped is named, and used again when it goes on."""
     quiet(new_ranks, "there = 1")
     pid = new_ranks.ranks[1].pid
     os.kill(pid, signal.SIGSTOP)
     try:
         with pytest.raises(CellTimeout, match=r"no answer of rank 1 for 1 s"):
             new_ranks.pull(["there"], timeout=1.0)
+        assert new_ranks.state == "failed"
     finally:
         os.kill(pid, signal.SIGCONT)
+    assert eventually(lambda: new_ranks.state == "ready")
+    assert new_ranks["there"] == [1, 1]
 
 
 @pytest.mark.parametrize("what", ["pull", "push"])
@@ -314,7 +325,7 @@ def test_a_rank_killed_meanwhile_is_lost_at_once(new_ranks, what, tmp_path):
     action = while_pickling(mark, kill) if what == "pull" else later(0.5, kill)
     with action, pytest.raises(RanksFailed, match=r"RankLost.*SIGKILL") as caught:
         new_ranks["slow"] if what == "pull" else new_ranks.push({"value": value})
-    assert time.monotonic() - ended[0] < 15
+    assert time.monotonic() - ended[0] < SOON_S
     assert set(caught.value.errors) == {1}
     with pytest.raises(ClusterStopped, match=r"SIGKILL.*restart --ranks 1"):
         new_ranks["slow"]

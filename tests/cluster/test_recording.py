@@ -8,7 +8,7 @@ import time
 
 import pytest
 from clusters import SHARED_MODEL, quiet, training
-from timers import later, within
+from timers import SOON_S, eventually, later, when
 
 import workbench as wb
 from workbench.cluster import TextSink
@@ -65,7 +65,7 @@ def load(iterations):
 def switched(new_ranks):
     """The cluster with ranks that have just started; recording is on again after the test."""
     yield new_ranks
-    within(20, lambda: new_ranks.state != "running")
+    eventually(lambda: new_ranks.state != "running")
     new_ranks.recording = True
 
 
@@ -248,14 +248,14 @@ def test_a_cell_on_some_ranks(switched):
 def test_while_a_cell_runs(switched):
     """The switch and the measurement are refused; the running cell is not affected."""
     run = switched.run_in_background("import time; time.sleep(30)", sink=TextSink())
-    assert within(10, lambda: switched.state == "running")
+    assert eventually(lambda: switched.state == "running")
     with pytest.raises(UsageError, match="Cannot switch recording off: a cell runs"):
         switched.recording = False
     with pytest.raises(UsageError, match="Cannot measure the overhead: a cell runs"):
         switched.measure_overhead()
     run.interrupt()
     with pytest.raises(CellInterrupted):
-        run.result(20)
+        run.result(100)
     assert switched.recording
 
 
@@ -279,8 +279,8 @@ def test_a_blocked_rank_is_freed_and_named(switched):
     ):
         began = time.monotonic()
         with pytest.raises(RanksFailed, match=says):
-            quiet(switched, source, timeout=20)
-        assert time.monotonic() - began < 8
+            quiet(switched, source, timeout=100)
+        assert time.monotonic() - began < SOON_S
     assert quiet(switched, "kept").values == {0: 0, 1: 1}
     assert hooks(switched) == {0: set(), 1: set()}
 
@@ -292,7 +292,7 @@ def test_a_dead_rank_frees_the_others(switched):
     pid = switched.ranks[1].pid
     source = "if rank == 0: hvd.allreduce(torch.ones(2), name='n')\nelse:\n import time\n"
     with later(1.0, lambda: os.kill(pid, signal.SIGKILL)), pytest.raises(RanksFailed):
-        quiet(switched, source + " time.sleep(30)", timeout=25)
+        quiet(switched, source + " time.sleep(30)", timeout=100)
     switched.restart()
     assert quiet(switched, "kept", ranks="0").values == {0: 0}
     assert hooks(switched) == {0: set(), 1: set()}
@@ -305,29 +305,30 @@ def test_an_interrupt_and_a_time_limit(switched):
     waits = "if rank: hvd.allreduce(torch.ones(2), name='n')\nimport time; time.sleep(30)"
     for source in ("train(10**6)", waits):
         run = switched.run_in_background(source, sink=TextSink())
-        assert within(10, lambda: switched.state == "running")
+        assert eventually(lambda: switched.state == "running")
         time.sleep(1.0)
         began = time.monotonic()
         run.interrupt()
         with pytest.raises(CellInterrupted, match="variables are kept"):
-            run.result(25)
-        assert time.monotonic() - began < 10
+            run.result(100)
+        assert time.monotonic() - began < SOON_S
     quiet(switched, "hvd.shutdown()\nhvd.init()")
     assert iterations(switched, "train(2)") == {0: 0, 1: 0}
     switched.recording = True
     assert iterations(switched, "train(2)") == {0: 2, 1: 2}
 
 
-def test_a_long_wait_is_reported():
+def test_a_long_wait_is_reported(tmp_path):
     """The report names the collective, and the cluster starts without recording."""
-    sink = TextSink()
+    sink, mark = TextSink(), tmp_path / "mark"
+    waiter = when(lambda: "it is at:" in sink.text, mark.touch)
     with wb.Cluster(n=2, record=False, hang_after_s=1.0) as cluster:
         assert not cluster.recording
         assert cluster.timings.unrecorded == "Recording is off: switch it on with %timings on."
-        source = (
-            "import time, torch\nif rank: time.sleep(6)\nhvd.allreduce(torch.ones(2), name='n')"
-        )
-        cluster.run(source, sink=sink)
+        source = f"while rank and not os.path.exists({str(mark)!r}): time.sleep(0.05)\n"
+        source += "hvd.allreduce(torch.ones(2), name='n')"
+        cluster.run(f"import os, time, torch\n{source}", sink=sink, timeout=100)
+        waiter.join()
         assert "waiting for other ranks: [rank 0] in 'n'" in sink.text
         assert "Rank 1 is missing; it is at:" in sink.text
         assert hooks(cluster) == {0: set(), 1: set()}
@@ -339,7 +340,7 @@ def test_a_long_wait_is_reported():
 KERNEL = """
 import sys, workbench as wb
 from workbench.cluster import TextSink
-cluster = wb.Cluster(n=2, keep="60s", record={record}).start()
+cluster = wb.Cluster(n=2, keep="600s", record={record}).start()
 cluster.run({source!r}, sink=TextSink())
 cluster.recording = {after}
 print(cluster.name)
@@ -351,7 +352,7 @@ def test_a_kernel_that_attaches_knows_the_setting(record, after):
     """It is that of the last switch, not that of the start."""
     source = KERNEL.format(record=record, after=after, source=training(2))
     done = subprocess.run(
-        [sys.executable, "-c", source], capture_output=True, text=True, timeout=90, check=False
+        [sys.executable, "-c", source], capture_output=True, text=True, timeout=150, check=False
     )
     assert done.returncode == 0, done.stderr
     cluster = wb.Cluster.attach(done.stdout.strip())

@@ -13,7 +13,7 @@ SCENARIO = """
 import os, pathlib, signal, subprocess, time
 import psutil
 import workbench as wb
-from timers import within
+from timers import eventually
 
 def start_as(pid):
     '''Start a process that leads a group, with this id.'''
@@ -29,8 +29,8 @@ rank = psutil.Process(cluster.ranks[0].pid)
 ]
 agent = rank.parent()
 {ends}
-assert within(20, lambda: cluster.state == "failed"), cluster.state
-assert within(20, lambda: not psutil.pid_exists({ended}.pid))
+assert eventually(lambda: cluster.state == "failed"), cluster.state
+assert eventually(lambda: not psutil.pid_exists({ended}.pid))
 other = start_as({ended}.pid)
 cluster.stop()
 assert other.poll() is None, other.returncode

@@ -5,13 +5,13 @@ import signal
 
 import pytest
 from clusters import quiet
-from timers import within
+from timers import eventually
 
 
 @pytest.mark.parametrize("turn", [1, 2])
 def test_a_broken_cluster_is_replaced(cluster, turn):
     """Each turn finds two ranks that compute together, and loses one."""
     source = "import torch\nfloat(hvd.allreduce(torch.ones(1), op=hvd.Sum))"
-    assert quiet(cluster, source, timeout=20).values == {0: 2.0, 1: 2.0}
+    assert quiet(cluster, source, timeout=100).values == {0: 2.0, 1: 2.0}
     os.kill(cluster.ranks[1].pid, signal.SIGKILL)
-    assert within(20, lambda: cluster.ranks[1].state == "dead")
+    assert eventually(lambda: cluster.ranks[1].state == "dead")

@@ -11,13 +11,15 @@ from dataclasses import dataclass
 import psutil
 import pytest
 from clusters import children
-from timers import within
+from timers import SOON_S, eventually, when
 
 import workbench as wb
 from workbench.cluster import TextSink
 from workbench.errors import ClusterStopped
 
 HANG_S = 2.0
+CELL_S = 90.0
+"""What nobody frees ends only with its cell, since Horovod waits for longer in tests."""
 AGENT, CONTROLLER = "workbench.agent.program", "workbench.cluster.controller"
 ENDED = {
     AGENT: r"agent of this machine .*SIGKILL",
@@ -100,7 +102,7 @@ def case_for_each(faults, usual=""):
     one; that takes the fault, and fixtures, by the names of its arguments.
     """
 
-    @pytest.mark.timeout(150, method="signal")
+    @pytest.mark.timeout(300, method="signal")
     @pytest.mark.parametrize("fault", faults, ids=str)
     def test_fault(fault, request):
         """The fault is named; survivors keep their variables; the way on works; nothing is left."""
@@ -112,7 +114,7 @@ def case_for_each(faults, usual=""):
     return test_fault
 
 
-def quiet(cluster, source, timeout=20.0, **options):
+def quiet(cluster, source, timeout=CELL_S, **options):
     return cluster.run(source, sink=TextSink(), timeout=timeout, **options)
 
 
@@ -151,24 +153,12 @@ def interrupt():
     signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
 
 
-def when(reached, action):
-    """Do something as soon as something has come true."""
-
-    def follow():
-        if within(20, reached):
-            action()
-
-    thread = threading.Thread(target=follow, daemon=True)
-    thread.start()
-    return thread
-
-
 @contextlib.contextmanager
-def bounded(seconds):
-    """The body takes no longer."""
+def bounded():
+    """The body ends, and not because something in it has waited to its time limit."""
     began = time.monotonic()
     yield
-    assert time.monotonic() - began < seconds
+    assert time.monotonic() - began < SOON_S
 
 
 class Box:
@@ -228,7 +218,7 @@ class Box:
             ClusterStopped, match=r"with %cluster restart;|%cluster stop, and start"
         ):
             quiet(self.cluster, "1")
-        with bounded(10):
+        with bounded():
             self.close()
 
     def settled(self):
@@ -236,7 +226,7 @@ class Box:
         for path in self.folder.glob("*-0-*"):
             path.unlink()
         up = 0 if self._cluster is None else self._processes
-        assert within(20, lambda: len(ours()) == up), [
+        assert eventually(lambda: len(ours()) == up), [
             (pid, status(pid), psutil.Process(pid).ppid()) for pid in ours()
         ]
 
@@ -253,6 +243,6 @@ def across(machines):
     finally:
         machines.mend("vm2")
         cluster.stop()
-    assert within(20, lambda: {process.pid for process in psutil.Process().children()} <= before), (
+    assert eventually(lambda: {process.pid for process in psutil.Process().children()} <= before), (
         psutil.Process().children()
     )

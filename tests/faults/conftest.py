@@ -5,7 +5,7 @@ import os
 import signal
 
 import pytest
-from timers import within
+from timers import eventually
 
 from workbench.testbed import vms, why_not
 
@@ -27,7 +27,7 @@ def shared(tmp_path_factory):
             del os.environ["PYTHONPATH"]
         else:
             os.environ["PYTHONPATH"] = before
-    assert within(20, lambda: not ours())
+    assert eventually(lambda: not ours())
 
 
 @pytest.fixture

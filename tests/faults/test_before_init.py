@@ -50,7 +50,7 @@ def init_fails(box, fault):
     """Ranks that wait in hvd.init() for a new rank are freed, and keep their variables."""
     cluster = box.cluster
     box.put("init_ring", fault.code)
-    with bounded(20), pytest.raises(StartFailed, match=rf"(?s){fault.says}"):
+    with bounded(), pytest.raises(StartFailed, match=rf"(?s){fault.says}"):
         cluster.restart([1])
     assert cluster.state == "failed"
     assert tuple(r.rank for r in cluster.ranks if r.state == "dead") == fault.dead
@@ -73,7 +73,7 @@ def stopped_before_init(box):
         os.kill(pid, signal.SIGCONT)
 
     waiter = box.while_in("init_ring", "os.kill(os.getpid(), signal.SIGSTOP)", go_on)
-    with bounded(20):
+    with bounded():
         cluster.restart([1])
     waiter.join()
     quiet(cluster, "kept = 10", ranks=[1])
@@ -84,7 +84,7 @@ def interrupted_before_init(box):
     cluster = box.cluster
     box.while_in("init_ring", "time.sleep(1)", interrupt)
     told = "(?s)interrupted before .* rank 1 are lost, those of all others are kept.*resize -n 3"
-    with bounded(20), pytest.raises(ClusterError, match=told):
+    with bounded(), pytest.raises(ClusterError, match=told):
         cluster.restart([1])
     cluster.resize(3)
     quiet(cluster, "kept = 10", ranks=[1])
@@ -94,7 +94,7 @@ def interrupted_before_init(box):
 def killed_before_init(box, module):
     cluster, pid = box.cluster, leader(module)
     box.while_in("init_ring", "time.sleep(5)", lambda: os.kill(pid, signal.SIGKILL))
-    with bounded(20), pytest.raises(StartFailed, match=ENDED[module]):
+    with bounded(), pytest.raises(StartFailed, match=ENDED[module]):
         cluster.restart([1])
     box.lost()
 

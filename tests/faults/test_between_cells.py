@@ -10,17 +10,17 @@ from pathlib import Path
 
 import psutil
 import pytest
-from timers import later, within
+from timers import eventually, when
 
-from workbench.cluster import ValueNotSent
+from workbench.cluster import TextSink, ValueNotSent
 from workbench.errors import ClusterStopped, RanksFailed
 
 from .box import (
     AGENT,
     ASK,
+    CELL_S,
     CONTROLLER,
     ENDED,
-    HANG_S,
     MEET,
     SETUP,
     Fault,
@@ -57,7 +57,7 @@ test_fault = case_for_each(FAULTS)
 
 def replaced(box, name):
     """Rank 1 dies of a signal and is named; it can be replaced, and the others are kept."""
-    assert within(20, lambda: box.cluster.ranks[1].state == "dead")
+    assert eventually(lambda: box.cluster.ranks[1].state == "dead")
     assert box.cluster.state == "failed"
     assert re.search(rf"killed by {name}.*restart --ranks 1", box.cluster.message)
     with pytest.raises(ClusterStopped, match=rf"killed by {name}.*restart --ranks 1"):
@@ -82,16 +82,18 @@ def segfaults_while_idle(box):
 def stopped_while_idle(box):
     pid = box.cluster.ranks[1].pid
     os.kill(pid, signal.SIGSTOP)
-    with later(HANG_S + 3, lambda: os.kill(pid, signal.SIGCONT)):
-        result = quiet(box.cluster, f"{MEET}; rank")
-    assert "Rank 1 is missing and does not answer: its process is stopped" in result.output
+    sink, said = TextSink(), "Rank 1 is missing and does not answer: its process is stopped"
+    waiter = when(lambda: said in sink.text, lambda: os.kill(pid, signal.SIGCONT))
+    result = box.cluster.run(f"{MEET}; rank", sink=sink, timeout=CELL_S)
+    waiter.join()
+    assert said in result.output
     box.lives()
 
 
 def killed_leader_while_idle(box, module):
     cluster = box.cluster
     os.kill(leader(module), signal.SIGKILL)
-    assert within(20, lambda: cluster.ranks[0].state == "dead")
+    assert eventually(lambda: cluster.ranks[0].state == "dead")
     with pytest.raises(ClusterStopped, match=ENDED[module]):
         quiet(cluster, "1")
     box.close()
@@ -108,7 +110,7 @@ def controller_killed_while_idle(box):
 def change_without_a_controller(box):
     cluster = box.cluster
     os.kill(leader(CONTROLLER), signal.SIGKILL)
-    assert within(20, lambda: cluster.ranks[0].state == "dead")
+    assert eventually(lambda: cluster.ranks[0].state == "dead")
     what_helps = "killed by SIGKILL. Stop it with %cluster stop, and start another"
     for change in (cluster.restart, partial(cluster.resize, 2), cluster.resize, cluster.restart):
         with pytest.raises(ClusterStopped, match=what_helps) as raised:
@@ -143,7 +145,7 @@ def helpers_of_the_controller_killed(box):
     """New ranks can join afterwards."""
     for process in psutil.Process(leader(CONTROLLER)).children():
         process.kill()
-    with bounded(15):
+    with bounded():
         box.cluster.restart([1])
     quiet(box.cluster, "kept = 10", ranks=[1])
     box.lives()
@@ -225,8 +227,8 @@ def much_printed(box):
     before = psutil.Process().memory_info().rss
     Path("/proc/self/clear_refs").write_text("5")  # the peak so far may be of other tests
     source = "if rank == 1:\n    for _ in range(20): print(('x' * 99 + '\\n') * 10_000, end='')"
-    with bounded(30):
-        result = quiet(box.cluster, source, timeout=50)
+    with bounded():
+        result = quiet(box.cluster, source)
     assert result.output.count("x" * 99) == 200_000
     assert psutil.Process().memory_info().rss - before < 1 << 30
     (peak,) = re.findall(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
@@ -238,8 +240,8 @@ def vm_cut_while_idle(box, machines):
     box.close()
     with across(machines) as cluster:
         machines.cut("vm2")
-        with bounded(25), pytest.raises((RanksFailed, ClusterStopped), match="vm2 does not answer"):
-            quiet(cluster, MEET, timeout=24)
-        with bounded(15):
+        with bounded(), pytest.raises((RanksFailed, ClusterStopped), match="vm2 does not answer"):
+            quiet(cluster, MEET)
+        with bounded():
             cluster.resize()
         assert quiet(cluster, ASK).values == {0: (0, 1.0)}

@@ -9,17 +9,17 @@ import time
 import pytest
 from clusters import children
 from disks import small_disk
-from timers import later
+from timers import later, when
 
 from workbench.cluster import TextSink
-from workbench.errors import CellInterrupted, CellTimeout, RanksFailed
+from workbench.errors import CellInterrupted, RanksFailed
 
 from .box import (
     AGENT,
     ASK,
+    CELL_S,
     CONTROLLER,
     ENDED,
-    HANG_S,
     MEET,
     SMALL,
     Fault,
@@ -81,7 +81,7 @@ test_fault = case_for_each(FAULTS, usual="cell_fails")
 def cell_fails(box, fault):
     source = f"if rank == 1:\n    time.sleep(0.3)\n{textwrap.indent(fault.code, '    ')}\n{MEET}"
     cluster = box.cluster  # its start takes a time of its own
-    with bounded(15), pytest.raises(RanksFailed, match=rf"(?s){fault.says}") as caught:
+    with bounded(), pytest.raises(RanksFailed, match=rf"(?s){fault.says}") as caught:
         quiet(cluster, source)
     assert list(caught.value.errors) == [1]
     assert "[ranks 0,2] freed" in str(caught.value)
@@ -111,48 +111,62 @@ finally:
 
 
 def stopped_in_a_collective(box):
-    pid = box.cluster.ranks[1].pid
-    with later(HANG_S + 3, lambda: os.kill(pid, signal.SIGCONT)):
-        result = quiet(
-            box.cluster,
-            f"if rank == 1: os.kill(os.getpid(), signal.SIGSTOP)\n{MEET}; rank",
-        )
-    assert "Rank 1 is missing and does not answer: its process is stopped" in result.output
+    pid, sink = box.cluster.ranks[1].pid, TextSink()
+    source = f"if rank == 1: os.kill(os.getpid(), signal.SIGSTOP)\n{MEET}; rank"
+    said = "Rank 1 is missing and does not answer: its process is stopped"
+    waiter = when(lambda: said in sink.text, lambda: os.kill(pid, signal.SIGCONT))
+    result = box.cluster.run(source, sink=sink, timeout=CELL_S)
+    waiter.join()
+    assert said in result.output
     assert result.values == {0: 0, 1: 1, 2: 2}
     box.lives()
 
 
-def in_a_thread(code):
-    """A cell in which rank 1 waits in a collective when one of its threads does something."""
-    return (
-        "def soon():\n    time.sleep(0.3)\n"
-        f"{textwrap.indent(code, '    ')}\n"
-        "if rank == 1: threading.Thread(target=soon).start()\n"
-        f"if rank == 2: time.sleep(1.5)\n{MEET}; rank"
-    )
+def in_a_thread(code, mark, pid):
+    """A cell in which rank 1 waits in a collective when one of its threads does something.
+
+    Rank 2 joins the collective when that thread has ended, which makes a file, `mark`,
+    or when the process of rank 1 has.
+    """
+    return f"""
+def soon():
+    time.sleep(0.3)
+    {code}
+def note(thread):
+    thread.join()
+    open({str(mark)!r}, "w").close()
+if rank == 1:
+    thread = threading.Thread(target=soon)
+    thread.start()
+    threading.Thread(target=note, args=[thread]).start()
+while rank == 2 and not os.path.exists({str(mark)!r}) and psutil.pid_exists({pid}):
+    time.sleep(0.05)
+{MEET}; rank"""
 
 
-def thread_segfaults_in_a_collective(box):
-    with bounded(15), pytest.raises(RanksFailed, match="killed by SIGSEGV") as caught:
-        quiet(box.cluster, in_a_thread("ctypes.string_at(0)"))
+def thread_segfaults_in_a_collective(box, tmp_path):
+    source = in_a_thread("ctypes.string_at(0)", tmp_path / "ended", box.cluster.ranks[1].pid)
+    with bounded(), pytest.raises(RanksFailed, match="killed by SIGSEGV") as caught:
+        quiet(box.cluster, source)
     assert list(caught.value.errors) == [1]
     box.lives(dead=(1,))
 
 
-def thread_raises_in_a_collective(box):
-    result = quiet(box.cluster, in_a_thread("raise ValueError('boom')"))
+def thread_raises_in_a_collective(box, tmp_path):
+    raises, pid = "raise ValueError('boom')", box.cluster.ranks[1].pid
+    result = quiet(box.cluster, in_a_thread(raises, tmp_path / "ended", pid))
     assert "[rank 1] ValueError: boom" in result.output
     assert result.values == {0: 0, 1: 1, 2: 2}
     box.lives()
 
 
-WAIT = f"if rank == 1: time.sleep(30)\n{MEET}"
+WAIT = f"if rank == 1: time.sleep(600)\n{MEET}"
 
 
 def killed_in_a_collective(box, module):
     cluster, pid = box.cluster, leader(module)
     with (
-        bounded(15),
+        bounded(),
         later(0.5, lambda: os.kill(pid, signal.SIGKILL)),
         pytest.raises(RanksFailed, match=ENDED[module]),
     ):
@@ -170,29 +184,31 @@ def controller_killed_in_a_collective(box):
 
 def interrupted_in_a_collective(box):
     cluster = box.cluster
-    with bounded(15), later(0.5, interrupt), pytest.raises(CellInterrupted):
+    with bounded(), later(0.5, interrupt), pytest.raises(CellInterrupted):
         quiet(cluster, WAIT)
     box.lives()
 
 
 def names_differ(box):
-    sink = TextSink()
+    sink, said = TextSink(), "[rank 0] in 'b'; [ranks 1-2] in 'a'"
     source = "hvd.allreduce(torch.ones(1), name='a' if rank else 'b')"
-    with bounded(20), pytest.raises(CellTimeout):
-        box.cluster.run(source, sink=sink, timeout=HANG_S + 3)
-    assert "[rank 0] in 'b'; [ranks 1-2] in 'a'" in sink.text
+    waiter = when(lambda: said in sink.text, interrupt)
+    with bounded(), pytest.raises(CellInterrupted):
+        box.cluster.run(source, sink=sink, timeout=CELL_S)
+    waiter.join()
+    assert said in sink.text
     box.lives()
 
 
 def shapes_differ(box):
-    with bounded(15), pytest.raises(RanksFailed, match=r"(?i)mismatched.*shape"):
+    with bounded(), pytest.raises(RanksFailed, match=r"(?i)mismatched.*shape"):
         quiet(box.cluster, "hvd.allreduce(torch.ones(1 + rank), name='met')")
     box.lives()
 
 
 def dtypes_differ(box):
     source = "x = torch.ones(2, dtype=(torch.float32, torch.int32)[rank == 1])\n"
-    with bounded(15), pytest.raises(RanksFailed, match=r"(?i)mismatched data types"):
+    with bounded(), pytest.raises(RanksFailed, match=r"(?i)mismatched data types"):
         quiet(box.cluster, source + "hvd.allreduce(x, name='met')")
     box.lives()
 
@@ -200,37 +216,52 @@ def dtypes_differ(box):
 def batch_counts_differ(box):
     source = "for batch in range(4 + rank):\n    hvd.allreduce(torch.ones(1), name='batch')"
     says = "rank 0 ended the cell while ranks 1-2 wait in 'batch'"
-    with bounded(20), pytest.raises(RanksFailed, match=says):
-        quiet(box.cluster, source, timeout=30)
+    with bounded(), pytest.raises(RanksFailed, match=says):
+        quiet(box.cluster, source)
     box.lives()
 
 
-def gil_held(box):
-    """`PyDLL` keeps the GIL, as a slow regular expression does, for a time that is known."""
-    source = f"if rank == 1: ctypes.PyDLL(None).sleep({int(HANG_S) + 3})\n{MEET}; rank"
-    result = quiet(box.cluster, source)
+def gil_held(box, tmp_path):
+    """`PyDLL` keeps the GIL, as a slow regular expression does, until another opens the pipe."""
+    pipe, sink = tmp_path / "pipe", TextSink()
+    os.mkfifo(pipe)
+    source = f"if rank == 1: ctypes.PyDLL(None).open({bytes(pipe)!r}, os.O_RDONLY)\n{MEET}; rank"
+    waiter = when(lambda: "Python's lock" in sink.text, lambda: pipe.open("w").close())
+    result = box.cluster.run(source, sink=sink, timeout=CELL_S)
+    waiter.join()
     assert "Rank 1 is missing and does not answer" in result.output
     assert "Python's lock" in result.output
     assert result.values == {0: 0, 1: 1, 2: 2}
     box.lives()
 
 
-def link_cut_and_mended(box, machines):
+def link_cut_and_mended(box, machines, tmp_path):
     box.close()
+    here, cut = tmp_path / "here", tmp_path / "cut"
     with across(machines) as cluster:
-        source = """
+        source = f"""
 for i in range(60):
+    if i == 20:
+        open({str(here)!r}, "w").close()
+        while not os.path.exists({str(cut)!r}): time.sleep(0.01)
     time.sleep(0.03)
     print("said", i)
-    assert float(hvd.allreduce(torch.ones(1), name=f"{i}", op=hvd.Sum)) == 2.0
+    assert float(hvd.allreduce(torch.ones(1), name=f"{{i}}", op=hvd.Sum)) == 2.0
 """
-        with (
-            later(0.7, lambda: machines.cut("vm2")),
-            later(2.7, lambda: machines.mend("vm2")),
-        ):
-            began = time.monotonic()
-            result = quiet(cluster, source, timeout=40)
-            assert time.monotonic() - began > 2
+        mended = []
+
+        def cut_and_mend():
+            machines.cut("vm2")
+            cut.touch()
+            time.sleep(2)
+            mended.append(time.monotonic())
+            machines.mend("vm2")
+
+        waiter = when(here.exists, cut_and_mend)
+        result = quiet(cluster, source)
+        ended = time.monotonic()
+        waiter.join()
+        assert ended > mended[0]
         for rank in range(2):
             ranks = rf"\[rank(s 0-1| {rank})\]"
             assert len(re.findall(rf"(?m)^{ranks} said \d+$", result.output)) == 60
@@ -242,7 +273,7 @@ def ssh_killed(box, machines):
     box.close()
     with across(machines) as cluster:
         clients = children("vm2")
-        with later(0.5, lambda: [client.kill() for client in clients]), bounded(15):
+        with later(0.5, lambda: [client.kill() for client in clients]), bounded():
             met = quiet(cluster, f"if rank == 1: time.sleep(3)\n{MEET}")
         assert clients
         assert all(not client.is_running() for client in clients)

@@ -9,7 +9,7 @@ import time
 import psutil
 import pytest
 from disks import fill, small_disk
-from timers import later, within
+from timers import eventually, later, when
 
 import workbench as wb
 from workbench.errors import StartFailed
@@ -28,7 +28,6 @@ from .box import (
     ours,
     quiet,
     status,
-    when,
 )
 
 FAULTS = (
@@ -52,10 +51,10 @@ def starting(box):
     box.close()
     cluster = wb.Cluster(n=2)
     try:
-        with bounded(25):
+        with bounded():
             yield cluster
         assert cluster.state == "stopped"
-        assert within(20, lambda: not ours())
+        assert eventually(lambda: not ours())
     finally:
         cluster.stop()
 
@@ -77,7 +76,7 @@ def stopped_while_starting(box):
         return stopped
 
     waiter = when(asleep, lambda: (time.sleep(1), os.kill(stopped[0], signal.SIGCONT)))
-    with bounded(25), wb.Cluster(n=2) as cluster:
+    with bounded(), wb.Cluster(n=2) as cluster:
         assert quiet(cluster, "rank").values == {0: 0, 1: 1}
     waiter.join()
     assert stopped
@@ -120,7 +119,7 @@ def test_an_interrupt_as_soon_as_a_process_was_started(module, box, monkeypatch)
         with pytest.raises(KeyboardInterrupt):
             cluster.start()
         assert cluster.message == "did not start: interrupted"
-        assert within(20, lambda: not ours())
+        assert eventually(lambda: not ours())
 
 
 def full_disk_while_starting(box, tmp_path, monkeypatch):
@@ -133,7 +132,7 @@ def full_disk_while_starting(box, tmp_path, monkeypatch):
             assert list(folder.glob("workbench-rank-*"))
             full = fill(folder)
             told = "No space left on device"
-            with bounded(25):
+            with bounded():
                 try:
                     cluster.restart([1])
                 except StartFailed as error:
@@ -184,7 +183,7 @@ def test_a_port_that_the_controller_will_use(box, thief):
     """No other process is given it."""
     box.close()
     thief(reserved=False)
-    with bounded(25), wb.Cluster(n=2) as cluster:
+    with bounded(), wb.Cluster(n=2) as cluster:
         assert quiet(cluster, "rank").values == {0: 0, 1: 1}
 
 

@@ -8,7 +8,7 @@ import time
 
 import psutil
 import pytest
-from timers import later, within
+from timers import SOON_S, eventually, later
 
 import workbench as wb
 
@@ -53,10 +53,10 @@ def stopping(box, source=""):
     try:
         quiet(cluster, SETUP + source)
         pids = {info.pid for info in cluster.ranks}
-        with bounded(8):
+        with bounded():
             yield cluster
         assert cluster.state == "stopped"
-        assert within(20, lambda: not ours()), [(p, status(p)) for p in ours()]
+        assert eventually(lambda: not ours()), [(p, status(p)) for p in ours()]
         assert not any(map(alive, pids))
     finally:
         cluster.stop()
@@ -73,7 +73,7 @@ if not child:
         children = cluster["child"]
         assert all(map(psutil.pid_exists, children))
         cluster.stop()
-    assert within(20, lambda: not any(map(alive, children)))
+    assert eventually(lambda: not any(map(alive, children)))
 
 
 def raises_while_stopping(box):
@@ -131,7 +131,7 @@ def stopped_twice_at_once(box):
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(timeout=8)
+            thread.join(SOON_S)
         assert not any(thread.is_alive() for thread in threads)
 
 
@@ -139,6 +139,6 @@ def vm_cut_while_stopping(box, machines):
     box.close()
     with across(machines) as cluster:
         machines.cut("vm2")
-        with bounded(10):
+        with bounded():
             cluster.stop()
         assert cluster.state == "stopped"

@@ -245,9 +245,9 @@ def test_a_second_builder_waits_for_the_first(tmp_path):
     with cache.lock("k", lambda: pytest.fail("nobody else holds it")):
         thread = threading.Thread(target=second)
         thread.start()
-        assert waits.wait(30)
+        assert waits.wait(60)
         kept = cache.put("k", wheel, {})
-    thread.join(30)
+    thread.join(60)
     assert found == [kept]
 
 

@@ -65,7 +65,9 @@ def test_help_lists_the_content_of_the_namespace(trained):
 @pytest.mark.parametrize("timeout", ["1s", "1", "1000ms", "0.5", "'1s'"])
 def test_a_timeout_as_any_duration(trained, timeout):
     """--timeout reads what --keep reads."""
-    error = error_of(trained.run(f"%%distributed --timeout {timeout}\nimport time; time.sleep(60)"))
+    error = error_of(
+        trained.run(f"%%distributed --timeout {timeout}\nimport time; time.sleep(600)")
+    )
     assert error.startswith("CellTimeout")
 
 

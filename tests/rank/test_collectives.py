@@ -206,7 +206,7 @@ hvd.shutdown()
 def test_process_sets():
     """A collective of some ranks has its set's number and size, and is recorded by those alone."""
     with two_ranks(PROCESS_SETS) as process:
-        said, _ = process.communicate(timeout=60)
+        said, _ = process.communicate(timeout=100)
     seen = [json.loads(rows) for rows in re.findall(r"SEEN (.*)", said)]
     assert sorted(row for rows in seen for row in rows) == [
         [0, "some", 20, 1, "allreduce", 0, 2, "cell", "GLOO_ALLREDUCE"],
@@ -256,7 +256,7 @@ for handle in handles: hvd.synchronize(handle)
 def test_what_nobody_reads_is_counted():
     """Memory is bounded; what is not kept is reported, and what is switched off is not recorded."""
     with two_ranks(UNREAD) as process:
-        said, _ = process.communicate(timeout=60)
+        said, _ = process.communicate(timeout=100)
     assert said.count("SEEN ['0', '1'] 3 ()") == 2, said
 
 
@@ -266,11 +266,12 @@ def test_a_wait_for_the_cells_own_collective_is_exposed(cluster):
         MODEL
         + """
 def metric():
-    if rank == 1: time.sleep(0.05)
+    if rank == 1: time.sleep(0.3)
     hvd.allreduce(torch.ones(1), name="metric")
 train(distributed(), steps=4, between=metric)
 """
     )
     table = cluster.timings.to_frame().iloc[-6:]
-    assert of(table, rank=0)["exposed_us"].min() > 45_000
-    assert of(table, rank=1)["exposed_us"].min() < 45_000
+    # half of it, and at best of several: a busy machine makes either rank late
+    assert of(table, rank=0)["exposed_us"].median() > 150_000
+    assert of(table, rank=1)["exposed_us"].min() < 150_000

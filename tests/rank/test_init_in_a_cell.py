@@ -1,14 +1,12 @@
 """``hvd.init()`` in a cell: it works, and a rank that does not call it costs no variables."""
 
-import os
-import signal
 import textwrap
-import threading
 import time
 
+import psutil
 import pytest
 from clusters import quiet
-from timers import within
+from timers import SOON_S, eventually
 
 import workbench as wb
 from workbench.cluster import TextSink
@@ -16,7 +14,6 @@ from workbench.errors import CellInterrupted, CellTimeout, RanksFailed
 
 CALLS = ["hvd.init()", "hvd.init(process_sets=[hvd.ProcessSet([0, 1])])"]
 SUM = "float(hvd.allreduce(torch.ones(1), op=hvd.Sum, name='sum'))"
-FREED_S = 12.0
 
 
 @pytest.fixture(scope="module", params=["0", "1"], ids=["usual", "dynamic"])
@@ -33,26 +30,26 @@ def three(shared):
     """The same cluster; each rank has a variable."""
     if shared.state != "ready":
         shared.restart()
-    quiet(shared, "import os, signal, time, torch\nkept = rank * 10", timeout=30)
+    quiet(shared, "import os, signal, time, torch\nkept = rank * 10", timeout=100)
     return shared
 
 
 def works(cluster, lost=None):
     """Variables are kept, and collectives, other process sets and another init work."""
     kept = {rank: None if rank == lost else rank * 10 for rank in range(3)}
-    assert quiet(cluster, "globals().get('kept')", timeout=20).values == kept
+    assert quiet(cluster, "globals().get('kept')", timeout=100).values == kept
     quiet(cluster, "import torch")
-    assert quiet(cluster, SUM, timeout=20).values == dict.fromkeys(range(3), 3.0)
+    assert quiet(cluster, SUM, timeout=100).values == dict.fromkeys(range(3), 3.0)
     source = f"hvd.shutdown()\nhvd.init(process_sets=[hvd.ProcessSet([1, 2])])\n{SUM}"
-    assert quiet(cluster, source, timeout=20).values == dict.fromkeys(range(3), 3.0)
+    assert quiet(cluster, source, timeout=100).values == dict.fromkeys(range(3), 3.0)
 
 
 def fails(cluster, source, says):
     """Run a cell in which a rank does not call hvd.init(); return the error, which comes soon."""
     began = time.monotonic()
     with pytest.raises(RanksFailed, match=says) as caught:
-        quiet(cluster, source, timeout=25)
-    assert time.monotonic() - began < FREED_S
+        quiet(cluster, source, timeout=100)
+    assert time.monotonic() - began < SOON_S
     return caught.value
 
 
@@ -60,7 +57,7 @@ def fails(cluster, source, says):
 def test_it_works_again_and_again(three, call):
     """Nothing of an earlier ring is taken for an address of the next."""
     for _ in range(4):
-        result = quiet(three, f"hvd.shutdown()\n{call}\n{SUM}", timeout=20)
+        result = quiet(three, f"hvd.shutdown()\n{call}\n{SUM}", timeout=100)
         assert result.values == dict.fromkeys(range(3), 3.0)
     works(three)
 
@@ -69,7 +66,7 @@ def test_a_process_set_that_it_makes_can_be_used(three):
     """In the same cell and in the next."""
     quiet(three, "pair = hvd.ProcessSet([0, 2])\nhvd.shutdown()\nhvd.init(process_sets=[pair])")
     asked = f"{SUM[:-2]}, process_set=pair)) if rank != 1 else None"
-    assert quiet(three, asked, timeout=20).values == {0: 2.0, 1: None, 2: 2.0}
+    assert quiet(three, asked, timeout=100).values == {0: 2.0, 1: None, 2: 2.0}
 
 
 @pytest.mark.parametrize("call", CALLS)
@@ -124,14 +121,14 @@ def test_a_rank_that_is_killed_frees_those_that_wait(three, call, rank):
 @pytest.mark.parametrize("call", CALLS)
 def test_an_interrupt_frees_those_that_wait(three, call):
     """While another rank is in code of its own."""
-    source = f"hvd.shutdown()\nif rank == 0: time.sleep(60)\n{call}"
+    source = f"hvd.shutdown()\nif rank == 0: time.sleep(600)\n{call}"
     run = three.run_in_background(source, sink=TextSink())
     time.sleep(1.5)
     began = time.monotonic()
     run.interrupt()
     with pytest.raises(CellInterrupted):
-        run.result()
-    assert time.monotonic() - began < FREED_S
+        run.result(100)
+    assert time.monotonic() - began < SOON_S
     assert [info.state for info in three.ranks] == ["ready"] * 3
     works(three)
 
@@ -140,8 +137,8 @@ def test_a_time_limit_frees_those_that_wait(three):
     """The error says where they were."""
     began = time.monotonic()
     with pytest.raises(CellTimeout, match=r"hvd\.init\(\)"):
-        quiet(three, "hvd.shutdown()\nif rank == 1: time.sleep(60)\nhvd.init()", timeout=2)
-    assert time.monotonic() - began < 2 + FREED_S
+        quiet(three, "hvd.shutdown()\nif rank == 1: time.sleep(600)\nhvd.init()", timeout=2)
+    assert time.monotonic() - began < SOON_S
     works(three)
 
 
@@ -153,15 +150,17 @@ def test_a_rank_that_does_not_react_to_an_interrupt_keeps_no_other(three):
         os.kill(os.getpid(), signal.SIGSTOP)
     hvd.init()
     """
-    timer = threading.Timer(12, os.kill, [three.ranks[1].pid, signal.SIGCONT])
-    timer.start()
+    rank = psutil.Process(three.ranks[1].pid)
     run = three.run_in_background(textwrap.dedent(source), sink=TextSink())
-    time.sleep(1.5)
+    assert eventually(lambda: rank.status() == psutil.STATUS_STOPPED)
+    time.sleep(1)
     run.interrupt()
-    with pytest.raises(CellInterrupted, match="rank 1 did not react"):
-        run.result()
-    timer.join()
-    assert within(20, lambda: three.state == "ready"), three.message
+    try:
+        with pytest.raises(CellInterrupted, match="rank 1 did not react"):
+            run.result(100)
+    finally:
+        rank.resume()
+    assert eventually(lambda: three.state == "ready"), three.message
     works(three)
 
 
@@ -180,7 +179,7 @@ def test_a_cell_may_catch_the_error_and_call_it_again(three):
             caught += 1
     """
     with pytest.raises(RanksFailed, match="boom"):
-        quiet(three, textwrap.dedent(source), timeout=25)
+        quiet(three, textwrap.dedent(source), timeout=100)
     assert quiet(three, "globals().get('caught')", ranks=[1, 2]).values == {1: 2, 2: 2}
     works(three)
 
@@ -190,19 +189,19 @@ def test_ranks_that_do_not_agree_on_process_sets_are_freed(three):
     source = f"hvd.shutdown()\nif rank: hvd.init()\nelse: {CALLS[1]}\nhvd.barrier()"
     began = time.monotonic()
     with pytest.raises(RanksFailed, match="HorovodInternalError"):
-        quiet(three, source, timeout=25)
-    assert time.monotonic() - began < 2 * FREED_S
+        quiet(three, source, timeout=100)
+    assert time.monotonic() - began < SOON_S
     works(three)
 
 
 def test_what_horovod_itself_refuses_is_raised_unchanged(three):
     """It is no fault of a rank that did not come."""
     with pytest.raises(RanksFailed, match="ValueError: Horovod has not been built with MPI"):
-        quiet(three, "hvd.shutdown()\nhvd.init(comm=3)", timeout=25)
+        quiet(three, "hvd.shutdown()\nhvd.init(comm=3)", timeout=100)
     works(three)
 
 
 def test_an_init_that_is_not_needed_does_nothing(three):
     """Scripts begin with it."""
-    assert quiet(three, f"hvd.init()\n{SUM}", timeout=20).values == dict.fromkeys(range(3), 3.0)
+    assert quiet(three, f"hvd.init()\n{SUM}", timeout=100).values == dict.fromkeys(range(3), 3.0)
     works(three)

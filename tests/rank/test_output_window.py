@@ -5,7 +5,7 @@ import threading
 import time
 
 import pytest
-from timers import within
+from timers import eventually
 
 from workbench.rank.output import CellStream, OutputChannel
 from workbench.rank.window import TOTAL_CHARACTERS
@@ -62,14 +62,14 @@ def ends():
 def test_who_writes_waits_for_the_kernel(ends):
     """A flood stops at the bound, continues once the kernel has read it, and loses nothing."""
     writer = ends.flood(20_000)
-    assert within(20, lambda: len(ends.text) > TOTAL_CHARACTERS // 4)
+    assert eventually(lambda: len(ends.text) > TOTAL_CHARACTERS // 4)
     time.sleep(0.5)
     assert len(ends.text) <= TOTAL_CHARACTERS // 2 + len(LINE)
     ends.answers.set()
     ends.answer()
-    writer.join(20)
+    writer.join(60)
     ends.channel.end()
-    assert within(20, lambda: ends.text == LINE * 20_000)
+    assert eventually(lambda: ends.text == LINE * 20_000)
 
 
 def test_little_output_is_not_answered(ends):
@@ -77,7 +77,7 @@ def test_little_output_is_not_answered(ends):
     for at in range(100):
         ends.stream.write(f"line {at}\n")
     ends.channel.end()
-    assert within(20, lambda: "line 99" in ends.text)
+    assert eventually(lambda: "line 99" in ends.text)
     assert not any(message.total_characters for message in ends.messages)
 
 
@@ -87,19 +87,19 @@ def test_nobody_waits_once_the_code_has_ended(ends):
     writer.join(1.0)
     assert writer.is_alive()
     ends.channel.stop_waiting()
-    writer.join(5)
+    writer.join(60)
     assert not writer.is_alive()
 
 
 def test_an_answer_to_an_earlier_cell_is_none(ends):
     """It does not let the cell that runs write more."""
     writer = ends.flood(20_000)
-    assert within(20, lambda: ends.mark > 0)
+    assert eventually(lambda: ends.mark > 0)
     ends.answer(cell=6)
     writer.join(0.5)
     assert writer.is_alive()
     ends.channel.stop_waiting()
-    writer.join(5)
+    writer.join(60)
 
 
 def test_a_kernel_that_is_gone_is_not_waited_for(ends):
@@ -107,21 +107,22 @@ def test_a_kernel_that_is_gone_is_not_waited_for(ends):
     writer = ends.flood(20_000)
     writer.join(2.0)
     assert writer.is_alive()
-    writer.join(10)
+    writer.join(60)
     assert not writer.is_alive()
-    assert within(20, lambda: ends.text == LINE * 20_000)
+    assert eventually(lambda: ends.text == LINE * 20_000)
     ends.answer()
     time.sleep(0.2)
     writer = ends.flood(20_000)
     writer.join(1.0)
     assert writer.is_alive()
     ends.channel.stop_waiting()
-    writer.join(5)
+    writer.join(60)
 
 
-def test_the_channels_own_thread_never_waits(ends):
+def test_the_channels_own_thread_never_waits(ends, monkeypatch):
     """It is the one that hears the answers: what it prints is sent all the same."""
+    monkeypatch.setattr("workbench.rank.window._PATIENCE_S", 600.0)
     ends.stream.write(LINE)
-    assert within(20, lambda: ends.text == LINE)  # connected
+    assert eventually(lambda: ends.text == LINE)  # connected
     ends.inbox.send(0, StateRequest())
-    assert within(4, lambda: len(ends.text) == 20_001 * len(LINE))
+    assert eventually(lambda: len(ends.text) == 20_001 * len(LINE))

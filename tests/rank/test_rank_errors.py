@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 from clusters import gone, quiet
-from timers import within
+from timers import SOON_S, eventually
 
 import workbench as wb
 from workbench.agent.folder import claim, remove
@@ -94,7 +94,7 @@ def failing(cluster, source):
     """Return the one error of a cell, and how long it took."""
     began = time.monotonic()
     with pytest.raises(RanksFailed) as caught:
-        quiet(cluster, source, timeout=50)
+        quiet(cluster, source, timeout=100)
     (error,) = set(caught.value.errors.values())
     return error, time.monotonic() - began, str(caught.value)
 
@@ -204,7 +204,7 @@ def test_large_files_of_the_user(cluster, tmp_path):
         call = f"large{number + 1}.go(x)" if number < 5 else "1 / x"
         path = tmp_path / f"large{number}.py"
         path.write_text(f"{below}{body}def go(x):\n    return {call}\n")
-    quiet(cluster, f"import sys; sys.path.insert(0, {str(tmp_path)!r})\nimport large0", timeout=60)
+    quiet(cluster, f"import sys; sys.path.insert(0, {str(tmp_path)!r})\nimport large0", timeout=100)
     error, took_s, _ = failing(cluster, "large0.go(0)")
     assert took_s < 2
     assert "return large3.go(x)" in plain(error.traceback)
@@ -268,12 +268,12 @@ def test_leaving_from_a_thread_ends_no_rank(cluster):
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
 @pytest.mark.parametrize(
     "source",
-    ["time.sleep(60)", "while True: pass", "hvd.allreduce(torch.ones(1)) if rank else wait()"],
+    ["time.sleep(600)", "while True: pass", "hvd.allreduce(torch.ones(1)) if rank else wait()"],
     ids=["sleeps", "computes", "waits"],
 )
 def test_a_signal_that_ends_a_rank(cluster, name, source):
     """It ends at once, wherever it is, and its signal is named; the other keeps its variables."""
-    quiet(cluster, "import time, torch\nkept = rank\ndef wait(): time.sleep(60)")
+    quiet(cluster, "import time, torch\nkept = rank\ndef wait(): time.sleep(600)")
     pid = cluster.ranks[1].pid
     sent = []
 
@@ -285,8 +285,8 @@ def test_a_signal_that_ends_a_rank(cluster, name, source):
     in_background(send)
     cell = f"if rank == 1:\n    {source}\nelse:\n    hvd.barrier()"
     with pytest.raises(RanksFailed, match=rf"rank 1.*killed by {name}"):
-        quiet(cluster, cell, timeout=40)
-    assert time.monotonic() - sent[0] < 15
+        quiet(cluster, cell, timeout=100)
+    assert time.monotonic() - sent[0] < SOON_S
     with pytest.raises(ClusterStopped, match=name):
         quiet(cluster, "1")
     cluster.restart()
@@ -301,7 +301,7 @@ def test_an_interrupt_of_one_rank(cluster):
     assert quiet(cluster, "kept").values == {0: 0, 1: 1}
     cell = "if rank: os.kill(os.getpid(), signal.SIGINT); time.sleep(30)"
     with pytest.raises(RanksFailed, match="KeyboardInterrupt") as caught:
-        quiet(cluster, cell, timeout=20)
+        quiet(cluster, cell, timeout=100)
     assert list(caught.value.errors) == [1]
     assert cluster["kept"] == [0, 1]
 
@@ -315,7 +315,7 @@ def test_the_kernel_ends_well_whatever_runs():
         cluster = wb.Cluster(n=1).start()
         source = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\\nwhile True: pass"
         try:
-            cluster.run(source, sink=TextSink(), timeout=0.3)
+            cluster.run(source, sink=TextSink(), timeout=3)
         except CellError as error:
             print(cluster.state, cluster.ranks[0].pid, flush=True)
         with wb.Cluster(n=1) as other:
@@ -363,7 +363,7 @@ def test_workers_leave_no_folder(monkeypatch):
             cluster.restart(ranks=[1])
             cluster.run(WORKERS)
         names = ("pymp-*", "workbench-rank-*")
-        assert within(20, lambda: not any(list(Path(short).glob(name)) for name in names))
+        assert eventually(lambda: not any(list(Path(short).glob(name)) for name in names))
 
 
 def test_an_agent_that_was_killed_leaves_no_folder(folders):
@@ -371,7 +371,7 @@ def test_an_agent_that_was_killed_leaves_no_folder(folders):
     with wb.Cluster(n=2) as cluster:
         (folder,) = folders()
         agent_of(cluster).kill()
-        assert within(20, lambda: not folder.exists())
+        assert eventually(lambda: not folder.exists())
     assert not folders()
 
 
@@ -385,7 +385,7 @@ def test_folders_that_nobody_could_remove(folders):
         agent.suspend()
         rank.kill()
         agent.kill()
-        assert within(20, lambda: not rank.is_running() or rank.status() == "zombie")
+        assert eventually(lambda: not rank.is_running() or rank.status() == "zombie")
     assert folder.exists()
     long_ago = time.time() - 600
     os.utime(folder / "lock", (long_ago, long_ago))

@@ -5,6 +5,7 @@ import time
 
 import numpy as np
 import pytest
+from timers import eventually
 
 from workbench.rank.recording.collectives import Operation, Reported
 from workbench.rank.recording.device_clock import DeviceClock
@@ -352,9 +353,7 @@ def test_the_rank_knows_where_it_is_blocked():
     assert ring.recorder.waits.blocked is None
     waiting = threading.Thread(target=ring.wait, args=(7,))
     waiting.start()
-    deadline = time.monotonic() + 10
-    while ring.recorder.waits.blocked is None and time.monotonic() < deadline:
-        time.sleep(0.001)
+    assert eventually(lambda: ring.recorder.waits.blocked is not None)
     assert ring.recorder.waits.blocked.handle == 7
     done.add(7)
     waiting.join()

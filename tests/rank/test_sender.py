@@ -1,6 +1,6 @@
 """Records of iterations on their way to the kernel."""
 
-from timers import within
+from timers import eventually
 
 from workbench.rank.recording.device_clock import DeviceClock, Spans
 from workbench.rank.recording.iteration import RecordedIteration, StepRecord
@@ -47,7 +47,7 @@ def test_an_iteration_whose_times_cannot_be_read_is_dropped():
     )
     channel.put(RecordedIteration(1, 1, [StepRecord(1, 2, [0] * 7, 0, [], [])]))
     channel.flush()
-    assert within(10, lambda: sum(isinstance(one, Records) for one in arrived) == 1)
+    assert eventually(lambda: sum(isinstance(one, Records) for one in arrived) == 1)
     assert channel.dropped == 1
     assert channel.records(1) == 1
     channel.close()

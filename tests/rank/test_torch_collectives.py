@@ -12,8 +12,6 @@ from workbench.rank.backends.torch_collectives import TorchCollectives
 from workbench.rank.backends.torch_operators import OperatorHooks
 from workbench.rank.recording.recorder import Recorder
 
-pytestmark = pytest.mark.timing
-
 BEGIN = (
     SHARED_MODEL
     + """
@@ -150,34 +148,40 @@ train(reduce)
 """
     )
     early, late = (rows[rows["rank"] == rank].set_index("iteration") for rank in (0, 1))
-    assert (early["exposed_us"] - late["exposed_us"] > 150_000).all()
+    # half of it, and mostly: a busy machine makes either rank late
+    assert (early["exposed_us"] - late["exposed_us"]).median() > 150_000
     assert (early["wait_us"] > 150_000).mean() > 0.5
     assert (late["other_us"] > 299_000).all()
     assert rows["bytes"].tolist() == [BYTES] * len(rows)
 
 
 def test_an_asynchronous_one_overlaps_with_compute(trained):
-    """It ends when it ends, and not when the cell waits for it 100 ms later."""
+    """It ends when it ends: not when the cell waits for it 300 ms later, nor where it began."""
     ended, rows, table = trained(
         """
 ended = []
 def reduce(m):
     dist.barrier()
+    if rank == 1: time.sleep(0.2)
     began = time.perf_counter()
     work = dist.all_reduce(torch.ones(100), async_op=True)
     while not work.is_completed(): time.sleep(0.001)
     ended.append((time.perf_counter() - began) * 1e6)
-    time.sleep(0.1)
+    time.sleep(0.3)
     work.wait()
 train(reduce)
 ended
 """
     )
-    took = table["finished_us"] - table["submitted_us"]
     assert len(table) == 2 * (STEPS - 1)  # a barrier is no collective with bytes
-    # nearer to where the cell saw it end than to where it waited
-    assert took.median() < np.median([*ended[0], *ended[1]]) + 50_000
-    assert (rows["other_us"] > 99_000).all()
+    for rank in (0, 1):
+        own = table[table["rank"] == rank].sort_values("submitted_us")
+        took = (own["finished_us"] - own["submitted_us"]).to_numpy()
+        # nearer to where the cell saw it end than to where it waited
+        later = took - np.array(ended[rank][-len(own) :])
+        assert np.abs(np.median(later)) < 150_000
+        assert rank == 1 or np.median(took) > 100_000  # it waited for the other
+    assert (rows["other_us"] > 299_000).all()
     assert rows["overlap"].median() > 0.9
 
 
@@ -192,7 +196,7 @@ train(wait)
 """
     )
     assert len(table) == 0
-    assert (rows[rows["rank"] == 0]["exposed_us"] > 100_000).all()
+    assert rows[rows["rank"] == 0]["exposed_us"].median() > 100_000
 
 
 def test_another_threads_collectives_are_not_exposed(trained):

@@ -1,9 +1,6 @@
 """Cells that train several times, never, or unevenly."""
 
-import pytest
 from training_loops import MODEL, PLAIN, check
-
-pytestmark = pytest.mark.timing
 
 
 def test_a_cell_that_makes_its_optimizer_is_run_again(fresh):

@@ -7,8 +7,6 @@ from the scripts: iterations from their loops, bytes from their models.
 import pytest
 from training_loops import MODEL, PARAMETERS, PLAIN, SLACK_US, TENSORS, check
 
-pytestmark = pytest.mark.timing
-
 
 def test_a_plain_loop(fresh):
     """Ten steps are ten iterations of every gradient tensor on both ranks."""
@@ -101,7 +99,7 @@ for _ in range(5):
     optimizer.zero_grad()
     loss_of().backward()
     optimizer.synchronize()
-    time.sleep(0.02)
+    time.sleep(0.1)
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     with optimizer.skip_synchronize():
         optimizer.step()
@@ -110,7 +108,7 @@ for _ in range(5):
     table = frame()
     check(table, 5)
     assert (table["exposed_us"] > 0).all()
-    assert table["other_us"].min() == pytest.approx(21_000, abs=SLACK_US)
+    assert table["other_us"].min() == pytest.approx(100_000, abs=SLACK_US)
 
 
 def test_compression_counts_the_bytes_on_the_wire(fresh):

@@ -18,6 +18,7 @@ import topology_files
 from hostile import controls, mutated_bytes, mutated_json
 from large_snapshots import large
 from nvml_machines import hgx_h100
+from timers import SOON_S
 
 import workbench as wb
 from workbench.cluster import Cluster
@@ -33,7 +34,6 @@ from workbench.widgets.machine import ResourcesView
 FIXTURES = sorted((Path(__file__).parents[2] / "labextension/test/fixtures").glob("*.json"))
 TOPOLOGIES = (topology_files.azure_ndv4().encode(), topology_files.aws_p4d().encode())
 ESCAPES = "\x1b[2J\x1b]0;owned\x07\x9b1m\u202e\x7f\ud800"
-BUDGET_S = 20
 """For one damaged snapshot and all that is shown of it; a good one takes 0.1 s."""
 
 
@@ -69,7 +69,7 @@ def test_damaged_snapshots(path):
     for seed in range(60):
         began = time.monotonic()
         read_and_show(mutated_json(plain, seed).encode("utf-8", "surrogatepass"))
-        assert time.monotonic() - began < BUDGET_S, seed
+        assert time.monotonic() - began < SOON_S, seed
 
 
 @pytest.mark.parametrize("data", TOPOLOGIES, ids=("azure", "aws"))
@@ -127,7 +127,7 @@ def test_what_is_shown_of_the_most(tmp_path):
     began = time.monotonic()
     snapshot = Snapshot.from_plain(large(256, 300))
     text, html = str(snapshot), ResourcesView(snapshot)._repr_html_()
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < SOON_S
     assert "and 192 more GPUs" in text
     assert "and 236 more NICs" in text
     assert "The first 32 of" in text
@@ -214,7 +214,7 @@ def test_no_file_that_a_person_can_name_is_waited_for(tmp_path, what):
         began = time.monotonic()
         with pytest.raises(kind) as raised:
             read(path)
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < SOON_S
         assert controls(str(raised.value)) == set()
 
 
@@ -242,7 +242,7 @@ def test_files_that_the_environment_names(tmp_path, name, path):
     began = time.monotonic()
     settings = NcclSettings({name: str(tmp_path / path)}, tmp_path)
     snapshot = take_snapshot(nvml=hgx_h100(), nccl=settings)
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < SOON_S
     assert snapshot.probes["pcie"].status != "failed"
     if name == "NCCL_TOPO_FILE":
         assert "not a file" in snapshot.pcie.topology_file.reason

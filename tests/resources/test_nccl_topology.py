@@ -307,7 +307,7 @@ def test_a_file_that_hangs_costs_only_pcie(machine):
 
     class Dead(NcclSettings):
         def topology_file(self):
-            mounted.wait(20)
+            mounted.wait(60)
             return super().topology_file()
 
     machine.add_interface("eth0")

@@ -10,7 +10,7 @@ from fake_nvml import DRIVER_NOT_LOADED, GIB, FakeNvml, Process, h100, mig_a100
 from hgx_host import KERNEL as KERNEL_PID
 from hgx_host import RANKS, build_hgx
 from jupyter_client import MultiKernelManager
-from timers import within
+from timers import eventually
 
 from workbench.resources import Unknown
 from workbench.resources.counters import Sampler
@@ -282,7 +282,7 @@ def test_a_real_kernel(tmp_path):
             return [one for one in live.sample().processes if one.kernel_id == kernel_id]
 
         try:
-            assert within(10, found)
+            assert eventually(found)
             (kernel,) = found()
             assert (kernel.kind, kernel.pid) == (
                 "kernel",
@@ -292,7 +292,7 @@ def test_a_real_kernel(tmp_path):
             json.dumps(live.sample().to_plain())
         finally:
             manager.shutdown_kernel(kernel_id, now=True)
-        assert within(10, lambda: not found())
+        assert eventually(lambda: not found())
 
 
 def test_real_ranks(cluster):
@@ -310,7 +310,7 @@ def test_real_ranks(cluster):
         before = told()
         cluster.restart(ranks=[0])
         assert told() != before
-        assert within(10, lambda: found() == told())
+        assert eventually(lambda: found() == told())
 
 
 def test_a_complete_host(tmp_path, machine):

@@ -23,7 +23,7 @@ class Ear:
         self._heard.put(json.loads(message.text(notebooks=True)))
 
     def next(self):
-        return self._heard.get(timeout=10)
+        return self._heard.get(timeout=60)
 
 
 class CountingNvml(FakeNvml):
@@ -45,7 +45,7 @@ def nvml():
 def feed(machine, nvml):
     yield LiveFeed(lambda: Sampler(**machine.roots, nvml=nvml), interval_s=0.01)
     for thread in sampler_threads():
-        thread.join(10)
+        thread.join(60)
     assert sampler_threads() == []
 
 
@@ -111,7 +111,7 @@ def test_never_two_samplers(feed, nvml):
         leave()
         leave()  # twice is once
     for thread in sampler_threads():
-        thread.join(10)
+        thread.join(60)
     assert nvml.inits > 1
     assert nvml.most == 1
     assert nvml.opened == 0

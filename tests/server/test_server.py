@@ -93,7 +93,7 @@ def client(jp_asyncio_loop, jp_fetch, jp_ws_fetch):
 def asleep_before():
     """Every test starts without a sampler: one that is on its way out is waited for."""
     for thread in samplers():
-        thread.join(5)
+        thread.join(60)
     assert samplers() == []
 
 
@@ -103,7 +103,7 @@ def samplers():
 
 def wait_for_sleep(client):
     """Let the server notice that its clients left; the sampler's thread then ends."""
-    for _ in range(500):
+    for _ in range(10_000):
         if not samplers():
             return
         client.wait(asyncio.sleep(0.01))

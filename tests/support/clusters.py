@@ -2,10 +2,11 @@
 
 import contextlib
 import os
+import re
 from pathlib import Path
 
 import psutil
-from timers import within
+from timers import FAR_S, within
 
 from workbench.cluster import TextSink
 
@@ -25,7 +26,7 @@ def children(word=""):
     return found
 
 
-def gone(pids, seconds=20.0):
+def gone(pids, seconds=FAR_S):
     """Whether all processes end within some seconds; a later process may have the id of one."""
     processes = []
     for pid in pids:
@@ -50,7 +51,14 @@ class BeginSink(TextSink):
 
     def begun(self, ranks=2):
         """Whether so many ranks have begun."""
-        return "[ranks 0-1] begun" in self.text or self.text.count("] begun") >= ranks
+        labels = ",".join(re.findall(r"\[ranks? ([\d,-]+)\] begun", self.text)).split(",")
+        ends = [[int(end) for end in label.split("-")] for label in labels if label]
+        return sum(end[-1] - end[0] + 1 for end in ends) >= ranks
+
+
+def waiting_for(mark):
+    """A cell's beginning that goes on once there is a file."""
+    return f"import os, time\nwhile not os.path.exists({str(mark)!r}): time.sleep(0.05)\n"
 
 
 SHARED_MODEL = """

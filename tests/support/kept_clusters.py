@@ -39,16 +39,16 @@ def call(engines, name, *given, **options):
         threading.Timer(0.05, os.kill, (os.getpid(), 9)).start()
     return call_ranks(engines, name, *given, **options)
 Engines.call = call
-ClusterProcesses.save = lambda _: time.sleep(60)
+ClusterProcesses.save = lambda _: time.sleep(600)
 {change}
 """
 
 
-def kernel(then, arguments="n=2, keep='60s'"):
+def kernel(then, arguments="n=2, keep='600s'"):
     """Run a kernel to its end; return the cluster's name and the ranks' processes."""
     source = KERNEL.format(arguments=arguments, then=then, training=training(5))
     done = subprocess.run(
-        [sys.executable, "-c", source], capture_output=True, text=True, timeout=60, check=False,
+        [sys.executable, "-c", source], capture_output=True, text=True, timeout=150, check=False,
         env=with_support(),
     )  # fmt: skip
     assert done.stdout, done.stderr

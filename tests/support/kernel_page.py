@@ -11,7 +11,7 @@ import pytest
 from jupyter_client.blocking import BlockingKernelClient
 
 COMM_ID = "workbench-cluster"
-WAIT_S = 30.0
+WAIT_S = 120.0
 
 
 class Page:

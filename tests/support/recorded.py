@@ -104,7 +104,7 @@ def recorded(
         records += tuple(record.pack() for record in (more or {}).get(rank, ()))
         outbox.send(Records(records))
     counts = {rank: iterations + len((more or {}).get(rank, ())) for rank in range(len(clocks))}
-    assert timings.end_cell(1, counts, timeout_s=20)
+    assert timings.end_cell(1, counts, timeout_s=100)
     for outbox in outboxes:
         outbox.close()
     timings.close()

@@ -3,7 +3,7 @@
 import warnings
 from array import array
 
-from timers import within
+from timers import eventually
 
 from workbench.timings import Timings
 from workbench.wire import IterationRecord, Layout, Outbox
@@ -89,7 +89,7 @@ def same(run, timings):
     While a run is written, its clock offsets are corrected every 15 s and at its end.
     The end of a cell waits for the disk for a moment only.
     """
-    assert within(20, lambda: len(run) == len(timings))
+    assert eventually(lambda: len(run) == len(timings))
     by_clocks = [] if timings.closed else ["wait_us"]
     assert run.to_frame().drop(columns=by_clocks).equals(timings.to_frame().drop(columns=by_clocks))
     assert run.collectives().equals(timings.collectives())

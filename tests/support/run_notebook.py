@@ -49,7 +49,9 @@ def error_of(cell):
 @contextmanager
 def opened(*sources):
     """A notebook with a kernel; `sources` are run first, and must not fail."""
-    client = NotebookClient(nbformat.v4.new_notebook(), timeout=180, allow_errors=True)
+    # nbclient's own limits, 4 s for the last output, lose some on a busy machine
+    options = {"timeout": 350, "iopub_timeout": 300, "allow_errors": True}
+    client = NotebookClient(nbformat.v4.new_notebook(), **options)
     with client.setup_kernel():
         notebook = Notebook(client)
         for source in ("%load_ext workbench", *sources):

@@ -4,6 +4,13 @@ import threading
 import time
 from contextlib import contextmanager
 
+FAR_S = 120.0
+"""When a test gives up to wait for something that has to come, however slow the machine."""
+
+SOON_S = 60.0
+"""What ends before this has ended by itself: time limits in tests are longer, and what is measured
+in seconds is in `tests/bench`."""
+
 
 def within(seconds, reached):
     """Ask until the answer is true, for some seconds at most, and return it."""
@@ -11,6 +18,23 @@ def within(seconds, reached):
     while not (answer := reached()) and time.monotonic() < deadline:
         time.sleep(0.02)
     return answer
+
+
+def eventually(reached):
+    """Ask until the answer is true, and return it; a test says so where it never is."""
+    return within(FAR_S, reached)
+
+
+def when(reached, action):
+    """Do something in another thread as soon as something has come true; return the thread."""
+
+    def follow():
+        if eventually(reached):
+            action()
+
+    thread = threading.Thread(target=follow, daemon=True)
+    thread.start()
+    return thread
 
 
 @contextmanager

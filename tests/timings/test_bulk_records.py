@@ -243,7 +243,7 @@ def test_a_run_has_what_arrived_in_any_mixture(tmp_path):
         mixture = [some_record(chance, 1, at, chance.choice(layouts), 0) for at in range(200)]
         for at in range(0, 200, 40):
             outbox.send(Records(tuple(one.pack() for one in mixture[at : at + 40])))
-        assert timings.end_cell(1, {0: 200}, timeout_s=20)
+        assert timings.end_cell(1, {0: 200}, timeout_s=100)
     finally:
         outbox.close()
         timings.close()

@@ -8,7 +8,7 @@ import itertools
 import pytest
 from clusters import training
 from recorded import NAMES, ONE_VM, recorded
-from timers import within
+from timers import eventually
 from traces import check_format, read, slices
 
 import workbench as wb
@@ -189,6 +189,6 @@ def test_a_real_run(cluster, tmp_path, monkeypatch):
         notices = board.read()
         return notices if notices and len(notices[0]["ranks"]) > 1 else None
 
-    (notice,) = within(10, posted)
+    (notice,) = eventually(posted)
     assert notice["cluster"] == cluster.name
     assert {rank["vm"] for rank in notice["ranks"]} == {info.vm for info in cluster.ranks}

@@ -12,8 +12,6 @@ from workbench.advisor.sampled import sampled_lines
 from workbench.wire import Message
 from workbench.wire.sample_messages import LineSamples, LineSamplesRequest
 
-pytestmark = pytest.mark.timing
-
 BEGIN = (
     SHARED_MODEL
     + """
@@ -53,6 +51,7 @@ def other(cluster):
     return next(one for one in explain(cluster) if one.name == "time in no phase (other)")
 
 
+@pytest.mark.timing
 def test_a_pause_is_named_with_its_line(cluster):
     """Not without being asked, then with the line of the cell; the pause after the loop is not."""
     quiet(cluster, SLEEP)
@@ -73,6 +72,7 @@ def test_a_pause_is_named_with_its_line(cluster):
     assert "sampled" not in other(cluster).evidence
 
 
+@pytest.mark.timing
 def test_pure_python_in_the_loop_is_named_with_line_and_function(cluster):
     """An augmentation of the user's own, between a step and the next forward."""
     cluster.sample_lines()
@@ -103,11 +103,11 @@ def test_a_module_of_the_users_own(cluster, tmp_path):
 
 def test_a_running_cell_is_sampled_for_some_seconds(cluster):
     """In the background: the call returns after its time, and the cell goes on."""
-    run = cluster.run_in_background(SLEEP.replace("range(40)", "range(400)"))
+    run = cluster.run_in_background(SLEEP.replace("range(40)", "range(40_000)"))
     time.sleep(1)
     began = time.monotonic()
     assert cluster.sample_lines(1.5) is True
-    assert 1.5 <= time.monotonic() - began < 3.5
+    assert time.monotonic() - began >= 1.5
     assert not run.done()
     assert "of the cell: time.sleep(0.02)" in other(cluster).evidence
     cluster.interrupt()

@@ -54,7 +54,7 @@ class Ranks:
             outbox.send(layout_of(len(self.outboxes)))
             outbox.send(Records(tuple(own)))
         counts = dict.fromkeys(range(len(self.outboxes)), n)
-        assert self.timings.end_cell(self.cells, counts, timeout_s=20)
+        assert self.timings.end_cell(self.cells, counts, timeout_s=100)
         self.begins.append(self.begins[-1] + n)
 
     def phases_ms(self, iteration_ms):

@@ -271,7 +271,7 @@ def test_views_of_stopped_clusters_are_closed():
 def test_a_converted_notebook_shows_the_last_state(tmp_path):
     """Converted by nbconvert it shows picture and table, though nothing of a widget runs there."""
     notebook = new_notebook(cells=[new_code_cell(SHOW), new_code_cell("source.train(0.6)")])
-    NotebookClient(notebook, kernel_name="python3").execute()
+    NotebookClient(notebook, kernel_name="python3", iopub_timeout=300).execute()
     html, _ = HTMLExporter().from_notebook_node(notebook)
     assert "<svg" in html
     assert "The run ended after" in html

@@ -13,6 +13,7 @@ from workbench.cluster.cell_run import CellRun
 from workbench.cluster.options import parse_duration
 from workbench.cluster.outcomes import RunResult
 from workbench.cluster.processes import ClusterProcesses
+from workbench.cluster.recovery import use_again
 from workbench.cluster.state import ClusterState
 from workbench.cluster.threads import in_background, interrupts_later, uninterrupted
 from workbench.cluster.transfer import Transfer, check_pushed
@@ -244,8 +245,7 @@ class Execution:
                 "Push a picklable piece of it, or create it in a cell on the ranks."
             ) from None
         with self._turn(what) as processes:
-            transfer = Transfer(processes, chosen, self._state.lost, what, timeout_s)
-            transfer.push(payload, list(names))
+            self._transfer(processes, chosen, what, timeout_s).push(payload, list(names))
 
     def pull(
         self, names: str | Iterable[str], ranks: Ranks = None, *, timeout: str | float = 60.0
@@ -274,12 +274,22 @@ class Execution:
             return {rank: {} for rank in chosen}
         what = _call("pull", wanted)
         with self._turn(what) as processes:
-            transfer = Transfer(processes, chosen, self._state.lost, what, timeout_s)
-            found = transfer.pull(wanted)
+            found = self._transfer(processes, chosen, what, timeout_s).pull(wanted)
         return {
             rank: _load(what, rank, wanted, payload, types)
             for rank, (payload, types) in found.items()
         }
+
+    def _transfer(
+        self, processes: ClusterProcesses, ranks: tuple[int, ...], what: str, timeout_s: float
+    ) -> Transfer:
+        """Return a transfer; a rank that answers after it was given up is used again."""
+        state = self._state
+
+        def late(rank: int) -> None:
+            in_background(lambda: use_again(state, processes, [rank], lambda: False))
+
+        return Transfer(processes, ranks, state.lost, what, timeout_s, late)
 
     @contextmanager
     def _turn(self, what: str) -> Iterator[ClusterProcesses]:

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
+from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -70,6 +71,8 @@ class Transfer:
         A description for progress and errors, such as ``"push x"``.
     timeout_s
         The time limit without progress.
+    late
+        Called with a rank that was given up and has answered later, in ipyparallel's thread.
     """
 
     def __init__(
@@ -79,6 +82,7 @@ class Transfer:
         lost: Callable[[], dict[int, str]],
         what: str,
         timeout_s: float,
+        late: Callable[[int], None],
     ) -> None:
         self._number = next(_numbers)
         self._processes = processes
@@ -86,6 +90,7 @@ class Transfer:
         self._lost = lost
         self._what = what
         self._timeout_s = timeout_s
+        self._late = late
         self._monitor = StuckRankMonitor(self._number, processes.send)
         self._arrived = threading.Event()
         self._calls: dict[int, Future[Any]] = {}
@@ -152,8 +157,13 @@ class Transfer:
             gone = self._lost()
             pending = [r for r in pending if r not in gone and not self._calls[r].done()]
         self._processes.engines.members.give_up(pending)
+        for rank in pending:
+            self._calls[rank].add_done_callback(partial(self._answered_late, rank))
         for rank in self._ranks:
             self._processes.send(rank, DropTransfer(self._number))
+
+    def _answered_late(self, rank: int, _: Future[Any]) -> None:
+        self._late(rank)
 
     # steps
 

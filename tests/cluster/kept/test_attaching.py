@@ -12,7 +12,7 @@ import psutil
 import pytest
 from clusters import gone, quiet
 from kept_clusters import IN_A_CELL, IN_A_CHANGE, KILLED, controllers, kernel
-from timers import within
+from timers import SOON_S, eventually
 
 import workbench as wb
 from workbench.agent.record_stream import NAME
@@ -68,7 +68,7 @@ def test_a_change_of_ranks_that_no_kernel_has_finished(attach, step, change, kep
     _, pids = kernel(IN_A_CHANGE.format(step=step, change=change))
     began = time.monotonic()
     cluster = attach()
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < SOON_S
     assert cluster.state == "failed"
     with pytest.raises(ClusterStopped, match=rf"kernel ended before .* resize -n {len(kept)},"):
         quiet(cluster, "1")
@@ -88,7 +88,7 @@ def test_a_change_of_ranks_that_no_kernel_has_finished(attach, step, change, kep
     assert len(stayed) >= min(len(pids), len(kept)) - 1
     agent = psutil.Process(ranks[0]).parent()
     # the process that merges the records of three ranks or more is no rank
-    assert within(20, lambda: {c.pid for c in agent.children() if c.name() != NAME} == {*ranks})
+    assert eventually(lambda: {c.pid for c in agent.children() if c.name() != NAME} == {*ranks})
 
 
 @pytest.mark.parametrize("step", ["shutdown_ring", "init_ring"])
@@ -98,7 +98,7 @@ def test_a_ring_that_no_kernel_has_formed(attach, step):
     kernel(IN_A_CHANGE.format(step=step, change=fails))
     began = time.monotonic()
     cluster = attach()
-    assert time.monotonic() - began < 25
+    assert time.monotonic() - began < SOON_S
     assert cluster.state == "ready"
     total = quiet(cluster, "hvd.allreduce(torch.ones(1), op=hvd.Sum).item()").values
     assert total == {0: 2.0, 1: 2.0}
@@ -113,7 +113,7 @@ def test_a_kept_cluster_whose_disk_is_full(runtime, attach, monkeypatch):
 
     writes = processes.write_private
     monkeypatch.setattr(processes, "write_private", full)
-    cluster = wb.Cluster(n=2, keep=60)
+    cluster = wb.Cluster(n=2, keep=600)
     with pytest.raises(StartFailed, match=r"No space left on device\). Make room there"):
         cluster.start()
     assert cluster.state == "stopped"
@@ -150,7 +150,7 @@ def test_a_cell_that_is_stuck_can_be_interrupted(attach):
     cluster = attach()
     timer.join()
     assert cluster["kept"] == [0, 10]
-    total = quiet(cluster, "float(hvd.allreduce(torch.ones(1), op=hvd.Sum))", timeout=20)
+    total = quiet(cluster, "float(hvd.allreduce(torch.ones(1), op=hvd.Sum))", timeout=100)
     assert total.values == {0: 2.0, 1: 2.0}
 
 
@@ -160,10 +160,10 @@ def test_a_rank_that_another_has_left_alone_is_freed(attach, capsys):
     kernel(IN_A_CELL.format(source=source))
     began = time.monotonic()
     cluster = attach()
-    assert time.monotonic() - began < 30
+    assert time.monotonic() - began < SOON_S
     assert "rank 0 waited for a rank that has ended the cell" in capsys.readouterr().out
     assert cluster["kept"] == [0, 10]
-    total = quiet(cluster, "float(hvd.allreduce(torch.ones(1), op=hvd.Sum))", timeout=20)
+    total = quiet(cluster, "float(hvd.allreduce(torch.ones(1), op=hvd.Sum))", timeout=100)
     assert total.values == {0: 2.0, 1: 2.0}
 
 
@@ -172,7 +172,7 @@ def test_a_rank_that_works_alone_is_waited_for(attach):
     kernel(IN_A_CELL.format(source="if rank == 0: time.sleep(9); late = 1"))
     cluster = attach()
     assert quiet(cluster, "late if rank == 0 else None").values == {0: 1, 1: None}
-    total = quiet(cluster, "float(hvd.allreduce(torch.ones(1), op=hvd.Sum))", timeout=20)
+    total = quiet(cluster, "float(hvd.allreduce(torch.ones(1), op=hvd.Sum))", timeout=100)
     assert total.values == {0: 2.0, 1: 2.0}
 
 
@@ -181,7 +181,7 @@ def test_a_rank_is_replaced_after_attaching(attach):
     _, pids = kernel("")
     cluster = attach()
     os.kill(pids[1], signal.SIGKILL)
-    assert within(20, lambda: cluster.ranks[1].state == "dead")
+    assert eventually(lambda: cluster.ranks[1].state == "dead")
     cluster.restart()
     assert quiet(cluster, "globals().get('kept')").values == {0: 0, 1: None}
 
@@ -189,8 +189,8 @@ def test_a_rank_is_replaced_after_attaching(attach):
 def test_it_is_given_up_when_nobody_comes(runtime):
     """After the time that it was to be kept, no process, no port and no key is left."""
     _, pids = kernel(KILLED, "n=2, keep='3s'")
-    assert gone(pids, 20)
-    assert within(20, lambda: not list(runtime.glob("workbench-*")))
+    assert gone(pids)
+    assert eventually(lambda: not list(runtime.glob("workbench-*")))
     with pytest.raises(NoCluster, match="--keep"):
         wb.Cluster.attach()
 
@@ -219,21 +219,19 @@ def test_it_rests_while_nobody_is_there(runtime, attach):
     time.sleep(2)
     after = {process: threads(process) for process in before}
     waited_s = time.monotonic() - began
-    busy = {
-        process: sorted(
-            (used_s - before[process].get(thread, (0, 0))[0], thread)
-            for thread, (used_s, _) in now.items()
+    busy = {}
+    for process, now in after.items():
+        earlier = {thread: before[process].get(thread, (0.0, 0)) for thread in now}
+        busy[process] = sorted(
+            (used_s - earlier[thread][0], slept - earlier[thread][1])
+            for thread, (used_s, slept) in now.items()
         )
-        for process, now in after.items()
-    }
-    used = {process: [used_s for used_s, _ in threads] for process, threads in busy.items()}
-    assert all(sum(used[process]) < waited_s / 10 for process in others), used
-    assert all(sum(used[rank][:-1]) < waited_s / 10 for rank in ranks), used
     # Horovod's cycles of a millisecond take what this machine needs for them, and sleep in between.
-    for rank in ranks:
-        _, horovod = busy[rank][-1]
-        slept = after[rank][horovod][1] - before[rank].get(horovod, (0, 0))[1]
-        assert slept > 50 * waited_s, (slept, used)
+    horovods = [busy[rank].pop() for rank in ranks]
+    assert all(slept > 50 * waited_s for _, slept in horovods), horovods
+    limit_s = max(waited_s / 10, *(2 * used_s for used_s, _ in horovods))
+    used = {process: sum(used_s for used_s, _ in threads) for process, threads in busy.items()}
+    assert max(used.values()) < limit_s, (used, horovods)
     attach()
 
 
@@ -241,7 +239,7 @@ def test_there_is_none_or_there_are_several(attach):
     """The cluster must be named if several run; the error for a wrong name lists the others."""
     with pytest.raises(NoCluster, match=r"Cannot attach to a cluster: .* none runs"):
         attach()
-    (first, _), (second, _) = kernel("", "n=1, keep=60"), kernel("", "n=1, keep=60")
+    (first, _), (second, _) = kernel("", "n=1, keep=600"), kernel("", "n=1, keep=600")
     with pytest.raises(UsageError, match="Name one of"):
         attach()
     with pytest.raises(NoCluster, match="Cannot attach to cluster 'other'"):
@@ -262,7 +260,9 @@ def test_keys_are_for_this_user_only(runtime, attach):
 def test_a_kernel_attaches_to_ranks_on_vms(attach):
     """The same over ssh: the connections outlive the kernel too."""
     with vms(2) as machines:
-        arguments = f"hosts={machines.hosts(1)!r}, ssh_config={str(machines.ssh_config)!r}, keep=60"
+        arguments = (
+            f"hosts={machines.hosts(1)!r}, ssh_config={str(machines.ssh_config)!r}, keep=600"
+        )
         _, pids = kernel(KILLED, arguments)
         cluster = attach()
         assert [info.vm for info in cluster.ranks] == ["vm1", "vm2"]
@@ -278,7 +278,9 @@ def test_a_vm_that_went_meanwhile_is_lost(attach, cell):
     """The kernel attaches without it, what waits for its rank is freed, and the rest continues."""
     then = IN_A_CELL.format(source=cell) if cell else KILLED
     with vms(2) as machines:
-        arguments = f"hosts={machines.hosts(1)!r}, ssh_config={str(machines.ssh_config)!r}, keep=60"
+        arguments = (
+            f"hosts={machines.hosts(1)!r}, ssh_config={str(machines.ssh_config)!r}, keep=600"
+        )
         kernel(then, arguments)
         machines.cut("vm2")
         cluster = attach()

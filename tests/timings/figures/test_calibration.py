@@ -12,8 +12,6 @@ from workbench.errors import RanksFailed
 from workbench.fabric import fit
 from workbench.widgets.cluster_source import ClusterSource
 
-pytestmark = pytest.mark.timing
-
 
 def test_a_calibration_that_fits_badly_gives_no_advice():
     """A calibration's error is reported; a bad calibration is not used."""
@@ -76,6 +74,7 @@ hvd.allreduce_ = allreduce_
 """
 
 
+@pytest.mark.timing
 def test_a_sweep_that_was_disturbed_is_repeated(cluster):
     """Another process takes the cores during the smallest size of the first sweep."""
     one_sweep = len(SIZES_BYTES) * (REPETITIONS + 2)
@@ -99,6 +98,7 @@ hvd.allreduce_ = allreduce_
 """
 
 
+@pytest.mark.timing
 def test_a_slow_fabric_is_calibrated_within_seconds(cluster, capsys):
     """20 repetitions of 16 MB over 50 Mbit/s would take a minute; smaller ones suffice."""
     cluster.run(SLOW_FABRIC.format(bits_per_s=50e6), sink=TextSink())

@@ -5,7 +5,7 @@ import time
 import pytest
 from clusters import quiet, training
 from recorded_training import RANKS, layout, same
-from timers import within
+from timers import eventually
 
 import workbench as wb
 
@@ -107,7 +107,7 @@ def test_a_cluster_leaves_its_run():
     with wb.Cluster(n=2) as cluster:
         quiet(cluster, training(6))
         assert wb.open_run(cluster.name).state == "running"
-        assert within(20, lambda: cluster.timings.clocks.current.ranks == [0, 1])
+        assert eventually(lambda: cluster.timings.clocks.current.ranks == [0, 1])
         pids = [info.pid for info in cluster.ranks]
     run = wb.open_run(cluster.name)
     # who waited too: all ranks of one machine read its clock, about which pings report nothing new
