@@ -8,7 +8,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, SupportsIndex, TypeVar
 
-from workbench.errors import UsageError
+from workbench.errors import UsageError, shortened
 
 Same = TypeVar("Same", bound=Hashable)
 Ranks = str | Iterable[int] | None
@@ -73,6 +73,23 @@ def as_int(value: object) -> int | None:
         return operator.index(value)
     except TypeError:  # NumPy's bool, or an array
         return None
+
+
+def checked_int(value: object, name: str, least: int | None = None) -> int:
+    """Return an argument `name` as an int.
+
+    Raises
+    ------
+    UsageError
+        It is not an integer, or below `least`.
+    """
+    number = as_int(value)
+    if number is None or (least is not None and number < least):
+        kind = "a positive integer" if least == 1 else "an integer"
+        raise UsageError(
+            f"{name}={shortened(repr(value), 80)}: must be {kind}. Write a number such as 10."
+        )
+    return number
 
 
 def parse_ranks(text: str | int | Iterable[int] | None, size: int) -> tuple[int, ...]:

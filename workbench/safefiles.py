@@ -53,9 +53,10 @@ def open_regular(path: str | os.PathLike[str]) -> int:
             Path(path).expanduser(), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
         )
     except (
-        ValueError,
-        RuntimeError,
-    ) as error:  # NUL, a lone surrogate, or the home of an unknown user
+        TypeError,  # not a path at all
+        ValueError,  # NUL, or a lone surrogate
+        RuntimeError,  # the home of an unknown user
+    ) as error:
         raise OSError(errno.EINVAL, f"not a valid path ({error})") from error
     kind = os.fstat(file).st_mode
     if stat.S_ISREG(kind):

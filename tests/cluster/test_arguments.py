@@ -142,3 +142,25 @@ def test_colours_do_not_tell_errors_apart():
         *GROUP, "frames 1\n\x1b[31mExceptionGroup\x1b[39m: loads (2 sub-exceptions)\n\n  1 of 2: x"
     )
     assert str(failure({0: plain, 1: coloured}, released=False)).startswith("[ranks 0-1]")
+
+
+@pytest.mark.parametrize("name", [0, 1.5, None, True, object()])
+def test_a_name_that_is_none(cluster, name):
+    """Pull, the brackets, and attach refuse what is no text."""
+    with pytest.raises(UsageError, match=r"^pull .*: not a name\. Give the name"):
+        cluster.pull(name)
+    with pytest.raises(UsageError, match=r"^pull .*: not a valid Python name\. Give the name"):
+        cluster.pull([name])
+    for one in (name, [], {}):
+        with pytest.raises(UsageError, match=r"^push .*: not a valid Python name\. Give the name"):
+            cluster[one] = 1
+    if name is not None:
+        with pytest.raises(UsageError, match=r"^attach .*: not a name\. Give that"):
+            wb.Cluster.attach(name)
+
+
+def test_no_sink(cluster):
+    """It is refused before the cell runs."""
+    with pytest.raises(UsageError, match=r"^sink=0: not a sink\. Give"):
+        cluster.run("ran = True", sink=0)
+    assert set(quiet(cluster, "'ran' in globals()").values.values()) == {False}

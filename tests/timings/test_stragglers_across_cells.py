@@ -35,27 +35,40 @@ class Ranks:
 
     def train(self, n, iteration_ms, late=None, when=None, transfer_ms=TRANSFER_MS):
         """Run a cell of n iterations; in those of `when`, `late` has {rank: (phase, ms)}."""
+        self.train_in_turn(
+            {"n": n, "ms": iteration_ms, "late": late, "when": when}, transfer_ms=transfer_ms
+        )
+
+    def train_in_turn(self, *trainings, transfer_ms=TRANSFER_MS):
+        """Run one cell with several trainings, each of its own model size and batches."""
         self.cells += 1
         self.timings.begin_cell(self.cells)
         self.now_ms[:] = self.now_ms.max() + 5
-        records = [[] for _ in self.outboxes]
-        for index in range(n):
-            phases = self.phases_ms(iteration_ms)
-            if index == 0:
-                phases["forward"] *= FIRST_TIMES
-            for rank, (phase, ms) in (late or {}).items():
-                phases[phase][rank] += ms if when is None or index in when else 0
-            ready = self.now_ms + phases["data"] + phases["forward"] + phases["backward"]
-            end = ready.max() + transfer_ms
-            for rank, own in enumerate(records):
-                own.append(self.record(rank, index, phases, ready[rank], end))
-            self.now_ms = end + phases["optimizer"] + phases["other"]
+        records, index = [[] for _ in self.outboxes], 0
+        for training in trainings:
+            for own in range(training["n"]):
+                self.iterate(index, own, records, transfer_ms, **training)
+                index += 1
         for outbox, own in zip(self.outboxes, records, strict=True):
             outbox.send(layout_of(len(self.outboxes)))
             outbox.send(Records(tuple(own)))
-        counts = dict.fromkeys(range(len(self.outboxes)), n)
+        counts = dict.fromkeys(range(len(self.outboxes)), index)
         assert self.timings.end_cell(self.cells, counts, timeout_s=100)
-        self.begins.append(self.begins[-1] + n)
+        self.begins.append(self.begins[-1] + index)
+
+    def iterate(self, index, own, records, transfer_ms, *, n, ms, late=None, when=None, size=1):
+        """Add an iteration of each rank to `records`."""
+        del n
+        phases = self.phases_ms(ms)
+        if index == 0:
+            phases["forward"] *= FIRST_TIMES
+        for rank, (phase, late_ms) in (late or {}).items():
+            phases[phase][rank] += late_ms if when is None or own in when else 0
+        ready = self.now_ms + phases["data"] + phases["forward"] + phases["backward"]
+        end = ready.max() + transfer_ms
+        for rank, mine in enumerate(records):
+            mine.append(self.record(rank, index, phases, ready[rank], end, size))
+        self.now_ms = end + phases["optimizer"] + phases["other"]
 
     def phases_ms(self, iteration_ms):
         """How long each rank takes for each phase."""
@@ -65,7 +78,7 @@ class Ranks:
             for phase, share in SHARES.items()
         }
 
-    def record(self, rank, index, phases, ready_ms, end_ms):
+    def record(self, rank, index, phases, ready_ms, end_ms, size=1):
         """A packed record of an iteration with three collectives, which end together."""
         spent = {f"{phase}_ns": round(every[rank] * MS) for phase, every in phases.items()}
         spent |= {"copy_ns": 0, "exposed_ns": round((end_ms - ready_ms) * MS)}
@@ -75,8 +88,8 @@ class Ranks:
         )
         return IterationRecord(
             self.cells, index, round(start * MS), sum(spent.values()), **spent,
-            communication_ns=spent["exposed_ns"], overlapped_ns=0, size_bytes=4_404_000, tensors=3,
-            world_size=len(self.outboxes), layout=0,
+            communication_ns=spent["exposed_ns"], overlapped_ns=0,
+            size_bytes=4_404_000 * size, tensors=3, world_size=len(self.outboxes), layout=0,
             flags=Flag.FIRST_OF_CELL if index == 0 else Flag.NONE,
             submitted=submitted, responded=submitted, began=submitted, ended=ended, finished=ended,
         ).pack()  # fmt: skip
@@ -265,3 +278,61 @@ def test_one_late_iteration_of_a_short_cell(ranks, lengths):
         ranks.train(length, 20, late=late, when={1})
     place = sum(lengths[:short]) + 1
     assert named(ranks) == [(1, "data", place, place, pytest.approx(150, abs=5))]
+
+
+@pytest.mark.parametrize(("last", "first"), [(4, 4), (3, 4), (2, 6), (7, 3)])
+def test_a_rank_that_is_late_across_the_border_of_two_cells(ranks, last, first):
+    """Its last iterations of one cell and its first of the next are one span."""
+    ranks.train(40, 20)
+    ranks.train(40, 20, late={1: ("data", 10)}, when=range(40 - last, 40))
+    ranks.train(40, 20, late={1: ("data", 10)}, when=range(first))
+    ranks.train(40, 20)
+    assert named(ranks) == [(1, "data", 80 - last, 80 + first - 1, 10)]
+
+
+def test_the_end_of_one_training_and_the_begin_of_another(ranks):
+    """Of different trainings, four late iterations each are no span."""
+    ranks.train(40, 20, late={1: ("data", 10)}, when=range(36, 40))
+    ranks.train(40, 100, late={1: ("data", 10)}, when=range(4))
+    assert named(ranks) == []
+
+
+def test_a_cell_that_trains_one_model_after_another(ranks):
+    """10 ms are half of an iteration of the first, and nothing in one of the second."""
+    late = {1: ("data", 10)}
+    ranks.train_in_turn({"n": 20, "ms": 20, "late": late}, {"n": 60, "ms": 500, "size": 50})
+    assert named(ranks) == [(1, "data", 0, 19, 10)]
+    ranks.train_in_turn({"n": 60, "ms": 500, "size": 50}, {"n": 20, "ms": 20, "late": late})
+    assert named(ranks) == [(1, "data", 0, 19, 10), (1, "data", 140, 159, 10)]
+
+
+@pytest.mark.parametrize("factor", [2, 4, 25])
+def test_a_cell_that_goes_on_with_other_batches(ranks, factor):
+    """The same model, so the same gradients; iterations take several times as long."""
+    late = {1: ("data", 3)}
+    ranks.train_in_turn({"n": 40, "ms": 20, "late": late}, {"n": 400, "ms": 20 * factor})
+    found = ranks.timings.stragglers()
+    assert [(one.rank, one.phase) for one in found.itertuples()] == [(1, "data")]
+    assert found["first_iteration"].tolist() == [0]
+    assert abs(found["last_iteration"].iloc[0] - 39) <= 2
+    assert ranks.timings.summary().slowest_rank is None
+
+
+def test_noise_of_one_training_is_not_that_of_another():
+    """Long iterations vary by more than the whole delay; both are in one cell."""
+    ranks = Ranks(noise=0.2)
+    ranks.train_in_turn(
+        {"n": 200, "ms": 500, "size": 9},
+        {"n": 40, "ms": 20, "late": {0: ("backward", 15)}},
+        {"n": 200, "ms": 500, "size": 9},
+    )
+    ((rank, phase, first, last, _),) = named(ranks)
+    ranks.close()
+    assert (rank, phase, first, last) == (0, "backward", 200, 239)
+
+
+def test_gradients_of_changing_sizes_are_one_training(ranks):
+    """As sparse ones are; a rank that is late in all iterations is late in all."""
+    sizes = [{"n": 1, "ms": 20, "late": {1: ("data", 10)}, "size": 1 + i % 7} for i in range(60)]
+    ranks.train_in_turn(*sizes)
+    assert named(ranks) == [(1, "data", 0, 59, 10)]

@@ -11,6 +11,7 @@ from workbench.advisor.communication import communication_causes
 from workbench.advisor.sampled import sampled_lines
 from workbench.advisor.waiting import Waiting, find_waiting
 from workbench.errors import UsageError
+from workbench.ranks import checked_int
 from workbench.timings import Summary, stragglers
 from workbench.timings.ring_delays import UNKNOWN
 from workbench.timings.store import Rows, has_flag, warm
@@ -60,8 +61,8 @@ def explain(
         No iteration was recorded yet, a cell after the last recorded iterations was not
         recorded, or `latest` is not positive.
     """
-    if latest is not None and latest < 1:
-        raise UsageError(f"latest={latest}: must be a positive integer. Leave it out for one cell.")
+    if latest is not None:
+        latest = checked_int(latest, "latest", 1)
     fabric, timings = getattr(training, "fabric", None), _timings(training)
     if latest is None and not all_cells:
         _check_recorded(timings)

@@ -133,17 +133,17 @@ class AgentChannel:
             It cannot be tried.
         """
         connection = self._launcher.start(self._host, self._folder, grace_s, keep=keep)
-        asyncio.run_coroutine_threadsafe(self._run(connection, False), io_loop())
+        asyncio.run_coroutine_threadsafe(self._run(connection, 0.0), io_loop())
 
-    def attach(self) -> None:
-        """Connect to an agent that runs already; if that fails, `why_lost` shows why."""
+    def attach(self, patience_s: float) -> None:
+        """Connect to a running agent within `patience_s`; after a failure, `why_lost` shows why."""
         try:
-            connection = self._launcher.attach(self._host, self._folder, RECONNECT_S)
+            connection = self._launcher.attach(self._host, self._folder, patience_s)
         except OSError:
             self._agent_ended = True
             self._finish(self._why(""))
         else:
-            asyncio.run_coroutine_threadsafe(self._run(connection, True), io_loop())
+            asyncio.run_coroutine_threadsafe(self._run(connection, patience_s), io_loop())
 
     # called in any thread
 
@@ -157,8 +157,8 @@ class AgentChannel:
 
     def post(self, question: str, arguments: dict[str, Any]) -> Question:
         """Send a question, and return immediately."""
-        message = messages.Ask(f"{self._session}-{next(self._ids)}", question, arguments)
         asked = Question()
+        message = messages.Ask(f"{self._session}-{next(self._ids)}", question, arguments)
         asked.line = messages.encode(message)
         with self._changed:
             self._questions[message.id] = asked
@@ -182,8 +182,8 @@ class AgentChannel:
 
     def said(self) -> str:
         """Return the last lines from the VM that are not messages."""
-        lines = [*self._said, *(self._connection.said() if self._connection else [])]
-        return "\n".join(lines[-_SAID_LINES:])
+        rest = self._connection.said() if self._connection else []
+        return "\n".join([*self._said, *rest][-_SAID_LINES:])
 
     def close(self, timeout_s: float) -> None:
         """End the agent; return when it has ended, or after twice the time limit."""
@@ -207,10 +207,10 @@ class AgentChannel:
 
     # in the I/O thread
 
-    async def _run(self, connection: Connection, may_retry: bool) -> None:
-        why = "its connection could not be served"  # only after an unexpected exception
+    async def _run(self, connection: Connection, patience_s: float) -> None:
+        may_retry, why = patience_s > 0, "its connection could not be served"  # if it raises
         self._heard = time.monotonic()
-        deadline = self._heard + RECONNECT_S
+        deadline = self._heard + patience_s
         try:
             while True:
                 attached = await self._serve(connection)
@@ -246,7 +246,7 @@ class AgentChannel:
             return f"the agent of {name} was stopped"
         if self._agent_ended:
             return f"the agent of {name} {'is gone' if self.code is None else exit_text(self.code)}"
-        last = next((line.strip() for line in reversed(said.splitlines()) if line.strip()), "")
+        last = next((line for line in reversed(said.splitlines()) if line.strip()), "").strip()
         return f"{name} does not answer any more" + (f" ({last})" if last else "")
 
     async def _serve(self, connection: Connection) -> bool:

@@ -21,6 +21,7 @@ from workbench.cluster.state import ClusterState
 from workbench.errors import StartFailed, UsageError
 from workbench.rank.backends import DEFAULT
 from workbench.ranks import RankInfo, Ranks, parse_ranks, phrase
+from workbench.timings.runs import checked_path
 
 if TYPE_CHECKING:
     from workbench.cluster.agent import Agent
@@ -100,7 +101,7 @@ class Cluster(Execution):
             start_timeout_s=start_timeout_s,
             hang_after_s=hang_after_s,
             release_after=release_after,
-            runs=None if runs is None else os.fspath(runs),
+            runs=None if runs is None else checked_path(runs, "runs"),
             record=record,
         )
         self._set_up(options, f"{options.launcher}-{secrets.token_hex(2)}")
@@ -247,6 +248,8 @@ class Cluster(Execution):
         StartFailed
             Its processes are gone.
         """
+        if name is not None and not isinstance(name, str):
+            raise UsageError(f"attach {name!r}: not a name. Give that of a cluster, as text.")
         folder, saved = recovery.find(name)
         cluster = cls.__new__(cls)
         try:

@@ -244,7 +244,11 @@ class Engines:
         lost = set(self.members.lost()) | set(self.still_busy(_LEAVE_S, leaving))
         # all leave the ring before one ends, for which the others would wait
         answering = [info.rank for info in self.ranks if info.rank not in lost]
-        self.backend.shutdown_ring(answering, peer_lost=bool(lost))
+        try:
+            self.backend.shutdown_ring(answering, peer_lost=bool(lost))
+        except StartFailed:  # one that ends need not leave, such as a rank without memory
+            staying = {member.info.rank for member in kept}
+            self.backend.shutdown_ring(sorted(staying.intersection(answering)), peer_lost=True)
         self._agents.stop([member.place for member in leaving])
         self.members.replace(kept)
         self.renumbered = True

@@ -188,10 +188,13 @@ class Execution:
         self, source: str, ranks: Ranks, timeout: str | float | None, sink: Sink | None
     ) -> CellRun:
         where = NotebookSink() if sink is None else sink
+        if not callable(getattr(where, "poll", None)):
+            raise UsageError(f"sink={sink!r}: not a sink. Give one, such as cluster.TextSink().")
         return self._cells.submit(source, ranks, timeout, where)
 
     def __setitem__(self, name: str, value: Any) -> None:
         """Set a variable to `value` on every rank."""
+        _call("push", [name])
         self.push({name: value})
 
     def __getitem__(self, name: str) -> list[Any]:
@@ -269,6 +272,10 @@ class Execution:
             As for `push`.
         """
         chosen, timeout_s = parse_ranks(ranks, self.n), parse_duration(timeout, "timeout")
+        if not isinstance(names, Iterable):
+            raise UsageError(
+                f"pull {names!r}: not a name. Give the name of a variable, or a list of names."
+            )
         wanted = [names] if isinstance(names, str) else list(names)
         if not wanted:
             return {rank: {} for rank in chosen}

@@ -120,7 +120,7 @@ def checked_ssh_config(ssh_config: str | os.PathLike[str]) -> Path:
         os.close(open_regular(ssh_config))
     except OSError as error:
         raise UsageError(
-            f"ssh_config={os.fspath(ssh_config)!r}: {error.strerror}. "
+            f"ssh_config={ssh_config!r}: {error.strerror}. "
             "Give the path of a file that can be read."
         ) from None
     return Path(ssh_config).expanduser()

@@ -18,6 +18,7 @@ from workbench.doctor import (
 from workbench.doctor.finding import SEVERITIES, Finding
 from workbench.doctor.mismatches import MISMATCHES
 from workbench.doctor.rule import Rule
+from workbench.errors import UsageError
 from workbench.resources import Snapshot
 from workbench.resources.usage import Sample
 
@@ -95,7 +96,15 @@ def diagnose(snapshot: Snapshot, sample: Sample | None = None) -> list[Finding]:
     -------
     list of Finding
         Empty if no rule finds anything wrong. An unknown value is not treated as wrong.
+
+    Raises
+    ------
+    UsageError
+        They are not a snapshot and a sample.
     """
+    _check(snapshot, Snapshot, "a snapshot", "wb.take_snapshot() or wb.Snapshot.load(path)")
+    if sample is not None:
+        _check(sample, Sample, "a sample", "one that cluster.samples() returns")
     live = [] if sample is None else _findings(LIVE, sample)
     return worst_first([*_findings(RULES, snapshot), *live])
 
@@ -118,13 +127,30 @@ def diagnose_all(snapshots: Mapping[str, Snapshot]) -> list[Finding]:
     list of Finding
         Each names the VMs that differ from most. Use `diagnose` for problems within one VM.
         A value that is unknown on a VM is left out of the comparison.
+
+    Raises
+    ------
+    UsageError
+        They are not snapshots by name.
     """
+    if not isinstance(snapshots, Mapping):
+        raise UsageError(
+            f"diagnose_all: snapshots are of type {type(snapshots).__name__}, without names. Give "
+            "a dict of snapshots by name, such as cluster.snapshot()."
+        )
+    for one in snapshots.values():
+        _check(one, Snapshot, "a snapshot", "wb.take_snapshot() or wb.Snapshot.load(path)")
     return worst_first(_findings(ACROSS, snapshots))
 
 
 def rule_count(rules: Iterable[Rule[T]]) -> int:
     """Count rules by name: a comparison of several values is one rule."""
     return len({rule.name for rule in rules})
+
+
+def _check(given: object, kind: type, name: str, example: str) -> None:
+    if not isinstance(given, kind):
+        raise UsageError(f"a {type(given).__name__}: not {name}. Give {example}.")
 
 
 def _findings(rules: Iterable[Rule[T]], evidence: T) -> list[Finding]:

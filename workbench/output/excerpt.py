@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections import deque
+import json
+from collections import Counter, deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from workbench.output.merger import Item, MergedItem
@@ -44,8 +46,25 @@ HALF = Size(lines=500, characters=200_000, displays=50, display_bytes=8 << 20)
 DOUBLE = Size(**{name: 2 * most for name, most in vars(HALF).items()})
 
 
+def is_clear(item: Item) -> bool:
+    """Return whether a rank has called ``clear_output()``."""
+    return item.bundle.startswith('{"clear"')
+
+
+def is_update(item: Item) -> bool:
+    """Return whether it replaces an earlier display of the same id."""
+    return item.bundle.startswith('{"id"') and bool(json.loads(item.bundle)["update"])
+
+
+def _display_id(item: Item) -> int:
+    """Return the rank's number of a display id; 0 if it has none."""
+    return int(json.loads(item.bundle)["id"]) if item.bundle.startswith('{"id"') else 0
+
+
 class Excerpt:
     """Keeps the first and the last items that are added, and counts the others.
+
+    Ranks can remove their earlier items, and replace displays.
 
     Parameters
     ----------
@@ -59,26 +78,81 @@ class Excerpt:
         self._tail: deque[MergedItem] = deque()
         self._sizes = Size(), Size()
         self._full = False
-        self._left_out = 0
+        self._left_out: Counter[tuple[int, ...]] = Counter()
+        """Number of items by their ranks."""
         self._all = 0
+        self._replaced: set[int] = set()
+        """Ranks whose items are removed when they add another."""
 
     def add(self, merged: MergedItem) -> None:
         """Add the next line or display, or several complete lines of one stream."""
         ranks, item = merged
+        if is_clear(item):
+            self._replaced.update(ranks)
+            if not json.loads(item.bundle)["clear"]:
+                self._clear(ranks)
+            return
+        self._clear(ranks)
+        if is_update(item) and self._update(merged):
+            return
         if item.bundle or "\n" not in item.text[:-1]:
             self._add(merged)
             return
         lines = item.text[:-1].split("\n")
         if self._full and len(lines) > HALF.lines:
-            self._leave_out(len(lines) - HALF.lines)
+            self._leave_out(ranks, len(lines) - HALF.lines)
             del lines[: -HALF.lines]
         for line in lines:
             self._add(MergedItem(ranks, Item(item.stream, line + "\n")))
 
-    def _leave_out(self, lines: int) -> None:
+    def _clear(self, ranks: Iterable[int]) -> None:
+        """Remove the items of those of the ranks that have cleared their output."""
+        gone = self._replaced.intersection(ranks)
+        if not gone:
+            return
+        self._replaced -= gone
+        head, tail = self._head, self._tail
+        left_out: Counter[tuple[int, ...]] = Counter()
+        for own, count in self._left_out.items():
+            if left := tuple(rank for rank in own if rank not in gone):
+                left_out[left] += count
+        self._head, self._tail, self._sizes = [], deque(), (Size(), Size())
+        self._left_out, self._full, self._all = left_out, False, left_out.total()
+        for items in (head, tail):
+            for own, item in items:
+                left = tuple(rank for rank in own if rank not in gone)
+                if left or not own:
+                    self._add(MergedItem(left, item))
+            self._full = self._full or bool(left_out)
+
+    def _update(self, merged: MergedItem) -> bool:
+        """Replace the displays of the same id and ranks; return whether there is one."""
+        found, name = False, _display_id(merged.item)
+        for items, size in zip((self._head, self._tail), self._sizes, strict=True):
+            before = list(items)
+            items.clear()
+            for one in before:
+                own = set(one.ranks).intersection(merged.ranks)
+                if not own or _display_id(one.item) != name:
+                    items.append(one)
+                    continue
+                found = True
+                if left := tuple(rank for rank in one.ranks if rank not in own):
+                    items.append(MergedItem(left, one.item))
+                else:
+                    size.add(one.item, -1)
+                if items and items[-1].item == merged.item:
+                    own.update(items.pop().ranks)
+                else:
+                    size.add(merged.item)
+                items.append(MergedItem(tuple(sorted(own)), merged.item))
+        return found
+
+    def _leave_out(self, ranks: tuple[int, ...], lines: int) -> None:
         """Count lines that are followed by as many lines as the end shows."""
         self._all += lines
-        self._left_out += lines + len(self._tail)
+        self._left_out[ranks] += lines
+        self._left_out.update(one.ranks for one in self._tail)
         self._tail.clear()
         self._sizes = self._sizes[0], Size()
 
@@ -99,8 +173,9 @@ class Excerpt:
         self._tail.append(merged)
         tail_size.add(merged.item)
         while len(self._tail) > 1 and not tail_size.fits(HALF):
-            tail_size.add(self._tail.popleft().item, -1)
-            self._left_out += 1
+            first = self._tail.popleft()
+            tail_size.add(first.item, -1)
+            self._left_out[first.ranks] += 1
 
     def entries(self) -> list[MergedItem]:
         """Return the items to show, with a note on the omitted ones."""
@@ -111,7 +186,7 @@ class Excerpt:
         if not self._left_out:
             return list(self._tail)
         note = (
-            f"... {self._left_out:,} of {self._all:,} lines are not shown here; "
+            f"... {self._left_out.total():,} of {self._all:,} lines are not shown here; "
             f"{self._source} contains them all ..."
         )
         return [_note(note), *self._tail]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 import sys
 import time
 from collections.abc import Sequence
@@ -10,12 +11,14 @@ from functools import lru_cache
 from typing import Any, Protocol
 
 from workbench.output.bounded_text import BoundedText
-from workbench.output.excerpt import DOUBLE, HALF, Excerpt, Size
+from workbench.output.excerpt import DOUBLE, HALF, Excerpt, Size, is_clear, is_update
 from workbench.output.merger import Item, LabelWriter, MergedItem
 from workbench.ranks import label
 
 _REDRAW_S = 2.0
 """Interval between redraws of output that is too long to show completely."""
+_REWRITE_S = 0.2
+"""Interval between redraws of output that ranks clear or update."""
 
 
 class Sink(Protocol):
@@ -48,6 +51,8 @@ class _LabelledText:
         mark = _mark(merged)
         if not merged.item.bundle:
             self.text.add(self._writer.render(merged, mark))
+            return
+        if is_clear(merged.item):  # the text contains what was cleared
             return
         plain = json.loads(merged.item.bundle)["data"].get("text/plain", "")
         self.text.add(self._writer.close(), _marked(mark, str(plain)))
@@ -100,6 +105,9 @@ class NotebookSink:
     order, the output of a ``%%distributed`` cell is replaced at the end. Other callers
     (`Cluster.run`, a terminal) may have other output, which is not replaced. Only the
     beginning and the end of long output are shown, except in a terminal.
+
+    In a ``%%distributed`` cell, ``clear_output()`` removes the output of its rank, and
+    ``update_display`` replaces a display.
     """
 
     def __init__(self) -> None:
@@ -112,14 +120,20 @@ class NotebookSink:
         self._limit = DOUBLE if self._own_cell else HALF
         self._used = Size()
         self._hidden: MergedItem | None = None
-        """The latest item that exceeds the limit and is not shown yet."""
+        """The latest item that is not shown yet, because of the limit or of `_rewritten`."""
+        self._rewritten = False
+        """Whether shown output was cleared or replaced since it was drawn."""
         self._drawn = time.monotonic()
 
     def put(self, merged: MergedItem) -> None:
         """Show one line or display, within the limit."""
+        if is_clear(merged.item) and not self._own_cell:
+            return
+        self._rewritten |= is_clear(merged.item) or (self._own_cell and is_update(merged.item))
         self._excerpt.add(merged)
         self._used.add(merged.item)
-        if not self._limited or (self._hidden is None and self._used.fits(self._limit)):
+        fits = self._hidden is None and not self._rewritten and self._used.fits(self._limit)
+        if not self._limited or fits:
             self._page.write(merged)
         else:
             self._hidden = merged
@@ -130,14 +144,16 @@ class NotebookSink:
         sys.stderr.flush()
 
     def poll(self) -> None:
-        """Show the end of output that exceeds the limit, at intervals."""
+        """Show what was rewritten, and the end of output that exceeds the limit, at intervals."""
         hidden, now = self._hidden, time.monotonic()
-        if hidden is None or now - self._drawn < _REDRAW_S:
+        interval_s = _REWRITE_S if self._rewritten else _REDRAW_S
+        if hidden is None or now - self._drawn < interval_s:
             return
         self._drawn = now
         if self._own_cell:
             self._redraw()
             self._hidden, self._used, self._limit = None, Size(), HALF
+            self._rewritten = False
         else:
             self._page.write(self._excerpt.progress())
             self._page.write(hidden)
@@ -169,9 +185,10 @@ class NotebookSink:
     def _redraw(self) -> None:
         from IPython.display import clear_output
 
-        clear_output(wait=True)
+        entries = self._excerpt.entries()
+        clear_output(wait=bool(entries))
         self._page = Page()
-        self._page.write(*self._excerpt.entries())
+        self._page.write(*entries)
 
 
 class Page:
@@ -188,6 +205,8 @@ class Page:
         self._writer = LabelWriter()
         self._stream = "stdout"
         self._silent = silent
+        self._ids: dict[tuple[tuple[int, ...], int], str] = {}
+        """Display ids of the kernel, by ranks and their number of the display."""
 
     @property
     def chunks(self) -> list[tuple[str, str]]:
@@ -199,7 +218,7 @@ class Page:
         for merged in entries:
             mark = _mark(merged)
             if merged.item.bundle:
-                self._display(mark, merged.item.bundle)
+                self._display(merged, mark)
                 continue
             if merged.item.stream != self._stream:
                 self.close()
@@ -210,22 +229,29 @@ class Page:
         """End an unfinished line."""
         self._text(self._writer.close())
 
-    def _display(self, mark: str, bundle: str) -> None:
+    def _display(self, merged: MergedItem, mark: str) -> None:
+        from IPython.display import display
+
+        content = json.loads(merged.item.bundle)
+        data, key = content["data"], (merged.ranks, content.get("id", 0))
+        shown: dict[str, Any] = {"metadata": content["metadata"], "raw": True}
+        if content.get("update") and key in self._ids and set(data) != {"text/plain"}:
+            if not self._silent:
+                display(data, **shown, display_id=self._ids[key], update=True)
+            return
         self.close()
         self._stream = "stdout"  # a value belongs there, even after text on stderr
-        content = json.loads(bundle)
-        data = content["data"]
         if set(data) == {"text/plain"}:
             self._text(_marked(mark, str(data["text/plain"])))
             return
         self._text(mark + "\n")
-        self._parts.append(("display", [bundle]))
+        self._parts.append(("display", [merged.item.bundle]))
+        if key[1]:
+            shown["display_id"] = self._ids[key] = secrets.token_hex(8)
         if self._silent:
             return
-        from IPython.display import display
-
         sys.stdout.flush()
-        display(data, metadata=content["metadata"], raw=True)
+        display(data, **shown)
 
     def _text(self, text: str) -> None:
         if not text:

@@ -47,6 +47,7 @@ def run(
     """Run `source` in the shell's namespace, and capture its output, its value and its error."""
     mode, process = GradientMode(), os.getpid()
     caught = _ResultCatcher(shell, source, capture.channel)
+    state.reserve.take()
     with capture(number), caught.installed():
         try:
             with _session_loop(), interrupts.allowed():
@@ -61,6 +62,8 @@ def run(
                     # omit the compiler's frames, and a file name that contains the process id
                     done.error_before_exec.__traceback__ = None
                     done.error_before_exec.filename = "Cell"
+                if raised is not None:
+                    state.reserve.release()
                 error = None if raised is None else _described(shell, raised)
                 # these refer to the error, and its frames refer to these. Without this, the cycle
                 # would keep tensors, and DataLoader workers that take 5 s each to collect

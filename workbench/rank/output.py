@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import io
 import itertools
 import json
@@ -11,12 +10,12 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import MethodType
 from typing import Any, TextIO
 
 from IPython.core.displaypub import DisplayPublisher
 
 from workbench.rank.descriptors import Descriptors
+from workbench.rank.not_interactive import not_interactive
 from workbench.rank.window import SendWindow
 from workbench.wire import Message, Outbox
 from workbench.wire.rank_messages import Output, OutputKind, OutputTaken
@@ -55,6 +54,8 @@ class OutputChannel:
         self._lock = threading.Lock()
         self._pending: list[tuple[OutputKind, int, str]] = []
         self._between = 0
+        self._displays: dict[str, int] = {}
+        """The number of each display id of the cell."""
 
     @property
     def open(self) -> bool:
@@ -72,6 +73,7 @@ class OutputChannel:
         with self._lock:
             self._cell = cell
             self._between = 0
+            self._displays.clear()
             self._window.begin()
             if self._pending:
                 self._window.write(sum(len(text) for *_, text in self._pending))
@@ -100,14 +102,38 @@ class OutputChannel:
         """Send text of ``"stdout"`` or ``"stderr"``."""
         self._put(stream, text)
 
-    def show(self, data: dict[str, Any], metadata: dict[str, Any]) -> None:
-        """Send a display, as a MIME bundle and its metadata; of a widget, only its text."""
+    def show(
+        self,
+        data: dict[str, Any],
+        metadata: dict[str, Any],
+        display_id: str | None = None,
+        *,
+        update: bool = False,
+    ) -> None:
+        """Send a display, as a MIME bundle and its metadata; of a widget, only its text.
+
+        Parameters
+        ----------
+        display_id
+            By which a later display of this cell can replace it.
+        update
+            Whether it replaces the display of that id.
+        """
         if not data:  # the object has displayed itself, or could not be displayed
             return
         if _WIDGET in data:
             text = data.get("text/plain", "A widget")
             data = {"text/plain": f"{text}\n(Shown as text: widgets are not supported in a rank.)"}
-        self._put("display", json.dumps({"data": _plain(data), "metadata": _plain(metadata)}))
+        content = {"data": _plain(data), "metadata": _plain(metadata)}
+        if display_id is not None:
+            # numbered, because ids are random: ranks that do the same send the same
+            number = self._displays.setdefault(display_id, len(self._displays) + 1)
+            content = {"id": number, "update": update} | content
+        self._put("display", json.dumps(content))
+
+    def clear(self, *, wait: bool) -> None:
+        """Remove this rank's earlier output of the cell; with `wait`, when it writes again."""
+        self._put("display", json.dumps({"clear": wait}))
 
     def _put(self, kind: OutputKind, text: str) -> None:
         with self._lock:
@@ -236,71 +262,21 @@ class CellDisplays(DisplayPublisher):
         self._channel = channel
 
     def publish(
-        self, data: dict[str, Any], metadata: dict[str, Any] | None = None, **_: Any
+        self,
+        data: dict[str, Any],
+        metadata: dict[str, Any] | None = None,
+        *_: Any,
+        transient: dict[str, Any] | None = None,
+        update: bool = False,
+        **__: Any,
     ) -> None:
-        """Send a display; an update of an earlier display is sent as a new one."""
-        self._channel.show(data, metadata or {})
+        """Send a display, or an update of an earlier one of the same cell."""
+        display_id = (transient or {}).get("display_id")
+        self._channel.show(data, metadata or {}, display_id, update=update)
 
     def clear_output(self, wait: bool = False) -> None:
-        """Do nothing: the output of other ranks is in the same output area."""
-
-
-class RankIsNotInteractive(RuntimeError):
-    """A cell asks for input, which is not supported in a rank."""
-
-    def _render_traceback_(self) -> list[str]:
-        """Return no traceback."""
-        return []
-
-
-def _no_input(prompt: object = "", function: str = "input") -> str:
-    raise RankIsNotInteractive(
-        f"{function}({str(prompt)!r}): not supported in a rank yet. Ask in a cell of the notebook, "
-        "and send the answer with %push."
-    )
-
-
-def _no_password(prompt: str = "Password: ", stream: object = None) -> str:  # noqa: ARG001
-    return _no_input(prompt, "getpass")
-
-
-def _no_debugger(*_: object, **__: object) -> None:
-    raise RankIsNotInteractive(
-        "breakpoint(): a debugger is not supported in a rank yet. Print what you want to see, or "
-        "%pull it into the notebook."
-    )
-
-
-def _no_pager(shell: object, text: object, *_: object, **__: object) -> None:  # noqa: ARG001
-    """Replace IPython's pager, which shows the result of ``name?``."""
-    sys.stderr.write(
-        "name? and ?name: not supported in a rank yet. Use help(name) or print(name.__doc__).\n"
-    )
-
-
-@contextmanager
-def not_interactive(shell: Any) -> Iterator[None]:
-    """Let functions that wait for a user's input raise an error in the body."""
-    import getpass
-    import pdb
-
-    replaced: list[tuple[object, str, object]] = [
-        (builtins, "input", _no_input),
-        (getpass, "getpass", _no_password),
-        (sys, "breakpointhook", _no_debugger),
-        (pdb.Pdb, "interaction", _no_debugger),
-    ]
-    saved = [(owner, name, getattr(owner, name)) for owner, name, _ in replaced]
-    pager = shell.hooks.show_in_pager
-    for owner, name, value in replaced:
-        setattr(owner, name, value)
-    shell.hooks.show_in_pager = MethodType(_no_pager, shell)
-    try:
-        yield
-    finally:
-        for owner, name, value in saved:
-            setattr(owner, name, value)
-        shell.hooks.show_in_pager = pager
+        """Remove this rank's earlier output of the cell; that of other ranks stays."""
+        self._channel.clear(wait=bool(wait))
 
 
 class Capture:

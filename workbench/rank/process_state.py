@@ -4,24 +4,40 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import mmap
 import resource
 import signal
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import torch
 
 _RECURSIONS = 500
 """Lowest usable recursion limit: the code of a cell begins at a depth of about 60 frames."""
 _OPEN_FILES = 256
+_RESERVE_BYTES = 64 << 20
+"""For a few threads, whose stacks have 8 MB each by default, and for the text of an error."""
+_LEAST_RESERVE_BYTES = 8 << 20
+_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0)
+_NO_ACCESS = 0
+"""PROT_NONE, which Python does not define: such memory uses addresses only."""
 _TYPES = {name: value for name, value in vars(builtins).items() if isinstance(value, type)}
 _CALLABLES = {name: value for name, value in vars(builtins).items() if callable(value)}
 
 
 class ProcessState:
-    """Saves the settings of the process, and restores those that are unusable."""
+    """Saves the settings of the process, and restores those that are unusable.
+
+    Attributes
+    ----------
+    reserve
+        Address space that cells cannot use.
+    """
 
     def __init__(self) -> None:
+        self.reserve = AddressReserve()
         self._recursions = max(sys.getrecursionlimit(), _RECURSIONS)
         self._warned = False
         self._open_files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
@@ -55,6 +71,60 @@ class ProcessState:
             with contextlib.suppress(OSError, ValueError):
                 resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
                 yield f"the limit of open files from {soft} to {wanted}"
+
+
+class AddressReserve:
+    """Address space that cells leave to us.
+
+    Without it, a cell that has used all that ``RLIMIT_AS`` allows leaves none for its error and
+    for the threads of another ring, so that no cell could run that would free memory.
+    """
+
+    def __init__(self) -> None:
+        self._mapped: mmap.mmap | None = None
+
+    def take(self) -> None:
+        """Reserve the space, before a cell; less of it, or nothing, if there is not enough."""
+        size = _RESERVE_BYTES
+        while self._mapped is None and size >= _LEAST_RESERVE_BYTES:
+            with contextlib.suppress(OSError, MemoryError):
+                self._mapped = mmap.mmap(-1, size, mmap.MAP_PRIVATE | _NORESERVE, _NO_ACCESS)
+            size //= 2
+
+    def release(self) -> None:
+        """Make the space available until the next cell."""
+        if self._mapped is not None:
+            self._mapped.close()
+            self._mapped = None
+
+    @contextmanager
+    def released(self, purpose: str) -> Iterator[None]:
+        """Release the space, and name the limit if the body fails because of it.
+
+        Raises
+        ------
+        MemoryError
+            The body has failed, and little of the limit is left.
+        """
+        self.release()
+        try:
+            yield
+        except Exception as error:
+            limit, used = resource.getrlimit(resource.RLIMIT_AS)[0], _address_space()
+            if 0 <= limit < used + _RESERVE_BYTES:
+                raise MemoryError(
+                    f"{purpose} needs more memory: {used / 1e9:.2f} GB are used of the "
+                    f"{limit / 1e9:.2f} GB that RLIMIT_AS (ulimit -v) allows"
+                ) from error
+            raise
+
+
+def _address_space() -> int:
+    """Return the size of this process's address space in bytes."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[0]) * mmap.PAGESIZE
+    except (OSError, ValueError):
+        return 0
 
 
 def _builtins() -> Iterator[str]:

@@ -144,7 +144,8 @@ class Session:
 
     def init_ring(self, *given: Any) -> RingCheck:
         """Form a ring with the other ranks, and set the variables that every cell has."""
-        formed = self.backend.init_ring(*given)
+        with self._state.reserve.released("forming a ring"):
+            formed = self.backend.init_ring(*given)
         gpu = torch.cuda.is_available()
         # the number of the slot on this VM; unlike the local rank, it never changes
         slot = int(os.environ["WORKBENCH_PLACE"].partition(":")[2])
@@ -154,6 +155,11 @@ class Session:
             torch.cuda.set_device(self._names["device"])
         self._shell.push(self._names, interactive=False)
         return formed
+
+    def shutdown_ring(self, *, peer_lost: bool) -> None:
+        """Leave the ring; see `Backend.shutdown_ring`."""
+        with self._state.reserve.released("leaving the ring"):
+            self.backend.shutdown_ring(peer_lost=peer_lost)
 
     def run_cell(self, number: int, source: str, record: bool) -> None:
         """Run a cell, and send its result to the kernel."""
@@ -182,6 +188,7 @@ class Session:
                 self._shell, number, source, self._capture, self._interrupts, self._state
             )
         except BaseException as error:  # noqa: BLE001 - the kernel must always get a result
+            self._state.reserve.release()
             result = cells.failed(error)
         finally:
             wall_ns, thread_ns = perf_counter_ns() - began, thread_time_ns() - thread
@@ -274,7 +281,7 @@ def init_ring(*given: Any) -> RingCheck:
 def shutdown_ring(*, peer_lost: bool = False) -> None:
     """Leave the ring; see `Backend.shutdown_ring`."""
     if _session is not None:  # otherwise there is no ring to leave
-        _session.backend.shutdown_ring(peer_lost=peer_lost)
+        _session.shutdown_ring(peer_lost=peer_lost)
 
 
 def is_joined() -> bool:

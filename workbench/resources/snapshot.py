@@ -46,6 +46,11 @@ class Snapshot(SnapshotRecord):
         SnapshotError
             If the text is truncated, of another version, or not a snapshot.
         """
+        if not isinstance(text, str | bytes):
+            raise SnapshotError(
+                f"from_json: a {type(text).__name__} is not text. Give the text that "
+                "`workbench resources --json` writes."
+            )
         try:
             data = load_json(text)
         except ValueError as error:
@@ -135,7 +140,12 @@ class Snapshot(SnapshotRecord):
         SnapshotError
             If it is not a topology file.
         """
-        tree = parse_topology(data, origin)
+        if not isinstance(data, bytes):
+            raise SnapshotError(
+                f"from_nccl_topology_text: data of type {type(data).__name__}. Give the content of "
+                "a topology file as bytes."
+            )
+        tree = parse_topology(data, str(origin))
         taken_at = time.time() if taken_at is None else taken_at
         return cls(**vars(snapshot_from_tree(tree, taken_at)))
 

@@ -7,6 +7,8 @@ from abc import abstractmethod
 from dataclasses import fields
 from typing import TYPE_CHECKING, Literal
 
+from workbench.errors import UsageError, shortened
+from workbench.ranks import checked_int
 from workbench.timings import frame, stragglers, totals
 from workbench.timings.compare import Comparison, compare
 from workbench.timings.source import ClocksLike, TimingsSource
@@ -17,6 +19,9 @@ if TYPE_CHECKING:
 
     import pandas as pd
     import pyarrow as pa
+
+_SHOWN = 80
+"""Most characters of an argument in an error message."""
 
 
 class TimingsQueries(TimingsSource):
@@ -51,6 +56,11 @@ class TimingsQueries(TimingsSource):
         ----------
         first, last
             Iterations, both included; by default the newest `store.COLLECTIVES_LIMIT` records.
+
+        Raises
+        ------
+        UsageError
+            They are not integers.
         """
         return frame.collectives(self.records(first, last))
 
@@ -74,7 +84,15 @@ class TimingsQueries(TimingsSource):
         return frame.arrivals(self.rows())
 
     def summary(self, latest: int | None = None) -> Summary:
-        """Return the key figures of all iterations, or of the `latest`."""
+        """Return the key figures of all iterations, or of the `latest`.
+
+        Raises
+        ------
+        UsageError
+            `latest` is not a positive integer.
+        """
+        if latest is not None:
+            latest = checked_int(latest, "latest", 1)
         return summarize(self.rows(), latest)
 
     def collective_totals(self, first: int, last: int) -> totals.CollectiveTotals:
@@ -84,8 +102,20 @@ class TimingsQueries(TimingsSource):
         """
         return totals.total(self.records(first, last))
 
-    def compare(self, other: TimingsQueries) -> Comparison:
-        """Compare another run's figures with these; see `compare.compare`."""
+    def compare(self, other: object) -> Comparison:
+        """Compare another run's figures with these; see `compare.compare`.
+
+        Raises
+        ------
+        UsageError
+            `other` is neither timings nor a run, or one of the two has no iteration.
+        """
+        if not isinstance(other, TimingsQueries):
+            given = shortened(repr(other), _SHOWN)
+            raise UsageError(
+                f"compare({given}): neither timings nor a run. Give cluster.timings, or a run such "
+                "as wb.open_run(name)."
+            )
         return compare(self.rows(), other.rows(), (str(self), str(other)))
 
     def to_arrow(self, what: Literal["iterations", "collectives"] = "iterations") -> pa.Table:

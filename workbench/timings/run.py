@@ -10,10 +10,12 @@ from typing import Any
 import numpy as np
 
 from workbench.errors import RunError
+from workbench.ranks import checked_int
 from workbench.timings.folder import RunFolder
 from workbench.timings.queries import TimingsQueries
 from workbench.timings.reader import RunReader
 from workbench.timings.runs import FolderLike, all_runs, find
+from workbench.timings.source import checked_span
 from workbench.timings.store import ROW, CollectiveRecord, Rows
 from workbench.wire import Layout
 
@@ -141,11 +143,11 @@ class Run(TimingsQueries):
         if sizes != self._sizes:
             self._rows = self._reader.rows()
             self._sizes = sizes
-        return self._rows[start:].copy()
+        return self._rows[checked_int(start, "start") :].copy()
 
     def records(self, first: int | None = None, last: int | None = None) -> list[CollectiveRecord]:
         """Return the records of the iterations `first` to `last`; without both, the newest."""
-        return self._reader.records(first, last)
+        return self._reader.records(*checked_span(first, last))
 
     def layouts(self) -> dict[tuple[int, int], Layout]:
         """Return the layouts that the ranks used last, by rank and number."""

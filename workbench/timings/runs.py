@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from workbench.errors import RunError, UsageError
+from workbench.errors import RunError, UsageError, shortened
 from workbench.safefiles import xdg_folder
 from workbench.timings.folder import RunFolder
 
@@ -19,6 +19,10 @@ MOST_RUNS = 50
 """Default of GRADIENT_WORKBENCH_MOST_RUNS: how many runs are kept."""
 MOST_BYTES = 10_000_000_000
 """Default of GRADIENT_WORKBENCH_MOST_BYTES: the size limit of all runs."""
+
+
+_SHOWN = 300
+"""Most characters of a name in an error message."""
 
 
 @dataclass(frozen=True)
@@ -58,10 +62,25 @@ def runs_folder(folder: FolderLike | None = None) -> Path:
     It is `folder`, or else ``$GRADIENT_WORKBENCH_RUNS``, or else
     ``gradient-workbench/runs`` in ``$XDG_DATA_HOME`` (``~/.local/share``).
     """
-    named = os.environ.get(FOLDER_VARIABLE) if folder is None else folder
+    named = os.environ.get(FOLDER_VARIABLE) if folder is None else checked_path(folder, "folder")
     if named:
-        return _expanded(os.fspath(named)).absolute()
+        return _expanded(named).absolute()
     return xdg_folder("XDG_DATA_HOME", ".local/share") / "gradient-workbench" / "runs"
+
+
+def checked_path(path: FolderLike, name: str) -> str:
+    """Return an argument `name` as the text of a path.
+
+    Raises
+    ------
+    UsageError
+        It is not a path.
+    """
+    text = path if isinstance(path, str) else getattr(path, "__fspath__", lambda: None)()
+    if not isinstance(text, str) or "\0" in text:
+        given = shortened(repr(path), _SHOWN)
+        raise UsageError(f"{name}={given}: not a path. Give it as text, such as 'runs/first'.")
+    return text
 
 
 def new_path(cluster: str, folder: FolderLike | None = None) -> Path:
@@ -86,10 +105,6 @@ def all_runs(folder: FolderLike | None = None) -> list[RunFolder]:
     return sorted(runs, key=_began, reverse=True)
 
 
-_SHOWN = 300
-"""Most characters of a name in an error message."""
-
-
 def find(path_or_name: FolderLike, folder: FolderLike | None = None) -> RunFolder:
     """Return a run's folder by its path, its name, or its cluster's name.
 
@@ -98,7 +113,7 @@ def find(path_or_name: FolderLike, folder: FolderLike | None = None) -> RunFolde
     RunError
         There is no such run.
     """
-    given = os.fspath(path_or_name)
+    given = checked_path(path_or_name, "path_or_name")
     runs = all_runs(folder)
     named = [run for run in runs if run.path.name == given]
     # a cluster's name means its newest run
@@ -111,13 +126,7 @@ def find(path_or_name: FolderLike, folder: FolderLike | None = None) -> RunFolde
         why = _why(path)
     except OSError as error:  # no permission for a parent folder, or a name that is too long
         why = f"it cannot be read ({error.strerror})"
-    raise RunError(f"run {_short(given)}: {why}. {_hint(runs, folder)}")
-
-
-def _short(given: str) -> str:
-    """Return a name in quotes, without the middle of a long name."""
-    text = repr(given)
-    return text if len(text) <= _SHOWN else f"{text[: _SHOWN // 2]}...{text[-_SHOWN // 2 :]}"
+    raise RunError(f"run {shortened(repr(given), _SHOWN)}: {why}. {_hint(runs, folder)}")
 
 
 def _expanded(path: str) -> Path:

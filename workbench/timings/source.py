@@ -9,8 +9,14 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
+from workbench.errors import UsageError
+from workbench.ranks import checked_int
 from workbench.timings.cell_clocks import CellClocks
 from workbench.timings.store import CollectiveRecord, Rows, Store
+
+_MOST = 2**62
+"""Larger numbers of iterations are treated as this one, because Arrow has none of more than 64
+bits."""
 
 
 class RankClocks(Protocol):
@@ -41,6 +47,20 @@ class TimingsSource(ABC):
     def known_clocks(self) -> CellClocks | None:
         """Return the ranks' clocks as measured by pings; None without pings."""
         return None
+
+
+def checked_span(first: object, last: object) -> tuple[int | None, int | None]:
+    """Return the first and the last iteration that were given, or None for each default.
+
+    Raises
+    ------
+    UsageError
+        One is not an integer.
+    """
+    given = (("first", first), ("last", last))
+    numbers = [None if value is None else checked_int(value, name) for name, value in given]
+    begin, end = (None if n is None else max(-_MOST, min(n, _MOST)) for n in numbers)
+    return begin, end
 
 
 class LiveSource(TimingsSource):
@@ -81,7 +101,7 @@ class LiveSource(TimingsSource):
 
     def rows(self, start: int = 0) -> Rows:
         """Return a copy of the rows from index `start` on (see `store.ROW`)."""
-        return self.read(start)[1]
+        return self.read(checked_int(start, "start"))[1]
 
     def read(
         self, start: int, stop: int | None = None, *, aligned: bool = True
@@ -99,7 +119,7 @@ class LiveSource(TimingsSource):
 
     def records(self, first: int | None = None, last: int | None = None) -> list[CollectiveRecord]:
         """Return the records in memory of the iterations `first` to `last`."""
-        return self._store.collectives(first, last)
+        return self._store.collectives(*checked_span(first, last))
 
     def vm_names(self) -> dict[int, str]:
         """Return the host name of each rank's VM, where known."""
@@ -128,7 +148,14 @@ class LiveSource(TimingsSource):
         """Call `listener`, from any thread, when a cell begins or ends or records arrive.
 
         The listener must return at once. Returns a function that ends the subscription.
+
+        Raises
+        ------
+        UsageError
+            It cannot be called.
         """
+        if not callable(listener):
+            raise UsageError(f"subscribe({listener!r}): cannot be called. Give a function.")
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener) if listener in self._listeners else None
 

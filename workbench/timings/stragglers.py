@@ -5,7 +5,7 @@ more than the noise of that phase (`noise`), and if that makes it late for its l
 (`lateness`). A longer phase that delays nobody costs nothing. If ranks share cores, the others
 compute longer while one rank sleeps, and wait for less than its excess: both are reported.
 
-Each cell is compared with itself, because cells may train different models: 10 ms are much in
+Each training is compared with itself, because cells may train different models: 10 ms are much in
 iterations of 20 ms, and noise in iterations of 500 ms.
 """
 
@@ -13,19 +13,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from workbench.timings import noise
-from workbench.timings.lateness import Lateness, Matrix, lateness
+from workbench.timings.lateness import Lateness, Matrix
 from workbench.timings.ring_delays import (
     AFTER_REDUCTION,
     EXPLAINING,
     LEAST_SHARE,
     UNKNOWN,
     RingDelays,
+    ring_delays,
 )
 from workbench.timings.store import Rows
 
@@ -56,7 +58,7 @@ ONCE_TIMES = 4.0
 ONCE_AMONG = 16
 """Least number of iterations among which a single late one is clear."""
 ONCE_NEIGHBOURS = 50
-"""Number of neighbours on either side."""
+"""Number of neighbours on either side, also of the border of two cells."""
 
 _KINDS = {
     **dict.fromkeys(EXPLAINING, "slow compute"),
@@ -117,7 +119,7 @@ class _Span(NamedTuple):
 def find(rows: Rows) -> list[dict[str, Any]]:
     """Return spans and single iterations as fields of `Straggler`, by first iteration."""
     found: list[Straggler] = []
-    for ring in _rings(rows):
+    for ring in ring_delays(rows):
         covered = np.zeros(len(ring.late), dtype=bool)
         by_link = covered.copy()
         for straggler, places in _slow_links(ring):
@@ -142,7 +144,7 @@ def find(rows: Rows) -> list[dict[str, Any]]:
 
 def always_late(rows: Rows) -> tuple[int | None, float | None]:
     """Return the rank that delays all iterations of the newest ring, and by how much."""
-    ring = max(_rings(rows), key=lambda one: int(one.found.iterations[-1]), default=None)
+    ring = max(ring_delays(rows), key=lambda one: int(one.found.iterations[-1]), default=None)
     if ring is None:
         return None, None
     cells = [one for _, one in ring.cells() if one.warm.sum() >= noise.LENGTHS[0]]
@@ -169,10 +171,6 @@ def _delays(ring: RingDelays) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.flo
     return delays > 0, np.where(delays > 0, delays, weak)
 
 
-def _rings(rows: Rows) -> Iterator[RingDelays]:
-    return (RingDelays.of(found) for found in lateness(rows) if found.late_us.shape[1] > 1)
-
-
 def _spans_of_cells(ring: RingDelays) -> Iterator[_Span]:
     """Yield the spans of each cell, those that continue in the next cell as one."""
     found: list[list[_Span]] = []
@@ -188,8 +186,30 @@ def _spans_of_cells(ring: RingDelays) -> Iterator[_Span]:
             before.append(span)
             own[span.column, span.phase] = before
         ends |= own
-    for spans in found:
-        yield spans[0]._replace(places=np.concatenate([one.places for one in spans]))
+    spans = [one[0]._replace(places=np.concatenate([part.places for part in one])) for one in found]
+    for across in _spans_across_cells(ring):
+        others = [one for one in spans if one.column != across.column or _apart(one, across)]
+        same = [one for one in spans if all(one is not other for other in others)]
+        if all(one.phase == across.phase for one in same):
+            places = np.unique(np.concatenate([one.places for one in (*same, across)]))
+            spans = [*others, across._replace(places=places)]
+    yield from spans
+
+
+def _apart(one: _Span, other: _Span) -> bool:
+    return bool(one.places[0] > other.places[-1] or other.places[0] > one.places[-1])
+
+
+def _spans_across_cells(ring: RingDelays) -> Iterator[_Span]:
+    """Yield spans that end in another cell than they begin in, of the same training."""
+    for (_, before), (border, after) in pairwise(ring.cells()):
+        if before.trains_as(after):
+            begin = border - min(len(before.late), ONCE_NEIGHBOURS)
+            for one in _spans(
+                ring.at(slice(begin, border + min(len(after.late), ONCE_NEIGHBOURS)))
+            ):
+                if one.places[0] + begin < border <= one.places[-1] + begin:
+                    yield one._replace(places=one.places + begin)
 
 
 def _continues(ring: RingDelays, before: _Span, span: _Span) -> bool:

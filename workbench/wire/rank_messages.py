@@ -211,7 +211,10 @@ class Output(Message):
     cell
         Number of the cell.
     kinds
-        Of each piece, what it is; a display is its MIME bundle and metadata as JSON.
+        Of each piece, what it is. A display is a JSON object: ``data`` (the MIME bundle),
+        ``metadata``, and with a display id before these ``id`` (the rank's number for it) and
+        ``update``; or only ``clear`` (whether to wait for new output), which removes the rank's
+        earlier output.
     iterations
         Of each piece, how many iterations the cell had completed.
     characters

@@ -17,6 +17,7 @@ from timers import SOON_S, eventually
 import workbench as wb
 from workbench.agent.record_stream import NAME
 from workbench.cluster import processes
+from workbench.cluster.agent_channel import RECONNECT_S
 from workbench.errors import ClusterStopped, NoCluster, StartFailed, UsageError
 from workbench.testbed import vms, why_not
 
@@ -278,9 +279,7 @@ def test_a_vm_that_went_meanwhile_is_lost(attach, cell):
     """The kernel attaches without it, what waits for its rank is freed, and the rest continues."""
     then = IN_A_CELL.format(source=cell) if cell else KILLED
     with vms(2) as machines:
-        arguments = (
-            f"hosts={machines.hosts(1)!r}, ssh_config={str(machines.ssh_config)!r}, keep=600"
-        )
+        arguments = f"hosts={machines.hosts(1)!r}, ssh_config={str(machines.ssh_config)!r}, keep=30"
         kernel(then, arguments)
         machines.cut("vm2")
         cluster = attach()
@@ -292,4 +291,23 @@ def test_a_vm_that_went_meanwhile_is_lost(attach, cell):
         assert [info.vm for info in cluster.ranks] == ["vm1"]
         assert cluster["kept"] == [0]
         assert quiet(cluster, "float(hvd.allreduce(torch.ones(1)))").values == {0: 1.0}
+        cluster.stop()
+
+
+@pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
+def test_a_vm_that_answers_late_is_waited_for(attach):
+    """It has `keep` seconds: longer than a kernel that trains waits for a reconnect."""
+    with vms(2) as machines:
+        arguments = (
+            f"hosts={machines.hosts(1)!r}, ssh_config={str(machines.ssh_config)!r}, keep=300"
+        )
+        kernel(KILLED, arguments)
+        machines.cut("vm2")
+        back = threading.Timer(RECONNECT_S + 5, lambda: machines.mend("vm2"))
+        back.start()
+        cluster = attach()
+        back.join()
+        assert cluster.state == "ready"
+        assert cluster["kept"] == [0, 10]
+        assert quiet(cluster, "float(hvd.allreduce(torch.ones(1)))").values == {0: 1.0, 1: 1.0}
         cluster.stop()

@@ -2,11 +2,13 @@
 
 A global module hook is slow, as it is called for every submodule. It is registered only while
 models are searched for, and never during the forward of one. The hooks of a model are plain
-functions, so that it can be copied and pickled; they are removed at the end of the cell.
+functions; they are left out of copies and pickles, and removed at the end of the cell.
 """
 
 from __future__ import annotations
 
+import weakref
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -14,6 +16,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 
 from workbench.rank.recording.recorder import Recorder
 
+_HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_forward_hooks_always_called")
 _listener: ModuleHooks | None = None
 """Receives the events of the hooks, which are plain functions without a state."""
 
@@ -26,7 +29,8 @@ class ModuleHooks:
         self._searching = False
         self._global: Any = None
         self._hooks: list[Any] = []
-        self._known: set[int] = set()
+        self._known: dict[int, weakref.ref[torch.nn.Module]] = {}
+        """By `id`, which a later module may have again."""
         self.checkpointing = False
         """Whether a reentrant checkpoint runs, which disables gradients meanwhile."""
 
@@ -62,6 +66,28 @@ class ModuleHooks:
         self._hooks.clear()
         self._known.clear()
 
+    def leave_out(self, original: Callable[[torch.nn.Module], Any]) -> Callable[..., Any]:
+        """Return a ``Module.__getstate__`` without our hooks: a saved model does not need us."""
+
+        def __getstate__(module: torch.nn.Module) -> Any:  # noqa: N807 - replaces that method
+            state = original(module)
+            if not self._is_known(module) or not isinstance(state, dict):
+                return state
+            own = {
+                number
+                for name in ("_forward_pre_hooks", "_forward_hooks")
+                for number, hook in state[name].items()
+                if hook in (_before, _after)
+            }
+            changed = {
+                name: type(hooks)((n, hook) for n, hook in hooks.items() if n not in own)
+                for name in _HOOKS
+                if (hooks := state.get(name)) is not None
+            }
+            return {**state, **changed}
+
+        return __getstate__
+
     def begins(self, module: torch.nn.Module) -> None:
         """Report the call of an outermost module."""
         self._pause()
@@ -79,12 +105,18 @@ class ModuleHooks:
     def _found(self, module: torch.nn.Module, _args: Any) -> None:
         if torch.compiler.is_compiling():
             return  # the compiler traces the model without running it
-        if id(module) in self._known or not any(p.requires_grad for p in module.parameters()):
+        if self._is_known(module) or isinstance(module, torch.jit.ScriptModule):
+            return  # a scripted module refuses hooks
+        if not any(p.requires_grad for p in module.parameters()):
             return
-        self._known.add(id(module))
+        self._known[id(module)] = weakref.ref(module)
         self._hooks.append(module.register_forward_pre_hook(_before))
         self._hooks.append(module.register_forward_hook(_after, always_call=True))
         self.begins(module)  # its own hook is called from the next call on
+
+    def _is_known(self, module: torch.nn.Module) -> bool:
+        known = self._known.get(id(module))
+        return known is not None and known() is module
 
     def _resume(self) -> None:
         if self._global is None:

@@ -9,6 +9,7 @@ from time import perf_counter_ns
 from typing import Any
 
 import torch
+from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
@@ -40,6 +41,8 @@ class TorchHooks(Hooks):
         self._modules = ModuleHooks(recorder)
         self._steps: dict[int, int] = {}
         self._searches = self._found = 0
+        self._begun = 0
+        """Steps of optimizers that have begun."""
 
     def install(self) -> None:
         """Start to record."""
@@ -56,6 +59,11 @@ class TorchHooks(Hooks):
         self.replace(torch.autograd, "grad", self._grad)
         self.replace(CheckpointFunction, "apply", self._checkpoint)
         self.replace(Optimizer, "zero_grad", self._zero_grad)
+        self.replace(GradScaler, "step", self._scaler_step)
+        if hasattr(torch.nn.Module, "__getstate__"):  # Python 3.10 has none without PyTorch's
+            self.replace(torch.nn.Module, "__getstate__", self._modules.leave_out)
+        self.replace(torch.cuda, "make_graphed_callables", self._without_hooks)
+        self.replace(torch.jit, "script", self._without_hooks)
         self.replace(dataloader._BaseDataLoaderIter, "__next__", self._next)
         if self._copies:
             for name in _FROM_HOST:
@@ -83,6 +91,7 @@ class TorchHooks(Hooks):
         self._modules.remove()
 
     def _step_begins(self, optimizer: Optimizer, *_: Any) -> None:
+        self._begun += 1
         key, loop = id(optimizer), self._recorder.loop
         within = loop.in_step_of_another(key) and _is_within_step()
         if loop.forward_unseen and not self._modules.searching:
@@ -104,6 +113,33 @@ class TorchHooks(Hooks):
 
     def _step_ends(self, optimizer: Optimizer, *_: Any) -> None:
         self._recorder.loop.step_ends(id(optimizer), complete=not _is_adasum(optimizer))
+
+    def _scaler_step(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Count an iteration although its gradients were infinite, so that no step was taken."""
+
+        def step(scaler: GradScaler, optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
+            before = self._begun
+            result = original(scaler, optimizer, *args, **kwargs)
+            if self._begun == before and scaler.is_enabled():
+                self._step_begins(optimizer)
+                self._step_ends(optimizer)
+            return result
+
+        return step
+
+    def _without_hooks(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Hide our hooks from a function that refuses modules with hooks, or compiles them."""
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            hooked = self._modules.searching or self._modules.found
+            self._modules.remove()
+            try:
+                return original(*args, **kwargs)
+            finally:
+                if hooked:
+                    self.begin_cell()
+
+        return call
 
     def _new_optimizer(self, original: Callable[..., None]) -> Callable[..., None]:
         def __init__(self_: Optimizer, *args: Any, **kwargs: Any) -> None:  # noqa: N807

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from workbench.errors import UsageError
 from workbench.timings.clocks import Floats, Times
 from workbench.timings.export.iterations import Iteration, iter_iterations
 from workbench.timings.source import ClocksLike, TimingsSource
@@ -51,6 +52,11 @@ def align(run: TimingsSource, rows: Rows, clocks: ClocksLike | None) -> Alignmen
     """Return how to align the ranks of `rows`, which `select_rows` has ordered."""
     if clocks is not None:
         given = getattr(clocks, "to_kernel", clocks)
+        if not callable(given):
+            raise UsageError(
+                f"clocks={clocks!r}: not clocks. Give an object with to_kernel(rank, t_ns), or "
+                "such a function."
+            )
         return _with_uncertainty("clocks that were given", rows, partial(_one_by_one, given))
     ranks = [int(rank) for rank in np.unique(rows["rank"])]
     names = run.vm_names()

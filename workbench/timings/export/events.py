@@ -13,10 +13,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from workbench.errors import UsageError
+from workbench.errors import UsageError, shortened
+from workbench.timings.runs import FolderLike, checked_path
 
 _encode = json.JSONEncoder(allow_nan=False).encode
 """Created once: `json.dumps` would create an encoder for every event."""
+_SHOWN = 300
+"""Most characters of a path in an error message."""
 
 
 class EventWriter:
@@ -52,6 +55,40 @@ class EventWriter:
         self._file.write("\n]}\n")
 
 
+def export_path(path: FolderLike, name: str) -> Path:
+    """Return an argument `name` as a path, with the user's home for ``~``.
+
+    Raises
+    ------
+    UsageError
+        It is not a path, or empty.
+    """
+    text = checked_path(path, name)
+    if not text:
+        raise UsageError(f"{name}='': no path. Name what to write, such as {name}='exported'.")
+    with contextlib.suppress(RuntimeError):  # no such user
+        return Path(text).expanduser()
+    return Path(text)
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Replace an `OSError` of the body.
+
+    Raises
+    ------
+    UsageError
+        `path`, or a file in it, cannot be written.
+    """
+    try:
+        yield
+    except OSError as error:
+        name = shortened(str(error.filename or path), _SHOWN)
+        raise UsageError(
+            f"{name}: cannot be written ({error.strerror}). Choose another path, or make room."
+        ) from error
+
+
 @contextlib.contextmanager
 def open_trace(path: Path, head: dict[str, Any]) -> Iterator[EventWriter]:
     """Write a trace to `path`, compressed if it ends in ``.gz``; completely, or not at all.
@@ -59,22 +96,26 @@ def open_trace(path: Path, head: dict[str, Any]) -> Iterator[EventWriter]:
     Raises
     ------
     UsageError
-        The folder does not exist.
+        The folder does not exist, or the file cannot be written.
     """
-    if not path.parent.is_dir():
+    with writing(path):
+        there = path.parent.is_dir()
+    if not there:
         raise UsageError(
             f"{path}: the folder {path.parent} does not exist. Create it, or choose another."
         )
     partial = path.with_name(f"{path.name}.part")
     try:
-        with (
-            gzip.open(partial, "wt", compresslevel=4, encoding="utf-8")
-            if path.suffix == ".gz"
-            else partial.open("w", encoding="utf-8")
-        ) as file:
-            writer = EventWriter(file, head)
-            yield writer
-            writer.end()
-        partial.replace(path)
+        with writing(path):
+            with (
+                gzip.open(partial, "wt", compresslevel=4, encoding="utf-8")
+                if path.suffix == ".gz"
+                else partial.open("w", encoding="utf-8")
+            ) as file:
+                writer = EventWriter(file, head)
+                yield writer
+                writer.end()
+            partial.replace(path)
     finally:
-        partial.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # such as a name that is too long
+            partial.unlink(missing_ok=True)

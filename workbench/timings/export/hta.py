@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from workbench.timings.export.alignment import align
-from workbench.timings.export.events import EventWriter, open_trace
+from workbench.timings.export.events import EventWriter, export_path, open_trace, writing
 from workbench.timings.export.iterations import Collective, iter_iterations, select_rows
 from workbench.timings.export.perfetto import about
 from workbench.timings.source import ClocksLike, TimingsSource
@@ -45,12 +45,13 @@ def write(
     clocks: ClocksLike | None,
 ) -> Path:
     """Write the traces; see `TimingsQueries.to_hta`."""
-    folder = Path(folder)
+    folder = export_path(folder, "folder")
     rows = select_rows(run, iterations)
     aligned = align(run, rows, clocks)
     first = rows[np.unique(rows["rank"], return_index=True)[1]]
     begins = aligned.begins(rows)
-    folder.mkdir(parents=True, exist_ok=True)
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
     with contextlib.ExitStack() as files:
         traces = {}
         for row in first:

@@ -12,7 +12,7 @@ import numpy as np
 
 from workbench.timings.derive import columns
 from workbench.timings.export.alignment import Alignment, align
-from workbench.timings.export.events import EventWriter, open_trace
+from workbench.timings.export.events import EventWriter, export_path, open_trace
 from workbench.timings.export.iterations import (
     Collective,
     Iteration,
@@ -47,7 +47,7 @@ def write(
     clocks: ClocksLike | None,
 ) -> Path:
     """Write the trace; see `TimingsQueries.to_trace`."""
-    path = Path(path)
+    path = export_path(path, "path")
     rows = select_rows(run, iterations)
     aligned = align(run, rows, clocks)
     head = {"displayTimeUnit": "ms", "otherData": about(rows, aligned)}

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from workbench.errors import UsageError, reason
 from workbench.timings.derive import columns, group_means
+from workbench.timings.export.events import export_path, writing
 from workbench.timings.export.iterations import select_rows
 from workbench.timings.source import TimingsSource
 from workbench.timings.store import PHASES, Rows
@@ -69,9 +70,9 @@ def write_tensorboard(
         raise UsageError(
             f"Cannot export to TensorBoard: {error}. Install it with pip install tensorboard."
         ) from None
-    folder, now = Path(folder), time.time()
+    folder, now = export_path(folder, "folder"), time.time()
     for one in _series(run, per_rank=per_rank):
-        with SummaryWriter(str(folder / one.name)) as writer:
+        with writing(folder), SummaryWriter(str(folder / one.name)) as writer:
             for name, step, end, value in one.values():
                 writer.add_scalar(f"workbench/{name}", value, step, walltime=now + end)
     return folder

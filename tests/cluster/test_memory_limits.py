@@ -1,0 +1,51 @@
+"""Ranks that use all the address space they may: errors name it, and no variables are lost."""
+
+import re
+
+import pytest
+from clusters import quiet, training
+
+import workbench as wb
+
+LIMITED = """
+import resource
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+data = []
+if rank == 1:
+    resource.setrlimit(resource.RLIMIT_AS, (used + ({extra}), resource.RLIM_INFINITY))
+for i in range(100):
+    while rank == 1:
+        data.append(torch.ones({size}))
+        if {size} > 1 << 20: break
+    train(1)
+"""
+UNLIMITED = "resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY,) * 2)"
+
+
+@pytest.mark.parametrize("size", [1 << 10, 1 << 16, 1 << 22], ids=["4 KB", "256 KB", "16 MB"])
+@pytest.mark.parametrize("extra", [1 << 20, 40 << 20])
+def test_a_rank_without_memory_keeps_its_variables(new_ranks, size, extra):
+    """The ring is rebuilt, and the next cell can free what the rank has."""
+    cluster = new_ranks
+    quiet(cluster, "kept = 41 + rank\n" + training(2))
+    for _ in range(2):
+        with pytest.raises(wb.RanksFailed, match=r"\[rank 1\].*[Mm]emory"):
+            quiet(cluster, LIMITED.format(size=size, extra=extra))
+        assert cluster.state == "ready"
+        assert quiet(cluster, "data = []; kept").values == {0: 41, 1: 42}
+        quiet(cluster, "import gc; gc.collect(); train(2)")
+    quiet(cluster, UNLIMITED)
+    assert cluster["kept"] == [41, 42]
+
+
+def test_a_ring_for_which_there_is_no_memory(new_ranks):
+    """The error names the limit, and a new process takes the rank's place."""
+    cluster = new_ranks
+    quiet(cluster, "kept = 41 + rank\n" + training(2))
+    with pytest.raises(wb.WorkbenchError):
+        quiet(cluster, LIMITED.format(size=1 << 22, extra="-(300 << 20)"))
+    assert cluster.state == "failed"
+    assert re.search(r"rank 1 .*GB that RLIMIT_AS \(ulimit -v\) allows", cluster.message)
+    cluster.restart(1)
+    assert cluster.pull("kept", 0) == {0: {"kept": 41}}
+    assert quiet(cluster, "hvd.size()").values == {0: 2, 1: 2}
