@@ -21,7 +21,6 @@ from workbench.cluster.backends import backend_class
 from workbench.cluster.launchers import DEFAULT as LOCAL
 from workbench.cluster.launchers import Launcher, create
 from workbench.cluster.launchers.host import Host
-from workbench.cluster.process_groups import kill_group
 from workbench.errors import StartFailed
 from workbench.rank.backends import DEFAULT
 from workbench.resources import Unknown
@@ -39,7 +38,7 @@ from workbench.wire.agent_messages import (
     StartRank,
     StopRanks,
 )
-from workbench.wire.detached import exit_text
+from workbench.wire.detached import exit_text, kill_group
 
 _FOLDERS = Path("/tmp")  # noqa: S108 - short, the same in all sessions; the agent checks its folder
 _ANSWER_S = 15.0

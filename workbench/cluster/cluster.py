@@ -16,7 +16,6 @@ from workbench.cluster.cell_queue import CellQueue
 from workbench.cluster.execution import Execution
 from workbench.cluster.launchers.hosts import HostsLike
 from workbench.cluster.options import Options, checked_n, parse_duration
-from workbench.cluster.sampling import sample_lines
 from workbench.cluster.state import ClusterState
 from workbench.errors import StartFailed, UsageError
 from workbench.rank.backends import DEFAULT
@@ -199,7 +198,7 @@ class Cluster(Execution):
         ClusterStopped
             The cluster was not started, or is gone.
         """
-        return sample_lines(self._state, self._cells.busy, parse_duration(seconds, "seconds"))
+        return self._cells.sample_lines(parse_duration(seconds, "seconds"))
 
     @property
     def agents(self) -> tuple[Agent, ...]:

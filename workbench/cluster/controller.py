@@ -29,13 +29,12 @@ import psutil
 from jupyter_core.paths import jupyter_runtime_dir
 
 from workbench.cluster.launchers import refused_start
-from workbench.cluster.process_groups import kill_group
 from workbench.cluster.threads import interrupts_later
 from workbench.errors import StartFailed
 from workbench.resources.process_registry import jupyter_folder
 from workbench.wire.agent_messages import Attach, End, encode
 from workbench.wire.connection_file import wait_until_complete
-from workbench.wire.detached import connect, exit_text, start
+from workbench.wire.detached import connect, exit_text, kill_group, start
 from workbench.wire.kernel_socket import KernelSocket
 
 _HEART_PERIOD_MS = 200

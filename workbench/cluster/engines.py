@@ -14,6 +14,7 @@ from workbench.cluster.members import Calls, Member, Members, free_places
 from workbench.cluster.options import Options
 from workbench.errors import StartFailed, UsageError
 from workbench.ranks import Place, RankInfo, phrase, ranks_text
+from workbench.wire.address import of_vm
 
 if TYPE_CHECKING:
     from workbench.timings import Timings
@@ -260,11 +261,14 @@ class Engines:
         """
         assert self._calls is not None
         assert self._timings is not None
-        records = self._timings.address_for_vm
+        timings = self._timings
         try:
             known = self._calls.engines
             start = self._agents.start
-            plans = {place: start(place, self._connection, records) for place in places}
+            plans = {
+                place: start(place, self._connection, lambda vm: timings.address_for(of_vm(vm)))
+                for place in places
+            }
             greetings = self._calls.greet_new(known, self._agents.wait_until_started(places))
         except BaseException:
             self._agents.stop(places)  # they are in no ring, and must not remain

@@ -1,9 +1,8 @@
-"""The processes of a cluster, its channels to the ranks, and the comparison of their clocks."""
+"""The processes of a cluster, and its channels to the ranks."""
 
 from __future__ import annotations
 
 import json
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict
@@ -34,21 +33,10 @@ from workbench.wire.transfer_messages import Chunk
 
 if TYPE_CHECKING:
     from workbench.timings import Timings
-    from workbench.timings.cell_clocks import CellClocks
     from workbench.wire import Inbox, Message
 
 STATE_FILE = "cluster.json"
 """In the folder of a kept cluster: what another kernel needs to attach, keys included."""
-_PINGS = 16
-"""Pings of a burst; the one with the shortest round trip counts."""
-_BURST_S = 15.0
-"""Time between bursts."""
-_FIRST_BURSTS_S = (1.0, 2.0, 4.0, 8.0)
-"""Time between the first bursts, which soon give the drift."""
-_PING_S = 0.01
-"""Time between the pings of a burst: some are sent while the ranks do not communicate."""
-_AT_ONCE = 8
-"""Ranks of one burst: with more, pings would wait for each other in the kernel's one thread."""
 
 
 class ClusterProcesses:
@@ -102,7 +90,6 @@ class ClusterProcesses:
         self._timings = timings
         self._receive = receive
         self._inbox: Inbox | None = None
-        self._pings: ClockPings | None = None
         self.attachable = False
         self.monitor: StuckRankMonitor | None = None
         self.receive_chunk: Callable[[int, Chunk], None] | None = None
@@ -217,7 +204,6 @@ class ClusterProcesses:
 
     def detach(self) -> None:
         """Disconnect from the processes of a kept cluster, which go on for the next kernel."""
-        self._stop_pings()
         self.engines.close()
         self.agents.detach()
         self._controller.detach()
@@ -225,17 +211,12 @@ class ClusterProcesses:
 
     def stop(self) -> None:
         """End every process; the timings are kept."""
-        self._stop_pings()
         try:
             self.engines.close()
             self.agents.close()
             self._controller.stop()
         finally:
             self._close()
-
-    def _stop_pings(self) -> None:
-        if self._pings is not None:
-            self._pings.stop()
 
     def _take(self, rank: int, message: Message) -> None:
         received_ns = time.perf_counter_ns()
@@ -255,17 +236,16 @@ class ClusterProcesses:
                 self._receive(rank, message)
 
     def _align_clocks(self, inbox: Inbox) -> None:
-        clocks = self._timings().clocks
-        self._pings = ClockPings(inbox.send_later, clocks, lambda: len(self.engines.ranks))
+        self._timings().clocks.start_pings(inbox.send_later, lambda: len(self.engines.ranks))
 
     def _keep_timings(self) -> None:
         ranks, options = [asdict(info) for info in self.engines.ranks], self._options
         self._timings().keep(self.name, ranks, folder=options.runs, kept_s=options.keep_s)
 
     def _close(self) -> None:
+        self._timings().close()
         if self._inbox is not None:
             self._inbox.close()
-        self._timings().close()
 
 
 def save_state(folder: Path, state: dict[str, Any]) -> None:
@@ -283,51 +263,3 @@ def save_state(folder: Path, state: dict[str, Any]) -> None:
             f"{folder}: cannot write there what another kernel needs to attach "
             f"({error.strerror}). Make room there, or start the cluster without --keep."
         ) from error
-
-
-class ClockPings:
-    """Compares the ranks' clocks with this kernel's, in a thread, until `stop` is called.
-
-    Parameters
-    ----------
-    send_later
-        ``Inbox.send_later``, which makes a message at the moment when it is sent.
-    clocks
-        Makes the pings, and takes the answers in the inbox's thread.
-    n
-        Returns the number of ranks.
-    """
-
-    def __init__(
-        self,
-        send_later: Callable[[int, Callable[[], Message]], None],
-        clocks: CellClocks,
-        n: Callable[[], int],
-    ) -> None:
-        self._send_later = send_later
-        self._clocks = clocks
-        self._n = n
-        self._stopped = threading.Event()
-        threading.Thread(target=self._run, name="workbench-clock-pings", daemon=True).start()
-
-    def stop(self) -> None:
-        """Send no more pings."""
-        self._stopped.set()
-        self._clocks.changed.set()
-
-    def _run(self) -> None:
-        pauses = list(_FIRST_BURSTS_S)
-        while not self._stopped.is_set():
-            self._burst()
-            if self._clocks.changed.wait(pauses.pop(0) if pauses else _BURST_S):
-                self._clocks.changed.clear()
-                pauses = list(_FIRST_BURSTS_S)
-
-    def _burst(self) -> None:
-        ranks = range(self._n())
-        for first in range(0, len(ranks), _AT_ONCE):
-            for _ in range(_PINGS):
-                for rank in ranks[first : first + _AT_ONCE]:
-                    self._send_later(rank, self._clocks.ping)
-                if self._stopped.wait(_PING_S):
-                    return

@@ -20,6 +20,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
+import psutil
+
 PATH_BYTES = 107
 """Longest path of a Unix socket that can be used as its address (see unix(7))."""
 _SOCKET, _LOG = "agent.sock", "agent.log"
@@ -95,6 +97,19 @@ def check_private(folder: Path) -> None:
     about = folder.lstat()
     if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.getuid() or about.st_mode & 0o077:
         raise PermissionError(f"{folder}: not a folder of this user alone. Remove it.")
+
+
+def kill_group(leader: psutil.Process) -> None:
+    """Kill the processes of a group, of which the leader may have ended.
+
+    If another process has the leader's id now, nothing is killed: the system reuses an id only
+    when no process is left in the group.
+    """
+    with contextlib.suppress(psutil.NoSuchProcess):
+        if psutil.Process(leader.pid) != leader:
+            return
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(leader.pid, signal.SIGKILL)
 
 
 def exit_text(code: int) -> str:
