@@ -12,7 +12,7 @@ import pytest
 
 import workbench as wb
 from workbench.cluster import TextSink
-from workbench.cluster.launchers.hosts import parse_hosts
+from workbench.hosts import parse_hosts
 from workbench.testbed import vms, why_not
 
 pytestmark = [

@@ -20,8 +20,8 @@ from workbench.cluster.agent_channel import GRACE_S, AgentChannel, Question
 from workbench.cluster.backends import backend_class
 from workbench.cluster.launchers import DEFAULT as LOCAL
 from workbench.cluster.launchers import Launcher, create
-from workbench.cluster.launchers.host import Host
 from workbench.errors import StartFailed
+from workbench.hosts import Host
 from workbench.rank.backends import DEFAULT
 from workbench.resources import Unknown
 from workbench.resources.host.machine import machine_identity

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from workbench.cluster.launchers import Connection, Launcher
-from workbench.cluster.launchers.host import Host
 from workbench.cluster.threads import io_loop
 from workbench.errors import StartFailed
+from workbench.hosts import Host
 from workbench.wire import agent_messages as messages
 from workbench.wire.detached import exit_text
 

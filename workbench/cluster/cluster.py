@@ -14,10 +14,10 @@ from workbench.cluster import recovery
 from workbench.cluster.agents import samples, snapshots
 from workbench.cluster.cell_queue import CellQueue
 from workbench.cluster.execution import Execution
-from workbench.cluster.launchers.hosts import HostsLike
 from workbench.cluster.options import Options, checked_n, parse_duration
 from workbench.cluster.state import ClusterState
 from workbench.errors import StartFailed, UsageError
+from workbench.hosts import HostsLike
 from workbench.rank.backends import DEFAULT
 from workbench.ranks import RankInfo, Ranks, parse_ranks, phrase
 

@@ -12,9 +12,8 @@ from typing import Any
 
 from workbench.cluster import launchers
 from workbench.cluster.launchers import LAUNCHERS, launcher_class
-from workbench.cluster.launchers.host import MOST_SLOTS, Host
-from workbench.cluster.launchers.hosts import HostsLike, parse_hosts, total_slots
 from workbench.errors import UsageError
+from workbench.hosts import MOST_SLOTS, Host, HostsLike, parse_hosts, total_slots
 from workbench.rank import backends
 from workbench.ranks import as_int
 from workbench.safefiles import open_regular

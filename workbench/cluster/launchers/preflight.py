@@ -16,7 +16,6 @@ import psutil
 
 from workbench.cluster.agent import Agent
 from workbench.cluster.launchers import FOR_HOSTS, create
-from workbench.cluster.launchers.hosts import HostsLike, parse_hosts
 from workbench.cluster.launchers.placement import (
     Link,
     choose,
@@ -31,6 +30,7 @@ from workbench.doctor.facts import count
 from workbench.doctor.rule import Case, Rule, rule
 from workbench.doctor.rules import worst_first
 from workbench.errors import StartFailed
+from workbench.hosts import HostsLike, parse_hosts
 from workbench.resources import Nic, Snapshot
 from workbench.resources.nccl_ports import ports_in_use
 

@@ -10,14 +10,14 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from workbench.cluster.launchers.host import (
+from workbench.errors import UsageError
+from workbench.hosts.host import (
     MOST_SLOTS,
     Host,
     Identity,
     parse_host,
     whole_number,
 )
-from workbench.errors import UsageError
 from workbench.safefiles import read_file
 
 HostsLike = str | os.PathLike[str] | Iterable[str | Host | Mapping[str, object]]
