@@ -268,19 +268,14 @@ class Agent:
         StartFailed
             No answer came.
         """
-        question = self._channel.post(kind, of)
-        self._channel.wait(lambda: question.answer is not None, time.monotonic() + timeout_s)
-        answer = question.answer
-        if answer is None:
-            why = self.lost or f"it did not answer {kind!r} within {timeout_s:g} s"
-            raise StartFailed(why, vm=self.name)
-        if answer.error is not None:
-            raise StartFailed(f"{kind!r} could not be answered: {answer.error}", vm=self.name)
-        return answer.answer
+        answer = self.answer(self.post(kind, **of), time.monotonic() + timeout_s)
+        if isinstance(answer, Unknown):
+            raise StartFailed(f"{kind!r} could not be answered: {answer.reason}", vm=self.name)
+        return answer
 
-    def post(self, kind: str) -> Question:
-        """Ask for ``"snapshot"`` or ``"sample"``, and return at once; see `answer`."""
-        return self._channel.post(kind, {})
+    def post(self, kind: str, **of: Any) -> Question:
+        """Ask a question, and return at once; see `answer`."""
+        return self._channel.post(kind, of)
 
     def answer(self, question: Question, deadline: float) -> Any | Unknown:
         """Wait for the answer to a question of `post`; return why there is none yet."""

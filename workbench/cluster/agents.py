@@ -292,16 +292,12 @@ class Agents:
 
     def memory_bytes(self) -> dict[Process, int]:
         """Return the resident memory of each rank's process on the VMs that answer."""
-        found: dict[Process, int] = {}
-        for vm, agent in enumerate(self.all):
-            if agent.lost:
-                continue
-            try:
-                sizes = agent.ask("memory", _MEMORY_S)
-            except StartFailed:
-                continue
-            found |= {Process(vm, int(pid)): size for pid, size in sizes.items()}
-        return found
+        return {
+            Process(vm, int(pid)): size
+            for vm, sizes in enumerate(_answers(self.all, "memory", _MEMORY_S))
+            if not isinstance(sizes, Unknown)
+            for pid, size in sizes.items()
+        }
 
     def _agent(self, vm: int, folder: Path | None = None) -> Agent:
         return Agent(
@@ -325,10 +321,9 @@ class Agents:
 
 def snapshots(agents: Sequence[Agent]) -> dict[str, Snapshot]:
     """Return what each VM that answers has now, by its name."""
-    answers = _asked(agents, "snapshot", _SNAPSHOT_S)
     return {
-        name: Snapshot.from_plain(plain)
-        for name, plain in answers.items()
+        agent.name: Snapshot.from_plain(plain)
+        for agent, plain in zip(agents, _answers(agents, "snapshot", _SNAPSHOT_S), strict=True)
         if not isinstance(plain, Unknown)
     }
 
@@ -336,15 +331,15 @@ def snapshots(agents: Sequence[Agent]) -> dict[str, Snapshot]:
 def samples(agents: Sequence[Agent]) -> dict[str, Sample | Unknown]:
     """Return what is used of each VM now, by its name, or why that is not known."""
     return {
-        name: plain if isinstance(plain, Unknown) else Sample.from_plain(plain)
-        for name, plain in _asked(agents, "sample", _SAMPLE_S).items()
+        agent.name: plain if isinstance(plain, Unknown) else Sample.from_plain(plain)
+        for agent, plain in zip(agents, _answers(agents, "sample", _SAMPLE_S), strict=True)
     }
 
 
-def _asked(agents: Sequence[Agent], kind: str, limit_s: float) -> dict[str, Any]:
+def _answers(agents: Sequence[Agent], kind: str, limit_s: float) -> list[Any]:
+    """Ask all agents at once, and return their answers, or `Unknown`, in order."""
     questions = [agent.post(kind) for agent in agents]
     deadline = time.monotonic() + limit_s
-    return {
-        agent.name: agent.answer(question, deadline)
-        for agent, question in zip(agents, questions, strict=True)
-    }
+    return [
+        agent.answer(question, deadline) for agent, question in zip(agents, questions, strict=True)
+    ]

@@ -95,9 +95,6 @@ class CellRun:
         self._events: deque[tuple[int, Output | CellEnded]] = deque()
         self._answers: deque[tuple[int, RankState]] = deque()
         """Answers of ranks, processed before output, which can be large."""
-        self._received = dict.fromkeys(ranks, 0)
-        self._processed = dict.fromkeys(ranks, 0)
-        """How many of the events that were received from each rank have been processed."""
         self._marks: dict[int, Output] = {}
         """The latest output of each rank that has to be confirmed."""
         self._ended: set[int] = set()
@@ -148,7 +145,6 @@ class CellRun:
                     self._answers.append((rank, message))
                 else:
                     self._events.append((rank, message))
-                    self._received[rank] += 1
                 if isinstance(message, CellEnded):
                     self._ended.add(rank)
                 self._arrived.set()
@@ -286,7 +282,6 @@ class CellRun:
             until = time.monotonic() + _STEP_S
             while self._events and self.output.written and time.monotonic() < until:
                 rank, message = self._events.popleft()
-                self._processed[rank] += 1
                 if rank in self._unfinished and isinstance(message, CellEnded):
                     self._end(rank, message, time.monotonic())
                 elif rank in self._unfinished and isinstance(message, Output):
@@ -326,20 +321,20 @@ class CellRun:
         self._values[rank] = ValueNotSent(ended.not_sent) if ended.not_sent else ended.value
 
     def _drop_lost(self) -> None:
-        failed = {rank: call.exception() for rank, call in self.calls.items() if call.done()}
         lost = self._lost() if self._unfinished else {}
-        for rank, error in failed.items():
-            if rank in self._unfinished and error is not None:
-                self._unfinished.discard(rank)
-                self.output.end(rank, time.monotonic())
-                self.errors[rank] = failure_outside_cell(rank, error, lost.get(rank, ""))
-                self._peer_lost |= rank in lost
-        for rank, why in lost.items():
-            if rank in self._unfinished and self._processed[rank] == self._received[rank]:
-                self._unfinished.discard(rank)
-                self.output.end(rank, time.monotonic())
-                self.errors[rank] = RankError("RankLost", why, "")
-                self._peer_lost = True
+        errors = {rank: call.exception() for rank, call in self.calls.items() if call.done()}
+        failed = {rank: error for rank, error in errors.items() if error is not None}
+        with self._delivering:
+            unprocessed = {rank for rank, _ in self._events} if lost else set()
+        for rank in self._unfinished & (set(failed) | set(lost) - unprocessed):
+            self._unfinished.discard(rank)
+            self.output.end(rank, time.monotonic())
+            self.errors[rank] = (
+                RankError("RankLost", lost[rank], "")
+                if rank in lost
+                else failure_outside_cell(rank, failed[rank])
+            )
+            self._peer_lost |= rank in lost
 
     def _finish(self) -> None:
         self.output.finish()

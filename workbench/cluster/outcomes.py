@@ -124,13 +124,8 @@ def failure(
     return RanksFailed("\n".join(parts), dict(sorted(shown.items())))
 
 
-def failure_outside_cell(rank: int, error: BaseException, lost: str = "") -> RankError:
-    """Return the error of a rank in which running the cell failed, not the cell's own code.
-
-    `lost` is why the rank can no longer answer, if it cannot.
-    """
-    if lost:
-        return RankError("RankLost", lost, "")
+def failure_outside_cell(rank: int, error: BaseException) -> RankError:
+    """Return the error of a rank in which running the cell failed, not the cell's own code."""
     kind = getattr(error, "ename", type(error).__name__)
     why = str(getattr(error, "evalue", error)).strip()
     return RankError(

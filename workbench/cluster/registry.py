@@ -15,7 +15,7 @@ _DOWN = frozenset({"stopped", "stopping"})
 _starting = threading.Lock()
 _current: Cluster | None = None
 _listeners: list[Callable[[], None]] = []
-_subscriptions: list[Callable[[], None]] = []
+_unsubscribe: Callable[[], None] = lambda: None  # noqa: E731
 """Ends the subscription to the current cluster."""
 
 
@@ -59,27 +59,25 @@ def start(n: int | None = None, **options: Any) -> Cluster:
 def _start(n: int | None, options: dict[str, Any]) -> Cluster:
     from workbench.cluster.cluster import Cluster
 
-    cluster = Cluster(n, **options)
-
-    running = _current if _current is not None and _current.state not in _DOWN else None
-    if running is not None:
-        same = running.options.identity == cluster.options.identity
-        if same and running.state != "failed":
-            if not cluster.options.record and running.recording:
-                raise ClusterError(
-                    f"--no-record: {running.name} runs already, and records its cells. Switch "
-                    "that off with %timings off."
-                )
-            return running
+    cluster, running = Cluster(n, **options), _current
+    if running is not None and running.state not in _DOWN:
         failed = running.state == "failed"
-        raise ClusterError(
-            f"Cannot start a cluster of {cluster.n} ranks: {running.name} "
-            + (
-                "has failed. Repair it with %cluster restart, or stop it first with %cluster stop."
-                if failed
-                else f"runs with {running.n}. Stop it first with %cluster stop."
+        if failed or running.options.identity != cluster.options.identity:
+            raise ClusterError(
+                f"Cannot start a cluster of {cluster.n} ranks: {running.name} "
+                + (
+                    "has failed. Repair it with %cluster restart, or stop it first with "
+                    "%cluster stop."
+                    if failed
+                    else f"runs with {running.n}. Stop it first with %cluster stop."
+                )
             )
-        )
+        if not cluster.options.record and running.recording:
+            raise ClusterError(
+                f"--no-record: {running.name} runs already, and records its cells. Switch that "
+                "off with %timings off."
+            )
+        return running
     set_current(cluster)
     return cluster.start()
 
@@ -112,12 +110,11 @@ def stop() -> Cluster:
 
 def set_current(cluster: Cluster | None) -> None:
     """Make `cluster` the current one; call the listeners now and after each of its changes."""
-    global _current  # noqa: PLW0603 - one kernel has one current cluster
-    while _subscriptions:
-        _subscriptions.pop()()
+    global _current, _unsubscribe  # noqa: PLW0603 - one kernel has one current cluster
+    _unsubscribe()
     _current = cluster
     if cluster is not None:
-        _subscriptions.append(cluster.subscribe(changed))
+        _unsubscribe = cluster.subscribe(changed)
     changed()
 
 

@@ -224,7 +224,7 @@ class ClusterState:
         bool
             False if the processes are stopped already, or by another thread.
         """
-        return uninterrupted(lambda: self._begin_to_stop() and self._stop_processes(message))
+        return uninterrupted(lambda: self._stop(message))
 
     def change(self, message: str, change: Callable[[Engines], None], n: int | None = None) -> None:
         """Change the ranks when the cells that were queued before have ended.
@@ -309,19 +309,20 @@ class ClusterState:
         self.processes = ClusterProcesses(*given, folder=folder, progress=progress)
         return self.processes
 
-    def _begin_to_stop(self) -> bool:
-        if self.forked:  # the ranks are not its own
+    def _stop(self, message: str = "", *, keep: bool = False) -> bool:
+        """Do as `stop` does; detach from the processes instead if that is possible and `keep`."""
+        if self.forked:  # the ranks are not its own, and another thread may have held the lock
             return False
         with self.lock:
             if self.state in _DOWN:
                 return False
             self.set("stopping")
-            return True
-
-    def _stop_processes(self, message: str = "") -> bool:
+        processes = self.processes
         try:
-            if self.processes is not None:
-                self.processes.stop()
+            if processes is not None and keep and processes.attachable:
+                processes.detach()
+            elif processes is not None:
+                processes.stop()
             return True
         finally:
             self.idle.stop()
@@ -329,14 +330,9 @@ class ClusterState:
             atexit.unregister(self._stop_at_exit)
 
     def _stop_at_exit(self) -> None:
-        if not self._begin_to_stop():
-            return
         # after a second Ctrl-C this process ends, and all others end without it
         with contextlib.suppress(KeyboardInterrupt):
-            if self.processes is not None and self.processes.attachable:
-                self.processes.detach()
-            else:
-                self._stop_processes()
+            self._stop(keep=True)
 
     def _release(self) -> None:
         """Stop the cluster, because it was not used."""

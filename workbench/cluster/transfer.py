@@ -11,8 +11,9 @@ import itertools
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, wait
+from contextlib import contextmanager
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -105,7 +106,7 @@ class Transfer:
         CellTimeout
             Nothing moved for the time limit.
         """
-        with _Following(self):
+        with self._following():
             self._payloads = dict.fromkeys(self._ranks, payload)
             self._move(self._put_chunk)
             errors = {r: why for r, why in self._call("unpack", names).items() if why}
@@ -123,7 +124,7 @@ class Transfer:
         RanksFailed, CellTimeout
             As for `push`.
         """
-        with _Following(self):
+        with self._following():
             answers = self._call("pack", names)
             self._refuse(answers)
             self._payloads = self._allocated({r: one.sizes for r, one in answers.items()})
@@ -142,8 +143,24 @@ class Transfer:
         self._done[rank] = min(chunk.offset + _CHUNK_BYTES, payload.total)
         self._arrived.set()
 
-    def give_up(self) -> None:
-        """Interrupt the ranks, and make them delete what they have received."""
+    @contextmanager
+    def _following(self) -> Iterator[None]:
+        """Receive the ranks' messages in the body; if it fails, interrupt the ranks.
+
+        At the end they delete what they have received.
+        """
+        self._processes.receive_chunk = self.receive
+        try:
+            yield
+        except BaseException:
+            uninterrupted(self._give_up)
+            raise
+        finally:
+            for rank in self._ranks:
+                self._processes.send(rank, DropTransfer(self._number))
+            self._processes.receive_chunk = None
+
+    def _give_up(self) -> None:
         pending = [rank for rank, call in self._calls.items() if not call.done()]
         self._monitor.interrupt(pending)
         deadline = time.monotonic() + _GRACE_S
@@ -152,8 +169,6 @@ class Transfer:
             gone = self._lost()
             pending = [r for r in pending if r not in gone and not self._calls[r].done()]
         self._processes.engines.members.give_up(pending)
-        for rank in self._ranks:
-            self._processes.send(rank, DropTransfer(self._number))
 
     # steps
 
@@ -262,25 +277,6 @@ class Transfer:
             raise UsageError(
                 f"{self._what}: {'; '.join(parts)}. Pull a picklable piece of it instead."
             )
-
-
-class _Following:
-    """Receives the ranks' messages for a transfer in the body; gives it up if the body fails."""
-
-    def __init__(self, transfer: Transfer) -> None:
-        self._transfer = transfer
-
-    def __enter__(self) -> None:
-        self._transfer._processes.receive_chunk = self._transfer.receive
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        transfer = self._transfer
-        if kind is not None:
-            uninterrupted(transfer.give_up)
-        else:
-            for rank in transfer._ranks:
-                transfer._processes.send(rank, DropTransfer(transfer._number))
-        transfer._processes.receive_chunk = None
 
 
 class _Progress:
