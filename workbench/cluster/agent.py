@@ -67,19 +67,13 @@ class Agent:
         The VM; None for this machine.
     slots
         Ranks that it will run, which share its cores.
-    launcher
-        How it is reached; on this machine by default.
     keep_s
         How many seconds it outlives this kernel; None if it is not kept.
     folder
         The folder of an agent that a previous kernel has kept, to attach to; by default a new
         agent is started.
-    on_change
-        Called in the I/O thread of `AgentChannel` after each report.
-    interrupted
-        While it is set, nothing is waited for.
-    backend
-        The name of the backend that the agent loads.
+    on_change, interrupted
+        As for `AgentChannel`.
 
     Attributes
     ----------
@@ -173,10 +167,8 @@ class Agent:
     def wait_until_greeted(self, deadline: float) -> None:
         """Wait until the agent has reported itself and its VM.
 
-        Raises
-        ------
-        StartFailed
-            It did not answer, or has another version: the VM, the cause and the cure.
+        Raise `StartFailed` with the VM, the cause and the cure if it did not answer, or has another
+        version.
         """
         channel = self._channel
         if not channel.wait(lambda: Facts in self._reported, deadline):
@@ -203,10 +195,7 @@ class Agent:
     def wait_until_loaded(self, deadline: float) -> None:
         """Wait until all that ranks need is imported there.
 
-        Raises
-        ------
-        StartFailed
-            It cannot be: the VM, the cause and the cure.
+        Raise `StartFailed` with the VM, the cause and the cure if it cannot be.
         """
         if not self._channel.wait(lambda: Loaded in self._reported, deadline):
             raise StartFailed(
@@ -261,13 +250,7 @@ class Agent:
         self._channel.send(message)
 
     def ask(self, kind: str, timeout_s: float = _ANSWER_S, **of: Any) -> Any:
-        """Ask a question, and return the answer.
-
-        Raises
-        ------
-        StartFailed
-            No answer came.
-        """
+        """Ask a question, and return the answer; raise `StartFailed` if none came."""
         answer = self.answer(self.post(kind, **of), time.monotonic() + timeout_s)
         if isinstance(answer, Unknown):
             raise StartFailed(f"{kind!r} could not be answered: {answer.reason}", vm=self.name)

@@ -127,10 +127,7 @@ class AgentChannel:
     def start(self, grace_s: float, *, keep: bool) -> None:
         """Start the agent and connect to it; if that fails, `said` and `code` show why.
 
-        Raises
-        ------
-        StartFailed
-            It cannot be tried.
+        Raise `StartFailed` if it cannot be tried.
         """
         connection = self._launcher.start(self._host, self._folder, grace_s, keep=keep)
         asyncio.run_coroutine_threadsafe(self._run(connection, False), io_loop())

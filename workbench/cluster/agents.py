@@ -39,8 +39,6 @@ class Agents:
 
     Parameters
     ----------
-    options
-        The arguments of the cluster.
     progress
         Called in the I/O thread (`AgentChannel`) with how far the start of each VM is.
 
@@ -83,10 +81,7 @@ class Agents:
     def attach(self, state: dict[str, Any]) -> None:
         """Attach to agents that a previous kernel has kept; VMs that are gone are lost.
 
-        Raises
-        ------
-        StartFailed
-            All are gone.
+        Raise `StartFailed` if all are gone.
         """
         self.links = {int(vm): placement.Link(**link) for vm, link in state["links"].items()}
         for vm, path in enumerate(state["folders"]):
@@ -111,13 +106,7 @@ class Agents:
         }
 
     def wait_until_greeted(self) -> None:
-        """Wait until every VM answers.
-
-        Raises
-        ------
-        StartFailed
-            Some do not: which, why, and what to do.
-        """
+        """Wait until every VM answers; raise `StartFailed` about all VMs that do not."""
         deadline, failed = self._deadline(), []
         for agent in self.all:
             try:
@@ -128,25 +117,13 @@ class Agents:
             raise StartFailed.together(failed)
 
     def wait_until_loaded(self) -> None:
-        """Wait until every VM has loaded what ranks need.
-
-        Raises
-        ------
-        StartFailed
-            One cannot.
-        """
+        """Wait until every VM has loaded what ranks need; raise `StartFailed` if one cannot."""
         deadline = self._deadline()
         for agent in self.all:
             agent.wait_until_loaded(deadline)
 
     def run_preflight(self, agents: list[Agent]) -> None:
-        """Choose the VMs' links, and check for problems with which their ranks would fail.
-
-        Raises
-        ------
-        StartFailed
-            They would fail.
-        """
+        """Choose the VMs' links; raise `StartFailed` for problems that would stop their ranks."""
         running = {vm: agent for vm, agent in enumerate(agents) if not agent.lost}
         for vm, agent in running.items():
             for warning in preflight.crowding(agent, self.slots[vm]):
@@ -164,10 +141,8 @@ class Agents:
     def revive(self, vm: int) -> None:
         """Start another agent on a VM that is lost.
 
-        Raises
-        ------
-        StartFailed
-            The VM does not answer, or its ranks would fail; then nothing has changed.
+        Raise `StartFailed` if the VM does not answer, or its ranks would fail; then nothing has
+        changed.
         """
         old = self.all[vm]
         if not old.lost:
@@ -231,10 +206,7 @@ class Agents:
     def wait_until_started(self, places: Iterable[Place]) -> list[Process]:
         """Wait until the ranks of these places have a process each, and return the processes.
 
-        Raises
-        ------
-        StartFailed
-            One has none.
+        Raise `StartFailed` if one has none.
         """
         deadline = self._deadline()
         return [Process(vm, self.all[vm].wait_until_started(n, deadline)) for vm, n in places]
@@ -247,11 +219,8 @@ class Agents:
     def check(self, processes: Iterable[Process], earlier: Mapping[Process, int]) -> None:
         """Raise `StartFailed` if a rank's process or an agent has ended, or after an interrupt.
 
-        Parameters
-        ----------
-        earlier
-            The ranks of processes that have been in a ring: their end is a loss, not a failed
-            start.
+        `earlier` are the ranks of processes that have been in a ring: their end is a loss, not a
+        failed start.
         """
         if self.interrupted.is_set():
             raise StartFailed("interrupted")

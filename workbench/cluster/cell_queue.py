@@ -34,11 +34,6 @@ class BackgroundRun(Future[RunResult]):
     """The future result of a cell that runs in the background.
 
     ``cancel()`` has no effect, because the cell is queued immediately; use `interrupt`.
-
-    Parameters
-    ----------
-    interrupt
-        Interrupts the cell, from any thread.
     """
 
     def __init__(self, interrupt: Callable[[], None]) -> None:
@@ -62,8 +57,6 @@ class CellQueue:
 
     Parameters
     ----------
-    state
-        The cluster's state, which each cell changes.
     first
         The number of the first cell.
 
@@ -116,12 +109,8 @@ class CellQueue:
     ) -> RunResult:
         """Run a cell when the previous cells have ended, and return its result.
 
-        Parameters
-        ----------
-        ticket
-            Its place in the queue; the last one by default.
-        record
-            Whether it is recorded; None for a cell of the user, for the cluster's setting.
+        `ticket` is its place in the queue, the last one by default. `record` says whether it is
+        recorded; None for a cell of the user, for the cluster's setting.
         """
         what = "this cell" if ticket is None else ""
         with self._state.turns.held(ticket, what, lambda: run.interrupted):
@@ -147,10 +136,7 @@ class CellQueue:
     def interrupt_current(self) -> tuple[int, ...]:
         """Interrupt the running cell, from any thread; return its ranks.
 
-        Raises
-        ------
-        UsageError
-            No cell runs.
+        Raise `UsageError` if no cell runs.
         """
         run = self._current or self._left
         ranks = run.unfinished if run is not None else ()

@@ -41,18 +41,10 @@ class CellRun:
     ----------
     number
         The cell's number in its cluster.
-    source
-        The text of the cell.
-    ranks
-        The ranks that run it.
     sink
         Where its output is shown.
-    send
-        Sends a message to a rank.
     lost
         Returns why ranks can no longer answer, by rank.
-    backend
-        Explains the errors and the waits of ranks.
     timeout_s
         The ranks are interrupted after this time; None for never.
     hang_after_s
@@ -165,15 +157,8 @@ class CellRun:
     def wait(self, begin: Callable[[], None]) -> RunResult:
         """Show the output until every rank has ended the cell, and return the result.
 
-        Parameters
-        ----------
-        begin
-            Begins the cell on all of its ranks, even if it is interrupted.
-
-        Raises
-        ------
-        RanksFailed, CellTimeout, CellInterrupted
-            After every rank is free again.
+        `begin` begins the cell on all of its ranks, even if it is interrupted. `RanksFailed`,
+        `CellTimeout` and `CellInterrupted` are raised after every rank is free again.
         """
         try:
             uninterrupted(begin)

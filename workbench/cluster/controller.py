@@ -53,10 +53,7 @@ _FOLDER_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES}
 class ControllerProcess:
     """Started by `start` or attached to by `attach`, ended by `stop`.
 
-    Parameters
-    ----------
-    folder
-        The folder of a running controller; a new one by default.
+    `folder` is that of a running controller; a new one by default.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -69,10 +66,7 @@ class ControllerProcess:
     def start(self, address: str, keep_s: float | None = None) -> None:
         """Start the controller, which listens on `address` only.
 
-        Parameters
-        ----------
-        keep_s
-            How many seconds it outlives this kernel; None if it ends with the kernel.
+        It outlives this kernel by `keep_s` seconds; if that is None, it ends with the kernel.
         """
         parent = os.getpid() if keep_s is None else 0
         command = self._command(address, str(keep_s or 0.0), str(parent))
@@ -85,13 +79,7 @@ class ControllerProcess:
             raise refused_start(error) from error
 
     def attach(self) -> None:
-        """Attach to the controller of a previous kernel.
-
-        Raises
-        ------
-        StartFailed
-            It has ended.
-        """
+        """Attach to the controller of a previous kernel; raise `StartFailed` if it has ended."""
         try:
             self._connection = connect(self._socket)
             self._connection.sendall(encode(Attach("")))
@@ -115,10 +103,7 @@ class ControllerProcess:
     def wait(self, timeout_s: float) -> dict[str, Any]:
         """Wait until the controller accepts clients; return how an engine connects.
 
-        Raises
-        ------
-        StartFailed
-            It has ended, or the time limit has passed.
+        Raise `StartFailed` if it has ended, or the time limit has passed.
         """
         if not wait_until_complete(self.client_file, timeout_s, self.check):
             raise StartFailed(
@@ -229,10 +214,7 @@ def runtime_folder() -> Path:
 def new_folder() -> Path:
     """Return a new folder that only this user can read: it will hold keys.
 
-    Raises
-    ------
-    StartFailed
-        It cannot be made.
+    Raise `StartFailed` if it cannot be made.
     """
     runtime = runtime_folder()
     try:

@@ -31,11 +31,6 @@ class Execution:
     """What a cluster runs on its ranks, in the order of the calls: cells, push and pull.
 
     The base class of `Cluster`.
-
-    Attributes
-    ----------
-    fabric
-        The fabric's latency and bandwidth as `calibrate` has measured them, or None.
     """
 
     fabric: FittedFabric | None
@@ -328,12 +323,9 @@ def _load(
 
 
 def _call(verb: str, names: Iterable[str]) -> str:
-    """Return a description such as ``"push x"`` for messages.
+    """Return a description such as ``"push x"``.
 
-    Raises
-    ------
-    UsageError
-        It is no name of a variable.
+    Raise `UsageError` for what is no variable's name.
     """
     for name in names:
         if not isinstance(name, str) or not name.isidentifier() or iskeyword(name):

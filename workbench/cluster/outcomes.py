@@ -97,12 +97,8 @@ def failure(
 ) -> RanksFailed:
     """Return the error of a cell that has failed on some ranks.
 
-    Parameters
-    ----------
-    stall
-        Why waiting ranks were freed although no rank had failed.
-    is_peer_error
-        Whether the error of a rank only means that another rank has failed.
+    `stall` says why waiting ranks were freed although no rank had failed, and `is_peer_error`
+    whether the error of a rank only means that another rank has failed.
     """
     own = {rank: error for rank, error in errors.items() if not is_peer_error(error)}
     shown = own or errors
@@ -158,12 +154,8 @@ def _details(error: RankError) -> str:
 def cluster_trouble(engines: Engines, lost: dict[int, str], message: str) -> str:
     """Return why a cluster cannot run a cell, and what to do.
 
-    Parameters
-    ----------
-    lost
-        Why ranks can no longer answer, by rank.
-    message
-        The message of the cluster's state, used if no rank is lost.
+    `lost` says why ranks can no longer answer, by rank; `message` is that of the cluster's state,
+    used if no rank is lost.
     """
     ended, wanted = engines.members.controller_ended, engines.wanted
     if wanted is not None and not ended:
@@ -189,14 +181,7 @@ def interrupted_change(
 ) -> str:
     """Return what is left of the ranks after a change of them was interrupted.
 
-    Parameters
-    ----------
-    message
-        A description of the change.
-    before, after
-        The ranks before and after.
-    lost
-        Ranks that were lost before the change.
+    `message` describes the change, and `lost` are ranks that were lost before it.
     """
     here = {(info.vm, info.pid) for info in after}
     gone = {info.rank for info in before if (info.vm, info.pid) not in here} | set(lost)

@@ -44,10 +44,6 @@ class ClusterProcesses:
 
     Parameters
     ----------
-    name
-        The cluster's name.
-    options
-        The arguments of the cluster.
     timings
         Returns the receiver of the ranks' records. First called while the processes start,
         because its imports take time too.
@@ -60,12 +56,6 @@ class ClusterProcesses:
 
     Attributes
     ----------
-    name
-        The cluster's name.
-    agents
-        The agents of the VMs.
-    engines
-        The ranks.
     attachable
         Whether the state file is written, by which another kernel attaches.
     receive_chunk
@@ -103,10 +93,7 @@ class ClusterProcesses:
     def start(self) -> None:
         """Start the ranks; after a failure, call `stop`.
 
-        Raises
-        ------
-        StartFailed
-            A VM does not answer, or a rank did not start.
+        Raise `StartFailed` if a VM does not answer, or a rank did not start.
         """
         options, engines = self._options, self.engines
         if options.hosts is None:
@@ -132,10 +119,7 @@ class ClusterProcesses:
     def attach(self, saved: dict[str, Any]) -> None:
         """Attach to the ranks of an earlier kernel, which may still run a cell.
 
-        Raises
-        ------
-        StartFailed
-            They have ended.
+        Raise `StartFailed` if they have ended.
         """
         from workbench.wire import Inbox
 
@@ -166,10 +150,7 @@ class ClusterProcesses:
     def set_recording(self, *, on: bool) -> None:
         """Record the next cells, or do not, also if another kernel runs them.
 
-        Raises
-        ------
-        StartFailed
-            The state file could not be written; nothing was changed.
+        Raise `StartFailed` if the state file could not be written; nothing was changed.
         """
         timings = self._timings()
         before = timings.recording
@@ -251,10 +232,7 @@ class ClusterProcesses:
 def save_state(folder: Path, state: dict[str, Any]) -> None:
     """Write what another kernel needs to attach, readable by this user only.
 
-    Raises
-    ------
-    StartFailed
-        It cannot be written; what was written before is still there.
+    Raise `StartFailed` if it cannot be written; what was written before is still there.
     """
     try:
         write_private(folder / STATE_FILE, json.dumps(state))

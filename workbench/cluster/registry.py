@@ -25,13 +25,7 @@ def current() -> Cluster | None:
 
 
 def required() -> Cluster:
-    """Return the current cluster.
-
-    Raises
-    ------
-    NoCluster
-        None was started.
-    """
+    """Return the current cluster; raise `NoCluster` if none was started."""
     if _current is None:
         raise NoCluster("No cluster runs in this notebook. Start one with %cluster start.")
     return _current
@@ -40,17 +34,8 @@ def required() -> Cluster:
 def start(n: int | None = None, **options: Any) -> Cluster:
     """Start a cluster as the current one, or return the current one if it is the same.
 
-    Parameters
-    ----------
-    n
-        The number of ranks on this machine.
-    options
-        Further arguments of `Cluster`.
-
-    Raises
-    ------
-    ClusterError
-        Another one runs, on other VMs or with another number of ranks.
+    The arguments are those of `Cluster`. Raise `ClusterError` if another one runs, on other VMs or
+    with another number of ranks.
     """
     with _starting:  # if the panel and a cell both start one, the second gets the first's
         return _start(n, options)

@@ -162,7 +162,7 @@ class FairLock:
         what: str = "",
         interrupted: Callable[[], bool] = lambda: False,
     ) -> Iterator[None]:
-        """Hold the lock in the body.
+        """Hold the lock in the body; raise `CellInterrupted` if the user interrupts the wait.
 
         Parameters
         ----------
@@ -173,11 +173,6 @@ class FairLock:
             What waits, for a message after one second; empty for no message.
         interrupted
             Whether another thread has interrupted the wait; checked after each `wake`.
-
-        Raises
-        ------
-        CellInterrupted
-            The user interrupted the wait.
         """
         own = object() if ticket is None else ticket
         try:

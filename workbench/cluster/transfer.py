@@ -61,10 +61,6 @@ class Transfer:
 
     Parameters
     ----------
-    processes
-        The cluster's processes.
-    ranks
-        The ranks of the transfer.
     lost
         Returns why ranks can no longer answer, by rank.
     what
@@ -97,14 +93,8 @@ class Transfer:
     def push(self, payload: Payload, names: list[str]) -> None:
         """Set names on the ranks to the values in `payload`.
 
-        Raises
-        ------
-        UsageError
-            A rank cannot read one of the values.
-        RanksFailed
-            A rank was lost.
-        CellTimeout
-            Nothing moved for the time limit.
+        Raise `UsageError` if a rank cannot read one of them, `RanksFailed` if a rank was lost, and
+        `CellTimeout` if nothing moved for the time limit.
         """
         with self._following():
             self._payloads = dict.fromkeys(self._ranks, payload)
@@ -117,12 +107,8 @@ class Transfer:
     def pull(self, names: list[str]) -> dict[int, tuple[Payload, dict[str, str]]]:
         """Return the values of names as bytes, and the names of their types, by rank.
 
-        Raises
-        ------
-        UsageError
-            A rank has no such name, or the value cannot be pickled.
-        RanksFailed, CellTimeout
-            As for `push`.
+        Raise `UsageError` if a rank has no such name or the value cannot be pickled, and errors as
+        `push` does.
         """
         with self._following():
             answers = self._call("pack", names)
