@@ -92,10 +92,8 @@ class CellQueue:
             source,
             parse_ranks(ranks, self._state.n),
             sink,
-            send=processes.send,
-            ring=tuple(range(len(processes.engines.ranks))),
-            lost=self._state.lost,
-            backend=processes.engines.backend,
+            processes,
+            self._state.lost,
             timeout_s=None if timeout is None else parse_duration(timeout, "timeout"),
             hang_after_s=self._state.options.hang_after_s,
         )

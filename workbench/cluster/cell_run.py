@@ -9,8 +9,8 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
-from workbench.cluster.backends import Backend
 from workbench.cluster.outcomes import RunResult, ValueNotSent, failure, failure_outside_cell
+from workbench.cluster.processes import ClusterProcesses
 from workbench.cluster.stalls import GRACE_S, StallReport, Stopping
 from workbench.cluster.stuck_ranks import StuckRankMonitor
 from workbench.cluster.threads import interrupts_later, uninterrupted
@@ -49,8 +49,6 @@ class CellRun:
         The ranks are interrupted after this time; None for never.
     hang_after_s
         A collective that takes longer is explained in the output; None for never.
-    ring
-        All ranks of the cluster, also those that do not run the cell.
     """
 
     def __init__(
@@ -59,14 +57,14 @@ class CellRun:
         source: str,
         ranks: tuple[int, ...],
         sink: Sink,
-        *,
-        send: Callable[[int, Message], None],
+        processes: ClusterProcesses,
         lost: Callable[[], dict[int, str]],
-        backend: Backend,
+        *,
         timeout_s: float | None,
-        hang_after_s: float | None = None,
-        ring: tuple[int, ...] = (),
+        hang_after_s: float | None,
     ) -> None:
+        send, backend = processes.send, processes.engines.backend
+        ring = tuple(range(len(processes.engines.ranks)))
         self.number = number
         self.source = source
         self.ranks = ranks
