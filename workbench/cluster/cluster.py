@@ -163,7 +163,7 @@ class Cluster(Execution):
         states = dict.fromkeys(self._state.lost(), "dead")
         states |= dict.fromkeys(members.given_up, "running")
         states |= {rank: states.get(rank, "running") for rank in self._cells.busy}
-        return [replace(r, state=states.get(r.rank, r.state)) for r in members.infos]
+        return [replace(r, state=states.get(r.rank, r.state)) for r in processes.engines.ranks]
 
     def memory_bytes(self) -> dict[int, int]:
         """Return the resident memory in bytes of each rank that runs, by rank."""

@@ -77,7 +77,7 @@ class Engines:
     @property
     def ranks(self) -> list[RankInfo]:
         """What users see of the ranks; empty before the start."""
-        return self.members.infos
+        return [member.info for member in self.members]
 
     # start and stop
 

@@ -68,11 +68,6 @@ class Members:
     def __getitem__(self, rank: int) -> Member:
         return self._members[rank]
 
-    @property
-    def infos(self) -> list[RankInfo]:
-        """What users see of the ranks."""
-        return [member.info for member in self._members]
-
     def replace(self, members: Iterable[Member]) -> None:
         """Make `members` the ranks, numbered in their order."""
         self._members = [
