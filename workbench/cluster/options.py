@@ -182,19 +182,13 @@ def parse_duration(value: str | float, name: str) -> float:
 
 
 def _seconds(value: object) -> float | None:
-    if isinstance(value, bool):
-        return None
-    if isinstance(value, Real):
-        return None if math.isnan(value) else float(value)
-    if not isinstance(value, str):
+    if isinstance(value, bool) or not isinstance(value, Real | str):
         return None
     try:
         number = float(value)
     except ValueError:
-        pass
-    else:
-        return None if math.isnan(number) else number
-    parts = _PART.findall(value)
-    if not parts or _PART.sub("", value):
-        return None
-    return sum(float(number) * _UNITS[unit] for number, unit in parts)
+        parts = _PART.findall(str(value))
+        if not parts or _PART.sub("", str(value)):
+            return None
+        return sum(float(number) * _UNITS[unit] for number, unit in parts)
+    return None if math.isnan(number) else number
