@@ -34,7 +34,7 @@ from workbench.errors import StartFailed
 from workbench.resources.process_registry import jupyter_folder
 from workbench.wire.agent_messages import Attach, End, encode
 from workbench.wire.connection_file import wait_until_complete
-from workbench.wire.detached import connect, exit_text, kill_group, start
+from workbench.wire.detached import connect, exit_text, kill_group, log_tail, start
 from workbench.wire.kernel_socket import KernelSocket
 
 _HEART_PERIOD_MS = 200
@@ -131,7 +131,7 @@ class ControllerProcess:
 
     def _refusal(self) -> int:
         """Return the number of the error when writing in the folder, or 0."""
-        logged = _REFUSED.search(self._log_tail().strip().rpartition("\n")[2])
+        logged = _REFUSED.search(self._log_tail().rpartition("\n")[2])
         if logged:
             return int(logged[1])
         try:  # a full disk has no space for the log either
@@ -199,11 +199,7 @@ class ControllerProcess:
         ]
 
     def _log_tail(self) -> str:
-        try:
-            text = self._log.read_bytes()[-_LOG_BYTES:].decode("utf-8", "replace")
-        except OSError:
-            text = ""
-        return "\n".join(text.splitlines()[-_LOG_LINES:]) or "(empty)"
+        return "\n".join(log_tail(self._log).splitlines()[-_LOG_LINES:]) or "(empty)"
 
 
 def runtime_folder() -> Path:

@@ -167,8 +167,13 @@ def open_log(folder: Path) -> IO[bytes]:
 
 def agent_log_tail(folder: Path) -> str:
     """Return the end of the log of the agent of a folder."""
+    return log_tail(folder / _LOG)
+
+
+def log_tail(log: Path) -> str:
+    """Return the end of a log; empty if it cannot be read."""
     try:
-        return (folder / _LOG).read_bytes()[-_LOG_BYTES:].decode("utf-8", "replace").strip()
+        return log.read_bytes()[-_LOG_BYTES:].decode("utf-8", "replace").strip()
     except OSError:
         return ""
 
