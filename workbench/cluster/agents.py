@@ -57,12 +57,9 @@ class Agents:
     """
 
     def __init__(self, options: Options, progress: Callable[[str], None]) -> None:
-        self._hosts = options.hosts
+        self._options, self._hosts = options, options.hosts
         self.slots = [host.slots for host in options.hosts] if options.hosts else [options.n]
         self._launcher = create(options.launcher, options.ssh_config)
-        self._timeout_s = options.start_timeout_s
-        self._keep_s = options.keep_s
-        self._backend = options.backend
         self._progress = progress
         self.all: list[Agent] = []
         self.links: dict[int, placement.Link] = {}
@@ -273,11 +270,11 @@ class Agents:
             None if self._hosts is None else self._hosts[vm],
             self.slots[vm],
             self._launcher,
-            keep_s=self._keep_s,
+            keep_s=self._options.keep_s,
             folder=folder,
             on_change=self._tell_progress,
             interrupted=self.interrupted,
-            backend=self._backend,
+            backend=self._options.backend,
         )
 
     def _tell_progress(self) -> None:
@@ -285,7 +282,7 @@ class Agents:
             self._progress(", ".join(f"{agent.name}: {agent.progress}" for agent in self.all))
 
     def _deadline(self) -> float:
-        return time.monotonic() + self._timeout_s
+        return time.monotonic() + self._options.start_timeout_s
 
 
 def snapshots(agents: Sequence[Agent]) -> dict[str, Snapshot]:

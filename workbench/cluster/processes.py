@@ -114,7 +114,7 @@ class ClusterProcesses:
         self.agents.wait_until_loaded()
         self.agents.run_preflight(self.agents.all)
         engines.start()
-        self._align_clocks(self._inbox)
+        self._timings().clocks.start_pings(self._inbox.send_later, lambda: len(engines.ranks))
 
     def attach(self, saved: dict[str, Any]) -> None:
         """Attach to the ranks of an earlier kernel, which may still run a cell.
@@ -131,7 +131,7 @@ class ClusterProcesses:
         self.agents.attach(saved["agents"])
         engines.address = address
         engines.restore(saved["engines"], self._inbox, self._timings())
-        self._align_clocks(self._inbox)
+        self._timings().clocks.start_pings(self._inbox.send_later, lambda: len(engines.ranks))
         self._keep_timings()
 
     def save(self) -> None:
@@ -215,9 +215,6 @@ class ClusterProcesses:
                 in_background(partial(self.engines.backend.serve_init, rank))
             case Output() | CellEnded() | RankState():
                 self._receive(rank, message)
-
-    def _align_clocks(self, inbox: Inbox) -> None:
-        self._timings().clocks.start_pings(inbox.send_later, lambda: len(self.engines.ranks))
 
     def _keep_timings(self) -> None:
         ranks, options = [asdict(info) for info in self.engines.ranks], self._options
