@@ -150,11 +150,7 @@ class CellQueue:
         """Record the cells from the next one on, or do not; see `Cluster.recording`."""
         state = self._state
         with state.lock:
-            if state.state == "running":
-                raise UsageError(
-                    f"Cannot switch recording {'on' if on else 'off'}: a cell runs on "
-                    f"{state.name}. Wait until it has ended, or stop it with %cluster interrupt."
-                )
+            self._check_no_cell_runs(f"switch recording {'on' if on else 'off'}")
             if state.processes is not None and state.state in {"ready", "failed"}:
                 state.processes.set_recording(on=on)
             else:
@@ -185,11 +181,7 @@ class CellQueue:
         from workbench.timings.overhead import no_iterations
 
         state, latest = self._state, self.latest
-        if state.state == "running":
-            raise UsageError(
-                f"Cannot measure the overhead: a cell runs on {state.name}. Wait until it has "
-                "ended, or stop it with %cluster interrupt."
-            )
+        self._check_no_cell_runs("measure the overhead")
         if source is None:
             if latest is None:
                 raise UsageError(
@@ -202,6 +194,13 @@ class CellQueue:
             if state.timings.iterations_of(latest.number) == 0:
                 raise no_iterations()
         return source, parse_ranks(ranks, state.n)
+
+    def _check_no_cell_runs(self, what: str) -> None:
+        if self._state.state == "running":
+            raise UsageError(
+                f"Cannot {what}: a cell runs on {self._state.name}. Wait until it has ended, or "
+                "stop it with %cluster interrupt."
+            )
 
     def _receive(self, rank: int, message: CellMessage) -> None:
         """Receive a message from a rank, in the control channel's thread."""
