@@ -21,7 +21,7 @@ ONLY = {
 RESOURCES = PACKAGE / "resources"
 BESIDE = {("pcie", "gpus"), ("processes", "gpus")}  # within resources, on one layer
 DOCUMENTED = (
-    *("agent", "output", "cluster", "cluster/backends", "cluster/launchers"),
+    *("agent", "hosts", "output", "cluster", "cluster/backends", "cluster/launchers"),
     *("rank", "rank/backends", "rank/recording"),
 )
 HEAVY = ["torch", "horovod", "plotly", "pandas", "pyarrow", "pynvml", "numpy", "ipyparallel", "zmq"]

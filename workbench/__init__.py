@@ -17,7 +17,8 @@ layer package                              process       content
 2     `timings/`                           kernel        recorded iterations
 2     `output/`                            kernel        merges the output of ranks
 2     `rank/`                              rank          code that runs in a rank
-2     `fabric/`                            any           expected rates of links
+2     `hosts/`                             any           VMs as users write them
+2     `fabric/`                            any           expected and measured rates of links
 2     `doctor/`                            any           rules over snapshots
 1     `ranks.py`                           any           rank numbers as users write and read them
 1     `wire/`                              kernel, rank  messages between them

@@ -15,6 +15,7 @@ from workbench.cluster import Cluster
 from workbench.errors import WireError
 from workbench.timings import Timings
 from workbench.wire import Outbox
+from workbench.wire.address import of_vm
 from workbench.wire.rank_messages import Records
 from workbench.wire.vm_messages import VmRecords
 
@@ -36,7 +37,7 @@ class Stream:
 
     def __init__(self, timings, folder):
         self.endpoint = f"ipc://{folder}/records.sock"
-        self.address = timings.address_for_vm(0)
+        self.address = timings.address_for(of_vm(0))
         self.ranks = [Outbox(timings.address_for(rank).at(self.endpoint)) for rank in range(RANKS)]
         self.begin()
 

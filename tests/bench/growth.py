@@ -108,13 +108,14 @@ def _kernel(ranks, pipe, ready, stop):
     from workbench.timings import Timings
     from workbench.widgets.cluster_source import ClusterSource
     from workbench.widgets.stream import Stream
+    from workbench.wire.address import of_vm
 
     folder = tempfile.TemporaryDirectory()
     os.environ["JUPYTER_RUNTIME_DIR"] = folder.name
     timings = Timings()
     timings.listen()
     vms = -(-ranks // RANKS_PER_VM)
-    pipe.send([timings.address_for_vm(vm) for vm in range(vms)])
+    pipe.send([timings.address_for(of_vm(vm)) for vm in range(vms)])
     timings.begin_cell(1)
     for burst_s in range(60, 0, -15):  # as if the ranks had been pinged for a minute
         for rank in range(ranks):

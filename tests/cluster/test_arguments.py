@@ -10,9 +10,9 @@ from clusters import quiet
 from IPython.core.interactiveshell import InteractiveShell
 
 import workbench as wb
-from workbench.cluster.launchers.hosts import parse_hosts
 from workbench.cluster.outcomes import failure
 from workbench.errors import RankError, UsageError
+from workbench.hosts import parse_hosts
 from workbench.magics import WorkbenchMagics
 from workbench.ranks import parse_ranks
 

@@ -9,8 +9,8 @@ import pytest
 from clusters import SHARED_MODEL, quiet, training
 from timers import SOON_S, eventually
 
-from workbench.cluster.overhead import difference, quantile
 from workbench.errors import CellInterrupted, CellTimeout, RanksFailed, UsageError
+from workbench.timings.overhead import difference, quantile
 
 CELL = "count = globals().get('count', 0) + 1\n" + training(15)
 SENTENCE = (

@@ -9,10 +9,10 @@ from fake_machine import snap
 from fake_nvml import FakeNvml, h100, mig_a100
 
 from workbench.cluster.launchers import preflight
-from workbench.cluster.launchers.hosts import parse_hosts
 from workbench.cluster.launchers.placement import Link
 from workbench.cluster.launchers.preflight import Preflight, Survey, Vms
 from workbench.doctor import diagnose, rules
+from workbench.hosts import parse_hosts
 from workbench.widgets.hosts_view import HostsView
 from workbench.wire.agent_messages import Facts, Hello, Loaded
 

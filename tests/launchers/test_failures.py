@@ -3,8 +3,8 @@
 import pytest
 
 from workbench.cluster.agent import _cure
-from workbench.cluster.launchers.host import Host
 from workbench.cluster.launchers.ssh import SshLauncher
+from workbench.hosts import Host
 
 KEX = "kex_exchange_identification: Connection closed by remote host"
 

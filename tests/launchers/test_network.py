@@ -4,9 +4,9 @@ import dataclasses
 
 import pytest
 
-from workbench.cluster.launchers.host import Host
 from workbench.cluster.launchers.placement import choose, kernel_address
 from workbench.errors import StartFailed
+from workbench.hosts import Host
 from workbench.resources import Nic, Unknown, take_snapshot
 from workbench.wire.agent_messages import Facts, Hello
 

@@ -22,9 +22,9 @@ from timers import SOON_S
 
 import workbench as wb
 from workbench.cluster import Cluster
-from workbench.cluster.launchers.hosts import parse_hosts
 from workbench.doctor import describe, diagnose
 from workbench.errors import SnapshotError, UsageError, WorkbenchError
+from workbench.hosts import parse_hosts
 from workbench.resources import NcclSettings, Snapshot, take_snapshot
 from workbench.resources.snapshot import load, parse
 from workbench.safefiles import load_json, read_file

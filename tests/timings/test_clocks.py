@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from timers import eventually
 
-from workbench.cluster.processes import ClockPings
 from workbench.rank.backends.backend import CellCollectives
 from workbench.rank.backends.horovod import HorovodBackend
 from workbench.rank.control import Control
@@ -238,9 +237,9 @@ def test_a_rank_is_pinged_through_its_control_channel():
     outbox = Outbox(inbox.address_for(0), answer.receive)
     outbox.send(ClockPong(-1, 0, 0))  # connected: what is sent before is dropped
     assert here.wait(60)
-    pings = ClockPings(inbox.send_later, clocks, lambda: 1)
+    clocks.start_pings(inbox.send_later, lambda: 1)
     eventually(lambda: clocks.current.ranks)
-    pings.stop()
+    clocks.stop_pings()
     outbox.close()
     inbox.close()
     now = time.perf_counter_ns()

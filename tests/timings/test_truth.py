@@ -12,7 +12,7 @@ from timers import eventually
 
 import workbench as wb
 from workbench.cluster import TextSink
-from workbench.cluster.launchers.hosts import parse_hosts
+from workbench.hosts import parse_hosts
 from workbench.testbed import vms, why_not
 
 pytestmark = [

@@ -12,9 +12,7 @@
 - `agents`: one `agent` per VM, each connected by an `agent_channel`; `launchers/`: how an agent
   starts
 - `controller`: ipyparallel's controller
-- `calibration`: measures the fabric; `overhead`: measures what recording costs; `sampling`: asks
-  for lines of Python outside all phases; `threads`: background tasks and locks;
-  `process_groups`: ends processes that were left
+- `threads`: background tasks and locks
 
 A cell goes from `Cluster.run` through `CellQueue.follow`, which waits for its turn,
 `CellRun.wait`, `CellQueue._begin`, `Engines.begin` and `Calls.begin` to ipyparallel, which calls

@@ -20,9 +20,8 @@ from workbench.cluster.agent_channel import GRACE_S, RECONNECT_S, AgentChannel, 
 from workbench.cluster.backends import backend_class
 from workbench.cluster.launchers import DEFAULT as LOCAL
 from workbench.cluster.launchers import Launcher, create
-from workbench.cluster.launchers.host import Host
-from workbench.cluster.process_groups import kill_group
 from workbench.errors import StartFailed
+from workbench.hosts import Host
 from workbench.rank.backends import DEFAULT
 from workbench.resources import Unknown
 from workbench.resources.host.machine import machine_identity
@@ -39,7 +38,7 @@ from workbench.wire.agent_messages import (
     StartRank,
     StopRanks,
 )
-from workbench.wire.detached import exit_text
+from workbench.wire.detached import exit_text, kill_group
 
 _FOLDERS = Path("/tmp")  # noqa: S108 - short, the same in all sessions; the agent checks its folder
 _ANSWER_S = 15.0
@@ -68,19 +67,13 @@ class Agent:
         The VM; None for this machine.
     slots
         Ranks that it will run, which share its cores.
-    launcher
-        How it is reached; on this machine by default.
     keep_s
         How many seconds it outlives this kernel; None if it is not kept.
     folder
         The folder of an agent that a previous kernel has kept, to attach to; by default a new
         agent is started.
-    on_change
-        Called in the I/O thread of `AgentChannel` after each report.
-    interrupted
-        While it is set, nothing is waited for.
-    backend
-        The name of the backend that the agent loads.
+    on_change, interrupted
+        As for `AgentChannel`.
 
     Attributes
     ----------
@@ -174,10 +167,8 @@ class Agent:
     def wait_until_greeted(self, deadline: float) -> None:
         """Wait until the agent has reported itself and its VM.
 
-        Raises
-        ------
-        StartFailed
-            It did not answer, or has another version: the VM, the cause and the cure.
+        Raise `StartFailed` with the VM, the cause and the cure if it did not answer, or has another
+        version.
         """
         channel = self._channel
         if not channel.wait(lambda: Facts in self._reported, deadline):
@@ -204,10 +195,7 @@ class Agent:
     def wait_until_loaded(self, deadline: float) -> None:
         """Wait until all that ranks need is imported there.
 
-        Raises
-        ------
-        StartFailed
-            It cannot be: the VM, the cause and the cure.
+        Raise `StartFailed` with the VM, the cause and the cure if it cannot be.
         """
         if not self._channel.wait(lambda: Loaded in self._reported, deadline):
             raise StartFailed(
@@ -262,26 +250,15 @@ class Agent:
         self._channel.send(message)
 
     def ask(self, kind: str, timeout_s: float = _ANSWER_S, **of: Any) -> Any:
-        """Ask a question, and return the answer.
+        """Ask a question, and return the answer; raise `StartFailed` if none came."""
+        answer = self.answer(self.post(kind, **of), time.monotonic() + timeout_s)
+        if isinstance(answer, Unknown):
+            raise StartFailed(f"{kind!r} could not be answered: {answer.reason}", vm=self.name)
+        return answer
 
-        Raises
-        ------
-        StartFailed
-            No answer came.
-        """
-        question = self._channel.post(kind, of)
-        self._channel.wait(lambda: question.answer is not None, time.monotonic() + timeout_s)
-        answer = question.answer
-        if answer is None:
-            why = self.lost or f"it did not answer {kind!r} within {timeout_s:g} s"
-            raise StartFailed(why, vm=self.name)
-        if answer.error is not None:
-            raise StartFailed(f"{kind!r} could not be answered: {answer.error}", vm=self.name)
-        return answer.answer
-
-    def post(self, kind: str) -> Question:
-        """Ask for ``"snapshot"`` or ``"sample"``, and return at once; see `answer`."""
-        return self._channel.post(kind, {})
+    def post(self, kind: str, **of: Any) -> Question:
+        """Ask a question, and return at once; see `answer`."""
+        return self._channel.post(kind, of)
 
     def answer(self, question: Question, deadline: float) -> Any | Unknown:
         """Wait for the answer to a question of `post`; return why there is none yet."""

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from workbench.cluster.launchers import Connection, Launcher
-from workbench.cluster.launchers.host import Host
 from workbench.cluster.threads import io_loop
 from workbench.errors import StartFailed
+from workbench.hosts import Host
 from workbench.wire import agent_messages as messages
 from workbench.wire.detached import exit_text
 
@@ -127,10 +127,7 @@ class AgentChannel:
     def start(self, grace_s: float, *, keep: bool) -> None:
         """Start the agent and connect to it; if that fails, `said` and `code` show why.
 
-        Raises
-        ------
-        StartFailed
-            It cannot be tried.
+        Raise `StartFailed` if it cannot be tried.
         """
         connection = self._launcher.start(self._host, self._folder, grace_s, keep=keep)
         asyncio.run_coroutine_threadsafe(self._run(connection, 0.0), io_loop())

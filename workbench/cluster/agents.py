@@ -39,8 +39,6 @@ class Agents:
 
     Parameters
     ----------
-    options
-        The arguments of the cluster.
     progress
         Called in the I/O thread (`AgentChannel`) with how far the start of each VM is.
 
@@ -59,12 +57,9 @@ class Agents:
     """
 
     def __init__(self, options: Options, progress: Callable[[str], None]) -> None:
-        self._hosts = options.hosts
+        self._options, self._hosts = options, options.hosts
         self.slots = [host.slots for host in options.hosts] if options.hosts else [options.n]
         self._launcher = create(options.launcher, options.ssh_config)
-        self._timeout_s = options.start_timeout_s
-        self._keep_s = options.keep_s
-        self._backend = options.backend
         self._progress = progress
         self.all: list[Agent] = []
         self.links: dict[int, placement.Link] = {}
@@ -83,10 +78,7 @@ class Agents:
     def attach(self, state: dict[str, Any]) -> None:
         """Attach to agents that a previous kernel has kept; VMs that are gone are lost.
 
-        Raises
-        ------
-        StartFailed
-            All are gone.
+        Raise `StartFailed` if all are gone.
         """
         self.links = {int(vm): placement.Link(**link) for vm, link in state["links"].items()}
         for vm, path in enumerate(state["folders"]):
@@ -111,13 +103,7 @@ class Agents:
         }
 
     def wait_until_greeted(self) -> None:
-        """Wait until every VM answers.
-
-        Raises
-        ------
-        StartFailed
-            Some do not: which, why, and what to do.
-        """
+        """Wait until every VM answers; raise `StartFailed` about all VMs that do not."""
         deadline, failed = self._deadline(), []
         for agent in self.all:
             try:
@@ -128,25 +114,13 @@ class Agents:
             raise StartFailed.together(failed)
 
     def wait_until_loaded(self) -> None:
-        """Wait until every VM has loaded what ranks need.
-
-        Raises
-        ------
-        StartFailed
-            One cannot.
-        """
+        """Wait until every VM has loaded what ranks need; raise `StartFailed` if one cannot."""
         deadline = self._deadline()
         for agent in self.all:
             agent.wait_until_loaded(deadline)
 
     def run_preflight(self, agents: list[Agent]) -> None:
-        """Choose the VMs' links, and check for problems with which their ranks would fail.
-
-        Raises
-        ------
-        StartFailed
-            They would fail.
-        """
+        """Choose the VMs' links; raise `StartFailed` for problems that would stop their ranks."""
         running = {vm: agent for vm, agent in enumerate(agents) if not agent.lost}
         for vm, agent in running.items():
             for warning in preflight.crowding(agent, self.slots[vm]):
@@ -164,10 +138,8 @@ class Agents:
     def revive(self, vm: int) -> None:
         """Start another agent on a VM that is lost.
 
-        Raises
-        ------
-        StartFailed
-            The VM does not answer, or its ranks would fail; then nothing has changed.
+        Raise `StartFailed` if the VM does not answer, or its ranks would fail; then nothing has
+        changed.
         """
         old = self.all[vm]
         if not old.lost:
@@ -231,10 +203,7 @@ class Agents:
     def wait_until_started(self, places: Iterable[Place]) -> list[Process]:
         """Wait until the ranks of these places have a process each, and return the processes.
 
-        Raises
-        ------
-        StartFailed
-            One has none.
+        Raise `StartFailed` if one has none.
         """
         deadline = self._deadline()
         return [Process(vm, self.all[vm].wait_until_started(n, deadline)) for vm, n in places]
@@ -247,11 +216,8 @@ class Agents:
     def check(self, processes: Iterable[Process], earlier: Mapping[Process, int]) -> None:
         """Raise `StartFailed` if a rank's process or an agent has ended, or after an interrupt.
 
-        Parameters
-        ----------
-        earlier
-            The ranks of processes that have been in a ring: their end is a loss, not a failed
-            start.
+        `earlier` are the ranks of processes that have been in a ring: their end is a loss, not a
+        failed start.
         """
         if self.interrupted.is_set():
             raise StartFailed("interrupted")
@@ -292,27 +258,23 @@ class Agents:
 
     def memory_bytes(self) -> dict[Process, int]:
         """Return the resident memory of each rank's process on the VMs that answer."""
-        found: dict[Process, int] = {}
-        for vm, agent in enumerate(self.all):
-            if agent.lost:
-                continue
-            try:
-                sizes = agent.ask("memory", _MEMORY_S)
-            except StartFailed:
-                continue
-            found |= {Process(vm, int(pid)): size for pid, size in sizes.items()}
-        return found
+        return {
+            Process(vm, int(pid)): size
+            for vm, sizes in enumerate(_answers(self.all, "memory", _MEMORY_S))
+            if not isinstance(sizes, Unknown)
+            for pid, size in sizes.items()
+        }
 
     def _agent(self, vm: int, folder: Path | None = None) -> Agent:
         return Agent(
             None if self._hosts is None else self._hosts[vm],
             self.slots[vm],
             self._launcher,
-            keep_s=self._keep_s,
+            keep_s=self._options.keep_s,
             folder=folder,
             on_change=self._tell_progress,
             interrupted=self.interrupted,
-            backend=self._backend,
+            backend=self._options.backend,
         )
 
     def _tell_progress(self) -> None:
@@ -320,15 +282,14 @@ class Agents:
             self._progress(", ".join(f"{agent.name}: {agent.progress}" for agent in self.all))
 
     def _deadline(self) -> float:
-        return time.monotonic() + self._timeout_s
+        return time.monotonic() + self._options.start_timeout_s
 
 
 def snapshots(agents: Sequence[Agent]) -> dict[str, Snapshot]:
     """Return what each VM that answers has now, by its name."""
-    answers = _asked(agents, "snapshot", _SNAPSHOT_S)
     return {
-        name: Snapshot.from_plain(plain)
-        for name, plain in answers.items()
+        agent.name: Snapshot.from_plain(plain)
+        for agent, plain in zip(agents, _answers(agents, "snapshot", _SNAPSHOT_S), strict=True)
         if not isinstance(plain, Unknown)
     }
 
@@ -336,15 +297,15 @@ def snapshots(agents: Sequence[Agent]) -> dict[str, Snapshot]:
 def samples(agents: Sequence[Agent]) -> dict[str, Sample | Unknown]:
     """Return what is used of each VM now, by its name, or why that is not known."""
     return {
-        name: plain if isinstance(plain, Unknown) else Sample.from_plain(plain)
-        for name, plain in _asked(agents, "sample", _SAMPLE_S).items()
+        agent.name: plain if isinstance(plain, Unknown) else Sample.from_plain(plain)
+        for agent, plain in zip(agents, _answers(agents, "sample", _SAMPLE_S), strict=True)
     }
 
 
-def _asked(agents: Sequence[Agent], kind: str, limit_s: float) -> dict[str, Any]:
+def _answers(agents: Sequence[Agent], kind: str, limit_s: float) -> list[Any]:
+    """Ask all agents at once, and return their answers, or `Unknown`, in order."""
     questions = [agent.post(kind) for agent in agents]
     deadline = time.monotonic() + limit_s
-    return {
-        agent.name: agent.answer(question, deadline)
-        for agent, question in zip(agents, questions, strict=True)
-    }
+    return [
+        agent.answer(question, deadline) for agent, question in zip(agents, questions, strict=True)
+    ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
@@ -19,20 +20,20 @@ from workbench.cluster.threads import in_background, uninterrupted
 from workbench.errors import CellError, CellInterrupted, StartFailed, UsageError
 from workbench.output.sink import Sink
 from workbench.ranks import Ranks, parse_ranks
+from workbench.wire.sample_messages import LineSamplesRequest
 
 if TYPE_CHECKING:
     from workbench.wire.rank_messages import CellMessage
+
+_ANSWER_S = 2.0
+"""How long the line samples of a rank may take to arrive."""
+_POLL_S = 0.05
 
 
 class BackgroundRun(Future[RunResult]):
     """The future result of a cell that runs in the background.
 
     ``cancel()`` has no effect, because the cell is queued immediately; use `interrupt`.
-
-    Parameters
-    ----------
-    interrupt
-        Interrupts the cell, from any thread.
     """
 
     def __init__(self, interrupt: Callable[[], None]) -> None:
@@ -56,8 +57,6 @@ class CellQueue:
 
     Parameters
     ----------
-    state
-        The cluster's state, which each cell changes.
     first
         The number of the first cell.
 
@@ -93,10 +92,8 @@ class CellQueue:
             source,
             parse_ranks(ranks, self._state.n),
             sink,
-            send=processes.send,
-            ring=tuple(range(len(processes.engines.ranks))),
-            lost=self._state.lost,
-            backend=processes.engines.backend,
+            processes,
+            self._state.lost,
             timeout_s=None if timeout is None else parse_duration(timeout, "timeout"),
             hang_after_s=self._state.options.hang_after_s,
         )
@@ -110,12 +107,8 @@ class CellQueue:
     ) -> RunResult:
         """Run a cell when the previous cells have ended, and return its result.
 
-        Parameters
-        ----------
-        ticket
-            Its place in the queue; the last one by default.
-        record
-            Whether it is recorded; None for a cell of the user, for the cluster's setting.
+        `ticket` is its place in the queue, the last one by default. `record` says whether it is
+        recorded; None for a cell of the user, for the cluster's setting.
         """
         what = "this cell" if ticket is None else ""
         with self._state.turns.held(ticket, what, lambda: run.interrupted):
@@ -141,10 +134,7 @@ class CellQueue:
     def interrupt_current(self) -> tuple[int, ...]:
         """Interrupt the running cell, from any thread; return its ranks.
 
-        Raises
-        ------
-        UsageError
-            No cell runs.
+        Raise `UsageError` if no cell runs.
         """
         run = self._current or self._left
         ranks = run.unfinished if run is not None else ()
@@ -160,17 +150,57 @@ class CellQueue:
         """Record the cells from the next one on, or do not; see `Cluster.recording`."""
         state = self._state
         with state.lock:
-            if state.state == "running":
-                raise UsageError(
-                    f"Cannot switch recording {'on' if on else 'off'}: a cell runs on "
-                    f"{state.name}. Wait until it has ended, or stop it with %cluster interrupt."
-                )
+            self._check_no_cell_runs(f"switch recording {'on' if on else 'off'}")
             if state.processes is not None and state.state in {"ready", "failed"}:
                 state.processes.set_recording(on=on)
             else:
                 state.timings.record(on=on)
             state.options = replace(state.options, record=on)
             state.set(state.state, state.message)
+
+    def sample_lines(self, seconds: float) -> bool:
+        """Sample the running cell for some seconds, or all of the next one; return which."""
+        processes, timings, running = self._state.usable(), self._state.timings, self.busy
+        samples = timings.line_samples
+        if not (timings.running if running else timings.recording):
+            raise UsageError(
+                f"Cannot sample {'the running' if running else 'the next'} cell: it is not "
+                "recorded. Switch recording on with %timings on before it."
+            )
+        asked = set(running or range(self._state.n))
+        samples.clear()
+        for rank in asked:
+            processes.send(rank, LineSamplesRequest(seconds))
+        deadline = time.monotonic() + _ANSWER_S + (seconds if running else 0)
+        while time.monotonic() < deadline and not asked <= set(samples):
+            time.sleep(_POLL_S)
+        return bool(running)
+
+    def measurable(self, source: str | None, ranks: Ranks) -> tuple[str, Ranks]:
+        """Return the source and ranks of a cell for `Cluster.measure_overhead`; see there."""
+        from workbench.timings.overhead import no_iterations
+
+        state, latest = self._state, self.latest
+        self._check_no_cell_runs("measure the overhead")
+        if source is None:
+            if latest is None:
+                raise UsageError(
+                    "Cannot measure the overhead: no cell has run. Run a training with "
+                    "%%distributed, or give its source to cluster.measure_overhead()."
+                )
+            source = latest.source
+            if ranks is None and not latest.on_all_ranks:  # all are others after a resize
+                ranks = latest.ranks
+            if state.timings.iterations_of(latest.number) == 0:
+                raise no_iterations()
+        return source, parse_ranks(ranks, state.n)
+
+    def _check_no_cell_runs(self, what: str) -> None:
+        if self._state.state == "running":
+            raise UsageError(
+                f"Cannot {what}: a cell runs on {self._state.name}. Wait until it has ended, or "
+                "stop it with %cluster interrupt."
+            )
 
     def _receive(self, rank: int, message: CellMessage) -> None:
         """Receive a message from a rank, in the control channel's thread."""
@@ -186,16 +216,14 @@ class CellQueue:
         state, self._current = self._state, run
         vms = {info.rank: info.vm for info in processes.engines.ranks}
         state.timings.describe(state.name, vms)
-        if record is None:
-            record = state.timings.recording
-            if state.timings.note_cell(run.number, recorded=record):
-                with contextlib.suppress(StartFailed):  # only the next kernel's remark is missing
-                    processes.save()
-        state.timings.begin_cell(run.number, recorded=record)
+        recorded = state.timings.recording if record is None else record
+        if state.timings.begin_cell(run.number, recorded=recorded, of_user=record is None):
+            with contextlib.suppress(StartFailed):  # only the next kernel's remark is missing
+                processes.save()
         state.begin()
         state.idle.used()
         for rank in run.ranks:
-            given = (run.number, run.source, record)
+            given = (run.number, run.source, recorded)
             run.calls[rank] = processes.engines.begin(rank, "run_cell", *given)
 
     def _settle_uninterrupted(self, run: CellRun, processes: ClusterProcesses) -> None:

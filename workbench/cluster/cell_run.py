@@ -9,8 +9,8 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
-from workbench.cluster.backends import Backend
 from workbench.cluster.outcomes import RunResult, ValueNotSent, failure, failure_outside_cell
+from workbench.cluster.processes import ClusterProcesses
 from workbench.cluster.stalls import GRACE_S, StallReport, Stopping
 from workbench.cluster.stuck_ranks import StuckRankMonitor
 from workbench.cluster.threads import interrupts_later, uninterrupted
@@ -41,24 +41,14 @@ class CellRun:
     ----------
     number
         The cell's number in its cluster.
-    source
-        The text of the cell.
-    ranks
-        The ranks that run it.
     sink
         Where its output is shown.
-    send
-        Sends a message to a rank.
     lost
         Returns why ranks can no longer answer, by rank.
-    backend
-        Explains the errors and the waits of ranks.
     timeout_s
         The ranks are interrupted after this time; None for never.
     hang_after_s
         A collective that takes longer is explained in the output; None for never.
-    ring
-        All ranks of the cluster, also those that do not run the cell.
     """
 
     def __init__(
@@ -67,14 +57,14 @@ class CellRun:
         source: str,
         ranks: tuple[int, ...],
         sink: Sink,
-        *,
-        send: Callable[[int, Message], None],
+        processes: ClusterProcesses,
         lost: Callable[[], dict[int, str]],
-        backend: Backend,
+        *,
         timeout_s: float | None,
-        hang_after_s: float | None = None,
-        ring: tuple[int, ...] = (),
+        hang_after_s: float | None,
     ) -> None:
+        send, backend = processes.send, processes.engines.backend
+        ring = tuple(range(len(processes.engines.ranks)))
         self.number = number
         self.source = source
         self.ranks = ranks
@@ -95,9 +85,6 @@ class CellRun:
         self._events: deque[tuple[int, Output | CellEnded]] = deque()
         self._answers: deque[tuple[int, RankState]] = deque()
         """Answers of ranks, processed before output, which can be large."""
-        self._received = dict.fromkeys(ranks, 0)
-        self._processed = dict.fromkeys(ranks, 0)
-        """How many of the events that were received from each rank have been processed."""
         self._marks: dict[int, Output] = {}
         """The latest output of each rank that has to be confirmed."""
         self._ended: set[int] = set()
@@ -148,7 +135,6 @@ class CellRun:
                     self._answers.append((rank, message))
                 else:
                     self._events.append((rank, message))
-                    self._received[rank] += 1
                 if isinstance(message, CellEnded):
                     self._ended.add(rank)
                 self._arrived.set()
@@ -169,15 +155,8 @@ class CellRun:
     def wait(self, begin: Callable[[], None]) -> RunResult:
         """Show the output until every rank has ended the cell, and return the result.
 
-        Parameters
-        ----------
-        begin
-            Begins the cell on all of its ranks, even if it is interrupted.
-
-        Raises
-        ------
-        RanksFailed, CellTimeout, CellInterrupted
-            After every rank is free again.
+        `begin` begins the cell on all of its ranks, even if it is interrupted. `RanksFailed`,
+        `CellTimeout` and `CellInterrupted` are raised after every rank is free again.
         """
         try:
             uninterrupted(begin)
@@ -286,7 +265,6 @@ class CellRun:
             until = time.monotonic() + _STEP_S
             while self._events and self.output.written and time.monotonic() < until:
                 rank, message = self._events.popleft()
-                self._processed[rank] += 1
                 if rank in self._unfinished and isinstance(message, CellEnded):
                     self._end(rank, message, time.monotonic())
                 elif rank in self._unfinished and isinstance(message, Output):
@@ -326,20 +304,20 @@ class CellRun:
         self._values[rank] = ValueNotSent(ended.not_sent) if ended.not_sent else ended.value
 
     def _drop_lost(self) -> None:
-        failed = {rank: call.exception() for rank, call in self.calls.items() if call.done()}
         lost = self._lost() if self._unfinished else {}
-        for rank, error in failed.items():
-            if rank in self._unfinished and error is not None:
-                self._unfinished.discard(rank)
-                self.output.end(rank, time.monotonic())
-                self.errors[rank] = failure_outside_cell(rank, error, lost.get(rank, ""))
-                self._peer_lost |= rank in lost
-        for rank, why in lost.items():
-            if rank in self._unfinished and self._processed[rank] == self._received[rank]:
-                self._unfinished.discard(rank)
-                self.output.end(rank, time.monotonic())
-                self.errors[rank] = RankError("RankLost", why, "")
-                self._peer_lost = True
+        errors = {rank: call.exception() for rank, call in self.calls.items() if call.done()}
+        failed = {rank: error for rank, error in errors.items() if error is not None}
+        with self._delivering:
+            unprocessed = {rank for rank, _ in self._events} if lost else set()
+        for rank in self._unfinished & (set(failed) | set(lost) - unprocessed):
+            self._unfinished.discard(rank)
+            self.output.end(rank, time.monotonic())
+            self.errors[rank] = (
+                RankError("RankLost", lost[rank], "")
+                if rank in lost
+                else failure_outside_cell(rank, failed[rank])
+            )
+            self._peer_lost |= rank in lost
 
     def _finish(self) -> None:
         self.output.finish()

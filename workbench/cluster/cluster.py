@@ -7,18 +7,16 @@ import secrets
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from workbench.cluster import recovery
 from workbench.cluster.agents import samples, snapshots
 from workbench.cluster.cell_queue import CellQueue
 from workbench.cluster.execution import Execution
-from workbench.cluster.launchers.hosts import HostsLike
 from workbench.cluster.options import Options, checked_n, parse_duration
-from workbench.cluster.sampling import sample_lines
 from workbench.cluster.state import ClusterState
 from workbench.errors import StartFailed, UsageError
+from workbench.hosts import HostsLike
 from workbench.rank.backends import DEFAULT
 from workbench.ranks import RankInfo, Ranks, parse_ranks, phrase
 from workbench.timings.runs import checked_path
@@ -166,7 +164,7 @@ class Cluster(Execution):
         states = dict.fromkeys(self._state.lost(), "dead")
         states |= dict.fromkeys(members.given_up, "running")
         states |= {rank: states.get(rank, "running") for rank in self._cells.busy}
-        return [replace(r, state=states.get(r.rank, r.state)) for r in members.infos]
+        return [replace(r, state=states.get(r.rank, r.state)) for r in processes.engines.ranks]
 
     def memory_bytes(self) -> dict[int, int]:
         """Return the resident memory in bytes of each rank that runs, by rank."""
@@ -200,7 +198,7 @@ class Cluster(Execution):
         ClusterStopped
             The cluster was not started, or is gone.
         """
-        return sample_lines(self._state, self._cells.busy, parse_duration(seconds, "seconds"))
+        return self._cells.sample_lines(parse_duration(seconds, "seconds"))
 
     @property
     def agents(self) -> tuple[Agent, ...]:
@@ -340,10 +338,5 @@ class Cluster(Execution):
     def __enter__(self) -> Cluster:
         return self.start()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()

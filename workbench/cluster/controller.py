@@ -29,13 +29,12 @@ import psutil
 from jupyter_core.paths import jupyter_runtime_dir
 
 from workbench.cluster.launchers import refused_start
-from workbench.cluster.process_groups import kill_group
 from workbench.cluster.threads import interrupts_later
 from workbench.errors import StartFailed
 from workbench.resources.process_registry import jupyter_folder
 from workbench.wire.agent_messages import Attach, End, encode
 from workbench.wire.connection_file import wait_until_complete
-from workbench.wire.detached import connect, exit_text, start
+from workbench.wire.detached import connect, exit_text, kill_group, log_tail, start
 from workbench.wire.kernel_socket import KernelSocket
 
 _HEART_PERIOD_MS = 200
@@ -54,10 +53,7 @@ _FOLDER_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES}
 class ControllerProcess:
     """Started by `start` or attached to by `attach`, ended by `stop`.
 
-    Parameters
-    ----------
-    folder
-        The folder of a running controller; a new one by default.
+    `folder` is that of a running controller; a new one by default.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -70,10 +66,7 @@ class ControllerProcess:
     def start(self, address: str, keep_s: float | None = None) -> None:
         """Start the controller, which listens on `address` only.
 
-        Parameters
-        ----------
-        keep_s
-            How many seconds it outlives this kernel; None if it ends with the kernel.
+        It outlives this kernel by `keep_s` seconds; if that is None, it ends with the kernel.
         """
         parent = os.getpid() if keep_s is None else 0
         command = self._command(address, str(keep_s or 0.0), str(parent))
@@ -86,13 +79,7 @@ class ControllerProcess:
             raise refused_start(error) from error
 
     def attach(self) -> None:
-        """Attach to the controller of a previous kernel.
-
-        Raises
-        ------
-        StartFailed
-            It has ended.
-        """
+        """Attach to the controller of a previous kernel; raise `StartFailed` if it has ended."""
         try:
             self._connection = connect(self._socket)
             self._connection.sendall(encode(Attach("")))
@@ -116,10 +103,7 @@ class ControllerProcess:
     def wait(self, timeout_s: float) -> dict[str, Any]:
         """Wait until the controller accepts clients; return how an engine connects.
 
-        Raises
-        ------
-        StartFailed
-            It has ended, or the time limit has passed.
+        Raise `StartFailed` if it has ended, or the time limit has passed.
         """
         if not wait_until_complete(self.client_file, timeout_s, self.check):
             raise StartFailed(
@@ -147,7 +131,7 @@ class ControllerProcess:
 
     def _refusal(self) -> int:
         """Return the number of the error when writing in the folder, or 0."""
-        logged = _REFUSED.search(self._log_tail().strip().rpartition("\n")[2])
+        logged = _REFUSED.search(self._log_tail().rpartition("\n")[2])
         if logged:
             return int(logged[1])
         try:  # a full disk has no space for the log either
@@ -215,11 +199,7 @@ class ControllerProcess:
         ]
 
     def _log_tail(self) -> str:
-        try:
-            text = self._log.read_bytes()[-_LOG_BYTES:].decode("utf-8", "replace")
-        except OSError:
-            text = ""
-        return "\n".join(text.splitlines()[-_LOG_LINES:]) or "(empty)"
+        return "\n".join(log_tail(self._log).splitlines()[-_LOG_LINES:]) or "(empty)"
 
 
 def runtime_folder() -> Path:
@@ -230,10 +210,7 @@ def runtime_folder() -> Path:
 def new_folder() -> Path:
     """Return a new folder that only this user can read: it will hold keys.
 
-    Raises
-    ------
-    StartFailed
-        It cannot be made.
+    Raise `StartFailed` if it cannot be made.
     """
     runtime = runtime_folder()
     try:

@@ -14,6 +14,7 @@ from workbench.cluster.members import Calls, Member, Members, free_places
 from workbench.cluster.options import Options
 from workbench.errors import StartFailed, UsageError
 from workbench.ranks import Place, RankInfo, phrase, ranks_text
+from workbench.wire.address import of_vm
 
 if TYPE_CHECKING:
     from workbench.timings import Timings
@@ -31,12 +32,6 @@ class Engines:
     ----------
     name
         The cluster's name, with which samplers find its ranks.
-    options
-        The arguments of the cluster.
-    agents
-        The agents of the VMs, which start the engines.
-    controller
-        ipyparallel's controller, through which the engines are called.
     changing
         Called before each step of a change of the ranks: saves the state, so that another
         kernel can finish the change.
@@ -45,10 +40,6 @@ class Engines:
     ----------
     address
         The address at which the VMs reach this machine.
-    backend
-        Joins the ranks in a ring.
-    members
-        Which process is which rank.
     wanted
         The number of ranks after an unfinished change, which prevents cells until the next
         change; None if the last change was finished.
@@ -86,12 +77,12 @@ class Engines:
     @property
     def ranks(self) -> list[RankInfo]:
         """What users see of the ranks; empty before the start."""
-        return self.members.infos
+        return [member.info for member in self.members]
 
     # start and stop
 
     def connect(self, connection: dict[str, Any], control: Inbox, timings: Timings) -> None:
-        """Connect to the controller.
+        """Connect to the controller; raise `StartFailed` if it does not answer.
 
         Parameters
         ----------
@@ -99,11 +90,6 @@ class Engines:
             How an engine connects to it.
         control, timings
             Where the ranks connect to this kernel, for cells and for records.
-
-        Raises
-        ------
-        StartFailed
-            The controller does not answer.
         """
         self._connection, self._control, self._timings = connection, control, timings
         self._calls = Calls(
@@ -116,10 +102,7 @@ class Engines:
     def start(self) -> None:
         """Start an engine in each slot of the VMs, and form the ring.
 
-        Raises
-        ------
-        StartFailed
-            One did not start.
+        Raise `StartFailed` if one did not start.
         """
         slots = enumerate(self._agents.slots)
         places = [Place(vm, slot) for vm, count in slots for slot in range(count)]
@@ -157,10 +140,7 @@ class Engines:
     def reform(self, report: Callable[[str], None] = lambda _: None) -> None:
         """Leave the ring, and form a new one; variables are kept.
 
-        Parameters
-        ----------
-        report
-            Called with one line before each further try.
+        `report` is called with one line before each further try.
         """
         if self.backend.ring_broken and (silent := self.still_busy(_LEAVE_S)):
             raise StartFailed(
@@ -181,12 +161,8 @@ class Engines:
     def restart(self, ranks: Iterable[int]) -> None:
         """Replace the processes of some ranks; the others keep their variables.
 
-        A lost VM is used again.
-
-        Raises
-        ------
-        StartFailed
-            One of their VMs does not answer, or a new process did not start.
+        A lost VM is used again. Raise `StartFailed` if it does not answer, or a new process did not
+        start.
         """
         chosen, members = sorted(set(ranks)), self.members
         if busy := sorted(members.given_up - set(chosen)):
@@ -214,10 +190,7 @@ class Engines:
     def resize(self, n: int | None) -> None:
         """Change the number of ranks to `n`; the first that answer remain, with their variables.
 
-        Parameters
-        ----------
-        n
-            None removes the lost ranks, and starts none.
+        None removes the lost ranks, and starts none.
         """
         lost = self.members.lost()
         alive = [member for member in self.members if member.info.rank not in lost]
@@ -257,18 +230,18 @@ class Engines:
     def _launch(self, places: list[Place]) -> list[Member]:
         """Start a process in each place; return them, not numbered yet, when all are ready.
 
-        Raises
-        ------
-        StartFailed
-            One did not start; the others were ended.
+        If one did not start, end the others, and raise `StartFailed`.
         """
         assert self._calls is not None
         assert self._timings is not None
-        records = self._timings.address_for_vm
+        timings = self._timings
         try:
             known = self._calls.engines
             start = self._agents.start
-            plans = {place: start(place, self._connection, records) for place in places}
+            plans = {
+                place: start(place, self._connection, lambda vm: timings.address_for(of_vm(vm)))
+                for place in places
+            }
             greetings = self._calls.greet_new(known, self._agents.wait_until_started(places))
         except BaseException:
             self._agents.stop(places)  # they are in no ring, and must not remain

@@ -18,24 +18,20 @@ from workbench.cluster.state import ClusterState
 from workbench.cluster.threads import in_background, interrupts_later, uninterrupted
 from workbench.cluster.transfer import Transfer, check_pushed
 from workbench.errors import UsageError
-from workbench.output.sink import NotebookSink, Sink
+from workbench.output.sink import NotebookSink, Sink, TextSink
 from workbench.ranks import Ranks, parse_ranks
 from workbench.wire import values
 
 if TYPE_CHECKING:
-    from workbench.cluster.overhead import Overhead
     from workbench.fabric import FittedFabric
+    from workbench.timings.overhead import Overhead
+    from workbench.wire.cell_cost import CellCost
 
 
 class Execution:
     """What a cluster runs on its ranks, in the order of the calls: cells, push and pull.
 
     The base class of `Cluster`.
-
-    Attributes
-    ----------
-    fabric
-        The fabric's latency and bandwidth as `calibrate` has measured them, or None.
     """
 
     fabric: FittedFabric | None
@@ -123,15 +119,13 @@ class Execution:
         timeout
             The ranks are interrupted after this time: seconds, or such as ``"5m"``.
         """
-        from workbench.cluster.calibration import measure
+        from workbench.fabric.calibration import measure
 
-        timeout_s = parse_duration(timeout, "timeout")
+        def run(source: str, timeout_s: float) -> dict[int, Any]:
+            run = self._submit(source, None, timeout_s, TextSink())
+            return self._cells.follow(run, record=self.recording).values
 
-        def run(source: str, *, timeout: float, sink: Sink) -> RunResult:
-            run = self._submit(source, None, timeout, sink)
-            return self._cells.follow(run, record=self.recording)
-
-        self.fabric = measure(run, self.n, timeout_s)
+        self.fabric = measure(run, self.n, parse_duration(timeout, "timeout"))
         return self.fabric
 
     @property
@@ -180,9 +174,17 @@ class Execution:
             There is no cell, one runs, it has no iterations or not always as many, or three
             pairs take longer than `timeout`.
         """
-        from workbench.cluster.overhead import Measurement
+        from workbench.timings.overhead import Measurement
 
-        return Measurement(self._state, self._cells, source, ranks).take(pairs, timeout)
+        source, ranks = self._cells.measurable(source, ranks)
+
+        def run(timeout_s: float, record: bool) -> tuple[int, list[CellCost]]:
+            run = self._submit(source, ranks, timeout_s, TextSink())
+            self._cells.follow(run, record=record)
+            engines = self._state.usable().engines
+            return run.number, engines.call("cell_cost", ranks=list(run.ranks))
+
+        return Measurement(run, self._state.timings).take(pairs, parse_duration(timeout, "timeout"))
 
     def _submit(
         self, source: str, ranks: Ranks, timeout: str | float | None, sink: Sink | None
@@ -338,12 +340,9 @@ def _load(
 
 
 def _call(verb: str, names: Iterable[str]) -> str:
-    """Return a description such as ``"push x"`` for messages.
+    """Return a description such as ``"push x"``.
 
-    Raises
-    ------
-    UsageError
-        It is no name of a variable.
+    Raise `UsageError` for what is no variable's name.
     """
     for name in names:
         if not isinstance(name, str) or not name.isidentifier() or iskeyword(name):

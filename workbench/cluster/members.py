@@ -49,15 +49,7 @@ class Member:
 
 
 class Members:
-    """The members of a cluster, in the order of their ranks.
-
-    Parameters
-    ----------
-    agents
-        The agents of the VMs, which report the ends of processes.
-    controller
-        The controller, without which no engine can be reached.
-    """
+    """The members of a cluster, in the order of their ranks."""
 
     def __init__(self, agents: Agents, controller: ControllerProcess) -> None:
         self._agents = agents
@@ -75,11 +67,6 @@ class Members:
 
     def __getitem__(self, rank: int) -> Member:
         return self._members[rank]
-
-    @property
-    def infos(self) -> list[RankInfo]:
-        """What users see of the ranks."""
-        return [member.info for member in self._members]
 
     def replace(self, members: Iterable[Member]) -> None:
         """Make `members` the ranks, numbered in their order."""
@@ -154,12 +141,8 @@ class Members:
 def free_places(agents: Agents, kept: list[Member], count: int) -> list[Place]:
     """Return places for `count` more ranks: VMs in order, slots in order.
 
-    If too few are free, VMs that were lost are used again.
-
-    Raises
-    ------
-    UsageError
-        There are still too few.
+    If too few are free, VMs that were lost are used again. Raise `UsageError` if that is not
+    enough.
     """
     taken = {member.place for member in kept}
     free = agents.places(len(kept) + count) - taken
@@ -245,12 +228,8 @@ class Calls:
     def greet_new(self, known: set[int], processes: list[Process]) -> dict[int, RankGreeting]:
         """Wait until the engines of these processes answer; return their greetings.
 
-        Engines of an earlier, abandoned start may also appear, even dead: they are left out.
-
-        Raises
-        ------
-        StartFailed
-            A process has ended, an engine has failed, or the time limit has passed.
+        Engines of an earlier, abandoned start may also appear, even dead: they are left out. Raise
+        `StartFailed` if a process has ended, an engine has failed, or the time limit has passed.
         """
         deadline = time.monotonic() + self._timeout_s
         asked: dict[int, Future[Any]] = {}
@@ -278,10 +257,8 @@ class Calls:
     ) -> list[Any]:
         """Call a function on ranks at once, with `arguments` of each; return the results.
 
-        Raises
-        ------
-        StartFailed
-            It raised on a rank, a process has ended, or the time limit has passed.
+        Raise `StartFailed` if it raised on a rank, a process has ended, or the time limit has
+        passed.
         """
         calls = {
             member.info.rank: self.begin(member.engine, name, *given, **options)
@@ -323,10 +300,7 @@ def _failures(calls: dict[int, Future[Any]]) -> dict[int, BaseException]:
 def _is_dead(call: Future[Any]) -> bool:
     """Whether a call was not answered because its engine has ended.
 
-    Raises
-    ------
-    CallFailed
-        The engine runs, and the function raised in it.
+    Raise `CallFailed` if the engine runs, and the function raised in it.
     """
     error = call.exception()
     if error is None:

@@ -12,9 +12,8 @@ from typing import Any
 
 from workbench.cluster import launchers
 from workbench.cluster.launchers import LAUNCHERS, launcher_class
-from workbench.cluster.launchers.host import MOST_SLOTS, Host
-from workbench.cluster.launchers.hosts import HostsLike, parse_hosts, total_slots
 from workbench.errors import UsageError
+from workbench.hosts import MOST_SLOTS, Host, HostsLike, parse_hosts, total_slots
 from workbench.rank import backends
 from workbench.ranks import as_int
 from workbench.safefiles import open_regular
@@ -30,10 +29,6 @@ class Options:
         The number of ranks on all VMs.
     hosts
         The VMs; None on this machine.
-    runs
-        The folder of runs; None for the default.
-    backend
-        The name of the backend.
     launcher
         A name of `LAUNCHERS`.
     record
@@ -63,13 +58,7 @@ class Options:
         backend: str,
         **others: Any,
     ) -> Options:
-        """Return the arguments, checked.
-
-        Raises
-        ------
-        UsageError
-            One of them is invalid.
-        """
+        """Return the arguments, checked; raise `UsageError` if one is invalid."""
         for name in ("start_timeout_s", "hang_after_s"):
             if name in others and (name, others[name]) != ("hang_after_s", None):
                 others[name] = _checked_seconds(others[name], name)
@@ -109,13 +98,7 @@ class Options:
 
 
 def checked_ssh_config(ssh_config: str | os.PathLike[str]) -> Path:
-    """Return the path of an ssh client configuration.
-
-    Raises
-    ------
-    UsageError
-        It cannot be read.
-    """
+    """Return the path of an ssh client configuration; raise `UsageError` if it cannot be read."""
     try:
         os.close(open_regular(ssh_config))
     except OSError as error:
@@ -133,12 +116,9 @@ def _checked_seconds(value: object, name: str) -> float:
 
 
 def checked_n(n: object, most: int | None = MOST_SLOTS) -> int:
-    """Return a number of ranks, by default one that a single machine may have.
+    """Return a number of ranks; raise `UsageError` if it is no positive integer, or above `most`.
 
-    Raises
-    ------
-    UsageError
-        It is not a positive integer, or above `most`.
+    The default is what a single machine may have.
     """
     number = as_int(n)
     if number is None or number < 1:
@@ -202,19 +182,13 @@ def parse_duration(value: str | float, name: str) -> float:
 
 
 def _seconds(value: object) -> float | None:
-    if isinstance(value, bool):
-        return None
-    if isinstance(value, Real):
-        return None if math.isnan(value) else float(value)
-    if not isinstance(value, str):
+    if isinstance(value, bool) or not isinstance(value, Real | str):
         return None
     try:
         number = float(value)
     except ValueError:
-        pass
-    else:
-        return None if math.isnan(number) else number
-    parts = _PART.findall(value)
-    if not parts or _PART.sub("", value):
-        return None
-    return sum(float(number) * _UNITS[unit] for number, unit in parts)
+        parts = _PART.findall(str(value))
+        if not parts or _PART.sub("", str(value)):
+            return None
+        return sum(float(number) * _UNITS[unit] for number, unit in parts)
+    return None if math.isnan(number) else number

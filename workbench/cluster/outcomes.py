@@ -97,12 +97,8 @@ def failure(
 ) -> RanksFailed:
     """Return the error of a cell that has failed on some ranks.
 
-    Parameters
-    ----------
-    stall
-        Why waiting ranks were freed although no rank had failed.
-    is_peer_error
-        Whether the error of a rank only means that another rank has failed.
+    `stall` says why waiting ranks were freed although no rank had failed, and `is_peer_error`
+    whether the error of a rank only means that another rank has failed.
     """
     own = {rank: error for rank, error in errors.items() if not is_peer_error(error)}
     shown = own or errors
@@ -124,13 +120,8 @@ def failure(
     return RanksFailed("\n".join(parts), dict(sorted(shown.items())))
 
 
-def failure_outside_cell(rank: int, error: BaseException, lost: str = "") -> RankError:
-    """Return the error of a rank in which running the cell failed, not the cell's own code.
-
-    `lost` is why the rank can no longer answer, if it cannot.
-    """
-    if lost:
-        return RankError("RankLost", lost, "")
+def failure_outside_cell(rank: int, error: BaseException) -> RankError:
+    """Return the error of a rank in which running the cell failed, not the cell's own code."""
     kind = getattr(error, "ename", type(error).__name__)
     why = str(getattr(error, "evalue", error)).strip()
     return RankError(
@@ -163,12 +154,8 @@ def _details(error: RankError) -> str:
 def cluster_trouble(engines: Engines, lost: dict[int, str], message: str) -> str:
     """Return why a cluster cannot run a cell, and what to do.
 
-    Parameters
-    ----------
-    lost
-        Why ranks can no longer answer, by rank.
-    message
-        The message of the cluster's state, used if no rank is lost.
+    `lost` says why ranks can no longer answer, by rank; `message` is that of the cluster's state,
+    used if no rank is lost.
     """
     ended, wanted = engines.members.controller_ended, engines.wanted
     if wanted is not None and not ended:
@@ -194,14 +181,7 @@ def interrupted_change(
 ) -> str:
     """Return what is left of the ranks after a change of them was interrupted.
 
-    Parameters
-    ----------
-    message
-        A description of the change.
-    before, after
-        The ranks before and after.
-    lost
-        Ranks that were lost before the change.
+    `message` describes the change, and `lost` are ranks that were lost before it.
     """
     here = {(info.vm, info.pid) for info in after}
     gone = {info.rank for info in before if (info.vm, info.pid) not in here} | set(lost)

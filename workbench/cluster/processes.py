@@ -1,9 +1,8 @@
-"""The processes of a cluster, its channels to the ranks, and the comparison of their clocks."""
+"""The processes of a cluster, and its channels to the ranks."""
 
 from __future__ import annotations
 
 import json
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict
@@ -34,21 +33,10 @@ from workbench.wire.transfer_messages import Chunk
 
 if TYPE_CHECKING:
     from workbench.timings import Timings
-    from workbench.timings.cell_clocks import CellClocks
     from workbench.wire import Inbox, Message
 
 STATE_FILE = "cluster.json"
 """In the folder of a kept cluster: what another kernel needs to attach, keys included."""
-_PINGS = 16
-"""Pings of a burst; the one with the shortest round trip counts."""
-_BURST_S = 15.0
-"""Time between bursts."""
-_FIRST_BURSTS_S = (1.0, 2.0, 4.0, 8.0)
-"""Time between the first bursts, which soon give the drift."""
-_PING_S = 0.01
-"""Time between the pings of a burst: some are sent while the ranks do not communicate."""
-_AT_ONCE = 8
-"""Ranks of one burst: with more, pings would wait for each other in the kernel's one thread."""
 
 
 class ClusterProcesses:
@@ -56,10 +44,6 @@ class ClusterProcesses:
 
     Parameters
     ----------
-    name
-        The cluster's name.
-    options
-        The arguments of the cluster.
     timings
         Returns the receiver of the ranks' records. First called while the processes start,
         because its imports take time too.
@@ -72,12 +56,6 @@ class ClusterProcesses:
 
     Attributes
     ----------
-    name
-        The cluster's name.
-    agents
-        The agents of the VMs.
-    engines
-        The ranks.
     attachable
         Whether the state file is written, by which another kernel attaches.
     receive_chunk
@@ -102,7 +80,6 @@ class ClusterProcesses:
         self._timings = timings
         self._receive = receive
         self._inbox: Inbox | None = None
-        self._pings: ClockPings | None = None
         self.attachable = False
         self.monitor: StuckRankMonitor | None = None
         self.receive_chunk: Callable[[int, Chunk], None] | None = None
@@ -116,10 +93,7 @@ class ClusterProcesses:
     def start(self) -> None:
         """Start the ranks; after a failure, call `stop`.
 
-        Raises
-        ------
-        StartFailed
-            A VM does not answer, or a rank did not start.
+        Raise `StartFailed` if a VM does not answer, or a rank did not start.
         """
         options, engines = self._options, self.engines
         if options.hosts is None:
@@ -140,15 +114,12 @@ class ClusterProcesses:
         self.agents.wait_until_loaded()
         self.agents.run_preflight(self.agents.all)
         engines.start()
-        self._align_clocks(self._inbox)
+        self._timings().clocks.start_pings(self._inbox.send_later, lambda: len(engines.ranks))
 
     def attach(self, saved: dict[str, Any]) -> None:
         """Attach to the ranks of an earlier kernel, which may still run a cell.
 
-        Raises
-        ------
-        StartFailed
-            They have ended.
+        Raise `StartFailed` if they have ended.
         """
         from workbench.wire import Inbox
 
@@ -160,7 +131,7 @@ class ClusterProcesses:
         self.agents.attach(saved["agents"])
         engines.address = address
         engines.restore(saved["engines"], self._inbox, self._timings())
-        self._align_clocks(self._inbox)
+        self._timings().clocks.start_pings(self._inbox.send_later, lambda: len(engines.ranks))
         self._keep_timings()
 
     def save(self) -> None:
@@ -179,10 +150,7 @@ class ClusterProcesses:
     def set_recording(self, *, on: bool) -> None:
         """Record the next cells, or do not, also if another kernel runs them.
 
-        Raises
-        ------
-        StartFailed
-            The state file could not be written; nothing was changed.
+        Raise `StartFailed` if the state file could not be written; nothing was changed.
         """
         timings = self._timings()
         before = timings.recording
@@ -217,7 +185,6 @@ class ClusterProcesses:
 
     def detach(self) -> None:
         """Disconnect from the processes of a kept cluster, which go on for the next kernel."""
-        self._stop_pings()
         self.engines.close()
         self.agents.detach()
         self._controller.detach()
@@ -225,17 +192,12 @@ class ClusterProcesses:
 
     def stop(self) -> None:
         """End every process; the timings are kept."""
-        self._stop_pings()
         try:
             self.engines.close()
             self.agents.close()
             self._controller.stop()
         finally:
             self._close()
-
-    def _stop_pings(self) -> None:
-        if self._pings is not None:
-            self._pings.stop()
 
     def _take(self, rank: int, message: Message) -> None:
         received_ns = time.perf_counter_ns()
@@ -254,27 +216,20 @@ class ClusterProcesses:
             case Output() | CellEnded() | RankState():
                 self._receive(rank, message)
 
-    def _align_clocks(self, inbox: Inbox) -> None:
-        clocks = self._timings().clocks
-        self._pings = ClockPings(inbox.send_later, clocks, lambda: len(self.engines.ranks))
-
     def _keep_timings(self) -> None:
         ranks, options = [asdict(info) for info in self.engines.ranks], self._options
         self._timings().keep(self.name, ranks, folder=options.runs, kept_s=options.keep_s)
 
     def _close(self) -> None:
+        self._timings().close()
         if self._inbox is not None:
             self._inbox.close()
-        self._timings().close()
 
 
 def save_state(folder: Path, state: dict[str, Any]) -> None:
     """Write what another kernel needs to attach, readable by this user only.
 
-    Raises
-    ------
-    StartFailed
-        It cannot be written; what was written before is still there.
+    Raise `StartFailed` if it cannot be written; what was written before is still there.
     """
     try:
         write_private(folder / STATE_FILE, json.dumps(state))
@@ -283,51 +238,3 @@ def save_state(folder: Path, state: dict[str, Any]) -> None:
             f"{folder}: cannot write there what another kernel needs to attach "
             f"({error.strerror}). Make room there, or start the cluster without --keep."
         ) from error
-
-
-class ClockPings:
-    """Compares the ranks' clocks with this kernel's, in a thread, until `stop` is called.
-
-    Parameters
-    ----------
-    send_later
-        ``Inbox.send_later``, which makes a message at the moment when it is sent.
-    clocks
-        Makes the pings, and takes the answers in the inbox's thread.
-    n
-        Returns the number of ranks.
-    """
-
-    def __init__(
-        self,
-        send_later: Callable[[int, Callable[[], Message]], None],
-        clocks: CellClocks,
-        n: Callable[[], int],
-    ) -> None:
-        self._send_later = send_later
-        self._clocks = clocks
-        self._n = n
-        self._stopped = threading.Event()
-        threading.Thread(target=self._run, name="workbench-clock-pings", daemon=True).start()
-
-    def stop(self) -> None:
-        """Send no more pings."""
-        self._stopped.set()
-        self._clocks.changed.set()
-
-    def _run(self) -> None:
-        pauses = list(_FIRST_BURSTS_S)
-        while not self._stopped.is_set():
-            self._burst()
-            if self._clocks.changed.wait(pauses.pop(0) if pauses else _BURST_S):
-                self._clocks.changed.clear()
-                pauses = list(_FIRST_BURSTS_S)
-
-    def _burst(self) -> None:
-        ranks = range(self._n())
-        for first in range(0, len(ranks), _AT_ONCE):
-            for _ in range(_PINGS):
-                for rank in ranks[first : first + _AT_ONCE]:
-                    self._send_later(rank, self._clocks.ping)
-                if self._stopped.wait(_PING_S):
-                    return

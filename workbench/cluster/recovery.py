@@ -50,19 +50,9 @@ of_this_kernel: WeakSet[ClusterState] = WeakSet()
 def repair_ring(
     state: ClusterState, processes: ClusterProcesses, say: Callable[[str], None]
 ) -> None:
-    """Form the ring that the ranks lack before a cell.
+    """Form the ring that the ranks lack before a cell; `say` as in `form_ring`.
 
-    Parameters
-    ----------
-    say
-        Called with a line of text, if it takes long.
-
-    Raises
-    ------
-    ClusterStopped
-        It could not be formed.
-    CellInterrupted
-        The user interrupted.
+    Raise `ClusterStopped` if it could not be formed, and `CellInterrupted` after an interrupt.
     """
 
     def form() -> None:
@@ -79,13 +69,7 @@ def repair_ring(
 def form_ring(
     state: ClusterState, processes: ClusterProcesses, say: Callable[[str], None] = lambda _: None
 ) -> None:
-    """Form the ring again, or go to ``failed``.
-
-    Parameters
-    ----------
-    say
-        Called with a line of text, if it takes long.
-    """
+    """Form the ring again, or go to ``failed``; `say` is called with a line if it takes long."""
     ended, tries = threading.Event(), [""]
 
     def say_later() -> None:
@@ -114,10 +98,7 @@ def use_again(
 ) -> None:
     """Use ranks again that have ended, late, a cell that was stopped.
 
-    Parameters
-    ----------
-    broken
-        Returns whether they need another ring.
+    `broken` returns whether they need another ring.
     """
     with state.turns.held():
         members = processes.engines.members
@@ -226,10 +207,7 @@ def wait_until_idle(processes: ClusterProcesses) -> None:
 def _free_until_idle(processes: ClusterProcesses, monitor: StuckRankMonitor, n: int) -> None:
     """Wait until the ranks are idle; free those that wait for a rank that has left the cell.
 
-    Parameters
-    ----------
-    n
-        The number of ranks, without those that were lost before.
+    `n` is the number of ranks, without those that were lost before.
     """
     engines = processes.engines
     say = partial(print, f"Attaching to {processes.name}:", flush=True)
@@ -258,12 +236,7 @@ def _free_until_idle(processes: ClusterProcesses, monitor: StuckRankMonitor, n: 
 
 
 def find(name: str | None) -> tuple[Path, dict[str, Any]]:
-    """Return the folder and the state of a kept cluster that still runs.
-
-    Parameters
-    ----------
-    name
-        Its name; None where there is only one.
+    """Return the folder and the state of the kept cluster of this name, or of the only one.
 
     Raises
     ------

@@ -15,7 +15,7 @@ _DOWN = frozenset({"stopped", "stopping"})
 _starting = threading.Lock()
 _current: Cluster | None = None
 _listeners: list[Callable[[], None]] = []
-_subscriptions: list[Callable[[], None]] = []
+_unsubscribe: Callable[[], None] = lambda: None  # noqa: E731
 """Ends the subscription to the current cluster."""
 
 
@@ -25,13 +25,7 @@ def current() -> Cluster | None:
 
 
 def required() -> Cluster:
-    """Return the current cluster.
-
-    Raises
-    ------
-    NoCluster
-        None was started.
-    """
+    """Return the current cluster; raise `NoCluster` if none was started."""
     if _current is None:
         raise NoCluster("No cluster runs in this notebook. Start one with %cluster start.")
     return _current
@@ -40,17 +34,8 @@ def required() -> Cluster:
 def start(n: int | None = None, **options: Any) -> Cluster:
     """Start a cluster as the current one, or return the current one if it is the same.
 
-    Parameters
-    ----------
-    n
-        The number of ranks on this machine.
-    options
-        Further arguments of `Cluster`.
-
-    Raises
-    ------
-    ClusterError
-        Another one runs, on other VMs or with another number of ranks.
+    The arguments are those of `Cluster`. Raise `ClusterError` if another one runs, on other VMs or
+    with another number of ranks.
     """
     with _starting:  # if the panel and a cell both start one, the second gets the first's
         return _start(n, options)
@@ -59,27 +44,25 @@ def start(n: int | None = None, **options: Any) -> Cluster:
 def _start(n: int | None, options: dict[str, Any]) -> Cluster:
     from workbench.cluster.cluster import Cluster
 
-    cluster = Cluster(n, **options)
-
-    running = _current if _current is not None and _current.state not in _DOWN else None
-    if running is not None:
-        same = running.options.identity == cluster.options.identity
-        if same and running.state != "failed":
-            if not cluster.options.record and running.recording:
-                raise ClusterError(
-                    f"--no-record: {running.name} runs already, and records its cells. Switch "
-                    "that off with %timings off."
-                )
-            return running
+    cluster, running = Cluster(n, **options), _current
+    if running is not None and running.state not in _DOWN:
         failed = running.state == "failed"
-        raise ClusterError(
-            f"Cannot start a cluster of {cluster.n} ranks: {running.name} "
-            + (
-                "has failed. Repair it with %cluster restart, or stop it first with %cluster stop."
-                if failed
-                else f"runs with {running.n}. Stop it first with %cluster stop."
+        if failed or running.options.identity != cluster.options.identity:
+            raise ClusterError(
+                f"Cannot start a cluster of {cluster.n} ranks: {running.name} "
+                + (
+                    "has failed. Repair it with %cluster restart, or stop it first with "
+                    "%cluster stop."
+                    if failed
+                    else f"runs with {running.n}. Stop it first with %cluster stop."
+                )
             )
-        )
+        if not cluster.options.record and running.recording:
+            raise ClusterError(
+                f"--no-record: {running.name} runs already, and records its cells. Switch that "
+                "off with %timings off."
+            )
+        return running
     set_current(cluster)
     return cluster.start()
 
@@ -112,12 +95,11 @@ def stop() -> Cluster:
 
 def set_current(cluster: Cluster | None) -> None:
     """Make `cluster` the current one; call the listeners now and after each of its changes."""
-    global _current  # noqa: PLW0603 - one kernel has one current cluster
-    while _subscriptions:
-        _subscriptions.pop()()
+    global _current, _unsubscribe  # noqa: PLW0603 - one kernel has one current cluster
+    _unsubscribe()
     _current = cluster
     if cluster is not None:
-        _subscriptions.append(cluster.subscribe(changed))
+        _unsubscribe = cluster.subscribe(changed)
     changed()
 
 

@@ -22,12 +22,8 @@ class StallReport:
 
     Parameters
     ----------
-    ranks
-        The ranks of the cell.
     after_s
         A collective that takes longer is explained; None for never.
-    send
-        Sends a message to a rank.
     ring
         All ranks of the cluster; by default those of the cell.
     explain_numbers
@@ -203,12 +199,7 @@ class _Answer:
 class Stopping:
     """Decides how long to wait for the ranks of a cell after its interrupt.
 
-    Parameters
-    ----------
-    send
-        Sends a message to a rank.
-    ended
-        The ranks that have ended the cell, even if their output is still being shown.
+    `ended` are the ranks that have ended the cell, even if their output is still being shown.
     """
 
     def __init__(self, send: Callable[[int, Message], None], ended: Container[int] = ()) -> None:

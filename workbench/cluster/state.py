@@ -35,13 +35,6 @@ class ClusterState:
     can be formed, the state is ``failed``. A change of the ranks goes through ``starting`` back
     to ``ready``; `stop` goes from any state through ``stopping`` to ``stopped``.
 
-    Parameters
-    ----------
-    name
-        The cluster's name.
-    options
-        The arguments of the cluster.
-
     Attributes
     ----------
     state, message
@@ -53,8 +46,6 @@ class ClusterState:
         The processes since the latest start, also after a stop; None before.
     turns
         Orders cells, transfers and changes of the ranks: one at a time.
-    idle
-        Stops the cluster when it is not used.
     lock
         Held while a state is replaced by one that depends on it.
     receive
@@ -143,17 +134,9 @@ class ClusterState:
         )
 
     def usable(self, *, with_ring: bool = False) -> ClusterProcesses:
-        """Return the processes if they can run a cell.
+        """Return the processes if they can run a cell; raise `ClusterStopped` if they cannot.
 
-        Parameters
-        ----------
-        with_ring
-            Whether they must be in a ring; otherwise it may have to be formed again first.
-
-        Raises
-        ------
-        ClusterStopped
-            They cannot: why, and what to do.
+        Without `with_ring`, the ring may have to be formed again first.
         """
         self._refuse_fork()
         up = (self.state in _UP and not self.lost()) or (self.lacks_only_ring and not with_ring)
@@ -214,20 +197,14 @@ class ClusterState:
     def stop(self, message: str = "") -> bool:
         """Stop every process, unless this one is a fork; the timings are kept.
 
-        Parameters
-        ----------
-        message
-            Why, for users.
-
-        Returns
-        -------
-        bool
-            False if the processes are stopped already, or by another thread.
+        `message` says why. Return False if the processes are stopped already, or by another thread.
         """
-        return uninterrupted(lambda: self._begin_to_stop() and self._stop_processes(message))
+        return uninterrupted(lambda: self._stop(message))
 
     def change(self, message: str, change: Callable[[Engines], None], n: int | None = None) -> None:
         """Change the ranks when the cells that were queued before have ended.
+
+        If the user interrupts it, a `ClusterError` says what is lost, and what to do.
 
         Parameters
         ----------
@@ -237,11 +214,6 @@ class ClusterState:
             Makes the change, in a thread.
         n
             The number of ranks afterwards; None for those that are left.
-
-        Raises
-        ------
-        ClusterError
-            The user interrupted it; the message says what is lost, and what to do.
         """
         with self.turns.held(what=message):
             processes, before = self._changeable(message), (self.state, self.message)
@@ -309,19 +281,20 @@ class ClusterState:
         self.processes = ClusterProcesses(*given, folder=folder, progress=progress)
         return self.processes
 
-    def _begin_to_stop(self) -> bool:
-        if self.forked:  # the ranks are not its own
+    def _stop(self, message: str = "", *, keep: bool = False) -> bool:
+        """Do as `stop` does; detach from the processes instead if that is possible and `keep`."""
+        if self.forked:  # the ranks are not its own, and another thread may have held the lock
             return False
         with self.lock:
             if self.state in _DOWN:
                 return False
             self.set("stopping")
-            return True
-
-    def _stop_processes(self, message: str = "") -> bool:
+        processes = self.processes
         try:
-            if self.processes is not None:
-                self.processes.stop()
+            if processes is not None and keep and processes.attachable:
+                processes.detach()
+            elif processes is not None:
+                processes.stop()
             return True
         finally:
             self.idle.stop()
@@ -329,14 +302,9 @@ class ClusterState:
             atexit.unregister(self._stop_at_exit)
 
     def _stop_at_exit(self) -> None:
-        if not self._begin_to_stop():
-            return
         # after a second Ctrl-C this process ends, and all others end without it
         with contextlib.suppress(KeyboardInterrupt):
-            if self.processes is not None and self.processes.attachable:
-                self.processes.detach()
-            else:
-                self._stop_processes()
+            self._stop(keep=True)
 
     def _release(self) -> None:
         """Stop the cluster, because it was not used."""

@@ -34,13 +34,6 @@ AGAIN_S = 1.0
 class StuckRankMonitor:
     """Frees the ranks of one cell.
 
-    Parameters
-    ----------
-    cell
-        The cell's number.
-    send
-        Sends a message to a rank.
-
     Attributes
     ----------
     released
@@ -81,12 +74,8 @@ class StuckRankMonitor:
     ) -> None:
         """Ask where the unfinished ranks are; free them if all wait forever.
 
-        Parameters
-        ----------
-        rank_failed
-            Whether a rank has failed; those that wait for it wait forever.
-        peer_lost
-            Whether a rank is lost.
+        After `rank_failed`, ranks that wait for that one wait forever; `peer_lost` says that a rank
+        is lost.
         """
         if rank_failed and self._failed_at is None:
             self._failed_at = now
@@ -112,10 +101,7 @@ class StuckRankMonitor:
     def release(self, ranks: Iterable[int], *, peer_lost: bool = False) -> None:
         """Shut the backend down in every waiting rank, in case one of them misses the message.
 
-        Parameters
-        ----------
-        peer_lost
-            Whether a rank is lost, for which the backend itself would wait.
+        `peer_lost` says that a rank is lost, for which the backend itself would wait.
         """
         self.released = True
         self._freed = time.monotonic()
@@ -144,10 +130,7 @@ class StuckRankMonitor:
     def _stuck_by_failure(self, rank: int, failed: set[int] | None) -> bool:
         """Whether a rank waits for one that has failed, or for others that wait elsewhere.
 
-        Parameters
-        ----------
-        failed
-            The ranks that have failed; None if no collective can succeed.
+        `failed` is None if no collective can succeed.
         """
         place = self._answers.get(rank)
         if not place or not place.collective or self._failed_at is None:

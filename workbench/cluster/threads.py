@@ -23,7 +23,8 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 _NOTICE_S = 1.0
-_LONGEST_S = 86400.0
+_LEAST_S, _LONGEST_S = 0.05, 86400.0
+"""Limits of one wait; Python's longest is finite."""
 _loops: dict[int, asyncio.AbstractEventLoop] = {}
 _loops_lock = threading.Lock()
 
@@ -162,7 +163,7 @@ class FairLock:
         what: str = "",
         interrupted: Callable[[], bool] = lambda: False,
     ) -> Iterator[None]:
-        """Hold the lock in the body.
+        """Hold the lock in the body; raise `CellInterrupted` if the user interrupts the wait.
 
         Parameters
         ----------
@@ -173,11 +174,6 @@ class FairLock:
             What waits, for a message after one second; empty for no message.
         interrupted
             Whether another thread has interrupted the wait; checked after each `wake`.
-
-        Raises
-        ------
-        CellInterrupted
-            The user interrupted the wait.
         """
         own = object() if ticket is None else ticket
         try:
@@ -250,10 +246,8 @@ class IdleWatch:
         self._stopped.set()
 
     def _watch(self, after_s: float, stopped: threading.Event) -> None:
-        while not stopped.wait(self._wait_s(after_s)):
-            if time.monotonic() - self._used >= after_s:
+        left_s = after_s
+        while not stopped.wait(min(max(_LEAST_S, left_s), _LONGEST_S)):
+            left_s = self._used + after_s - time.monotonic()
+            if left_s <= 0:
                 self._release()  # it may refuse, such as during a long cell
-
-    def _wait_s(self, after_s: float) -> float:
-        """Return how long to wait; Python's longest wait is finite."""
-        return min(max(0.05, self._used + after_s - time.monotonic()), _LONGEST_S)

@@ -11,8 +11,9 @@ import itertools
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, wait
+from contextlib import contextmanager
 from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -61,10 +62,6 @@ class Transfer:
 
     Parameters
     ----------
-    processes
-        The cluster's processes.
-    ranks
-        The ranks of the transfer.
     lost
         Returns why ranks can no longer answer, by rank.
     what
@@ -101,16 +98,10 @@ class Transfer:
     def push(self, payload: Payload, names: list[str]) -> None:
         """Set names on the ranks to the values in `payload`.
 
-        Raises
-        ------
-        UsageError
-            A rank cannot read one of the values.
-        RanksFailed
-            A rank was lost.
-        CellTimeout
-            Nothing moved for the time limit.
+        Raise `UsageError` if a rank cannot read one of them, `RanksFailed` if a rank was lost, and
+        `CellTimeout` if nothing moved for the time limit.
         """
-        with _Following(self):
+        with self._following():
             self._payloads = dict.fromkeys(self._ranks, payload)
             self._move(self._put_chunk)
             errors = {r: why for r, why in self._call("unpack", names).items() if why}
@@ -121,14 +112,10 @@ class Transfer:
     def pull(self, names: list[str]) -> dict[int, tuple[Payload, dict[str, str]]]:
         """Return the values of names as bytes, and the names of their types, by rank.
 
-        Raises
-        ------
-        UsageError
-            A rank has no such name, or the value cannot be pickled.
-        RanksFailed, CellTimeout
-            As for `push`.
+        Raise `UsageError` if a rank has no such name or the value cannot be pickled, and errors as
+        `push` does.
         """
-        with _Following(self):
+        with self._following():
             answers = self._call("pack", names)
             self._refuse(answers)
             self._payloads = self._allocated({r: one.sizes for r, one in answers.items()})
@@ -147,8 +134,24 @@ class Transfer:
         self._done[rank] = min(chunk.offset + _CHUNK_BYTES, payload.total)
         self._arrived.set()
 
-    def give_up(self) -> None:
-        """Interrupt the ranks, and make them delete what they have received."""
+    @contextmanager
+    def _following(self) -> Iterator[None]:
+        """Receive the ranks' messages in the body; if it fails, interrupt the ranks.
+
+        At the end they delete what they have received.
+        """
+        self._processes.receive_chunk = self.receive
+        try:
+            yield
+        except BaseException:
+            uninterrupted(self._give_up)
+            raise
+        finally:
+            for rank in self._ranks:
+                self._processes.send(rank, DropTransfer(self._number))
+            self._processes.receive_chunk = None
+
+    def _give_up(self) -> None:
         pending = [rank for rank, call in self._calls.items() if not call.done()]
         self._monitor.interrupt(pending)
         deadline = time.monotonic() + _GRACE_S
@@ -159,8 +162,6 @@ class Transfer:
         self._processes.engines.members.give_up(pending)
         for rank in pending:
             self._calls[rank].add_done_callback(partial(self._answered_late, rank))
-        for rank in self._ranks:
-            self._processes.send(rank, DropTransfer(self._number))
 
     def _answered_late(self, rank: int, _: Future[Any]) -> None:
         self._late(rank)
@@ -272,25 +273,6 @@ class Transfer:
             raise UsageError(
                 f"{self._what}: {'; '.join(parts)}. Pull a picklable piece of it instead."
             )
-
-
-class _Following:
-    """Receives the ranks' messages for a transfer in the body; gives it up if the body fails."""
-
-    def __init__(self, transfer: Transfer) -> None:
-        self._transfer = transfer
-
-    def __enter__(self) -> None:
-        self._transfer._processes.receive_chunk = self._transfer.receive
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        transfer = self._transfer
-        if kind is not None:
-            uninterrupted(transfer.give_up)
-        else:
-            for rank in transfer._ranks:
-                transfer._processes.send(rank, DropTransfer(transfer._number))
-        transfer._processes.receive_chunk = None
 
 
 class _Progress:

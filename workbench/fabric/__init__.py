@@ -1,4 +1,7 @@
-"""The expected performance of a link: cost models, and their fit to a measured sweep."""
+"""The expected performance of a link: cost models, and their fit to a measured sweep.
+
+`calibration` measures the sweep, `fit` fits a line to it, and `models` has the cost models.
+"""
 
 from workbench.fabric.fit import FittedFabric, fit
 from workbench.fabric.models import halving_doubling_us, ring_us, tree_us

@@ -6,7 +6,6 @@ import re
 import sys
 import threading
 import time
-from types import TracebackType
 from typing import TextIO
 
 _PERCENT = re.compile(r"^\[\s*(\d{1,3})%\]")
@@ -36,12 +35,7 @@ class Progress:
         self._clock.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._finished.set()
         self._clock.join()
         self._clear()

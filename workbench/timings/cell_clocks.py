@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from time import perf_counter_ns
 from typing import Any
 
@@ -11,7 +12,19 @@ import numpy.typing as npt
 
 from workbench.timings.clocks import Floats, RingClocks, Times, on_lines
 from workbench.timings.store import Rows
+from workbench.wire import Message
 from workbench.wire.rank_messages import ClockPing, ClockPong
+
+_PINGS = 16
+"""Pings of a burst; the one with the shortest round trip counts."""
+_BURST_S = 15.0
+"""Time between bursts."""
+_FIRST_BURSTS_S = (1.0, 2.0, 4.0, 8.0)
+"""Time between the first bursts of a ring, which soon give the drift."""
+_PING_S = 0.01
+"""Time between the pings of a burst: some are sent while the ranks do not communicate."""
+_AT_ONCE = 8
+"""Ranks of one burst: with more, pings would wait for each other in the kernel's one thread."""
 
 
 class CellClocks:
@@ -23,13 +36,12 @@ class CellClocks:
     ----------
     current
         The clocks of the current ring.
-    changed
-        Set when a new ring begins.
     """
 
     def __init__(self) -> None:
         self.current = RingClocks()
-        self.changed = threading.Event()
+        self._changed = threading.Event()
+        self._stopped = threading.Event()
         self._ring = 0
         self._of_cell: dict[int, RingClocks] = {}
 
@@ -37,11 +49,48 @@ class CellClocks:
         """Begin a new ring."""
         self._ring += 1
         self.current = RingClocks()
-        self.changed.set()
+        self._changed.set()
 
     def begin_cell(self, cell: int) -> None:
         """Assign a cell to the current ring."""
         self._of_cell[cell] = self.current
+
+    def start_pings(
+        self, send_later: Callable[[int, Callable[[], Message]], None], n: Callable[[], int]
+    ) -> None:
+        """Ping the ranks in a thread until `stop_pings`; their answers are given to `pong`.
+
+        Parameters
+        ----------
+        send_later
+            ``Inbox.send_later``, which makes a message at the moment when it is sent.
+        n
+            Returns the number of ranks.
+        """
+        threading.Thread(
+            target=self._run_pings, args=(send_later, n), name="workbench-clock-pings", daemon=True
+        ).start()
+
+    def stop_pings(self) -> None:
+        """Send no more pings."""
+        self._stopped.set()
+        self._changed.set()
+
+    def _run_pings(
+        self, send_later: Callable[[int, Callable[[], Message]], None], n: Callable[[], int]
+    ) -> None:
+        pauses = list(_FIRST_BURSTS_S)
+        while not self._stopped.is_set():
+            ranks = range(n())
+            for first in range(0, len(ranks), _AT_ONCE):
+                for _ in range(_PINGS):
+                    for rank in ranks[first : first + _AT_ONCE]:
+                        send_later(rank, self.ping)
+                    if self._stopped.wait(_PING_S):
+                        return
+            if self._changed.wait(pauses.pop(0) if pauses else _BURST_S):
+                self._changed.clear()
+                pauses = list(_FIRST_BURSTS_S)
 
     def ping(self) -> ClockPing:
         """Return a ping with the current time."""

@@ -144,6 +144,11 @@ class LiveSource(TimingsSource):
         """Whether a cell is running, so that more records may arrive."""
         return bool(self._running)
 
+    @property
+    def unheard(self) -> bool:
+        """Whether a running cell communicates in its iterations in a way that cannot be timed."""
+        return any(map(self._store.counts.unheard, tuple(self._running)))
+
     def subscribe(self, listener: Callable[[], None]) -> Callable[[], None]:
         """Call `listener`, from any thread, when a cell begins or ends or records arrive.
 

@@ -14,7 +14,6 @@ from workbench.timings.storage import RunStorage
 from workbench.timings.store import Sent
 from workbench.timings.summary import UNHEARD
 from workbench.wire import Address, Inbox, Layout, Message
-from workbench.wire.address import of_vm
 from workbench.wire.rank_messages import Records
 from workbench.wire.vm_messages import VmLayout, VmRecords
 
@@ -47,6 +46,8 @@ class Timings(LiveSource, TimingsQueries):
         The latest answer of each rank to `Cluster.sample_lines`, by rank.
     recording
         Whether the next cell is recorded.
+    storage_errors
+        Why the run could not be written to disk, the newest last.
     """
 
     def __init__(self, *, one_clock: bool = False, recording: bool = True) -> None:
@@ -64,6 +65,7 @@ class Timings(LiveSource, TimingsQueries):
         self._received: list[Sent] = []
         self._publisher: Publisher | None = None
         self._storage = RunStorage(self._store, self.read)
+        self.storage_errors = self._storage.errors
 
     def __str__(self) -> str:
         return "these timings" if self.path is None else self.path.name
@@ -98,13 +100,9 @@ class Timings(LiveSource, TimingsQueries):
         }
 
     def address_for(self, rank: int) -> Address:
-        """Allow a rank to connect, and return the address."""
+        """Allow a rank (or `wire.address.of_vm`) to connect, and return the address."""
         assert self._inbox is not None
         return self._inbox.address_for(rank)
-
-    def address_for_vm(self, vm: int) -> Address:
-        """Allow the merged records of a VM to arrive, and return the address."""
-        return self.address_for(of_vm(vm))
 
     def describe(self, cluster: str, vms: dict[int, str]) -> None:
         """Set the cluster's name and the host name of each rank's VM; start publishing metrics."""
@@ -148,22 +146,19 @@ class Timings(LiveSource, TimingsQueries):
         self.recording = on
         self._notify()
 
-    def note_cell(self, cell: int, *, recorded: bool) -> bool:
-        """Note whether a cell of the user is recorded; return whether `to_state` has changed."""
-        changed = self.last_recorded != recorded or not recorded
-        self._last_cell = cell
-        if not recorded:
-            self._unrecorded_cell = cell
-        return changed
-
-    def begin_cell(self, cell: int, *, recorded: bool = True) -> None:
-        """Begin a cell."""
+    def begin_cell(self, cell: int, *, recorded: bool = True, of_user: bool = False) -> bool:
+        """Begin a cell, of the user or of this package; return whether `to_state` has changed."""
+        changed = of_user and (self.last_recorded != recorded or not recorded)
+        if of_user:
+            self._last_cell = cell
+            self._unrecorded_cell = self._unrecorded_cell if recorded else cell
         self.lag_s = float("nan")
         if recorded:
             self._running.add(cell)
         self.clocks.begin_cell(cell)
         self._storage.warn()
         self._notify()
+        return changed
 
     def end_cell(self, cell: int, counts: dict[int, int], timeout_s: float = 2.0) -> bool:
         """End a cell after its records have arrived: `counts` of them by rank.
@@ -190,6 +185,7 @@ class Timings(LiveSource, TimingsQueries):
     def close(self) -> None:
         """Stop receiving and end the run's files; the timings can still be read."""
         self.closed = True
+        self.clocks.stop_pings()
         if self._inbox is not None:
             self._inbox.close()
         self._storage.close()
@@ -204,11 +200,6 @@ class Timings(LiveSource, TimingsQueries):
     def path(self) -> Path | None:
         """The run's folder, for `workbench.open_run`; None without a run."""
         return self._storage.path
-
-    @property
-    def storage_errors(self) -> list[str]:
-        """Why the run could not be written to disk, the newest last."""
-        return self._storage.errors
 
     @property
     def remark(self) -> str:
@@ -254,11 +245,6 @@ class Timings(LiveSource, TimingsQueries):
         if cell <= self._unrecorded_cell:
             return None
         return max((self._store.counts.iterations(cell, rank) for rank in self.vms), default=0)
-
-    @property
-    def unheard(self) -> bool:
-        """Whether a running cell communicates in its iterations in a way that cannot be timed."""
-        return any(map(self._store.counts.unheard, tuple(self._running)))
 
     def _receive(self, rank: int, message: Message) -> None:
         if isinstance(message, Layout):

@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from IPython.core.formatters import DisplayFormatter
 
     from workbench.cluster import Cluster
-    from workbench.cluster.overhead import Added, Overhead
+    from workbench.timings.overhead import Added, Overhead
 
 _HEAD = ("ms per iteration", "with recording", "without", "added", "95 % interval")
 
 
 def register(formatter: DisplayFormatter) -> None:
     """Register how notebooks show what recording costs, without importing its module."""
-    show_as_table(formatter, "workbench.cluster.overhead", "Overhead", overhead_table)
+    show_as_table(formatter, "workbench.timings.overhead", "Overhead", overhead_table)
 
 
 def overhead_table(overhead: Overhead) -> Table:

@@ -20,6 +20,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
+import psutil
+
 PATH_BYTES = 107
 """Longest path of a Unix socket that can be used as its address (see unix(7))."""
 _SOCKET, _LOG = "agent.sock", "agent.log"
@@ -97,6 +99,19 @@ def check_private(folder: Path) -> None:
         raise PermissionError(f"{folder}: not a folder of this user alone. Remove it.")
 
 
+def kill_group(leader: psutil.Process) -> None:
+    """Kill the processes of a group, of which the leader may have ended.
+
+    If another process has the leader's id now, nothing is killed: the system reuses an id only
+    when no process is left in the group.
+    """
+    with contextlib.suppress(psutil.NoSuchProcess):
+        if psutil.Process(leader.pid) != leader:
+            return
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(leader.pid, signal.SIGKILL)
+
+
 def exit_text(code: int) -> str:
     """Return an exit status in words, such as ``"was killed by SIGKILL"``."""
     if code >= 0:
@@ -152,8 +167,13 @@ def open_log(folder: Path) -> IO[bytes]:
 
 def agent_log_tail(folder: Path) -> str:
     """Return the end of the log of the agent of a folder."""
+    return log_tail(folder / _LOG)
+
+
+def log_tail(log: Path) -> str:
+    """Return the end of a log; empty if it cannot be read."""
     try:
-        return (folder / _LOG).read_bytes()[-_LOG_BYTES:].decode("utf-8", "replace").strip()
+        return log.read_bytes()[-_LOG_BYTES:].decode("utf-8", "replace").strip()
     except OSError:
         return ""
 

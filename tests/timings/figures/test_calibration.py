@@ -7,9 +7,9 @@ import pytest
 from true_figures import HEARD, causes, rows_of
 
 from workbench.cluster import TextSink
-from workbench.cluster.calibration import REPETITIONS, SIZES_BYTES
 from workbench.errors import RanksFailed
 from workbench.fabric import fit
+from workbench.fabric.calibration import REPETITIONS, SIZES_BYTES
 from workbench.widgets.cluster_source import ClusterSource
 
 

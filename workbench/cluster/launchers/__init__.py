@@ -1,7 +1,6 @@
 """Launchers: how the kernel starts an agent on each VM, and connects to it.
 
 - `ssh`: the launcher for VMs; the one for this machine is below
-- `hosts`: the VMs as users write them, each a `host`
 - `preflight`: checks before ranks start; `placement`: the interface, GPU, NIC and cores of a rank
 - `ipyparallel_launcher`: agents for clusters that ipyparallel itself starts
 
@@ -24,8 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, ClassVar
 
-from workbench.cluster.launchers.host import Host
 from workbench.errors import StartFailed
+from workbench.hosts import Host
 from workbench.wire.detached import connect_agent, exit_text, open_log, start_agent
 
 LAUNCHERS = {

@@ -19,10 +19,10 @@ from traitlets import Float, Unicode
 
 from workbench.cluster.agent import Agent
 from workbench.cluster.launchers import FOR_HOSTS, create
-from workbench.cluster.launchers.hosts import parse_hosts, total_slots
 from workbench.cluster.options import checked_ssh_config
 from workbench.cluster.threads import at_once
 from workbench.errors import StartFailed, UsageError
+from workbench.hosts import parse_hosts, total_slots
 from workbench.wire.agent_messages import SignalRanks
 from workbench.wire.connection_file import wait_until_complete
 

@@ -40,10 +40,7 @@ _LOOPBACK = Link("lo", "127.0.0.1", "named by the user")
 def kernel_address(agents: list[Agent]) -> str:
     """Return this machine's address as the VMs see it; loopback if there are no other VMs.
 
-    Raises
-    ------
-    StartFailed
-        The VMs see different addresses, or one where this machine cannot listen.
+    Raise `StartFailed` if they see different addresses, or one where this machine cannot listen.
     """
     seen = {
         agent.name: agent.hello.connection.split()[0].split("%")[0]
@@ -81,10 +78,7 @@ def _is_own(address: str) -> bool:
 def choose(agents: list[Agent]) -> list[Link]:
     """Return each VM's link, in the order of `agents`.
 
-    Raises
-    ------
-    StartFailed
-        A VM does not have the interface that was named, or none that reaches the others.
+    Raise `StartFailed` if a VM lacks the interface that was named, or one that reaches the others.
     """
     named = [agent.host.interface if agent.host else None for agent in agents]
     if named == [None]:

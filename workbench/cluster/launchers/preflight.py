@@ -16,7 +16,6 @@ import psutil
 
 from workbench.cluster.agent import Agent
 from workbench.cluster.launchers import FOR_HOSTS, create
-from workbench.cluster.launchers.hosts import HostsLike, parse_hosts
 from workbench.cluster.launchers.placement import (
     Link,
     choose,
@@ -31,6 +30,7 @@ from workbench.doctor.facts import count
 from workbench.doctor.rule import Case, Rule, rule
 from workbench.doctor.rules import worst_first
 from workbench.errors import StartFailed
+from workbench.hosts import HostsLike, parse_hosts
 from workbench.resources import Nic, Snapshot
 from workbench.resources.nccl_ports import ports_in_use
 
@@ -186,31 +186,31 @@ def vm_unreachable(vms: Vms) -> Iterable[Case]:
     """Find VMs that cannot connect to each other over the links of the collectives."""
     if len(vms.agents) == 1:
         return
-    addresses = [link.address for link in vms.links]
-    address = {id(agent): one for agent, one in zip(vms.agents, addresses, strict=True)}
-    servers = at_once(vms.agents, lambda agent: agent.ask("listen", address=address[id(agent)]))
-    for agent, server in zip(vms.agents, servers, strict=True):
+    ends = [(agent, link.address) for agent, link in zip(vms.agents, vms.links, strict=True)]
+    servers = at_once(ends, lambda end: end[0].ask("listen", address=end[1]))
+    targets = []
+    for (agent, address), server in zip(ends, servers, strict=True):
         if "error" in server:
             yield Case(
-                f"cannot listen on {address[id(agent)]} ({server['error']})",
+                f"cannot listen on {address} ({server['error']})",
                 agent.name,
                 cure="name the interface of the collectives for this host",
             )
             return
+        targets.append((address, server["port"], server["token"]))
 
-    def connect(agent: Agent) -> list[tuple[Agent, dict[str, Any]]]:
-        others = [(o, s) for o, s in zip(vms.agents, servers, strict=True) if o is not agent]
-        targets = [(address[id(o)], server["port"], server["token"]) for o, server in others]
-        answers = agent.ask("reach", targets=targets, source=address[id(agent)])
-        return [(other, answer) for (other, _), answer in zip(others, answers, strict=True)]
+    def connect(end: tuple[Agent, str]) -> list[dict[str, Any]]:
+        others = [target for own, target in zip(ends, targets, strict=True) if own is not end]
+        answers: list[dict[str, Any]] = end[0].ask("reach", targets=others, source=end[1])
+        return answers
 
-    for agent, results in zip(vms.agents, at_once(vms.agents, connect), strict=True):
-        for other, answer in results:
+    for end, answers in zip(ends, at_once(ends, connect), strict=True):
+        for other, answer in zip((one for one in ends if one is not end), answers, strict=True):
             if "error" in answer:
                 yield Case(
-                    f"does not reach {other.name} at {address[id(other)]} from "
-                    f"{address[id(agent)]} ({answer['error']})",
-                    agent.name,
+                    f"does not reach {other[0].name} at {other[1]} from {end[1]} "
+                    f"({answer['error']})",
+                    end[0].name,
                 )
 
 

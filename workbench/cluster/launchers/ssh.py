@@ -8,8 +8,8 @@ import shutil
 import sys
 
 from workbench.cluster.launchers import RelayLauncher
-from workbench.cluster.launchers.host import Host
 from workbench.errors import StartFailed
+from workbench.hosts import Host
 
 _CONNECT_S = 10
 _RECONNECT_S = 2

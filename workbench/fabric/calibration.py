@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Callable
+from contextvars import copy_context
 
-from workbench.cluster.outcomes import RunResult
 from workbench.errors import UsageError
-from workbench.fabric import FittedFabric, fit
-from workbench.output.sink import TextSink
+from workbench.fabric.fit import FittedFabric, fit
+
+Run = Callable[[str, float], dict[int, list[float]]]
+"""Runs a cell on all ranks with a time limit in seconds; returns its values by rank."""
 
 SIZES_BYTES = tuple(1 << power for power in range(12, 26, 2))
 """4 KB to 16 MB; over a slow fabric the first allreduce above `_LONG_S` is the last."""
@@ -27,7 +30,8 @@ _LEAST_SIZES = 2
 """The least number of sizes to which a line can be fitted."""
 
 _NOTICE_S = 5.0
-"""A calibration that takes longer prints a line."""
+_NOTICE = "calibrating: this fabric is slow or busy; it takes up to a minute\n"
+"""Printed once if a calibration takes longer than that."""
 
 _SWEEPS = 3
 """The most sweeps, until a line fits one of them."""
@@ -64,7 +68,7 @@ _workbench_sweep({sizes}, {repetitions})
 """
 
 
-def measure(run: Callable[..., RunResult], n: int, timeout_s: float) -> FittedFabric:
+def measure(run: Run, n: int, timeout_s: float) -> FittedFabric:
     """Sweep allreduces over all ranks, and fit a line to the medians of the slowest rank.
 
     The tensors are on each rank's `device`. If other processes disturb the measurement,
@@ -74,10 +78,8 @@ def measure(run: Callable[..., RunResult], n: int, timeout_s: float) -> FittedFa
 
     Parameters
     ----------
-    run
-        `Cluster.run` of the cluster to measure.
     n
-        Its number of ranks.
+        The number of ranks.
     timeout_s
         Seconds after which the ranks are interrupted.
     """
@@ -86,19 +88,24 @@ def measure(run: Callable[..., RunResult], n: int, timeout_s: float) -> FittedFa
             "Cannot calibrate on 1 rank: a collective takes at least 2. Start a cluster of more."
         )
     ends = time.monotonic() + timeout_s
-    sink = _Progress()
-    fabric = _sweep(run, n, timeout_s, sink)
-    for _ in range(_SWEEPS - 1):
-        left_s = ends - time.monotonic()
-        if fabric.reliable or left_s < timeout_s / 2:
-            break
-        fabric = min(fabric, _sweep(run, n, left_s, sink), key=lambda one: one.error)
+    # ipykernel finds the cell to which output belongs by the context
+    notice = threading.Timer(_NOTICE_S, copy_context().run, (sys.stderr.write, _NOTICE))
+    try:
+        notice.start()
+        fabric = _sweep(run, n, timeout_s)
+        for _ in range(_SWEEPS - 1):
+            left_s = ends - time.monotonic()
+            if fabric.reliable or left_s < timeout_s / 2:
+                break
+            fabric = min(fabric, _sweep(run, n, left_s), key=lambda one: one.error)
+    finally:
+        notice.cancel()
     if not fabric.reliable:
         warnings.warn(fabric.caveat, UserWarning, stacklevel=3)
     return fabric
 
 
-def _sweep(run: Callable[..., RunResult], n: int, timeout_s: float, sink: TextSink) -> FittedFabric:
+def _sweep(run: Run, n: int, timeout_s: float) -> FittedFabric:
     source = _SWEEP.format(
         sizes=SIZES_BYTES,
         repetitions=REPETITIONS,
@@ -107,23 +114,5 @@ def _sweep(run: Callable[..., RunResult], n: int, timeout_s: float, sink: TextSi
         least=_LEAST_REPETITIONS,
         least_sizes=_LEAST_SIZES,
     )
-    by_rank = run(source, timeout=timeout_s, sink=sink).values.values()
-    slowest = [max(times) for times in zip(*by_rank, strict=True)]
+    slowest = [max(times) for times in zip(*run(source, timeout_s).values(), strict=True)]
     return fit(list(SIZES_BYTES[: len(slowest)]), slowest, n)
-
-
-class _Progress(TextSink):
-    """Prints once that a calibration takes long."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._began = time.monotonic()
-        self._said = False
-
-    def poll(self) -> None:
-        """Print once that the calibration still runs."""
-        if not self._said and time.monotonic() - self._began > _NOTICE_S:
-            self._said = True
-            text = "calibrating: this fabric is slow or busy; it takes up to a minute\n"
-            sys.stderr.write(text)
-            sys.stderr.flush()

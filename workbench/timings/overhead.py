@@ -5,17 +5,15 @@ from __future__ import annotations
 import math
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from workbench.cluster.cell_queue import CellQueue
-from workbench.cluster.options import parse_duration
-from workbench.cluster.state import ClusterState
 from workbench.errors import CellInterrupted, CellTimeout, UsageError
-from workbench.output.sink import TextSink
-from workbench.ranks import Ranks, as_int, parse_ranks
+from workbench.ranks import as_int
+from workbench.timings.timings import Timings
 from workbench.wire.cell_cost import CellCost
 
 LEAST_PAIRS = 3
@@ -23,6 +21,8 @@ LEAST_PAIRS = 3
 _LINE = 72
 """Characters of the progress line, which each later one overwrites."""
 Values = npt.NDArray[np.float64]
+Run = Callable[[float, bool], tuple[int, list[CellCost]]]
+"""Runs the cell with a time limit in seconds, recorded or not; returns its number and costs."""
 
 
 @dataclass(frozen=True)
@@ -133,45 +133,23 @@ class Measurement:
 
     Parameters
     ----------
-    state, cells
-        Those of a cluster.
-    source, ranks
-        As for `Cluster.measure_overhead`.
+    timings
+        Receives the records of the runs.
     """
 
-    def __init__(
-        self, state: ClusterState, cells: CellQueue, source: str | None, ranks: Ranks
-    ) -> None:
-        self._state = state
-        self._cells = cells
+    def __init__(self, run: Run, timings: Timings) -> None:
+        self._run_cell = run
+        self._timings = timings
         self._numbers: list[int] = []
         """The cells that were recorded."""
         self._iterations = 0
-        if state.state == "running":
-            raise UsageError(
-                f"Cannot measure the overhead: a cell runs on {state.name}. Wait until it has "
-                "ended, or stop it with %cluster interrupt."
-            )
-        latest = cells.latest
-        if source is None and latest is None:
-            raise UsageError(
-                "Cannot measure the overhead: no cell has run. Run a training with %%distributed, "
-                "or give its source to cluster.measure_overhead()."
-            )
-        if source is None and latest is not None:
-            source = latest.source
-            if ranks is None and not latest.on_all_ranks:  # all are others after a resize
-                ranks = latest.ranks
-            if state.timings.iterations_of(latest.number) == 0:
-                raise _no_iterations()
-        self._source, self._ranks = source or "", parse_ranks(ranks, state.n)
 
-    def take(self, pairs: int, timeout: str | float) -> Overhead:
-        """Run the pairs, and return what was measured."""
+    def take(self, pairs: int, timeout_s: float) -> Overhead:
+        """Run the pairs, and return what was measured; see `Cluster.measure_overhead`."""
         count = as_int(pairs)
         if count is None or count < LEAST_PAIRS:
             raise UsageError(f"pairs={pairs!r}: must be an integer of {LEAST_PAIRS} or more.")
-        deadline = time.monotonic() + parse_duration(timeout, "timeout")
+        deadline = time.monotonic() + timeout_s
         _say(
             f"The cell runs up to {2 * count + 1} times: its model continues to train, and its "
             "files are written again.\nInterrupt to stop.\n"
@@ -183,7 +161,7 @@ class Measurement:
             _progress("a first run, which is not counted")
             self._run(deadline, record=True)
             pair_s = 2 * (time.monotonic() - began)
-            _check_time(pair_s, deadline, timeout)
+            _check_time(pair_s, deadline, timeout_s)
             for number in range(1, count + 1):
                 left_s = deadline - time.monotonic()
                 if left_s < pair_s and number > LEAST_PAIRS:
@@ -207,20 +185,16 @@ class Measurement:
 
     def _run(self, deadline: float, *, record: bool) -> list[CellCost]:
         """Run the cell, and return its cost by rank."""
-        left_s = max(0.1, deadline - time.monotonic())
-        run = self._cells.submit(self._source, self._ranks, left_s, TextSink())
-        self._cells.follow(run, record=record)
-        engines = self._state.usable().engines
-        costs: list[CellCost] = engines.call("cell_cost", ranks=list(run.ranks))
+        number, costs = self._run_cell(max(0.1, deadline - time.monotonic()), record)
         if record:
-            self._numbers.append(run.number)
+            self._numbers.append(number)
             self._count(max(cost.iterations or 0 for cost in costs))
         return costs
 
     def _count(self, iterations: int) -> None:
         """Check that each run has the same number of iterations."""
         if not iterations:
-            raise _no_iterations()
+            raise no_iterations()
         if iterations != (self._iterations or iterations):
             raise UsageError(
                 f"Cannot measure the overhead: one run of the cell had {self._iterations:,} "
@@ -241,7 +215,7 @@ class Measurement:
         def both(name: str) -> tuple[float, float]:
             return float(each(name, on=True).mean()), float(each(name, on=False).mean())
 
-        rows, wall = self._state.timings.rows(), added("wall_ns")
+        rows, wall = self._timings.rows(), added("wall_ns")
         recorded = rows["iteration_ns"][np.isin(rows["cell"], self._numbers[1:])]
         return Overhead(
             len(found),
@@ -273,16 +247,17 @@ def quantile(freedom: int) -> float:
     return float(np.interp(0.475, share, t[1:]))
 
 
-def _check_time(pair_s: float, deadline: float, timeout: str | float) -> None:
+def _check_time(pair_s: float, deadline: float, timeout_s: float) -> None:
     least_s = LEAST_PAIRS * pair_s
     if time.monotonic() + least_s > deadline:
         raise UsageError(
-            f"timeout={timeout!r}: too short, since {LEAST_PAIRS} pairs of runs of this cell take "
-            f"about {least_s:.0f} s. Allow more time, or measure a cell with fewer iterations."
+            f"timeout={timeout_s:g}: too short, since {LEAST_PAIRS} pairs of runs of this cell "
+            f"take about {least_s:.0f} s. Allow more time, or measure a cell with fewer iterations."
         )
 
 
-def _no_iterations() -> UsageError:
+def no_iterations() -> UsageError:
+    """Return the error of a cell without iterations."""
     return UsageError(
         "Cannot measure the overhead: the cell has no iterations (no optimizer.step() ran). Run "
         "a training with %%distributed, or give its source to cluster.measure_overhead()."

@@ -5,9 +5,8 @@ import pickle
 
 import pytest
 
-from workbench.cluster.launchers.host import Host
-from workbench.cluster.launchers.hosts import parse_hosts, text, total_slots
 from workbench.errors import UsageError
+from workbench.hosts import Host, parse_hosts, text, total_slots
 
 INJECTIONS = [
     "-oProxyCommand=x",

@@ -10,14 +10,14 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from workbench.cluster.launchers.host import (
+from workbench.errors import UsageError
+from workbench.hosts.host import (
     MOST_SLOTS,
     Host,
     Identity,
     parse_host,
     whole_number,
 )
-from workbench.errors import UsageError
 from workbench.safefiles import read_file
 
 HostsLike = str | os.PathLike[str] | Iterable[str | Host | Mapping[str, object]]
@@ -140,6 +140,8 @@ _WORD = re.compile(r"""\s*(?:(?P<comment>\#.*)|(?P<word>(?:[^\s"']|"[^"]*"|'[^']
 _QUOTED = re.compile(r""""([^"]*)"|'([^']*)'""")
 _MOST_BYTES = 1 << 20
 """The largest host file: 10,000 hosts with 100 characters each."""
+_MOST = {"slots": MOST_SLOTS, "max_slots": 999_999_999, "port": 65535}
+"""The largest number of each key; a host may have fewer slots than its line allows."""
 _TEXT_KEYS = ("user", "python", "directory", "interface")
 _KEYS = "slots, max_slots, user, port, python, directory, interface, env.NAME"
 
@@ -206,7 +208,6 @@ def _add(words: list[str], found: dict[Identity, Host], limits: dict[Identity, i
 
 def _keys(words: list[str], values: dict[str, Any]) -> int:
     """Add the fields of ``key=value`` words to `values`; return max_slots."""
-    limit = MOST_SLOTS
     environment: dict[str, str] = {}
     seen = values.keys() - {"name"}
     for word in words:
@@ -217,13 +218,8 @@ def _keys(words: list[str], values: dict[str, Any]) -> int:
         if key in seen:
             raise UsageError(f"{key}: given twice for one host. Write it once.")
         seen.add(key)
-        if key == "slots":
-            values[key] = whole_number(key, value, MOST_SLOTS)
-        elif key == "max_slots":
-            # may be larger than the number of slots that is allowed
-            limit = whole_number(key, value, 999_999_999)
-        elif key == "port":
-            values[key] = whole_number(key, value, 65535)
+        if key in _MOST:
+            values[key] = whole_number(key, value, _MOST[key])
         elif key in _TEXT_KEYS:
             values[key] = value
         elif key.startswith("env."):
@@ -231,7 +227,7 @@ def _keys(words: list[str], values: dict[str, Any]) -> int:
         else:
             raise UsageError(f"{key!r}: unknown key. Known keys are {_KEYS}.")
     values["environment"] = environment
-    return limit
+    return int(values.pop("max_slots", MOST_SLOTS))
 
 
 def _joined(before: Host, after: Host) -> Host:

@@ -1,0 +1,10 @@
+"""The VMs of a cluster, as users write them: text, host files, or Python objects.
+
+- `host`: one VM, its fields and their checks
+- `parsing`: reads text, host files and other objects
+"""
+
+from workbench.hosts.host import MOST_SLOTS, Host
+from workbench.hosts.parsing import HostsLike, parse_hosts, text, total_slots
+
+__all__ = ["MOST_SLOTS", "Host", "HostsLike", "parse_hosts", "text", "total_slots"]
