@@ -176,7 +176,7 @@ def test_a_record_says_that_its_transfers_are_known(gpu):
     """So waiting, queueing and transfer are distinguished."""
     gpu.queue()
     pack = Packer([gpu.tap], 1, lambda: 0)
-    ((layout, packed),) = pack(Outside(1, time.monotonic_ns()))
+    ((layout, packed),) = pack([Outside(1, time.monotonic_ns())])
     record = IterationRecord.unpack(packed)
     assert record.flags & Flag.TRANSFERS_SEEN
     assert layout.libraries == ("NCCL_ALLREDUCE",) * 3

@@ -235,6 +235,40 @@ hvd.shutdown()
 """
 
 
+PARTS = """
+import os, time
+import horovod.torch as hvd
+import torch
+from workbench.rank.backends.horovod_tap import Tap
+
+tap = Tap.open({})
+hvd.init()
+tap.ring_formed(hvd.size())
+tap.record()
+handles = [hvd.allreduce_async(torch.ones(1), name=name) for name in "edcba"]
+group = hvd.grouped_allreduce_async([torch.ones(1)] * 2, name="group")
+for handle in (*handles, group):
+    hvd.synchronize(handle)
+now = time.perf_counter_ns()
+parts = tap.take_each([now, 0, now, now], [[handles[4], group], handles[:1], [], handles[1:3]])
+parts.append(tap.take(now))
+seen = [[(one.name, one.tensors) for one in part.operations] for part in parts]
+sizes = [part.times.shape[1] for part in parts]
+os.write(1, f"SEEN {[sorted(part) for part in seen]} {sizes}\\n".encode())
+hvd.shutdown()
+"""
+
+
+def test_the_collectives_of_several_iterations():
+    """Each belongs to the iteration that has waited for it; what had not finished remains."""
+    with two_ranks(PARTS) as process:
+        said, _ = process.communicate(timeout=60)
+    first, fourth = [("a", 1), ("group", 2)], [("c", 1), ("d", 1)]
+    rest = [("b", 1), ("e", 1)]
+    seen = f"SEEN {[first, [], [], fourth, rest]} {[2, 0, 0, 2, 2]}"
+    assert said.count(seen) == 2, said
+
+
 def test_a_name_may_have_any_characters(collectives):
     """What is pending is asked for at the end of each cell, here with such names."""
     table = collectives(

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from timers import eventually
 
-from workbench.rank.recording.collectives import Operation, Reported
+from workbench.rank.recording.collectives import Collected, Operation, Reported
 from workbench.rank.recording.device_clock import DeviceClock
 from workbench.rank.recording.iteration import RecordedIteration, StepRecord
 from workbench.rank.recording.pack import Intervals, Packer, merge, overlap
@@ -37,7 +37,7 @@ class Ring:
         return done
 
     def pack(self, iteration):
-        for layout, record in self._packer(iteration):
+        for layout, record in self._packer([iteration]):
             if layout is not None:
                 self.layouts[layout.number] = layout
             self.records.append(IterationRecord.unpack(record))
@@ -396,9 +396,9 @@ def test_intervals():
 
     assert merged((5, 6), (0, 2), (1, 3), (6, 7)) == [(0, 3), (5, 7)]
     assert merged() == []
-    assert overlap(intervals((0, 3), (5, 7)), intervals((2, 6))) == 2
-    assert overlap(intervals(), intervals((2, 6))) == 0
-    assert overlap(intervals((2, 6)), intervals()) == 0
+    assert overlap(intervals((0, 3), (5, 7)), intervals((2, 6))).sum() == 2
+    assert overlap(intervals(), intervals((2, 6))).sum() == 0
+    assert overlap(intervals((2, 6)), intervals()).sum() == 0
 
 
 def test_the_overlap_of_random_intervals():
@@ -410,8 +410,8 @@ def test_the_overlap_of_random_intervals():
             edges = np.sort(chance.integers(0, 40, 2 * count))
             sets.append(merge(edges[::2], edges[1::2]))
             moments.append({t for a, b in zip(*sets[-1], strict=True) for t in range(a, b)})
-        assert overlap(*sets) == len(moments[0] & moments[1])
-        assert sets[0].length == len(moments[0])
+        assert overlap(*sets).sum() == len(moments[0] & moments[1])
+        assert (sets[0].ends - sets[0].begins).sum() == len(moments[0])
 
 
 def test_a_collective_that_had_ended_before_its_iteration():
@@ -419,6 +419,53 @@ def test_a_collective_that_had_ended_before_its_iteration():
     reported = Reported()
     reported.add(Operation("a", 4, 1), 1100, 1200)
     step = StepRecord(2000, 3000, [0] * len(Phase), 0, [(2000, 2010)], [])
-    ((_, packed),) = Packer([reported], 2, lambda: 0)(RecordedIteration(1, 0, [step]))
+    ((_, packed),) = Packer([reported], 2, lambda: 0)([RecordedIteration(1, 0, [step])])
     record = IterationRecord.unpack(packed)
     assert (record.communication_ns, record.overlapped_ns, record.tensors) == (0, 0, 1)
+
+
+class Given:
+    """Collectives of a library of which all times are known."""
+
+    lost = 0
+
+    def __init__(self, collected):
+        self.collected = list(collected)
+
+    def take_each(self, untils, _):
+        return [self.collected.pop(0) for _ in untils]
+
+
+def collectives(chance, start):
+    """Random collectives of an iteration, some of them in the same buffer or from before."""
+    count = int(chance.integers(0, 12))
+    buffers = np.sort(chance.integers(0, 4_000_000, (5, 3)), axis=1).T + start
+    of = chance.integers(0, 5, count)
+    submitted = np.minimum(buffers[0, of], start + chance.integers(-900_000, 4_000_000, count))
+    finished = buffers[2, of] + chance.integers(0, 50_000, count)
+    times = [submitted, buffers[0, of], buffers[1, of], buffers[2, of], finished]
+    operations = tuple(
+        Operation(str(place), 4, 1, library="GLOO_ALLREDUCE") for place in chance.permutation(count)
+    )
+    return Collected(operations, np.array(times, np.int64))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_iterations_that_are_packed_together(seed):
+    """Their records are the same as of each alone."""
+    chance = np.random.default_rng(seed)
+    items, done = [], []
+    for index in range(int(chance.integers(2, 20))):
+        start = 10**12 + index * 5_000_000
+        edges = np.sort(chance.integers(start, start + 5_000_000, 2 * chance.integers(0, 4)))
+        waits = list(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))
+        spent = chance.integers(0, 10**6, Phase.GAP).tolist()
+        step = StepRecord(start, start + 5_000_000, spent, 0, waits, [])
+        items.append(RecordedIteration(1, index, [step]))
+        done.append(collectives(chance, start))
+    together = list(Packer([Given(done)], 2, lambda: 0)(items))
+    alone = Packer([Given(done)], 2, lambda: 0)
+    assert together == [packed for item in items for packed in alone([item])]
+    records = [IterationRecord.unpack(packed) for _, packed in together]
+    assert sum(record.transfer_ns for record in records) > 0
+    assert sum(record.overlapped_ns for record in records) > 0

@@ -11,7 +11,10 @@ from __future__ import annotations
 import enum
 import struct
 from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
+from operator import attrgetter
 
 import numpy as np
 import numpy.typing as npt
@@ -40,6 +43,7 @@ _PHASES = ("data", "copy", "forward", "backward", "exposed", "optimizer", "other
 _DURATIONS = ("start", "duration", *_PHASES, "communication", "overlapped")
 NUMBERS = ("cell", "index", *(f"{name}_ns" for name in _DURATIONS), "size_bytes", "tensors")
 """The fixed numbers of a record that follow its flags, in their order."""
+_numbers = attrgetter(*NUMBERS)
 SIGNED = {"cell": 31, "tensors": 31, "world_size": 31, "stopped_ns": 63, "transfer_ns": 63} | {
     name: 63 for name in NUMBERS if name.endswith(("_ns", "_bytes"))
 }
@@ -192,31 +196,25 @@ class IterationRecord:
     stopped_ns: int = 0
     transfer_ns: int = 0
 
-    def pack(self, times: npt.NDArray[np.uint32] | None = None) -> bytes:
-        """Return the record as bytes.
+    def pack(self) -> bytes:
+        """Return the record as bytes."""
+        times = np.array([getattr(self, name) for name in TIMES], np.uint32)
+        return pack_all([self], times, np.array([times.shape[1]]))[0]
 
-        Parameters
-        ----------
-        times
-            In the place of its own ones, of shape (`TIMES`, collectives).
-        """
-        if times is None:
-            times = np.array([getattr(self, name) for name in TIMES], np.uint32)
-        buffers, of_collective = _buffers(times[1:-1])
-        fixed = _FIXED.pack(
+    def _pack_fixed(self, collectives: int, buffers: int) -> bytes:
+        """Return the fixed numbers as bytes."""
+        return _FIXED.pack(
             VERSION,
             int(self.flags),
-            times.shape[1],
-            *(getattr(self, name) for name in NUMBERS),
+            collectives,
+            *_numbers(self),
             min(self.dropped, _LIMIT),
-            buffers.shape[1],
+            buffers,
             self.layout,
             self.world_size,
             self.stopped_ns,
             self.transfer_ns,
         )
-        columns = (times[0], times[-1], of_collective, buffers)
-        return b"".join((fixed, *(column.tobytes() for column in columns)))
 
     @classmethod
     def unpack(cls, data: bytes) -> IterationRecord:
@@ -249,19 +247,63 @@ class IterationRecord:
         return record
 
 
+def pack_all(
+    records: Sequence[IterationRecord], times: npt.NDArray[np.uint32], counts: npt.NDArray[np.intp]
+) -> list[bytes]:
+    """Return records as bytes, whose `TIMES` are given together.
+
+    Parameters
+    ----------
+    times
+        Of shape (`TIMES`, collectives of all records), in the place of the records' own ones.
+    counts
+        How many of them each record has.
+    """
+    buffers, buffer_bounds, of_collective = _buffers(times[1:-1], counts)
+    bounds = [0, *counts.cumsum().tolist()]
+    submitted, finished = times[0], times[-1]
+    return [
+        b"".join(
+            (
+                record._pack_fixed(end - first, last_buffer - first_buffer),
+                submitted[first:end].tobytes(),
+                finished[first:end].tobytes(),
+                of_collective[first:end].tobytes(),
+                buffers[:, first_buffer:last_buffer].tobytes(),
+            )
+        )
+        for record, (first, end), (first_buffer, last_buffer) in zip(
+            records, pairwise(bounds), pairwise(buffer_bounds), strict=True
+        )
+    ]
+
+
 def _buffers(
-    times: npt.NDArray[np.uint32],
-) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint16]]:
-    """Return the times of each buffer, and the number of each collective's buffer."""
-    # two buffers may have the same response, but then they do not end together
-    keys = times[0].astype(np.uint64) << 32 | times[-1]
-    order = np.argsort(keys, kind="stable")
-    keys = keys[order]
-    new = np.ones(len(keys), bool)
-    np.not_equal(keys[1:], keys[:-1], out=new[1:])
+    times: npt.NDArray[np.uint32], counts: npt.NDArray[np.intp]
+) -> tuple[npt.NDArray[np.uint32], list[int], npt.NDArray[np.uint16]]:
+    """Return the times of each buffer, bounds of them, and the number of each collective's buffer.
+
+    A record has the buffers between two successive bounds, and counts them from 0.
+    """
+    keys = times[0] + (np.arange(len(counts)) << 32).repeat(counts)
+    order = keys.argsort(kind="stable")
+    sorted_ = keys[order]
+    ended = times[-1][order]
+    same, differs = sorted_[1:] == sorted_[:-1], ended[1:] != ended[:-1]
+    if (same & differs).any():
+        # two buffers may have the same response, but then they do not end together
+        order = np.lexsort((times[-1], keys))
+        ended = times[-1][order]
+        differs = ended[1:] != ended[:-1]
+    number = np.zeros(len(keys) + 1, np.int64)  # of the buffers before each collective
+    number[1:2] = 1
+    np.cumsum(differs | ~same, out=number[2:])
+    number[2:] += 1
+    bounds = number[np.concatenate([[0], counts.cumsum()])]
     of_collective = np.empty(len(keys), np.uint16)
-    of_collective[order] = np.cumsum(new) - 1
-    return times[:, order[new]], of_collective
+    of_collective[order] = number[1:] - 1 - bounds[:-1].repeat(counts)
+    first = np.flatnonzero(number[1:] != number[:-1])
+    return times.take(order[first], axis=1), bounds.tolist(), of_collective
 
 
 def _columns(data: bytes, count: int, buffers: int) -> list[array[int]]:

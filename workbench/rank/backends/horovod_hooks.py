@@ -14,6 +14,7 @@ from workbench.rank.backends import optimizers
 from workbench.rank.backends.horovod_tap import Tap
 from workbench.rank.recording.patches import Function, Hooks
 from workbench.rank.recording.recorder import Recorder
+from workbench.rank.recording.waits import LIMIT
 
 _OWNERS = (
     mpi_ops,
@@ -75,12 +76,20 @@ class HorovodHooks(Hooks):
             if handle not in mpi_ops._handle_map:  # nothing to wait for
                 return original(handle)
             waits = recorder.waits
-            if waits.done(handle):
+            # called once per gradient: nothing is called here that can be avoided
+            try:
+                done = poll(handle)
+            except ValueError:  # another thread has cleared it
+                done = True
+            if done:
                 result = original(handle)
             else:
                 with waits.wait(handle):
                     result = original(handle)
-            waits.waited(handle)
+            handles = waits.handles
+            handles.append(handle)
+            if len(handles) >= LIMIT:
+                waits.discard()
             return result
 
         return synchronize

@@ -67,15 +67,21 @@ class Source(Protocol):
     def lost(self) -> int:
         """How many were not recorded."""
 
-    def take(self, until: int, handles: Sequence[int] | None) -> Collected:
+    def take(self, until: int) -> Collected:
         """Return those that finished up to a moment and were not returned before.
 
         The sender's thread calls this.
+        """
+
+    def take_each(self, untils: Sequence[int], handles: Sequence[Sequence[int]]) -> list[Collected]:
+        """Return for each moment what `take` would, but only what has one of its handles, or none.
 
         Parameters
         ----------
+        untils
+            The moments, in order; at least one.
         handles
-            Those that a rank has waited for; None for all. What has no handle is returned too.
+            For each moment, those that a rank has waited for.
         """
 
 
@@ -103,7 +109,11 @@ class Reported:
             self.lost += self._pop() is not None
         self._finished.append((operation, submitted, finished))
 
-    def take(self, until: int, _: Sequence[int] | None = None) -> Collected:
+    def take_each(self, untils: Sequence[int], _: Sequence[Sequence[int]]) -> list[Collected]:
+        """Return for each moment what `take` returns."""
+        return [self.take(until) for until in untils]
+
+    def take(self, until: int) -> Collected:
         """Return those that finished up to a moment and were not returned before."""
         if not self._finished:
             return NONE

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter_ns
 
@@ -21,7 +21,7 @@ class StepRecord:
     spent: list[int]
     flags: int
     waits: list[tuple[int, int]]
-    handles: list[int]
+    handles: Sequence[int]
     spans: Spans | None = None
 
 

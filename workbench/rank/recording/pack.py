@@ -1,21 +1,24 @@
-"""Makes the record of a finished iteration, in the sender's thread.
+"""Makes the records of finished iterations, in the sender's thread.
 
-It uses numpy for all collectives together, to take little time of the GIL from training.
+It uses numpy for all collectives of several iterations together, to take little time of the GIL
+from training. Iterations take turns on one axis of time, so that one union of intervals, or one
+search among them, is that of all iterations.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from workbench.rank.recording.collectives import Collected, Operation, Source
-from workbench.rank.recording.iteration import Outside, Recorded, StepRecord
+from workbench.rank.recording.iteration import Outside, Recorded, RecordedIteration, StepRecord
 from workbench.rank.recording.phase import Phase
 from workbench.wire import Flag, IterationRecord, Layout
-from workbench.wire.record import TICK_NS, TIMES
+from workbench.wire.record import TICK_NS, TIMES, pack_all
 
 Times = npt.NDArray[np.int64]
 
@@ -26,16 +29,16 @@ class Intervals(NamedTuple):
     begins: Times
     ends: Times
 
-    @property
-    def length(self) -> int:
-        """How long all are together."""
-        return int((self.ends - self.begins).sum())
 
-
-_TRANSFER = [TIMES.index("began"), TIMES.index("ended")]
+_BEGAN, _ENDED = TIMES.index("began"), TIMES.index("ended")
 _LAST_TICK = 0xFFFFFFFF
-_YES = np.ones(1, bool)
+_PLACE_BITS = 53
+"""An iteration takes at most half of so many bits of nanoseconds, which are 52 days."""
+_NEVER = np.iinfo(np.int64).min
 _NO_TIME = np.zeros(1, np.int64)
+_FIRST_OF_CELL, _DEVICE_TIMES, _TRANSFERS_SEEN = map(
+    int, (Flag.FIRST_OF_CELL, Flag.DEVICE_TIMES, Flag.TRANSFERS_SEEN)
+)
 _MOST = 1 << 15
 """Most collectives in a record outside of iterations."""
 _LAYOUTS = 256
@@ -67,6 +70,27 @@ class _Order(NamedTuple):
     timed: bool
 
 
+class _Window(NamedTuple):
+    """What an iteration's record contains besides its collectives; times in nanoseconds.
+
+    Attributes
+    ----------
+    number
+        Of the iteration within its cell.
+    spent
+        Time of each `Phase` before `GAP`.
+    waits
+        When training waited for communication.
+    """
+
+    number: int
+    start: int
+    duration: int
+    spent: list[int]
+    flags: int
+    waits: list[tuple[int, int]]
+
+
 class Packer:
     """Makes records of iterations, and layouts of their collectives.
 
@@ -92,42 +116,57 @@ class Packer:
         self._orders: dict[tuple[Operation, ...], _Order] = {}
         self._latest: tuple[tuple[Operation, ...], _Order] | None = None
 
-    def __call__(self, item: Recorded) -> Iterator[tuple[Layout | None, bytes]]:
-        """Yield each record of an item, and its layout if that is new."""
-        if isinstance(item, Outside):
-            if item.cell is None:  # a layout that was lost on the way is missing in one cell only
-                self._forget_layouts()
-            yield from self._outside(item.cell, item.until)
-            return
-        steps = item.steps
-        handles = [handle for step in steps for handle in step.handles]
-        if steps[0].flags & Flag.FIRST_OF_CELL:  # before it, such as the broadcast of parameters
-            yield from self._outside(item.cell, steps[0].start, handles)
-        done = self._take(steps[-1].end, handles)
-        yield self._packed(item.cell, item.index, steps, done)
+    def __call__(self, items: Sequence[Recorded]) -> Iterator[tuple[Layout | None, bytes]]:
+        """Yield the records of successive items of one kind and cell, each with its new layout."""
+        iterations = [item for item in items if isinstance(item, RecordedIteration)]
+        if iterations:
+            yield from self._iterations(iterations)
+        for item in items:
+            if isinstance(item, Outside):
+                yield from self._outside(item.cell, self._take(item.until))
 
-    def _outside(
-        self, cell: int | None, until: int, handles: list[int] | None = None
-    ) -> Iterator[tuple[Layout | None, bytes]]:
+    def _iterations(self, items: list[RecordedIteration]) -> Iterator[tuple[Layout | None, bytes]]:
+        handles = [_handles(item.steps) for item in items]
+        cell, first = items[0].cell, items[0].steps[0]
+        if first.flags & _FIRST_OF_CELL:  # before it, such as the broadcast of parameters
+            yield from self._outside(cell, *self._take_each([first.start], handles[:1]))
+        done = self._take_each([item.steps[-1].end for item in items], handles)
+        yield from self._packed(cell, [_window(item) for item in items], done)
+
+    def _take(self, until: int) -> Collected:
+        return Collected.join(source.take(until) for source in self._sources)
+
+    def _take_each(self, untils: list[int], handles: list[Sequence[int]]) -> list[Collected]:
+        found = [source.take_each(untils, handles) for source in self._sources]
+        return [Collected.join(some[part] for some in found) for part in range(len(untils))]
+
+    def _outside(self, cell: int | None, done: Collected) -> Iterator[tuple[Layout | None, bytes]]:
         """Yield records of the collectives that belong to no iteration, if there are any."""
-        done = self._take(until, handles)
-        if cell is None:
+        if cell is None:  # a layout that was lost on the way is missing in one cell only
+            self._forget_layouts()
             return
         for first in range(0, len(done.operations), _MOST):
             part = slice(first, first + _MOST)
             some = Collected(done.operations[part], done.times[:, part])
-            yield self._packed(cell, 0, [], some)
-
-    def _take(self, until: int, handles: list[int] | None) -> Collected:
-        return Collected.join(source.take(until, handles) for source in self._sources)
+            start, end = int(some.times[0].min()), int(some.times[-1].max())
+            flags = int(Flag.OUTSIDE)
+            window = _Window(0, start, end - start, [0] * Phase.GAP, flags, [])
+            yield from self._packed(cell, [window], [some])
 
     def _packed(
-        self, cell: int, index: int, steps: list[StepRecord], done: Collected
-    ) -> tuple[Layout | None, bytes]:
-        order, layout = self._lay_out(done.operations)
-        times = done.times[:, order.places]
-        record = self._record(cell, index, steps, times, order)
-        return layout, record.pack(_ticks(record.start_ns, times))
+        self, cell: int, windows: list[_Window], done: list[Collected]
+    ) -> Iterator[tuple[Layout | None, bytes]]:
+        orders, layouts = zip(*[self._lay_out(one.operations) for one in done], strict=True)
+        times = np.concatenate(
+            [
+                one.times.take(order.places, axis=1) - window.start
+                for one, order, window in zip(done, orders, windows, strict=True)
+            ],
+            axis=1,
+        )
+        counts = np.array([len(one.operations) for one in done])
+        records = self._records(cell, windows, orders, _durations(times, counts, windows))
+        yield from zip(layouts, pack_all(records, _ticks(times), counts), strict=True)
 
     def _lay_out(self, operations: tuple[Operation, ...]) -> tuple[_Order, Layout | None]:
         """Return the order of operations in their layout, and the layout if it is new.
@@ -164,78 +203,126 @@ class Packer:
         )
         return order, _layout(number, key) if new else None
 
-    def _record(
+    def _records(
         self,
         cell: int,
-        index: int,
-        steps: list[StepRecord],
-        times: Times,
-        order: _Order,
-    ) -> IterationRecord:
-        submitted, finished = times[0], times[-1]
-        start, duration, spent, flags = _window(steps, submitted, finished)
-        # a collective submitted before this iteration counts from its start
-        busy = merge(np.maximum(submitted, start), np.maximum(finished, start))
-        waits = _waits(steps)
-        if order.timed:
-            flags |= Flag.TRANSFERS_SEEN
-        return IterationRecord(
-            cell,
-            index,
-            start_ns=start,
-            duration_ns=duration,
-            data_ns=spent[Phase.DATA],
-            copy_ns=spent[Phase.COPY],
-            forward_ns=spent[Phase.FORWARD],
-            backward_ns=spent[Phase.BACKWARD],
-            exposed_ns=spent[Phase.EXPOSED],
-            optimizer_ns=spent[Phase.OPTIMIZER],
-            other_ns=spent[Phase.OTHER],
-            communication_ns=busy.length,
-            overlapped_ns=busy.length - overlap(busy, waits),
-            stopped_ns=_stopped(waits, submitted, finished) if order.one_set else 0,
-            transfer_ns=overlap(_transfers(times), waits) if order.timed else 0,
-            size_bytes=order.size_bytes,
-            tensors=order.tensors,
-            world_size=self._world_size,
-            dropped=self._dropped() + sum(source.lost for source in self._sources),
-            flags=flags,
-            layout=order.layout,
-        )
+        windows: list[_Window],
+        orders: Sequence[_Order],
+        durations: list[tuple[int, ...]],
+    ) -> list[IterationRecord]:
+        """Return records without the times of collectives; `durations` are `_durations`."""
+        dropped = self._dropped() + sum(source.lost for source in self._sources)
+        return [
+            IterationRecord(
+                cell,
+                window.number,
+                window.start,
+                window.duration,
+                data_ns=window.spent[Phase.DATA],
+                copy_ns=window.spent[Phase.COPY],
+                forward_ns=window.spent[Phase.FORWARD],
+                backward_ns=window.spent[Phase.BACKWARD],
+                exposed_ns=window.spent[Phase.EXPOSED],
+                optimizer_ns=window.spent[Phase.OPTIMIZER],
+                other_ns=window.spent[Phase.OTHER],
+                communication_ns=communication,
+                overlapped_ns=communication - waited,
+                stopped_ns=stopped if order.one_set else 0,
+                transfer_ns=transfer if order.timed else 0,
+                size_bytes=order.size_bytes,
+                tensors=order.tensors,
+                world_size=self._world_size,
+                dropped=dropped,
+                flags=Flag(window.flags | _TRANSFERS_SEEN * order.timed),
+                layout=order.layout,
+            )
+            for window, order, (communication, waited, transfer, stopped) in zip(
+                windows, orders, durations, strict=True
+            )
+        ]
 
 
-def _window(
-    steps: list[StepRecord], submitted: Times, finished: Times
-) -> tuple[int, int, list[int], Flag]:
-    """Return the start, duration, nanoseconds of each phase, and flags of an iteration."""
-    if not steps:
-        start = int(submitted.min())
-        return start, int(finished.max()) - start, [0] * Phase.GAP, Flag.OUTSIDE
-    flags = Flag.NONE
+def _handles(steps: list[StepRecord]) -> Sequence[int]:
+    """Return the handles that an iteration has waited for."""
+    if len(steps) == 1:
+        return steps[0].handles
+    return [handle for step in steps for handle in step.handles]
+
+
+def _window(item: RecordedIteration) -> _Window:
+    """Return when an iteration began, its phases, flags and waits."""
+    steps = item.steps
+    start, duration, flags = steps[0].start, steps[-1].end - steps[0].start, 0
     for step in steps:
         flags |= step.flags
-    start, duration = steps[0].start, steps[-1].end - steps[0].start
     spans = [step.spans for step in steps if step.spans is not None]
     columns = [step.spent for step in steps]
     if len(spans) == len(steps):
-        columns, flags = [one.take() for one in spans], flags | Flag.DEVICE_TIMES
-    spent = [sum(times) for times in zip(*columns, strict=True)]
-    return start, sum(spent) if flags & Flag.DEVICE_TIMES else duration, spent, flags
+        columns, flags = [one.take() for one in spans], flags | _DEVICE_TIMES
+    spent = columns[0] if len(columns) == 1 else [sum(one) for one in zip(*columns, strict=True)]
+    if flags & _DEVICE_TIMES:
+        duration = sum(spent)
+    waits = [wait for step in steps for wait in step.waits]
+    return _Window(item.index, start, duration, spent, flags, waits)
 
 
-def _waits(steps: list[StepRecord]) -> Intervals:
-    """Return when training waited for communication."""
-    waits = np.array([wait for step in steps for wait in step.waits], np.int64).reshape(-1, 2)
-    return Intervals(waits[:, 0], waits[:, 1])
+def _durations(times: Times, counts: Times, windows: list[_Window]) -> list[tuple[int, ...]]:
+    """Return nanoseconds of communication, waits in it, waits in transfers, and `_stopped`.
+
+    Parameters
+    ----------
+    times
+        The `TIMES` of the collectives of all iterations, since the start of their iteration.
+    counts
+        How many collectives each iteration has.
+    windows
+        The iterations.
+    """
+    # on this axis each iteration has a place of its own, so that none overlaps another
+    places = np.arange(len(windows)) << _PLACE_BITS
+    start = places.repeat(counts)
+    times = times + start
+    of_wait = [0, *accumulate(len(window.waits) for window in windows)]
+    waits = _waits(windows, places)
+    # a collective submitted before its iteration counts from the iteration's start
+    busy = merge(np.maximum(times[0], start), np.maximum(times[-1], start))
+    # the collectives of a buffer have the same transfer, and are mostly next to each other
+    began, ended = times[_BEGAN], times[_ENDED]
+    new = np.ones(len(began), bool)
+    np.logical_or(began[1:] != began[:-1], ended[1:] != ended[:-1], out=new[1:])
+    transfers = merge(began[new], ended[new])
+    all_places = Intervals(places, places + (1 << _PLACE_BITS - 1))
+    of_waits = np.zeros((3, of_wait[-1] + 1), np.int64)
+    for row, values in enumerate(
+        (overlap(busy, waits), overlap(transfers, waits), _stopped(times, counts, waits, of_wait))
+    ):
+        values.cumsum(out=of_waits[row, 1:])
+    sums = of_waits[:, of_wait[1:]] - of_waits[:, of_wait[:-1]]
+    return list(zip(overlap(busy, all_places).tolist(), *sums.tolist(), strict=True))
 
 
-def _stopped(waits: Intervals, submitted: Times, finished: Times) -> int:
-    """Return how long training waited for something else than the last collective."""
-    if not len(submitted):
-        return waits.length
-    last, done = submitted.max(), finished.max()
-    until = np.where(waits.begins >= done, waits.ends, np.minimum(waits.ends, last))
-    return int(np.maximum(until - waits.begins, 0).sum())
+def _waits(windows: list[_Window], places: Times) -> Intervals:
+    """Return all waits, moved to the places of their iterations."""
+    waits = [
+        (begin - window.start + place, end - window.start + place)
+        for window, place in zip(windows, places.tolist(), strict=True)
+        for begin, end in window.waits
+    ]
+    return Intervals(*np.array(waits, np.int64).reshape(-1, 2).T)
+
+
+def _stopped(times: Times, counts: Times, waits: Intervals, of_wait: list[int]) -> Times:
+    """Return how long each wait was for something else than the iteration's last collective."""
+    last, done = np.full((2, len(counts)), _NEVER)
+    some = counts.nonzero()[0]  # iterations with collectives
+    if len(some):
+        at = (counts.cumsum() - counts)[some]
+        last[some] = np.maximum.reduceat(times[0], at)
+        done[some] = np.maximum.reduceat(times[-1], at)
+    iteration = np.arange(len(counts)).repeat(np.diff(of_wait))
+    until = np.minimum(waits.ends, last[iteration])
+    until = np.where(waits.begins >= done[iteration], waits.ends, until)
+    return np.maximum(until - waits.begins, 0)
 
 
 def _layout(number: int, key: tuple[Operation, ...]) -> Layout:
@@ -243,37 +330,27 @@ def _layout(number: int, key: tuple[Operation, ...]) -> Layout:
     return Layout(number, *columns)
 
 
-def _ticks(start: int, times: Times) -> npt.NDArray[np.uint32]:
-    """Return times as ticks after `start`, limited to 32 bits."""
-    ticks = (times - start) // TICK_NS
-    return np.minimum(np.maximum(ticks, 0), _LAST_TICK).astype(np.uint32)
-
-
-def _transfers(times: Times) -> Intervals:
-    """Return when at least one transfer was in progress."""
-    began, ended = times[_TRANSFER]
-    # the collectives of a buffer have the same transfer, and are mostly next to each other
-    differs = (began[1:] != began[:-1]) | (ended[1:] != ended[:-1])
-    first = np.concatenate([_YES[: len(began)], differs])
-    return merge(began[first], ended[first])
+def _ticks(times: Times) -> npt.NDArray[np.uint32]:
+    """Return nanoseconds as ticks, limited to 32 bits."""
+    return np.minimum(np.maximum(times // TICK_NS, 0), _LAST_TICK).astype(np.uint32)
 
 
 def merge(begins: Times, ends: Times) -> Intervals:
     """Return the union of the intervals from `begins` to `ends`."""
     order = begins.argsort(kind="stable")
     begins, latest = begins[order], np.maximum.accumulate(ends[order])
-    gaps = begins[1:] > latest[:-1]
-    edge = _YES[: len(begins)]
-    return Intervals(begins[np.concatenate([edge, gaps])], latest[np.concatenate([gaps, edge])])
+    edges = np.ones(len(begins) + 1, bool)
+    np.greater(begins[1:], latest[:-1], out=edges[1:-1])
+    return Intervals(begins[edges[:-1]], latest[edges[1:]])
 
 
-def overlap(first: Intervals, second: Intervals) -> int:
-    """Return the time that is in both."""
-    if not len(first.begins) or not len(second.begins):
-        return 0
+def overlap(first: Intervals, second: Intervals) -> Times:
+    """Return how long each interval of `second` is within the union of `first`."""
+    if not len(first.begins):
+        return np.zeros(len(second.begins), np.int64)
     edges = np.concatenate(second)
     # how much of the first ones there was before each edge
     place = first.begins.searchsorted(edges)
     lengths = np.concatenate([_NO_TIME, (first.ends - first.begins).cumsum()])
-    before = lengths[place] - np.maximum(first.ends[place - 1] - edges, 0) * (place > 0)
-    return int(before[len(second.begins) :].sum() - before[: len(second.begins)].sum())
+    before: Times = lengths[place] - np.maximum(first.ends[place - 1] - edges, 0) * (place > 0)
+    return before[len(second.begins) :] - before[: len(second.begins)]

@@ -12,6 +12,10 @@ from workbench.rank.recording.phase import Phase
 from workbench.wire import Flag
 
 _BEFORE_FORWARD, _BEFORE_STEP = int(Flag.OTHER_BEFORE_FORWARD), int(Flag.OTHER_BEFORE_STEP)
+# looking a member up in its enumeration takes longer than most of the methods below
+_DATA, _FORWARD, _BACKWARD = Phase.DATA, Phase.FORWARD, Phase.BACKWARD
+_OPTIMIZER, _OTHER, _GAP = Phase.OPTIMIZER, Phase.OTHER, Phase.GAP
+_NOTHING = [0] * len(Phase)
 
 
 class PhaseClock:
@@ -47,10 +51,10 @@ class PhaseClock:
         self.start_ns = start
         self.forward_unseen = False
         self.begun = not self.first
-        self._spent = [0] * len(Phase)
+        self._spent = _NOTHING.copy()
         self._since = start
-        self._phase = Phase.GAP
-        self._default = Phase.GAP
+        self._phase = _GAP
+        self._default = _GAP
         self._stack: list[Phase] = []
         self._before_forward = 0
         self._before_step = 0
@@ -65,11 +69,11 @@ class PhaseClock:
     @property
     def in_no_phase(self) -> bool:
         """Whether the window has begun, and its time now is `other` or data loading."""
-        return self.begun and self._phase is Phase.GAP and not self._possible_forward
+        return self.begun and self._phase is _GAP and not self._possible_forward
 
     def loaded(self, began: int, now: int) -> None:
         """Note that a DataLoader has returned the batch requested at `began`."""
-        if self._phase is Phase.GAP:
+        if self._phase is _GAP:
             if not self._loader_began or not self.begun:
                 self._loader_began = began
                 self._loader_ns = 0
@@ -80,7 +84,7 @@ class PhaseClock:
         self._mark(now)
         if self._phase is self._default:
             self._end_gap_before_forward()
-            self._phase = Phase.FORWARD
+            self._phase = _FORWARD
 
     def maybe_forward(self, now: int) -> None:
         """Note the call of a module in eval mode with gradients enabled.
@@ -97,7 +101,7 @@ class PhaseClock:
         """Note the end of a forward without gradients: the gap before it is `other`."""
         if not self.begun:
             self._reset_gap()
-        elif self._phase is Phase.GAP:
+        elif self._phase is _GAP:
             self._mark(now)
             self._end_gap()
 
@@ -106,7 +110,7 @@ class PhaseClock:
         self._mark(now)
         if self._phase is self._default:
             self._end_gap_before_backward(now)
-        self._phase = Phase.BACKWARD
+        self._phase = _BACKWARD
 
     def backward_ended(self, now: int) -> None:
         """End a backward."""
@@ -117,14 +121,14 @@ class PhaseClock:
         """Begin an optimizer's step; the gap before it is `other`."""
         self._mark(now)
         self._before_step += self._end_gap()
-        self._phase = self._default = Phase.OPTIMIZER
+        self._phase = self._default = _OPTIMIZER
         self._stack.clear()
 
     def step_ended(self, now: int) -> tuple[int, list[int], Spans | None]:
         """End the window; return its start, the time of each phase, and the GPU's spans."""
         self._mark(now)
         self._end_gap()
-        start, spent, spans = self.start_ns, self._spent[: Phase.GAP], self._spans
+        start, spent, spans = self.start_ns, self._spent[:_GAP], self._spans
         self.first = False
         self._restart(now)
         if self._device is not None:  # without spans, a graph was captured when the cell began
@@ -135,7 +139,7 @@ class PhaseClock:
     @property
     def place_of_other(self) -> int:
         """The `Flag` for the part of the window that has most of `other`, or 0."""
-        half = (self._spent[Phase.OTHER] + self._spent[Phase.GAP]) // 2
+        half = (self._spent[_OTHER] + self._spent[_GAP]) // 2
         if self._before_forward > half:
             return _BEFORE_FORWARD
         return _BEFORE_STEP if self._before_step > half else 0
@@ -147,7 +151,7 @@ class PhaseClock:
             self._spans = None
             return
         self._mark(now)
-        self._phase = self._default = Phase.GAP
+        self._phase = self._default = _GAP
 
     def push(self, phase: Phase, now: int) -> None:
         """Begin a phase within the current one."""
@@ -175,11 +179,12 @@ class PhaseClock:
 
     def _end_gap(self, loaded_ns: int = 0) -> int:
         """Count the gap as data loading and `other`; return the nanoseconds of `other`."""
-        gap = self._spent[Phase.GAP]
-        data = min(loaded_ns, gap)
-        self._spent[Phase.DATA] += data
-        self._spent[Phase.OTHER] += gap - data
-        self._spent[Phase.GAP] = 0
+        spent = self._spent
+        gap = spent[_GAP]
+        data = min(gap, loaded_ns)
+        spent[_DATA] += data
+        spent[_OTHER] += gap - data
+        spent[_GAP] = 0
         if self._spans is not None:
             # the GPU was idle; which part of the gap was data loading is not known
             self._spans.divide_gaps(data / gap if gap else 0.0)
@@ -197,7 +202,7 @@ class PhaseClock:
             return
         forward = min(now - self._possible_forward, self._spent[self._phase])
         self._spent[self._phase] -= forward
-        self._spent[Phase.FORWARD] += forward
+        self._spent[_FORWARD] += forward
         if self._spans is not None:
-            self._spans.assign_gaps(Phase.FORWARD, self._possible_span)
+            self._spans.assign_gaps(_FORWARD, self._possible_span)
         self._end_gap_before_forward()

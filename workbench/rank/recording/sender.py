@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import groupby, islice
 
 from workbench.rank.recording.collectives import Source
 from workbench.rank.recording.iteration import Recorded, RecordedIteration
 from workbench.rank.recording.pack import Packer
-from workbench.wire import Address, Message, Outbox
+from workbench.wire import Address, Layout, Message, Outbox
 from workbench.wire.rank_messages import Records
 
 DELAY_S = 0.09
 """Records of this time are sent together; a live view is updated as often."""
 LIMIT = 10_000
 """Most iterations that are kept while the kernel does not receive them."""
+_TOGETHER = 64
+"""Most iterations that are packed together."""
 _FLUSH_S = 2.0
 _POLL_S = 0.01
 
@@ -106,12 +109,8 @@ class RecordChannel:
         self._asked = False
         messages: list[Message] = []
         records: list[bytes] = []
-        while (iteration := self._next()) is not None:
-            try:
-                packed = list(self._packer(iteration))
-            except Exception:  # noqa: BLE001 - one failing iteration must not stop the others
-                self.dropped += 1
-                continue
+        for items in self._runs():
+            packed = self._pack(items)
             for layout, record in packed:
                 if layout is not None:
                     # numbers are reused: the records so far may refer to the previous layout
@@ -119,8 +118,23 @@ class RecordChannel:
                     messages.append(layout)
                     records = []
                 records.append(record)
-            self._count(iteration.cell, len(packed))
+            self._count(items[0].cell, len(packed))
         return messages + _bundle(records)
+
+    def _runs(self) -> Iterator[list[Recorded]]:
+        """Remove and yield what is ready: successive items of one kind and cell together."""
+        ready: Iterator[Recorded] = iter(self._next, None)
+        while items := list(islice(ready, _TOGETHER)):
+            for _, run in groupby(items, lambda item: (item.cell, type(item))):
+                yield list(run)
+
+    def _pack(self, items: list[Recorded]) -> list[tuple[Layout | None, bytes]]:
+        """Return the records of successive items of one kind and cell."""
+        try:
+            return list(self._packer(items))
+        except Exception:  # noqa: BLE001 - they must not stop later ones
+            self.dropped += len(items)
+            return []
 
 
 def _bundle(records: list[bytes]) -> list[Message]:

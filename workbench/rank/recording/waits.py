@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from time import perf_counter_ns, sleep
@@ -15,7 +16,7 @@ WATCH_SHARE = 1 / 64
 WATCH_MOST_S = 0.0005
 """Longest sleep between two polls."""
 LIMIT = 1 << 15
-"""Most waits that are kept without a step."""
+"""Most waits, and most handles, that are kept without a step."""
 
 
 class Blocked(NamedTuple):
@@ -54,6 +55,8 @@ class Waits:
     ----------
     blocked
         The collective that the rank currently waits for, or None; other threads read it.
+    handles
+        The collectives that the rank has waited for; after `LIMIT` of them, call `discard`.
     calls
         Number of calls without a tensor, such as barriers, by process set.
     """
@@ -67,15 +70,15 @@ class Waits:
         self._exposed = 0
         self._exposed_since = 0
         self._intervals: list[tuple[int, int]] = []
-        self._handles: list[int] = []
         self._wait_exposes = False
+        self.handles = array("q")
         self.calls: dict[int, int] = {}
         self.blocked: Blocked | None = None
 
-    def take(self) -> tuple[list[tuple[int, int]], list[int]]:
+    def take(self) -> tuple[list[tuple[int, int]], array[int]]:
         """Return the exposed waits since the previous call, and the handles waited for."""
         intervals, self._intervals = self._intervals, []
-        handles, self._handles = self._handles, []
+        handles, self.handles = self.handles, array("q")
         return intervals, handles
 
     def exposed_begins(self) -> None:
@@ -92,7 +95,8 @@ class Waits:
             now = perf_counter_ns()
             self._intervals.append((self._exposed_since, now))
             self._clock.pop(now)
-            self._limit(self._intervals)
+            if len(self._intervals) >= LIMIT:
+                self.discard()
 
     @contextmanager
     def blocking_call(self, name: str, process_set: int = 0) -> Iterator[None]:
@@ -131,15 +135,10 @@ class Waits:
                 self._wait_exposes = False
                 self.exposed_ends()
 
-    def waited(self, handle: int) -> None:
-        """Note that the rank has waited for a collective."""
-        self._handles.append(handle)
-        self._limit(self._handles)
-
-    def _limit(self, items: list[Any]) -> None:
-        if len(items) >= LIMIT:
-            self.take()
-            self._full()
+    def discard(self) -> None:
+        """Forget all waits and handles, of which there are too many without a step."""
+        self.take()
+        self._full()
 
     def done(self, handle: Hashable) -> bool:
         """Return whether a collective is done, or its handle cleared."""
