@@ -98,11 +98,12 @@ class Control:
         )
 
     def _unreported(self, frame: FrameType | None) -> Blocked | None:
-        """Return what the main thread waits for while recording is off, as far as it is known.
+        """Return what the main thread waits for if no hook reports waits, as far as it is known.
 
         When the wait began is not known: it counts from the first request that has found it.
         """
-        found = None if self._recorder.on else self._backend.wait_of(frame)
+        reported = self._recorder.on and self._backend.reports_waits
+        found = None if reported else self._backend.wait_of(frame)
         if found is None:
             return None
         name, handle = found
