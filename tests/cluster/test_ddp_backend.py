@@ -5,6 +5,7 @@ import signal
 import threading
 import time
 
+import psutil
 import pytest
 from clusters import quiet
 from timers import later, within
@@ -201,7 +202,11 @@ def test_a_wait_without_recording_is_explained(ranks):
         "if rank == 1: time.sleep(5)\n"
         "work = dist.broadcast(torch.ones(1), 0, async_op=True)\nwork.wait()"
     )
-    ranks.run(source, sink=sink, timeout=60, record=False)
+    ranks.recording = False
+    try:
+        ranks.run(source, sink=sink, timeout=60)
+    finally:
+        ranks.recording = True
     assert "rank 1 is missing" in sink.text.lower()
     assert "in 'broadcast " in sink.text
 
@@ -224,11 +229,22 @@ def test_batch_counts_differ(ranks):
     assert "Join([model])" in str(caught.value)
 
 
-def test_a_missing_sender(ranks):
-    """A receive that nobody serves is named, and freed when its sender has failed."""
+@pytest.mark.parametrize(
+    ("waits", "name"),
+    [
+        ("dist.recv(torch.ones(1), 1)", "recv(src=1)"),
+        ("dist.irecv(torch.ones(1), 1).wait()", "wait() for a send or receive"),
+        ("dist.monitored_barrier()", "monitored_barrier()"),
+    ],
+)
+def test_a_missing_peer(ranks, waits, name):
+    """A call that the Flight Recorder lacks is named, and freed when its peer has failed."""
+    sink = TextSink()
+    source = f"if rank == 1: time.sleep(4); raise ValueError\nif rank == 0: {waits}"
     with pytest.raises(RanksFailed, match="ValueError") as caught:
-        quiet(ranks, "if rank == 1: raise ValueError\nif rank == 0: dist.recv(torch.ones(1), 1)")
+        ranks.run(source, sink=sink, timeout=30)
     assert list(caught.value.errors) == [1]
+    assert f"[rank 0] in {name!r}" in sink.text
 
 
 def test_a_stopped_rank(ranks):
@@ -274,3 +290,127 @@ def test_resize(ranks):
         1: (3, True),
         2: (3, False),
     }
+
+
+# scripts for torchrun
+
+SCRIPT = """
+import os, torch
+import torch.distributed as dist
+from torch.distributed import init_process_group, destroy_process_group
+def main():
+    init_process_group({arguments})
+    assert dist.get_rank() == int(os.environ["RANK"])
+    assert dist.get_world_size() == int(os.environ["WORLD_SIZE"])
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
+    model(torch.ones(2, 4) + dist.get_rank()).sum().backward()
+    total = torch.ones(1)
+    dist.all_reduce(total)
+    result = dist.get_backend(), float(total), model.module.weight.grad.sum().item()
+    destroy_process_group()
+    return result
+"""
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "",
+        "'gloo'",
+        "backend='gloo', init_method='env://'",
+        "'gloo', timeout=__import__('datetime').timedelta(seconds=60)",
+        "'gloo', rank=int(os.environ['RANK']), world_size=int(os.environ['WORLD_SIZE'])",
+        "'cpu:gloo'",
+    ],
+)
+def test_a_script_for_torchrun(ranks, arguments):
+    """It runs unchanged, several times in a cell, and in the next cell."""
+    source = SCRIPT.format(arguments=arguments)
+    for _ in range(2):
+        values = quiet(ranks, source + "[main() for _ in range(2)]", timeout=60).values
+        assert values[0] == values[1] == values[2]
+        assert {found[1:] for found in values[0]} == {(3.0, 64.0)}
+
+
+def test_an_init_with_a_file(ranks, tmp_path):
+    """A script may use a store of its own."""
+    init = f"'gloo', init_method='file://{tmp_path}/store', rank=rank, world_size=world_size"
+    values = quiet(ranks, SCRIPT.format(arguments=init) + "main()", timeout=60).values
+    assert {found[1:] for found in values.values()} == {(3.0, 64.0)}
+
+
+def test_a_script_that_leaves_its_group(ranks):
+    """The next cells use it, and can run the script again."""
+    source = "import torch.distributed as dist\ndist.init_process_group('cpu:gloo')\n"
+    for _ in range(2):
+        assert quiet(ranks, f"{source}dist.get_world_size()").values == {0: 3, 1: 3, 2: 3}
+        quiet(ranks, "dist.barrier()", timeout=30)
+
+
+@pytest.mark.parametrize("missing", range(3))
+def test_one_rank_misses_an_init(ranks, missing):
+    """The others wait in it, and are freed; the ring is formed again."""
+    source = f"if rank == {missing}: raise ValueError('boom')\ndist.init_process_group('cpu:gloo')"
+    for _ in range(3):
+        with pytest.raises(RanksFailed, match="boom") as caught:
+            quiet(ranks, source, timeout=30)
+        assert list(caught.value.errors) == [missing]
+        assert [row[1] for row in quiet(ranks, SUM, timeout=30).values.values()] == [3.0] * 3
+
+
+def test_one_rank_misses_a_new_group(ranks):
+    """The same for a sub-group, whose members must all form it."""
+    with pytest.raises(RanksFailed, match="boom") as caught:
+        quiet(
+            ranks,
+            "if rank == 1: raise ValueError('boom')\ndist.new_group([0, 1, 2])",
+            timeout=30,
+        )
+    assert list(caught.value.errors) == [1]
+
+
+def test_one_rank_misses_the_collective_of_a_group(ranks):
+    """Only its members are needed, and shown."""
+    sink = TextSink()
+    ranks.run(
+        "group = dist.new_group([0, 1])\n"
+        "if rank == 1: time.sleep(5)\n"
+        "if rank < 2: dist.all_reduce(torch.ones(1), group=group)",
+        sink=sink,
+        timeout=60,
+    )
+    assert "[rank 0] in 'all_reduce 1'" in sink.text
+    assert "Rank 1 is missing; it is at:" in sink.text
+    assert "ank 2" not in sink.text
+
+
+def test_the_store_listens_on_one_interface(ranks):
+    """No process of the cluster listens on all interfaces for it."""
+    own = {child.pid for child in psutil.Process().children(recursive=True)}
+    pids = {info.pid for info in ranks.ranks}
+    assert pids <= own
+    for pid in pids:
+        listening = [
+            one.laddr.ip
+            for one in psutil.Process(pid).net_connections("inet")
+            if one.status == psutil.CONN_LISTEN
+        ]
+        assert listening
+        assert set(listening) == {"127.0.0.1"}
+
+
+def test_fsdp2(ranks):
+    """Its collectives are recorded as its own."""
+    quiet(
+        ranks,
+        TRAIN
+        + "from torch.distributed.fsdp import fully_shard\n"
+        + "model = net()\nfor layer in model: fully_shard(layer)\nfully_shard(model)\n"
+        + "optimizer = torch.optim.SGD(model.parameters(), lr=0.01)\n"
+        + "for _ in range(3):\n"
+        + "    optimizer.zero_grad(); model(torch.randn(4, 32)).sum().backward(); optimizer.step()",
+        timeout=60,
+    )
+    table = ranks.timings.collectives()
+    table = table[(table["cell"] == table["cell"].max()) & (table["by"] == "fsdp")]
+    assert {"allgather", "reducescatter"} <= set(table["kind"])

@@ -154,7 +154,7 @@ class Backend(ABC):
         """Handle a message for this backend, in the outbox's thread; return whether it is one."""
 
     @staticmethod
-    def wait_of(_frame: FrameType | None) -> tuple[str, Any] | None:
+    def wait_of(_frame: FrameType | None) -> tuple[str, Any, int] | None:
         """Return the collective that a thread waits for, from its frames; None if for none.
 
         Used when no hook reports waits; see `reports_waits`.
@@ -163,7 +163,8 @@ class Backend(ABC):
         -------
         tuple
             The name of a call without a tensor, such as ``"barrier()"``, or an empty string;
-            and the collective's handle.
+            the collective's handle; and when it was submitted, as ``time.perf_counter_ns()``,
+            or 0 if that is unknown.
         """
         return None
 

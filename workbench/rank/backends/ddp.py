@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import threading
 import time
@@ -53,7 +54,7 @@ class DDPBackend(Backend):
             TorchCollectives(recorder, calls),
             OperatorHooks(recorder, calls),
         )
-        self._groups = ProcessGroups()
+        self._groups = ProcessGroups(recorder)
         self._store: Any = None
         """The server at which the ranks of the ring connect, in rank 0."""
         self._finished: dict[str, int] = {}
@@ -180,27 +181,27 @@ class DDPBackend(Backend):
         return Pending(submitted, operations, frozenset(operations))
 
     @staticmethod
-    def wait_of(frame: FrameType | None) -> tuple[str, Any] | None:
+    def wait_of(frame: FrameType | None) -> tuple[str, Any, int] | None:
         """Return the oldest collective that is not finished, if the frames may wait for it."""
         if frame is None:
             return None
         if name := process_groups.waits_in(frame):
-            return name, None
+            return name, None, 0
         if not any(part in frame.f_code.co_filename for part in _WAIT_FILES):
             return None
         if unfinished := flight_recorder.unfinished():
-            return "", unfinished[0].id
-        return _point_to_point(frame)
+            return "", unfinished[0].id, unfinished[0].submitted
+        return _not_recorded(frame)
 
     @staticmethod
     def collective_of(frame: FrameType | None) -> str:
         """Return the function of torch.distributed in which a thread waits."""
-        name = "a collective of the cell's own"
         while frame is not None:
-            if _WAIT_FILES[0] in frame.f_code.co_filename:
-                name = f"{frame.f_code.co_name}()"
+            code = frame.f_code
+            if _WAIT_FILES[0] in code.co_filename and code.co_name in dist.distributed_c10d.__all__:
+                return f"{code.co_name}()"
             frame = frame.f_back
-        return name
+        return "a collective of the cell's own"
 
     @staticmethod
     def process_set_of(_frame: FrameType | None) -> int:
@@ -222,15 +223,21 @@ def _started(group: Any) -> int:
         return 0
 
 
-def _point_to_point(frame: FrameType) -> tuple[str, Any] | None:
-    """Return the send or receive in which the frames wait; None for none."""
-    found: FrameType | None = frame
+def _not_recorded(frame: FrameType) -> tuple[str, Any, int] | None:
+    """Return the call in which the frames wait that the Flight Recorder lacks; None for none."""
+    name, found = "", frame
     while found is not None:
-        if found.f_code in _POINT_TO_POINT:
-            other = "src" if found.f_code is dist.recv.__code__ else "dst"
-            return f"{found.f_code.co_name}({other}={found.f_locals.get(other)})", None
-        found = found.f_back
-    return None
+        if (function := _NOT_RECORDED.get(found.f_code)) is not None:
+            others = (f"{key}={found.f_locals[key]}" for key in _PEERS if found.f_locals.get(key))
+            return f"{function}({', '.join(others)})", None, 0
+        if process_groups.is_wait(found):
+            name = "wait() for a send or receive"
+        found = found.f_back  # type: ignore[assignment]
+    return (name, None, 0) if name else None
 
 
-_POINT_TO_POINT = (dist.send.__code__, dist.recv.__code__)
+_PEERS = ("src", "dst", "group_src", "group_dst")
+_NOT_RECORDED = {
+    inspect.unwrap(function).__code__: function.__name__
+    for function in (dist.send, dist.recv, dist.monitored_barrier)
+}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+from time import perf_counter_ns, time_ns
 from typing import Any, NamedTuple
 
 import torch
@@ -30,6 +31,8 @@ class Recorded(NamedTuple):
         The name of its process group.
     name
         The function, and the collective's number in its group, such as ``"all_reduce 12"``.
+    submitted
+        When it was submitted, as ``time.perf_counter_ns()``.
     finished
         Whether it is finished.
     """
@@ -37,6 +40,7 @@ class Recorded(NamedTuple):
     id: int
     group: str
     name: str
+    submitted: int
     finished: bool
 
 
@@ -77,4 +81,5 @@ def _recorded(entry: dict[str, Any]) -> Recorded:
     function = entry["profiling_name"].rpartition(":")[2]
     group, finished = entry["process_group"][0], bool(entry["retired"])
     name = f"{function} {entry['collective_seq_id']}"
-    return Recorded(int(entry["record_id"]), str(group), name, finished)
+    submitted = perf_counter_ns() - (time_ns() - int(entry["time_created_ns"]))
+    return Recorded(int(entry["record_id"]), str(group), name, submitted, finished)

@@ -10,6 +10,7 @@ import gc
 import os
 import socket
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -25,11 +26,14 @@ from torch.nn.parallel import DistributedDataParallel
 
 from workbench.rank.backends import flight_recorder
 from workbench.rank.backends.ring_sockets import RingSockets
+from workbench.rank.recording.recorder import Recorder
 
 FORM_S = 30.0
 """How long the ranks may take to form the ring."""
 _init, _destroy = distributed_c10d.init_process_group, distributed_c10d.destroy_process_group
 _new_helper = distributed_c10d._new_process_group_helper
+_CALLBACKS_S = 0.001
+"""How long callbacks of collectives that have just finished may need Python's lock."""
 _DEFAULT = "0"
 """Name of the default process group."""
 _WITH_OPTIONS = ("store", "pg_options", "device_id", "_ranks")
@@ -77,21 +81,29 @@ def _has_nccl() -> bool:
 class ProcessGroups:
     """Forms and destroys the default process group, for the ring and for cells.
 
+    Parameters
+    ----------
+    recorder
+        Knows which cell runs.
+
     Attributes
     ----------
     sockets
         Those of the current ring, and of all groups that cells have formed since.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
         self.sockets = RingSockets(listeners=False)
         self._ready: Any = None
         """The ring's group."""
+        self._formed_in: Any = None
+        """The records of the cell that has formed the default group."""
         self._inits = 0
         """How often this process has initialized PyTorch in this ring."""
         self._ended: list[Any] = []
-        """Groups that have ended. Freeing one joins its threads, and the last reference may be
-        freed by code in C++ that holds Python's lock; then it must have been idle for long."""
+        """Groups that ended with unfinished collectives. Freeing one joins its threads, which may
+        call Python, while code in C++ that frees the last reference may hold Python's lock."""
 
     def install(self) -> None:
         """Replace the functions with which cells form and destroy groups."""
@@ -119,7 +131,7 @@ class ProcessGroups:
             total = torch.ones(1)
             dist.all_reduce(total)
         self._ready, usual = dist.group.WORLD, distributed_c10d.default_pg_timeout
-        distributed_c10d._world.pg_map[self._ready][1].set_timeout(usual)
+        self._store.set_timeout(usual)
         distributed_c10d._set_pg_timeout(usual, self._ready)
         return float(total.item())
 
@@ -161,6 +173,8 @@ class ProcessGroups:
                     distributed_c10d._set_pg_timeout(timeout, self._ready)
                 return
             self._destroy_all()
+        elif dist.is_initialized() and self._formed_in is not self._recorder.records:
+            self._destroy_all()  # the cell, or an earlier one, runs again
         given = {"timeout": timeout, "world_size": world_size, "rank": rank, **options}
         with self.sockets.grows():
             if environment and not dist.is_initialized():
@@ -168,6 +182,7 @@ class ProcessGroups:
             else:
                 with _same_excepthook():
                     _init(backend, init_method, **given)
+        self._formed_in = self._recorder.records
 
     def destroy_process_group(self, group: Any = None) -> None:
         """Destroy a process group, by default all."""
@@ -198,28 +213,38 @@ class ProcessGroups:
     def _init_again(
         self, backend: str | None, *, rank: int, world_size: int, timeout: Any, **options: Any
     ) -> None:
-        """Initialize PyTorch as torchrun's variables say.
+        """Initialize PyTorch as torchrun's variables say, when all ranks have called this.
 
         PyTorch uses the same keys of the store in each init of a process. Then a rank might
-        connect to the address that another rank had in an earlier init.
+        connect to the address that another rank had in an earlier init. And it cannot be stopped
+        while it waits for the connection of another rank.
         """
         limit = timeout or distributed_c10d.default_pg_timeout
         port = int(os.environ["MASTER_PORT"])
         store = dist.TCPStore(os.environ["MASTER_ADDR"], port, is_master=False, timeout=limit)
+        self._store = store
         self._inits += 1
+        store = dist.PrefixStore(f"workbench/{self._inits}", store)
+        rank = rank if rank >= 0 else int(os.environ["RANK"])
+        world_size = world_size if world_size >= 0 else int(os.environ["WORLD_SIZE"])
+        if store.add("arrived", 1) == world_size:
+            store.set("complete", "")
+        store.wait(["complete"])
         with _same_excepthook():
             _init(
                 backend,
-                store=dist.PrefixStore(f"workbench/{self._inits}", store),
-                rank=rank if rank >= 0 else int(os.environ["RANK"]),
-                world_size=world_size if world_size >= 0 else int(os.environ["WORLD_SIZE"]),
-                timeout=timeout,
+                timeout=min(limit, timedelta(seconds=FORM_S)),
+                world_size=world_size,
+                rank=rank,
+                store=store,
                 **options,
             )
+        distributed_c10d._set_pg_timeout(limit)
 
     def _destroy_all(self) -> None:
-        self._ended = list(distributed_c10d._world.pg_names)
-        self._ready = None
+        groups, self._ready = list(distributed_c10d._world.pg_names), None
+        self._ended = groups if flight_recorder.unfinished() else []
+        time.sleep(_CALLBACKS_S)
         _destroy()
         flight_recorder.forget()
 
@@ -248,6 +273,12 @@ def _calling(like: Callable[..., Any], function: Callable[..., Any]) -> Callable
         return function(*args, **options)
 
     return call
+
+
+def is_wait(frame: FrameType) -> bool:
+    """Whether a frame is a call of ``Work.wait``."""
+    function = frame.f_locals.get("function") if frame.f_code.co_name == "call" else None
+    return getattr(function, "__name__", "") == "wait"
 
 
 def waits_in(frame: FrameType | None) -> str:
