@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from types import FrameType
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -130,8 +130,8 @@ class DDPBackend(Backend):
         self._groups.abort_on_gpu()
 
     def is_initialized(self) -> bool:
-        """Return whether there is a default process group, which a cell can destroy."""
-        return bool(dist.is_initialized())
+        """Return whether there is a default process group, which cells can destroy or break."""
+        return self._groups.usable
 
     def barrier(self) -> None:
         """Wait until all ranks have called this."""
@@ -225,14 +225,14 @@ def _started(group: Any) -> int:
 
 def _not_recorded(frame: FrameType) -> tuple[str, Any, int] | None:
     """Return the call in which the frames wait that the Flight Recorder lacks; None for none."""
-    name, found = "", frame
+    name, found = "", cast("FrameType | None", frame)
     while found is not None:
         if (function := _NOT_RECORDED.get(found.f_code)) is not None:
             others = (f"{key}={found.f_locals[key]}" for key in _PEERS if found.f_locals.get(key))
             return f"{function}({', '.join(others)})", None, 0
         if process_groups.is_wait(found):
             name = "wait() for a send or receive"
-        found = found.f_back  # type: ignore[assignment]
+        found = found.f_back
     return (name, None, 0) if name else None
 
 

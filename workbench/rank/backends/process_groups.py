@@ -153,6 +153,13 @@ class ProcessGroups:
         """Return the groups of this process by name."""
         return {name: group for group, name in list(distributed_c10d._world.pg_names.items())}
 
+    @property
+    def usable(self) -> bool:
+        """Whether there is a default group, and its connections if it is the ring's."""
+        if not dist.is_initialized():
+            return False
+        return dist.group.WORLD is not self._ready or self.sockets.are_connected()
+
     def init_process_group(
         self,
         backend: str | None = None,

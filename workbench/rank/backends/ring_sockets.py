@@ -14,6 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 _DESCRIPTORS = Path("/proc/self/fd")
+_CONNECTED = (0, 1, 10)
+"""No TCP socket, ESTABLISHED, and LISTEN."""
 
 
 class RingSockets:
@@ -39,6 +41,7 @@ class RingSockets:
         self._listeners = listeners
         self.forming = False
         self._before: set[tuple[int, str]] = set()
+        self._formed: set[tuple[int, str]] = set()
         self._ring: set[tuple[int, str]] = set()
         self._growing: set[tuple[int, str]] | None = None
         """The sockets before the body of `grows`, while that runs."""
@@ -49,8 +52,14 @@ class RingSockets:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._ring = _open_sockets() - self._before
+        self._ring = self._formed = _open_sockets() - self._before
         self.forming = False
+
+    def are_connected(self) -> bool:
+        """Return whether all connections that the ring was formed with are intact."""
+        return self._formed <= _open_sockets() and all(
+            _tcp_state(descriptor) in _CONNECTED for descriptor, _ in self._formed
+        )
 
     @contextmanager
     def grows(self) -> Iterator[None]:
@@ -59,7 +68,7 @@ class RingSockets:
         try:
             yield
         finally:
-            self._ring |= _open_sockets() - before
+            self._ring = self._ring | (_open_sockets() - before)
             self._growing = None
 
     def shut_down(self) -> None:
@@ -76,6 +85,13 @@ class RingSockets:
                     continue
                 if same and one.family in {socket.AF_INET, socket.AF_INET6}:
                     one.shutdown(socket.SHUT_RDWR)
+
+
+def _tcp_state(descriptor: int) -> int:
+    """Return the state of a TCP socket, as ``linux/tcp_states.h`` numbers it; 0 for others."""
+    with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as one:
+        return one.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0]
+    return 0
 
 
 def _open_sockets() -> set[tuple[int, str]]:
