@@ -87,7 +87,9 @@ class WorkbenchMagics(Magics):
 
         Each rank has its own namespace, which is kept between cells. Initially it contains:
 
-        - `hvd`: the initialized module ``horovod.torch``
+        - `hvd`: the initialized module ``horovod.torch``; with ``--backend ddp``, `dist` instead:
+          torch.distributed, whose default process group is ready. The environment has the
+          variables of torchrun, whose scripts run unchanged
         - `rank`, `world_size`: the rank's number, and the number of ranks
         - `local_rank`: the rank's number among those on its VM
         - `device`: the ``torch.device`` to train on: the rank's GPU, or the CPU

@@ -103,7 +103,7 @@ class DDPBackend(Backend):
         name = f"{environment['MASTER_ADDR']}:{environment['MASTER_PORT']}"
         try:
             total = self._groups.form(name)
-        except RuntimeError as error:  # also torch.distributed's own
+        except (RuntimeError, OSError) as error:  # also torch.distributed's own
             self.shutdown_ring(peer_lost=True)
             raise RingNotFormed(str(error)) from None
         except BaseException:

@@ -15,8 +15,8 @@ import torch
 
 _ENTRIES = 64
 """Collectives that are kept. Reading them takes about 30 us each."""
-_VARIABLES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
-"""Which PyTorch reads when the process forms its first process group; the second is older."""
+_VARIABLE = "TORCH_FR_BUFFER_SIZE"
+"""Which PyTorch reads when the process forms its first process group."""
 _NONE = -1
 
 
@@ -51,8 +51,7 @@ _earlier = _NONE
 def enable() -> None:
     """Start to record, before the first process group is formed."""
     if not torch.cuda.is_available():  # NCCL's default is larger
-        for name in _VARIABLES:
-            os.environ.setdefault(name, str(_ENTRIES))
+        os.environ.setdefault(_VARIABLE, str(_ENTRIES))
 
 
 def forget() -> None:

@@ -95,6 +95,8 @@ class ProcessGroups:
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self.sockets = RingSockets(listeners=False)
+        self._store: Any = None
+        """The connection to the store of the ring."""
         self._ready: Any = None
         """The ring's group."""
         self._formed_in: Any = None
@@ -124,7 +126,13 @@ class ProcessGroups:
         self.sockets = RingSockets(ring, listeners=False)
         self._inits = 0
         flight_recorder.enable()
+        address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
         with self.sockets:
+            # PyTorch tries for long, although the store already listens unless rank 0 has ended
+            socket.create_connection((address, port), FORM_S).close()
+            self._store = dist.TCPStore(
+                address, port, is_master=False, timeout=timedelta(seconds=FORM_S)
+            )
             self._init_again(
                 own_backend(), timeout=timedelta(seconds=FORM_S), rank=-1, world_size=-1
             )
@@ -227,11 +235,9 @@ class ProcessGroups:
         while it waits for the connection of another rank.
         """
         limit = timeout or distributed_c10d.default_pg_timeout
-        port = int(os.environ["MASTER_PORT"])
-        store = dist.TCPStore(os.environ["MASTER_ADDR"], port, is_master=False, timeout=limit)
-        self._store = store
+        self._store.set_timeout(limit)
         self._inits += 1
-        store = dist.PrefixStore(f"workbench/{self._inits}", store)
+        store = dist.PrefixStore(f"workbench/{self._inits}", self._store)
         rank = rank if rank >= 0 else int(os.environ["RANK"])
         world_size = world_size if world_size >= 0 else int(os.environ["WORLD_SIZE"])
         if store.add("arrived", 1) == world_size:
