@@ -33,7 +33,9 @@ class WorkbenchMagics(Magics):
     @argument("-n", type=int, default=None, help="start, resize: number of ranks; 2 by default")
     @argument("--hosts", default=None, help="start: VMs with ranks, vm1:2,vm2:2, or a host file")
     @argument("--ssh-config", default=None, help="start: ssh client configuration file")
-    @argument("--backend", default=None, metavar="NAME", help="start: what joins ranks, horovod")
+    @argument(
+        "--backend", default=None, metavar="NAME", help="start: joins the ranks, horovod or ddp"
+    )
     @argument("--release-after", default=None, metavar="TIME", help="start: stop after idling, 30m")
     @argument("--keep", default=None, metavar="TIME", help="start: survive the kernel, 30m")
     @argument("--no-record", action="store_true", default=None, help="start: do not record")
@@ -85,7 +87,9 @@ class WorkbenchMagics(Magics):
 
         Each rank has its own namespace, which is kept between cells. Initially it contains:
 
-        - `hvd`: the initialized module ``horovod.torch``
+        - `hvd`: the initialized module ``horovod.torch``; with ``--backend ddp``, `dist` instead:
+          torch.distributed, whose default process group is ready. The environment has the
+          variables of torchrun, whose scripts run unchanged
         - `rank`, `world_size`: the rank's number, and the number of ranks
         - `local_rank`: the rank's number among those on its VM
         - `device`: the ``torch.device`` to train on: the rank's GPU, or the CPU

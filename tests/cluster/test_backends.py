@@ -20,12 +20,12 @@ from workbench.rank.backends.backend import Backend as RankBackend
 from workbench.rank.backends.backend import RingNotFormed
 
 
-@pytest.mark.parametrize("name", ["ddp", "Horovod", "", None, 3])
+@pytest.mark.parametrize("name", ["DDP", "Horovod", "", None, 3])
 def test_an_unknown_backend(name):
     """The error lists the known ones; nothing was started."""
     with pytest.raises(UsageError) as caught:
         wb.Cluster(backend=name)
-    assert str(caught.value) == f"backend={name!r}: not a backend. Write 'horovod'."
+    assert str(caught.value) == f"backend={name!r}: not a backend. Write 'horovod' or 'ddp'."
 
 
 @pytest.mark.parametrize("name", rank_backends.BACKENDS)
@@ -63,8 +63,8 @@ def test_options_of_an_earlier_version():
 def test_the_magic_takes_a_backend():
     """It is given to the cluster; a known one is accepted, and the next mistake is named."""
     magics = WorkbenchMagics(InteractiveShell())
-    with pytest.raises(UsageError, match="backend='ddp': not a backend"):
-        magics.cluster("start --backend ddp")
+    with pytest.raises(UsageError, match="backend='gloo': not a backend"):
+        magics.cluster("start --backend gloo")
     with pytest.raises(UsageError, match="n=0: must be"):
         magics.cluster("start --backend horovod -n 0")
 

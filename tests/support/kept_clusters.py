@@ -19,6 +19,7 @@ kept = rank * 10
 print(cluster.name, *[info.pid for info in cluster.ranks], flush=True)
 {then}
 """
+TRAINING = training(5)
 KILLED = "os.kill(os.getpid(), 9)"
 IN_A_CELL = """
 from clusters import BeginSink
@@ -44,9 +45,9 @@ ClusterProcesses.save = lambda _: time.sleep(600)
 """
 
 
-def kernel(then, arguments="n=2, keep='600s'"):
+def kernel(then, arguments="n=2, keep='600s'", script=TRAINING):
     """Run a kernel to its end; return the cluster's name and the ranks' processes."""
-    source = KERNEL.format(arguments=arguments, then=then, training=training(5))
+    source = KERNEL.format(arguments=arguments, then=then, training=script)
     done = subprocess.run(
         [sys.executable, "-c", source], capture_output=True, text=True, timeout=150, check=False,
         env=with_support(),

@@ -47,7 +47,8 @@ class Cluster(Execution):
     launcher
         How ranks are started: ``"local"`` or ``"ssh"``; by default ssh if `hosts` is given.
     backend
-        The library that joins the ranks in a process group: ``"horovod"``.
+        The library that joins the ranks in a process group: ``"horovod"`` (the default), or
+        ``"ddp"``, which is torch.distributed with Gloo on CPUs and NCCL on GPUs.
     start_timeout_s
         The start fails if not all ranks are ready after this many seconds.
     hang_after_s

@@ -98,17 +98,19 @@ class Control:
         )
 
     def _unreported(self, frame: FrameType | None) -> Blocked | None:
-        """Return what the main thread waits for while recording is off, as far as it is known.
+        """Return what the main thread waits for if no hook reports waits, as far as it is known.
 
-        When the wait began is not known: it counts from the first request that has found it.
+        When the wait began is not known: it counts from when the collective was submitted, or from
+        the first request that has found it.
         """
-        found = None if self._recorder.on else self._backend.wait_of(frame)
+        reported = self._recorder.on and self._backend.reports_waits
+        found = None if reported else self._backend.wait_of(frame)
         if found is None:
             return None
-        name, handle = found
+        name, handle, submitted = found
         key = (self._interrupts.cell, handle)
         if self._wait[0] != key:
-            self._wait = key, perf_counter_ns()
+            self._wait = key, submitted or perf_counter_ns()
         return Blocked(name, self._wait[1], handle=handle)
 
     def _is_current(self, cell: int) -> bool:

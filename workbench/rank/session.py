@@ -268,9 +268,9 @@ def backend() -> Backend:
     return _joined().backend
 
 
-def ring_settings() -> dict[str, str]:
-    """Return the settings of the backend, which cells can change."""
-    return backend().settings()
+def ring_settings(*given: Any) -> dict[str, str]:
+    """Return the settings of the backend; see `Backend.settings`."""
+    return backend().settings(*given)
 
 
 def init_ring(*given: Any) -> RingCheck:

@@ -1,5 +1,6 @@
 """Backends, the kernel's side: each joins the ranks of a cluster in a ring.
 
+- `ddp`: a process group of torch.distributed
 - `horovod`: a Horovod ring
 
 A new backend needs a module here with a subclass of `Backend`, one in `workbench.rank.backends`,

@@ -1,6 +1,8 @@
 """The backends of a rank, each of which joins ranks in a process group, called a ring.
 
 - `backend`: the base class
+- `ddp`: a process group of torch.distributed, which `process_groups` forms and cells may form
+  themselves; `flight_recorder`: its collectives that have not finished
 - `horovod`: a Horovod ring; `cell_init`, `process_sets` and `optimizers`: replace functions of
   Horovod that do not work in a notebook; `ring_sockets`: breaks the connections of a ring
 - `horovod_tap`, `horovod_hooks`, `ddp_hooks`, `torch_collectives`, `torch_operators`: record
@@ -18,7 +20,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from workbench.rank.backends.backend import Backend
 
-BACKENDS = {"horovod": "HorovodBackend"}
+BACKENDS = {"horovod": "HorovodBackend", "ddp": "DDPBackend"}
 """The name of each backend's class, here and in `workbench.cluster.backends`.
 
 In both packages, the module has the name of the backend."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 
@@ -47,9 +47,12 @@ class Backend(ABC):
     hooks
         Hooks that record the collectives of this backend, and of other libraries. They are
         installed while recording is on.
+    reports_waits
+        Whether the hooks report waits, so that `wait_of` is used only while recording is off.
     """
 
     hooks: tuple[Hooks, ...]
+    reports_waits: ClassVar[bool] = True
 
     def __init__(self, recorder: Recorder, send: Callable[[Message], None]) -> None:
         self._recorder = recorder
@@ -74,8 +77,14 @@ class Backend(ABC):
         """Replace functions that do not work in a notebook; before the hooks are installed."""
 
     @abstractmethod
-    def settings(self) -> dict[str, str]:
-        """Return settings that the kernel compares between ranks; may be empty."""
+    def settings(self, *given: Any) -> dict[str, str]:
+        """Return what the kernel needs of this rank to form a ring; may be empty.
+
+        Parameters
+        ----------
+        given
+            The arguments that this backend's class in the kernel sends to this rank.
+        """
 
     @abstractmethod
     def init_ring(self, *given: Any) -> RingCheck:
@@ -145,16 +154,17 @@ class Backend(ABC):
         """Handle a message for this backend, in the outbox's thread; return whether it is one."""
 
     @staticmethod
-    def wait_of(_frame: FrameType | None) -> tuple[str, Any] | None:
+    def wait_of(_frame: FrameType | None) -> tuple[str, Any, int] | None:
         """Return the collective that a thread waits for, from its frames; None if for none.
 
-        Used while recording is off, when no hook reports waits.
+        Used when no hook reports waits; see `reports_waits`.
 
         Returns
         -------
         tuple
             The name of a call without a tensor, such as ``"barrier()"``, or an empty string;
-            and the collective's handle.
+            the collective's handle; and when it was submitted, as ``time.perf_counter_ns()``,
+            or 0 if that is unknown.
         """
         return None
 

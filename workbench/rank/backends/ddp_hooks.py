@@ -58,6 +58,13 @@ class DDPHooks(Hooks):
         if not self._models:
             self._registration.remove()
 
+    def moved(self, ddp: Any, before: Any) -> None:
+        """Note that a model has another process group."""
+        known = self._models.get(id(ddp.reducer))
+        if known is None:
+            return
+        known.move(before, ddp.process_group)
+
     def _new_model(self, original: Callable[..., None]) -> Callable[..., None]:
         def __init__(ddp: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
             original(ddp, *args, **kwargs)
@@ -148,6 +155,13 @@ class _Model:
         self.hook = hook
         self.group: Any = None
         self.replaceable = False
+
+    def move(self, before: Any, group: Any) -> None:
+        """Use another process group, also in the hook if the group is its state."""
+        self.group = group
+        if self.state is before:
+            self.state = group
+        self._operations.clear()
 
     def operation(self, bucket: Any, size: int) -> Operation:
         key = bucket.index(), size

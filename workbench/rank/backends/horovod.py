@@ -175,7 +175,7 @@ class HorovodBackend(Backend):
         return True
 
     @staticmethod
-    def wait_of(frame: FrameType | None) -> tuple[str, Any] | None:
+    def wait_of(frame: FrameType | None) -> tuple[str, Any, int] | None:
         """Return the call, if it is a barrier or a join, and the handle for which it waits."""
         while frame is not None and frame.f_code is not _SYNCHRONIZE:
             frame = frame.f_back
@@ -183,7 +183,7 @@ class HorovodBackend(Backend):
             return None
         caller = frame.f_back.f_code if frame.f_back else None
         name = f"{caller.co_name}()" if caller in _WITHOUT_TENSOR and caller else ""
-        return name, frame.f_locals["handle"]
+        return name, frame.f_locals["handle"], 0
 
     @staticmethod
     def process_set_of(frame: FrameType | None) -> int:

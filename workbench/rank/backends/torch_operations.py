@@ -168,11 +168,15 @@ def _described(group: Any) -> _Group:
     known: Any = group
     if isinstance(group, str):
         known = torch._C._distributed_c10d._resolve_process_group(group)
-    ranks = known.size()
-    whole = dist.is_initialized() and ranks == dist.get_world_size()
+    return _Group(weakref.ref(known), number_of(known), known.size())
+
+
+def number_of(group: Any) -> int:
+    """Return the number of a process group among process sets; 0 if it has all ranks."""
+    if dist.is_initialized() and group.size() == dist.get_world_size():
+        return 0
     # equal on all its ranks, and larger than the numbers of Horovod's process sets
-    number = zlib.crc32(known.group_name.encode()) & 0x3FFFFFFF | 0x40000000
-    return _Group(weakref.ref(known), 0 if whole else number, ranks)
+    return zlib.crc32(group.group_name.encode()) & 0x3FFFFFFF | 0x40000000
 
 
 def _operation(

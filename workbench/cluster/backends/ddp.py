@@ -1,0 +1,113 @@
+"""Forms the default process group of torch.distributed among processes that already run.
+
+Rank 0 serves the store at which all connect, on its network interface for the cluster. The ranks
+get the variables that torchrun sets.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+from workbench.cluster.backends import Backend
+from workbench.errors import RankError, StartFailed
+
+_PEER = (
+    r"Connection (reset|refused|closed)|closed by peer|Broken pipe|Socket closed|"
+    r"Application timeout caused pair closure|[Ff]ailed to recv|Software caused connection abort"
+)
+
+
+class DDPBackend(Backend):
+    """Joins ranks in a process group of torch.distributed."""
+
+    library = "torch.distributed"
+    module_name = "dist"
+    lost_peer = re.compile(_PEER)
+    uneven_cure = (
+        "Call every collective on all ranks: the same number of batches on each, or train in "
+        "`with torch.distributed.algorithms.join.Join([model]):`."
+    )
+
+    @staticmethod
+    def import_failure(text: str, vm: str) -> StartFailed | None:
+        """Return the error of a start if PyTorch lacks torch.distributed."""
+        if "torch.distributed is not available" not in text:
+            return None
+        return StartFailed(
+            "PyTorch was built there without torch.distributed",
+            vm=vm,
+            cure="install PyTorch there from its own packages",
+        )
+
+    @staticmethod
+    def explain_numbers(numbers: str) -> str:
+        """Return how torch.distributed matches collectives."""
+        return (
+            "Every rank waits for the others, but in different collectives: torch.distributed "
+            f"matches them by how many a rank has started before ({numbers}). Interrupt the cell, "
+            "and call each collective on all ranks of its group."
+        )
+
+    @staticmethod
+    def is_peer_error(error: RankError) -> bool:
+        """Whether it is an error of Gloo or NCCL that a connection has ended."""
+        names = {"RuntimeError", "DistBackendError", "DistNetworkError"}
+        return error.name in names and re.search(_PEER, error.message) is not None
+
+    def _init_once(self) -> None:
+        interfaces = self._ranks.interfaces
+        given = [(interface, rank == 0) for rank, interface in enumerate(interfaces)]
+        store = self._ranks.call("ring_settings", given)[0]
+        self._ring = f"{store['MASTER_ADDR']}:{store['MASTER_PORT']}"
+        environments = environment(self._ranks.vms)
+        try:
+            joined = self._ranks.call(
+                "init_ring",
+                [
+                    ({**its, **store, "GLOO_SOCKET_IFNAME": nic, "NCCL_SOCKET_IFNAME": nic},)
+                    for its, nic in zip(environments, interfaces, strict=True)
+                ],
+            )
+        except BaseException:
+            self.abort_init()
+            raise
+        sums = [check.total for check in joined]
+        if any(total != len(sums) for total in sums):
+            raise StartFailed(f"the ring's first sum over {len(sums)} ranks was {sums}")
+
+    def serve_init(self, rank: int) -> None:
+        """Do nothing: rank 0 serves the store as long as the ring exists."""
+
+    def close_rendezvous(self) -> None:
+        """Do nothing: this kernel serves nothing."""
+
+
+def environment(vms: list[int]) -> list[dict[str, str]]:
+    """Return the variables that torchrun sets in each rank, without those of the store.
+
+    Parameters
+    ----------
+    vms
+        The number of each rank's VM, by rank. Ranks of one VM are next to each other.
+    """
+    here, groups = Counter(vms), list(dict.fromkeys(vms))
+    return [
+        {
+            "RANK": str(rank),
+            "WORLD_SIZE": str(len(vms)),
+            "LOCAL_RANK": str(rank - vms.index(vm)),
+            "LOCAL_WORLD_SIZE": str(here[vm]),
+            "GROUP_RANK": str(groups.index(vm)),
+            "GROUP_WORLD_SIZE": str(len(groups)),
+            "ROLE_NAME": "default",
+            "ROLE_RANK": str(rank),
+            "ROLE_WORLD_SIZE": str(len(vms)),
+            "TORCHELASTIC_RESTART_COUNT": "0",
+            "TORCHELASTIC_MAX_RESTARTS": "0",
+            "TORCHELASTIC_RUN_ID": "none",
+            "TORCHELASTIC_USE_AGENT_STORE": "True",
+            "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
+        }
+        for rank, vm in enumerate(vms)
+    ]

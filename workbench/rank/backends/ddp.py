@@ -1,0 +1,243 @@
+"""The backend of a rank that uses torch.distributed: Gloo, and NCCL on GPUs."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import threading
+import time
+from collections.abc import Callable
+from types import FrameType
+from typing import Any, cast
+
+import torch
+import torch.distributed as dist
+
+from workbench.rank.backends import flight_recorder, process_groups
+from workbench.rank.backends.backend import Backend, Pending, RingNotFormed
+from workbench.rank.backends.ddp_hooks import DDPHooks
+from workbench.rank.backends.process_groups import ProcessGroups
+from workbench.rank.backends.torch_calls import TorchCalls
+from workbench.rank.backends.torch_collectives import TorchCollectives
+from workbench.rank.backends.torch_operations import number_of
+from workbench.rank.backends.torch_operators import OperatorHooks
+from workbench.rank.recording.recorder import Recorder
+from workbench.wire import Message
+from workbench.wire.rank_messages import RingCheck
+
+if not dist.is_available():
+    raise ImportError("torch.distributed is not available: this PyTorch was built without it")
+
+_BREAK_S = 5.0
+_BREAK_PERIOD_S = 0.1
+_WAIT_FILES = (
+    "torch/distributed/",
+    "torch/autograd/graph.py",
+    "torch/nn/parallel/",
+    "torch/_ops.py",
+    "workbench/rank/backends/",
+)
+"""Parts of the names of files whose functions call those in C++ that wait."""
+
+
+class DDPBackend(Backend):
+    """Joins this process in the default process group of torch.distributed."""
+
+    reports_waits = False
+
+    def __init__(self, recorder: Recorder, send: Callable[[Message], None]) -> None:
+        super().__init__(recorder, send)
+        calls = TorchCalls(recorder)
+        self._models = DDPHooks(recorder, calls)
+        self.hooks = (
+            self._models,
+            TorchCollectives(recorder, calls),
+            OperatorHooks(recorder, calls),
+        )
+        self._groups = ProcessGroups(recorder)
+        self._store: Any = None
+        """The server at which the ranks of the ring connect, in rank 0."""
+        self._finished: dict[str, int] = {}
+        """How many collectives each group had started when all of them were finished."""
+
+    @staticmethod
+    def versions() -> dict[str, str]:
+        """Return NCCL's version, if there is a GPU; Gloo has none."""
+        if not (torch.cuda.is_available() and dist.is_nccl_available()):
+            return {}
+        return {"NCCL": ".".join(map(str, torch.cuda.nccl.version()))}
+
+    @staticmethod
+    def poll(_handle: Any) -> bool:
+        """Return True: a collective that `pending` does not know is done."""
+        return True
+
+    def install(self) -> None:
+        """Let cells form and destroy process groups as scripts do."""
+        self._groups.install()
+
+    def settings(self, interface: str, serves: bool) -> dict[str, str]:
+        """Return where the store of the next ring listens, which rank 0 starts.
+
+        Parameters
+        ----------
+        interface
+            The network interface on which it listens.
+        serves
+            Whether this rank starts it; the others return nothing.
+        """
+        if not serves:
+            return {}
+        self._store, address, port = process_groups.serve(interface)
+        return {"MASTER_ADDR": address, "MASTER_PORT": str(port)}
+
+    def init_ring(self, environment: dict[str, str]) -> RingCheck:
+        """Form the default process group, and let DDP models of earlier rings use it.
+
+        Parameters
+        ----------
+        environment
+            The variables that torchrun sets, and those of the network interface.
+        """
+        os.environ.update(environment)
+        name = f"{environment['MASTER_ADDR']}:{environment['MASTER_PORT']}"
+        try:
+            total = self._groups.form(name)
+        except (RuntimeError, OSError) as error:  # also torch.distributed's own
+            self.shutdown_ring(peer_lost=True)
+            raise RingNotFormed(str(error)) from None
+        except BaseException:
+            self.shutdown_ring(peer_lost=True)
+            raise
+        self._groups.move_models(self._models.moved)
+        return RingCheck(total, dynamic=False)
+
+    def shutdown_ring(self, *, peer_lost: bool = False) -> None:  # noqa: ARG002
+        """Leave all process groups; no other rank is waited for."""
+        self._groups.end()
+        self._recorder.members.clear()
+
+    def abort_init(self, ring: str) -> None:
+        """Shut down the sockets of a ring that is being formed, in a thread."""
+        thread = threading.Thread(
+            target=self._abort_init, args=(ring,), name="workbench-release", daemon=True
+        )
+        thread.start()
+
+    def release(self, *, peer_lost: bool) -> None:  # noqa: ARG002
+        """Shut down the sockets of all groups, and abort those of GPUs."""
+        self._groups.sockets.shut_down()
+        self._groups.abort_on_gpu()
+
+    def is_initialized(self) -> bool:
+        """Return whether there is a default process group, which cells can destroy or break."""
+        return self._groups.usable
+
+    def barrier(self) -> None:
+        """Wait until all ranks have called this."""
+        dist.barrier()
+
+    def allreduce(self, tensor: torch.Tensor, name: str) -> None:  # noqa: ARG002
+        """Sum a tensor over all ranks, in place."""
+        dist.all_reduce(tensor)
+
+    def largest(self, number: float, name: str) -> float:  # noqa: ARG002
+        """Return the maximum of a number over all ranks."""
+        tensor = torch.tensor(number, dtype=torch.float64)
+        dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
+        return float(tensor)
+
+    def namespace(self) -> dict[str, Any]:
+        """Return torch.distributed, and this rank's number."""
+        return {
+            "dist": dist,
+            "rank": dist.get_rank(),
+            "local_rank": int(os.environ["LOCAL_RANK"]),
+            "world_size": dist.get_world_size(),
+        }
+
+    def receive(self, _message: Message) -> bool:
+        """Return False: the kernel sends nothing to this backend."""
+        return False
+
+    def pending(self) -> Pending:
+        """Return what is not finished, in any thread; empty if it is not known."""
+        groups = self._groups.names()
+        started = {name: _started(group) for name, group in groups.items()}
+        numbers = {name: number_of(group) for name, group in groups.items()}
+        submitted: dict[int, int] = {}
+        for name, count in started.items():
+            submitted[numbers[name]] = submitted.get(numbers[name], 0) + count
+        if started == self._finished:
+            return Pending(submitted, {})
+        for name, group in groups.items():
+            if numbers[name]:
+                ranks = tuple(dist.get_process_group_ranks(group))
+                self._recorder.members[numbers[name]] = ranks
+        unfinished = flight_recorder.unfinished()
+        if not unfinished:
+            self._finished = started
+        operations = {one.id: (one.name, numbers.get(one.group, 0)) for one in unfinished}
+        return Pending(submitted, operations, frozenset(operations))
+
+    @staticmethod
+    def wait_of(frame: FrameType | None) -> tuple[str, Any, int] | None:
+        """Return the oldest collective that is not finished, if the frames may wait for it."""
+        if frame is None:
+            return None
+        if name := process_groups.waits_in(frame):
+            return name, None, 0
+        if not any(part in frame.f_code.co_filename for part in _WAIT_FILES):
+            return None
+        if unfinished := flight_recorder.unfinished():
+            return "", unfinished[0].id, unfinished[0].submitted
+        return _not_recorded(frame)
+
+    @staticmethod
+    def collective_of(frame: FrameType | None) -> str:
+        """Return the function of torch.distributed in which a thread waits."""
+        while frame is not None:
+            code = frame.f_code
+            if _WAIT_FILES[0] in code.co_filename and code.co_name in dist.distributed_c10d.__all__:
+                return f"{code.co_name}()"
+            frame = frame.f_back
+        return "a collective of the cell's own"
+
+    @staticmethod
+    def process_set_of(_frame: FrameType | None) -> int:
+        """Return 0: `pending` has the groups of collectives."""
+        return 0
+
+    def _abort_init(self, name: str) -> None:
+        sockets, deadline = self._groups.sockets, time.monotonic() + _BREAK_S
+        while sockets.forming and name in {"", sockets.name} and time.monotonic() < deadline:
+            sockets.shut_down()  # repeatedly, since further connections may be opened
+            time.sleep(_BREAK_PERIOD_S)
+
+
+def _started(group: Any) -> int:
+    """Return how many collectives, sends and receives a group has started."""
+    try:
+        return int(group._get_sequence_number_for_group())
+    except RuntimeError:  # not implemented for its backend
+        return 0
+
+
+def _not_recorded(frame: FrameType) -> tuple[str, Any, int] | None:
+    """Return the call in which the frames wait that the Flight Recorder lacks; None for none."""
+    name, found = "", cast("FrameType | None", frame)
+    while found is not None:
+        if (function := _NOT_RECORDED.get(found.f_code)) is not None:
+            others = (f"{key}={found.f_locals[key]}" for key in _PEERS if found.f_locals.get(key))
+            return f"{function}({', '.join(others)})", None, 0
+        if process_groups.is_wait(found):
+            name = "wait() for a send or receive"
+        found = found.f_back
+    return (name, None, 0) if name else None
+
+
+_PEERS = ("src", "dst", "group_src", "group_dst")
+_NOT_RECORDED = {
+    inspect.unwrap(function).__code__: function.__name__
+    for function in (dist.send, dist.recv, dist.monitored_barrier)
+}

@@ -1,0 +1,310 @@
+"""The default process group of torch.distributed, which ranks and cells form and destroy.
+
+A script for torchrun calls ``init_process_group()`` itself. In a cell that finds the ring's group,
+and keeps it if that is what it asks for.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from functools import wraps
+from types import FrameType
+from typing import Any
+
+import psutil
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d
+from torch.nn.parallel import DistributedDataParallel
+
+from workbench.rank.backends import flight_recorder
+from workbench.rank.backends.ring_sockets import RingSockets
+from workbench.rank.recording.recorder import Recorder
+
+FORM_S = 30.0
+"""How long the ranks may take to form the ring."""
+_init, _destroy = distributed_c10d.init_process_group, distributed_c10d.destroy_process_group
+_new_helper = distributed_c10d._new_process_group_helper
+_CALLBACKS_S = 0.001
+"""How long callbacks of collectives that have just finished may need Python's lock."""
+_DEFAULT = "0"
+"""Name of the default process group."""
+_WITH_OPTIONS = ("store", "pg_options", "device_id", "_ranks")
+
+
+def serve(interface: str) -> tuple[Any, str, int]:
+    """Start a TCPStore on one network interface; return it with its address and port.
+
+    Raises
+    ------
+    RuntimeError
+        The interface has no address.
+    """
+    family, address = _address_of(interface)
+    with socket.create_server((address, 0), family=family, backlog=1024) as listener:
+        port = listener.getsockname()[1]
+        store = dist.TCPStore(
+            address,
+            port,
+            is_master=True,
+            wait_for_workers=False,
+            timeout=timedelta(seconds=FORM_S),
+            master_listen_fd=os.dup(listener.fileno()),
+        )
+    return store, address, port
+
+
+def _address_of(interface: str) -> tuple[socket.AddressFamily, str]:
+    found = {one.family: one.address for one in psutil.net_if_addrs().get(interface, ())}
+    for family in (socket.AF_INET, socket.AF_INET6):
+        if address := found.get(family):
+            return family, address
+    raise RuntimeError(f"network interface {interface!r} has no address on this VM")
+
+
+def own_backend() -> str:
+    """Return the backend of the ring: also NCCL if there is a GPU."""
+    return "cpu:gloo,cuda:nccl" if torch.cuda.is_available() and _has_nccl() else "gloo"
+
+
+def _has_nccl() -> bool:
+    return bool(dist.is_nccl_available())
+
+
+class ProcessGroups:
+    """Forms and destroys the default process group, for the ring and for cells.
+
+    Parameters
+    ----------
+    recorder
+        Knows which cell runs.
+
+    Attributes
+    ----------
+    sockets
+        Those of the current ring, and of all groups that cells have formed since.
+    """
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self.sockets = RingSockets(listeners=False)
+        self._store: Any = None
+        """The connection to the store of the ring."""
+        self._ready: Any = None
+        """The ring's group."""
+        self._formed_in: Any = None
+        """The records of the cell that has formed the default group."""
+        self._inits = 0
+        """How often this process has initialized PyTorch in this ring."""
+        self._ended: list[Any] = []
+        """Groups that ended with unfinished collectives. Freeing one joins its threads, which may
+        call Python, while code in C++ that frees the last reference may hold Python's lock."""
+
+    def install(self) -> None:
+        """Replace the functions with which cells form and destroy groups."""
+        for original, method in (
+            (_init, self.init_process_group),
+            (_destroy, self.destroy_process_group),
+        ):
+            replacement = _calling(original, method)
+            setattr(dist, original.__name__, replacement)
+            setattr(distributed_c10d, original.__name__, replacement)
+        distributed_c10d._new_process_group_helper = self._new_group
+        for owner, name in ((dist.Work, "wait"), (torch._C.Future, "wait")):
+            original = getattr(owner, name)
+            setattr(owner, name, _calling(original, original))
+
+    def form(self, ring: str) -> float:
+        """Form the group of a ring, and check it with a first collective."""
+        self.sockets = RingSockets(ring, listeners=False)
+        self._inits = 0
+        flight_recorder.enable()
+        address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+        with self.sockets:
+            # PyTorch tries for long, although the store already listens unless rank 0 has ended
+            socket.create_connection((address, port), FORM_S).close()
+            self._store = dist.TCPStore(
+                address, port, is_master=False, timeout=timedelta(seconds=FORM_S)
+            )
+            self._init_again(
+                own_backend(), timeout=timedelta(seconds=FORM_S), rank=-1, world_size=-1
+            )
+            total = torch.ones(1)
+            dist.all_reduce(total)
+        self._ready, usual = dist.group.WORLD, distributed_c10d.default_pg_timeout
+        self._store.set_timeout(usual)
+        distributed_c10d._set_pg_timeout(usual, self._ready)
+        return float(total.item())
+
+    def abort_on_gpu(self) -> None:
+        """Abort the collectives of NCCL, in any thread."""
+        gpu = torch.device("cuda")
+        for group in self.names().values():
+            if gpu in group._device_types:
+                group._get_backend(gpu).abort()
+
+    def end(self) -> None:
+        """Leave all groups, without waiting for other ranks."""
+        self.sockets.shut_down()
+        if dist.is_initialized():
+            self._destroy_all()
+        distributed_c10d._world.group_count = 0  # also after an init that has failed
+
+    def names(self) -> dict[str, Any]:
+        """Return the groups of this process by name."""
+        return {name: group for group, name in list(distributed_c10d._world.pg_names.items())}
+
+    @property
+    def usable(self) -> bool:
+        """Whether there is a default group, and its connections if it is the ring's."""
+        if not dist.is_initialized():
+            return False
+        return dist.group.WORLD is not self._ready or self.sockets.are_connected()
+
+    def init_process_group(
+        self,
+        backend: str | None = None,
+        init_method: str | None = None,
+        timeout: timedelta | None = None,
+        world_size: int = -1,
+        rank: int = -1,
+        **options: Any,
+    ) -> None:
+        """Initialize PyTorch's default process group, or keep that of the ring."""
+        environment = init_method in {None, "env://"} and options.get("store") is None
+        if dist.is_initialized() and dist.group.WORLD is self._ready:
+            own = (int(os.environ["WORLD_SIZE"]), int(os.environ["RANK"]))
+            same = world_size in {-1, own[0]} and rank in {-1, own[1]}
+            plain = not any(options.get(name) is not None for name in _WITH_OPTIONS)
+            if environment and same and plain and backend in {None, own_backend()}:
+                if timeout is not None:
+                    distributed_c10d._set_pg_timeout(timeout, self._ready)
+                return
+            self._destroy_all()
+        elif dist.is_initialized() and self._formed_in is not self._recorder.records:
+            self._destroy_all()  # the cell, or an earlier one, runs again
+        given = {"timeout": timeout, "world_size": world_size, "rank": rank, **options}
+        with self.sockets.grows():
+            if environment and not dist.is_initialized():
+                self._init_again(backend, **given)
+            else:
+                with _same_excepthook():
+                    _init(backend, init_method, **given)
+        self._formed_in = self._recorder.records
+
+    def destroy_process_group(self, group: Any = None) -> None:
+        """Destroy a process group, by default all."""
+        if (group is None or group is dist.group.WORLD) and dist.is_initialized():
+            self._destroy_all()
+        else:
+            _destroy(group)
+
+    def move_models(self, moved: Callable[[Any, Any], None]) -> None:
+        """Let DDP models of earlier rings use the current one.
+
+        Parameters
+        ----------
+        moved
+            Called with each model and its earlier group.
+        """
+        world = dist.group.WORLD
+        for thing in gc.get_objects():
+            if not issubclass(type(thing), DistributedDataParallel):
+                continue
+            before = getattr(thing, "process_group", None)
+            if before is None or before is world or not hasattr(thing, "reducer"):
+                continue
+            if before.group_name == _DEFAULT and before not in distributed_c10d._world.pg_map:
+                thing._update_process_group(world)
+                moved(thing, before)
+
+    def _init_again(
+        self, backend: str | None, *, rank: int, world_size: int, timeout: Any, **options: Any
+    ) -> None:
+        """Initialize PyTorch as torchrun's variables say, when all ranks have called this.
+
+        PyTorch uses the same keys of the store in each init of a process. Then a rank might
+        connect to the address that another rank had in an earlier init. And it cannot be stopped
+        while it waits for the connection of another rank.
+        """
+        limit = timeout or distributed_c10d.default_pg_timeout
+        self._store.set_timeout(limit)
+        self._inits += 1
+        store = dist.PrefixStore(f"workbench/{self._inits}", self._store)
+        rank = rank if rank >= 0 else int(os.environ["RANK"])
+        world_size = world_size if world_size >= 0 else int(os.environ["WORLD_SIZE"])
+        if store.add("arrived", 1) == world_size:
+            store.set("complete", "")
+        store.wait(["complete"])
+        with _same_excepthook():
+            _init(
+                backend,
+                timeout=min(limit, timedelta(seconds=FORM_S)),
+                world_size=world_size,
+                rank=rank,
+                store=store,
+                **options,
+            )
+        distributed_c10d._set_pg_timeout(limit)
+
+    def _destroy_all(self) -> None:
+        groups, self._ready = list(distributed_c10d._world.pg_names), None
+        self._ended = groups if flight_recorder.unfinished() else []
+        time.sleep(_CALLBACKS_S)
+        _destroy()
+        flight_recorder.forget()
+
+    def _new_group(self, *args: Any, **options: Any) -> Any:
+        if dist.group.WORLD is None:  # it forms the default group
+            return _new_helper(*args, **options)
+        with self.sockets.grows():
+            return _new_helper(*args, **options)
+
+
+@contextmanager
+def _same_excepthook() -> Iterator[None]:
+    """Restore the handler of errors, which each init of PyTorch wraps again."""
+    before = sys.excepthook
+    try:
+        yield
+    finally:
+        sys.excepthook = before
+
+
+def _calling(like: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a Python function that calls another, and looks like a third one."""
+
+    @wraps(like)
+    def call(*args: Any, **options: Any) -> Any:
+        return function(*args, **options)
+
+    return call
+
+
+def is_wait(frame: FrameType) -> bool:
+    """Whether a frame is a call of ``Work.wait``."""
+    function = frame.f_locals.get("function") if frame.f_code.co_name == "call" else None
+    return getattr(function, "__name__", "") == "wait"
+
+
+def waits_in(frame: FrameType | None) -> str:
+    """Return the function of this module in which a thread may wait; empty for none."""
+    while frame is not None:
+        if (name := _WAITS.get(frame.f_code)) is not None:
+            return name
+        frame = frame.f_back
+    return ""
+
+
+_WAITS = {
+    ProcessGroups.init_process_group.__code__: "init_process_group()",
+    ProcessGroups.destroy_process_group.__code__: "destroy_process_group()",
+    ProcessGroups._new_group.__code__: "new_group()",
+}
