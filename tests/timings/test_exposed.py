@@ -63,6 +63,23 @@ def test_the_means_of_the_parts_add_up():
     assert summarize(store(*nothing).rows()).queued_us == 0
 
 
+@pytest.mark.parametrize(
+    ("transfer_ms", "slow"), [(860, True), (5, False)], ids=["slow-link", "long-queue"]
+)
+def test_few_bytes_over_a_slow_link(transfer_ms, slow):
+    """0.26 MB in 860 ms are a slow link's, of which communicating less often only hides a part."""
+    rows = both(
+        range(10), communication=900, exposed=890, size=262_144, flags=SEEN,
+        transfer_ns=transfer_ms * MS,
+    )  # fmt: skip
+    causes = {one.name: one for one in explain(store(*rows))}
+    named = causes.get("exposed communication")
+    assert (named is not None and "check the link" in named.cure) == slow
+    if slow:
+        assert "not due to the few bytes" not in named.cure
+        assert "0.26 MB at 0.0023 Gbit/s bus bandwidth" in named.evidence
+
+
 TRAIN = """
 import time, torch
 model = torch.nn.Linear(SIZE, 1024, bias=False)

@@ -23,6 +23,10 @@ _LESS_OFTEN = (
     "communicate less often: a larger batch, or gradients of several batches together "
     "(backward_passes_per_step, no_sync)"
 )
+_SLOW_LINK = (
+    f"most of it is the transfer of few bytes, far below {SLOW_GBPS:g} Gbit/s: check the link's "
+    f"rate and latency, its other users, and the load of the cores; until then, {_LESS_OFTEN}"
+)
 _QUEUED = (
     "gradients that all ranks have submitted wait {:.2f} ms per iteration, while nothing is "
     "transferred: for negotiation, Horovod's cycles, and copies into and out of buffers"
@@ -43,8 +47,8 @@ def communication_causes(
         return  # a single rank does not communicate
     evidence = (
         f"training waits {exposed / 1e3:.2f} ms per iteration for gradients "
-        f"({summary.exposed_share:.0%}): {summary.bytes / 1e6:.2f} MB at "
-        f"{summary.busbw_gbps:.2f} Gbit/s bus bandwidth{_parts(summary)}"
+        f"({summary.exposed_share:.0%}): {_figure(summary.bytes / 1e6)} MB at "
+        f"{_figure(summary.busbw_gbps)} Gbit/s bus bandwidth{_parts(summary)}"
     )
     # waiting for late ranks is a cause of its own
     if waiting.named_us > 0:
@@ -59,6 +63,11 @@ def communication_causes(
             summary, "queueing", _QUEUED.format(queued / 1e3), _QUEUED_CURE, queued, bound=True
         )
     yield from _sending(summary, fabric, evidence, exposed, waiting)
+
+
+def _figure(value: float) -> str:
+    """Return a figure with two digits after the point, or two that are not 0."""
+    return f"{value:.2f}" if not 0 < value < 0.1 else f"{value:.2g}"
 
 
 def _parts(summary: Summary) -> str:
@@ -84,6 +93,8 @@ def _sending(
         cure = "hide it behind compute (a larger batch), or send less (fp16 compression)"
         if summary.bytes * 8 / (SLOW_GBPS * 1e3) < LITTLE * exposed:
             cure = f"this time is not due to the few bytes: {_LESS_OFTEN}"
+            if summary.transfer_us >= exposed / 2:
+                cure = _SLOW_LINK
         yield cause(summary, "exposed communication", evidence, cure, exposed, bound=True)
         return
     should, sending = fabric.predict_us(summary.bytes), fabric.us_per_byte * summary.bytes
