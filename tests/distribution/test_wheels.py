@@ -56,7 +56,7 @@ def test_a_script_is_checked_against_the_types(tmp_path):
     script.write_text(SCRIPT + "".join(f"reveal_type(wb.{name})\n" for name in names))
     done = subprocess.run(
         [sys.executable, "-m", "mypy", "--strict", "--python-executable", python, script],
-        cwd=tmp_path, capture_output=True, text=True, timeout=170, check=False,
+        cwd=tmp_path, capture_output=True, text=True, timeout=380, check=False,
     )  # fmt: skip
     errors = re.findall(r": error: .*\[([a-z-]+)\]", done.stdout)
     assert errors == ["arg-type", "attr-defined"]
