@@ -65,7 +65,7 @@ def torchrun():
             "--nproc-per-node",
         ]
         began = time.perf_counter()
-        subprocess.run(command, check=True, capture_output=True)
+        subprocess.run(command, check=True, capture_output=True, cwd=folder)
         return time.perf_counter() - began
 
 
