@@ -57,13 +57,8 @@ def torchrun():
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "script.py"
         path.write_text(SCRIPT)
-        command = [
-            sys.executable,
-            "-m",
-            "torch.distributed.run",
-            "--standalone",
-            "--nproc-per-node",
-        ]
+        options = ["--standalone", "--nproc-per-node", "2", str(path)]
+        command = [sys.executable, "-m", "torch.distributed.run", *options]
         began = time.perf_counter()
         subprocess.run(command, check=True, capture_output=True)
         return time.perf_counter() - began

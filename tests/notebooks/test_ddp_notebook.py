@@ -18,10 +18,10 @@ def page(tmp_path_factory):
 
 
 def test_both_learn_to_read_digits(page):
-    """DDP and Horovod reach over 95 %."""
+    """DDP and Horovod reach over 90 %."""
     found = [float(text) for text in re.findall(r"\[ranks 0-1\] test accuracy ([\d.]+)%", page)]
     assert len(found) == 2
-    assert min(found) > 95
+    assert min(found) > 90
 
 
 def test_it_goes_on_after_a_failure(page):

@@ -127,7 +127,9 @@ class DDPBackend(Backend):
     def release(self, *, peer_lost: bool) -> None:  # noqa: ARG002
         """Shut down the sockets of all groups, and abort those of GPUs."""
         self._groups.sockets.shut_down()
-        self._groups.abort_on_gpu()
+        if torch.cuda.is_available():
+            abort = self._groups.abort_on_gpu
+            threading.Thread(target=abort, name="workbench-release", daemon=True).start()
 
     def is_initialized(self) -> bool:
         """Return whether there is a default process group, which cells can destroy or break."""

@@ -144,7 +144,7 @@ class ProcessGroups:
         return float(total.item())
 
     def abort_on_gpu(self) -> None:
-        """Abort the collectives of NCCL, in any thread."""
+        """Abort the collectives of NCCL, in any thread; may take seconds."""
         gpu = torch.device("cuda")
         for group in self.names().values():
             if gpu in group._device_types:

@@ -57,9 +57,7 @@ class RingSockets:
 
     def are_connected(self) -> bool:
         """Return whether all connections that the ring was formed with are intact."""
-        return self._formed <= _open_sockets() and all(
-            _tcp_state(descriptor) in _CONNECTED for descriptor, _ in self._formed
-        )
+        return all(_tcp_state(*one) in _CONNECTED for one in self._formed)
 
     @contextmanager
     def grows(self) -> Iterator[None]:
@@ -87,11 +85,17 @@ class RingSockets:
                     one.shutdown(socket.SHUT_RDWR)
 
 
-def _tcp_state(descriptor: int) -> int:
-    """Return the state of a TCP socket, as ``linux/tcp_states.h`` numbers it; 0 for others."""
-    with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as one:
-        return one.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0]
-    return 0
+def _tcp_state(descriptor: int, inode: str) -> int:
+    """Return a socket's state as in ``linux/tcp_states.h``; 0 without TCP, -1 if it is closed."""
+    try:
+        with socket.socket(fileno=os.dup(descriptor)) as one:
+            if inode != f"socket:[{os.fstat(one.fileno()).st_ino}]":
+                return -1
+            if one.family not in {socket.AF_INET, socket.AF_INET6}:
+                return 0
+            return one.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0]
+    except OSError:
+        return -1
 
 
 def _open_sockets() -> set[tuple[int, str]]:
