@@ -16,13 +16,7 @@ from typing import Any
 import psutil
 
 from workbench._version import __version__
-from workbench.cluster.agent_channel import (
-    ATTACH_S,
-    GRACE_S,
-    RECONNECT_S,
-    AgentChannel,
-    Question,
-)
+from workbench.cluster.agent_channel import GRACE_S, RECONNECT_S, AgentChannel, Question
 from workbench.cluster.backends import backend_class
 from workbench.cluster.launchers import DEFAULT as LOCAL
 from workbench.cluster.launchers import Launcher, create
@@ -129,7 +123,7 @@ class Agent:
             interrupted=interrupted,
         )
         if folder is not None:
-            self._channel.attach(min(max(keep_s or 0.0, RECONNECT_S), ATTACH_S))
+            self._channel.attach(max(keep_s or 0.0, RECONNECT_S))
             return
         self._channel.start(GRACE_S if keep_s is None else keep_s, keep=keep_s is not None)
         given = (dict(host.environment), host.directory) if host else ()

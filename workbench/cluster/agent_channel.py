@@ -29,8 +29,6 @@ GRACE_S = 15.0
 """An agent that is not kept ends after this time without a kernel; a reconnect takes less."""
 RECONNECT_S = 8.0
 """A VM is lost if its connection is closed and nothing has arrived from it for this time."""
-ATTACH_S = 60.0
-"""A kernel that attaches to a kept cluster waits at most this time for a VM."""
 _RETRY_S = 4.0
 """The least time for reconnecting: this machine may have been suspended meanwhile."""
 _PAUSE_S = 0.2
