@@ -5,8 +5,7 @@ more than the noise of that phase (`noise`), and if that makes it late for its l
 (`lateness`). A longer phase that delays nobody costs nothing. If ranks share cores, the others
 compute longer while one rank sleeps, and wait for less than its excess: both are reported.
 
-Each training is compared with itself, because cells may train different models: 10 ms are much in
-iterations of 20 ms, and noise in iterations of 500 ms.
+Each training is compared with itself: 10 ms are much in iterations of 20 ms, and noise in 500 ms.
 """
 
 from __future__ import annotations
@@ -35,9 +34,8 @@ CONFIRMED = 0.5
 """The others wait for at least this share of the longer phase, and the phase explains at least
 this share of the waiting."""
 CONTENDED = 0.2
-"""The first share is smaller for a rank that is late in at least half of its cell, if the waiting
-alone is `LEAST_SHARE` of the iteration: ranks that share cores compute longer meanwhile. Within
-a short span, another process on the cores may be the reason."""
+"""The first share for a rank that is late in at least half of its cell, if waiting alone is
+`LEAST_SHARE` of the iteration: ranks that share cores compute longer meanwhile."""
 CLEAR = 1.5
 """The others wait for at least this many times the noise of lateness."""
 LINK_TIMES = 2.0
