@@ -108,6 +108,29 @@ if rank: handle.update(HTML("<b>own</b>"))
     assert text_of(cell) == "[rank 0]\n[rank 1]\n[ranks 0-1] between\n"
 
 
+def test_a_display_that_is_shown_twice(notebook):
+    """Both places of the same id are updated, as without ranks."""
+    cell = notebook.run(
+        CLEAR
+        + """
+handle = display(HTML("first"), display_id="twice")
+print("between")
+display(HTML("first"), display_id="twice")
+handle.update(HTML("second"))
+"""
+    )
+    assert htmls(cell) == ["second", "second"]
+
+
+def test_a_long_line_stays_as_it_was_shortened(notebook):
+    """How much of it is not shown is counted once, also if another rank clears its output."""
+    print_it = "if rank: print('x' * 60_000)\n"
+    left = text_of(notebook.run(CLEAR + print_it))
+    assert "characters are not shown here" in left
+    cell = notebook.run(CLEAR + print_it + "else: print('gone'); clear_output()\nprint('end')")
+    assert text_of(cell) == left + "[ranks 0-1] end\n"
+
+
 def test_a_display_of_an_earlier_cell(notebook):
     """It is shown again: its cell has ended."""
     notebook.run(CLEAR + 'handle = display(HTML("first"), display_id=True)')

@@ -87,6 +87,49 @@ hooks(model), hooks(other), b"workbench" in pickle.dumps(model)
     check(frame(), 5)
 
 
+def test_a_model_with_a_state_of_its_own(fresh):
+    """As DDP's and Lightning's modules have: none of our hooks is in their pickles either."""
+    cluster, _ = fresh
+    source = """
+import pickle
+class Own(nn.Sequential):
+    def __getstate__(self):
+        return self.__dict__.copy()
+model = Own(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 8))
+optimizer = distributed(model)
+train(3)
+hooks(model), b"workbench" in pickle.dumps(model)
+"""
+    found = quiet(cluster, TRAIN + source).values
+    assert set(map(repr, found.values())) == {repr(([1, 1], False))}
+
+
+SCRIPTED = """
+import torch
+@torch.jit.script
+class First:
+    def __init__(self, x: int):
+        self.x = x
+@torch.jit.script
+class Second:
+    def __init__(self, first: First):
+        self.x = first.x
+"""
+
+
+def test_a_class_that_is_scripted(fresh, tmp_path):
+    """PyTorch finds the names in it where a module that the cell imports has defined them."""
+    cluster, _ = fresh
+    (tmp_path / "scripted_pair.py").write_text(SCRIPTED)
+    source = f"""
+import sys
+sys.path.insert(0, {str(tmp_path)!r})
+import scripted_pair
+scripted_pair.Second(scripted_pair.First(3)).x
+"""
+    assert set(quiet(cluster, TRAIN + source).values.values()) == {3}
+
+
 def test_models_of_a_loop(fresh):
     """As in cross-validation: each has a forward, also where one has the address of another."""
     cluster, frame = fresh

@@ -304,9 +304,9 @@ class CellRun:
         self._values[rank] = ValueNotSent(ended.not_sent) if ended.not_sent else ended.value
 
     def _drop_lost(self) -> None:
-        lost = self._lost() if self._unfinished else {}
         errors = {rank: call.exception() for rank, call in self.calls.items() if call.done()}
         failed = {rank: error for rank, error in errors.items() if error is not None}
+        lost = self._lost() if self._unfinished else {}  # after them: a loss explains them
         with self._delivering:
             unprocessed = {rank for rank, _ in self._events} if lost else set()
         for rank in self._unfinished & (set(failed) | set(lost) - unprocessed):

@@ -220,8 +220,10 @@ class Engines:
         try:
             self.backend.shutdown_ring(answering, peer_lost=bool(lost))
         except StartFailed:  # one that ends need not leave, such as a rank without memory
-            staying = {member.info.rank for member in kept}
-            self.backend.shutdown_ring(sorted(staying.intersection(answering)), peer_lost=True)
+            staying = {member.info.rank for member in kept}.intersection(answering)
+            if len(staying) == len(answering) or self.interrupted.is_set():
+                raise
+            self.backend.shutdown_ring(sorted(staying), peer_lost=True)
         self._agents.stop([member.place for member in leaving])
         self.members.replace(kept)
         self.renumbered = True

@@ -191,7 +191,9 @@ class Execution:
     ) -> CellRun:
         where = NotebookSink() if sink is None else sink
         if not callable(getattr(where, "poll", None)):
-            raise UsageError(f"sink={sink!r}: not a sink. Give one, such as cluster.TextSink().")
+            raise UsageError(
+                f"sink={sink!r}: not a sink. Give one, such as workbench.cluster.TextSink()."
+            )
         return self._cells.submit(source, ranks, timeout, where)
 
     def __setitem__(self, name: str, value: Any) -> None:
@@ -293,10 +295,10 @@ class Execution:
         self, processes: ClusterProcesses, ranks: tuple[int, ...], what: str, timeout_s: float
     ) -> Transfer:
         """Return a transfer; a rank that answers after it was given up is used again."""
-        state = self._state
+        state, backend = self._state, processes.engines.backend
 
         def late(rank: int) -> None:
-            in_background(lambda: use_again(state, processes, [rank], lambda: False))
+            in_background(lambda: use_again(state, processes, [rank], lambda: backend.ring_broken))
 
         return Transfer(processes, ranks, state.lost, what, timeout_s, late)
 

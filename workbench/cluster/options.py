@@ -103,7 +103,7 @@ def checked_ssh_config(ssh_config: str | os.PathLike[str]) -> Path:
         os.close(open_regular(ssh_config))
     except OSError as error:
         raise UsageError(
-            f"ssh_config={ssh_config!r}: {error.strerror}. "
+            f"ssh_config='{ssh_config}': {error.strerror}. "
             "Give the path of a file that can be read."
         ) from None
     return Path(ssh_config).expanduser()

@@ -103,12 +103,16 @@ def use_again(
     with state.turns.held():
         members = processes.engines.members
         with state.lock:
-            if state.processes is not processes or state.state != "failed":
+            current = state.processes is processes and processes.engines.wanted is None
+            if not current or state.state != "failed":
                 return
-            for rank in members.given_up.intersection(ranks):
+            ended = members.given_up.intersection(ranks)
+            for rank in ended:
                 members.take_back(rank)
             if state.lost():
                 state.set("failed", state.trouble())
+                return
+            if not ended:  # it was replaced, or lost its process
                 return
             state.set("running")
         if broken():

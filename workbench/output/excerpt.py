@@ -96,14 +96,14 @@ class Excerpt:
         if is_update(item) and self._update(merged):
             return
         if item.bundle or "\n" not in item.text[:-1]:
-            self._add(merged)
+            self._add(_cut(merged))
             return
         lines = item.text[:-1].split("\n")
         if self._full and len(lines) > HALF.lines:
             self._leave_out(ranks, len(lines) - HALF.lines)
             del lines[: -HALF.lines]
         for line in lines:
-            self._add(MergedItem(ranks, Item(item.stream, line + "\n")))
+            self._add(_cut(MergedItem(ranks, Item(item.stream, line + "\n"))))
 
     def _clear(self, ranks: Iterable[int]) -> None:
         """Remove the items of those of the ranks that have cleared their output."""
@@ -128,6 +128,8 @@ class Excerpt:
     def _update(self, merged: MergedItem) -> bool:
         """Replace the displays of the same id and ranks; return whether there is one."""
         found, name = False, _display_id(merged.item)
+        content = json.loads(merged.item.bundle) | {"update": False}  # it is in the place now
+        merged = merged._replace(item=merged.item._replace(bundle=json.dumps(content)))
         for items, size in zip((self._head, self._tail), self._sizes, strict=True):
             before = list(items)
             items.clear()
@@ -158,7 +160,6 @@ class Excerpt:
 
     def _add(self, merged: MergedItem) -> None:
         self._all += 1
-        merged = _cut(merged)
         head_size, tail_size = self._sizes
         items, size = (self._tail, tail_size) if self._full else (self._head, head_size)
         if items and _overwritten(items[-1], merged):

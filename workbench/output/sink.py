@@ -174,6 +174,8 @@ class NotebookSink:
             final.close()
             if final.chunks != self._page.chunks:
                 self._redraw()
+            # what follows, such as a note on the ring, is shown at once
+            self._hidden, self._rewritten, self._used = None, False, Size()
         elif self._hidden is not None:
             self._page.write(*self._excerpt.end())
         self._page.close()
@@ -247,7 +249,7 @@ class Page:
         self._text(mark + "\n")
         self._parts.append(("display", [merged.item.bundle]))
         if key[1]:
-            shown["display_id"] = self._ids[key] = secrets.token_hex(8)
+            shown["display_id"] = self._ids.setdefault(key, secrets.token_hex(8))
         if self._silent:
             return
         sys.stdout.flush()

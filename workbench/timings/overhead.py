@@ -108,7 +108,7 @@ class Overhead:
         if self.main_thread.high_us < 0:
             lines.append(
                 "The main thread uses less CPU time with recording, because it then pauses while "
-                "it waits for a collective, where Horovod polls without a pause."
+                "it waits for a collective, where the library polls without a pause."
             )
         if self.hooked:
             lines.append(

@@ -66,17 +66,20 @@ class ModuleHooks:
         self._hooks.clear()
         self._known.clear()
 
-    def leave_out(self, original: Callable[[torch.nn.Module], Any]) -> Callable[..., Any]:
-        """Return a ``Module.__getstate__`` without our hooks: a saved model does not need us."""
+    def leave_out(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a ``Module.__reduce_ex__`` without our hooks: a saved model does not need us."""
 
-        def __getstate__(module: torch.nn.Module) -> Any:  # noqa: N807 - replaces that method
-            state = original(module)
-            if not self._is_known(module) or not isinstance(state, dict):
-                return state
+        def __reduce_ex__(module: torch.nn.Module, protocol: Any) -> Any:  # noqa: N807 - its name
+            reduced = original(module, protocol)
+            if not self._is_known(module) or not isinstance(reduced, tuple) or len(reduced) < 3:
+                return reduced
+            constructor, arguments, state, *more = reduced
+            if not isinstance(state, dict):
+                return reduced
             own = {
                 number
                 for name in ("_forward_pre_hooks", "_forward_hooks")
-                for number, hook in state[name].items()
+                for number, hook in (state.get(name) or {}).items()
                 if hook in (_before, _after)
             }
             changed = {
@@ -84,9 +87,9 @@ class ModuleHooks:
                 for name in _HOOKS
                 if (hooks := state.get(name)) is not None
             }
-            return {**state, **changed}
+            return (constructor, arguments, {**state, **changed}, *more)
 
-        return __getstate__
+        return __reduce_ex__
 
     def begins(self, module: torch.nn.Module) -> None:
         """Report the call of an outermost module."""

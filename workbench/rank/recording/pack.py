@@ -143,7 +143,7 @@ class Packer:
     def _outside(self, cell: int | None, done: Collected) -> Iterator[tuple[Layout | None, bytes]]:
         """Yield records of the collectives that belong to no iteration, if there are any."""
         if cell is None:  # a layout that was lost on the way is missing in one cell only
-            self._forget_layouts()
+            self.forget_layouts()
             return
         for first in range(0, len(done.operations), _MOST):
             part = slice(first, first + _MOST)
@@ -180,7 +180,7 @@ class Packer:
             self._latest = operations, self._orders[operations]
         return self._latest[1], None
 
-    def _forget_layouts(self) -> None:
+    def forget_layouts(self) -> None:
         """Send the layouts again before the next records that use them."""
         self._orders.clear()
         self._layouts.clear()
@@ -190,7 +190,7 @@ class Packer:
         places = sorted(range(len(operations)), key=operations.__getitem__)
         key = tuple(operations[place] for place in places)
         if len(self._orders) == _LAYOUTS:  # sparse operations have another size each time
-            self._forget_layouts()
+            self.forget_layouts()
         new = key not in self._layouts
         number = self._layouts.setdefault(key, len(self._layouts))
         order = self._orders[operations] = _Order(

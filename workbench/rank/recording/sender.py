@@ -134,6 +134,7 @@ class RecordChannel:
             return list(self._packer(items))
         except Exception:  # noqa: BLE001 - they must not stop later ones
             self.dropped += len(items)
+            self._packer.forget_layouts()  # some may be new, and were not sent
             return []
 
 

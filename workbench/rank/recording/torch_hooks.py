@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from time import perf_counter_ns
 from typing import Any
 
@@ -60,10 +61,9 @@ class TorchHooks(Hooks):
         self.replace(CheckpointFunction, "apply", self._checkpoint)
         self.replace(Optimizer, "zero_grad", self._zero_grad)
         self.replace(GradScaler, "step", self._scaler_step)
-        if hasattr(torch.nn.Module, "__getstate__"):  # Python 3.10 has none without PyTorch's
-            self.replace(torch.nn.Module, "__getstate__", self._modules.leave_out)
+        self.replace(torch.nn.Module, "__reduce_ex__", self._modules.leave_out)
         self.replace(torch.cuda, "make_graphed_callables", self._without_hooks)
-        self.replace(torch.jit, "script", self._without_hooks)
+        self.replace(torch.jit, "script", self._script)
         self.replace(dataloader._BaseDataLoaderIter, "__next__", self._next)
         if self._copies:
             for name in _FROM_HOST:
@@ -127,19 +127,32 @@ class TorchHooks(Hooks):
 
         return step
 
-    def _without_hooks(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Hide our hooks from a function that refuses modules with hooks, or compiles them."""
+    @contextmanager
+    def _hidden(self) -> Iterator[None]:
+        """Hide our hooks from the body, which refuses modules with hooks, or compiles them."""
+        hooked = self._modules.searching or self._modules.found
+        self._modules.remove()
+        try:
+            yield
+        finally:
+            if hooked:
+                self.begin_cell()
 
+    def _without_hooks(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
-            hooked = self._modules.searching or self._modules.found
-            self._modules.remove()
-            try:
+            with self._hidden():
                 return original(*args, **kwargs)
-            finally:
-                if hooked:
-                    self.begin_cell()
 
         return call
+
+    def _script(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def script(
+            obj: Any, optimize: Any = None, _frames_up: int = 0, *args: Any, **kwargs: Any
+        ) -> Any:
+            with self._hidden():  # it finds names by the frame of its caller, which is one up
+                return original(obj, optimize, _frames_up + 1, *args, **kwargs)
+
+        return script
 
     def _new_optimizer(self, original: Callable[..., None]) -> Callable[..., None]:
         def __init__(self_: Optimizer, *args: Any, **kwargs: Any) -> None:  # noqa: N807

@@ -85,7 +85,8 @@ def writing(path: Path) -> Iterator[None]:
     except OSError as error:
         name = shortened(str(error.filename or path), _SHOWN)
         raise UsageError(
-            f"{name}: cannot be written ({error.strerror}). Choose another path, or make room."
+            f"{name}: cannot be written ({error.strerror or error}). "
+            "Choose another path, or make room."
         ) from error
 
 
