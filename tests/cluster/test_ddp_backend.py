@@ -238,7 +238,7 @@ def test_batch_counts_differ(ranks):
     ("waits", "name"),
     [
         ("dist.recv(torch.ones(1), 1)", "recv(src=1)"),
-        ("dist.irecv(torch.ones(1), 1).wait()", "wait() for a send or receive"),
+        ("dist.irecv(torch.ones(1), 1).wait()", "recv(src=1)"),
         ("dist.monitored_barrier()", "monitored_barrier()"),
     ],
 )
@@ -248,6 +248,80 @@ def test_a_missing_peer(ranks, waits, name):
     text = explained(ranks, source, f"[rank 0] in {name!r}")
     assert "[rank 1] ValueError: boom" in text
     assert "[rank 0] freed from a collective" in text
+
+
+FOUND = """
+import threading
+from workbench.rank.backends import torch_waits
+main, calls, done = threading.main_thread().ident, [], threading.Event()
+def watch(paths):
+    while paths and not done.is_set():
+        call = torch_waits.find(sys._current_frames()[main])
+        if call is not None and call.name and call not in calls:
+            calls.append(call)
+            open(paths.pop(0), "w").close()
+def watched(wait, paths):
+    watcher = threading.Thread(target=watch, args=(paths,))
+    watcher.start()
+    try:
+        wait()
+    finally:
+        done.set()
+        watcher.join()
+    return [(call.name, call.ranks) for call in calls], len({call.began for call in calls})
+def await_file(path):
+    while not os.path.exists(path): time.sleep(0.01)
+"""
+
+
+def test_each_receive_is_a_wait_of_its_own(ranks, tmp_path):
+    """It has begun when it was called, and needs its peer, which may be rank 0."""
+    paths = [str(tmp_path / name) for name in "ab"]
+    values = quiet(
+        ranks,
+        FOUND
+        + f"paths, result = {paths}, None\n"
+        + "if rank == 1:\n"
+        + "    result = watched(lambda: [dist.recv(torch.ones(1), 0) for _ in paths], [*paths])\n"
+        + "elif rank == 0:\n"
+        + "    for path in paths: await_file(path); dist.send(torch.ones(1), 1)\n"
+        + "result",
+        timeout=60,
+    ).values
+    assert values == {0: None, 1: ([("recv(src=0)", (0, 1))] * 2, 2), 2: None}
+
+
+def test_a_new_group_needs_its_ranks(ranks, tmp_path):
+    """The others do not wait in it."""
+    path = str(tmp_path / "a")
+    values = quiet(
+        ranks,
+        FOUND
+        + "def form(): dist.new_group([0, 1])\n"
+        + f"if rank == 1: await_file({path!r}); form()\n"
+        + "if rank == 2: form()\n"
+        + f"watched(form, [{path!r}]) if rank == 0 else None",
+        timeout=60,
+    ).values
+    assert values == {0: ([("new_group()", (0, 1))], 1), 1: None, 2: None}
+
+
+def test_ranks_that_go_on_are_not_freed(ranks):
+    """Two ranks that send to each other all the time do not wait for one that has ended."""
+    source = (
+        "x = torch.zeros(1 << 18)\n"
+        "end, more = time.monotonic() + 5, rank < 2\n"
+        "while more:\n"
+        "    if rank == 0:\n"
+        "        x[0] = time.monotonic() < end\n"
+        "        dist.send(x, 1)\n"
+        "        dist.recv(x, 1)\n"
+        "    else:\n"
+        "        dist.recv(x, 0)\n"
+        "        dist.send(x, 0)\n"
+        "    more = bool(x[0])\n"
+    )
+    quiet(ranks, source, timeout=60)
 
 
 def test_a_stopped_rank(ranks):
@@ -331,6 +405,8 @@ def main():
         "'gloo', timeout=__import__('datetime').timedelta(seconds=60)",
         "'gloo', rank=int(os.environ['RANK']), world_size=int(os.environ['WORLD_SIZE'])",
         "'cpu:gloo'",
+        "'gloo', None, None, -1, -1, None",
+        "'cpu:gloo', store=None, init_method='env://'",
     ],
 )
 def test_a_script_for_torchrun(ranks, arguments):
@@ -347,6 +423,22 @@ def test_an_init_with_a_file(ranks, tmp_path):
     init = f"'gloo', init_method='file://{tmp_path}/store', rank=rank, world_size=world_size"
     values = quiet(ranks, SCRIPT.format(arguments=init) + "main()", timeout=60).values
     assert {found[1:] for found in values.values()} == {(3.0, 64.0)}
+
+
+def test_an_init_with_a_store_of_its_own(ranks, tmp_path):
+    """All arguments may be positional."""
+    init = f"'gloo', None, None, 3, rank, dist.FileStore('{tmp_path}/store', 3)"
+    values = quiet(ranks, SCRIPT.format(arguments=init) + "main()", timeout=60).values
+    assert {found[1:] for found in values.values()} == {(3.0, 64.0)}
+
+
+def test_a_model_goes_on_after_an_init(ranks):
+    """A DDP model of an earlier cell uses the group that a later cell has formed."""
+    quiet(ranks, TRAIN + "model = DistributedDataParallel(net())\ntrain(model)")
+    source = "dist.init_process_group('cpu:gloo')\ntrain(model)\n"
+    values = quiet(ranks, f"{source}model.process_group is dist.group.WORLD, weights(model)")
+    assert values.values[0] == values.values[1] == values.values[2]
+    assert values.values[0][0]
 
 
 def test_a_script_that_leaves_its_group(ranks):

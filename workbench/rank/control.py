@@ -106,9 +106,10 @@ class Control:
         reported = self._recorder.on and self._backend.reports_waits
         found = None if reported else self._backend.wait_of(frame)
         if found is None:
+            self._wait = None, 0
             return None
         name, handle, submitted = found
-        key = (self._interrupts.cell, handle)
+        key = (self._interrupts.cell, name, submitted if handle is None else handle)
         if self._wait[0] != key:
             self._wait = key, submitted or perf_counter_ns()
         return Blocked(name, self._wait[1], handle=handle)

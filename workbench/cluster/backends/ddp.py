@@ -107,7 +107,9 @@ def environment(vms: list[int]) -> list[dict[str, str]]:
             "TORCHELASTIC_MAX_RESTARTS": "0",
             "TORCHELASTIC_RUN_ID": "none",
             "TORCHELASTIC_USE_AGENT_STORE": "True",
-            "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
+            # abort NCCL's collectives after an error; torchrun's 1 also ends the process, and with
+            # it the variables of a rank whose peer was lost
+            "TORCH_NCCL_ASYNC_ERROR_HANDLING": "2",
         }
         for rank, vm in enumerate(vms)
     ]

@@ -153,8 +153,7 @@ class Backend(ABC):
     def receive(self, message: Message) -> bool:
         """Handle a message for this backend, in the outbox's thread; return whether it is one."""
 
-    @staticmethod
-    def wait_of(_frame: FrameType | None) -> tuple[str, Any, int] | None:
+    def wait_of(self, _frame: FrameType | None) -> tuple[str, Any, int] | None:
         """Return the collective that a thread waits for, from its frames; None if for none.
 
         Used when no hook reports waits; see `reports_waits`.
@@ -173,9 +172,8 @@ class Backend(ABC):
     def collective_of(frame: FrameType | None) -> str:
         """Return the name of the collective in which a thread waits, from its frames."""
 
-    @staticmethod
     @abstractmethod
-    def process_set_of(frame: FrameType | None) -> int:
+    def process_set_of(self, frame: FrameType | None) -> int:
         """Return the number of the process set in which a thread waits, from its frames."""
 
 

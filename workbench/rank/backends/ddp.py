@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import inspect
+import contextlib
 import os
 import threading
 import time
+import zlib
 from collections.abc import Callable
 from types import FrameType
-from typing import Any, cast
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from workbench.rank.backends import flight_recorder, process_groups
+from workbench.rank.backends import flight_recorder, process_groups, torch_waits
 from workbench.rank.backends.backend import Backend, Pending, RingNotFormed
 from workbench.rank.backends.ddp_hooks import DDPHooks
 from workbench.rank.backends.process_groups import ProcessGroups
@@ -54,7 +55,7 @@ class DDPBackend(Backend):
             TorchCollectives(recorder, calls),
             OperatorHooks(recorder, calls),
         )
-        self._groups = ProcessGroups(recorder)
+        self._groups = ProcessGroups(recorder, self._models.moved)
         self._store: Any = None
         """The server at which the ranks of the ring connect, in rank 0."""
         self._finished: dict[str, int] = {}
@@ -92,7 +93,7 @@ class DDPBackend(Backend):
         return {"MASTER_ADDR": address, "MASTER_PORT": str(port)}
 
     def init_ring(self, environment: dict[str, str]) -> RingCheck:
-        """Form the default process group, and let DDP models of earlier rings use it.
+        """Form the default process group; DDP models of earlier rings use it.
 
         Parameters
         ----------
@@ -109,7 +110,7 @@ class DDPBackend(Backend):
         except BaseException:
             self.shutdown_ring(peer_lost=True)
             raise
-        self._groups.move_models(self._models.moved)
+        self._groups.move_models()
         return RingCheck(total, dynamic=False)
 
     def shutdown_ring(self, *, peer_lost: bool = False) -> None:  # noqa: ARG002
@@ -145,7 +146,9 @@ class DDPBackend(Backend):
 
     def largest(self, number: float, name: str) -> float:  # noqa: ARG002
         """Return the maximum of a number over all ranks."""
-        tensor = torch.tensor(number, dtype=torch.float64)
+        devices, cpu = dist.group.WORLD._device_types, torch.device("cpu")
+        device = cpu if cpu in devices or not devices else devices[0]
+        tensor = torch.tensor(number, dtype=torch.float64, device=device)
         dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
         return float(tensor)
 
@@ -176,24 +179,27 @@ class DDPBackend(Backend):
             if numbers[name]:
                 ranks = tuple(dist.get_process_group_ranks(group))
                 self._recorder.members[numbers[name]] = ranks
-        unfinished = flight_recorder.unfinished()
+        unfinished = self._unfinished()
         if not unfinished:
             self._finished = started
         operations = {one.id: (one.name, numbers.get(one.group, 0)) for one in unfinished}
         return Pending(submitted, operations, frozenset(operations))
 
-    @staticmethod
-    def wait_of(frame: FrameType | None) -> tuple[str, Any, int] | None:
-        """Return the oldest collective that is not finished, if the frames may wait for it."""
+    def wait_of(self, frame: FrameType | None) -> tuple[str, Any, int] | None:
+        """Return the call, or the oldest collective that is not finished, if the frames may wait.
+
+        A call has no handle: when it was called identifies it.
+        """
         if frame is None:
             return None
-        if name := process_groups.waits_in(frame):
-            return name, None, 0
+        call = torch_waits.find(frame)
+        if call is not None and call.name:
+            return call.name, None, call.began
         if not any(part in frame.f_code.co_filename for part in _WAIT_FILES):
             return None
-        if unfinished := flight_recorder.unfinished():
+        if unfinished := self._unfinished():
             return "", unfinished[0].id, unfinished[0].submitted
-        return _not_recorded(frame)
+        return None if call is None else ("", None, call.began)
 
     @staticmethod
     def collective_of(frame: FrameType | None) -> str:
@@ -205,41 +211,35 @@ class DDPBackend(Backend):
             frame = frame.f_back
         return "a collective of the cell's own"
 
-    @staticmethod
-    def process_set_of(_frame: FrameType | None) -> int:
-        """Return 0: `pending` has the groups of collectives."""
-        return 0
+    def process_set_of(self, frame: FrameType | None) -> int:
+        """Return the number of the ranks that a send, receive or new group needs; 0 for all.
+
+        `pending` has the groups of collectives.
+        """
+        call = torch_waits.find(frame)
+        if call is None or call.ranks is None or str(len(call.ranks)) == os.environ["WORLD_SIZE"]:
+            return 0
+        number = zlib.crc32(repr(call.ranks).encode()) & 0x3FFFFFFF | 0x40000000
+        self._recorder.members[number] = call.ranks
+        return number
+
+    def _unfinished(self) -> list[flight_recorder.Recorded]:
+        return flight_recorder.unfinished(gpu=not self._recorder.capturing)
 
     def _abort_init(self, name: str) -> None:
         sockets, deadline = self._groups.sockets, time.monotonic() + _BREAK_S
         while sockets.forming and name in {"", sockets.name} and time.monotonic() < deadline:
             sockets.shut_down()  # repeatedly, since further connections may be opened
+            self._groups.abort_on_gpu()
             time.sleep(_BREAK_PERIOD_S)
 
 
 def _started(group: Any) -> int:
-    """Return how many collectives, sends and receives a group has started."""
-    try:
-        return int(group._get_sequence_number_for_group())
-    except RuntimeError:  # not implemented for its backend
-        return 0
-
-
-def _not_recorded(frame: FrameType) -> tuple[str, Any, int] | None:
-    """Return the call in which the frames wait that the Flight Recorder lacks; None for none."""
-    name, found = "", cast("FrameType | None", frame)
-    while found is not None:
-        if (function := _NOT_RECORDED.get(found.f_code)) is not None:
-            others = (f"{key}={found.f_locals[key]}" for key in _PEERS if found.f_locals.get(key))
-            return f"{function}({', '.join(others)})", None, 0
-        if process_groups.is_wait(found):
-            name = "wait() for a send or receive"
-        found = found.f_back
-    return (name, None, 0) if name else None
-
-
-_PEERS = ("src", "dst", "group_src", "group_dst")
-_NOT_RECORDED = {
-    inspect.unwrap(function).__code__: function.__name__
-    for function in (dist.send, dist.recv, dist.monitored_barrier)
-}
+    """Return how many collectives, sends and receives a group has started, by all its backends."""
+    backends, count = {}, 0
+    with contextlib.suppress(RuntimeError):  # destroyed meanwhile
+        backends = {id(one): one for one in map(group._get_backend, group._device_types)}
+    for one in backends.values() or (group,):
+        with contextlib.suppress(RuntimeError):  # not implemented for this one
+            count += int(one._get_sequence_number_for_group())
+    return count

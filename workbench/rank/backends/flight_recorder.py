@@ -1,11 +1,12 @@
-"""Reads PyTorch's Flight Recorder: the collectives that this process has started, in order.
+"""Reads PyTorch's Flight Recorders: the collectives that this process has started, in order.
 
-With Gloo, its field ``retired`` shows whether a collective is finished. It does not record `send`
-and `recv`.
+There is one for NCCL, and one for the other backends. The field ``retired`` shows whether a
+collective is finished. Gloo's `send` and `recv` are not recorded.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from time import perf_counter_ns, time_ns
@@ -17,7 +18,8 @@ _ENTRIES = 64
 """Collectives that are kept. Reading them takes about 30 us each."""
 _VARIABLE = "TORCH_FR_BUFFER_SIZE"
 """Which PyTorch reads when the process forms its first process group."""
-_NONE = -1
+_DUMPS = ("_dump_fr_trace_json", "_dump_nccl_trace_json")
+"""The function of each Flight Recorder; the second one asks the GPU which events have passed."""
 
 
 class Recorded(NamedTuple):
@@ -26,7 +28,7 @@ class Recorded(NamedTuple):
     Attributes
     ----------
     id
-        Its number among all collectives of the process.
+        The number of its Flight Recorder, and its own number there.
     group
         The name of its process group.
     name
@@ -37,15 +39,15 @@ class Recorded(NamedTuple):
         Whether it is finished.
     """
 
-    id: int
+    id: tuple[int, int]
     group: str
     name: str
     submitted: int
     finished: bool
 
 
-_earlier = _NONE
-"""The last collective of process groups that have ended."""
+_earlier = [-1] * len(_DUMPS)
+"""The last collective of process groups that have ended, of each Flight Recorder."""
 
 
 def enable() -> None:
@@ -56,29 +58,37 @@ def enable() -> None:
 
 def forget() -> None:
     """Ignore the collectives until now: their process groups have ended."""
-    global _earlier  # noqa: PLW0603 - one process has one Flight Recorder
-    _earlier = max((one.id for one in _read()), default=_earlier)
+    for one in _read():
+        recorder, number = one.id
+        _earlier[recorder] = max(number, _earlier[recorder])
 
 
-def unfinished() -> list[Recorded]:
-    """Return the collectives that are not finished, in their order; empty if unknown."""
-    return [one for one in _read() if one.id > _earlier and not one.finished]
+def unfinished(*, gpu: bool = True) -> list[Recorded]:
+    """Return the collectives that are not finished, in their order; empty if unknown.
+
+    Parameters
+    ----------
+    gpu
+        Whether to include those of NCCL, which is not possible while a CUDA graph is captured.
+    """
+    return [one for one in _read(gpu) if one.id[1] > _earlier[one.id[0]] and not one.finished]
 
 
-def _read() -> list[Recorded]:
-    dump = getattr(torch._C._distributed_c10d, "_dump_fr_trace_json", None)
-    if dump is None:  # PyTorch before 2.6
-        return []
-    try:
-        entries = json.loads(dump(True, False)).get("entries", [])
-        return sorted(_recorded(entry) for entry in entries)
-    except (ValueError, KeyError, RuntimeError, TypeError):  # another format
-        return []
+def _read(gpu: bool = True) -> list[Recorded]:
+    found, clocks = [], perf_counter_ns() - time_ns()
+    for recorder, function in enumerate(_DUMPS if gpu else _DUMPS[:1]):
+        dump = getattr(torch._C._distributed_c10d, function, None)
+        if dump is None:  # PyTorch before 2.6, or one without NCCL
+            continue
+        with contextlib.suppress(ValueError, KeyError, RuntimeError, TypeError):  # another format
+            entries = json.loads(dump(True, False)).get("entries", [])
+            found += [_recorded(recorder, entry, clocks) for entry in entries]
+    return sorted(found, key=lambda one: (one.submitted, one.id))
 
 
-def _recorded(entry: dict[str, Any]) -> Recorded:
+def _recorded(recorder: int, entry: dict[str, Any], clocks: int) -> Recorded:
     function = entry["profiling_name"].rpartition(":")[2]
     group, finished = entry["process_group"][0], bool(entry["retired"])
     name = f"{function} {entry['collective_seq_id']}"
-    submitted = perf_counter_ns() - (time_ns() - int(entry["time_created_ns"]))
-    return Recorded(int(entry["record_id"]), str(group), name, submitted, finished)
+    submitted = int(entry["time_created_ns"]) + clocks
+    return Recorded((recorder, int(entry["record_id"])), str(group), name, submitted, finished)

@@ -6,7 +6,9 @@ and keeps it if that is what it asks for.
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import inspect
 import os
 import socket
 import sys
@@ -14,8 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from functools import wraps
-from types import FrameType
+from ipaddress import ip_address
 from typing import Any
 
 import psutil
@@ -24,7 +25,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 from torch.nn.parallel import DistributedDataParallel
 
-from workbench.rank.backends import flight_recorder
+from workbench.rank.backends import flight_recorder, torch_waits
 from workbench.rank.backends.ring_sockets import RingSockets
 from workbench.rank.recording.recorder import Recorder
 
@@ -32,11 +33,12 @@ FORM_S = 30.0
 """How long the ranks may take to form the ring."""
 _init, _destroy = distributed_c10d.init_process_group, distributed_c10d.destroy_process_group
 _new_helper = distributed_c10d._new_process_group_helper
+_SIGNATURE = inspect.signature(_init)
 _CALLBACKS_S = 0.001
 """How long callbacks of collectives that have just finished may need Python's lock."""
 _DEFAULT = "0"
 """Name of the default process group."""
-_WITH_OPTIONS = ("store", "pg_options", "device_id", "_ranks")
+_WITH_OPTIONS = ("pg_options", "device_id", "_ranks")
 
 
 def serve(interface: str) -> tuple[Any, str, int]:
@@ -62,10 +64,12 @@ def serve(interface: str) -> tuple[Any, str, int]:
 
 
 def _address_of(interface: str) -> tuple[socket.AddressFamily, str]:
-    found = {one.family: one.address for one in psutil.net_if_addrs().get(interface, ())}
+    found = psutil.net_if_addrs().get(interface, ())
     for family in (socket.AF_INET, socket.AF_INET6):
-        if address := found.get(family):
-            return family, address
+        for address in (one.address for one in found if one.family == family):
+            # other ranks cannot connect to such a one without their own interface's name
+            if family == socket.AF_INET or not ip_address(address).is_link_local:
+                return family, address
     raise RuntimeError(f"network interface {interface!r} has no address on this VM")
 
 
@@ -85,6 +89,8 @@ class ProcessGroups:
     ----------
     recorder
         Knows which cell runs.
+    moved
+        Called with each DDP model that `move_models` moves, and its earlier group.
 
     Attributes
     ----------
@@ -92,8 +98,9 @@ class ProcessGroups:
         Those of the current ring, and of all groups that cells have formed since.
     """
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: Recorder, moved: Callable[[Any, Any], None]) -> None:
         self._recorder = recorder
+        self._moved = moved
         self.sockets = RingSockets(listeners=False)
         self._store: Any = None
         """The connection to the store of the ring."""
@@ -113,13 +120,12 @@ class ProcessGroups:
             (_init, self.init_process_group),
             (_destroy, self.destroy_process_group),
         ):
-            replacement = _calling(original, method)
+            replacement = torch_waits.timed(original, method)
             setattr(dist, original.__name__, replacement)
             setattr(distributed_c10d, original.__name__, replacement)
-        distributed_c10d._new_process_group_helper = self._new_group
-        for owner, name in ((dist.Work, "wait"), (torch._C.Future, "wait")):
-            original = getattr(owner, name)
-            setattr(owner, name, _calling(original, original))
+        helper = torch_waits.timed(_new_helper, self._new_process_group_helper)
+        distributed_c10d._new_process_group_helper = helper
+        torch_waits.install()
 
     def form(self, ring: str) -> float:
         """Form the group of a ring, and check it with a first collective."""
@@ -133,11 +139,12 @@ class ProcessGroups:
             self._store = dist.TCPStore(
                 address, port, is_master=False, timeout=timedelta(seconds=FORM_S)
             )
-            self._init_again(
-                own_backend(), timeout=timedelta(seconds=FORM_S), rank=-1, world_size=-1
-            )
+            self._init_again(own_backend(), timeout=timedelta(seconds=FORM_S))
             total = torch.ones(1)
             dist.all_reduce(total)
+            ends: list[Any] = [None] * dist.get_world_size()
+            dist.all_gather_object(ends, self.sockets.ends())
+            self.sockets.peers = {(address, port), *(end for its in ends for end in its)}
         self._ready, usual = dist.group.WORLD, distributed_c10d.default_pg_timeout
         self._store.set_timeout(usual)
         distributed_c10d._set_pg_timeout(usual, self._ready)
@@ -146,14 +153,18 @@ class ProcessGroups:
     def abort_on_gpu(self) -> None:
         """Abort the collectives of NCCL, in any thread; may take seconds."""
         gpu = torch.device("cuda")
+        if not (torch.cuda.is_available() and _has_nccl()):
+            return
         for group in self.names().values():
-            if gpu in group._device_types:
-                group._get_backend(gpu).abort()
+            if gpu in group._device_types and hasattr(found := group._get_backend(gpu), "abort"):
+                with contextlib.suppress(RuntimeError):  # destroyed meanwhile
+                    found.abort()
 
     def end(self) -> None:
         """Leave all groups, without waiting for other ranks."""
         self.sockets.shut_down()
         if dist.is_initialized():
+            self.abort_on_gpu()  # otherwise NCCL waits for its unfinished collectives
             self._destroy_all()
         distributed_c10d._world.group_count = 0  # also after an init that has failed
 
@@ -168,36 +179,31 @@ class ProcessGroups:
             return False
         return dist.group.WORLD is not self._ready or self.sockets.are_connected()
 
-    def init_process_group(
-        self,
-        backend: str | None = None,
-        init_method: str | None = None,
-        timeout: timedelta | None = None,
-        world_size: int = -1,
-        rank: int = -1,
-        **options: Any,
-    ) -> None:
+    def init_process_group(self, *args: Any, **options: Any) -> None:
         """Initialize PyTorch's default process group, or keep that of the ring."""
-        environment = init_method in {None, "env://"} and options.get("store") is None
+        given = _SIGNATURE.bind(*args, **options).arguments
+        environment = given.get("init_method") in {None, "env://"} and given.get("store") is None
         if dist.is_initialized() and dist.group.WORLD is self._ready:
             own = (int(os.environ["WORLD_SIZE"]), int(os.environ["RANK"]))
-            same = world_size in {-1, own[0]} and rank in {-1, own[1]}
-            plain = not any(options.get(name) is not None for name in _WITH_OPTIONS)
-            if environment and same and plain and backend in {None, own_backend()}:
-                if timeout is not None:
+            same = given.get("world_size", -1) in {-1, own[0]}
+            same = same and given.get("rank", -1) in {-1, own[1]}
+            plain = not any(given.get(name) is not None for name in _WITH_OPTIONS)
+            usual = given.get("backend") in {None, own_backend()}
+            if environment and same and plain and usual:
+                if (timeout := given.get("timeout")) is not None:
                     distributed_c10d._set_pg_timeout(timeout, self._ready)
                 return
             self._destroy_all()
         elif dist.is_initialized() and self._formed_in is not self._recorder.records:
             self._destroy_all()  # the cell, or an earlier one, runs again
-        given = {"timeout": timeout, "world_size": world_size, "rank": rank, **options}
         with self.sockets.grows():
             if environment and not dist.is_initialized():
-                self._init_again(backend, **given)
+                self._init_again(**given)
             else:
                 with _same_excepthook():
-                    _init(backend, init_method, **given)
+                    _init(**given)
         self._formed_in = self._recorder.records
+        self.move_models()
 
     def destroy_process_group(self, group: Any = None) -> None:
         """Destroy a process group, by default all."""
@@ -206,14 +212,8 @@ class ProcessGroups:
         else:
             _destroy(group)
 
-    def move_models(self, moved: Callable[[Any, Any], None]) -> None:
-        """Let DDP models of earlier rings use the current one.
-
-        Parameters
-        ----------
-        moved
-            Called with each model and its earlier group.
-        """
+    def move_models(self) -> None:
+        """Let DDP models of earlier default groups use the current one."""
         world = dist.group.WORLD
         for thing in gc.get_objects():
             if not issubclass(type(thing), DistributedDataParallel):
@@ -223,10 +223,16 @@ class ProcessGroups:
                 continue
             if before.group_name == _DEFAULT and before not in distributed_c10d._world.pg_map:
                 thing._update_process_group(world)
-                moved(thing, before)
+                self._moved(thing, before)
 
     def _init_again(
-        self, backend: str | None, *, rank: int, world_size: int, timeout: Any, **options: Any
+        self,
+        backend: str | None = None,
+        *,
+        rank: int = -1,
+        world_size: int = -1,
+        timeout: timedelta | None = None,
+        **options: Any,
     ) -> None:
         """Initialize PyTorch as torchrun's variables say, when all ranks have called this.
 
@@ -234,7 +240,8 @@ class ProcessGroups:
         connect to the address that another rank had in an earlier init. And it cannot be stopped
         while it waits for the connection of another rank.
         """
-        limit = timeout or distributed_c10d.default_pg_timeout
+        given = {name: one for name, one in options.items() if name not in {"init_method", "store"}}
+        limit = timeout or _usual_timeout(backend, options.get("device_id"))
         self._store.set_timeout(limit)
         self._inits += 1
         store = dist.PrefixStore(f"workbench/{self._inits}", self._store)
@@ -250,7 +257,7 @@ class ProcessGroups:
                 world_size=world_size,
                 rank=rank,
                 store=store,
-                **options,
+                **given,
             )
         distributed_c10d._set_pg_timeout(limit)
 
@@ -261,7 +268,7 @@ class ProcessGroups:
         _destroy()
         flight_recorder.forget()
 
-    def _new_group(self, *args: Any, **options: Any) -> Any:
+    def _new_process_group_helper(self, *args: Any, **options: Any) -> Any:
         if dist.group.WORLD is None:  # it forms the default group
             return _new_helper(*args, **options)
         with self.sockets.grows():
@@ -278,33 +285,10 @@ def _same_excepthook() -> Iterator[None]:
         sys.excepthook = before
 
 
-def _calling(like: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a Python function that calls another, and looks like a third one."""
-
-    @wraps(like)
-    def call(*args: Any, **options: Any) -> Any:
-        return function(*args, **options)
-
-    return call
-
-
-def is_wait(frame: FrameType) -> bool:
-    """Whether a frame is a call of ``Work.wait``."""
-    function = frame.f_locals.get("function") if frame.f_code.co_name == "call" else None
-    return getattr(function, "__name__", "") == "wait"
-
-
-def waits_in(frame: FrameType | None) -> str:
-    """Return the function of this module in which a thread may wait; empty for none."""
-    while frame is not None:
-        if (name := _WAITS.get(frame.f_code)) is not None:
-            return name
-        frame = frame.f_back
-    return ""
-
-
-_WAITS = {
-    ProcessGroups.init_process_group.__code__: "init_process_group()",
-    ProcessGroups.destroy_process_group.__code__: "destroy_process_group()",
-    ProcessGroups._new_group.__code__: "new_group()",
-}
+def _usual_timeout(backend: str | None, device: Any) -> timedelta:
+    """Return PyTorch's default, which is shorter for NCCL alone."""
+    if backend is None and device is not None:
+        kind = "cuda" if isinstance(device, int) else device.type
+        backend = dist.Backend.default_device_backend_map.get(kind)
+    found: timedelta = distributed_c10d._get_default_timeout(dist.Backend(backend or "undefined"))
+    return found

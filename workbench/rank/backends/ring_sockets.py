@@ -7,6 +7,7 @@ Horovod's shutdown waits for Gloo. When the sockets are shut down, all of this e
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import socket
 from collections.abc import Iterator
@@ -34,12 +35,15 @@ class RingSockets:
         Identifies the ring.
     forming
         Whether the ring is currently being formed.
+    peers
+        The ends of the ring's connections in all ranks, as `ends` returns them; None if unknown.
     """
 
     def __init__(self, name: str = "", *, listeners: bool = True) -> None:
         self.name = name
         self._listeners = listeners
         self.forming = False
+        self.peers: set[tuple[str, int]] | None = None
         self._before: set[tuple[int, str]] = set()
         self._formed: set[tuple[int, str]] = set()
         self._ring: set[tuple[int, str]] = set()
@@ -53,7 +57,14 @@ class RingSockets:
 
     def __exit__(self, *_: object) -> None:
         self._ring = self._formed = _open_sockets() - self._before
+        if (peers := self.peers) is not None:  # without those that other threads have opened
+            self._formed = {one for one in self._formed if _end(*one, remote=True) in peers}
         self.forming = False
+
+    def ends(self) -> list[tuple[str, int]]:
+        """Return the address and port of this end of each connection opened since it is formed."""
+        found = (_end(*one, remote=False) for one in _open_sockets() - self._before)
+        return [end for end in found if end is not None]
 
     def are_connected(self) -> bool:
         """Return whether all connections that the ring was formed with are intact."""
@@ -76,26 +87,45 @@ class RingSockets:
         if growing is not None:
             chosen |= now - growing
         for descriptor, inode in chosen:
-            with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as one:
-                # the number may meanwhile belong to another socket, such as of the next ring
-                same = inode == f"socket:[{os.fstat(one.fileno()).st_ino}]"
-                if not self._listeners and one.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+            with contextlib.suppress(OSError), _opened(descriptor, inode) as one:
+                if one is None:
                     continue
-                if same and one.family in {socket.AF_INET, socket.AF_INET6}:
+                if self._listeners or not one.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
                     one.shutdown(socket.SHUT_RDWR)
+
+
+@contextmanager
+def _opened(descriptor: int, inode: str) -> Iterator[socket.socket | None]:
+    """Open a socket again for the body; None if it is not TCP.
+
+    Raises
+    ------
+    OSError
+        It was closed; its number may meanwhile belong to another socket.
+    """
+    with socket.socket(fileno=os.dup(descriptor)) as one:
+        if inode != f"socket:[{os.fstat(one.fileno()).st_ino}]":
+            raise OSError(errno.EBADF, "closed meanwhile")
+        tcp = one.family in {socket.AF_INET, socket.AF_INET6} and one.type == socket.SOCK_STREAM
+        yield one if tcp else None
 
 
 def _tcp_state(descriptor: int, inode: str) -> int:
     """Return a socket's state as in ``linux/tcp_states.h``; 0 without TCP, -1 if it is closed."""
     try:
-        with socket.socket(fileno=os.dup(descriptor)) as one:
-            if inode != f"socket:[{os.fstat(one.fileno()).st_ino}]":
-                return -1
-            if one.family not in {socket.AF_INET, socket.AF_INET6}:
-                return 0
-            return one.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0]
+        with _opened(descriptor, inode) as one:
+            return one.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] if one else 0
     except OSError:
         return -1
+
+
+def _end(descriptor: int, inode: str, *, remote: bool) -> tuple[str, int] | None:
+    """Return the address and port of one end of a TCP connection; None if there is none."""
+    with contextlib.suppress(OSError), _opened(descriptor, inode) as one:
+        if one is not None:
+            address, port = (one.getpeername() if remote else one.getsockname())[:2]
+            return address.removeprefix("::ffff:").partition("%")[0], port
+    return None
 
 
 def _open_sockets() -> set[tuple[int, str]]:
