@@ -1,6 +1,6 @@
 """The calls of torch.distributed in which a thread waits: since when, and for which ranks.
 
-The functions are replaced by some in Python, in whose frames another thread finds the calls.
+They are replaced by functions in Python, in whose frames another thread finds the calls.
 `flight_recorder` has the collectives themselves, but not what Gloo sends and receives.
 """
 
@@ -58,7 +58,7 @@ def install() -> None:
 
 
 def timed(like: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that calls another, and looks like a third one; `find` finds its calls."""
+    """Return a function that calls `function`, with the name of `like`; `find` finds its calls."""
 
     @wraps(like)
     def call(*args: Any, **options: Any) -> Any:
@@ -106,7 +106,7 @@ def _noting(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _send(name: str, args: tuple[Any, ...]) -> tuple[str, tuple[int, ...] | None]:
-    """Return a call of `ProcessGroup.send` and the like as torch.distributed names it."""
+    """Return the name of a call of ``ProcessGroup.send`` or ``recv``, and its ranks."""
     group, argument = args[0], _SENDS[name]
     if not argument:
         return "recv()", _members(group)
