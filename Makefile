@@ -6,8 +6,9 @@ TORCH_VERSION ?= 2.13.0
 # The folders whose tests are fast: but for marked ones they start no ranks, VMs, servers or builds.
 FAST_TESTS := tests/test_layers.py tests/distribution/test_imports_are_declared.py \
     $(addprefix tests/,doctor hosts launchers output resources timings widgets wire)
-# Most tests wait, for ranks, kernels and servers to start or to end: more at a time than cores.
-TEST_PROCESSES ?= 4
+# Most tests wait for ranks: two at a time, each with two or three ranks, fit on two cores. Four
+# take as long.
+TEST_PROCESSES ?= 2
 
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c

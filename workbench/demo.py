@@ -9,7 +9,7 @@ from typing import Any
 from workbench.errors import CellError, UsageError
 
 NOTEBOOK = Path(__file__).parent.parent / "notebooks" / "01-quickstart.ipynb"
-_CELL_TIMEOUT_S = 120
+_CELL_TIMEOUT_S = 600
 
 
 @dataclass(frozen=True)

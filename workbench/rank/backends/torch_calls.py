@@ -238,7 +238,8 @@ class TorchCalls:
         if hook is not None and hook[0] == thread:
             hook[1].append(measure(sent)[0])
             return True
-        if thread in (self._main, self._hook_thread) or not self._recorder.loop.buckets:
+        unfinished = hook is not None or bool(self._recorder.loop.buckets)
+        if thread in (self._main, self._hook_thread) or not unfinished:
             return False
         return not _is_of_python(thread)
 
