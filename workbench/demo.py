@@ -9,7 +9,7 @@ from typing import Any
 from workbench.errors import CellError, UsageError
 
 NOTEBOOK = Path(__file__).parent.parent / "notebooks" / "01-quickstart.ipynb"
-_CELL_TIMEOUT_S = 600
+_CELL_TIMEOUT_S = 300
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ from workbench._version import __version__
 from workbench.agent.connectivity import Connectivity, networks
 from workbench.agent.folder import RankFolder, claim, remove
 from workbench.agent.on_demand import OnDemandWorker, Samples, Snapshots
-from workbench.agent.rank_processes import RankProcesses
+from workbench.agent.rank_processes import RankProcesses, wait_until_ended
 from workbench.agent.record_stream import RecordStream
 from workbench.rank import backends
 from workbench.wire import agent_messages as messages
@@ -220,7 +220,7 @@ class AgentProcess:
     def _start_ranks(self) -> None:
         """Fork the ranks to start, once everything is loaded and no other thread runs."""
         if self._loader is not None and self._load_result is not None:
-            self._loader.join()
+            wait_until_ended(self._loader)
             self._loader, self._loaded = None, self._load_result
             self._kernel.send(self._loaded)
         if self._loaded is None or self._loaded.error:

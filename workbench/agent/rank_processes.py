@@ -25,10 +25,26 @@ from workbench.wire.agent_messages import Exited, StartRank
 _TERM_S = 0.5
 _POLL_S = 0.02
 _PARENT_POLL_S = 0.25
+_THREAD_END_S = 30.0
+_THREAD_POLL_S = 0.001
 _LOG_LINES = 12
 _SOCKET_FOLDER_LONGEST = 107 - len("/listener-12345678")
 """Longest path of a folder in which `multiprocessing` can create sockets."""
 _KILLED = re.compile(r"[Kk]illed process (\d+)")
+
+
+def wait_until_ended(thread: threading.Thread) -> None:
+    """Wait until a thread has ended for the operating system too, which `join` does not.
+
+    A thread that ends holds locks of C libraries. MKL, for one, takes those of all threads to free
+    its memory: a process that was forked meanwhile would wait for them in its first matrix product,
+    with a full core, for ever.
+    """
+    thread.join()
+    task = Path(f"/proc/self/task/{thread.native_id}")
+    deadline = time.monotonic() + _THREAD_END_S
+    while task.exists() and time.monotonic() < deadline:
+        time.sleep(_THREAD_POLL_S)
 
 
 @dataclass(frozen=True)
