@@ -114,7 +114,7 @@ class RankState(Message):
     outstanding
         Names of the collectives that are not completed, if the request asks for them.
     stack
-        Python stack of the main thread from the cell's code on, where it was asked for.
+        Python stack of the main thread from the cell's code on, where it was requested.
     interrupt_stage
         How far an interrupt of the cell has come.
     raised_s
