@@ -33,6 +33,7 @@ class WorkbenchMagics(Magics):
     @argument("-n", type=int, default=None, help="start, resize: number of ranks; 2 by default")
     @argument("--hosts", default=None, help="start: VMs with ranks, vm1:2,vm2:2, or a host file")
     @argument("--ssh-config", default=None, help="start: ssh client configuration file")
+    @argument("--ssh-key", default=None, metavar="FILE", help="start: private key for the hosts")
     @argument(
         "--backend", default=None, metavar="NAME", help="start: joins the ranks, horovod or ddp"
     )
@@ -58,7 +59,11 @@ class WorkbenchMagics(Magics):
         if args.verb is None:
             return self._status(args, line)
         if args.verb == "start":
-            options = {"hosts": args.hosts, "ssh_config": args.ssh_config}
+            options = {
+                "hosts": args.hosts,
+                "ssh_config": args.ssh_config,
+                "ssh_key": args.ssh_key,
+            }
             times = {"release_after": args.release_after, "keep": args.keep}
             if args.backend is not None:
                 options["backend"] = args.backend
@@ -241,6 +246,7 @@ class WorkbenchMagics(Magics):
     @argument("files", nargs="*", help="snapshots or topology files, instead of this machine")
     @argument("--hosts", default=None, help="check these VMs: vm1:2,vm2:2, or a host file")
     @argument("--ssh-config", default=None, help="ssh client configuration file")
+    @argument("--ssh-key", default=None, metavar="FILE", help="private key for the hosts")
     @line_magic
     def doctor(self, line: str) -> Any:
         """Show configuration problems of this machine or of VMs, their cost and their fixes."""
@@ -256,7 +262,7 @@ class WorkbenchMagics(Magics):
             from workbench.cluster.launchers.preflight import survey
             from workbench.widgets.hosts_view import HostsView
 
-            return HostsView(survey(args.hosts, args.ssh_config))
+            return HostsView(survey(args.hosts, args.ssh_config, args.ssh_key))
         from workbench.widgets.machine import doctor_view
 
         return doctor_view(_load(args.files[0] if args.files else None))

@@ -61,6 +61,11 @@ def host_file(folder, content):
         ("me@[fe80::1%eth0]", [Host("fe80::1%eth0", user="me")]),
         ("vm1:22", [Host("vm1", 22)]),
         ("vm1:1024", [Host("vm1", 1024)]),
+        ("me@pod:2222", [Host("pod", user="me", port=2222)]),
+        (
+            "pod:2222:4,me@[fd00::1]:65535:2",
+            [Host("pod", 4, port=2222), Host("fd00::1", 2, user="me", port=65535)],
+        ),
         (["vm1:2", "me@vm2"], [Host("vm1", 2), Host("vm2", user="me")]),
         (
             (Host("vm1", port=22), Host("vm1", port=23)),
@@ -79,11 +84,19 @@ def test_hosts_are_read(written, hosts):
 
 
 @pytest.mark.parametrize(
-    "written", ["vm1:2,vm2:2", "me@vm1:1,[fd00::1]:4", "b@vm1:2,a@[fe80::1%eth0]:3"]
+    "written",
+    ["vm1:2,vm2:2", "me@vm1:1,[fd00::1]:4", "b@vm1:2,a@[fe80::1%eth0]:3", "me@vm1:2222:1"],
 )
 def test_text_gives_back_what_was_written(written):
     """`parse_hosts` reads the text that `text` returns."""
     assert text(parse_hosts(written)) == written
+
+
+def test_hosts_with_one_name_are_told_apart():
+    """Those that share a name are shown with their users and ports, wherever they were written."""
+    hosts = parse_hosts("me@pod:2222:2,me@pod:2223:2,vm1:2")
+    assert [host.shown for host in hosts] == ["me@pod:2222", "me@pod:2223", "vm1"]
+    assert [host.name for host in hosts] == ["pod", "pod", "vm1"]
 
 
 def test_slots_add_up():
@@ -130,6 +143,9 @@ def test_no_user_is_an_option_or_shell_text(user):
         ("vm1: 2", "must be a whole number"),
         ("vm1:" + "9" * 5000, "must be a whole number"),
         ("vm1:2:2", "must be a whole number"),
+        ("me@vm1:22:2", "the port, which is written before them .* is above 1024"),
+        ("me@vm1:2222:", "slots '': must be a whole number"),
+        ("me@vm1:65536", "slots '65536': must be a whole number|slots 65536: must be"),
         ("fd00::1", "IPv6 address needs brackets"),
         ("[fd00::1", ": not a host. Write name"),
         ("[vm1]:2", ": not a host. Write name"),

@@ -132,7 +132,7 @@ class Agent:
     @property
     def name(self) -> str:
         """The host as the user named it, or this machine's name."""
-        return self.host.name if self.host else self.hello.host or "this machine"
+        return self.host.shown if self.host else self.hello.host or "this machine"
 
     @property
     def local(self) -> bool:

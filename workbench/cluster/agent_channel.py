@@ -238,7 +238,7 @@ class AgentChannel:
 
     def _why(self, said: str) -> str:
         """Return why the agent can no longer be reached."""
-        name = self._host.name if self._host else "this machine"
+        name = self._host.shown if self._host else "this machine"
         if self._closing or self._leaving:
             return f"the agent of {name} was stopped"
         if self._agent_ended:

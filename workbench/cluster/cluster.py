@@ -44,6 +44,8 @@ class Cluster(Execution):
         file, or an iterable; see `hosts.parse_hosts`.
     ssh_config
         An ssh client configuration instead of the user's.
+    ssh_key
+        A file with the private key for all hosts that do not name one.
     launcher
         How ranks are started: ``"local"`` or ``"ssh"``; by default ssh if `hosts` is given.
     backend
@@ -81,6 +83,7 @@ class Cluster(Execution):
         *,
         hosts: HostsLike | None = None,
         ssh_config: str | os.PathLike[str] | None = None,
+        ssh_key: str | os.PathLike[str] | None = None,
         launcher: str | None = None,
         backend: str = DEFAULT,
         start_timeout_s: float = 60.0,
@@ -94,6 +97,7 @@ class Cluster(Execution):
             n,
             hosts,
             ssh_config,
+            ssh_key,
             launcher,
             keep,
             backend,

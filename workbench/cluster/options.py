@@ -13,7 +13,7 @@ from typing import Any
 from workbench.cluster import launchers
 from workbench.cluster.launchers import LAUNCHERS, launcher_class
 from workbench.errors import UsageError
-from workbench.hosts import MOST_SLOTS, Host, HostsLike, parse_hosts, total_slots
+from workbench.hosts import MOST_SLOTS, Host, HostsLike, parse_hosts, total_slots, with_key
 from workbench.rank import backends
 from workbench.ranks import as_int
 from workbench.safefiles import open_regular
@@ -53,6 +53,7 @@ class Options:
         n: int | None,
         hosts: HostsLike | None,
         ssh_config: str | os.PathLike[str] | None,
+        ssh_key: str | os.PathLike[str] | None,
         launcher: str | None,
         keep: str | float | None,
         backend: str,
@@ -67,6 +68,10 @@ class Options:
         where = _hosts(n, hosts, launcher)
         name = launcher or (launchers.DEFAULT if where is None else launchers.FOR_HOSTS)
         ranks = total_slots(where) if where is not None else 2 if n is None else checked_n(n)
+        if where is not None:
+            where = with_key(where, ssh_key)
+        elif ssh_key is not None:
+            raise UsageError(f"ssh_key='{ssh_key}' without hosts: nothing uses it. Leave it out.")
         path = None if ssh_config is None else checked_ssh_config(ssh_config)
         keep_s = None if keep is None else parse_duration(keep, "keep")
         if not (isinstance(backend, str) and backend in backends.BACKENDS):

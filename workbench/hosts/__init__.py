@@ -5,6 +5,6 @@
 """
 
 from workbench.hosts.host import MOST_SLOTS, Host
-from workbench.hosts.parsing import HostsLike, parse_hosts, text, total_slots
+from workbench.hosts.parsing import HostsLike, parse_hosts, text, total_slots, with_key
 
-__all__ = ["MOST_SLOTS", "Host", "HostsLike", "parse_hosts", "text", "total_slots"]
+__all__ = ["MOST_SLOTS", "Host", "HostsLike", "parse_hosts", "text", "total_slots", "with_key"]

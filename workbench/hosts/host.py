@@ -17,13 +17,14 @@ from workbench.errors import UsageError
 from workbench.ranks import as_int
 
 MOST_SLOTS = 1024
+_MOST_PORT = 65535
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,252}")
 _IPV6 = re.compile(r"[0-9A-Fa-f:.]{2,45}(%[A-Za-z0-9_.-]{1,15})?")
 _INTERFACE = re.compile(r"(?!-)[A-Za-z0-9_.:-]{1,15}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _NUMBER = re.compile(r"[0-9]{1,9}")
-# user@name:slots before the checks; DOTALL, so that the checks see newlines too
+# user@name:port:slots before the checks; DOTALL, so that the checks see newlines too
 _ITEM = re.compile(
     r"(?:(?P<user>[^@]*)@)?(?:\[(?P<ipv6>[^\]]*)\]|(?P<name>[^:\[\]]*))(?::(?P<slots>.*))?",
     re.DOTALL,
@@ -52,6 +53,10 @@ class Host:
         The network interface of the collectives.
     environment
         Environment variables of the ranks; read-only.
+    key
+        A file with a private key for ssh; None for those of the ssh config.
+    alias
+        What users see as its name; None for `name`. `parse_hosts` sets it if hosts share a name.
 
     Raises
     ------
@@ -67,6 +72,8 @@ class Host:
     directory: str | None = None
     interface: str | None = None
     environment: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}), hash=False)
+    key: str | None = None
+    alias: str | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         _check_name(self.name)
@@ -74,8 +81,8 @@ class Host:
         if self.user is not None:
             _check_user(self.user)
         if self.port is not None:
-            object.__setattr__(self, "port", _checked_number("port", self.port, 65535))
-        for what in ("python", "directory"):
+            object.__setattr__(self, "port", _checked_number("port", self.port, _MOST_PORT))
+        for what in ("key", "python", "directory"):
             if getattr(self, what) is not None:
                 _check_text(what, getattr(self, what))
         if self.interface is not None:
@@ -89,6 +96,16 @@ class Host:
         """The name with the user, as users write it."""
         name = f"[{self.name}]" if ":" in self.name else self.name
         return name if self.user is None else f"{self.user}@{name}"
+
+    @property
+    def shown(self) -> str:
+        """The name that users see."""
+        return self.alias or self.name
+
+    @property
+    def full_label(self) -> str:
+        """The label with the port, which no other host of a cluster has."""
+        return self.label if self.port is None else f"{self.label}:{self.port}"
 
     @property
     def identity(self) -> Identity:
@@ -106,27 +123,40 @@ class Host:
 
 
 def parse_host(item: str) -> dict[str, Any]:
-    """Return the fields in ``user@name:slots``."""
+    """Return the fields in ``user@name:slots``, ``user@name:port`` or ``name:port:slots``."""
     if not item:
         raise UsageError("no host before or after a comma. Write one, or remove the comma.")
     found = _ITEM.fullmatch(item)
     if found is None:
         raise UsageError(_not_a_host(item))
-    user, ipv6, name, slots = found.group("user", "ipv6", "name", "slots")
+    user, ipv6, name, numbers = found.group("user", "ipv6", "name", "slots")
     if ipv6 is not None and ":" not in ipv6:
         raise UsageError(_not_a_host(item))
     values: dict[str, Any] = {"name": name if ipv6 is None else ipv6}
     if user is not None:
         values["user"] = user
-    if slots is not None:
+    if numbers is None:
+        return values
+    first, colon, slots = numbers.partition(":")
+    if _is_port(first) and (colon or user is not None):
+        values["port"] = int(first)
+    else:
+        slots, colon = numbers, ":"
+    if colon:
         try:
             values["slots"] = whole_number("slots", slots, MOST_SLOTS)
         except UsageError as error:
             raise UsageError(
-                f"{item!r}: {error} After the colon are the slots, not the port; an IPv6 address "
-                "needs brackets."
+                f"{item!r}: {error} After the colon are the slots, not the port, which is written "
+                f"before them (vm1:2222:4) and is above {MOST_SLOTS}; an IPv6 address needs "
+                "brackets."
             ) from None
     return values
+
+
+def _is_port(digits: str) -> bool:
+    """Return whether a number can only be a port: more than one machine has slots."""
+    return bool(_NUMBER.fullmatch(digits)) and MOST_SLOTS < int(digits) <= _MOST_PORT
 
 
 def whole_number(what: str, digits: str, most: int) -> int:
@@ -138,8 +168,8 @@ def whole_number(what: str, digits: str, most: int) -> int:
 
 def _not_a_host(item: str) -> str:
     return (
-        f"{item!r}: not a host. Write name, name:slots or user@name:slots, with an IPv6 address "
-        "in brackets, such as [fd00::1]:2."
+        f"{item!r}: not a host. Write name, name:slots, user@name:slots or name:port:slots, with "
+        "an IPv6 address in brackets, such as [fd00::1]:2."
     )
 
 

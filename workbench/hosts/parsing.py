@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from workbench.hosts.host import (
     parse_host,
     whole_number,
 )
-from workbench.safefiles import read_file
+from workbench.safefiles import open_regular, read_file
 
 HostsLike = str | os.PathLike[str] | Iterable[str | Host | Mapping[str, object]]
 """The types that `parse_hosts` accepts."""
@@ -33,10 +33,11 @@ def parse_hosts(hosts: HostsLike) -> tuple[Host, ...]:
         One of these:
 
         - Text such as ``"vm1:2,me@vm2:2,[fd00::1]:4"``. After the colon are the slots, as in
-          horovodrun and Open MPI, never the port; the default is 1.
+          horovodrun and Open MPI; the default is 1. An ssh port above 1,024, which slots cannot
+          be, is written before them, ``vm1:2222:4``, or after a user, ``me@vm1:2222``.
         - A host file: a path, or text that is the path of an existing file. A line is
           ``vm1 slots=2``, as Horovod and Open MPI read it; or ``vm1:2``, ``me@vm1``. Further
-          keys are ``max_slots=`` (only checked), ``user= port= python= directory= interface=``
+          keys are ``max_slots=`` (only checked), ``user= port= key= python= directory= interface=``
           and ``env.NAME=value``. Quotes enclose a value with spaces; a word that begins
           with ``#`` begins a comment. A host on two lines has the slots of both.
         - An iterable of such texts for one host each, `Host` objects, and mappings with the
@@ -49,7 +50,7 @@ def parse_hosts(hosts: HostsLike) -> tuple[Host, ...]:
     """
     path = _path(hosts)
     if path is not None:
-        return read_host_file(path)
+        return _with_aliases(read_host_file(path))
     items: list[object]
     if isinstance(hosts, str):
         asked = f"hosts={hosts!r}"
@@ -64,12 +65,47 @@ def parse_hosts(hosts: HostsLike) -> tuple[Host, ...]:
         _check_distinct(found)
     except UsageError as error:
         raise UsageError(f"{asked}: {error}") from None
-    return found
+    return _with_aliases(found)
 
 
 def text(hosts: Iterable[Host]) -> str:
-    """Return the users, names and slots of hosts for `parse_hosts`: ``vm1:2,me@vm2:2``."""
-    return ",".join(f"{host.label}:{host.slots}" for host in hosts)
+    """Return hosts as text for `parse_hosts`: ``vm1:2,me@vm2:2222:2``.
+
+    Ports up to 1,024 and the other fields cannot be written there.
+    """
+    return ",".join(
+        f"{host.full_label if (host.port or 0) > MOST_SLOTS else host.label}:{host.slots}"
+        for host in hosts
+    )
+
+
+def _with_aliases(hosts: Sequence[Host]) -> tuple[Host, ...]:
+    """Return the hosts; those that share a name are shown with their users and ports."""
+    count = Counter(host.name for host in hosts)
+    return tuple(
+        host if count[host.name] == 1 else replace(host, alias=host.full_label) for host in hosts
+    )
+
+
+def with_key(hosts: tuple[Host, ...], ssh_key: str | os.PathLike[str] | None) -> tuple[Host, ...]:
+    """Return the hosts, of which those without a key file have this one, if one is given.
+
+    Raises
+    ------
+    UsageError
+        The file cannot be read.
+    """
+    if ssh_key is None:
+        return hosts
+    try:
+        key = Path(ssh_key).expanduser().absolute()
+        os.close(open_regular(key))
+    except (OSError, ValueError, RuntimeError) as error:  # a NUL in it; a ~user that is not there
+        why = getattr(error, "strerror", None) or error
+        raise UsageError(
+            f"ssh_key='{ssh_key}': {why}. Give the path of a private key that can be read."
+        ) from None
+    return tuple(host if host.key else replace(host, key=str(key)) for host in hosts)
 
 
 def total_slots(hosts: Iterable[Host]) -> int:
@@ -142,8 +178,8 @@ _MOST_BYTES = 1 << 20
 """The largest host file: 10,000 hosts with 100 characters each."""
 _MOST = {"slots": MOST_SLOTS, "max_slots": 999_999_999, "port": 65535}
 """The largest number of each key; a host may have fewer slots than its line allows."""
-_TEXT_KEYS = ("user", "python", "directory", "interface")
-_KEYS = "slots, max_slots, user, port, python, directory, interface, env.NAME"
+_TEXT_KEYS = ("user", "key", "python", "directory", "interface")
+_KEYS = "slots, max_slots, user, port, key, python, directory, interface, env.NAME"
 
 
 def read_host_file(path: Path) -> tuple[Host, ...]:
@@ -232,7 +268,7 @@ def _keys(words: list[str], values: dict[str, Any]) -> int:
 
 def _joined(before: Host, after: Host) -> Host:
     """Return one host with the slots and the other fields of two lines."""
-    for what in ("python", "directory", "interface"):
+    for what in ("key", "python", "directory", "interface"):
         first, second = getattr(before, what), getattr(after, what)
         if None not in (first, second) and first != second:
             raise UsageError(
@@ -245,6 +281,7 @@ def _joined(before: Host, after: Host) -> Host:
     return replace(
         before,
         slots=before.slots + after.slots,
+        key=before.key or after.key,
         python=before.python or after.python,
         directory=before.directory or after.directory,
         interface=before.interface or after.interface,

@@ -231,7 +231,7 @@ class RelayLauncher(Launcher):
                 start_new_session=True,
             )
         except OSError as error:
-            raise StartFailed(f"{command[0]} cannot be started: {error}", vm=host.name) from error
+            raise StartFailed(f"{command[0]} cannot be started: {error}", vm=host.shown) from error
         finally:
             theirs.close()
         return Connection(ours, process, log)

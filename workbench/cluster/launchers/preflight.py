@@ -30,7 +30,7 @@ from workbench.doctor.facts import count
 from workbench.doctor.rule import Case, Rule, rule
 from workbench.doctor.rules import worst_first
 from workbench.errors import StartFailed
-from workbench.hosts import HostsLike, parse_hosts
+from workbench.hosts import HostsLike, parse_hosts, with_key
 from workbench.resources import Nic, Snapshot
 from workbench.resources.nccl_ports import ports_in_use
 
@@ -311,16 +311,16 @@ class Survey:
 
 
 def survey(
-    hosts: HostsLike, ssh_config: str | Path | None = None, timeout_s: float = 60.0
+    hosts: HostsLike,
+    ssh_config: str | Path | None = None,
+    ssh_key: str | Path | None = None,
+    timeout_s: float = 60.0,
 ) -> Survey:
     """Check all VMs of `hosts` concurrently; one that does not answer is a finding, not an error.
 
-    Raises
-    ------
-    UsageError
-        `hosts` cannot be read.
+    Raise `UsageError` if `hosts`, `ssh_config` or `ssh_key` cannot be read.
     """
-    chosen = parse_hosts(hosts)
+    chosen = with_key(parse_hosts(hosts), ssh_key)
     launcher = create(FOR_HOSTS, None if ssh_config is None else checked_ssh_config(ssh_config))
     agents = [Agent(host, host.slots, launcher) for host in chosen]
     try:

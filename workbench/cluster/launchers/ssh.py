@@ -6,6 +6,7 @@ import re
 import shlex
 import shutil
 import sys
+from pathlib import Path
 
 from workbench.cluster.launchers import RelayLauncher
 from workbench.errors import StartFailed
@@ -102,6 +103,7 @@ class SshLauncher(RelayLauncher):
             *(word for name, value in options.items() for word in ("-o", f"{name}={value}")),
             *(["-p", str(host.port)] if host.port is not None else []),
             *(["-l", host.user] if host.user is not None else []),
+            *(_key_options(host) if host.key is not None else []),
             "--",
             host.name,
             "exec " + shlex.join(program),
@@ -115,7 +117,19 @@ class SshLauncher(RelayLauncher):
         last = _last_line(said)
         said_last = f" ({last})" if last else ""
         cure = cure.format(host=host.name, python=python)
-        return StartFailed(cause + said_last, vm=host.name, cure=cure)
+        return StartFailed(cause + said_last, vm=host.shown, cure=cure)
+
+
+def _key_options(host: Host) -> list[str]:
+    """Return the options for the key that the user has named: no other is offered."""
+    key = Path(host.key or "").expanduser()
+    if not key.is_file():
+        raise StartFailed(
+            f"there is no key file {key} on this machine",
+            vm=host.shown,
+            cure="give the path of the private key that it accepts",
+        )
+    return ["-i", str(key), "-o", "IdentitiesOnly=yes"]
 
 
 def _cause(code: int | None, said: str, python: str) -> tuple[str, str]:
