@@ -39,6 +39,8 @@ class RankInfo:
         ``"ready"``, ``"running"`` or ``"dead"``.
     threads
         Number of PyTorch threads.
+    transport
+        How its collectives are carried, as the libraries report it; empty before it is known.
     """
 
     rank: int
@@ -49,6 +51,7 @@ class RankInfo:
     nic: str
     state: str
     threads: int
+    transport: str = ""
 
 
 class Place(NamedTuple):

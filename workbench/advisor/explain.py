@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from workbench.advisor.cause import Cause, cause
 from workbench.advisor.communication import communication_causes
 from workbench.advisor.sampled import sampled_lines
+from workbench.advisor.transport import transport_causes
 from workbench.advisor.waiting import Waiting, find_waiting
 from workbench.errors import UsageError
 from workbench.ranks import checked_int
@@ -84,6 +85,7 @@ def explain(
         *_late(summary, late, samples),
         *_uneven(summary, waiting),
         *communication_causes(summary, fabric, rows, waiting),
+        *transport_causes(summary, training),
         *_data(summary),
         *_other(summary, rows, samples),
     ]

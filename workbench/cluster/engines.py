@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, wait
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from workbench.cluster.agents import Agents
@@ -77,7 +78,11 @@ class Engines:
     @property
     def ranks(self) -> list[RankInfo]:
         """What users see of the ranks; empty before the start."""
-        return [member.info for member in self.members]
+        reported = self.backend.transports
+        return [
+            replace(one.info, transport=", ".join(map(str, reported.get(one.info.rank, ()))))
+            for one in self.members
+        ]
 
     # start and stop
 

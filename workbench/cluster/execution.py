@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from workbench.fabric import FittedFabric
     from workbench.timings.overhead import Overhead
     from workbench.wire.cell_cost import CellCost
+    from workbench.wire.transport import Transport
 
 
 class Execution:
@@ -42,6 +43,12 @@ class Execution:
     def n(self) -> int:
         """The number of ranks, now or after the start."""
         return self._state.n
+
+    @property
+    def transports(self) -> dict[int, tuple[Transport, ...]]:
+        """How the collectives of each rank are carried, as its libraries last reported it."""
+        processes = self._state.processes
+        return {} if processes is None else dict(processes.engines.backend.transports)
 
     def run(
         self,

@@ -30,6 +30,7 @@ from workbench.wire.rank_messages import (
 )
 from workbench.wire.sample_messages import LineSamples
 from workbench.wire.transfer_messages import Chunk
+from workbench.wire.transport import Transport
 
 if TYPE_CHECKING:
     from workbench.timings import Timings
@@ -214,7 +215,16 @@ class ClusterProcesses:
             case RendezvousRequest():
                 in_background(partial(self.engines.backend.serve_init, rank))
             case Output() | CellEnded() | RankState():
+                if isinstance(message, CellEnded):
+                    self._keep_transports(rank, message.transports)
                 self._receive(rank, message)
+
+    def _keep_transports(self, rank: int, transports: tuple[Transport, ...]) -> None:
+        """Keep how a rank's collectives are carried: NCCL connects when it is first used."""
+        known = self.engines.backend.transports
+        if known.get(rank, ()) != transports:
+            known[rank] = transports
+            self._keep_timings()
 
     def _keep_timings(self) -> None:
         ranks, options = [asdict(info) for info in self.engines.ranks], self._options

@@ -214,6 +214,7 @@ class Session:
             calls=self._collectives.calls(),
             initialized=self.backend.is_initialized(),
             value=result.value,
+            transports=self.backend.transports(),
         )
         self.send(ended)
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from workbench.cluster import Cluster, RankInfo
 
-_HEAD = ("rank", "VM", "GPU", "NUMA", "NIC", "PID", "state", "threads", "memory")
+_HEAD = ("rank", "VM", "GPU", "NUMA", "NIC", "PID", "state", "threads", "memory", "transport")
 
 
 def register(formatter: DisplayFormatter) -> None:
@@ -37,7 +37,7 @@ def cluster_table(cluster: Cluster) -> Table:
 def _row(info: RankInfo, memory: int | None) -> tuple[str, ...]:
     size = "\u2013 (no process)" if memory is None else f"{memory / 2**20:,.0f} MiB"
     who = (info.rank, info.vm, info.gpu, info.numa, info.nic, info.pid, info.state, info.threads)
-    return (*(str(value) for value in who), size)
+    return (*(str(value) for value in who), size, info.transport or "\u2013 (not reported)")
 
 
 @contextmanager

@@ -7,6 +7,7 @@
 - `cell_cost`: the run time and CPU time of a cell on a rank
 - `record`: one iteration of one rank in compact binary, and the layout of its collectives;
   `record_columns`: decodes many records at once
+- `transport`: which library carries collectives, over which network
 - `values`: pickles values for push and pull
 - `address`: how a process connects to the kernel
 - `link`: encrypted sockets between the kernel and its ranks; `wakeup`: wakes their threads

@@ -17,6 +17,7 @@ from typing import Literal
 
 from workbench.errors import RankError
 from workbench.wire.message import Message
+from workbench.wire.transport import Transport
 
 # clocks
 
@@ -284,6 +285,8 @@ class CellEnded(Message):
         Whether Horovod is initialized.
     value
         The value of the last expression, pickled; None where there is none to send.
+    transports
+        How collectives are carried, as the libraries report it now.
     """
 
     cell: int
@@ -294,6 +297,7 @@ class CellEnded(Message):
     calls: dict[int, int]
     initialized: bool
     value: bytes | None
+    transports: tuple[Transport, ...] = ()
 
 
 CellMessage = Output | CellEnded | RankState
@@ -346,7 +350,10 @@ class RingCheck:
         Sum over the ranks, each of which contributes 1.
     dynamic
         Whether process sets can be added to the ring.
+    transports
+        How collectives are carried, as the libraries report it now.
     """
 
     total: float
     dynamic: bool
+    transports: tuple[Transport, ...] = ()

@@ -19,7 +19,8 @@ from typing import Any, ClassVar, Protocol
 from workbench.errors import RankError, StartFailed
 from workbench.rank.backends import BACKENDS
 from workbench.wire import Message
-from workbench.wire.rank_messages import AbortInit
+from workbench.wire.rank_messages import AbortInit, RingCheck
+from workbench.wire.transport import Transport
 
 RING_NOT_FORMED = "RingNotFormed"
 """The name of `workbench.rank.backends.backend.RingNotFormed`, the error of a rank."""
@@ -129,6 +130,8 @@ class Backend(ABC):
         What to do where some ranks call a collective more often than others.
     ring_broken
         Whether the ranks are in no ring, because it could not be formed.
+    transports
+        How the collectives of each rank are carried, as its libraries last reported it.
     """
 
     library: ClassVar[str]
@@ -143,6 +146,7 @@ class Backend(ABC):
         self._began: float | None = None
         self._interrupted = False
         self.ring_broken = False
+        self.transports: dict[int, tuple[Transport, ...]] = {}
 
     def init_ring(self, report: Callable[[str], None] = lambda _: None) -> None:
         """Join all ranks in a ring. Where they fail to connect, try again.
@@ -176,6 +180,13 @@ class Backend(ABC):
         finally:
             self._began = None
         self.ring_broken = False
+
+    def _check_joined(self, checks: list[RingCheck]) -> None:
+        """Check the first collective of the ring, and keep how it was carried."""
+        sums = [check.total for check in checks]
+        if any(total != len(sums) for total in sums):
+            raise StartFailed(f"the ring's first sum over {len(sums)} ranks was {sums}")
+        self.transports = {rank: check.transports for rank, check in enumerate(checks)}
 
     def shutdown_ring(self, ranks: list[int] | None = None, *, peer_lost: bool = False) -> None:
         """Make ranks leave the ring. Where one fails to, the others stop waiting for it.

@@ -72,9 +72,7 @@ class DDPBackend(Backend):
         except BaseException:
             self.abort_init()
             raise
-        sums = [check.total for check in joined]
-        if any(total != len(sums) for total in sums):
-            raise StartFailed(f"the ring's first sum over {len(sums)} ranks was {sums}")
+        self._check_joined(joined)
 
     def serve_init(self, rank: int) -> None:
         """Do nothing: rank 0 serves the store as long as the ring exists."""

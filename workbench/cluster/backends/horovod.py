@@ -91,9 +91,7 @@ class HorovodBackend(Backend):
         finally:
             if not dynamic:
                 self.close_rendezvous()
-        sums = [check.total for check in joined]
-        if any(total != len(given) for total in sums):
-            raise StartFailed(f"the ring's first sum over {len(sums)} ranks was {sums}")
+        self._check_joined(joined)
 
     def abort_earlier_init(self) -> None:
         """Make ranks that wait for the rendezvous server of an earlier kernel give up."""

@@ -9,6 +9,7 @@
 - `horovod_tap`, `horovod_hooks`, `ddp_hooks`, `torch_collectives`, `torch_operators`: record
   collectives, and waits for them; `torch_calls`: those of torch.distributed that have not
   finished, which `torch_operations` describes
+- `transports`: how the libraries carry collectives
 
 Nothing outside this package imports horovod in a rank.
 """

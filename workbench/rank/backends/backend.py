@@ -9,10 +9,12 @@ from typing import Any, ClassVar, NamedTuple
 
 import torch
 
+from workbench.rank.backends.transports import NcclLog
 from workbench.rank.recording.patches import Hooks
 from workbench.rank.recording.recorder import Recorder
 from workbench.wire import Message
 from workbench.wire.rank_messages import RingCheck
+from workbench.wire.transport import Transport
 
 
 class RingNotFormed(RuntimeError):
@@ -57,6 +59,14 @@ class Backend(ABC):
     def __init__(self, recorder: Recorder, send: Callable[[Message], None]) -> None:
         self._recorder = recorder
         self._send = send
+        self._carried: tuple[Transport, ...] = ()
+        """How the current ring carries collectives, without NCCL."""
+        self._nccl_log = NcclLog(gpu=torch.cuda.is_available())
+
+    def transports(self) -> tuple[Transport, ...]:
+        """Return how collectives are carried, as the libraries report it now."""
+        nccl = self._nccl_log.transport()
+        return self._carried if nccl is None else (*self._carried, nccl)
 
     @staticmethod
     @abstractmethod

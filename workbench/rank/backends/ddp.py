@@ -22,6 +22,7 @@ from workbench.rank.backends.torch_calls import TorchCalls
 from workbench.rank.backends.torch_collectives import TorchCollectives
 from workbench.rank.backends.torch_operations import number_of
 from workbench.rank.backends.torch_operators import OperatorHooks
+from workbench.rank.backends.transports import gloo_transport
 from workbench.rank.recording.recorder import Recorder
 from workbench.wire import Message
 from workbench.wire.rank_messages import RingCheck
@@ -111,7 +112,9 @@ class DDPBackend(Backend):
             self.shutdown_ring(peer_lost=True)
             raise
         self._groups.move_models()
-        return RingCheck(total, dynamic=False)
+        store = (environment["MASTER_ADDR"], int(environment["MASTER_PORT"]))
+        self._carried = (gloo_transport(self._groups.sockets.addresses(store)),)
+        return RingCheck(total, dynamic=False, transports=self.transports())
 
     def shutdown_ring(self, *, peer_lost: bool = False) -> None:  # noqa: ARG002
         """Leave all process groups; no other rank is waited for."""

@@ -30,9 +30,11 @@ from workbench.rank.backends.ring_sockets import RingSockets
 from workbench.rank.backends.torch_calls import TorchCalls
 from workbench.rank.backends.torch_collectives import TorchCollectives
 from workbench.rank.backends.torch_operators import OperatorHooks
+from workbench.rank.backends.transports import gloo_transport
 from workbench.rank.recording.recorder import Recorder
 from workbench.wire import Message
 from workbench.wire.rank_messages import RendezvousPort, RingCheck
+from workbench.wire.transport import Transport
 
 _SHUTDOWN_S = 1.0
 """How long Horovod's shutdown may take before the sockets of the ring are shut down."""
@@ -115,7 +117,8 @@ class HorovodBackend(Backend):
         process_sets.install(self._recorder, ring)
         if self._tap is not None:
             self._tap.ring_formed(hvd.size())
-        return RingCheck(float(total.item()), process_sets.dynamic())
+        self._carried = (_transport(ring),)
+        return RingCheck(float(total.item()), process_sets.dynamic(), self.transports())
 
     def shutdown_ring(self, *, peer_lost: bool = False) -> None:
         """Shut Horovod down; with `peer_lost`, first the sockets, for which it would wait."""
@@ -238,6 +241,16 @@ class HorovodBackend(Backend):
         while shutdown.is_alive() and self._ring is ring and time.monotonic() < deadline:
             ring.shut_down()  # repeatedly, since Gloo may use further connections
             shutdown.join(_BREAK_PERIOD_S)
+
+
+def _transport(ring: RingSockets) -> Transport:
+    """Return how collectives of CPU tensors are carried; those of GPUs use NCCL where it is built.
+
+    Horovod uses Gloo or MPI for the control of the ring, and the same for CPU tensors.
+    """
+    if hvd.gloo_enabled():
+        return gloo_transport(ring.addresses())
+    return Transport("MPI", "", unknown="MPI does not report its connections")
 
 
 def _in_thread(work: Callable[..., None], *given: Any) -> threading.Thread:

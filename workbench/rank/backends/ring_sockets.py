@@ -66,6 +66,21 @@ class RingSockets:
         found = (_end(*one, remote=False) for one in _open_sockets() - self._before)
         return [end for end in found if end is not None]
 
+    def addresses(self, store: tuple[str, int] | None = None) -> set[str]:
+        """Return the addresses of this end of the connections that the ring was formed with.
+
+        Parameters
+        ----------
+        store
+            Where the store listens, whose connections carry no collectives.
+        """
+        found = set()
+        for one in self._formed:
+            own, other = _end(*one, remote=False), _end(*one, remote=True)
+            if own and other and store not in {own, other}:
+                found.add(own[0])
+        return found
+
     def are_connected(self) -> bool:
         """Return whether all connections that the ring was formed with are intact."""
         return all(_tcp_state(*one) in _CONNECTED for one in self._formed)

@@ -1,0 +1,151 @@
+"""What libraries report about how they carry collectives: Gloo's connections, and NCCL's log."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Literal
+
+import psutil
+
+from workbench.wire.transport import Transport
+
+_LEVEL, _FILE = "NCCL_DEBUG", "NCCL_DEBUG_FILE"
+_LOGGED = {"INFO", "TRACE"}
+_USING = re.compile(r"NCCL INFO NET/(?P<kind>\S+?)\s*: Using (?P<devices>\[\d+\].*)")
+_DEVICE = re.compile(r"\[(?P<number>\d+)\](?P<name>[^\s;]+)")
+_OVER = re.compile(
+    r" via NET/(?P<kind>[^/\n]+)/(?P<number>\d+)(?:\(\d+\))?(?P<options>[/\w]*)", re.MULTILINE
+)
+_WITHIN = re.compile(
+    r" -> \S+(?: \[\w+\])? via (?!NET/)(?P<how>\S.*?)(?: comm .*)?[ \t]*$", re.MULTILINE
+)
+_CHOSEN = re.compile(r"NCCL INFO Using network (?P<kind>\S.*?)\s*$", re.MULTILINE)
+_PROVIDER = re.compile(r"NET/OFI Selected [Pp]rovider is (?P<name>[^\s(,]+)")
+_LINKS = {"IB": "InfiniBand", "RoCE": "RoCE"}
+_SOCKET = "Socket"
+_OF_SOCKETS = "TCP"
+
+
+def gloo_transport(addresses: Iterable[str]) -> Transport:
+    """Return how Gloo carries collectives.
+
+    Parameters
+    ----------
+    addresses
+        The addresses of this end of its connections; none if there is no other rank.
+    """
+    names = {
+        one.address.partition("%")[0]: name
+        for name, ones in psutil.net_if_addrs().items()
+        for one in ones
+    }
+    found = sorted({names.get(address, address) for address in addresses})
+    return Transport("Gloo", _OF_SOCKETS if found else "", tuple(found))
+
+
+class NcclLog:
+    """The log that NCCL writes in this process, if the user has not chosen another level of it.
+
+    Parameters
+    ----------
+    gpu
+        Whether there is a GPU; otherwise nothing uses NCCL.
+    """
+
+    def __init__(self, *, gpu: bool) -> None:
+        self._file: str | None = None
+        self._size = -1
+        self._transport: Transport | None = None
+        self._unknown = ""
+        if not gpu:
+            return
+        level, file = os.environ.get(_LEVEL), os.environ.get(_FILE)
+        if level is None and file is None:
+            # with the process id: programs that the rank starts do not have this descriptor
+            self._file = f"/proc/{os.getpid()}/fd/{os.memfd_create('nccl.log')}"
+            os.environ.update({_LEVEL: "INFO", _FILE: self._file})
+        elif level is not None and level.upper() in _LOGGED and file is not None:
+            self._file = file.replace("%p", str(os.getpid())).replace("%h", os.uname().nodename)
+        else:
+            self._unknown = (
+                f"{_LEVEL} is set to {level!r}: unset it, or set it to INFO with a file for the "
+                f"log ({_FILE})"
+            )
+
+    def transport(self) -> Transport | None:
+        """Return how NCCL carries collectives; None if it has not connected ranks."""
+        if self._unknown:
+            return Transport("NCCL", "", unknown=self._unknown)
+        if self._file is None:
+            return None
+        log = Path(self._file)
+        try:
+            size = log.stat().st_size
+            if size != self._size:
+                self._transport = read_nccl_log(log.read_text(errors="replace"))
+                self._size = size
+        except OSError as error:
+            return Transport("NCCL", "", unknown=f"its log {log}: {error.strerror}")
+        return self._transport
+
+
+def read_nccl_log(text: str) -> Transport | None:
+    """Return how NCCL carries the collectives of a process; None if it has not connected ranks.
+
+    Parameters
+    ----------
+    text
+        Its log at the level INFO, of version 2.4 or later.
+    """
+    devices: dict[str, dict[int, str]] = {}
+    for using in _USING.finditer(text):
+        its = {int(one["number"]): one["name"] for one in _DEVICE.finditer(using["devices"])}
+        devices.setdefault(using["kind"], {}).update(its)
+    within = tuple(sorted({found["how"] for found in _WITHIN.finditer(text)}))
+    over = list(_OVER.finditer(text))
+    if not over:
+        if within:
+            return Transport("NCCL", "", within=within)
+        chosen = _CHOSEN.search(text)
+        why = "it has not logged its connections"
+        return None if chosen is None else Transport("NCCL", "", unknown=why)
+    used: dict[str, str] = {}
+    for one in over:
+        name, network = _device(one["kind"], int(one["number"]), devices)
+        used[name] = network or _plugin(one["kind"], text)
+    return Transport(
+        "NCCL",
+        " and ".join(sorted(set(used.values()))),
+        tuple(sorted(used)),
+        _gpudirect([one for one in over if one["kind"] != _SOCKET]),
+        within,
+    )
+
+
+def _gpudirect(over: list[re.Match[str]]) -> Literal["", "all", "some", "none"]:
+    direct = sum("/GDRDMA" in one["options"] for one in over)
+    if not direct:
+        return "none" if over else ""
+    return "all" if direct == len(over) else "some"
+
+
+def _device(kind: str, number: int, devices: dict[str, dict[int, str]]) -> tuple[str, str]:
+    """Return the device of a connection, and its network if the log names it."""
+    if kind == _SOCKET:
+        name = devices.get(_SOCKET, {}).get(number, "")
+        return name.partition(":")[0] or f"interface {number}", _OF_SOCKETS
+    # a plugin for InfiniBand, such as IBext_v8, lists its devices as NCCL itself does
+    name = devices.get("IB" if kind.startswith("IB") else kind, {}).get(number, "")
+    port, _, link = name.partition("/")
+    return port or f"device {number}", _LINKS.get(link.partition("/")[0], "")
+
+
+def _plugin(kind: str, text: str) -> str:
+    """Return the network where the log does not name the devices: in words, or as it does."""
+    provider = _PROVIDER.search(text)
+    if kind.startswith("IB"):
+        return "InfiniBand or RoCE"
+    return f"{kind} ({provider['name']})" if provider else kind

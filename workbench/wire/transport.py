@@ -1,0 +1,52 @@
+"""Which library carries the collectives of a rank, and over which network."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+_GPUDIRECT = {
+    "": "",
+    "all": ", GPUDirect RDMA",
+    "some": ", partly GPUDirect RDMA",
+    "none": ", no GPUDirect RDMA",
+}
+
+
+@dataclass(frozen=True)
+class Transport:
+    """How one library carries the collectives of a rank, as that library reports it.
+
+    Attributes
+    ----------
+    library
+        ``"Gloo"``, ``"NCCL"`` or ``"MPI"``.
+    network
+        The network between VMs: ``"TCP"``, ``"InfiniBand"``, ``"RoCE"``, or what a plugin of NCCL
+        calls itself; empty if there is no connection over a network, or if it is unknown.
+    devices
+        Interfaces (``"eth0"``) or ports of RDMA devices (``"mlx5_0:1"``) of these connections.
+    gpudirect
+        Which of these connections let the NIC access the GPU's memory (GPUDirect RDMA); empty
+        where that does not apply.
+    within
+        What connects the ranks of one VM, such as ``"P2P/CUMEM"`` or ``"SHM/direct/direct"``.
+    unknown
+        Why the network is unknown; empty if it is known.
+    """
+
+    library: str
+    network: str
+    devices: tuple[str, ...] = ()
+    gpudirect: Literal["", "all", "some", "none"] = ""
+    within: tuple[str, ...] = ()
+    unknown: str = ""
+
+    def __str__(self) -> str:
+        """Return it in one line, such as ``"NCCL: RoCE mlx5_0:1, GPUDirect RDMA; P2P/CUMEM"``."""
+        if self.unknown:
+            return f"{self.library}: unknown ({self.unknown})"
+        network = " ".join((self.network, *self.devices))
+        network += _GPUDIRECT[self.gpudirect]
+        parts = [part for part in (network, *self.within) if part]
+        return f"{self.library}: {'; '.join(parts) or 'no connections'}"
