@@ -102,6 +102,7 @@ class SyntheticSource:
             slowest_rank=float(wait.argmin()),
             slowest_excess_us=float(wait.max()),
             dropped=0.0,
+            transport="Gloo: TCP eth0",
         )
 
     def window(self, max_rows: int) -> RowWindow:

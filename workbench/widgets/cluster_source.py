@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workbench.cluster import Cluster
+from workbench.ranks import phrase
 from workbench.resources import Unknown
 from workbench.timings import Summary, Timings, stragglers
 from workbench.timings.derive import columns
@@ -22,6 +23,7 @@ from workbench.widgets.source import (
     COLUMNS,
     MOST_COLLECTIVES,
     MOST_STRAGGLERS,
+    NOT_REPORTED,
     Details,
     KeyFigures,
     RankPlace,
@@ -175,7 +177,18 @@ class ClusterSource:
             slowest_excess_us=behind if excess is None else excess,
             dropped=timings.dropped,
             notes=notes(found),
+            transport=self._transport(),
         )
+
+    def _transport(self) -> str | Unknown:
+        """Return how collectives are carried, with the ranks where that differs."""
+        ranks: dict[str, list[int]] = {}
+        for info in self._cluster.ranks:
+            if info.transport:
+                ranks.setdefault(info.transport, []).append(info.rank)
+        if len(ranks) < 2:
+            return next(iter(ranks), NOT_REPORTED)
+        return "; ".join(f"{text} ({phrase(ones)})" for text, ones in ranks.items())
 
     def _calibrated(self, found: Summary) -> float | Unknown:
         fabric = self._cluster.fabric

@@ -43,6 +43,8 @@ a warm-up that means leave out."""
 
 State = Literal["waiting", "running", "ended"]
 
+NOT_REPORTED = Unknown("no rank has reported how its collectives are carried")
+
 
 @dataclass(frozen=True)
 class RankPlace:
@@ -105,6 +107,8 @@ class KeyFigures:
         Records lost in transit since the run began.
     notes
         Caveats of the figures, one sentence each.
+    transport
+        Which libraries carry the collectives of the ranks, and over which networks.
     """
 
     iteration: float | Unknown
@@ -123,6 +127,7 @@ class KeyFigures:
     slowest_excess_us: float | Unknown
     dropped: float | Unknown
     notes: tuple[str, ...] = ()
+    transport: str | Unknown = NOT_REPORTED
 
 
 @dataclass(frozen=True)

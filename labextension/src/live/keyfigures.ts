@@ -29,6 +29,7 @@ export class KeyFiguresBar {
         [trans.__('nominal'), this._nominal],
         [trans.__('calibrated'), this._calibrated]
       ),
+      this._group([trans.__('over'), this._transport]),
       this._group([trans.__('waiting for'), this._slowest])
     );
   }
@@ -58,6 +59,13 @@ export class KeyFiguresBar {
     show(this._transfer, summary.transfer_us ?? untold, time);
     show(this._busbw, summary.busbw_gbps, inUnit(digits, 'Gbit/s'));
     show(this._nominal, summary.nominal_gbps, inUnit(digits));
+    const transport = summary.transport ?? untold;
+    if (isUnknown(transport)) {
+      this._transport.unknown(transport.unknown);
+    } else {
+      this._transport.show(transport);
+      this._transport.node.title = transport;
+    }
     const error = numberOf(summary.calibrated_error ?? NaN);
     const sure = error === error ? `± ${percent(error)}` : '';
     show(this._calibrated, summary.calibrated_gbps, inUnit(digits, sure));
@@ -104,6 +112,7 @@ export class KeyFiguresBar {
   private _busbw = new FigureSpan('jp-gw-Live-bandwidth');
   private _nominal = new FigureSpan('jp-gw-Live-nominal');
   private _calibrated = new FigureSpan('jp-gw-Live-nominal');
+  private _transport = new FigureSpan('jp-gw-Live-transport');
   private _slowest = new FigureSpan('jp-gw-Live-slowest');
 }
 

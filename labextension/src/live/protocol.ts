@@ -79,6 +79,8 @@ export interface ISummary {
   dropped: Known<number>;
   /** Caveats of the figures, one sentence each. */
   notes?: string[];
+  /** What carries the collectives; absent in outputs of earlier versions. */
+  transport?: Known<string>;
 }
 
 /** The cost of one collective, over some iterations and all ranks. */

@@ -154,4 +154,15 @@ describe('KeyFiguresBar', () => {
       'Means over iterations and ranks. One is left out.'
     );
   });
+
+  it('shows what carries the collectives, or why that is unknown', () => {
+    const line = new KeyFiguresBar(ENGLISH);
+    line.update({ ...OF, transport: 'NCCL: RoCE mlx5_0:1, GPUDirect RDMA' });
+    expect(line.node.textContent).toContain('overNCCL: RoCE mlx5_0:1');
+    line.update({ ...OF, transport: { unknown: 'not reported' } });
+    const unknown = line.node.querySelector('.jp-gw-Live-transport');
+    expect(unknown?.getAttribute('aria-label')).toBe('not reported');
+    line.update(OF);
+    expect(unknown?.getAttribute('aria-label')).toContain('earlier version');
+  });
 });
