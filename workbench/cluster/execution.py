@@ -16,7 +16,7 @@ from workbench.cluster.processes import ClusterProcesses
 from workbench.cluster.recovery import use_again
 from workbench.cluster.state import ClusterState
 from workbench.cluster.threads import in_background, interrupts_later, uninterrupted
-from workbench.cluster.transfer import Transfer, check_pushed
+from workbench.cluster.transfer import Transfer, check_pushed, load_pulled
 from workbench.errors import UsageError
 from workbench.output.sink import NotebookSink, Sink, TextSink
 from workbench.ranks import Ranks, parse_ranks
@@ -294,7 +294,7 @@ class Execution:
         with self._turn(what) as processes:
             found = self._transfer(processes, chosen, what, timeout_s).pull(wanted)
         return {
-            rank: _load(what, rank, wanted, payload, types)
+            rank: load_pulled(what, rank, wanted, payload, types)
             for rank, (payload, types) in found.items()
         }
 
@@ -331,21 +331,6 @@ class Execution:
         with state.lock:
             if state.state == "running":
                 state.set(*(("failed", state.trouble()) if state.lost() else (before, message)))
-
-
-def _load(
-    what: str, rank: int, names: list[str], payload: values.Payload, types: dict[str, str]
-) -> dict[str, Any]:
-    try:
-        loaded, _ = values.load(payload, names, shared=False)
-    except Exception as error:  # noqa: BLE001 - a user's class may raise anything
-        kinds = ", ".join(f"{name!r} is of type {kind}" for name, kind in types.items())
-        raise UsageError(
-            f"{what}: this kernel cannot read the value of rank {rank} "
-            f"({values.one_line(error)}; {kinds}). Make its class importable here, or pull a "
-            "picklable piece of it."
-        ) from None
-    return {name: loaded[name] for name in names}
 
 
 def _call(verb: str, names: Iterable[str]) -> str:

@@ -24,7 +24,7 @@ from workbench.cluster.stuck_ranks import StuckRankMonitor
 from workbench.cluster.threads import uninterrupted
 from workbench.errors import CellTimeout, RankError, UsageError
 from workbench.ranks import grouped, phrase, ranks_text
-from workbench.wire import Message
+from workbench.wire import Message, values
 from workbench.wire.transfer_messages import (
     Chunk,
     DropTransfer,
@@ -320,3 +320,19 @@ def check_pushed(names: dict[str, Any], backend: str) -> None:
                 f"push {name}: a module ({value.__name__}), which cannot be sent. "
                 "Import it in a cell on the ranks."
             )
+
+
+def load_pulled(
+    what: str, rank: int, names: list[str], payload: Payload, types: dict[str, str]
+) -> dict[str, Any]:
+    """Return the values that a rank has sent; raise `UsageError` if one cannot be loaded."""
+    try:
+        loaded, _ = values.load(payload, names, shared=False)
+    except Exception as error:  # noqa: BLE001 - a user's class may raise anything
+        kinds = ", ".join(f"{name!r} is of type {kind}" for name, kind in types.items())
+        raise UsageError(
+            f"{what}: this kernel cannot read the value of rank {rank} "
+            f"({values.one_line(error)}; {kinds}). Make its class importable here, or pull a "
+            "picklable piece of it."
+        ) from None
+    return {name: loaded[name] for name in names}

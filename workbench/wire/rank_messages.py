@@ -1,12 +1,7 @@
 """The messages between the kernel and its ranks, one dataclass each.
 
-From the kernel: `ClockPing`, `StateRequest`, `InterruptCell`, `ReleaseRanks`,
-`AbortInit`, `RendezvousPort` and `OutputTaken`. From a rank: `ClockPong`, `RankState`,
-`RendezvousRequest`, `Output`, `CellEnded`, `Records` and `workbench.wire.record.Layout`.
-Those of a push or pull are in `workbench.wire.transfer_messages`.
-
-`RankGreeting` and `RingCheck` are not sent as messages: ranks return them from calls
-through ipyparallel.
+Those of a push or pull are in `workbench.wire.transfer_messages`. `RankGreeting` and `RingCheck`
+are not sent as messages: ranks return them from calls through ipyparallel.
 """
 
 from __future__ import annotations
@@ -249,15 +244,7 @@ class Output(Message):
 
 @dataclass(frozen=True)
 class OutputTaken(Message):
-    """Reports to a rank how much of a cell's output the kernel has processed.
-
-    Attributes
-    ----------
-    cell
-        Number of the cell.
-    total_characters
-        As in the `Output`.
-    """
+    """Reports to a rank how much of a cell's output the kernel has processed; see `Output`."""
 
     cell: int
     total_characters: int
