@@ -1,4 +1,4 @@
-"""After a fault in a replaced rank before its hvd.init(), the other ranks are kept."""
+"""After a fault in a replaced rank before its ring is formed, the other ranks are kept."""
 
 import os
 import signal
@@ -36,7 +36,7 @@ FAULTS = (
     Fault("a rank calls sys.exit", "sys.exit(8)", "SystemExit.*8"),
     Fault("a rank raises KeyboardInterrupt", "raise KeyboardInterrupt", "KeyboardInterrupt"),
     Fault("a rank has no memory left", SMALL, "MemoryError"),
-    Fault("a rank has no descriptor left", FEW, "hvd.init.*Too many open files"),
+    Fault("a rank has no descriptor left", FEW, "Too many open files"),
     Fault("a rank is SIGSTOPped for a while", by="stopped_before_init"),
     Fault("the kernel is interrupted", by="interrupted_before_init"),
     Fault("the agent is killed", by="agent_killed_before_init"),
@@ -47,7 +47,7 @@ test_fault = case_for_each(FAULTS, usual="init_fails")
 
 
 def init_fails(box, fault):
-    """Ranks that wait in hvd.init() for a new rank are freed, and keep their variables."""
+    """Ranks that form a ring with a new rank are freed, and keep their variables."""
     cluster = box.cluster
     box.put("init_ring", fault.code)
     with bounded(), pytest.raises(StartFailed, match=rf"(?s){fault.says}"):
