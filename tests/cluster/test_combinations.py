@@ -3,22 +3,18 @@
 import contextlib
 import os
 import re
-import secrets
 import signal
 import threading
-from pathlib import Path
 
 import pytest
-from clusters import quiet
+from clusters import CELL_S, Cell, quiet
 from combinations import BYTES, combinations
-from timers import eventually, when
+from timers import eventually
 
 import workbench as wb
 from workbench.cluster import TextSink
 from workbench.errors import CellInterrupted, CellTimeout, ClusterStopped, RanksFailed
 
-CELL_S = 100.0
-"""Waits that nobody ends: these tests end them before, or fail."""
 KEPT = [0, 10, 20]
 
 
@@ -51,32 +47,6 @@ def ranks(started, case):
     assert eventually(lambda: started.state == "ready"), started.message
     n = started.n
     assert quiet(started, "total()", timeout=CELL_S).values == dict.fromkeys(range(n), float(n))
-
-
-class Cell:
-    """A cell that is run to its error or its end.
-
-    It begins with ``held()``, which waits until a text is in the output and an action was done.
-    """
-
-    def __init__(self, cluster, source, text, action=lambda: None):
-        sink, shown = TextSink(), Path(os.environ["GRADIENT_WORKBENCH_RUNS"]) / secrets.token_hex(4)
-        held = f"def held():\n    while not os.path.exists({str(shown)!r}): time.sleep(0.02)\n"
-
-        def follow():
-            action()
-            shown.touch()
-
-        waiter = when(lambda: re.search(text, sink.text), follow)
-        self.error = ""
-        try:
-            cluster.run(held + source, sink=sink, timeout=CELL_S)
-        except (RanksFailed, CellInterrupted) as error:
-            self.error = str(error)
-        finally:
-            waiter.join()
-        self.output = sink.text
-        assert re.search(text, self.output), self.output + self.error
 
 
 def test_the_namespace(ranks, case):
