@@ -82,11 +82,12 @@ def stopped_before_init(box):
 
 def interrupted_before_init(box):
     cluster = box.cluster
-    box.while_in("init_ring", "time.sleep(1)", interrupt)
+    box.while_in("init_ring", f"{box.backend.patient}\ntime.sleep(1)", interrupt)
     told = "(?s)interrupted before .* rank 1 are lost, those of all others are kept.*resize -n 3"
     with bounded(), pytest.raises(ClusterError, match=told):
         cluster.restart([1])
-    cluster.resize(3)
+    with bounded():
+        cluster.resize(3)
     quiet(cluster, "kept = 10", ranks=[1])
     box.lives()
 

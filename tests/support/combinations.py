@@ -65,6 +65,10 @@ def init(*args, **options):
     raise ValueError("Horovod initialization failed: boom")
 hvd.init = init
 """
+_PATIENT = """
+import workbench.rank.backends.process_groups
+workbench.rank.backends.process_groups.FORM_S = 600.0
+"""
 _DDP = """
 import torch.distributed as dist
 def total(name="", tensor=None):
@@ -110,6 +114,8 @@ class BackendCase:
         group that it makes; and ``leave()`` leaves the ring.
     groups
         A cell after which ``group_total`` can be called.
+    patient
+        Code after which a rank waits long for others that form a ring: what ends early, was freed.
     init_fails
         Code that makes the next attempt of a rank to join a ring fail with "boom".
     variable
@@ -126,6 +132,7 @@ class BackendCase:
     name: str
     cells: str
     groups: str
+    patient: str
     init_fails: str
     variable: str
     total: str
@@ -139,12 +146,12 @@ class BackendCase:
 
 BACKENDS = {
     "horovod": BackendCase(
-        "horovod", _BEGIN + _HOROVOD, _DYNAMIC, _HOROVOD_FAILS, "hvd", "'met'", "'met'",
+        "horovod", _BEGIN + _HOROVOD, _DYNAMIC, "", _HOROVOD_FAILS, "hvd", "'met'", "'met'",
         "optimizer", {},
     ),
     "ddp": BackendCase(
-        "ddp", _BEGIN + _DDP, "", _DDP_FAILS, "dist", r"'all_reduce \d+'", r"'broadcast \d+'",
-        "ddp", {"PYTHONPATH": WITHOUT_HOROVOD},
+        "ddp", _BEGIN + _PATIENT + _DDP, "", _PATIENT, _DDP_FAILS, "dist",
+        r"'all_reduce \d+'", r"'broadcast \d+'", "ddp", {"PYTHONPATH": WITHOUT_HOROVOD},
     ),
 }  # fmt: skip
 

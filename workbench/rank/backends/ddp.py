@@ -58,6 +58,8 @@ class DDPBackend(Backend):
         self._groups = ProcessGroups(recorder, self._models.moved)
         self._store: Any = None
         """The server at which the ranks of the ring connect, in rank 0."""
+        self._aborted = ""
+        """The ring that is not to be formed any more, which this rank may not have begun to."""
         self._finished: dict[str, int] = {}
         """How many collectives each group had started when all of them were finished."""
 
@@ -102,6 +104,9 @@ class DDPBackend(Backend):
         """
         os.environ.update(environment)
         name = f"{environment['MASTER_ADDR']}:{environment['MASTER_PORT']}"
+        aborted, self._aborted = self._aborted, ""
+        if name == aborted:  # the other ranks have given up to wait for this one
+            raise RingNotFormed("the ranks were told to stop forming it")
         try:
             total = self._groups.form(name)
         except (RuntimeError, OSError) as error:  # also torch.distributed's own
@@ -119,7 +124,8 @@ class DDPBackend(Backend):
         self._recorder.members.clear()
 
     def abort_init(self, ring: str) -> None:
-        """Shut down the sockets of a ring that is being formed, in a thread."""
+        """Shut down the sockets of a ring that is being formed, in a thread, or never form it."""
+        self._aborted = ring
         thread = threading.Thread(
             target=self._abort_init, args=(ring,), name="workbench-release", daemon=True
         )
