@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from clusters import Cell, quiet
+from clusters import CELL_S, Cell, quiet
 
 from workbench.errors import RanksFailed
 
@@ -19,13 +19,14 @@ def test_batch_counts_differ(ranks):
 @pytest.mark.parametrize(
     ("waits", "name"),
     [
-        ("dist.recv(torch.ones(1), 1)", "recv(src=1)"),
-        ("dist.irecv(torch.ones(1), 1).wait()", "recv(src=1)"),
+        ("dist.recv(torch.ones(1), 1)", "recv(src=1) 1"),
+        ("dist.irecv(torch.ones(1), 1).wait()", "recv(src=1) 1"),
         ("dist.monitored_barrier()", "monitored_barrier()"),
     ],
 )
 def test_a_missing_peer(ranks, waits, name):
     """A call that the Flight Recorder lacks is named, and freed when its peer has failed."""
+    quiet(ranks, "dist.destroy_process_group()")  # receives are numbered in each ring
     source = f"if rank == 1: held(); raise ValueError('boom')\nif rank == 0: {waits}"
     cell = Cell(ranks, source, re.escape(f"[rank 0] in {name!r}"))
     assert "[rank 1] ValueError: boom" in cell.error
@@ -58,6 +59,7 @@ def await_file(path):
 
 def test_each_receive_is_a_wait_of_its_own(ranks, tmp_path):
     """It has begun when it was called, and needs its peer, which may be rank 0."""
+    quiet(ranks, "dist.destroy_process_group()")
     paths = [str(tmp_path / name) for name in "ab"]
     values = quiet(
         ranks,
@@ -70,7 +72,7 @@ def test_each_receive_is_a_wait_of_its_own(ranks, tmp_path):
         + "result",
         timeout=60,
     ).values
-    assert values == {0: None, 1: ([("recv(src=0)", (0, 1))] * 2, 2), 2: None}
+    assert values == {0: None, 1: ([(f"recv(src=0) {n}", (0, 1)) for n in (1, 2)], 2), 2: None}
 
 
 def test_a_new_group_needs_its_ranks(ranks, tmp_path):
@@ -104,6 +106,15 @@ def test_ranks_that_go_on_are_not_freed(ranks):
         "    more = bool(x[0])\n"
     )
     quiet(ranks, source, timeout=60)
+
+
+def test_a_receive_of_what_nobody_has_sent(ranks):
+    """The other rank has left an earlier send open, which does not count."""
+    source = "work = dist.isend(torch.ones(4), 1) if rank == 0 else None\n"
+    source += "if rank == 1:\n    for _ in range(2): dist.recv(torch.ones(4), 0)"
+    says = r"rank 0 ended the cell while rank 1 waits in 'recv\(src=0\) \d+'"
+    with pytest.raises(RanksFailed, match=says):
+        quiet(ranks, source, timeout=CELL_S)
 
 
 def test_one_rank_misses_a_new_group(ranks):

@@ -179,8 +179,10 @@ class DDPBackend(Backend):
         submitted: dict[int, int] = {}
         for name, count in started.items():
             submitted[numbers[name]] = submitted.get(numbers[name], 0) + count
+        operations: dict[Any, tuple[str, int]]
+        operations = {key: (name, 0) for key, name in torch_waits.unfinished().items()}
         if started == self._finished:
-            return Pending(submitted, {})
+            return Pending(submitted, operations, frozenset(operations))
         for name, group in groups.items():
             if numbers[name]:
                 ranks = tuple(dist.get_process_group_ranks(group))
@@ -188,7 +190,7 @@ class DDPBackend(Backend):
         unfinished = self._unfinished()
         if not unfinished:
             self._finished = started
-        operations = {one.id: (one.name, numbers.get(one.group, 0)) for one in unfinished}
+        operations |= {one.id: (one.name, numbers.get(one.group, 0)) for one in unfinished}
         return Pending(submitted, operations, frozenset(operations))
 
     def wait_of(self, frame: FrameType | None) -> tuple[str, Any, int] | None:

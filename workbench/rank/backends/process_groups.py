@@ -278,6 +278,7 @@ class ProcessGroups:
         time.sleep(_CALLBACKS_S)
         _destroy()
         flight_recorder.forget()
+        torch_waits.forget()
 
     def _new_process_group_helper(self, *args: Any, **options: Any) -> Any:
         if dist.group.WORLD is None:  # it forms the default group
