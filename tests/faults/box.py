@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import psutil
 import pytest
 from clusters import children
+from combinations import BACKENDS
 from timers import SOON_S, eventually, when
 
 import workbench as wb
@@ -26,17 +27,8 @@ ENDED = {
     CONTROLLER: "controller was killed by SIGKILL",
 }
 """The message about either after it was killed."""
-SETUP = """
-import ctypes, os, psutil, resource, signal, sys, threading, time
-import torch
-import horovod.torch as hvd
-kept = rank * 10
-"""
-ASK = """
-import torch, horovod.torch as hvd
-(globals().get('kept'), float(hvd.allreduce(torch.ones(1), op=hvd.Sum)))
-"""
-MEET = "hvd.allreduce(torch.ones(1), name='met')"
+MEET = "total('met')"
+USUAL = BACKENDS["horovod"]
 SMALL = """
 limit = psutil.Process().memory_info().vms + (256 << 20)
 resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
@@ -82,7 +74,8 @@ sys.meta_path.insert(0, Finder())
 class Fault:
     """One fault of a stage: what, how it happens on rank 1, and what must be reported to the user.
 
-    Without code it is played by the function that `by` names.
+    Without code it is played by the function that `by` names. It happens to a ring of each backend,
+    unless `ring` is False: then it has nothing to do with the ring.
     """
 
     what: str
@@ -90,6 +83,7 @@ class Fault:
     says: str = ""
     dead: tuple[int, ...] = ()
     by: str = ""
+    ring: bool = True
 
     def __str__(self) -> str:
         return self.what.replace(" ", "-")
@@ -101,11 +95,18 @@ def case_for_each(faults, usual=""):
     A fault is played by the function of its file that it names, or by the `usual`
     one; that takes the fault, and fixtures, by the names of its arguments.
     """
+    cases = [
+        pytest.param(fault, backend, id=f"{fault}-{backend}")
+        for backend in BACKENDS.values()
+        for fault in faults
+        if fault.ring or backend is USUAL
+    ]
 
     @pytest.mark.timeout(300, method="signal")
-    @pytest.mark.parametrize("fault", faults, ids=str)
-    def test_fault(fault, request):
+    @pytest.mark.parametrize(("fault", "backend"), cases)
+    def test_fault(fault, backend, request):
         """The fault is named; survivors keep their variables; the way on works; nothing is left."""
+        request.getfixturevalue("box").use(backend)
         function = getattr(request.module, fault.by or usual)
         names = inspect.signature(function).parameters
         function(**{name: request.getfixturevalue(name) for name in names})
@@ -166,6 +167,7 @@ class Box:
 
     def __init__(self, folder):
         self.folder = folder
+        self.backend = USUAL
         self._cluster = None
         self._processes = 0
 
@@ -173,10 +175,30 @@ class Box:
     def cluster(self):
         """Return the cluster, which is ready; ranks have `kept`."""
         if self._cluster is None:
-            self._cluster = wb.Cluster(n=3, hang_after_s=HANG_S).start()
-            quiet(self._cluster, SETUP)
+            self._cluster = self.new(n=3, hang_after_s=HANG_S).start()
+            quiet(self._cluster, self.setup)
             self._processes = len(ours())
         return self._cluster
+
+    @property
+    def setup(self):
+        """A cell that sets `kept`, and defines the functions of `BackendCase.cells`."""
+        return self.backend.cells + "kept = rank * 10"
+
+    @property
+    def ask(self):
+        """A cell with `kept` and a sum over all ranks, also on new ranks."""
+        return self.backend.cells + "globals().get('kept'), total()"
+
+    def use(self, backend):
+        """Have the next clusters use a backend."""
+        if backend is not self.backend:
+            self.close()
+        self.backend = backend
+
+    def new(self, **options):
+        """Return another cluster, which is not started."""
+        return wb.Cluster(backend=self.backend.name, **options)
 
     def put(self, step, source):
         """Have rank 1 run `source` before a step, once; return the file of it."""
@@ -207,9 +229,9 @@ class Box:
                 quiet(cluster, "1")
             cluster.restart()
         assert cluster.state == "ready", cluster.message
-        found = quiet(cluster, ASK).values
+        found = quiet(cluster, self.ask).values
         assert found == {r: (None if r in dead else r * 10, 3.0) for r in range(3)}
-        quiet(cluster, SETUP)
+        quiet(cluster, self.setup)
 
     def lost(self):
         """All ranks are lost: that is reported, with what to do."""
@@ -232,13 +254,13 @@ class Box:
 
 
 @contextlib.contextmanager
-def across(machines):
+def across(machines, box):
     """A rank on each of two VMs; nothing of it is left here."""
-    cluster = wb.Cluster(hosts=machines.hosts(1), ssh_config=machines.ssh_config)
+    cluster = box.new(hosts=machines.hosts(1), ssh_config=machines.ssh_config)
     before = {process.pid for process in psutil.Process().children()}
     try:
         cluster.start()
-        quiet(cluster, SETUP)
+        quiet(cluster, box.setup)
         yield cluster
     finally:
         machines.mend("vm2")

@@ -17,12 +17,10 @@ from workbench.errors import ClusterStopped, RanksFailed
 
 from .box import (
     AGENT,
-    ASK,
     CELL_S,
     CONTROLLER,
     ENDED,
     MEET,
-    SETUP,
     Fault,
     across,
     bounded,
@@ -33,22 +31,30 @@ from .box import (
 
 FAULTS = (
     Fault("a rank is SIGKILLed", by="killed_while_idle"),
-    Fault("a rank segfaults", by="segfaults_while_idle"),
+    Fault("a rank segfaults", by="segfaults_while_idle", ring=False),
     Fault("a rank is SIGSTOPped for a while", by="stopped_while_idle"),
-    Fault("the agent is killed", by="agent_killed_while_idle"),
-    Fault("the controller is killed", by="controller_killed_while_idle"),
-    Fault("ranks are changed after the controller was killed", by="change_without_a_controller"),
-    Fault("the controller is paused for a while", by="controller_paused"),
-    Fault("what the controller has started is killed", by="helpers_of_the_controller_killed"),
-    Fault("a rank is replaced in a directory that is gone", by="directory_gone"),
-    Fault("Horovod was shut down", by="shut_down"),
-    Fault("descriptor 1 was closed", by="descriptor_1_closed"),
-    Fault("hvd was deleted", by="hvd_deleted"),
-    Fault("sys.stdout was replaced", by="stdout_replaced"),
-    Fault("a value cannot be pickled", by="value_not_pickled"),
-    Fault("a value cannot be unpickled", by="value_not_unpickled"),
-    Fault("a value exits when unpickled", by="value_exits_when_unpickled"),
-    Fault("a rank prints 20 MB", by="much_printed"),
+    Fault("the agent is killed", by="agent_killed_while_idle", ring=False),
+    Fault("the controller is killed", by="controller_killed_while_idle", ring=False),
+    Fault(
+        "ranks are changed after the controller was killed",
+        by="change_without_a_controller",
+        ring=False,
+    ),
+    Fault("the controller is paused for a while", by="controller_paused", ring=False),
+    Fault(
+        "what the controller has started is killed",
+        by="helpers_of_the_controller_killed",
+        ring=False,
+    ),
+    Fault("a rank is replaced in a directory that is gone", by="directory_gone", ring=False),
+    Fault("the ring was left", by="shut_down"),
+    Fault("descriptor 1 was closed", by="descriptor_1_closed", ring=False),
+    Fault("the module was deleted", by="module_deleted"),
+    Fault("sys.stdout was replaced", by="stdout_replaced", ring=False),
+    Fault("a value cannot be pickled", by="value_not_pickled", ring=False),
+    Fault("a value cannot be unpickled", by="value_not_unpickled", ring=False),
+    Fault("a value exits when unpickled", by="value_exits_when_unpickled", ring=False),
+    Fault("a rank prints 20 MB", by="much_printed", ring=False),
     Fault("a VM is cut off for good", by="vm_cut_while_idle"),
 )
 
@@ -64,7 +70,7 @@ def replaced(box, name):
         quiet(box.cluster, "1")
     box.cluster.restart()
     assert box.cluster.pull(["kept"], ranks=[0, 2]) == {0: {"kept": 0}, 2: {"kept": 20}}
-    quiet(box.cluster, SETUP)
+    quiet(box.cluster, box.setup)
     box.lives()
 
 
@@ -166,7 +172,7 @@ def directory_gone(box, tmp_path):
 
 
 def shut_down(box):
-    quiet(box.cluster, "hvd.shutdown()")
+    quiet(box.cluster, "leave()")
     box.lives()
 
 
@@ -179,9 +185,10 @@ def descriptor_1_closed(box):
     box.lives()
 
 
-def hvd_deleted(box):
-    quiet(box.cluster, "del hvd")
-    assert quiet(box.cluster, "hvd.size()").values == {0: 3, 1: 3, 2: 3}
+def module_deleted(box):
+    name = box.backend.variable
+    quiet(box.cluster, f"del {name}")
+    assert set(quiet(box.cluster, f"type({name}).__name__").values.values()) == {"module"}
     box.lives()
 
 
@@ -238,10 +245,10 @@ def much_printed(box):
 
 def vm_cut_while_idle(box, machines):
     box.close()
-    with across(machines) as cluster:
+    with across(machines, box) as cluster:
         machines.cut("vm2")
         with bounded(), pytest.raises((RanksFailed, ClusterStopped), match="vm2 does not answer"):
             quiet(cluster, MEET)
         with bounded():
             cluster.resize()
-        assert quiet(cluster, ASK).values == {0: (0, 1.0)}
+        assert quiet(cluster, box.ask).values == {0: (0, 1.0)}

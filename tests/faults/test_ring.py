@@ -1,37 +1,35 @@
-"""Faults in hvd.init() itself, which happen only once."""
+"""Faults in the forming of a ring itself, which happen only once."""
 
+import pytest
+from combinations import BACKENDS
 from timers import eventually
-
-import workbench as wb
 
 from .box import bounded, ours, quiet
 
-ONCE = """
-import horovod.torch as hvd
-real = hvd.init
-def init(*args, **options):
-    hvd.init = real
-    raise ValueError("Horovod initialization failed: boom")
-hvd.init = init
-"""
+
+@pytest.fixture(params=BACKENDS.values(), ids=str)
+def ring(box, request):
+    """The clusters of these tests, with each backend."""
+    box.use(request.param)
+    return box
 
 
-def test_a_start_is_tried_again(box):
+def test_a_start_is_tried_again(ring):
     """The cluster comes up, although rank 1 could not join the first ring."""
-    box.close()
-    path = box.put("init_ring", ONCE)
-    with bounded(), wb.Cluster(n=2) as cluster:
+    ring.close()
+    path = ring.put("init_ring", ring.backend.init_fails)
+    with bounded(), ring.new(n=2) as cluster:
         assert not path.exists()
         assert quiet(cluster, "rank").values == {0: 0, 1: 1}
     assert eventually(lambda: not ours())
 
 
-def test_a_replaced_rank_is_tried_again(box):
+def test_a_replaced_rank_is_tried_again(ring):
     """Its peers, which waited for it, try again as well, and keep their variables."""
-    cluster = box.cluster  # up before: its start is no part of what is measured
-    path = box.put("init_ring", ONCE)
+    cluster = ring.cluster  # up before: its start is no part of what is measured
+    path = ring.put("init_ring", ring.backend.init_fails)
     with bounded():
         cluster.restart([1])
     assert not path.exists()
     quiet(cluster, "kept = 10", ranks=[1])
-    box.lives()
+    ring.lives()

@@ -11,15 +11,12 @@ import pytest
 from disks import fill, small_disk
 from timers import eventually, later, when
 
-import workbench as wb
 from workbench.errors import StartFailed
 
 from .box import (
     AGENT,
-    ASK,
     CONTROLLER,
     ENDED,
-    SETUP,
     Fault,
     bounded,
     case_for_each,
@@ -31,15 +28,15 @@ from .box import (
 )
 
 FAULTS = (
-    Fault("a rank raises", "raise ValueError('boom')", "ValueError.*boom"),
+    Fault("a rank raises", "raise ValueError('boom')", "ValueError.*boom", ring=False),
     Fault("a rank is SIGKILLed", "os.kill(os.getpid(), 9)", "killed by SIGKILL"),
-    Fault("a rank segfaults", "ctypes.string_at(0)", "killed by SIGSEGV"),
-    Fault("a rank calls os._exit", "os._exit(7)", "exit status 7"),
-    Fault("the agent is killed", "os.kill(os.getppid(), 9)", "agent of .*SIGKILL"),
-    Fault("a rank is SIGSTOPped for a while", by="stopped_while_starting"),
-    Fault("the controller is killed", by="controller_killed_while_starting"),
+    Fault("a rank segfaults", "ctypes.string_at(0)", "killed by SIGSEGV", ring=False),
+    Fault("a rank calls os._exit", "os._exit(7)", "exit status 7", ring=False),
+    Fault("the agent is killed", "os.kill(os.getppid(), 9)", "agent of .*SIGKILL", ring=False),
+    Fault("a rank is SIGSTOPped for a while", by="stopped_while_starting", ring=False),
+    Fault("the controller is killed", by="controller_killed_while_starting", ring=False),
     Fault("the kernel is interrupted", by="interrupted_while_starting"),
-    Fault("the disk is full", by="full_disk_while_starting"),
+    Fault("the disk is full", by="full_disk_while_starting", ring=False),
 )
 
 test_fault = case_for_each(FAULTS, usual="start_fails")
@@ -49,7 +46,7 @@ test_fault = case_for_each(FAULTS, usual="start_fails")
 def starting(box):
     """A cluster that is not started yet, with no other cluster; the start fails."""
     box.close()
-    cluster = wb.Cluster(n=2)
+    cluster = box.new(n=2)
     try:
         with bounded():
             yield cluster
@@ -76,7 +73,7 @@ def stopped_while_starting(box):
         return stopped
 
     waiter = when(asleep, lambda: (time.sleep(1), os.kill(stopped[0], signal.SIGCONT)))
-    with bounded(), wb.Cluster(n=2) as cluster:
+    with bounded(), box.new(n=2) as cluster:
         assert quiet(cluster, "rank").values == {0: 0, 1: 1}
     waiter.join()
     assert stopped
@@ -127,8 +124,8 @@ def full_disk_while_starting(box, tmp_path, monkeypatch):
     box.close()
     with small_disk(tmp_path / "disk") as folder:
         monkeypatch.setenv("TMPDIR", str(folder))
-        with wb.Cluster(n=2) as cluster:
-            quiet(cluster, SETUP)
+        with box.new(n=2) as cluster:
+            quiet(cluster, box.setup)
             assert list(folder.glob("workbench-rank-*"))
             full = fill(folder)
             told = "No space left on device"
@@ -140,7 +137,7 @@ def full_disk_while_starting(box, tmp_path, monkeypatch):
             assert "No space left on device" in told
             full.unlink()
             cluster.restart([1])
-            assert quiet(cluster, ASK).values == {0: (0, 2.0), 1: (None, 2.0)}
+            assert quiet(cluster, box.ask).values == {0: (0, 2.0), 1: (None, 2.0)}
 
 
 THIEF = """
@@ -183,7 +180,7 @@ def test_a_port_that_the_controller_will_use(box, thief):
     """No other process is given it."""
     box.close()
     thief(reserved=False)
-    with bounded(), wb.Cluster(n=2) as cluster:
+    with bounded(), box.new(n=2) as cluster:
         assert quiet(cluster, "rank").values == {0: 0, 1: 1}
 
 

@@ -10,12 +10,9 @@ import psutil
 import pytest
 from timers import SOON_S, eventually, later
 
-import workbench as wb
-
 from .box import (
     AGENT,
     CONTROLLER,
-    SETUP,
     Fault,
     across,
     alive,
@@ -29,16 +26,16 @@ from .box import (
 )
 
 FAULTS = (
-    Fault("a child lives on", by="child_lives_on"),
-    Fault("a rank raises", by="raises_while_stopping"),
+    Fault("a child lives on", by="child_lives_on", ring=False),
+    Fault("a rank raises", by="raises_while_stopping", ring=False),
     Fault("a rank is SIGSTOPped", by="stopped_while_stopping"),
-    Fault("a rank ignores it", by="ignores_the_stop"),
-    Fault("the agent is killed", by="agent_killed_while_stopping"),
-    Fault("the agent is killed and a rank SIGSTOPped", by="agent_killed_rank_stopped"),
-    Fault("the agent is SIGSTOPped", by="agent_stopped_while_stopping"),
-    Fault("the controller is SIGSTOPped", by="controller_stopped_while_stopping"),
-    Fault("the kernel is interrupted", by="interrupted_while_stopping"),
-    Fault("it is stopped twice at once", by="stopped_twice_at_once"),
+    Fault("a rank ignores it", by="ignores_the_stop", ring=False),
+    Fault("the agent is killed", by="agent_killed_while_stopping", ring=False),
+    Fault("the agent is killed and a rank SIGSTOPped", by="agent_killed_rank_stopped", ring=False),
+    Fault("the agent is SIGSTOPped", by="agent_stopped_while_stopping", ring=False),
+    Fault("the controller is SIGSTOPped", by="controller_stopped_while_stopping", ring=False),
+    Fault("the kernel is interrupted", by="interrupted_while_stopping", ring=False),
+    Fault("it is stopped twice at once", by="stopped_twice_at_once", ring=False),
     Fault("a VM is cut off", by="vm_cut_while_stopping"),
 )
 
@@ -49,9 +46,9 @@ test_fault = case_for_each(FAULTS)
 def stopping(box, source=""):
     """A cluster whose stop, in the body, takes a bounded time and leaves nothing."""
     box.close()
-    cluster = wb.Cluster(n=2).start()
+    cluster = box.new(n=2).start()
     try:
-        quiet(cluster, SETUP + source)
+        quiet(cluster, f"{box.setup}\n{source}")
         pids = {info.pid for info in cluster.ranks}
         with bounded():
             yield cluster
@@ -137,7 +134,7 @@ def stopped_twice_at_once(box):
 
 def vm_cut_while_stopping(box, machines):
     box.close()
-    with across(machines) as cluster:
+    with across(machines, box) as cluster:
         machines.cut("vm2")
         with bounded():
             cluster.stop()

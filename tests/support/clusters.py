@@ -3,12 +3,14 @@
 import contextlib
 import os
 import re
+import secrets
 from pathlib import Path
 
 import psutil
-from timers import FAR_S, within
+from timers import FAR_S, when, within
 
 from workbench.cluster import TextSink
+from workbench.errors import CellInterrupted, RanksFailed
 
 
 def quiet(cluster, source, **options):
@@ -54,6 +56,46 @@ class BeginSink(TextSink):
         labels = ",".join(re.findall(r"\[ranks? ([\d,-]+)\] begun", self.text)).split(",")
         ends = [[int(end) for end in label.split("-")] for label in labels if label]
         return sum(end[-1] - end[0] + 1 for end in ends) >= ranks
+
+
+CELL_S = 100.0
+"""A cell's time limit: only what nobody ends takes as long."""
+
+
+class Cell:
+    """A cell that is run to its end, and something that is done when it shows a text.
+
+    The cell may call ``held()``, which waits until that was done.
+
+    Parameters
+    ----------
+    text
+        A regular expression; the output must contain it.
+
+    Attributes
+    ----------
+    output, error
+        What the cell has shown, and its error or an empty text.
+    """
+
+    def __init__(self, cluster, source, text, action=lambda: None):
+        sink, shown = TextSink(), Path(os.environ["GRADIENT_WORKBENCH_RUNS"]) / secrets.token_hex(4)
+        held = f"def held():\n    while not os.path.exists({str(shown)!r}): time.sleep(0.02)\n"
+
+        def follow():
+            action()
+            shown.touch()
+
+        waiter = when(lambda: re.search(text, sink.text), follow)
+        self.error = ""
+        try:
+            cluster.run(held + source, sink=sink, timeout=CELL_S)
+        except (RanksFailed, CellInterrupted) as error:
+            self.error = str(error)
+        finally:
+            waiter.join()
+        self.output = sink.text
+        assert re.search(text, self.output), self.output + self.error
 
 
 def waiting_for(mark):

@@ -1,14 +1,12 @@
 """A cluster that runs: what is there, what its guard does, and how it ends."""
 
 import os
-import signal
 import subprocess
-import threading
 import time
 
 import pytest
 from clusters import gone, quiet, training
-from timers import SOON_S, eventually, later, when
+from timers import SOON_S, eventually, later
 
 import workbench as wb
 from workbench.cluster import TextSink
@@ -92,108 +90,6 @@ def test_no_key_is_on_a_command_line(cluster):
 # the guard
 
 
-def test_an_error_frees_the_others(cluster):
-    """One rank raises: the others leave their collective within a second; variables are kept."""
-    with pytest.raises(RanksFailed) as caught:
-        quiet(
-            cluster,
-            """
-began = time.time()
-try:
-    if rank == 2:
-        1 / 0
-    hvd.allreduce(torch.ones(1), name="guarded")
-finally:
-    freed = time.time() - began
-""",
-        )
-    assert list(caught.value.errors) == [2]
-    assert caught.value.errors[2].name == "ZeroDivisionError"
-    assert cluster.state == "ready"
-    assert cluster["kept"] == [0, 10, 20, 30]
-    assert quiet(cluster, "float(hvd.allreduce(torch.ones(1), op=hvd.Sum))").values[0] == 4.0
-
-
-def test_an_interrupt_stops_every_rank(cluster):
-    """Ctrl-C reaches ranks that compute and ranks that wait, on every VM."""
-    main = threading.main_thread().ident
-    with (
-        later(1.0, lambda: signal.pthread_kill(main, signal.SIGINT)),
-        pytest.raises(CellInterrupted),
-    ):
-        quiet(cluster, "if rank == 1: time.sleep(600)\nhvd.allreduce(torch.ones(1), name='never')")
-    assert cluster.state == "ready"
-    assert cluster["kept"] == [0, 10, 20, 30]
-
-
-def test_a_hang_is_explained_where_it_is(cluster, tmp_path):
-    """A rank that is late is named with its tensor and its stack, and the cell continues."""
-    explained, sink = tmp_path / "explained", TextSink()
-    waiter = when(lambda: "in late" in sink.text, explained.touch)
-    result = cluster.run(
-        f"""
-import os
-def late():
-    while not os.path.exists({str(explained)!r}):
-        time.sleep(0.05)
-if rank == 3:
-    late()
-float(hvd.allreduce(torch.ones(1), op=hvd.Sum, name="waited for"))
-""",
-        sink=sink,
-        timeout=100,
-    )
-    waiter.join()
-    assert "[ranks 0-2] in 'waited for'" in result.output
-    assert "Rank 3 is missing" in result.output
-    assert "in late" in result.output
-    assert result.output.count("Rank 3 is missing") == 1
-    assert set(result.values.values()) == {4.0}
-
-
-def test_mismatched_collectives_are_explained(cluster):
-    """All ranks wait, each for another tensor: the output says which; an interrupt frees them."""
-    sink = TextSink()
-    source = "hvd.allreduce(torch.ones(1), name='a' if rank < 2 else 'b')"
-    waiter = when(lambda: "in different collectives" in sink.text, cluster.interrupt)
-    with pytest.raises(CellInterrupted):
-        cluster.run(source, sink=sink, timeout=100)
-    waiter.join()
-    assert "[ranks 0-1] in 'a'; [ranks 2-3] in 'b'" in sink.text
-    assert "in different collectives" in sink.text
-    assert cluster.state == "ready"
-
-
-@pytest.mark.parametrize("victim", [1, 3])
-def test_a_killed_rank_is_named_and_replaced(cluster, victim):
-    """SIGKILL: named with its signal; survivors are freed and keep their variables."""
-    quiet(cluster, "kept = rank * 10")
-    pid = cluster.ranks[victim].pid
-    began = []
-
-    def kill():
-        began.append(time.monotonic())
-        os.kill(pid, signal.SIGKILL)
-
-    with later(0.5, kill), pytest.raises(RanksFailed, match="killed by SIGKILL"):
-        quiet(
-            cluster,
-            f"if rank == {victim}: time.sleep(600)\nhvd.allreduce(torch.ones(1), name='torn')",
-        )
-    assert time.monotonic() - began[0] < SOON_S
-    assert cluster.state == "failed"
-    with pytest.raises(ClusterStopped, match=f"restart --ranks {victim}"):
-        quiet(cluster, "1")
-    cluster.restart()
-    assert cluster.state == "ready"
-    found = quiet(cluster, "globals().get('kept')").values
-    assert found == {rank: None if rank == victim else rank * 10 for rank in range(4)}
-    quiet(cluster, "import torch, time, os, socket")
-    source = "hvd.broadcast_object(kept if rank == 0 else None, name='kept')"
-    assert set(quiet(cluster, source).values.values()) == {0}
-    quiet(cluster, "kept = rank * 10")
-
-
 def test_a_rank_that_leaves_is_named(cluster):
     """`os._exit` in a cell is reported with its exit status; the rank can be replaced."""
     with pytest.raises(RanksFailed, match="ended with exit status 7"):
@@ -201,22 +97,6 @@ def test_a_rank_that_leaves_is_named(cluster):
     cluster.restart("2")
     quiet(cluster, "import torch, time, os, socket\nkept = rank * 10")
     assert cluster["kept"] == [0, 10, 20, 30]
-
-
-def test_ranks_go_and_come_between_cells(cluster):
-    """A resize keeps the variables of those that stay; a new rank starts empty."""
-    quiet(cluster, "kept = rank * 10")
-    cluster.resize(2)
-    assert [info.vm for info in cluster.ranks] == ["vm1", "vm1"]
-    assert cluster["kept"] == [0, 10]
-    assert quiet(cluster, "hvd.size(), float(hvd.allreduce(torch.ones(1), op=hvd.Sum))").values == {
-        0: (2, 2.0),
-        1: (2, 2.0),
-    }
-    cluster.resize(4)
-    found = quiet(cluster, "rank, hvd.size(), globals().get('kept')").values
-    assert found == {0: (0, 4, 0), 1: (1, 4, 10), 2: (2, 4, None), 3: (3, 4, None)}
-    quiet(cluster, "import torch, time, os, socket\nkept = rank * 10")
 
 
 def test_more_ranks_than_slots(cluster):

@@ -2,8 +2,9 @@
 
 - `backend`: the base class
 - `ddp`: a process group of torch.distributed, which `process_groups` forms and cells may form
-  themselves; `flight_recorder`: its collectives that have not finished; `torch_waits`: the calls
-  in which a thread waits
+  themselves; `earlier_groups`: groups of the ring before, which are formed again;
+  `flight_recorder`: its collectives that have not finished; `torch_waits`: the calls in which a
+  thread waits
 - `horovod`: a Horovod ring; `cell_init`, `process_sets` and `optimizers`: replace functions of
   Horovod that do not work in a notebook; `ring_sockets`: breaks the connections of a ring
 - `horovod_tap`, `horovod_hooks`, `ddp_hooks`, `torch_collectives`, `torch_operators`: record

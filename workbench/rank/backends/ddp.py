@@ -59,6 +59,8 @@ class DDPBackend(Backend):
         self._groups = ProcessGroups(recorder, self._models.moved)
         self._store: Any = None
         """The server at which the ranks of the ring connect, in rank 0."""
+        self._aborted = ""
+        """The ring that is not to be formed any more, which this rank may not have begun to."""
         self._finished: dict[str, int] = {}
         """How many collectives each group had started when all of them were finished."""
 
@@ -103,6 +105,9 @@ class DDPBackend(Backend):
         """
         os.environ.update(environment)
         name = f"{environment['MASTER_ADDR']}:{environment['MASTER_PORT']}"
+        aborted, self._aborted = self._aborted, ""
+        if name == aborted:  # the other ranks have given up to wait for this one
+            raise RingNotFormed("the ranks were told to stop forming it")
         try:
             total = self._groups.form(name)
         except (RuntimeError, OSError) as error:  # also torch.distributed's own
@@ -122,7 +127,8 @@ class DDPBackend(Backend):
         self._recorder.members.clear()
 
     def abort_init(self, ring: str) -> None:
-        """Shut down the sockets of a ring that is being formed, in a thread."""
+        """Shut down the sockets of a ring that is being formed, in a thread, or never form it."""
+        self._aborted = ring
         thread = threading.Thread(
             target=self._abort_init, args=(ring,), name="workbench-release", daemon=True
         )
@@ -176,8 +182,10 @@ class DDPBackend(Backend):
         submitted: dict[int, int] = {}
         for name, count in started.items():
             submitted[numbers[name]] = submitted.get(numbers[name], 0) + count
+        operations: dict[Any, tuple[str, int]]
+        operations = {key: (name, 0) for key, name in torch_waits.unfinished().items()}
         if started == self._finished:
-            return Pending(submitted, {})
+            return Pending(submitted, operations, frozenset(operations))
         for name, group in groups.items():
             if numbers[name]:
                 ranks = tuple(dist.get_process_group_ranks(group))
@@ -185,7 +193,7 @@ class DDPBackend(Backend):
         unfinished = self._unfinished()
         if not unfinished:
             self._finished = started
-        operations = {one.id: (one.name, numbers.get(one.group, 0)) for one in unfinished}
+        operations |= {one.id: (one.name, numbers.get(one.group, 0)) for one in unfinished}
         return Pending(submitted, operations, frozenset(operations))
 
     def wait_of(self, frame: FrameType | None) -> tuple[str, Any, int] | None:

@@ -26,6 +26,7 @@ from torch.distributed import distributed_c10d
 from torch.nn.parallel import DistributedDataParallel
 
 from workbench.rank.backends import flight_recorder, torch_waits
+from workbench.rank.backends.earlier_groups import DEFAULT, EarlierGroups
 from workbench.rank.backends.ring_sockets import RingSockets
 from workbench.rank.recording.recorder import Recorder
 
@@ -36,8 +37,6 @@ _new_helper = distributed_c10d._new_process_group_helper
 _SIGNATURE = inspect.signature(_init)
 _CALLBACKS_S = 0.001
 """How long callbacks of collectives that have just finished may need Python's lock."""
-_DEFAULT = "0"
-"""Name of the default process group."""
 _WITH_OPTIONS = ("pg_options", "device_id", "_ranks")
 
 
@@ -110,7 +109,8 @@ class ProcessGroups:
         """The records of the cell that has formed the default group."""
         self._inits = 0
         """How often this process has initialized PyTorch in this ring."""
-        self._ended: list[Any] = []
+        self._earlier = EarlierGroups()
+        self._ended: tuple[Any, ...] = ()
         """Groups that ended with unfinished collectives. Freeing one joins its threads, which may
         call Python, while code in C++ that frees the last reference may hold Python's lock."""
 
@@ -126,6 +126,7 @@ class ProcessGroups:
         helper = torch_waits.timed(_new_helper, self._new_process_group_helper)
         distributed_c10d._new_process_group_helper = helper
         torch_waits.install()
+        self._earlier.install()
 
     def form(self, ring: str) -> float:
         """Form the group of a ring, and check it with a first collective."""
@@ -142,9 +143,10 @@ class ProcessGroups:
             self._init_again(own_backend(), timeout=timedelta(seconds=FORM_S))
             total = torch.ones(1)
             dist.all_reduce(total)
-            ends: list[Any] = [None] * dist.get_world_size()
-            dist.all_gather_object(ends, self.sockets.ends())
-            self.sockets.peers = {(address, port), *(end for its in ends for end in its)}
+            every: list[Any] = [None] * dist.get_world_size()
+            dist.all_gather_object(every, (self.sockets.ends(), self._earlier.described()))
+            self.sockets.peers = {(address, port), *(end for ends, _ in every for end in ends)}
+            self._earlier.form([groups for _, groups in every], timedelta(seconds=FORM_S))
         self._ready, usual = dist.group.WORLD, distributed_c10d.default_pg_timeout
         self._store.set_timeout(usual)
         distributed_c10d._set_pg_timeout(usual, self._ready)
@@ -164,6 +166,8 @@ class ProcessGroups:
         """Leave all groups, without waiting for other ranks."""
         self.sockets.shut_down()
         if dist.is_initialized():
+            if self._ready is not None:
+                self._earlier.keep()
             self.abort_on_gpu()  # otherwise NCCL waits for its unfinished collectives
             self._destroy_all()
         distributed_c10d._world.group_count = 0  # also after an init that has failed
@@ -213,7 +217,10 @@ class ProcessGroups:
             _destroy(group)
 
     def move_models(self) -> None:
-        """Let DDP models of earlier default groups use the current one."""
+        """Let what uses earlier groups use those formed instead; DDP models at least the default.
+
+        All ranks of a ring have the model of DDP, but each has a part of that of FSDP2.
+        """
         world = dist.group.WORLD
         for thing in gc.get_objects():
             if not issubclass(type(thing), DistributedDataParallel):
@@ -221,9 +228,13 @@ class ProcessGroups:
             before = getattr(thing, "process_group", None)
             if before is None or before is world or not hasattr(thing, "reducer"):
                 continue
-            if before.group_name == _DEFAULT and before not in distributed_c10d._world.pg_map:
-                thing._update_process_group(world)
+            if before in distributed_c10d._world.pg_map:
+                continue
+            after = self._earlier.successor(before)
+            if after is not None or before.group_name == DEFAULT:
+                thing._update_process_group(after or world)
                 self._moved(thing, before)
+        self._earlier.replace()
 
     def _init_again(
         self,
@@ -263,10 +274,11 @@ class ProcessGroups:
 
     def _destroy_all(self) -> None:
         groups, self._ready = list(distributed_c10d._world.pg_names), None
-        self._ended = groups if flight_recorder.unfinished() else []
+        self._ended = tuple(groups) if flight_recorder.unfinished() else ()
         time.sleep(_CALLBACKS_S)
         _destroy()
         flight_recorder.forget()
+        torch_waits.forget()
 
     def _new_process_group_helper(self, *args: Any, **options: Any) -> Any:
         if dist.group.WORLD is None:  # it forms the default group

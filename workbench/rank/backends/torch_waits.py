@@ -6,6 +6,7 @@ They are replaced by functions in Python, in whose frames another thread finds t
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from functools import wraps
 from time import perf_counter_ns
@@ -27,7 +28,8 @@ class Call(NamedTuple):
     Attributes
     ----------
     name
-        Such as ``"recv(src=1)"``; empty for a wait for an unknown collective.
+        Such as ``"recv(src=1) 3"``, the third from that rank; empty for a wait for an unknown
+        collective.
     began
         When it was called, as ``time.perf_counter_ns()``.
     ranks
@@ -39,22 +41,47 @@ class Call(NamedTuple):
     ranks: tuple[int, ...] | None
 
 
-_sent: WeakKeyDictionary[Any, tuple[str, tuple[int, ...] | None]] = WeakKeyDictionary()
-"""The name and the ranks of each send and receive, by its `Work`."""
+class _Sent(NamedTuple):
+    """A send or a receive: its name, its ranks, and its name in the peer; empty if unknown."""
+
+    name: str
+    ranks: tuple[int, ...] | None
+    name_in_peer: str = ""
+
+
+_sent: WeakKeyDictionary[Any, _Sent] = WeakKeyDictionary()
+"""The sends and receives for which nobody has waited, by their `Work`."""
+_numbers: Counter[tuple[Any, ...]] = Counter()
+"""How many sends and receives were started, by process group, direction, peer and tag."""
 
 
 def install() -> None:
     """Replace the waits, sends and receives of process groups."""
-    for owner, name in (
-        (dist.Work, "wait"),
-        (torch._C.Future, "wait"),
-        (dist.ProcessGroup, "monitored_barrier"),
-    ):
+    for owner, name in ((torch._C.Future, "wait"), (dist.ProcessGroup, "monitored_barrier")):
         original = getattr(owner, name)
         setattr(owner, name, timed(original, original))
+    dist.Work.wait = timed(dist.Work.wait, _waiting(dist.Work.wait))
     for name in _SENDS:
         original = getattr(dist.ProcessGroup, name)
-        setattr(dist.ProcessGroup, name, timed(original, _noting(original)))
+        setattr(dist.ProcessGroup, name, _sending(original))
+
+
+def unfinished() -> dict[tuple[str, int], str]:
+    """Return the sends and receives that may not be finished, by the `Work`, as peers name them.
+
+    A send of Gloo counts as unfinished until somebody has waited for it.
+    """
+    found = {}
+    for work, sent in list(_sent.items()):
+        if sent.name_in_peer and not work.is_completed():
+            found["sent", id(work)] = sent.name_in_peer
+    return found
+
+
+def forget() -> None:
+    """Ignore the sends and receives until now: their process groups have ended."""
+    _sent.clear()
+    _numbers.clear()
 
 
 def timed(like: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
@@ -68,53 +95,71 @@ def timed(like: Callable[..., Any], function: Callable[..., Any]) -> Callable[..
     return call
 
 
-_CALL = timed(len, len).__code__
-
-
 def find(frame: FrameType | None) -> Call | None:
     """Return the outermost call of these functions in the frames of a thread; None for none."""
     found = None
     while frame is not None:
-        if frame.f_code is _CALL and "began" in (values := frame.f_locals):
+        if frame.f_code in _CALLS and "began" in (values := frame.f_locals):
             found = values
         frame = frame.f_back
     if found is None:
         return None
-    name, ranks = _described(found["function"].__name__, found["args"])
+    sent: tuple[Any, ...] | None = found.get("sent")
+    name, ranks, *_ = sent or _described(found["function"].__name__, found["args"])
     return Call(name, found["began"], ranks)
 
 
 def _described(name: str, args: tuple[Any, ...]) -> tuple[str, tuple[int, ...] | None]:
     if name == "wait":
-        return _sent.get(args[0], ("", None))
-    if name in _SENDS:
-        return _send(name, args)
+        return _sent.get(args[0], ("", None))[:2]
     if name == _HELPER:
         return "new_group()", tuple(args[2]) or None
     return f"{name}()", _members(args[0]) if name == "monitored_barrier" else None
 
 
-def _noting(original: Callable[..., Any]) -> Callable[..., Any]:
+def _sending(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that calls a send or receive; `find` finds its calls."""
+
     @wraps(original)
-    def start(*args: Any, **options: Any) -> Any:
+    def call(*args: Any, **options: Any) -> Any:
+        sent, began = _send(original.__name__, args), perf_counter_ns()  # noqa: F841
         work = original(*args, **options)
         if work is not None:
-            _sent[work] = _send(original.__name__, args)
+            _sent[work] = sent
         return work
 
-    return start
+    return call
 
 
-def _send(name: str, args: tuple[Any, ...]) -> tuple[str, tuple[int, ...] | None]:
-    """Return the name of a call of ``ProcessGroup.send`` or ``recv``, and its ranks."""
+def _waiting(original: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(original)
+    def wait(work: Any, *args: Any, **options: Any) -> Any:
+        result = original(work, *args, **options)
+        if _sent:
+            _sent.pop(work, None)
+        return result
+
+    return wait
+
+
+def _send(name: str, args: tuple[Any, ...]) -> _Sent:
+    """Count and describe a call of ``ProcessGroup.send`` or ``recv``.
+
+    The calls between two ranks, with one tag, are numbered: they match in their order.
+    """
     group, argument = args[0], _SENDS[name]
     if not argument:
-        return "recv()", _members(group)
+        return _Sent("recv()", _members(group))
     try:
-        peer = dist.get_global_rank(group, args[2])
+        peer, own = dist.get_global_rank(group, args[2]), dist.get_rank()
     except (ValueError, KeyError, IndexError):  # not registered, or the peer given by keyword
-        return f"{name}()", None
-    return f"{name}({argument}={peer})", tuple(sorted({dist.get_rank(), peer}))
+        return _Sent(f"{name}()", None)
+    tag = args[3] if len(args) > 3 else 0
+    place = group.group_name, name, peer, tag
+    number = _numbers[place] = _numbers[place] + 1
+    other = "recv(src" if name == "send" else "send(dst"
+    ranks = tuple(sorted({own, peer}))
+    return _Sent(f"{name}({argument}={peer}) {number}", ranks, f"{other}={own}) {number}")
 
 
 def _members(group: Any) -> tuple[int, ...] | None:
@@ -122,3 +167,7 @@ def _members(group: Any) -> tuple[int, ...] | None:
         return tuple(dist.get_process_group_ranks(group))
     except (ValueError, KeyError):  # not registered
         return None
+
+
+_CALLS = {timed(len, len).__code__, _sending(len).__code__}
+"""The code whose frames `find` finds."""

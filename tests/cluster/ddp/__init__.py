@@ -1,0 +1,1 @@
+"""Clusters whose ranks torch.distributed joins: what no other backend has."""

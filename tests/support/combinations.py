@@ -1,0 +1,209 @@
+"""The backends and launchers over which tests run the same behaviours.
+
+A backend is an entry in `BACKENDS`, and a launcher one in `LAUNCHERS`: every test that
+`combinations` parametrises then runs over it.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from workbench.testbed import vms, why_not
+
+WITHOUT_HOROVOD = str(Path(__file__).parent / "without_horovod")
+"""A folder that hides Horovod from the Python whose ``PYTHONPATH`` it is in."""
+
+_BEGIN = """
+import ctypes, os, psutil, resource, signal, sys, threading, time
+import torch
+def net():
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.ReLU(), torch.nn.Linear(64, 8))
+def train(steps, late=None):
+    torch.manual_seed(rank)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        result = model(torch.randn(4, 32))
+        if rank == late: time.sleep(0.3)
+        result.square().sum().backward()
+        optimizer.step()
+    return torch.cat([p.detach().flatten() for p in model.parameters()]).tolist()
+"""
+BYTES = 4 * (32 * 64 + 64 + 64 * 8 + 8)
+"""Of the gradients of the model."""
+_HOROVOD = """
+import horovod.torch as hvd
+def total(name="met", tensor=None):
+    given = torch.ones(1) if tensor is None else tensor
+    return float(hvd.allreduce(given, op=hvd.Sum, name=name).reshape(-1)[0])
+def broadcast(name="met"):
+    hvd.broadcast(torch.ones(1), 0, name=name)
+def leave():
+    hvd.shutdown()
+def make():
+    global model, optimizer
+    model = net()
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0.01), named_parameters=model.named_parameters())
+def group_total(ranks):
+    global group
+    group = hvd.add_process_set(ranks)
+    if rank not in ranks: return None
+    return float(hvd.allreduce(torch.ones(8), op=hvd.Sum, name="pair", process_set=group)[0])
+"""
+_DYNAMIC = "os.environ['HOROVOD_DYNAMIC_PROCESS_SETS'] = '1'; hvd.shutdown()"
+_HOROVOD_FAILS = """
+import horovod.torch as hvd
+real = hvd.init
+def init(*args, **options):
+    hvd.init = real
+    raise ValueError("Horovod initialization failed: boom")
+hvd.init = init
+"""
+_PATIENT = """
+import workbench.rank.backends.process_groups
+workbench.rank.backends.process_groups.FORM_S = 600.0
+"""
+_DDP = """
+import torch.distributed as dist
+def total(name="", tensor=None):
+    given = torch.ones(1) if tensor is None else tensor
+    dist.all_reduce(given)
+    return float(given.reshape(-1)[0])
+def broadcast(name=""):
+    dist.broadcast(torch.ones(1), 0)
+def leave():
+    dist.destroy_process_group()
+def make():
+    global model, optimizer
+    model = torch.nn.parallel.DistributedDataParallel(net())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+def group_total(ranks):
+    global group
+    group = dist.new_group(ranks)
+    if rank not in ranks: return None
+    given = torch.ones(8)
+    dist.all_reduce(given, group=group)
+    return float(given[0])
+"""
+_DDP_FAILS = """
+import torch.distributed as dist
+real = dist.TCPStore
+def connect(*args, **options):
+    dist.TCPStore = real
+    raise RuntimeError("the store: boom")
+dist.TCPStore = connect
+"""
+
+
+@dataclass(frozen=True)
+class BackendCase:
+    """A backend in tests.
+
+    Attributes
+    ----------
+    cells
+        A cell that defines functions, the same for each backend: ``total(name, tensor)`` sums over
+        all ranks, and ``broadcast(name)`` sends from rank 0; ``make()`` makes a model and its
+        optimizer, with which ``train(steps, late)`` trains; ``group_total(ranks)`` sums over a
+        group that it makes; and ``leave()`` leaves the ring.
+    groups
+        A cell after which ``group_total`` can be called.
+    patient
+        Code after which a rank waits long for others that form a ring: what ends early, was freed.
+    init_fails
+        Code that makes the next attempt of a rank to join a ring fail with "boom".
+    variable
+        The variable that has the library's module.
+    total, broadcast
+        How the wait in ``total("met")`` and in ``broadcast("met")`` is shown, as a regular
+        expression.
+    by
+        Who calls the collectives of the training, as it is recorded.
+    environment
+        Variables with which the ranks are started.
+    """
+
+    name: str
+    cells: str
+    groups: str
+    patient: str
+    init_fails: str
+    variable: str
+    total: str
+    broadcast: str
+    by: str
+    environment: dict[str, str]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+BACKENDS = {
+    "horovod": BackendCase(
+        "horovod", _BEGIN + _HOROVOD, _DYNAMIC, "", _HOROVOD_FAILS, "hvd", "'met'", "'met'",
+        "optimizer", {},
+    ),
+    "ddp": BackendCase(
+        "ddp", _BEGIN + _PATIENT + _DDP, "", _PATIENT, _DDP_FAILS, "dist",
+        r"'all_reduce \d+'", r"'broadcast \d+'", "ddp", {"PYTHONPATH": WITHOUT_HOROVOD},
+    ),
+}  # fmt: skip
+
+
+@contextmanager
+def _two_vms() -> Iterator[dict[str, Any]]:
+    if why_not() is not None:
+        pytest.skip(str(why_not()))
+    with vms(2, gbps=1.0) as machines:
+        yield {"hosts": machines.hosts((2, 1)), "ssh_config": str(machines.ssh_config)}
+
+
+LAUNCHERS: dict[str, Callable[[], contextlib.AbstractContextManager[dict[str, Any]]]] = {
+    "local": lambda: contextlib.nullcontext({"n": 3}),
+    "ssh": _two_vms,
+}
+"""The options of a cluster of three ranks, while the block runs; it skips the test with a reason
+where the launcher cannot be used."""
+
+
+@dataclass(frozen=True)
+class Combination:
+    """A backend and a launcher.
+
+    Attributes
+    ----------
+    backend
+        The backend.
+    launcher
+        The name of the launcher.
+    """
+
+    backend: BackendCase
+    launcher: str
+
+    def __str__(self) -> str:
+        return f"{self.backend}-{self.launcher}"
+
+    @contextmanager
+    def options(self) -> Iterator[dict[str, Any]]:
+        """Give the options of a cluster, and have its ranks started in the right environment."""
+        with LAUNCHERS[self.launcher]() as options, pytest.MonkeyPatch.context() as patch:
+            for name, value in self.backend.environment.items():
+                patch.setenv(name, value)
+            yield {"backend": self.backend.name, "launcher": self.launcher, **options}
+
+
+COMBINATIONS = [
+    Combination(backend, launcher) for launcher in LAUNCHERS for backend in BACKENDS.values()
+]
+
+
+def combinations():
+    """Return the parameters of a fixture that runs its tests over each combination."""
+    return {"params": COMBINATIONS, "ids": str}
