@@ -9,13 +9,19 @@ import time
 
 import psutil
 import pytest
-from clusters import quiet, training, with_support
+from clusters import BeginSink, quiet, training, with_support
 from run_notebook import error_of, opened
-from test_stop_button import ASK, STUBBORN, end, stops  # noqa: F401 - a fixture
+from test_stop_button import ASK, STUBBORN, end, stops, usable  # noqa: F401 - a fixture
 from timers import SOON_S, eventually
 
 import workbench as wb
-from workbench.errors import ClusterError, ClusterStopped, StartFailed, UsageError
+from workbench.errors import (
+    CellInterrupted,
+    ClusterError,
+    ClusterStopped,
+    StartFailed,
+    UsageError,
+)
 
 KILLED_BY_THE_RING = """
 import os, signal
@@ -102,6 +108,42 @@ def test_a_process_that_does_not_start(three, stopped_ranks):
     os.kill(agent, signal.SIGCONT)
     three.resize(2)
     assert quiet(three, "globals().get('kept')").values == {0: 0, 1: None}
+
+
+def give_up(cluster, mark):
+    """Stop a cell that rank 1 continues to run until the file `mark` exists."""
+    sink = BeginSink()
+    with stops(0.2, sink=sink), pytest.raises(CellInterrupted, match="rank 1 has caught"):
+        cluster.run(sink.PRINT + STUBBORN.format(end=str(mark)), sink=sink)
+    assert cluster.state == "failed"
+
+
+def test_a_late_rank_after_a_restart_that_was_refused(three, end):  # noqa: F811
+    """Another rank cannot be replaced meanwhile; the late one is used again when it has ended."""
+    give_up(three, end)
+    with pytest.raises(UsageError, match="rank 1 still runs a cell that was stopped"):
+        three.restart("0")
+    assert three.state == "failed"
+    end.touch()
+    assert eventually(lambda: three.state == "ready"), three.message
+    assert usable(three)
+
+
+def test_a_late_rank_after_a_restart_that_failed(three, stopped_ranks, end):  # noqa: F811
+    """What is missing is started first: a late rank alone does not make the cluster ready."""
+    give_up(three, end)
+    agent = psutil.Process(three.ranks[0].pid).ppid()
+    stopped_ranks(agent)
+    with stops(2.0), pytest.raises(ClusterError, match=r"replacing rank 1: .*resize -n 2"):
+        three.restart("1")
+    end.touch()
+    os.kill(agent, signal.SIGCONT)
+    with pytest.raises(ClusterStopped, match="resize -n 2"):
+        quiet(three, "1")
+    three.restart()
+    assert three.state == "ready"
+    assert quiet(three, "globals().get('kept')").values == {0: 0, 1: None}
+    assert quiet(three, ASK.replace("kept, ", "")).values == {0: 2.0, 1: 2.0}
 
 
 @pytest.mark.parametrize("replaced", ["0", "0-1"])

@@ -2,10 +2,12 @@
 
 from timers import eventually
 
+from workbench.rank.recording.collectives import Operation, Reported
 from workbench.rank.recording.device_clock import DeviceClock, Spans
 from workbench.rank.recording.iteration import RecordedIteration, StepRecord
+from workbench.rank.recording.phase import Phase
 from workbench.rank.recording.sender import LIMIT, RecordChannel
-from workbench.wire import Inbox
+from workbench.wire import Inbox, IterationRecord
 from workbench.wire.rank_messages import Records
 
 
@@ -50,5 +52,53 @@ def test_an_iteration_whose_times_cannot_be_read_is_dropped():
     assert eventually(lambda: sum(isinstance(one, Records) for one in arrived) == 1)
     assert channel.dropped == 1
     assert channel.records(1) == 1
+    channel.close()
+    inbox.close()
+
+
+class Event:
+    """An event that the stream has reached, whose time may be unknown."""
+
+    def __init__(self, ms, known=True):
+        self.ms, self.known = ms, known
+
+    def query(self):
+        return True
+
+    def elapsed_time(self, end):
+        if not end.known:
+            raise RuntimeError("an error of CUDA")
+        return end.ms - self.ms
+
+
+def test_one_iteration_that_cannot_be_packed_does_not_lose_the_others():
+    """It is dropped and counted, with its collective; the others have theirs."""
+    arrived = []
+    inbox = Inbox(lambda _, message: arrived.append(message))
+    reported = Reported()
+    channel = RecordChannel(inbox.address_for(0), [reported], 2)
+    clock = DeviceClock(lambda: Event(0))
+    for index in range(6):
+        size = 4 << index
+        operation = Operation(f"g{index}", size, 1, "allreduce", 0, 2, "optimizer", "")
+        reported.add(operation, 100 * index + 10, 100 * index + 20)
+        spans = Spans(clock, Event(index))
+        spans.add(Phase.FORWARD, Event(index + 1, known=index != 2))
+        step = StepRecord(100 * index, 100 * index + 50, [0] * 7, 0, [], [], spans)
+        channel.put(RecordedIteration(1, index, [step]))
+    channel.flush()
+
+    def records():
+        packed = [
+            one for message in arrived if isinstance(message, Records) for one in message.records
+        ]
+        return [IterationRecord.unpack(one) for one in packed]
+
+    assert eventually(lambda: len(records()) == 5)
+    assert [one.index for one in records()] == [0, 1, 3, 4, 5]
+    assert [one.size_bytes for one in records()] == [4 << index for index in (0, 1, 3, 4, 5)]
+    assert {one.forward_ns for one in records()} == {1_000_000}
+    assert channel.dropped == 1
+    assert channel.records(1) == 5
     channel.close()
     inbox.close()

@@ -1,6 +1,9 @@
 """Cells that train several times, never, or unevenly."""
 
+from clusters import quiet
 from training_loops import MODEL, PLAIN, check
+
+from workbench.cluster import Cluster
 
 
 def test_a_cell_that_makes_its_optimizer_is_run_again(fresh):
@@ -91,3 +94,18 @@ def test_iterations_are_numbered_through_the_cells(fresh):
     numbers = sorted(table["iteration"].unique())
     assert numbers == list(range(numbers[0], numbers[0] + 20))
     check(table, 20)
+
+
+def test_ranks_with_different_numbers_of_iterations_are_in_order():
+    """However their records arrive, the remark lists ranks as all other messages do."""
+    with Cluster(n=3) as three:
+        source = """
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for _ in range(2 if rank else 1):
+    loss_of().backward()
+    optimizer.step()
+"""
+        quiet(three, MODEL + source)
+        assert three.timings.remark == (
+            "The ranks ran different numbers of iterations: 1 on rank 0, 2 on ranks 1-2."
+        )

@@ -181,6 +181,59 @@ for one, optimizer in zip(models, optimizers):
     assert (table["forward_us"].dropna() > 18_000).all()
 
 
+def test_two_losses_of_one_forward(fresh):
+    """The second backward has no forward of its own; that of the iteration is known."""
+    cluster, frame = fresh
+    cluster.run(
+        MODEL
+        + """
+optimizer = distributed(model, backward_passes_per_step=2)
+for _ in range(6):
+    optimizer.zero_grad()
+    output = model(inputs)
+    output.sum().backward(retain_graph=True)
+    output.square().sum().backward()
+    optimizer.step()
+"""
+    )
+    table = frame()
+    check(table, 6)
+    assert (table["forward_us"] > 0).all()
+
+
+GENERATOR = """
+second = nn.Linear(8, 8)
+first_step, second_step = distributed(model), distributed(second)
+judge = nn.Linear(8, 1).requires_grad_(False)
+for _ in range(6):
+    made = model(inputs)
+    first_step.zero_grad(); second_step.zero_grad()
+    second(made.detach()).square().mean().backward(); second_step.step()
+    time.sleep(0.01)
+    {judged}.mean().backward(); first_step.step()
+"""
+
+
+def test_a_frozen_module_that_passes_gradients_on_is_a_part_of_the_forward(fresh):
+    """As a GAN's discriminator in its generator's step."""
+    cluster, frame = fresh
+    cluster.run(MODEL + GENERATOR.format(judged="judge(made)"))
+    table = frame()
+    check(table, 6, tensors=TENSORS + 2, size=(PARAMETERS + 72) * 4)
+    assert (table["forward_us"] > 0).all()
+    assert table["other_us"].min() >= 10_000
+
+
+def test_a_forward_that_is_unknown_in_one_step_of_two(fresh):
+    """It is unknown in their iteration; its phases add up all the same."""
+    cluster, frame = fresh
+    cluster.run(MODEL + GENERATOR.format(judged="(made * made)"))
+    table = frame()
+    check(table, 6, tensors=TENSORS + 2, size=(PARAMETERS + 72) * 4)
+    assert table["forward_us"].isna().all()
+    assert table["data_us"].isna().all()
+
+
 def test_a_step_now_and_then_belongs_to_an_iteration(fresh):
     """A critic that steps thrice for each of the generator's steps gives an iteration a step."""
     cluster, frame = fresh

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 from collections import defaultdict
 
@@ -283,4 +284,26 @@ def test_a_trace_that_fails_leaves_nothing(tmp_path):
 
     with pytest.raises(RuntimeError, match="this clock"):
         recorded(10).to_trace(tmp_path / "t.json", clocks=broken)
+    assert list(tmp_path.iterdir()) == []
+
+
+class UnreadableClocks:
+    """Clocks in a file that cannot be read."""
+
+    def to_kernel(self, rank, t_ns):
+        if t_ns <= true_start(1):
+            return t_ns, 0.0
+        raise OSError(errno.EIO, "Input/output error", "clocks.csv")
+
+
+@pytest.mark.parametrize("name", ["t.json", "t.json.gz"])
+def test_a_read_error_is_no_write_error(tmp_path, name):
+    """It is raised as it is, and nothing remains; a full disk is named with the file."""
+    timings = recorded(3)
+    with pytest.raises(OSError, match=r"clocks\.csv"):
+        timings.to_trace(tmp_path / name, clocks=UnreadableClocks())
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / f"{name}.part").symlink_to("/dev/full")
+    with pytest.raises(UsageError, match=rf"{name}: cannot be written \(No space left on device\)"):
+        timings.to_trace(tmp_path / name)
     assert list(tmp_path.iterdir()) == []

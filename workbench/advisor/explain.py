@@ -180,15 +180,17 @@ def _uneven(summary: Summary, waiting: Waiting) -> Iterator[Cause]:
         return
     one = waiting.rank_share >= MOSTLY
     saving = waiting.rank_us if one else waiting.uneven_us
-    whom = (
-        f"{waiting.rank_share:.0%} of it for rank {waiting.rank}, which is late by varying times"
+    evidence = (
+        f"the others wait {saving / 1e3:.2f} ms per iteration for rank {waiting.rank} "
+        f"({waiting.rank_share:.0%} of such waiting), which is late by varying times"
         if one
-        else "which is not always the same one"
+        else f"ranks wait {saving / 1e3:.2f} ms per iteration for the last one, which is not "
+        "always the same one"
     )
     yield cause(
         summary,
         "uneven iterations",
-        f"ranks wait {waiting.uneven_us / 1e3:.2f} ms per iteration for the last one, {whom}",
+        evidence,
         "give all ranks the same work in each iteration: batches of the same length, and "
         "checkpoints and logging outside the loop or on all ranks at once. "
         "see timings.arrivals()",

@@ -67,8 +67,8 @@ def find_waiting(summary: Summary, rows: Rows, late: list[dict[str, Any]]) -> Wa
         named_us=named,
         uneven_us=uneven if iterations >= UNEVEN_LEAST and uneven >= least else 0.0,
         rank=rank,
-        rank_share=at_ranks[rank] / total if total > 0 else 0.0,
-        rank_us=at_ranks[rank] / iterations if total > 0 else 0.0,
+        rank_share=float(at_ranks[rank] / total) if total > 0 else 0.0,
+        rank_us=float(at_ranks[rank] / iterations) if total > 0 else 0.0,
         all_us=float(waited.mean()),
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from keyword import iskeyword
@@ -128,8 +128,8 @@ class Execution:
         """
         from workbench.fabric.calibration import measure
 
-        def run(source: str, timeout_s: float) -> dict[int, Any]:
-            run = self._submit(source, None, timeout_s, TextSink())
+        def run(source: str, timeout_s: float, poll: Callable[[], None]) -> dict[int, Any]:
+            run = self._submit(source, None, timeout_s, TextSink(poll))
             return self._cells.follow(run, record=self.recording).values
 
         self.fabric = measure(run, self.n, parse_duration(timeout, "timeout"))

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import sys
-import threading
 import time
 import warnings
 from collections.abc import Callable
-from contextvars import copy_context
+from functools import partial
 
 from workbench.errors import UsageError
 from workbench.fabric.fit import FittedFabric, fit
 
-Run = Callable[[str, float], dict[int, list[float]]]
-"""Runs a cell on all ranks with a time limit in seconds; returns its values by rank."""
+Run = Callable[[str, float, Callable[[], None]], dict[int, list[float]]]
+"""Runs a cell on all ranks with a time limit in seconds; returns its values by rank.
+
+It calls the function several times a second while the cell runs, but not before.
+"""
 
 SIZES_BYTES = tuple(1 << power for power in range(12, 26, 2))
 """4 KB to 16 MB; over a slow fabric the first allreduce above `_LONG_S` is the last."""
@@ -31,7 +34,7 @@ _LEAST_SIZES = 2
 
 _NOTICE_S = 5.0
 _NOTICE = "calibrating: this fabric is slow or busy; it takes up to a minute\n"
-"""Printed once if a calibration takes longer than that."""
+"""Printed once if a calibration takes longer than that, without the cells before it."""
 
 _SWEEPS = 3
 """The most sweeps, until a line fits one of them."""
@@ -88,24 +91,35 @@ def measure(run: Run, n: int, timeout_s: float) -> FittedFabric:
             "Cannot calibrate on 1 rank: a collective takes at least 2. Start a cluster of more."
         )
     ends = time.monotonic() + timeout_s
-    # ipykernel finds the cell to which output belongs by the context
-    notice = threading.Timer(_NOTICE_S, copy_context().run, (sys.stderr.write, _NOTICE))
-    try:
-        notice.start()
-        fabric = _sweep(run, n, timeout_s)
-        for _ in range(_SWEEPS - 1):
-            left_s = ends - time.monotonic()
-            if fabric.reliable or left_s < timeout_s / 2:
-                break
-            fabric = min(fabric, _sweep(run, n, left_s), key=lambda one: one.error)
-    finally:
-        notice.cancel()
+    sweep = partial(_sweep, run, n, _notice())
+    fabric = sweep(timeout_s)
+    for _ in range(_SWEEPS - 1):
+        left_s = ends - time.monotonic()
+        if fabric.reliable or left_s < timeout_s / 2:
+            break
+        fabric = min(fabric, sweep(left_s), key=lambda one: one.error)
     if not fabric.reliable:
         warnings.warn(fabric.caveat, UserWarning, stacklevel=3)
     return fabric
 
 
-def _sweep(run: Run, n: int, timeout_s: float) -> FittedFabric:
+def _notice() -> Callable[[], None]:
+    """Return a function that prints the notice, once, when it has been called for some seconds."""
+    due = math.nan
+
+    def poll() -> None:
+        nonlocal due
+        now = time.monotonic()
+        if math.isnan(due):
+            due = now + _NOTICE_S
+        elif now >= due:
+            due = math.inf
+            sys.stderr.write(_NOTICE)
+
+    return poll
+
+
+def _sweep(run: Run, n: int, poll: Callable[[], None], timeout_s: float) -> FittedFabric:
     source = _SWEEP.format(
         sizes=SIZES_BYTES,
         repetitions=REPETITIONS,
@@ -114,5 +128,5 @@ def _sweep(run: Run, n: int, timeout_s: float) -> FittedFabric:
         least=_LEAST_REPETITIONS,
         least_sizes=_LEAST_SIZES,
     )
-    slowest = [max(times) for times in zip(*run(source, timeout_s).values(), strict=True)]
+    slowest = [max(times) for times in zip(*run(source, timeout_s, poll).values(), strict=True)]
     return fit(list(SIZES_BYTES[: len(slowest)]), slowest, n)

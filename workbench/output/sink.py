@@ -6,7 +6,7 @@ import json
 import secrets
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, Protocol
 
@@ -65,9 +65,16 @@ class _LabelledText:
 
 
 class TextSink:
-    """Stores the output as text; a display is represented by its plain text."""
+    """Stores the output as text; a display is represented by its plain text.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    poll
+        Called several times a second while the cell runs.
+    """
+
+    def __init__(self, poll: Callable[[], object] = lambda: None) -> None:
+        self._poll = poll
         self._live = _LabelledText()
         self._final = _LabelledText()
 
@@ -85,7 +92,8 @@ class TextSink:
         self._live.note(text)
 
     def poll(self) -> None:
-        """Do nothing."""
+        """Call the given function."""
+        self._poll()
 
     def put_final(self, output: Sequence[MergedItem]) -> None:
         """Store the next chunk of the final order until the end."""

@@ -9,6 +9,7 @@ import os
 import select
 import termios
 import threading
+import time
 from array import array
 from collections.abc import Callable
 from functools import partial
@@ -25,6 +26,9 @@ _PIPE_BYTES = 1 << 20
 """Our readers need the GIL, and a C library may write without releasing it."""
 _LINE_MS = 50
 """How long to wait for the rest of a line."""
+_FORWARD_S = 0.001
+_READER_S = 0.05
+"""How long output of Python waits for the reader of earlier output."""
 _MOST_BYTES = 1 << 16
 """Longer lines are sent in pieces."""
 _CHUNK_BYTES = 1 << 16
@@ -41,6 +45,7 @@ class Descriptors:
 
     def __init__(self, write: Callable[[OutputKind, str], None]) -> None:
         self._saved: dict[int, int] = {}
+        self._forwarded = 0.0
         self._pipes = {number: _Pipe(partial(write, name)) for number, name in _NAMES.items()}
 
     def redirect(self) -> None:
@@ -59,6 +64,19 @@ class Descriptors:
         self._saved.clear()
         for pipe in self._pipes.values():
             pipe.drain()
+
+    def forward(self) -> None:
+        """Send the complete lines that were written before, so that those of Python come after.
+
+        To cost nothing in a loop that prints, it reads at most once in `_FORWARD_S`: a subprocess
+        takes longer.
+        """
+        now = time.monotonic()
+        if now - self._forwarded < _FORWARD_S:
+            return
+        self._forwarded = now
+        for pipe in self._pipes.values():
+            pipe.forward()
 
 
 class _Pipe:
@@ -90,11 +108,30 @@ class _Pipe:
     def drain(self) -> None:
         """Send everything that was written before; a child process may go on writing."""
         with self._reads:
-            left = array("i", [0])
-            fcntl.ioctl(self._source, termios.FIONREAD, left)
-            while left[0] > 0 and (read := self._read(left[0])):
-                left[0] -= read
+            self._read_all()
             self._send_line()
+
+    def forward(self) -> None:
+        """Send the complete lines that were written before, unless the reader takes too long.
+
+        It may wait for the kernel, or be this thread, which a signal handler has interrupted.
+        """
+        if (self._reads.locked() or self._waiting()) and self._reads.acquire(timeout=_READER_S):
+            try:
+                self._read_all()
+            finally:
+                self._reads.release()
+
+    def _waiting(self) -> int:
+        """Return how many bytes have arrived and were not read."""
+        waiting = array("i", [0])
+        fcntl.ioctl(self._source, termios.FIONREAD, waiting)
+        return waiting[0]
+
+    def _read_all(self) -> None:
+        left = self._waiting()
+        while left > 0 and (read := self._read(left)):
+            left -= read
 
     def _run(self) -> None:
         arrives = select.poll()

@@ -42,6 +42,12 @@ class OutputChannel:
         Returns how many iterations the cell has completed, by which output is ordered.
     world_size
         Ranks in the cluster.
+
+    Attributes
+    ----------
+    forward
+        Called before text or a display of Python is sent, to send what was written before it in
+        another way.
     """
 
     def __init__(
@@ -51,7 +57,9 @@ class OutputChannel:
         self._iteration = iteration
         self._window = SendWindow(world_size)
         self._cell: int | None = None
-        self._lock = threading.Lock()
+        self.forward: Callable[[], None] = lambda: None
+        self._lock = threading.RLock()
+        """Reentrant, since a signal handler of the user may print."""
         self._pending: list[tuple[OutputKind, int, str]] = []
         self._between = 0
         self._displays: dict[str, int] = {}
@@ -100,7 +108,8 @@ class OutputChannel:
 
     def write(self, stream: OutputKind, text: str) -> None:
         """Send text of ``"stdout"`` or ``"stderr"``."""
-        self._put(stream, text)
+        self.forward()
+        self.put(stream, text)
 
     def show(
         self,
@@ -129,13 +138,16 @@ class OutputChannel:
             # numbered, because ids are random: ranks that do the same send the same
             number = self._displays.setdefault(display_id, len(self._displays) + 1)
             content = {"id": number, "update": update} | content
-        self._put("display", json.dumps(content))
+        self.forward()
+        self.put("display", json.dumps(content))
 
     def clear(self, *, wait: bool) -> None:
         """Remove this rank's earlier output of the cell; with `wait`, when it writes again."""
-        self._put("display", json.dumps({"clear": wait}))
+        self.forward()
+        self.put("display", json.dumps({"clear": wait}))
 
-    def _put(self, kind: OutputKind, text: str) -> None:
+    def put(self, kind: OutputKind, text: str) -> None:
+        """Send text, or a display as JSON, without a call of `forward`."""
         with self._lock:
             if self._cell is None:
                 if self._between > _MOST_BETWEEN:
@@ -143,9 +155,10 @@ class OutputChannel:
                 self._between += len(text)
                 if self._between > _MOST_BETWEEN:
                     kind, text = "stderr", _LEFT_OUT
+            first = not self._pending  # before a signal handler may add to it
             self._pending.append((kind, self._iteration(), text))
             self._window.write(len(text))
-            if len(self._pending) == 1 and self._cell is not None:
+            if first and self._cell is not None:
                 self._outbox.send_later(self._take)
         # the outbox's thread must not wait: it receives the confirmations
         if self._window.full and not self._outbox.is_own_thread:
@@ -161,9 +174,10 @@ class OutputChannel:
         messages: list[Message] = []
         if self._cell is None:
             return messages
+        pending, self._pending = self._pending, []
         segments: list[tuple[OutputKind, int, str]] = []
         size = left = self._window.chunk
-        for (kind, iteration), pieces in itertools.groupby(self._pending, key=lambda one: one[:2]):
+        for (kind, iteration), pieces in itertools.groupby(pending, key=lambda one: one[:2]):
             texts = [text for *_, text in pieces]
             if kind != "display":
                 joined = "".join(texts)
@@ -176,7 +190,6 @@ class OutputChannel:
                     segments, left = [], size
         if segments:
             messages.append(self._message(self._cell, segments))
-        self._pending.clear()
         return messages
 
     def _message(self, cell: int, segments: list[tuple[OutputKind, int, str]]) -> Output:
@@ -290,7 +303,8 @@ class Capture:
             "stderr": CellStream("stderr", channel, 2, sys.stderr),
         }
         self._displays = CellDisplays(channel)
-        self._descriptors = Descriptors(channel.write)
+        self._descriptors = Descriptors(channel.put)
+        channel.forward = self._descriptors.forward
 
     @contextmanager
     def __call__(self, cell: int) -> Iterator[None]:

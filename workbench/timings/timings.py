@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from workbench.ranks import phrase
 from workbench.timings.queries import TimingsQueries
 from workbench.timings.runs import FolderLike
 from workbench.timings.source import LiveSource
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
 
 RECORDING_OFF = "Recording is off: switch it on with %timings on."
 EARLIER = "All figures are of earlier cells."
-_NAMED = 8
-"""Most ranks that a remark lists."""
 
 
 class Timings(LiveSource, TimingsQueries):
@@ -279,7 +278,7 @@ def _count_remark(iterations: dict[int, int], recorded: bool, earlier: bool) -> 
         by_count.setdefault(count, []).append(rank)
     if len(by_count) > 1:
         counts = ", ".join(
-            f"{count} on {_named(ranks)}" for count, ranks in sorted(by_count.items())
+            f"{count} on {phrase(ranks)}" for count, ranks in sorted(by_count.items())
         )
         return f"The ranks ran different numbers of iterations: {counts}."
     if 0 in by_count and recorded:
@@ -289,9 +288,3 @@ def _count_remark(iterations: dict[int, int], recorded: bool, earlier: bool) -> 
         )
         return f"{remark} {EARLIER}" if earlier else remark
     return ""
-
-
-def _named(ranks: list[int]) -> str:
-    if len(ranks) == 1:
-        return f"rank {ranks[0]}"
-    return f"ranks {', '.join(map(str, ranks))}" if len(ranks) <= _NAMED else f"{len(ranks)} ranks"

@@ -2,13 +2,15 @@
 
 import time
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from clusters import waiting_for
 from true_figures import HEARD, causes, rows_of
 
 from workbench.cluster import TextSink
 from workbench.errors import RanksFailed
-from workbench.fabric import fit
+from workbench.fabric import calibration, fit
 from workbench.fabric.calibration import REPETITIONS, SIZES_BYTES
 from workbench.widgets.cluster_source import ClusterSource
 
@@ -59,6 +61,23 @@ def test_a_calibration_sweeps_the_device_of_its_rank(cluster):
         warnings.simplefilter("ignore")  # a busy machine
         assert cluster.calibrate().n == 2
     cluster.fabric = None
+
+
+def test_the_notice_is_not_about_a_cell_that_runs_before(cluster, capsys, monkeypatch, tmp_path):
+    """A calibration that waits for its turn has not begun."""
+    monkeypatch.setattr(calibration, "_NOTICE_S", 0.2)
+    mark = tmp_path / "mark"
+    before = cluster.run_in_background(waiting_for(mark), sink=TextSink())
+    with warnings.catch_warnings(), ThreadPoolExecutor() as threads:
+        warnings.simplefilter("ignore")  # a busy machine
+        fabric = threads.submit(cluster.calibrate)
+        time.sleep(1.0)
+        printed = capsys.readouterr().err
+        mark.touch()
+        fabric.result()
+    before.result()
+    cluster.fabric = None
+    assert printed == ""
 
 
 DISTURBED = """

@@ -36,6 +36,7 @@ class Spans:
         self._phases: list[Phase] = []
         self._ends: list[Event] = []
         self._loaded: dict[int, float] = {}
+        self._spent: list[int] | None = None
 
     def __len__(self) -> int:
         """Return how many phases have ended."""
@@ -70,7 +71,9 @@ class Spans:
         return not self._clock.capturing and self.end.query()
 
     def take(self) -> list[int]:
-        """Return the nanoseconds of each phase before `GAP`, and free the events."""
+        """Return the nanoseconds of each phase before `GAP`; the first call frees the events."""
+        if self._spent is not None:
+            return self._spent.copy()
         spent, last = [0] * Phase.GAP, self._start
         for place, (phase, end) in enumerate(zip(self._phases, self._ends, strict=True)):
             took = round(last.elapsed_time(end) * 1e6)
@@ -82,7 +85,8 @@ class Spans:
         events = {id(event): event for event in (self._start, *self._ends)}
         del events[id(self.end)]
         self._clock.pool.extend(events.values())
-        return spent
+        self._spent = spent
+        return spent.copy()
 
 
 class DeviceClock:

@@ -45,7 +45,7 @@ class ModuleHooks:
         return len(self._known)
 
     def search(self) -> None:
-        """Hook every outermost module with trainable parameters that is called from now on."""
+        """Hook every outermost module that takes part in training and is called from now on."""
         global _listener  # noqa: PLW0603 - hooks without a state read it
         _listener = self
         self._searching = True
@@ -105,12 +105,12 @@ class ModuleHooks:
     def _has_grad(self) -> bool:
         return self.checkpointing or torch.is_grad_enabled()
 
-    def _found(self, module: torch.nn.Module, _args: Any) -> None:
+    def _found(self, module: torch.nn.Module, args: tuple[Any, ...]) -> None:
         if torch.compiler.is_compiling():
             return  # the compiler traces the model without running it
         if self._is_known(module) or isinstance(module, torch.jit.ScriptModule):
             return  # a scripted module refuses hooks
-        if not any(p.requires_grad for p in module.parameters()):
+        if not _takes_part(module, args):
             return
         self._known[id(module)] = weakref.ref(module)
         self._hooks.append(module.register_forward_pre_hook(_before))
@@ -129,6 +129,17 @@ class ModuleHooks:
         if self._global is not None:
             self._global.remove()
             self._global = None
+
+
+def _takes_part(module: torch.nn.Module, args: tuple[Any, ...]) -> bool:
+    """Return whether a module is trained, or passes gradients on to what computed its arguments.
+
+    The discriminator of a GAN is often frozen while its generator is trained.
+    """
+    parameters = [parameter.requires_grad for parameter in module.parameters()]
+    return any(parameters) or bool(
+        parameters and any(isinstance(one, torch.Tensor) and one.requires_grad for one in args)
+    )
 
 
 def _before(module: torch.nn.Module, _args: Any) -> None:

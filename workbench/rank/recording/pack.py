@@ -36,8 +36,8 @@ _PLACE_BITS = 53
 """An iteration takes at most half of so many bits of nanoseconds, which are 52 days."""
 _NEVER = np.iinfo(np.int64).min
 _NO_TIME = np.zeros(1, np.int64)
-_FIRST_OF_CELL, _DEVICE_TIMES, _TRANSFERS_SEEN = map(
-    int, (Flag.FIRST_OF_CELL, Flag.DEVICE_TIMES, Flag.TRANSFERS_SEEN)
+_FIRST_OF_CELL, _FORWARD_UNSEEN, _DEVICE_TIMES, _TRANSFERS_SEEN = map(
+    int, (Flag.FIRST_OF_CELL, Flag.FORWARD_UNSEEN, Flag.DEVICE_TIMES, Flag.TRANSFERS_SEEN)
 )
 _MOST = 1 << 15
 """Most collectives in a record outside of iterations."""
@@ -104,6 +104,11 @@ class Packer:
         Number of ranks in the ring.
     dropped
         Returns how many records this rank has dropped.
+
+    Attributes
+    ----------
+    failed
+        How many iterations could not be packed.
     """
 
     def __init__(
@@ -112,6 +117,7 @@ class Packer:
         self._sources = sources
         self._world_size = world_size
         self._dropped = dropped
+        self.failed = 0
         self._layouts: dict[tuple[Operation, ...], int] = {}
         self._orders: dict[tuple[Operation, ...], _Order] = {}
         self._latest: tuple[tuple[Operation, ...], _Order] | None = None
@@ -131,7 +137,19 @@ class Packer:
         if first.flags & _FIRST_OF_CELL:  # before it, such as the broadcast of parameters
             yield from self._outside(cell, *self._take_each([first.start], handles[:1]))
         done = self._take_each([item.steps[-1].end for item in items], handles)
-        yield from self._packed(cell, [_window(item) for item in items], done)
+        yield from self._separately(cell, items, done)
+
+    def _separately(
+        self, cell: int, items: list[RecordedIteration], done: list[Collected]
+    ) -> Iterator[tuple[Layout | None, bytes]]:
+        """Yield the records of iterations, without those that cannot be packed."""
+        try:
+            yield from list(self._packed(cell, [_window(item) for item in items], done))
+        except Exception:  # noqa: BLE001 - a bad one must not lose the others
+            self.forget_layouts()  # some may be new, and were not sent
+            self.failed += len(items) == 1
+            for item, own in zip(items, done, strict=True) if len(items) > 1 else ():
+                yield from self._separately(cell, [item], [own])
 
     def _take(self, until: int) -> Collected:
         return Collected.join(source.take(until) for source in self._sources)
@@ -260,6 +278,9 @@ def _window(item: RecordedIteration) -> _Window:
     if len(spans) == len(steps):
         columns, flags = [one.take() for one in spans], flags | _DEVICE_TIMES
     spent = columns[0] if len(columns) == 1 else [sum(one) for one in zip(*columns, strict=True)]
+    if flags & _FORWARD_UNSEEN:  # of one step: what the others loaded and computed is `other` too
+        spent[Phase.OTHER] += spent[Phase.DATA] + spent[Phase.FORWARD]
+        spent[Phase.DATA] = spent[Phase.FORWARD] = 0
     if flags & _DEVICE_TIMES:
         duration = sum(spent)
     waits = [wait for step in steps for wait in step.waits]

@@ -129,13 +129,16 @@ class RecordChannel:
                 yield list(run)
 
     def _pack(self, items: list[Recorded]) -> list[tuple[Layout | None, bytes]]:
-        """Return the records of successive items of one kind and cell."""
+        """Return the records of successive items of one kind and cell; count what fails."""
+        failed = self._packer.failed
         try:
             return list(self._packer(items))
         except Exception:  # noqa: BLE001 - they must not stop later ones
             self.dropped += len(items)
             self._packer.forget_layouts()  # some may be new, and were not sent
             return []
+        finally:
+            self.dropped += self._packer.failed - failed
 
 
 def _bundle(records: list[bytes]) -> list[Message]:

@@ -240,11 +240,12 @@ class TrainingLoop:
         flags = self._clock.place_of_other
         if self._clock.first:
             flags |= _FIRST_OF_CELL
-        if self._clock.forward_unseen:
-            flags |= _FORWARD_UNSEEN
         if self._unheard:
             flags |= _UNHEARD
             self._unheard = False
+        unseen = self._clock.forward_unseen
         start, spent, spans = self._clock.step_ended(now)
+        if unseen and not spent[Phase.FORWARD]:  # otherwise a loss may be the second of a forward
+            flags |= _FORWARD_UNSEEN
         self._trained = False
         return StepRecord(start, now, spent, flags, *self._waits.take(), spans)

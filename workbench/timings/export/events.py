@@ -23,24 +23,23 @@ _SHOWN = 300
 
 
 class EventWriter:
-    """Appends events to an open file; created by `open_trace`.
+    """Appends events to an open file, that of `path`; created by `open_trace`.
 
     The trace's other members, `head`, are written on a line each, so that a reader can find one
     without parsing the whole file.
     """
 
-    def __init__(self, file: IO[str], head: dict[str, Any]) -> None:
+    def __init__(self, file: IO[str], path: Path, head: dict[str, Any]) -> None:
         self._file = file
-        file.write("{\n")
-        for name, value in head.items():
-            file.write(f"{json.dumps(name)}: {json.dumps(value)},\n")
-        file.write('"traceEvents": [\n')
+        self._path = path
+        members = (f"{json.dumps(name)}: {json.dumps(value)},\n" for name, value in head.items())
+        self._write("".join(("{\n", *members, '"traceEvents": [\n')))
         self._between = ""
 
     def add(self, **event: Any) -> None:
         """Write one event, without the members that are None."""
         known = {name: value for name, value in event.items() if value is not None}
-        self._file.write(self._between + _encode(known))
+        self._write(self._between + _encode(known))
         self._between = ",\n"
 
     def name(self, kind: str, pid: int, name: str, tid: int = 0, sort: int | None = None) -> None:
@@ -52,7 +51,13 @@ class EventWriter:
 
     def end(self) -> None:
         """Write the end of the trace."""
-        self._file.write("\n]}\n")
+        self._write("\n]}\n")
+
+    def _write(self, text: str) -> None:
+        try:
+            self._file.write(text)
+        except OSError as error:
+            raise _not_written(self._path, error) from error
 
 
 def export_path(path: FolderLike, name: str) -> Path:
@@ -83,16 +88,21 @@ def writing(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        name = shortened(str(error.filename or path), _SHOWN)
-        raise UsageError(
-            f"{name}: cannot be written ({error.strerror or error}). "
-            "Choose another path, or make room."
-        ) from error
+        raise _not_written(path, error) from error
+
+
+def _not_written(path: Path, error: OSError) -> UsageError:
+    name = shortened(str(error.filename or path), _SHOWN)
+    return UsageError(
+        f"{name}: cannot be written ({error.strerror or error}). Choose another path, or make room."
+    )
 
 
 @contextlib.contextmanager
 def open_trace(path: Path, head: dict[str, Any]) -> Iterator[EventWriter]:
     """Write a trace to `path`, compressed if it ends in ``.gz``; completely, or not at all.
+
+    An `OSError` of the body is not one of writing, and is raised as it is.
 
     Raises
     ------
@@ -108,15 +118,24 @@ def open_trace(path: Path, head: dict[str, Any]) -> Iterator[EventWriter]:
     partial = path.with_name(f"{path.name}.part")
     try:
         with writing(path):
-            with (
-                gzip.open(partial, "wt", compresslevel=4, encoding="utf-8")
-                if path.suffix == ".gz"
-                else partial.open("w", encoding="utf-8")
-            ) as file:
-                writer = EventWriter(file, head)
-                yield writer
-                writer.end()
+            file = _open(partial, compressed=path.suffix == ".gz")
+        try:
+            writer = EventWriter(file, path, head)
+            yield writer
+            writer.end()
+        except BaseException:
+            with contextlib.suppress(OSError):  # the first error is more important
+                file.close()
+            raise
+        with writing(path):
+            file.close()
             partial.replace(path)
     finally:
         with contextlib.suppress(OSError):  # such as a name that is too long
             partial.unlink(missing_ok=True)
+
+
+def _open(path: Path, *, compressed: bool) -> IO[str]:
+    if compressed:
+        return gzip.open(path, "wt", compresslevel=4, encoding="utf-8")
+    return path.open("w", encoding="utf-8")
