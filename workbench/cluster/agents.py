@@ -11,11 +11,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from workbench.cluster.agent import Agent
-from workbench.cluster.launchers import create, placement, preflight
+from workbench.cluster.agent import Agent, grace_s, new_folder
+from workbench.cluster.launchers import AgentStart, create, placement, preflight
 from workbench.cluster.options import Options
 from workbench.cluster.threads import at_once, interrupts_later
 from workbench.errors import StartFailed
+from workbench.hosts import Host
 from workbench.ranks import Place, Process
 from workbench.resources import Snapshot, Unknown
 from workbench.resources.usage import Sample
@@ -59,7 +60,7 @@ class Agents:
     def __init__(self, options: Options, progress: Callable[[str], None]) -> None:
         self._options, self._hosts = options, options.hosts
         self.slots = [host.slots for host in options.hosts] if options.hosts else [options.n]
-        self._launcher = create(options.launcher, options.ssh_config)
+        self._launcher = create(options.launcher, options.ssh_config, options.mpi_args)
         self._progress = progress
         self.all: list[Agent] = []
         self.links: dict[int, placement.Link] = {}
@@ -71,9 +72,10 @@ class Agents:
 
     def spawn(self) -> None:
         """Start the agent of each VM."""
-        for vm in range(len(self.slots)):
+        folders = self._launch(range(len(self.slots)))
+        for vm, folder in folders.items():
             with interrupts_later():  # `close` would not end an agent that is not in the list
-                self.all.append(self._agent(vm))
+                self.all.append(self._agent(vm, folder))
 
     def attach(self, state: dict[str, Any]) -> None:
         """Attach to agents that a previous kernel has kept; VMs that are gone are lost.
@@ -83,7 +85,7 @@ class Agents:
         self.links = {int(vm): placement.Link(**link) for vm, link in state["links"].items()}
         for vm, path in enumerate(state["folders"]):
             with interrupts_later():
-                self.all.append(self._agent(vm, Path(path)))
+                self.all.append(self._agent(vm, Path(path), attach=True))
         deadline = self._deadline()
         for agent, hello in zip(self.all, state["hellos"], strict=True):
             if agent.wait_until_attached(deadline):
@@ -144,7 +146,7 @@ class Agents:
         old = self.all[vm]
         if not old.lost:
             return
-        new = self._agent(vm)
+        new = self._agent(vm, self._launch([vm])[vm])
         try:
             deadline = self._deadline()
             new.wait_until_greeted(deadline)
@@ -164,8 +166,11 @@ class Agents:
             agent.detach()
 
     def close(self) -> None:
-        """End all agents and ranks."""
-        at_once(self.all, Agent.close)
+        """End all agents and ranks, and what the launcher has started for them."""
+        try:
+            at_once(self.all, Agent.close)
+        finally:
+            self._launcher.close()
 
     # ranks
 
@@ -265,13 +270,25 @@ class Agents:
             for pid, size in sizes.items()
         }
 
-    def _agent(self, vm: int, folder: Path | None = None) -> Agent:
+    def _launch(self, vms: Iterable[int]) -> dict[int, Path]:
+        """Choose the folders of the agents of these VMs; start all at once if the launcher does."""
+        folders = {vm: new_folder() for vm in vms}
+        starts = [AgentStart(self._host(vm), self.slots[vm], path) for vm, path in folders.items()]
+        grace = grace_s(self._options.keep_s)
+        self._launcher.launch(starts, grace, self._deadline(), self.interrupted)
+        return folders
+
+    def _host(self, vm: int) -> Host | None:
+        return None if self._hosts is None else self._hosts[vm]
+
+    def _agent(self, vm: int, folder: Path, *, attach: bool = False) -> Agent:
         return Agent(
-            None if self._hosts is None else self._hosts[vm],
+            self._host(vm),
             self.slots[vm],
             self._launcher,
             keep_s=self._options.keep_s,
             folder=folder,
+            attach=attach,
             on_change=self._tell_progress,
             interrupted=self.interrupted,
             backend=self._options.backend,

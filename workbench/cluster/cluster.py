@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -45,7 +45,10 @@ class Cluster(Execution):
     ssh_config
         An ssh client configuration instead of the user's.
     launcher
-        How ranks are started: ``"local"`` or ``"ssh"``; by default ssh if `hosts` is given.
+        How ranks are started: ``"local"``, ``"ssh"``, or ``"mpi"`` (by mpiexec of Open MPI, here
+        or on `hosts`); by default ssh if `hosts` is given, and local otherwise.
+    mpi_args
+        Further arguments of mpiexec, as text, such as ``"--bind-to core"``.
     backend
         The library that joins the ranks in a process group: ``"horovod"`` (the default), or
         ``"ddp"``, which is torch.distributed with Gloo on CPUs and NCCL on GPUs.
@@ -82,6 +85,7 @@ class Cluster(Execution):
         hosts: HostsLike | None = None,
         ssh_config: str | os.PathLike[str] | None = None,
         launcher: str | None = None,
+        mpi_args: str | Sequence[str] | None = None,
         backend: str = DEFAULT,
         start_timeout_s: float = 60.0,
         hang_after_s: float | None = 10.0,
@@ -102,6 +106,7 @@ class Cluster(Execution):
             release_after=release_after,
             runs=None if runs is None else checked_path(runs, "runs"),
             record=record,
+            mpi_args=mpi_args,
         )
         self._set_up(options, f"{options.launcher}-{secrets.token_hex(2)}")
 
