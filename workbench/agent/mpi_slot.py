@@ -21,6 +21,8 @@ from typing import Any
 from workbench.wire.detached import start_agent
 
 _VARIABLES = ("OMPI_", "PMIX_", "PMI_", "ORTE_", "PRTE_")
+_OF_MPIEXEC = "OMPI_MCA_orte_local_tmpdir_base"
+"""With this, MPI cannot start: mpiexec adds the folder for all its processes under another name."""
 _BOUND = "OMPI_MCA_orte_bound_at_launch"
 _LOCK = "slots.lock"
 _SEGMENTS = Path("/dev/shm")  # noqa: S108 - Open MPI's own choice
@@ -33,11 +35,15 @@ def main() -> int:
     folder, slot = Path(sys.argv[1]), int(os.environ["OMPI_COMM_WORLD_RANK"]) - int(sys.argv[2])
     variables = {name: text for name, text in os.environ.items() if name.startswith(_VARIABLES)}
     bound = variables.get(_BOUND) == "1"
-    given = {"environment": variables, "cores": sorted(os.sched_getaffinity(0)) if bound else []}
+    environment = {name: text for name, text in variables.items() if name != _OF_MPIEXEC}
+    given = {"environment": environment, "cores": sorted(os.sched_getaffinity(0)) if bound else []}
     if slot == 0:
         # the agent is no process of MPI: ranks that it forks later must not seem to be one
         for name in variables:
             del os.environ[name]
+        if Path.cwd() == Path("/"):  # another machine's folder need not exist here
+            with contextlib.suppress(OSError):
+                os.chdir(Path.home())
         if bound:
             os.sched_setaffinity(0, range(os.cpu_count() or 1))
         process, connection = start_agent(folder, float(sys.argv[3]))

@@ -65,6 +65,8 @@ class Agents:
         self.all: list[Agent] = []
         self.links: dict[int, placement.Link] = {}
         self._layer: str | None = None
+        self._given: dict[Place, dict[str, Any]] = {}
+        """What the launcher gave to the slots that have had no rank yet (`mpi_slot.slots`)."""
         self.preflight: preflight.Preflight | None = None
         self.interrupted = threading.Event()
 
@@ -118,8 +120,11 @@ class Agents:
     def wait_until_loaded(self) -> None:
         """Wait until every VM has loaded what ranks need; raise `StartFailed` if one cannot."""
         deadline = self._deadline()
-        for agent in self.all:
+        for vm, agent in enumerate(self.all):
             agent.wait_until_loaded(deadline)
+            if self._launcher.has_slots:
+                slots = agent.ask("slots")
+                self._given |= {Place(vm, int(slot)): given for slot, given in slots.items()}
 
     def run_preflight(self, agents: list[Agent]) -> None:
         """Choose the VMs' links; raise `StartFailed` for problems that would stop their ranks."""
@@ -160,6 +165,18 @@ class Agents:
         old.close()
         self.all = agents
 
+    def restart(self) -> None:
+        """End all agents and ranks, and start new agents.
+
+        Raise `StartFailed` if a VM does not answer, or its ranks would fail.
+        """
+        self.close()
+        self.all.clear()
+        self.spawn()
+        self.wait_until_greeted()
+        self.wait_until_loaded()
+        self.run_preflight(self.all)
+
     def detach(self) -> None:
         """Close all connections; the agents go on for the next kernel."""
         for agent in self.all:
@@ -192,15 +209,17 @@ class Agents:
             layer=self._layer,
             environment=agent.host.environment if agent.host else {},
         )[slot]
+        given = self._given.pop(place, {})  # a later rank cannot join the same MPI job
         agent.start(
             slot,
             connection=connection,
             environment={
+                **given.get("environment", {}),
                 **plan.environment,
                 _PLACE: f"{vm}:{slot}",
                 _THREADS: str(agent.loaded.threads or ""),
             },
-            cores=list(plan.cores),
+            cores=given.get("cores") or list(plan.cores),
             stream=records(vm) if slots >= _MERGED_RANKS else None,
         )
         return plan

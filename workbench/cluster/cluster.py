@@ -308,6 +308,8 @@ class Cluster(Execution):
                 "restart first."
             )
         chosen = tuple(state.lost()) if ranks is None else parse_ranks(ranks, self.n)
+        if chosen and ranks is None and engines is not None and engines.backend.controller == "MPI":
+            chosen = tuple(range(self.n))
         if chosen:
             message = f"replacing {phrase(chosen)}"
             state.change(message, lambda engines: engines.restart(chosen), self.n)

@@ -129,6 +129,9 @@ class Backend(ABC):
         What to do where some ranks call a collective more often than others.
     ring_broken
         Whether the ranks are in no ring, because it could not be formed.
+    controller
+        What connects the ranks, if the library has a choice: ``"MPI"`` or ``"Gloo"``; or empty.
+        Ranks that MPI connects can only be replaced all at once.
     """
 
     library: ClassVar[str]
@@ -143,6 +146,7 @@ class Backend(ABC):
         self._began: float | None = None
         self._interrupted = False
         self.ring_broken = False
+        self.controller = ""
 
     def init_ring(self, report: Callable[[str], None] = lambda _: None) -> None:
         """Join all ranks in a ring. Where they fail to connect, try again.

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from workbench.cluster.backends import Backend, Ranks
 from workbench.errors import HorovodMissing, RankError, StartFailed
-from workbench.wire.rank_messages import RendezvousPort
+from workbench.wire.rank_messages import RendezvousPort, RingCheck
 
 if TYPE_CHECKING:
     from horovod.runner.common.util.hosts import SlotInfo
@@ -73,7 +73,14 @@ class HorovodBackend(Backend):
 
     def _init_once(self) -> None:
         self.close_rendezvous()
-        shared = shared_settings(self._ranks.call("ring_settings"))
+        settings = self._ranks.call("ring_settings")
+        job = _common_job([one.pop("MPI_JOB", "") for one in settings])
+        shared = shared_settings(settings)
+        self.controller = "MPI" if job else "Gloo"
+        if job:
+            given = [({"HOROVOD_CONTROLLER": "mpi", "HOROVOD_CPU_OPERATIONS": "mpi"}, shared)]
+            _check_sums(self._ranks.call("init_ring", given * len(settings)))
+            return
         with self._lock:
             rendezvous = self._rendezvous = self._new_rendezvous()
         self._ring = str(rendezvous.port)
@@ -91,9 +98,7 @@ class HorovodBackend(Backend):
         finally:
             if not dynamic:
                 self.close_rendezvous()
-        sums = [check.total for check in joined]
-        if any(total != len(given) for total in sums):
-            raise StartFailed(f"the ring's first sum over {len(sums)} ranks was {sums}")
+        _check_sums(joined)
 
     def abort_earlier_init(self) -> None:
         """Make ranks that wait for the rendezvous server of an earlier kernel give up."""
@@ -120,6 +125,18 @@ class HorovodBackend(Backend):
         rendezvous = Rendezvous(plan, self._ranks.address)
         rendezvous.start()
         return rendezvous
+
+
+def _check_sums(joined: list[RingCheck]) -> None:
+    sums = [check.total for check in joined]
+    if any(total != len(sums) for total in sums):
+        raise StartFailed(f"the ring's first sum over {len(sums)} ranks was {sums}")
+
+
+def _common_job(jobs: list[str]) -> str:
+    """Return the MPI job of which the ranks are all processes; empty if there is none."""
+    job = jobs[0] if len(set(jobs)) == 1 else ""
+    return job if job and int(job.split()[1]) == len(jobs) else ""
 
 
 def assign(hosts: list[str]) -> list[SlotInfo]:

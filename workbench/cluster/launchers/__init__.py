@@ -131,10 +131,14 @@ class Launcher(ABC):
         Whether it starts an agent on this machine if the user names no hosts.
     remote
         Whether it starts agents on the hosts that the user names.
+    has_slots
+        Whether its command also starts a process for each rank, whose environment the rank gets
+        (`workbench.agent.mpi_slot`).
     """
 
     local: ClassVar[bool] = False
     remote: ClassVar[bool] = False
+    has_slots: ClassVar[bool] = False
 
     def __init__(self, config: Path | None = None, arguments: tuple[str, ...] = ()) -> None:
         self._config, self._arguments = config, arguments

@@ -35,8 +35,8 @@ _READY = "workbench-slot-ready"
 _FAILED = "workbench-slot-failed"
 """Begins the line of a slot that has failed: folder, exit status, and its last words follow."""
 _SLOT = (
-    'exec 3>&1; said=$("$@" 2>&1 >&3); code=$?; [ $code = 0 ] || '
-    'printf "%s %s %s\\n" "$0" $code "$(printf %s "$said" | tail -n 3 | tr "\\n" " ")" >&3; '
+    'mark=$1; shift; exec 3>&1; said=$("$@" 2>&1 >&3); code=$?; [ $code = 0 ] || '
+    'printf "%s %s %s\n" "$mark" $code "$(printf %s "$said" | tail -n 3 | tr "\n" " ")" >&3; '
     "exit $code"
 )
 """Runs a slot, and reports its failure, also if there is no such Python."""
@@ -72,8 +72,8 @@ _CAUSES = (
         r"no route found|unable to (reliably start|connect|reach)|does not know how to route",
         "mpiexec could not start its daemon on a VM, or the daemon does not reach this machine",
         (
-            "check `ssh {host} orted --version` and the firewall; choose one of several networks with "
-            "mpi_args='--mca oob_tcp_if_include ...'"
+            "check `ssh {host} orted --version` and the firewall; of several networks, choose one "
+            "with mpi_args='--mca oob_tcp_if_include ...'"
         ),
     ),
 )
@@ -125,6 +125,7 @@ class MpiLauncher(SshLauncher):
     """
 
     local = True
+    has_slots = True
 
     def __init__(self, config: Path | None = None, arguments: tuple[str, ...] = ()) -> None:
         super().__init__(config, arguments)
@@ -207,7 +208,7 @@ class MpiLauncher(SshLauncher):
             slot = [python, "-m", "workbench.agent.mpi_slot", str(agent.folder), str(first)]
             command += [":"] if first else []
             command += ["--host", f"{name}:{agent.slots}", "-n", str(agent.slots)]
-            command += ["sh", "-c", _SLOT, f"{_FAILED} {agent.folder}", *slot, str(grace_s), _READY]
+            command += ["sh", "-c", _SLOT, "sh", f"{_FAILED} {agent.folder}", *slot, str(grace_s), _READY]
             first += agent.slots
         return command
 
