@@ -96,6 +96,7 @@ class CellRun:
         self._lost = lost
         self._backend = backend
         self._peer_lost = False
+        self._freed_by_interrupt = False
         self._timeout_s = timeout_s
         self._interrupts = 0
         """Calls of `interrupt` that `wait` has not processed yet."""
@@ -177,9 +178,13 @@ class CellRun:
                 self.errors,
                 released=self.monitor.released,
                 stall=f"{stall} {self._backend.uneven_cure}" if stall else "",
-                is_peer_error=self._backend.is_peer_error,
+                is_peer_error=self._is_peer_error,
             )
         return RunResult(self.output.text, self._values)
+
+    def _is_peer_error(self, error: RankError) -> bool:
+        interrupted = self._freed_by_interrupt and error.name == "KeyboardInterrupt"
+        return interrupted or self._backend.is_peer_error(error)
 
     def _time_out(self) -> None:
         unfinished = tuple(sorted(self._unfinished))
@@ -217,6 +222,10 @@ class CellRun:
                 self.monitor.check(
                     self._unfinished, now, rank_failed=rank_failed, peer_lost=self._peer_lost
                 )
+            stuck = self._peer_lost and self.monitor.released and not self._freed_by_interrupt
+            if stuck and self._backend.controller == "MPI":  # which cannot end such a collective
+                self._freed_by_interrupt = True
+                self.monitor.interrupt(self._unfinished)
 
     def _raise_interrupt(self) -> None:
         if self._interrupts:

@@ -172,6 +172,12 @@ class Cluster(Execution):
         states |= {rank: states.get(rank, "running") for rank in self._cells.busy}
         return [replace(r, state=states.get(r.rank, r.state)) for r in processes.engines.ranks]
 
+    @property
+    def controller(self) -> str:
+        """What connects Horovod's ranks: ``"Gloo"`` or ``"MPI"``; empty with other backends."""
+        processes = self._state.processes
+        return "" if processes is None else processes.engines.backend.controller
+
     def memory_bytes(self) -> dict[int, int]:
         """Return the resident memory in bytes of each rank that runs, by rank."""
         processes = self._state.processes
@@ -308,7 +314,7 @@ class Cluster(Execution):
                 "restart first."
             )
         chosen = tuple(state.lost()) if ranks is None else parse_ranks(ranks, self.n)
-        if chosen and ranks is None and engines is not None and engines.backend.controller == "MPI":
+        if chosen and ranks is None and self.controller == "MPI":
             chosen = tuple(range(self.n))
         if chosen:
             message = f"replacing {phrase(chosen)}"

@@ -159,8 +159,11 @@ class HorovodBackend(Backend):
         """Shut Horovod down in a thread; after a time limit, shut down the ring's sockets.
 
         ``hvd.shutdown`` is not used: it clears PyTorch's handles first, and the blocked
-        caller would raise an error about a missing handle.
+        caller would raise an error about a missing handle. Without a peer, MPI never ends a
+        collective, nor does Horovod's shutdown: then nothing is done.
         """
+        if peer_lost and mpi_controller.is_used():
+            return
         # with the current ring: a delayed thread must not end the next one
         _in_thread(self._break, self._ring, peer_lost)
 
