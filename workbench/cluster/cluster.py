@@ -45,8 +45,8 @@ class Cluster(Execution):
     ssh_config
         An ssh client configuration instead of the user's.
     launcher
-        How ranks are started: ``"local"``, ``"ssh"``, or ``"mpi"`` (by mpiexec of Open MPI, here
-        or on `hosts`); by default ssh if `hosts` is given, and local otherwise.
+        How ranks are started: ``"local"``, ``"ssh"`` (the default with `hosts`) or ``"mpi"``, by
+        mpiexec of Open MPI, here or on `hosts`.
     mpi_args
         Further arguments of mpiexec, as text, such as ``"--bind-to core"``.
     backend
@@ -58,11 +58,9 @@ class Cluster(Execution):
         A collective that waits longer (in seconds) is explained in the cell's output;
         None for never.
     release_after
-        The cluster stops if it has run no cell for this time (``"30m"``, or seconds),
-        so that others can use its GPUs; None for never.
+        The cluster stops after this time without a cell (``"30m"``, or seconds); None for never.
     keep
-        How long (``"30m"``, or seconds) the cluster outlives its kernel, for `attach`;
-        None if it ends with its kernel.
+        How long (``"30m"``, or seconds) it outlives its kernel, for `attach`; None for not at all.
     runs
         The folder for the timings of its runs; the default is `timings.runs.runs_folder`.
     record
@@ -175,8 +173,7 @@ class Cluster(Execution):
     @property
     def controller(self) -> str:
         """What connects Horovod's ranks: ``"Gloo"`` or ``"MPI"``; empty with other backends."""
-        processes = self._state.processes
-        return "" if processes is None else processes.engines.backend.controller
+        return self._state.processes.engines.backend.controller if self._state.processes else ""
 
     def memory_bytes(self) -> dict[int, int]:
         """Return the resident memory in bytes of each rank that runs, by rank."""
@@ -293,7 +290,7 @@ class Cluster(Execution):
         Parameters
         ----------
         ranks
-            Such as ``"0,2-3"``; by default those that are lost.
+            Such as ``"0,2-3"``; by default those that are lost, or all where MPI connects them.
 
         Raises
         ------
@@ -313,9 +310,7 @@ class Cluster(Execution):
                 "the others have changed their numbers. Start what is missing with %cluster "
                 "restart first."
             )
-        chosen = tuple(state.lost()) if ranks is None else parse_ranks(ranks, self.n)
-        if chosen and ranks is None and self.controller == "MPI":
-            chosen = tuple(range(self.n))
+        chosen = state.to_replace() if ranks is None else parse_ranks(ranks, self.n)
         if chosen:
             message = f"replacing {phrase(chosen)}"
             state.change(message, lambda engines: engines.restart(chosen), self.n)

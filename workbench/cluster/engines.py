@@ -168,13 +168,8 @@ class Engines:
         """
         chosen, members = sorted(set(ranks)), self.members
         if self.backend.controller == "MPI":
-            if len(chosen) < len(members):
-                raise UsageError(
-                    f"Cannot restart {phrase(chosen)} alone: MPI connects the ranks, and accepts "
-                    "no new process. Replace all ranks with %cluster restart."
-                )
-            self._replace_all()
-            return
+            every = len(chosen) == len(members)
+            return self._replace_all("" if every else f"restart {phrase(chosen)} alone")
         if busy := sorted(members.given_up - set(chosen)):
             raise UsageError(
                 f"Cannot restart {phrase(chosen)}: {phrase(busy, 'still runs', 'still run')} a "
@@ -203,13 +198,8 @@ class Engines:
         None removes the lost ranks, and starts none.
         """
         if self.backend.controller == "MPI":
-            if n is None or n != (self.wanted or len(self.members)):
-                raise UsageError(
-                    "Cannot resize: MPI connects the ranks, and their number cannot change. "
-                    "Replace all ranks with %cluster restart, or start another cluster."
-                )
-            self._replace_all()
-            return
+            same = n == (self.wanted or len(self.members))
+            return self._replace_all("" if same else "change the number of ranks")
         lost = self.members.lost()
         alive = [member for member in self.members if member.info.rank not in lost]
         wanted = len(alive) if n is None else n
@@ -221,8 +211,16 @@ class Engines:
         kept = alive[:wanted]
         self._regroup(kept, free_places(self._agents, kept, wanted - len(kept)))
 
-    def _replace_all(self) -> None:
-        """Replace the agents and all ranks, which then are the processes of a new MPI job."""
+    def _replace_all(self, refused: str) -> None:
+        """Replace the agents and all ranks, which then are the processes of a new MPI job.
+
+        Raise `UsageError` if `refused`, which says what was requested, is not empty.
+        """
+        if refused:
+            raise UsageError(
+                f"Cannot {refused}: MPI connects the ranks, and accepts no new process. Replace "
+                "all with %cluster restart, or start another cluster."
+            )
         self.wanted = sum(self._agents.slots)
         self._changing()
         self.renumbered = True

@@ -54,13 +54,13 @@ _CAUSES = (
         "install openmpi-bin on all VMs, or name its folder with mpi_args='--prefix ...'",
     ),
     (
-        r"not enough slots",
-        "mpiexec has fewer slots than ranks were requested",
-        "request fewer, or let it start more with mpi_args='--oversubscribe'",
+        r"not enough slots|no available cpus|more processes than the ppr",
+        "mpiexec has no place for so many ranks",
+        "request fewer, or change what it may use with mpi_args ('--oversubscribe')",
     ),
     (
         r"no allocated resources|requested hosts? .*not|All nodes which are allocated",
-        "a host is not among those that mpiexec may use",
+        "not among the hosts that mpiexec may use",
         "name hosts of its job or host file only",
     ),
     (
@@ -197,6 +197,7 @@ class MpiLauncher(SshLauncher):
             # each VM is reached from here, as the kernel reaches it: they need no keys themselves
             command += ["--mca", "plm_rsh_agent", f"ssh -F {config}"]
             command += ["--mca", "plm_rsh_no_tree_spawn", "1"]
+            command += ["--mca", "orte_keep_fqdn_hostnames", "1"]  # else cut at the first dot
         if not any(word.lstrip("-") == "bind-to" for word in self._arguments):
             command += ["--bind-to", "none"]
         command += self._arguments
@@ -208,7 +209,16 @@ class MpiLauncher(SshLauncher):
             slot = [python, "-m", "workbench.agent.mpi_slot", str(agent.folder), str(first)]
             command += [":"] if first else []
             command += ["--host", f"{name}:{agent.slots}", "-n", str(agent.slots)]
-            command += ["sh", "-c", _SLOT, "sh", f"{_FAILED} {agent.folder}", *slot, str(grace_s), _READY]
+            command += [
+                "sh",
+                "-c",
+                _SLOT,
+                "sh",
+                f"{_FAILED} {agent.folder}",
+                *slot,
+                str(grace_s),
+                _READY,
+            ]
             first += agent.slots
         return command
 
@@ -298,19 +308,32 @@ def _write_ssh_config(folder: Path, hosts: Sequence[Host], config: Path | None) 
 
 def _failure(code: int | None, said: str, hosts: Sequence[Host | None]) -> StartFailed:
     """Return why mpiexec started nothing on some VMs, from what it has printed."""
-    lines = [line.strip() for line in said.splitlines() if line.strip(" -")]
-    names = [host.name for host in hosts if host is not None]
     ended = "did not start the agents in time" if code is None else f"ended with exit status {code}"
-    cause, cure = f"mpiexec {ended}", "read its output"
-    for pattern, text, remedy in _CAUSES:
-        if re.search(pattern, said):
-            cause, cure = text, remedy
-            break
-    about = cause_of("\n".join(line for line in lines if "ssh" in line or "@" in line))
-    if about is not None:
-        cause, cure = about
-    last = next((line for line in lines if re.search(r"ssh:|@|Error|not |unable", line)), "")
-    named = [name for name in names if re.search(rf"(?<![\w.-]){re.escape(name)}(?![\w.-])", last)]
+    own, help_texts = _parts(said)
+    line = next((line for line in own if cause_of(line)), "")
+    cause, cure = cause_of(line) or (f"mpiexec {ended}", "correct what its output names")
+    if not line:
+        for pattern, text, remedy in _CAUSES:
+            line = next((one for one in own + help_texts if re.search(pattern, one)), "")
+            if line:
+                cause, cure = text, remedy
+                break
+        else:
+            line = " ".join((help_texts or own)[:3])
+    names = [host.name for host in hosts if host is not None]
+    named = [name for name in names if re.search(rf"(?<![\w.-]){re.escape(name)}(?![\w.-])", line)]
     vm = named[0] if named else names[0] if len(names) == 1 else ""
     cure = cure.format(host=vm or "HOST")
-    return StartFailed(cause + (f" ({last})" if last else ""), vm=vm, cure=cure)
+    return StartFailed(cause + (f" ({line})" if line else ""), vm=vm, cure=cure)
+
+
+def _parts(said: str) -> tuple[list[str], list[str]]:
+    """Return the lines outside and inside of mpiexec's help texts, which dashes enclose."""
+    parts: tuple[list[str], list[str]] = [], []
+    inside = False
+    for line in said.splitlines():
+        if line.startswith("-----"):
+            inside = not inside
+        elif line.strip():
+            parts[inside].append(line.strip())
+    return parts
