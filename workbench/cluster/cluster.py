@@ -45,8 +45,7 @@ class Cluster(Execution):
     ssh_config
         An ssh client configuration instead of the user's.
     launcher
-        How ranks are started: ``"local"``, ``"ssh"`` (the default with `hosts`) or ``"mpi"``, by
-        mpiexec of Open MPI, here or on `hosts`.
+        ``"local"``, ``"ssh"`` (the default with `hosts`), or ``"mpi"``: Open MPI's mpiexec.
     mpi_args
         Further arguments of mpiexec, as text, such as ``"--bind-to core"``.
     backend

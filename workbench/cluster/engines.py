@@ -169,7 +169,8 @@ class Engines:
         chosen, members = sorted(set(ranks)), self.members
         if self.backend.controller == "MPI":
             every = len(chosen) == len(members)
-            return self._replace_all("" if every else f"restart {phrase(chosen)} alone")
+            self._replace_all("" if every else f"restart {phrase(chosen)} alone")
+            return
         if busy := sorted(members.given_up - set(chosen)):
             raise UsageError(
                 f"Cannot restart {phrase(chosen)}: {phrase(busy, 'still runs', 'still run')} a "
@@ -199,7 +200,8 @@ class Engines:
         """
         if self.backend.controller == "MPI":
             same = n == (self.wanted or len(self.members))
-            return self._replace_all("" if same else "change the number of ranks")
+            self._replace_all("" if same else "change the number of ranks")
+            return
         lost = self.members.lost()
         alive = [member for member in self.members if member.info.rank not in lost]
         wanted = len(alive) if n is None else n
@@ -212,10 +214,7 @@ class Engines:
         self._regroup(kept, free_places(self._agents, kept, wanted - len(kept)))
 
     def _replace_all(self, refused: str) -> None:
-        """Replace the agents and all ranks, which then are the processes of a new MPI job.
-
-        Raise `UsageError` if `refused`, which says what was requested, is not empty.
-        """
+        """Replace agents and ranks, for a new MPI job; raise `UsageError` if that is `refused`."""
         if refused:
             raise UsageError(
                 f"Cannot {refused}: MPI connects the ranks, and accepts no new process. Replace "
