@@ -37,6 +37,8 @@ class WorkbenchMagics(Magics):
     @argument(
         "--backend", default=None, metavar="NAME", help="start: joins the ranks, horovod or ddp"
     )
+    @argument("--launcher", default=None, metavar="NAME", help="start: local, ssh or mpi")
+    @argument("--mpi-args", default=None, metavar="TEXT", help="start: options of mpiexec")
     @argument("--release-after", default=None, metavar="TIME", help="start: stop after idling, 30m")
     @argument("--keep", default=None, metavar="TIME", help="start: survive the kernel, 30m")
     @argument("--no-record", action="store_true", default=None, help="start: do not record")
@@ -59,11 +61,8 @@ class WorkbenchMagics(Magics):
         if args.verb is None:
             return self._status(args, line)
         if args.verb == "start":
-            options = {
-                "hosts": args.hosts,
-                "ssh_config": args.ssh_config,
-                "ssh_key": args.ssh_key,
-            }
+            names = ("hosts", "ssh_config", "ssh_key", "launcher", "mpi_args")
+            options = {name: getattr(args, name) for name in names}
             times = {"release_after": args.release_after, "keep": args.keep}
             if args.backend is not None:
                 options["backend"] = args.backend

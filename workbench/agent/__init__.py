@@ -5,5 +5,6 @@
 - `record_stream`: a separate process that sends the records of all ranks to the kernel
 - `on_demand`: takes snapshots and samples of the VM in threads
 - `connectivity`: determines which addresses of this VM other VMs can reach
+- `mpi_slot`: a separate process for each rank, if mpiexec starts the agent
 - `relay`: a separate process that connects a kernel on another machine to the agent
 """

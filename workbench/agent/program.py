@@ -23,12 +23,14 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psutil
 
 from workbench._version import __version__
+from workbench.agent import mpi_slot
 from workbench.agent.connectivity import Connectivity, networks
 from workbench.agent.folder import RankFolder, claim, remove
 from workbench.agent.on_demand import OnDemandWorker, Samples, Snapshots
@@ -76,6 +78,7 @@ class AgentProcess:
             "memory": self._ranks.memory_bytes,
             "clock": time.time,
             "retire": _retire,
+            "slots": partial(mpi_slot.slots, kernel.path.parent),
         }
         self._workers = {
             "snapshot": OnDemandWorker(Snapshots, self._report_answer),
@@ -120,6 +123,7 @@ class AgentProcess:
             self._stream.stop()
             self._connectivity.close()
             self._folder.remove()
+            mpi_slot.remove_segments(self._kernel.path.parent)
             # the connection stays open until the process ends: the kernel waits for that
             remove(self._kernel.path.parent)
 

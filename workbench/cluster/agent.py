@@ -55,6 +55,16 @@ _CURES = (
 )
 
 
+def new_folder() -> Path:
+    """Return the path of a folder for another agent, which the agent's start creates on its VM."""
+    return _FOLDERS / f"workbench-agent-{secrets.token_hex(8)}"
+
+
+def grace_s(keep_s: float | None) -> float:
+    """Return after how many seconds without a kernel an agent ends; `keep_s` as in `Agent`."""
+    return GRACE_S if keep_s is None else keep_s
+
+
 class Agent:
     """Starts and ends the ranks of one VM.
 
@@ -70,8 +80,10 @@ class Agent:
     keep_s
         How many seconds it outlives this kernel; None if it is not kept.
     folder
-        The folder of an agent that a previous kernel has kept, to attach to; by default a new
-        agent is started.
+        The folder of the agent; by default a new one (`new_folder`).
+    attach
+        Whether to attach to the agent of that folder, which a previous kernel has kept. By
+        default a new agent is started.
     on_change, interrupted
         As for `AgentChannel`.
 
@@ -93,12 +105,13 @@ class Agent:
         *,
         keep_s: float | None = None,
         folder: Path | None = None,
+        attach: bool = False,
         on_change: Callable[[], None] = lambda: None,
         interrupted: threading.Event | None = None,
         backend: str = DEFAULT,
     ) -> None:
         self.host = host
-        self.folder = folder or _FOLDERS / f"workbench-agent-{secrets.token_hex(8)}"
+        self.folder = folder or new_folder()
         self.hello = Hello(0, 0, "", "", "", 0, 0.0, "")
         self.facts = Facts(None, {}, {}, {}, [], {})
         self.loaded = Loaded()
@@ -122,10 +135,10 @@ class Agent:
             on_change=on_change,
             interrupted=interrupted,
         )
-        if folder is not None:
+        if attach:
             self._channel.attach(max(keep_s or 0.0, RECONNECT_S))
             return
-        self._channel.start(GRACE_S if keep_s is None else keep_s, keep=keep_s is not None)
+        self._channel.start(grace_s(keep_s), keep=keep_s is not None)
         given = (dict(host.environment), host.directory) if host else ()
         self._channel.send(Load(slots, backend, *given))
 

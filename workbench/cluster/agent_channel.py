@@ -252,7 +252,7 @@ class AgentChannel:
         reader, writer = await asyncio.open_unix_connection(sock=connection.socket)
         self._writer = writer
         lines = messages.MessageReader(self._said.append)
-        silence_s = _SILENCE_S if self._launcher.remote else None
+        silence_s = _SILENCE_S if self._host is not None else None
         writer.write(messages.encode(messages.Attach(self._session, silence_s)))
         began = pinged = time.monotonic()
         with contextlib.suppress(OSError):
@@ -265,7 +265,7 @@ class AgentChannel:
                     data = await asyncio.wait_for(reader.read(1 << 16), _PING_S)
                 except asyncio.TimeoutError:
                     late = time.monotonic() - began > _ATTEMPT_S and not self._attached
-                    if late and self.reconnecting and self._launcher.remote:
+                    if late and self.reconnecting and self._host is not None:
                         self._abort()
                     continue
                 if not data:
@@ -327,11 +327,11 @@ class AgentChannel:
         deadline = time.monotonic() + _REAP_S
         while (code := connection.process.poll()) is None and time.monotonic() < deadline:
             await asyncio.sleep(0.01)
-        if code is None and self._launcher.remote:
+        if code is None and self._host is not None:
             connection.process.kill()
             code = connection.process.wait()
         if code is not None and not self._agent_ended:
-            self._agent_ended, self.code = not self._launcher.remote, code
+            self._agent_ended, self.code = self._host is None, code
 
     def _abort(self) -> None:
         if self._writer is not None:

@@ -11,11 +11,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from workbench.cluster.agent import Agent
-from workbench.cluster.launchers import create, placement, preflight
+from workbench.cluster.agent import Agent, grace_s, new_folder
+from workbench.cluster.launchers import AgentStart, create, placement, preflight
 from workbench.cluster.options import Options
 from workbench.cluster.threads import at_once, interrupts_later
 from workbench.errors import StartFailed
+from workbench.hosts import Host
 from workbench.ranks import Place, Process
 from workbench.resources import Snapshot, Unknown
 from workbench.resources.usage import Sample
@@ -59,11 +60,13 @@ class Agents:
     def __init__(self, options: Options, progress: Callable[[str], None]) -> None:
         self._options, self._hosts = options, options.hosts
         self.slots = [host.slots for host in options.hosts] if options.hosts else [options.n]
-        self._launcher = create(options.launcher, options.ssh_config)
+        self._launcher = create(options.launcher, options.ssh_config, options.mpi_args)
         self._progress = progress
         self.all: list[Agent] = []
         self.links: dict[int, placement.Link] = {}
         self._layer: str | None = None
+        self._given: dict[Place, dict[str, Any]] = {}
+        """What the launcher gave to the slots that have had no rank yet (`mpi_slot.slots`)."""
         self.preflight: preflight.Preflight | None = None
         self.interrupted = threading.Event()
 
@@ -71,9 +74,10 @@ class Agents:
 
     def spawn(self) -> None:
         """Start the agent of each VM."""
-        for vm in range(len(self.slots)):
+        folders = self._launch(range(len(self.slots)))
+        for vm, folder in folders.items():
             with interrupts_later():  # `close` would not end an agent that is not in the list
-                self.all.append(self._agent(vm))
+                self.all.append(self._agent(vm, folder))
 
     def attach(self, state: dict[str, Any]) -> None:
         """Attach to agents that a previous kernel has kept; VMs that are gone are lost.
@@ -83,7 +87,7 @@ class Agents:
         self.links = {int(vm): placement.Link(**link) for vm, link in state["links"].items()}
         for vm, path in enumerate(state["folders"]):
             with interrupts_later():
-                self.all.append(self._agent(vm, Path(path)))
+                self.all.append(self._agent(vm, Path(path), attach=True))
         deadline = self._deadline()
         for agent, hello in zip(self.all, state["hellos"], strict=True):
             if agent.wait_until_attached(deadline):
@@ -116,8 +120,11 @@ class Agents:
     def wait_until_loaded(self) -> None:
         """Wait until every VM has loaded what ranks need; raise `StartFailed` if one cannot."""
         deadline = self._deadline()
-        for agent in self.all:
+        for vm, agent in enumerate(self.all):
             agent.wait_until_loaded(deadline)
+            if self._launcher.has_slots:
+                slots = agent.ask("slots")
+                self._given |= {Place(vm, int(slot)): given for slot, given in slots.items()}
 
     def run_preflight(self, agents: list[Agent]) -> None:
         """Choose the VMs' links; raise `StartFailed` for problems that would stop their ranks."""
@@ -144,7 +151,7 @@ class Agents:
         old = self.all[vm]
         if not old.lost:
             return
-        new = self._agent(vm)
+        new = self._agent(vm, self._launch([vm])[vm])
         try:
             deadline = self._deadline()
             new.wait_until_greeted(deadline)
@@ -158,14 +165,29 @@ class Agents:
         old.close()
         self.all = agents
 
+    def restart(self) -> None:
+        """End all agents and ranks, and start new agents.
+
+        Raise `StartFailed` if a VM does not answer, or its ranks would fail.
+        """
+        self.close()
+        self.all.clear()
+        self.spawn()
+        self.wait_until_greeted()
+        self.wait_until_loaded()
+        self.run_preflight(self.all)
+
     def detach(self) -> None:
         """Close all connections; the agents go on for the next kernel."""
         for agent in self.all:
             agent.detach()
 
     def close(self) -> None:
-        """End all agents and ranks."""
-        at_once(self.all, Agent.close)
+        """End all agents and ranks, and what the launcher has started for them."""
+        try:
+            at_once(self.all, Agent.close)
+        finally:
+            self._launcher.close()
 
     # ranks
 
@@ -187,15 +209,17 @@ class Agents:
             layer=self._layer,
             environment=agent.host.environment if agent.host else {},
         )[slot]
+        given = self._given.pop(place, {})  # a later rank cannot join the same MPI job
         agent.start(
             slot,
             connection=connection,
             environment={
+                **given.get("environment", {}),
                 **plan.environment,
                 _PLACE: f"{vm}:{slot}",
                 _THREADS: str(agent.loaded.threads or ""),
             },
-            cores=list(plan.cores),
+            cores=given.get("cores") or list(plan.cores),
             stream=records(vm) if slots >= _MERGED_RANKS else None,
         )
         return plan
@@ -265,13 +289,25 @@ class Agents:
             for pid, size in sizes.items()
         }
 
-    def _agent(self, vm: int, folder: Path | None = None) -> Agent:
+    def _launch(self, vms: Iterable[int]) -> dict[int, Path]:
+        """Choose the folders of the agents of these VMs; start all at once if the launcher does."""
+        folders = {vm: new_folder() for vm in vms}
+        starts = [AgentStart(self._host(vm), self.slots[vm], path) for vm, path in folders.items()]
+        grace = grace_s(self._options.keep_s)
+        self._launcher.launch(starts, grace, self._deadline(), self.interrupted)
+        return folders
+
+    def _host(self, vm: int) -> Host | None:
+        return None if self._hosts is None else self._hosts[vm]
+
+    def _agent(self, vm: int, folder: Path, *, attach: bool = False) -> Agent:
         return Agent(
-            None if self._hosts is None else self._hosts[vm],
+            self._host(vm),
             self.slots[vm],
             self._launcher,
             keep_s=self._options.keep_s,
             folder=folder,
+            attach=attach,
             on_change=self._tell_progress,
             interrupted=self.interrupted,
             backend=self._options.backend,

@@ -96,6 +96,8 @@ class CellRun:
         self._lost = lost
         self._backend = backend
         self._peer_lost = False
+        self._freed_by_interrupt: float | None = None
+        """When ranks that wait in MPI for a lost one were interrupted."""
         self._timeout_s = timeout_s
         self._interrupts = 0
         """Calls of `interrupt` that `wait` has not processed yet."""
@@ -177,9 +179,13 @@ class CellRun:
                 self.errors,
                 released=self.monitor.released,
                 stall=f"{stall} {self._backend.uneven_cure}" if stall else "",
-                is_peer_error=self._backend.is_peer_error,
+                is_peer_error=self._is_peer_error,
             )
         return RunResult(self.output.text, self._values)
+
+    def _is_peer_error(self, error: RankError) -> bool:
+        interrupted = self._freed_by_interrupt is not None and error.name == "KeyboardInterrupt"
+        return interrupted or self._backend.is_peer_error(error)
 
     def _time_out(self) -> None:
         unfinished = tuple(sorted(self._unfinished))
@@ -217,6 +223,23 @@ class CellRun:
                 self.monitor.check(
                     self._unfinished, now, rank_failed=rank_failed, peer_lost=self._peer_lost
                 )
+            if self._peer_lost and self.monitor.released and self._backend.controller == "MPI":
+                self._free_from_mpi(now)
+
+    def _free_from_mpi(self, now: float) -> None:
+        """Interrupt the ranks that wait for a lost one, and then give up those that still do.
+
+        MPI never ends their collective. Only while recording is on can a wait be interrupted.
+        """
+        if self._freed_by_interrupt is None:
+            self._freed_by_interrupt = now
+            self.monitor.interrupt(self._unfinished)
+        elif now - self._freed_by_interrupt > _HURRY_S:
+            for rank in list(self._unfinished):
+                self._unfinished.discard(rank)
+                self.output.end(rank, now)
+                why = "it waits in MPI for a rank that is lost, and cannot be freed"
+                self.errors[rank] = RankError("RankLost", why, "")
 
     def _raise_interrupt(self) -> None:
         if self._interrupts:

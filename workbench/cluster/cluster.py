@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -47,7 +47,9 @@ class Cluster(Execution):
     ssh_key
         A file with the private key for all hosts that do not name one.
     launcher
-        How ranks are started: ``"local"`` or ``"ssh"``; by default ssh if `hosts` is given.
+        ``"local"``, ``"ssh"`` (the default with `hosts`), or ``"mpi"``: Open MPI's mpiexec.
+    mpi_args
+        Further arguments of mpiexec, as text, such as ``"--bind-to core"``.
     backend
         The library that joins the ranks in a process group: ``"horovod"`` (the default), or
         ``"ddp"``, which is torch.distributed with Gloo on CPUs and NCCL on GPUs.
@@ -57,11 +59,9 @@ class Cluster(Execution):
         A collective that waits longer (in seconds) is explained in the cell's output;
         None for never.
     release_after
-        The cluster stops if it has run no cell for this time (``"30m"``, or seconds),
-        so that others can use its GPUs; None for never.
+        The cluster stops after this time without a cell (``"30m"``, or seconds); None for never.
     keep
-        How long (``"30m"``, or seconds) the cluster outlives its kernel, for `attach`;
-        None if it ends with its kernel.
+        How long (``"30m"``, or seconds) it outlives its kernel, for `attach`; None for not at all.
     runs
         The folder for the timings of its runs; the default is `timings.runs.runs_folder`.
     record
@@ -85,6 +85,7 @@ class Cluster(Execution):
         ssh_config: str | os.PathLike[str] | None = None,
         ssh_key: str | os.PathLike[str] | None = None,
         launcher: str | None = None,
+        mpi_args: str | Sequence[str] | None = None,
         backend: str = DEFAULT,
         start_timeout_s: float = 60.0,
         hang_after_s: float | None = 10.0,
@@ -106,6 +107,7 @@ class Cluster(Execution):
             release_after=release_after,
             runs=None if runs is None else checked_path(runs, "runs"),
             record=record,
+            mpi_args=mpi_args,
         )
         self._set_up(options, f"{options.launcher}-{secrets.token_hex(2)}")
 
@@ -170,6 +172,11 @@ class Cluster(Execution):
         states |= dict.fromkeys(members.given_up, "running")
         states |= {rank: states.get(rank, "running") for rank in self._cells.busy}
         return [replace(r, state=states.get(r.rank, r.state)) for r in processes.engines.ranks]
+
+    @property
+    def controller(self) -> str:
+        """What connects Horovod's ranks: ``"Gloo"`` or ``"MPI"``; empty with other backends."""
+        return self._state.processes.engines.backend.controller if self._state.processes else ""
 
     def memory_bytes(self) -> dict[int, int]:
         """Return the resident memory in bytes of each rank that runs, by rank."""
@@ -286,7 +293,7 @@ class Cluster(Execution):
         Parameters
         ----------
         ranks
-            Such as ``"0,2-3"``; by default those that are lost.
+            Such as ``"0,2-3"``; by default those that are lost, or all where MPI connects them.
 
         Raises
         ------
@@ -306,7 +313,7 @@ class Cluster(Execution):
                 "the others have changed their numbers. Start what is missing with %cluster "
                 "restart first."
             )
-        chosen = tuple(state.lost()) if ranks is None else parse_ranks(ranks, self.n)
+        chosen = state.to_replace() if ranks is None else parse_ranks(ranks, self.n)
         if chosen:
             message = f"replacing {phrase(chosen)}"
             state.change(message, lambda engines: engines.restart(chosen), self.n)

@@ -119,12 +119,14 @@ class Engines:
             "connection": self._connection,
             "members": self.members.to_saved(),
             "wanted": self.wanted,
+            "controller": self.backend.controller,
         }
 
     def restore(self, saved: dict[str, Any], control: Inbox, timings: Timings) -> None:
         """Connect to the ranks that an earlier kernel has saved, perhaps during a change."""
         self.members.restore(saved["members"])
         self.connect(saved["connection"], control, timings)
+        self.backend.controller = saved["controller"]
         if (wanted := saved.get("wanted")) is None:
             return
         self.wanted, self.renumbered, self.backend.ring_broken = int(wanted), True, True
@@ -170,6 +172,10 @@ class Engines:
         start.
         """
         chosen, members = sorted(set(ranks)), self.members
+        if self.backend.controller == "MPI":
+            every = len(chosen) == len(members)
+            self._replace_all("" if every else f"restart {phrase(chosen)} alone")
+            return
         if busy := sorted(members.given_up - set(chosen)):
             raise UsageError(
                 f"Cannot restart {phrase(chosen)}: {phrase(busy, 'still runs', 'still run')} a "
@@ -197,6 +203,10 @@ class Engines:
 
         None removes the lost ranks, and starts none.
         """
+        if self.backend.controller == "MPI":
+            same = n == (self.wanted or len(self.members))
+            self._replace_all("" if same else "change the number of ranks")
+            return
         lost = self.members.lost()
         alive = [member for member in self.members if member.info.rank not in lost]
         wanted = len(alive) if n is None else n
@@ -207,6 +217,20 @@ class Engines:
             )
         kept = alive[:wanted]
         self._regroup(kept, free_places(self._agents, kept, wanted - len(kept)))
+
+    def _replace_all(self, refused: str) -> None:
+        """Replace agents and ranks, for a new MPI job; raise `UsageError` if that is `refused`."""
+        if refused:
+            raise UsageError(
+                f"Cannot {refused}: MPI connects the ranks, and accepts no new process. Replace "
+                "all with %cluster restart, or start another cluster."
+            )
+        self.wanted = sum(self._agents.slots)
+        self._changing()
+        self.renumbered = True
+        self.members.replace([])
+        self._agents.restart()
+        self.start()
 
     def _regroup(self, kept: list[Member], places: list[Place]) -> None:
         """Form a ring of the remaining and of new ranks, in the order of VMs and slots."""

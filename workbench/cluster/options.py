@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
+import shlex
 from dataclasses import dataclass
 from numbers import Real
 from pathlib import Path
@@ -31,6 +32,8 @@ class Options:
         The VMs; None on this machine.
     launcher
         A name of `LAUNCHERS`.
+    mpi_args
+        Further arguments of mpiexec.
     record
         Whether cells are recorded until `Cluster.recording` is set.
     """
@@ -45,6 +48,7 @@ class Options:
     runs: str | None = None
     backend: str = backends.DEFAULT
     launcher: str = launchers.DEFAULT
+    mpi_args: tuple[str, ...] = ()
     record: bool = True
 
     @classmethod
@@ -66,6 +70,7 @@ class Options:
         if isinstance(others.get("release_after"), Real):
             others["release_after"] = parse_duration(others["release_after"], "release_after")
         where = _hosts(n, hosts, launcher)
+        others["mpi_args"] = _checked_mpi_args(others.get("mpi_args"), launcher)
         name = launcher or (launchers.DEFAULT if where is None else launchers.FOR_HOSTS)
         ranks = total_slots(where) if where is not None else 2 if n is None else checked_n(n)
         if where is not None:
@@ -84,7 +89,8 @@ class Options:
     @property
     def identity(self) -> tuple[object, ...]:
         """The options that two clusters share if they are the same."""
-        return (self.launcher, self.n, self.hosts, self.ssh_config, self.backend)
+        given = (self.launcher, self.mpi_args, self.ssh_config)
+        return (*given, self.n, self.hosts, self.backend)
 
     def to_plain(self) -> dict[str, Any]:
         """Return the fields as plain values."""
@@ -99,7 +105,8 @@ class Options:
         hosts, config = plain["hosts"], plain["ssh_config"]
         where = None if hosts is None else tuple(Host(**host) for host in hosts)
         path = None if config is None else Path(config)
-        return cls(**plain | {"hosts": where, "ssh_config": path})
+        arguments = tuple(plain["mpi_args"])
+        return cls(**plain | {"hosts": where, "ssh_config": path, "mpi_args": arguments})
 
 
 def checked_ssh_config(ssh_config: str | os.PathLike[str]) -> Path:
@@ -112,6 +119,20 @@ def checked_ssh_config(ssh_config: str | os.PathLike[str]) -> Path:
             "Give the path of a file that can be read."
         ) from None
     return Path(ssh_config).expanduser()
+
+
+def _checked_mpi_args(arguments: object, launcher: str | None) -> tuple[str, ...]:
+    if arguments is None:
+        return ()
+    if launcher != "mpi":
+        raise UsageError(f"mpi_args={arguments!r}: only for launcher='mpi'. Leave it out.")
+    try:
+        words = shlex.split(arguments) if isinstance(arguments, str) else arguments
+    except ValueError as error:
+        raise UsageError(f"mpi_args={arguments!r}: {error}. Close the quote.") from None
+    if not isinstance(words, list | tuple) or not all(isinstance(word, str) for word in words):
+        raise UsageError(f"mpi_args={arguments!r}: not text. Write mpiexec's options as text.")
+    return tuple(words)
 
 
 def _checked_seconds(value: object, name: str) -> float:
@@ -148,7 +169,7 @@ def _hosts(n: int | None, hosts: HostsLike | None, launcher: str | None) -> tupl
                 "Leave hosts out."
             )
         return parse_hosts(hosts)
-    if launcher is not None and launcher_class(launcher).remote:
+    if launcher is not None and not launcher_class(launcher).local:
         raise UsageError(
             f"launcher={launcher!r}: hosts are missing. Name them, such as hosts='vm1:2,vm2:2'."
         )

@@ -206,6 +206,11 @@ def _cure(engines: Engines, lost: set[int]) -> str:
             "The cluster is ready again when that cell ends, with all variables; "
             "%cluster restart replaces it instead."
         )
+    if engines.backend.controller == "MPI":
+        return (
+            "Replace all ranks with %cluster restart: MPI connects them, and accepts no new "
+            "process. Their variables are lost."
+        )
     if len(lost) == len(engines.ranks):
         return "Replace all ranks with %cluster restart; their variables are lost."
     return (

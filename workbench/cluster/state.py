@@ -122,6 +122,12 @@ class ClusterState:
             return {info.rank: STOPPED for info in engines.ranks}
         return engines.members.lost()
 
+    def to_replace(self) -> tuple[int, ...]:
+        """Return the ranks that a restart replaces: those that are lost, or all under MPI."""
+        lost = tuple(self.lost())
+        over_mpi = self.processes is not None and self.processes.engines.backend.controller == "MPI"
+        return tuple(range(self.n)) if lost and over_mpi else lost
+
     @property
     def lacks_only_ring(self) -> bool:
         """Whether all ranks answer, but could not form a ring."""

@@ -31,7 +31,9 @@ def cluster_table(cluster: Cluster) -> Table:
         title += f" ({cluster.message})"
     if cluster.state == "stopped":
         return Table(title, _HEAD, [], ["Start one with %cluster start."])
-    return Table(title, _HEAD, [_row(info, memory.get(info.rank)) for info in cluster.ranks])
+    rows = [_row(info, memory.get(info.rank)) for info in cluster.ranks]
+    notes = [f"{cluster.controller} connects Horovod's ranks."] if cluster.controller else []
+    return Table(title, _HEAD, rows, notes)
 
 
 def _row(info: RankInfo, memory: int | None) -> tuple[str, ...]:

@@ -132,6 +132,9 @@ class Backend(ABC):
         Whether the ranks are in no ring, because it could not be formed.
     transports
         How the collectives of each rank are carried, as its libraries last reported it.
+    controller
+        What connects the ranks, if the library has a choice: ``"MPI"`` or ``"Gloo"``; or empty.
+        Ranks that MPI connects can only be replaced all at once.
     """
 
     library: ClassVar[str]
@@ -147,6 +150,7 @@ class Backend(ABC):
         self._interrupted = False
         self.ring_broken = False
         self.transports: dict[int, tuple[Transport, ...]] = {}
+        self.controller = ""
 
     def init_ring(self, report: Callable[[str], None] = lambda _: None) -> None:
         """Join all ranks in a ring. Where they fail to connect, try again.

@@ -73,7 +73,14 @@ class HorovodBackend(Backend):
 
     def _init_once(self) -> None:
         self.close_rendezvous()
-        shared = shared_settings(self._ranks.call("ring_settings"))
+        settings = self._ranks.call("ring_settings")
+        job = _common_job([one.pop("MPI_JOB", "") for one in settings])
+        shared = shared_settings(settings)
+        self.controller = "MPI" if job else "Gloo"
+        if job:
+            given = [({"HOROVOD_CONTROLLER": "mpi", "HOROVOD_CPU_OPERATIONS": "mpi"}, shared)]
+            self._check_joined(self._ranks.call("init_ring", given * len(settings)))
+            return
         with self._lock:
             rendezvous = self._rendezvous = self._new_rendezvous()
         self._ring = str(rendezvous.port)
@@ -118,6 +125,12 @@ class HorovodBackend(Backend):
         rendezvous = Rendezvous(plan, self._ranks.address)
         rendezvous.start()
         return rendezvous
+
+
+def _common_job(jobs: list[str]) -> str:
+    """Return the MPI job of which the ranks are all processes; empty if there is none."""
+    job = jobs[0] if len(set(jobs)) == 1 else ""
+    return job if job and int(job.split()[1]) == len(jobs) else ""
 
 
 def assign(hosts: list[str]) -> list[SlotInfo]:

@@ -1,6 +1,7 @@
 """Launchers: how the kernel starts an agent on each VM, and connects to it.
 
 - `ssh`: the launcher for VMs; the one for this machine is below
+- `mpi`: agents of all VMs, or of this machine, by one mpiexec
 - `preflight`: checks before ranks start; `placement`: the interface, GPU, NIC and cores of a rank
 - `ipyparallel_launcher`: agents for clusters that ipyparallel itself starts
 
@@ -18,7 +19,9 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, ClassVar
@@ -30,6 +33,7 @@ from workbench.wire.detached import connect_agent, exit_text, open_log, start_ag
 LAUNCHERS = {
     "local": "workbench.cluster.launchers.LocalLauncher",
     "ssh": "workbench.cluster.launchers.ssh.SshLauncher",
+    "mpi": "workbench.cluster.launchers.mpi.MpiLauncher",
 }
 """The class of each launcher, by the name that users write."""
 DEFAULT = "local"
@@ -45,9 +49,9 @@ def launcher_class(name: str) -> type[Launcher]:
     return found
 
 
-def create(name: str, config: Path | None = None) -> Launcher:
-    """Return a launcher by its name in `LAUNCHERS`; `config` as in `Launcher`."""
-    return launcher_class(name)(config)
+def create(name: str, config: Path | None = None, arguments: tuple[str, ...] = ()) -> Launcher:
+    """Return a launcher by its name in `LAUNCHERS`; the others are parameters of `Launcher`."""
+    return launcher_class(name)(config, arguments)
 
 
 def refused_start(error: OSError) -> StartFailed:
@@ -102,6 +106,15 @@ class Connection:
         return lines
 
 
+@dataclass(frozen=True)
+class AgentStart:
+    """An agent to start: its VM (None for this machine), the number of its ranks, its folder."""
+
+    host: Host | None
+    slots: int
+    folder: Path
+
+
 class Launcher(ABC):
     """Starts agents, and connects to them.
 
@@ -109,17 +122,53 @@ class Launcher(ABC):
     ----------
     config
         A configuration file for its command, if the user has named one.
+    arguments
+        Further arguments of the command, for a launcher that accepts some.
 
     Attributes
     ----------
+    local
+        Whether it starts an agent on this machine if the user names no hosts.
     remote
-        Whether agents start on the hosts that the user names, rather than on this machine.
+        Whether it starts agents on the hosts that the user names.
+    has_slots
+        Whether its command also starts a process for each rank, whose environment the rank gets
+        (`workbench.agent.mpi_slot`).
     """
 
-    remote: ClassVar[bool]
+    local: ClassVar[bool] = False
+    remote: ClassVar[bool] = False
+    has_slots: ClassVar[bool] = False
 
-    def __init__(self, config: Path | None = None) -> None:
-        self._config = config
+    def __init__(self, config: Path | None = None, arguments: tuple[str, ...] = ()) -> None:
+        self._config, self._arguments = config, arguments
+
+    def launch(  # noqa: B027 - most launchers start each agent by a command of its own
+        self,
+        agents: Sequence[AgentStart],
+        grace_s: float,
+        deadline: float,
+        interrupted: threading.Event,
+    ) -> None:
+        """Start several agents by one command, if this launcher does; `start` then connects.
+
+        Parameters
+        ----------
+        grace_s
+            The agents end after so many seconds without a kernel.
+        deadline
+            When to give up, by `time.monotonic`.
+        interrupted
+            Set when to give up at once.
+
+        Raises
+        ------
+        StartFailed
+            No agent was started.
+        """
+
+    def close(self) -> None:  # noqa: B027 - most launchers leave nothing
+        """End what is left of the command of `launch`, after the agents have ended."""
 
     @abstractmethod
     def start(self, host: Host | None, folder: Path, grace_s: float, *, keep: bool) -> Connection:
@@ -167,7 +216,7 @@ class Launcher(ABC):
 class LocalLauncher(Launcher):
     """Starts the agent of this machine; it ends with this process unless it is kept."""
 
-    remote = False
+    local = True
 
     def start(self, _: Host | None, folder: Path, grace_s: float, *, keep: bool) -> Connection:
         """See `Launcher`."""

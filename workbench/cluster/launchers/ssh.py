@@ -146,10 +146,8 @@ def _cause(code: int | None, said: str, python: str) -> tuple[str, str]:
             f"there is no such Python: {python}",
             "name the one there that has gradient-workbench (python=... for the host)",
         )
-    if code == _OF_SSH or code is None:
-        for pattern, cause, cure in _CAUSES:
-            if re.search(pattern, said, re.IGNORECASE):
-                return cause, cure
+    if (code == _OF_SSH or code is None) and (found := cause_of(said)):
+        return found
     if code is None:
         return "its agent did not answer in time", "check that `ssh {host}` works and is quick"
     ended = f"its agent ended with exit status {code}"
@@ -159,6 +157,14 @@ def _cause(code: int | None, said: str, python: str) -> tuple[str, str]:
         ended,
         "check that commands run there and read their input: `echo hello | ssh {host} cat`",
     )
+
+
+def cause_of(said: str) -> tuple[str, str] | None:
+    """Return the cause and the cure of an error that ssh has printed; None if it is unknown."""
+    for pattern, cause, cure in _CAUSES:
+        if re.search(pattern, said, re.IGNORECASE):
+            return cause, cure
+    return None
 
 
 def _last_line(said: str) -> str:

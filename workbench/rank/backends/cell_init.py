@@ -18,7 +18,7 @@ import horovod.torch
 from horovod.common.exceptions import HorovodInternalError
 from horovod.torch import mpi_ops
 
-from workbench.rank.backends import process_sets
+from workbench.rank.backends import mpi_controller, process_sets
 from workbench.rank.backends.ring_sockets import RingSockets
 from workbench.rank.recording.recorder import Recorder
 from workbench.wire import Message
@@ -74,9 +74,11 @@ def init(*args: Any, **options: Any) -> None:
     try:
         with contextlib.ExitStack() as stack:
             stack.enter_context(_recorder.waits.blocking_call("init()"))
+            over_mpi = mpi_controller.is_used()
             with _shutdown:  # the end of the previous ring
-                stack.enter_context(_ring)
-            os.environ["HOROVOD_GLOO_RENDEZVOUS_PORT"] = str(_port())
+                stack.enter_context(contextlib.nullcontext() if over_mpi else _ring)
+            if not over_mpi:
+                os.environ["HOROVOD_GLOO_RENDEZVOUS_PORT"] = str(_port())
             _init(*args, **options)
         process_sets.note_members(_recorder)
     except HorovodInternalError:

@@ -20,6 +20,7 @@ from horovod.torch import mpi_ops
 from workbench.rank.backends import (
     cell_init,
     horovod_hooks,
+    mpi_controller,
     optimizers,
     process_sets,
 )
@@ -85,9 +86,13 @@ class HorovodBackend(Backend):
     def settings(self) -> dict[str, str]:
         """Return Horovod's environment variables, which a cell can change; none before a ring.
 
-        Ranks with different values may be unable to form a ring.
+        Ranks with different values may be unable to form a ring. ``MPI_JOB`` is the job in which
+        this process can use Horovod's MPI controller.
         """
-        return _own_settings() if "HOROVOD_GLOO_RENDEZVOUS_PORT" in os.environ else {}
+        formed = self._ring.name != "" or mpi_controller.is_used()
+        own = _own_settings() if formed else {}
+        job = "" if self._ring.name else mpi_controller.job()
+        return {**own, mpi_controller.JOB: job}
 
     def init_ring(self, environment: dict[str, str], shared: dict[str, str]) -> RingCheck:
         """Form a ring; return the sum of a collective, and whether process sets can be added.
@@ -100,6 +105,8 @@ class HorovodBackend(Backend):
             Those of the other ranks, used where this rank has no value.
         """
         os.environ.update({**shared, **_own_settings(), **environment})
+        if mpi_controller.is_used():
+            return self._init_mpi_ring()
         with self._shutdown:  # a running shutdown belongs to the previous ring
             ring = self._ring = RingSockets(environment["HOROVOD_GLOO_RENDEZVOUS_PORT"])
         leave = partial(self._break, ring, peer_lost=True)
@@ -115,9 +122,24 @@ class HorovodBackend(Backend):
                 raise RingNotFormed(f"the first collective failed: {error}") from None
             raise
         process_sets.install(self._recorder, ring)
+        return self._ring_formed(total)
+
+    def _init_mpi_ring(self) -> RingCheck:
+        """Form a ring by the MPI controller; it has no sockets that could be shut down."""
+        ring = self._ring
+        leave = partial(self._break, ring, peer_lost=False)
+        cell_init.install(self._recorder, ring, self._send, leave, self._shutdown)
+        mpi_controller.start_mpi()
+        _init()
+        total = hvd.allreduce(torch.ones(1), op=hvd.Sum, name="workbench.ready")
+        process_sets.note_members(self._recorder)
+        process_sets.install(self._recorder, ring)
+        return self._ring_formed(total)
+
+    def _ring_formed(self, total: torch.Tensor) -> RingCheck:
         if self._tap is not None:
             self._tap.ring_formed(hvd.size())
-        self._carried = (_transport(ring),)
+        self._carried = (_transport(self._ring),)
         return RingCheck(float(total.item()), process_sets.dynamic(), self.transports())
 
     def shutdown_ring(self, *, peer_lost: bool = False) -> None:
@@ -140,8 +162,11 @@ class HorovodBackend(Backend):
         """Shut Horovod down in a thread; after a time limit, shut down the ring's sockets.
 
         ``hvd.shutdown`` is not used: it clears PyTorch's handles first, and the blocked
-        caller would raise an error about a missing handle.
+        caller would raise an error about a missing handle. Without a peer, MPI never ends a
+        collective, nor does Horovod's shutdown: then nothing is done.
         """
+        if peer_lost and mpi_controller.is_used():
+            return
         # with the current ring: a delayed thread must not end the next one
         _in_thread(self._break, self._ring, peer_lost)
 

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from horovod.torch import mpi_ops
 
+from workbench.rank.backends import mpi_controller
 from workbench.rank.backends.backend import Pending
 from workbench.rank.recording.collectives import NONE, UNNAMED, Collected, Operation
 from workbench.wire.record import TIMES
@@ -203,7 +204,7 @@ class Tap:
     ) -> Operation:
         kind = match["kind"]
         its_library = self._name(library) if library >= 0 else ""
-        if its_library.startswith("MPI_") and not mpi_ops.mpi_built():
+        if its_library.startswith("MPI_") and not mpi_controller.is_used():
             # Gloo's alltoall is recorded under MPI's name
             its_library = f"GLOO_{its_library.removeprefix('MPI_')}"
         if "ADASUM" in its_library:

@@ -1,0 +1,339 @@
+"""The launcher that starts the agents of all VMs by one ``mpiexec`` of Open MPI.
+
+mpiexec starts a process for each rank (`workbench.agent.mpi_slot`). The first of each VM starts
+the agent there, and all wait for its end. The agent forks the ranks, as always: where Horovod was
+built with MPI, each takes the place of the process of its slot in the MPI job, and otherwise they
+join over Gloo. The agents do not depend on mpiexec, which may end earlier. The kernel connects to
+the agents of other VMs over ssh, by which mpiexec reaches them too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import IO, Any
+
+from workbench.cluster.launchers import AgentStart, Connection, LocalLauncher
+from workbench.cluster.launchers.ssh import SshLauncher, cause_of
+from workbench.errors import StartFailed
+from workbench.hosts import Host
+
+_READY = "workbench-slot-ready"
+"""Begins the line of a slot that is ready; its agent's folder and its number follow."""
+_FAILED = "workbench-slot-failed"
+"""Begins the line of a slot that has failed: folder, exit status, and its last words follow."""
+_SLOT = (
+    'mark=$1; shift; exec 3>&1; said=$("$@" 2>&1 >&3); code=$?; [ $code = 0 ] || '
+    'printf "%s %s %s\n" "$mark" $code "$(printf %s "$said" | tail -n 3 | tr "\n" " ")" >&3; '
+    "exit $code"
+)
+"""Runs a slot, and reports its failure, also if there is no such Python."""
+_RUN = 'trap : TERM; "$@"; code=$?; rm -rf -- "$0"; exit $code'
+"""Runs mpiexec, and removes its temporary folder whichever way it ends."""
+_POLL_S = 0.02
+_VERSION_S = 20.0
+_END_S = 5.0
+_LOG_BYTES = 1 << 20
+_ROOT = ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")
+_CAUSES = (
+    (
+        r"orted: (command )?not found|orted: No such file",
+        "there is no Open MPI on a VM, or not on the PATH of its login shell",
+        "install openmpi-bin on all VMs, or name its folder with mpi_args='--prefix ...'",
+    ),
+    (
+        r"not enough slots|no available cpus|more processes than the ppr",
+        "mpiexec has no place for so many ranks",
+        "request fewer, or change what it may use with mpi_args ('--oversubscribe')",
+    ),
+    (
+        r"no allocated resources|requested hosts? .*not|All nodes which are allocated",
+        "not among the hosts that mpiexec may use",
+        "name hosts of its job or host file only",
+    ),
+    (
+        r"mpiexec: Error: (unknown option .*)",
+        "mpiexec does not know an option",
+        "correct mpi_args",
+    ),
+    (
+        r"no route found|unable to (reliably start|connect|reach)|does not know how to route",
+        "mpiexec could not start its daemon on a VM, or the daemon does not reach this machine",
+        (
+            "check `ssh {host} orted --version` and the firewall; of several networks, choose one "
+            "with mpi_args='--mca oob_tcp_if_include ...'"
+        ),
+    ),
+)
+
+
+@dataclass
+class _Run:
+    """One mpiexec, and which slots it has started.
+
+    Attributes
+    ----------
+    ready
+        Slots that are ready, by the folder of their agent.
+    failed
+        Exit status and last words of a slot that has failed, by the folder of its agent.
+    """
+
+    process: subprocess.Popen[bytes]
+    log: IO[bytes]
+    agents: Sequence[AgentStart]
+    ready: dict[str, set[str]] = field(default_factory=dict)
+    failed: dict[str, tuple[int, str]] = field(default_factory=dict)
+
+    def read(self) -> str:
+        """Read what was printed so far, and return what is not about slots."""
+        self.log.seek(0)
+        others = []
+        for line in self.log.read(_LOG_BYTES).decode("utf-8", "replace").splitlines():
+            mark, *words = line.split(" ", 3)
+            if mark == _READY and len(words) == 2:
+                self.ready.setdefault(words[0], set()).add(words[1])
+            elif mark == _FAILED and len(words) > 1 and words[1].isdecimal():
+                self.failed.setdefault(words[0], (int(words[1]), " ".join(words[2:])))
+            else:
+                others.append(line)
+        return "\n".join(others)
+
+    def has_answered(self, agent: AgentStart) -> bool:
+        """Whether all slots of a VM are ready, or one has failed."""
+        folder = str(agent.folder)
+        return folder in self.failed or len(self.ready.get(folder, ())) == agent.slots
+
+
+class MpiLauncher(SshLauncher):
+    """Starts agents by mpiexec, and connects to those of other VMs over ssh.
+
+    `config` is an ssh client configuration instead of the user's, for mpiexec too; `arguments` are
+    further arguments of mpiexec.
+    """
+
+    local = True
+    has_slots = True
+
+    def __init__(self, config: Path | None = None, arguments: tuple[str, ...] = ()) -> None:
+        super().__init__(config, arguments)
+        self._runs: list[_Run] = []
+        self._errors: dict[Host | None, tuple[int | None, str]] = {}
+        """Exit status and last words of a slot of each VM whose agent did not start."""
+        self._here = LocalLauncher()
+
+    def launch(
+        self,
+        agents: Sequence[AgentStart],
+        grace_s: float,
+        deadline: float,
+        interrupted: threading.Event,
+    ) -> None:
+        """Start these agents by one mpiexec; see `Launcher`."""
+        _check_mpiexec()
+        run = self._start_mpiexec(agents, grace_s)
+        while True:
+            ended = run.process.poll() is not None
+            said = run.read()
+            if all(map(run.has_answered, agents)):
+                break
+            if ended:
+                if not run.ready and not run.failed:
+                    raise _failure(run.process.returncode, said, [one.host for one in agents])
+                break
+            if interrupted.is_set():
+                raise StartFailed("interrupted")
+            if time.monotonic() > deadline:
+                break
+            time.sleep(_POLL_S)
+        for agent in agents:
+            self._errors.pop(agent.host, None)
+            if str(agent.folder) in run.failed:
+                self._errors[agent.host] = run.failed[str(agent.folder)]
+            elif not run.has_answered(agent):
+                self._errors[agent.host] = (None, said)
+
+    def _start_mpiexec(self, agents: Sequence[AgentStart], grace_s: float) -> _Run:
+        environment = {name: os.environ[name] for name in os.environ if name != "SSH_CONNECTION"}
+        if os.geteuid() == 0:  # mpiexec refuses to run as root otherwise
+            environment |= dict.fromkeys(_ROOT, "1")
+        remote = agents[0].host is not None
+        folder = Path(tempfile.mkdtemp(prefix="workbench-mpi-"))
+        command = ["sh", "-c", _RUN, str(folder), *self._command(agents, folder, grace_s)]
+        log = tempfile.TemporaryFile()  # noqa: SIM115 - mpiexec writes to it as long as it runs
+        # in a session of its own, so that Ctrl-C in a terminal does not end it
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            cwd="/" if remote else None,  # every VM has this one
+            env=environment if remote else os.environ | environment,
+        )
+        run = _Run(process, log, agents)
+        self._runs.append(run)
+        return run
+
+    def _command(self, agents: Sequence[AgentStart], folder: Path, grace_s: float) -> list[str]:
+        """Return the command of mpiexec; `folder` is for its files on this machine."""
+        command = ["mpiexec", "--enable-recovery", "--mca", "orte_local_tmpdir_base", str(folder)]
+        if agents[0].host is not None:
+            config = _write_ssh_config(
+                folder, [one.host for one in agents if one.host], self._config
+            )
+            # each VM is reached from here, as the kernel reaches it: they need no keys themselves
+            command += ["--mca", "plm_rsh_agent", f"ssh -F {config}"]
+            command += ["--mca", "plm_rsh_no_tree_spawn", "1"]
+            command += ["--mca", "orte_keep_fqdn_hostnames", "1"]  # else cut at the first dot
+        if not any(word.lstrip("-") == "bind-to" for word in self._arguments):
+            command += ["--bind-to", "none"]
+        command += self._arguments
+        first = 0
+        for agent in agents:
+            host = agent.host
+            name = "localhost" if host is None else replace(host, user=None).label
+            python = (host.python if host else None) or sys.executable
+            slot = [python, "-m", "workbench.agent.mpi_slot", str(agent.folder), str(first)]
+            command += [":"] if first else []
+            command += ["--host", f"{name}:{agent.slots}", "-n", str(agent.slots)]
+            command += [
+                "sh",
+                "-c",
+                _SLOT,
+                "sh",
+                f"{_FAILED} {agent.folder}",
+                *slot,
+                str(grace_s),
+                _READY,
+            ]
+            first += agent.slots
+        return command
+
+    def start(self, host: Host | None, folder: Path, grace_s: float, **_: Any) -> Connection:
+        """Connect to the agent that `launch` has started; see `Launcher`."""
+        if host not in self._errors:
+            return self.attach(host, folder, grace_s)
+        ours, theirs = socket.socketpair()
+        theirs.close()
+        return Connection(ours)
+
+    def attach(self, host: Host | None, folder: Path, patience_s: float) -> Connection:
+        """See `Launcher`."""
+        if host is None:
+            return self._here.attach(host, folder, patience_s)
+        return super().attach(host, folder, patience_s)
+
+    def failure(self, host: Host | None, code: int | None, said: str) -> StartFailed:
+        """See `Launcher`."""
+        if host in self._errors:
+            code, said = self._errors[host]
+            if code is None:
+                return _failure(None, said, [host])
+        if host is None:
+            return self._here.failure(host, code, said)
+        return super().failure(host, code, said)
+
+    def close(self) -> None:
+        """End what is left of each mpiexec; most have ended with their agents."""
+        for run in self._runs:
+            for number in (None, signal.SIGTERM, signal.SIGKILL):
+                if number is not None:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.killpg(run.process.pid, number)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    run.process.wait(_END_S)
+                    break
+            run.log.close()
+        self._runs.clear()
+
+
+def _check_mpiexec() -> None:
+    """Raise `StartFailed` unless there is an mpiexec of Open MPI on this machine."""
+    if shutil.which("mpiexec") is None:
+        raise StartFailed(
+            "there is no mpiexec on this machine's PATH",
+            cure="install Open MPI (Debian and Ubuntu: openmpi-bin), on all VMs",
+        )
+    try:
+        text = subprocess.run(
+            ["mpiexec", "--version"],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_VERSION_S,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        ).stdout
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise StartFailed(
+            f"`mpiexec --version` cannot be run: {error}", cure="install Open MPI again"
+        ) from error
+    if not re.search(r"OpenRTE|Open MPI", text):
+        first = next((line.strip() for line in text.splitlines() if line.strip()), "no version")
+        raise StartFailed(
+            f"{shutil.which('mpiexec')} is not that of Open MPI ({first})",
+            cure="install Open MPI and put its mpiexec first on the PATH, or start the ranks over "
+            "ssh with launcher='ssh'",
+        )
+
+
+def _write_ssh_config(folder: Path, hosts: Sequence[Host], config: Path | None) -> Path:
+    """Write a client configuration with the hosts' users and ports, for the ssh of mpiexec."""
+    lines = []
+    for host in hosts:
+        lines.append(f"Host {host.name}")
+        lines += [f"User {host.user}"] if host.user is not None else []
+        lines += [f"Port {host.port}"] if host.port is not None else []
+    lines += ["Host *", "BatchMode yes", "ConnectTimeout 10", "ControlMaster no"]
+    lines += ["ControlPath none", "LogLevel ERROR"]
+    used = [config] if config else [Path.home() / ".ssh/config", Path("/etc/ssh/ssh_config")]
+    lines += [f'Include "{path.absolute()}"' for path in used]
+    path = folder / "ssh_config"
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+def _failure(code: int | None, said: str, hosts: Sequence[Host | None]) -> StartFailed:
+    """Return why mpiexec started nothing on some VMs, from what it has printed."""
+    ended = "did not start the agents in time" if code is None else f"ended with exit status {code}"
+    own, help_texts = _parts(said)
+    line = next((line for line in own if cause_of(line)), "")
+    cause, cure = cause_of(line) or (f"mpiexec {ended}", "correct what its output names")
+    if not line:
+        for pattern, text, remedy in _CAUSES:
+            line = next((one for one in own + help_texts if re.search(pattern, one)), "")
+            if line:
+                cause, cure = text, remedy
+                break
+        else:
+            line = " ".join((help_texts or own)[:3])
+    names = [host.name for host in hosts if host is not None]
+    named = [name for name in names if re.search(rf"(?<![\w.-]){re.escape(name)}(?![\w.-])", line)]
+    vm = named[0] if named else names[0] if len(names) == 1 else ""
+    cure = cure.format(host=vm or "HOST")
+    return StartFailed(cause + (f" ({line})" if line else ""), vm=vm, cure=cure)
+
+
+def _parts(said: str) -> tuple[list[str], list[str]]:
+    """Return the lines outside and inside of mpiexec's help texts, which dashes enclose."""
+    parts: tuple[list[str], list[str]] = [], []
+    inside = False
+    for line in said.splitlines():
+        if line.startswith("-----"):
+            inside = not inside
+        elif line.strip():
+            parts[inside].append(line.strip())
+    return parts

@@ -1,0 +1,43 @@
+"""Horovod's MPI controller: MPI instead of Gloo connects the ranks and carries their collectives.
+
+It is used if Horovod was built with MPI, and this process is one of an MPI job (`launcher="mpi"`).
+MPI is started once, before Horovod, which otherwise would end it with the first ring: it cannot
+be started twice in a process.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+
+from horovod.torch import mpi_ops
+
+JOB = "MPI_JOB"
+"""The name of the job in `Backend.settings`."""
+_CONTROLLER = "HOROVOD_CONTROLLER"
+_THREAD_MULTIPLE = 3
+
+
+def is_used() -> bool:
+    """Return whether this process uses the MPI controller."""
+    return os.environ.get(_CONTROLLER) == "mpi"
+
+
+def job() -> str:
+    """Return the job's name and its size; empty if the MPI controller cannot be used.
+
+    The user can choose Gloo by Horovod's own variable ``HOROVOD_CONTROLLER``.
+    """
+    if not mpi_ops.mpi_built() or os.environ.get(_CONTROLLER, "mpi") != "mpi":
+        return ""
+    name, size = os.environ.get("PMIX_NAMESPACE", ""), os.environ.get("OMPI_COMM_WORLD_SIZE", "")
+    return f"{name} {size}" if name and size else ""
+
+
+def start_mpi() -> None:
+    """Start MPI, unless it runs; return when all processes of the job have."""
+    library = mpi_ops._basics.MPI_LIB_CTYPES
+    started, provided = ctypes.c_int(), ctypes.c_int()
+    library.MPI_Initialized(ctypes.byref(started))
+    if not started.value:
+        library.MPI_Init_thread(None, None, _THREAD_MULTIPLE, ctypes.byref(provided))
