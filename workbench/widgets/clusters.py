@@ -31,7 +31,8 @@ def cluster_table(cluster: Cluster) -> Table:
         title += f" ({cluster.message})"
     if cluster.state == "stopped":
         return Table(title, _HEAD, [], ["Start one with %cluster start."])
-    return Table(title, _HEAD, [_row(info, memory.get(info.rank)) for info in cluster.ranks])
+    rows = [_row(info, memory.get(info.rank)) for info in cluster.ranks]
+    return Table(title, _HEAD, rows, [*filter(None, [cluster.allocation])])
 
 
 def _row(info: RankInfo, memory: int | None) -> tuple[str, ...]:
@@ -49,7 +50,7 @@ def start_progress() -> Iterator[None]:
 
     def show() -> None:
         cluster = registry.current()
-        if cluster is None or cluster.options.hosts is None or cluster.state != "starting":
+        if cluster is None or not cluster.options.remote or cluster.state != "starting":
             return
         if cluster.message not in shown:
             shown.append(cluster.message)
