@@ -1,7 +1,8 @@
 """Launchers: how the kernel starts an agent on each VM, and connects to it.
 
 - `ssh`: the launcher for VMs; the one for this machine is below
-- `slurm`: the launcher for Slurm; `slurm_jobs`: its commands
+- `slurm`: the launcher for Slurm; `slurm_commands`: what it runs;
+  `slurm_job`: a job in words
 - `preflight`: checks before ranks start; `placement`: the interface, GPU, NIC and cores of a rank
 - `ipyparallel_launcher`: agents for clusters that ipyparallel itself starts
 

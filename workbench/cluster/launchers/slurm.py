@@ -19,7 +19,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from workbench.cluster.launchers import Connection, RelayLauncher, python_failure, slurm_jobs
+from workbench.cluster.launchers import Connection, RelayLauncher, python_failure, slurm_commands
+from workbench.cluster.launchers.slurm_job import Job
 from workbench.cluster.options import Options
 from workbench.cluster.threads import interrupts_later
 from workbench.errors import StartFailed
@@ -49,13 +50,16 @@ class Allocation:
     own
         Whether the job was submitted here, and must be cancelled.
     routes
-        As `slurm_jobs.routes` returns them.
+        As `slurm_commands.routes` returns them.
+    gpus
+        The number of the job's GPUs on each node.
     """
 
     name: str
     job: str
     own: bool
     routes: dict[str, str] = field(default_factory=dict)
+    gpus: dict[str, int] = field(default_factory=dict)
 
 
 class SlurmLauncher(RelayLauncher):
@@ -82,14 +86,14 @@ class SlurmLauncher(RelayLauncher):
             job = _existing(here, options.n)
         else:
             job = self._wait(self._submit(name, options), options, progress)
-        hosts = slurm_jobs.hosts_of(job, options.job.get("gpus_per_task"))
+        hosts, gpus = slurm_commands.hosts_of(job, options.job.get("gpus_per_task", 0))
         if total_slots(hosts) < options.n:
             raise StartFailed(
                 f"n={options.n}: Slurm job {job.id} has {total_slots(hosts)} tasks",
                 cure="start fewer ranks, or request a new allocation (partition=..., nodes=...)",
             )
-        routes = slurm_jobs.routes([host.name for host in hosts])
-        self._allocation = Allocation(name, job.id, own=not here, routes=routes)
+        routes = slurm_commands.routes([host.name for host in hosts])
+        self._allocation = Allocation(name, job.id, own=not here, routes=routes, gpus=gpus)
         self._end_guard()
         return replace(options, hosts=hosts, allocation=asdict(self._allocation))
 
@@ -102,28 +106,26 @@ class SlurmLauncher(RelayLauncher):
                     stdin=subprocess.PIPE,
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.DEVNULL,
-                    env=slurm_jobs.environment(),
+                    env=slurm_commands.environment(),
                     start_new_session=True,
                 )
-            job_id = slurm_jobs.submit(name, options.n, options.job)
+            job_id = slurm_commands.submit(name, options.n, options.job)
             self._allocation = Allocation(name, job_id, own=True)
         return job_id
 
-    def _wait(
-        self, job_id: str, options: Options, progress: Callable[[str], None]
-    ) -> slurm_jobs.Job:
+    def _wait(self, job_id: str, options: Options, progress: Callable[[str], None]) -> Job:
         limit_s = options.job.get("queue_timeout", float("inf"))
         began, pause_s, failures = time.monotonic(), _FIRST_PAUSE_S, 0
         while True:
             try:
-                job = slurm_jobs.find(job_id)
+                job = slurm_commands.find(job_id)
                 failures = 0
             except StartFailed as error:
                 failures += 1
                 if failures == _FAILURES:
                     raise
                 progress(f"Slurm job {job_id}: {error.cause}")
-                pause_s = slurm_jobs.pause(pause_s)
+                pause_s = slurm_commands.pause(pause_s)
                 continue
             if job is None or job.end():
                 raise StartFailed(job.end() if job else f"Slurm job {job_id} no longer exists")
@@ -142,7 +144,7 @@ class SlurmLauncher(RelayLauncher):
                     cure="wait longer, or request less",
                 )
             progress(why)
-            pause_s = slurm_jobs.pause(pause_s)
+            pause_s = slurm_commands.pause(pause_s)
 
     def release(self) -> None:
         """See `Launcher`."""
@@ -150,7 +152,7 @@ class SlurmLauncher(RelayLauncher):
         if taken is None:
             return
         try:
-            slurm_jobs.cancel(taken.job, taken.name, own=taken.own)
+            slurm_commands.cancel(taken.job, taken.name, own=taken.own)
         except StartFailed as error:
             warnings.warn(
                 f"Slurm job {taken.job or taken.name} could not be cancelled: {error.cause}. It "
@@ -173,16 +175,16 @@ class SlurmLauncher(RelayLauncher):
         if taken is None:
             return ""
         try:
-            job = slurm_jobs.find(taken.job)
+            job = slurm_commands.find(taken.job)
             if job is None:
                 return f"Slurm job {taken.job} has ended"
-            return job.end() or (slurm_jobs.node_trouble(host.name) if host else "")
+            return job.end() or (slurm_commands.node_trouble(host.name) if host else "")
         except StartFailed:
             return ""  # not known
 
     def describe(self) -> str:
         """See `Launcher`."""
-        return slurm_jobs.left(self._allocation.job) if self._allocation else ""
+        return slurm_commands.left(self._allocation.job) if self._allocation else ""
 
     # the agents
 
@@ -192,19 +194,21 @@ class SlurmLauncher(RelayLauncher):
 
     def environment(self) -> dict[str, str]:
         """See `RelayLauncher`."""
-        return slurm_jobs.environment()
+        return slurm_commands.environment()
 
     def command(self, host: Host, program: list[str], _: float | None) -> list[str]:
         """See `RelayLauncher`."""
         taken = self._allocation
         if taken is None:
             raise StartFailed("the allocation was released", vm=host.name)
+        gpus = taken.gpus.get(host.name)
         return [
             "srun",
             f"--jobid={taken.job}",
             f"--nodelist={host.name}",
             f"--job-name={taken.name}",
             # all that the job has on this node, together with the other steps
+            *([f"--gpus-per-node={gpus}"] if gpus else []),
             *("--nodes=1", "--ntasks=1", "--overlap", "--mem=0", "--cpu-bind=none"),
             *("--quiet", "--no-kill", "--kill-on-bad-exit=0", "--mpi=none"),
             "env",
@@ -231,9 +235,9 @@ class SlurmLauncher(RelayLauncher):
         return StartFailed(cause + last, vm=host.name, cure=cure)
 
 
-def _existing(job_id: str, n: int) -> slurm_jobs.Job:
+def _existing(job_id: str, n: int) -> Job:
     """Return the job in which this process runs; raise `StartFailed` if it has ended."""
-    job = slurm_jobs.find(job_id)
+    job = slurm_commands.find(job_id)
     if job is None or not job.running:
         ended = job.end() or job.reason() if job else f"Slurm job {job_id} no longer exists"
         raise StartFailed(

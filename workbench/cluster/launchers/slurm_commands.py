@@ -9,10 +9,9 @@ import socket
 import subprocess
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
+from workbench.cluster.launchers.slurm_job import Job
 from workbench.errors import StartFailed
 from workbench.hosts import Host
 
@@ -73,103 +72,6 @@ _CAUSES = (
         "request less, or another partition (`sinfo -o '%P %D %c %m %G'` shows what there is)",
     ),
 )
-_REASONS = {
-    "None": "just submitted",
-    "Priority": "other jobs have a higher priority",
-    "Resources": "it waits until enough nodes, cores or GPUs are free",
-    "BeginTime": "its begin time has not come",
-    "Dependency": "it waits for another job",
-    "JobHeldUser": "it is held; release it with `scontrol release`",
-    "JobHeldAdmin": "it is held by an administrator",
-    "Reservation": "it waits for its reservation",
-    "PartitionDown": "the partition is down",
-    "PartitionInactive": "the partition is inactive",
-    "PartitionConfig": "the partition does not have what was requested",
-    "PartitionNodeLimit": "the partition does not allow so many nodes",
-    "PartitionTimeLimit": "the partition does not allow so long a time",
-    "BadConstraints": "no node has the requested features",
-    "AccountNotAllowed": "the account may not use the partition",
-    "QOSNotAllowed": "the QOS may not be used there",
-}
-_NEVER = re.compile(
-    r"Partition(Config|NodeLimit|TimeLimit)|BadConstraints|DependencyNeverSatisfied|"
-    r"Invalid(Account|QOS)|(Account|QOS)NotAllowed|(Assoc|QOS)\w*PerJob\w*|\w*MaxWall\w*"
-)
-"""Reasons that do not pass while the request and the cluster's configuration are the same."""
-_ENDS = {
-    "BOOT_FAIL": "did not start because a node could not be booted",
-    "CANCELLED": "was cancelled (scancel)",
-    "COMPLETED": "has ended",
-    "DEADLINE": "has reached its deadline",
-    "FAILED": "has failed",
-    "NODE_FAIL": "has lost a node",
-    "OUT_OF_MEMORY": "has exceeded its memory",
-    "PREEMPTED": "was preempted by another job",
-    "REVOKED": "was revoked",
-    "TIMEOUT": "has reached its time limit",
-}
-_WAITING = frozenset({"PENDING", "CONFIGURING", "REQUEUED", "RESIZING", "SUSPENDED"})
-
-
-@dataclass(frozen=True)
-class Job:
-    """One job, as ``scontrol show job`` describes it."""
-
-    id: str
-    text: str
-
-    @cached_property
-    def fields(self) -> dict[str, str]:
-        """The fields, by Slurm's names; those of values with spaces may be cut."""
-        return dict(re.findall(r"(?<!\S)([\w/:.]+)=(\S*)", self.text))
-
-    @property
-    def running(self) -> bool:
-        """Whether its nodes can be used."""
-        return self.fields["JobState"] == "RUNNING"
-
-    @property
-    def waiting(self) -> bool:
-        """Whether it may still start, or continue."""
-        return self.fields["JobState"] in _WAITING
-
-    @property
-    def impossible(self) -> bool:
-        """Whether it can never start."""
-        return self.waiting and bool(_NEVER.fullmatch(self.fields.get("Reason", "")))
-
-    def reason(self) -> str:
-        """Return why it waits, in words, with Slurm's own word."""
-        if self.fields["JobState"] != "PENDING":
-            return f"its state is {self.fields['JobState']}"
-        word = self.fields.get("Reason", "None").split(",")[0]
-        text = _REASONS.get(word, re.sub(r"(?<=[a-z])(?=[A-Z])", " ", word).lower())
-        text = text if word == "None" else f"{text} ({word})"
-        start = self.fields.get("StartTime", "Unknown")
-        expected = f"; expected to start at {start}" if start[:1].isdigit() else ""
-        return f"pending: {text}{expected}"
-
-    def end(self) -> str:
-        """Return how it ended; empty while it has not."""
-        state = self.fields["JobState"]
-        if self.running or self.waiting:
-            return ""
-        if state == "COMPLETING":  # the state before it is not shown
-            limit, used = (_seconds(self.fields.get(x, "")) for x in ("TimeLimit", "RunTime"))
-            state = "TIMEOUT" if limit is not None and (used or 0) >= limit else "CANCELLED"
-        text = _ENDS.get(state, f"is {state}")
-        if state == "TIMEOUT":
-            text += f" of {self.fields.get('TimeLimit', 'unknown length')}"
-        return f"Slurm job {self.id} {text}"
-
-
-def _seconds(time_text: str) -> int | None:
-    """Return the seconds in a time such as ``1-02:00:00``; None for ``UNLIMITED``."""
-    found = re.fullmatch(r"(?:(\d+)-)?(\d+):(\d+):(\d+)", time_text)
-    if found is None:
-        return None
-    days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
-    return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
 
 
 def environment() -> dict[str, str]:
@@ -279,31 +181,26 @@ def find(job_id: str) -> Job | None:
     return Job(job_id, text) if "JobState=" in text else None
 
 
-def hosts_of(job: Job, gpus_per_task: int | None) -> tuple[Host, ...]:
-    """Return the nodes of a job, with its tasks as slots, divided as evenly as they fit."""
-    per_node = int(job.fields.get("NtasksPerN:B:S:C", "0").split(":")[0] or 0)
-    cpus_per_task = int(number) if (number := job.fields.get("CPUs/Task", "1")).isdigit() else 1
+def hosts_of(job: Job, gpus_per_task: int = 0) -> tuple[tuple[Host, ...], dict[str, int]]:
+    """Return the nodes of a job, with its tasks as slots, and the number of GPUs of each node.
+
+    Each node has a task, and each further task goes to the node that has the fewest, if it fits.
+    """
+    per_node = job.number("NtasksPerN:B:S:C")
+    cpus_per_task = job.number("CPUs/Task") or 1
     fits: dict[str, int] = {}
-    for group, cpus, gres in re.findall(
-        r"(?<!\S)Nodes=(\S+) CPU_IDs=(\S*) Mem=\S* GRES=(\S*)", job.text
-    ):
-        limits = [per_node or _count(cpus) // cpus_per_task]
-        if gpus_per_task:
-            gpus = sum(map(int, re.findall(r"gpu(?::[^:(,]+)?:(\d+)", gres)))
-            limits.append(gpus // gpus_per_task)
-        fits |= dict.fromkeys(_expanded(group), max(1, min(limits)))
+    gpus: dict[str, int] = {}
+    for share in job.shares:
+        limits = [per_node or share.cpus // cpus_per_task]
+        limits += [share.gpus // gpus_per_task] if gpus_per_task else []
+        names = _expanded(share.nodes)
+        fits |= dict.fromkeys(names, min(limits))
+        gpus |= dict.fromkeys(names, share.gpus)
     slots = dict.fromkeys(fits or _expanded(job.fields["NodeList"]), 1)
-    tasks = int(number) if (number := job.fields.get("NumTasks", "")).isdigit() else len(slots)
-    while sum(slots.values()) < tasks:
+    while sum(slots.values()) < (job.number("NumTasks") or 0):
         free = [name for name in slots if slots[name] < fits.get(name, 1)] or list(slots)
         slots[min(free, key=lambda name: slots[name])] += 1
-    return tuple(Host(name, count) for name, count in slots.items())
-
-
-def _count(numbers: str) -> int:
-    """Return how many numbers there are in a text such as ``0-2,5``."""
-    spans = [part.split("-") for part in numbers.split(",") if part]
-    return sum(int(span[-1]) - int(span[0]) + 1 for span in spans)
+    return tuple(Host(name, count) for name, count in slots.items()), gpus
 
 
 def _expanded(names: str) -> list[str]:
