@@ -37,8 +37,18 @@ class WorkbenchMagics(Magics):
     @argument(
         "--backend", default=None, metavar="NAME", help="start: joins the ranks, horovod or ddp"
     )
-    @argument("--launcher", default=None, metavar="NAME", help="start: local, ssh or mpi")
+    @argument("--launcher", default=None, metavar="NAME", help="start: local, ssh, mpi or slurm")
     @argument("--mpi-args", default=None, metavar="TEXT", help="start: options of mpiexec")
+    @argument("--partition", default=None, help="start with Slurm: as for sbatch, like these:")
+    @argument("--time", default=None, help="2:00:00")
+    @argument("--nodes", type=int, default=None, help="number of nodes")
+    @argument("--account", default=None, help="account")
+    @argument("--qos", default=None, help="quality of service")
+    @argument("--constraint", default=None, help="features of the nodes")
+    @argument("--cpus-per-task", type=int, default=None, help="cores for each rank")
+    @argument("--gpus-per-task", type=int, default=None, help="GPUs for each rank")
+    @argument("--sbatch", default=None, metavar="ARGS", help="further arguments, in quotes")
+    @argument("--queue-timeout", default=None, metavar="TIME", help="longest wait for the job, 1h")
     @argument("--release-after", default=None, metavar="TIME", help="start: stop after idling, 30m")
     @argument("--keep", default=None, metavar="TIME", help="start: survive the kernel, 30m")
     @argument("--no-record", action="store_true", default=None, help="start: do not record")
@@ -49,6 +59,7 @@ class WorkbenchMagics(Magics):
         """Start the notebook's cluster, change it, or show its status.
 
         ``cluster = %cluster start -n 2``; ``%cluster start --hosts vm1:2,vm2:2``;
+        ``%cluster start --launcher slurm -n 4 --partition gpu --time 2:00:00 --gpus-per-task 1``;
         ``%cluster restart --ranks 1``; ``%cluster resize -n 6``.
 
         ``%cluster interrupt`` ends a cell in the background (``%%distributed --noblock``), as
@@ -56,12 +67,14 @@ class WorkbenchMagics(Magics):
         """
         args = _parse(self.cluster, line)
         from workbench.cluster import registry
+        from workbench.cluster.options import JobRequest
         from workbench.widgets.clusters import start_progress
 
         if args.verb is None:
             return self._status(args, line)
         if args.verb == "start":
             names = ("hosts", "ssh_config", "ssh_key", "launcher", "mpi_args")
+            names = (*names, *JobRequest.__annotations__)
             options = {name: getattr(args, name) for name in names}
             times = {"release_after": args.release_after, "keep": args.keep}
             if args.backend is not None:

@@ -23,9 +23,10 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psutil
 
@@ -39,6 +40,9 @@ from workbench.agent.record_stream import RecordStream
 from workbench.rank import backends
 from workbench.wire import agent_messages as messages
 from workbench.wire.kernel_socket import KernelSocket
+
+if TYPE_CHECKING:
+    from workbench.resources import Gpu
 
 _PERIOD_S = 0.25
 _TERMINATE_S = 3.0
@@ -280,6 +284,7 @@ def _facts() -> messages.Facts:
     from workbench.resources.numa import cores_of_nodes, numa_of
 
     snapshot = take_snapshot()
+    snapshot = replace(snapshot, gpus=tuple(filter(_is_given, snapshot.gpus)))
     machine = machine_identity()
     return messages.Facts(
         machine=None if isinstance(machine, Unknown) else machine,
@@ -289,6 +294,14 @@ def _facts() -> messages.Facts:
         cores=sorted(os.sched_getaffinity(0)),
         networks=networks(),
     )
+
+
+def _is_given(gpu: Gpu) -> bool:
+    """Return whether Slurm lets its job use a GPU; True without Slurm."""
+    given = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if "SLURM_JOB_ID" not in os.environ or given is None:
+        return True
+    return not {str(gpu.index), str(gpu.uuid)}.isdisjoint(given.split(","))
 
 
 def _retire(pid: int, began: float) -> None:

@@ -1,11 +1,12 @@
 """Connects a kernel on another machine to the agent of this VM.
 
-``python -m workbench.agent.relay FOLDER [GRACE_S]``
+``python -m workbench.agent.relay FOLDER [GRACE_S [stay]]``
 
 A launcher runs it on the VM, for example over ssh. It copies its standard input to the
 agent's socket in FOLDER, and what the agent sends to its standard output. The agent keeps
 running when the relay ends. With GRACE_S, the relay first creates the folder and starts
-the agent.
+the agent. With ``stay``, it ends after the agent: some launchers end what is left of their
+task when its first process has ended.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import signal
 import socket
 import subprocess
 import sys
@@ -25,12 +27,14 @@ _END_S = 1.0
 
 def main() -> None:
     """Copy in both directions until either end is closed."""
-    folder = Path(sys.argv[1])
+    folder, stay = Path(sys.argv[1]), "stay" in sys.argv[3:]
     process: subprocess.Popen[bytes] | None = None
     first = b""
     try:
         if len(sys.argv) > 2:
             process, agent = start_agent(folder, float(sys.argv[2]))
+            if stay:  # the agent, which gets the same signal, ends the ranks
+                signal.signal(signal.SIGTERM, signal.SIG_IGN)
         else:
             # the agent drops its connection for a new one: a relay that was slow to start, and
             # whose kernel is gone, must not take the place of a newer relay
@@ -49,6 +53,9 @@ def main() -> None:
     if by_agent and process is not None:
         with contextlib.suppress(subprocess.TimeoutExpired):  # it has closed this connection only
             _report_end(process.wait(_END_S), folder)
+    if stay and process is not None:
+        process.wait()
+        remove_folder(folder)
 
 
 def _relay(agent: socket.socket) -> bool:

@@ -20,6 +20,7 @@ from workbench.cluster.agent_channel import GRACE_S, RECONNECT_S, AgentChannel, 
 from workbench.cluster.backends import backend_class
 from workbench.cluster.launchers import DEFAULT as LOCAL
 from workbench.cluster.launchers import Launcher, create
+from workbench.cluster.threads import in_background
 from workbench.errors import StartFailed
 from workbench.hosts import Host
 from workbench.rank.backends import DEFAULT
@@ -127,6 +128,8 @@ class Agent:
         """The latest start of each slot that this kernel has requested."""
         self._refused: dict[int, str] = {}
         self.ends: dict[int, Exited] = {}
+        self._gone = ""
+        """Why the VM was taken from this cluster, found when a signal had ended a rank."""
         self._channel = AgentChannel(
             self._launcher,
             host,
@@ -290,6 +293,8 @@ class Agent:
             here = pid in self._pids.values()  # otherwise an earlier agent has started it
             return self.lost or ("" if here else f"{self.name} was lost with it")
         text = f"its process {pid} on {self.name} {exit_text(end.code)}"
+        if self._gone:
+            return f"{self._gone}; {text}"
         return f"{text} ({end.oom})" if end.oom else text
 
     def wait_until_gone(self) -> None:
@@ -330,8 +335,16 @@ class Agent:
                             self._leaders[message.pid] = psutil.Process(message.pid)
                 else:
                     self._refused[message.slot] = message.why
+            case Exited() if message.code < 0 and self._launcher.allocates:
+                in_background(lambda: self._take_end(message))
             case Exited():
                 self.ends[message.pid] = message
+
+    def _take_end(self, message: Exited) -> None:
+        """Keep the end of a rank by a signal, with the reason if its VM was taken away."""
+        if not self._gone:
+            self._gone = self._launcher.why_gone(self.host)
+        self.ends[message.pid] = message
 
 
 def _cure(text: str, otherwise: str) -> str:

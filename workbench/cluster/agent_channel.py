@@ -216,6 +216,9 @@ class AgentChannel:
                     may_retry = True
                     deadline = max(self._heard + RECONNECT_S, time.monotonic() + _RETRY_S)
                 why = self._why(self.said())
+                if not (self._closing or self._leaving or self.why_lost):
+                    gone = await asyncio.to_thread(self._launcher.why_gone, self._host)
+                    self.why_lost = self.why_lost or gone
                 if self._agent_ended or self._leaving or self.why_lost:
                     return
                 if not may_retry or time.monotonic() > deadline:

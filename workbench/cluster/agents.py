@@ -72,6 +72,13 @@ class Agents:
 
     # start and stop
 
+    def allocate(self) -> Options:
+        """Wait until the launcher has hosts; return the options with them."""
+        self._options = options = self._launcher.allocate(self._options, self._progress)
+        if options.hosts is not None:
+            self._hosts, self.slots = options.hosts, [host.slots for host in options.hosts]
+        return options
+
     def spawn(self) -> None:
         """Start the agent of each VM."""
         folders = self._launch(range(len(self.slots)))
@@ -178,16 +185,20 @@ class Agents:
         self.run_preflight(self.all)
 
     def detach(self) -> None:
-        """Close all connections; the agents go on for the next kernel."""
+        """Close all connections; the agents and the allocation go on for the next kernel."""
         for agent in self.all:
             agent.detach()
 
     def close(self) -> None:
-        """End all agents and ranks, and what the launcher has started for them."""
+        """End all agents and ranks, and release what the launcher has started or allocated."""
         try:
             at_once(self.all, Agent.close)
         finally:
-            self._launcher.close()
+            self._launcher.release()
+
+    def allocation(self) -> str:
+        """Return one line about what the launcher has allocated; empty for nothing."""
+        return self._launcher.describe()
 
     # ranks
 

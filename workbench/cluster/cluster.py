@@ -22,8 +22,11 @@ from workbench.ranks import RankInfo, Ranks, parse_ranks, phrase
 from workbench.timings.runs import checked_path
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from workbench.cluster.agent import Agent
     from workbench.cluster.launchers.preflight import Preflight
+    from workbench.cluster.options import JobRequest
     from workbench.fabric import FittedFabric
     from workbench.resources import Snapshot, Unknown
     from workbench.resources.usage import Sample
@@ -47,14 +50,18 @@ class Cluster(Execution):
     ssh_key
         A file with the private key for all hosts that do not name one.
     launcher
-        ``"local"``, ``"ssh"`` (the default with `hosts`), or ``"mpi"``: Open MPI's mpiexec.
+        How ranks are started: ``"local"``, ``"ssh"`` (the default with `hosts`), ``"mpi"`` (Open
+        MPI's mpiexec) or ``"slurm"``. Slurm uses the allocation of this process
+        (``SLURM_JOB_ID``), by default with all its tasks; it requests a new one outside of one,
+        or if `job` is given.
     mpi_args
         Further arguments of mpiexec, as text, such as ``"--bind-to core"``.
     backend
         The library that joins the ranks in a process group: ``"horovod"`` (the default), or
         ``"ddp"``, which is torch.distributed with Gloo on CPUs and NCCL on GPUs.
     start_timeout_s
-        The start fails if not all ranks are ready after this many seconds.
+        The start fails if not all ranks are ready after this many seconds; the time in
+        Slurm's queue does not count.
     hang_after_s
         A collective that waits longer (in seconds) is explained in the cell's output;
         None for never.
@@ -66,6 +73,11 @@ class Cluster(Execution):
         The folder for the timings of its runs; the default is `timings.runs.runs_folder`.
     record
         Whether iterations and collectives are recorded from the start; see `recording`.
+    **job
+        A new allocation of Slurm: `partition`, `time`, `nodes`, `account`, `qos`,
+        `constraint`, `cpus_per_task` and `gpus_per_task` as options of sbatch; `sbatch`,
+        further arguments in one text; `queue_timeout`, how long to wait in the queue
+        (``"10m"``, or seconds), by default until it starts.
 
     Attributes
     ----------
@@ -93,6 +105,7 @@ class Cluster(Execution):
         keep: str | float | None = None,
         runs: str | os.PathLike[str] | None = None,
         record: bool = True,
+        **job: Unpack[JobRequest],
     ) -> None:
         options = Options.checked(
             n,
@@ -102,6 +115,7 @@ class Cluster(Execution):
             launcher,
             keep,
             backend,
+            job,
             start_timeout_s=start_timeout_s,
             hang_after_s=hang_after_s,
             release_after=release_after,
@@ -155,6 +169,12 @@ class Cluster(Execution):
         """What was found on the VMs before their ranks were started; None on this machine."""
         processes = self._state.processes
         return None if processes is None else processes.agents.preflight
+
+    @property
+    def allocation(self) -> str:
+        """The job, partition, nodes and time left in one line; empty without Slurm."""
+        processes = self._state.processes
+        return processes.agents.allocation() if processes and self.agents else ""
 
     @property
     def timings(self) -> Timings:
@@ -342,7 +362,7 @@ class Cluster(Execution):
             A new process did not start.
         """
         if n is not None:
-            n = checked_n(n) if self.options.hosts is None else checked_n(n, None)
+            n = checked_n(n, None) if self.options.remote else checked_n(n)
         message = f"going on with {n} ranks" if n else "going on with the ranks that are left"
         self._state.change(message, lambda engines: engines.resize(n), n)
         return self

@@ -60,7 +60,7 @@ class Engines:
     ) -> None:
         self._changing = changing
         self._name = name
-        self._timeout_s = options.start_timeout_s
+        self._n, self._timeout_s = options.n, options.start_timeout_s
         self._agents = agents
         self._controller = controller
         self._connection: dict[str, Any] = {}
@@ -105,13 +105,11 @@ class Engines:
         )
 
     def start(self) -> None:
-        """Start an engine in each slot of the VMs, and form the ring.
+        """Start the engines of all ranks in the first slots of the VMs, and form the ring.
 
         Raise `StartFailed` if one did not start.
         """
-        slots = enumerate(self._agents.slots)
-        places = [Place(vm, slot) for vm, count in slots for slot in range(count)]
-        self._admit(self._launch(places))
+        self._admit(self._launch(sorted(self._agents.places(self._n))[: self._n]))
 
     def to_saved(self) -> dict[str, Any]:
         """Return plain values for `restore`."""

@@ -6,10 +6,11 @@ import math
 import os
 import re
 import shlex
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from numbers import Real
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from workbench.cluster import launchers
 from workbench.cluster.launchers import LAUNCHERS, launcher_class
@@ -18,6 +19,27 @@ from workbench.hosts import MOST_SLOTS, Host, HostsLike, parse_hosts, total_slot
 from workbench.rank import backends
 from workbench.ranks import as_int
 from workbench.safefiles import open_regular
+
+
+class JobRequest(TypedDict, total=False):
+    """What a new allocation of Slurm has: options of sbatch, and how long to wait for it.
+
+    `sbatch` has further arguments, as in a shell; `queue_timeout` is a duration.
+    """
+
+    partition: str
+    time: str
+    nodes: int
+    account: str
+    qos: str
+    constraint: str
+    cpus_per_task: int
+    gpus_per_task: int
+    sbatch: str
+    queue_timeout: str | float
+
+
+_JOB_NUMBERS = ("nodes", "cpus_per_task", "gpus_per_task")
 
 
 @dataclass(frozen=True)
@@ -29,13 +51,17 @@ class Options:
     n
         The number of ranks on all VMs.
     hosts
-        The VMs; None on this machine.
+        The VMs; None on this machine, and before a launcher has allocated them.
     launcher
         A name of `LAUNCHERS`.
     mpi_args
         Further arguments of mpiexec.
     record
         Whether cells are recorded until `Cluster.recording` is set.
+    job
+        The `JobRequest` of a new allocation; empty for none.
+    allocation
+        What the launcher has allocated, for another kernel; None before, and for nothing.
     """
 
     n: int
@@ -50,6 +76,8 @@ class Options:
     launcher: str = launchers.DEFAULT
     mpi_args: tuple[str, ...] = ()
     record: bool = True
+    job: Mapping[str, Any] = field(default_factory=dict)
+    allocation: Mapping[str, Any] | None = None
 
     @classmethod
     def checked(
@@ -61,6 +89,7 @@ class Options:
         launcher: str | None,
         keep: str | float | None,
         backend: str,
+        job: Mapping[str, Any] | None = None,
         **others: Any,
     ) -> Options:
         """Return the arguments, checked; raise `UsageError` if one is invalid."""
@@ -72,11 +101,12 @@ class Options:
         where = _hosts(n, hosts, launcher)
         others["mpi_args"] = _checked_mpi_args(others.get("mpi_args"), launcher)
         name = launcher or (launchers.DEFAULT if where is None else launchers.FOR_HOSTS)
-        ranks = total_slots(where) if where is not None else 2 if n is None else checked_n(n)
         if where is not None:
             where = with_key(where, ssh_key)
         elif ssh_key is not None:
             raise UsageError(f"ssh_key='{ssh_key}' without hosts: nothing uses it. Leave it out.")
+        job = _checked_job(job or {}, name)
+        ranks = total_slots(where) if where is not None else _ranks(n, name, job)
         path = None if ssh_config is None else checked_ssh_config(ssh_config)
         keep_s = None if keep is None else parse_duration(keep, "keep")
         if not (isinstance(backend, str) and backend in backends.BACKENDS):
@@ -84,13 +114,20 @@ class Options:
             raise UsageError(f"backend={backend!r}: not a backend. Write {known}.")
         if not isinstance(others.get("record", True), bool):
             raise UsageError(f"record={others['record']!r}: not a bool. Write True or False.")
-        return cls(ranks, where, path, keep_s=keep_s, backend=backend, launcher=name, **others)
+        return cls(
+            ranks, where, path, keep_s=keep_s, backend=backend, launcher=name, job=job, **others
+        )
 
     @property
     def identity(self) -> tuple[object, ...]:
         """The options that two clusters share if they are the same."""
-        given = (self.launcher, self.mpi_args, self.ssh_config)
-        return (*given, self.n, self.hosts, self.backend)
+        given = (self.launcher, self.mpi_args, self.ssh_config, self.job)
+        return (*given, self.n, None if self.allocation else self.hosts, self.backend)
+
+    @property
+    def remote(self) -> bool:
+        """Whether the ranks are on other hosts than this machine."""
+        return self.hosts is not None or launcher_class(self.launcher).allocates
 
     def to_plain(self) -> dict[str, Any]:
         """Return the fields as plain values."""
@@ -163,17 +200,63 @@ def _hosts(n: int | None, hosts: HostsLike | None, launcher: str | None) -> tupl
             raise UsageError(
                 f"n={n!r} with hosts={hosts!r}: the hosts' slots are the ranks. Leave n out."
             )
+        if launcher is not None and launcher_class(launcher).allocates:
+            raise UsageError(
+                f"launcher={launcher!r} with hosts: it chooses the hosts. Leave hosts out; name "
+                "nodes with sbatch='--nodelist=...'."
+            )
         if launcher is not None and not launcher_class(launcher).remote:
             raise UsageError(
                 f"launcher={launcher!r} with hosts: it starts ranks on this machine. "
                 "Leave hosts out."
             )
         return parse_hosts(hosts)
-    if launcher is not None and not launcher_class(launcher).local:
+    if launcher is not None and launcher_class(launcher).needs_hosts:
         raise UsageError(
             f"launcher={launcher!r}: hosts are missing. Name them, such as hosts='vm1:2,vm2:2'."
         )
     return None
+
+
+def _ranks(n: int | None, launcher: str, job: Mapping[str, Any]) -> int:
+    if not launcher_class(launcher).allocates:
+        return 2 if n is None else checked_n(n)
+    tasks = "" if job else os.environ.get("SLURM_NTASKS", "")
+    if n is None:
+        n = int(tasks) if tasks.isdecimal() else 2
+    number = checked_n(n, None)
+    if job.get("nodes", 1) > number:
+        raise UsageError(
+            f"nodes={job['nodes']}: more than n={number} ranks. Write a node for each rank at most."
+        )
+    return number
+
+
+def _checked_job(job: Mapping[str, Any], launcher: str) -> dict[str, Any]:
+    """Return a job's request without what is None; raise `UsageError` if it is invalid."""
+    given = {name: value for name, value in job.items() if value is not None}
+    known = JobRequest.__annotations__
+    for name, value in given.items():
+        if name not in known:
+            raise UsageError(
+                f"{name}={value!r}: not an option of a cluster. Those of a Slurm job are "
+                f"{', '.join(known)}."
+            )
+        if not launcher_class(launcher).allocates:
+            raise UsageError(f"{name}={value!r}: only for launcher='slurm'. Leave it out.")
+        if name in _JOB_NUMBERS:
+            number = as_int(value)
+            if number is None or number < 1:
+                raise UsageError(f"{name}={value!r}: must be a positive integer.")
+        elif name == "queue_timeout":
+            given[name] = parse_duration(value, name)
+        elif not isinstance(value, str) or not value or not value.isprintable():
+            raise UsageError(f"{name}={value!r}: must be one line of text, as sbatch reads it.")
+    try:
+        shlex.split(given.get("sbatch", ""))
+    except ValueError as error:
+        raise UsageError(f"sbatch={given['sbatch']!r}: {error}. Close the quotes.") from None
+    return given
 
 
 _UNITS = {"": 1.0, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}

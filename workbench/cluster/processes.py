@@ -96,7 +96,8 @@ class ClusterProcesses:
 
         Raise `StartFailed` if a VM does not answer, or a rank did not start.
         """
-        options, engines = self._options, self.engines
+        engines = self.engines
+        options = self._options = self.agents.allocate()
         if options.hosts is None:
             self._controller.start(engines.address, options.keep_s)
         self.agents.spawn()
@@ -129,6 +130,7 @@ class ClusterProcesses:
         self._inbox = Inbox(self._take, interface=address, name="control", state=saved["control"])
         self._controller.attach()
         self.attachable = True
+        self.agents.allocate()
         self.agents.attach(saved["agents"])
         engines.address = address
         engines.restore(saved["engines"], self._inbox, self._timings())

@@ -82,7 +82,9 @@ class ClusterState:
         if self._timings is None:
             from workbench.timings import Timings
 
-            self._timings = Timings(one_clock=not self.options.hosts, recording=self.options.record)
+            self._timings = Timings(
+                one_clock=not self.options.remote, recording=self.options.record
+            )
         return self._timings
 
     def set(self, state: str, message: str = "") -> None:

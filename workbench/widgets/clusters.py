@@ -33,7 +33,7 @@ def cluster_table(cluster: Cluster) -> Table:
         return Table(title, _HEAD, [], ["Start one with %cluster start."])
     rows = [_row(info, memory.get(info.rank)) for info in cluster.ranks]
     notes = [f"{cluster.controller} connects Horovod's ranks."] if cluster.controller else []
-    return Table(title, _HEAD, rows, notes)
+    return Table(title, _HEAD, rows, [*notes, *filter(None, [cluster.allocation])])
 
 
 def _row(info: RankInfo, memory: int | None) -> tuple[str, ...]:
@@ -51,7 +51,7 @@ def start_progress() -> Iterator[None]:
 
     def show() -> None:
         cluster = registry.current()
-        if cluster is None or cluster.options.hosts is None or cluster.state != "starting":
+        if cluster is None or not cluster.options.remote or cluster.state != "starting":
             return
         if cluster.message not in shown:
             shown.append(cluster.message)

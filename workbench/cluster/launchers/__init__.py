@@ -2,6 +2,8 @@
 
 - `ssh`: the launcher for VMs; the one for this machine is below
 - `mpi`: agents of all VMs, or of this machine, by one mpiexec
+- `slurm`: the launcher for Slurm; `slurm_commands`: what it runs;
+  `slurm_job`: a job in words
 - `preflight`: checks before ranks start; `placement`: the interface, GPU, NIC and cores of a rank
 - `ipyparallel_launcher`: agents for clusters that ipyparallel itself starts
 
@@ -14,6 +16,7 @@ from __future__ import annotations
 import errno
 import importlib
 import os
+import re
 import resource
 import socket
 import subprocess
@@ -21,19 +24,23 @@ import sys
 import tempfile
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, ClassVar
+from typing import IO, TYPE_CHECKING, Any, ClassVar
 
 from workbench.errors import StartFailed
 from workbench.hosts import Host
 from workbench.wire.detached import connect_agent, exit_text, open_log, start_agent
 
+if TYPE_CHECKING:
+    from workbench.cluster.options import Options
+
 LAUNCHERS = {
     "local": "workbench.cluster.launchers.LocalLauncher",
     "ssh": "workbench.cluster.launchers.ssh.SshLauncher",
     "mpi": "workbench.cluster.launchers.mpi.MpiLauncher",
+    "slurm": "workbench.cluster.launchers.slurm.SlurmLauncher",
 }
 """The class of each launcher, by the name that users write."""
 DEFAULT = "local"
@@ -127,17 +134,20 @@ class Launcher(ABC):
 
     Attributes
     ----------
-    local
-        Whether it starts an agent on this machine if the user names no hosts.
     remote
-        Whether it starts agents on the hosts that the user names.
+        Whether agents can start on other hosts, rather than on this machine.
+    allocates
+        Whether it chooses the hosts itself (`allocate`), instead of the user.
+    needs_hosts
+        Whether the user must name the hosts.
     has_slots
         Whether its command also starts a process for each rank, whose environment the rank gets
         (`workbench.agent.mpi_slot`).
     """
 
-    local: ClassVar[bool] = False
     remote: ClassVar[bool] = False
+    allocates: ClassVar[bool] = False
+    needs_hosts: ClassVar[bool] = False
     has_slots: ClassVar[bool] = False
 
     def __init__(self, config: Path | None = None, arguments: tuple[str, ...] = ()) -> None:
@@ -167,8 +177,25 @@ class Launcher(ABC):
             No agent was started.
         """
 
-    def close(self) -> None:  # noqa: B027 - most launchers leave nothing
-        """End what is left of the command of `launch`, after the agents have ended."""
+    def allocate(self, options: Options, _: Callable[[str], None]) -> Options:
+        """Wait for hosts; return the options with them, or unchanged if they have them.
+
+        The second argument is called with what is waited for. Raise `StartFailed` if no hosts
+        can be had. `release` must be called in any case.
+        """
+        return options
+
+    def release(self) -> None:
+        """End what is left of `launch`, and give back what `allocate` took, if anything."""
+        return
+
+    def why_gone(self, _: Host | None) -> str:
+        """Return why a host, or all, can no longer be used; empty if unknown. May block."""
+        return ""
+
+    def describe(self) -> str:
+        """Return one line about what `allocate` took; empty for nothing. May block."""
+        return ""
 
     @abstractmethod
     def start(self, host: Host | None, folder: Path, grace_s: float, *, keep: bool) -> Connection:
@@ -213,10 +240,26 @@ class Launcher(ABC):
         """
 
 
+def python_failure(code: int | None, said: str, python: str) -> tuple[str, str] | None:
+    """Return why a VM's Python could not run the relay, and what to do; None if it could."""
+    missing = re.search(r"No module named '?([\w.]+)", said)
+    if missing and missing[1].split(".")[0] == "workbench":
+        return (
+            f"gradient-workbench is not installed for {python} there",
+            f"install it there in the same version: {python} -m pip install gradient-workbench",
+        )
+    if missing:
+        return f"{python} lacks {missing[1]} there", "install gradient-workbench there again"
+    if code in {126, 127}:
+        return (
+            f"there is no such Python: {python}",
+            "name the one there that has gradient-workbench (python=... for the host)",
+        )
+    return None
+
+
 class LocalLauncher(Launcher):
     """Starts the agent of this machine; it ends with this process unless it is kept."""
-
-    local = True
 
     def start(self, _: Host | None, folder: Path, grace_s: float, *, keep: bool) -> Connection:
         """See `Launcher`."""
@@ -256,6 +299,10 @@ class RelayLauncher(Launcher):
             There is no such command on this machine.
         """
 
+    def environment(self) -> dict[str, str] | None:
+        """Return the command's environment; None for that of this process."""
+        return None
+
     def start(self, host: Host | None, folder: Path, grace_s: float, **_: Any) -> Connection:
         """See `Launcher`."""
         return self._run(host, [str(folder), str(grace_s)], None)
@@ -277,6 +324,7 @@ class RelayLauncher(Launcher):
                 stdin=theirs.fileno(),
                 stdout=theirs.fileno(),
                 stderr=log,
+                env=self.environment(),
                 start_new_session=True,
             )
         except OSError as error:

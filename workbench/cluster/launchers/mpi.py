@@ -124,7 +124,7 @@ class MpiLauncher(SshLauncher):
     further arguments of mpiexec.
     """
 
-    local = True
+    needs_hosts = False
     has_slots = True
 
     def __init__(self, config: Path | None = None, arguments: tuple[str, ...] = ()) -> None:
@@ -246,7 +246,7 @@ class MpiLauncher(SshLauncher):
             return self._here.failure(host, code, said)
         return super().failure(host, code, said)
 
-    def close(self) -> None:
+    def release(self) -> None:
         """End what is left of each mpiexec; most have ended with their agents."""
         for run in self._runs:
             for number in (None, signal.SIGTERM, signal.SIGKILL):

@@ -81,8 +81,9 @@ def choose(agents: list[Agent]) -> list[Link]:
     Raise `StartFailed` if a VM lacks the interface that was named, or one that reaches the others.
     """
     named = [agent.host.interface if agent.host else None for agent in agents]
-    if named == [None]:
-        return [replace(_LOOPBACK, why="all ranks are on one VM")]
+    machines = {agent.facts.machine for agent in agents}
+    if not any(named) and len(machines) == 1 and (len(agents) == 1 or machines != {None}):
+        return [replace(_LOOPBACK, why="all ranks are on one VM")] * len(agents)
     reached = {_ssh_address(agent) for agent in agents}
     shared = _shared([_candidates(agent) for agent in agents], reached)
     return [

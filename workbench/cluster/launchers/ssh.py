@@ -8,7 +8,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from workbench.cluster.launchers import RelayLauncher
+from workbench.cluster.launchers import RelayLauncher, python_failure
 from workbench.errors import StartFailed
 from workbench.hosts import Host
 
@@ -18,6 +18,7 @@ _ALIVE_S = 1
 _ALIVE_MISSES = 3
 """After 4 s without data, a connection is closed and made again."""
 
+_NOT_FOUND = 127
 _OF_SSH = 255
 """The exit status of ssh if it cannot connect, or loses the connection."""
 
@@ -76,6 +77,8 @@ class SshLauncher(RelayLauncher):
     `config` is an ssh client configuration instead of the user's.
     """
 
+    needs_hosts = True
+
     def command(self, host: Host, program: list[str], patience_s: float | None) -> list[str]:
         """See `RelayLauncher`.
 
@@ -116,7 +119,7 @@ class SshLauncher(RelayLauncher):
         cause, cure = _cause(code, said, python)
         last = _last_line(said)
         said_last = f" ({last})" if last else ""
-        cure = cure.format(host=host.name, python=python)
+        cure = cure.replace("{host}", host.name)
         return StartFailed(cause + said_last, vm=host.shown, cure=cure)
 
 
@@ -133,19 +136,9 @@ def _key_options(host: Host) -> list[str]:
 
 
 def _cause(code: int | None, said: str, python: str) -> tuple[str, str]:
-    missing = re.search(r"No module named '?([\w.]+)", said)
-    if missing and missing[1].split(".")[0] == "workbench":
-        return (
-            f"gradient-workbench is not installed for {python} there",
-            "install it there in the same version: {python} -m pip install gradient-workbench",
-        )
-    if missing:
-        return f"{python} lacks {missing[1]} there", "install gradient-workbench there again"
-    if code in {126, 127} or (code != _OF_SSH and re.search(r"not found|No such file", said)):
-        return (
-            f"there is no such Python: {python}",
-            "name the one there that has gradient-workbench (python=... for the host)",
-        )
+    not_found = code != _OF_SSH and re.search(r"not found|No such file", said)
+    if found := python_failure(_NOT_FOUND if not_found else code, said, python):
+        return found
     if (code == _OF_SSH or code is None) and (found := cause_of(said)):
         return found
     if code is None:
