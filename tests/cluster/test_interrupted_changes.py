@@ -60,6 +60,7 @@ def test_a_rank_that_does_not_leave_the_ring(three, stopped_ranks):
     assert "%cluster resize -n 3" in told
     assert len(told.splitlines()) == 1
     assert three.state == "failed"
+    assert "%cluster resize -n 3" in three.message
     with pytest.raises(ClusterStopped, match=r"interrupted before.*resize"):
         quiet(three, "1")
     began = time.monotonic()

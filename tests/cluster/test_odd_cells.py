@@ -7,6 +7,7 @@ import sys
 import pytest
 from clusters import quiet, training
 from test_stop_button import ASK
+from timers import eventually
 
 import workbench as wb
 from workbench.cluster import TextSink
@@ -273,3 +274,26 @@ def test_an_error_in_a_log_has_no_escape_sequences(cluster):
     assert "1 / 0" in str(caught.value)
     assert "\x1b" not in str(caught.value)
     assert "\x1b[" in "\n".join(caught.value._render_traceback_())
+
+
+@pytest.mark.parametrize("error", ["ValueError", "KeyboardInterrupt", "OSError"])
+def test_a_signal_handler_that_raises_between_cells(cluster, tmp_path, error):
+    """The alarm of a cell that has ended costs no variables, however often it comes."""
+    done = tmp_path / "done"
+    source = f"""
+import pathlib, signal
+kept, count = rank * 10, 0
+def late(*_):
+    global count
+    count += 1
+    if count == 5:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        pathlib.Path({str(done)!r}).touch()
+    raise {error}("late")
+if rank == 1:
+    signal.signal(signal.SIGALRM, late)
+    signal.setitimer(signal.ITIMER_REAL, 0.3, 0.2)"""
+    quiet(cluster, source)
+    assert eventually(lambda: done.exists() or cluster.state == "failed")
+    assert quiet(cluster, ASK).values == {0: (0, 2.0), 1: (10, 2.0)}
+    quiet(cluster, "signal.signal(signal.SIGALRM, signal.SIG_DFL)")
