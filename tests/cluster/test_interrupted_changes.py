@@ -9,10 +9,10 @@ import time
 
 import psutil
 import pytest
-from clusters import quiet, training, with_support
+from clusters import children, quiet, training, with_support
 from run_notebook import error_of, opened
 from test_stop_button import ASK, STUBBORN, end, stops  # noqa: F401 - a fixture
-from timers import SOON_S, eventually
+from timers import SOON_S, eventually, when
 
 import workbench as wb
 from workbench.errors import ClusterError, ClusterStopped, StartFailed, UsageError
@@ -225,3 +225,18 @@ def test_stop_while_another_process_keeps_the_lock(tmp_path):
         began = time.monotonic()
         cluster.stop()
         assert time.monotonic() - began < SOON_S
+
+
+def test_the_agent_is_killed_while_all_ranks_are_replaced():
+    """The message says how to go on, and that starts another agent."""
+    with wb.Cluster(n=2) as cluster:
+        (agent,) = children("workbench.agent.program")
+        agent.suspend()
+        killer = when(lambda: not cluster.ranks, agent.kill)
+        with pytest.raises(StartFailed, match="killed by SIGKILL"):
+            cluster.restart(ranks=[0, 1])
+        killer.join()
+        assert "%cluster resize -n 2, which also starts what is missing" in cluster.message
+        cluster.restart()
+        assert cluster.state == "ready"
+        assert quiet(cluster, "world_size").values == {0: 2, 1: 2}
