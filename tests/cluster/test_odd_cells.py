@@ -1,5 +1,7 @@
 """Cells that break their process, odd names, and errors that quote them."""
 
+import io
+import json
 import os
 import subprocess
 import sys
@@ -297,3 +299,30 @@ if rank == 1:
     assert eventually(lambda: done.exists() or cluster.state == "failed")
     assert quiet(cluster, ASK).values == {0: (0, 2.0), 1: (10, 2.0)}
     quiet(cluster, "signal.signal(signal.SIGALRM, signal.SIG_DFL)")
+
+
+def test_lone_surrogates_do_not_hide_an_error_or_a_display(cluster):
+    """No notebook can show them: the error, or all that follows, would be lost."""
+    with pytest.raises(RanksFailed, match=r"ValueError: \\ud800x") as caught:
+        quiet(cluster, "raise ValueError('\\ud800x')")
+    str(caught.value).encode()
+    "\n".join(caught.value._render_traceback_()).encode()
+    seen = []
+
+    class Displays(TextSink):
+        def put(self, merged):
+            seen.append(merged.item.bundle)
+
+    shows = "from IPython.display import HTML, display\ndisplay(HTML('<b>\\ud800</b>'))"
+    cluster.run(shows, sink=Displays())
+    (bundle,) = filter(None, seen)
+    assert json.loads(bundle)["data"]["text/html"] == "<b>?</b>"
+
+
+def test_a_terminal_that_cannot_show_a_character(cluster, monkeypatch):
+    """A script in another locale shows its escape sequence, as in an error of Python."""
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii"))
+    assert cluster.run("print('caf\u00e9', rank)\nrank").values == {0: 0, 1: 1}
+    sys.stdout.flush()
+    assert b"[rank 1] caf\\xe9 1\n" in written.getvalue()
