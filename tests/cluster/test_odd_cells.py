@@ -326,3 +326,17 @@ def test_a_terminal_that_cannot_show_a_character(cluster, monkeypatch):
     assert cluster.run("print('caf\u00e9', rank)\nrank").values == {0: 0, 1: 1}
     sys.stdout.flush()
     assert b"[rank 1] caf\\xe9 1\n" in written.getvalue()
+
+
+def test_a_sink_that_raises(cluster):
+    """The cell is stopped, because nobody sees what it does; the next one runs."""
+
+    class Full(TextSink):
+        def put(self, merged):
+            raise OSError(28, "No space left on device")
+
+    source = "kept = rank\nwhile True: print(float(hvd.allreduce(torch.ones(1))))"
+    with pytest.raises(OSError, match="No space left"):
+        cluster.run(f"import torch\n{source}", sink=Full(), timeout=200)
+    assert cluster.state == "ready"
+    assert quiet(cluster, ASK).values == {0: (0, 2.0), 1: (1, 2.0)}
