@@ -80,7 +80,8 @@ class WorkbenchError(Exception):
 
     def __init__(self, message: object = "") -> None:
         if not self._escapes:
-            super().__init__(message)
+            # a lone surrogate can be neither shown in a notebook nor printed
+            super().__init__(str(message).encode(errors="backslashreplace").decode())
             return
         text = printable(str(message), keep=self._kept)
         super().__init__(text if self._longest is None else shortened(text, self._longest))

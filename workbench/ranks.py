@@ -6,7 +6,7 @@ import operator
 import re
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple, SupportsIndex, TypeVar
+from typing import NamedTuple, SupportsIndex, TypeVar, cast
 
 from workbench.errors import UsageError, shortened
 
@@ -143,7 +143,11 @@ def _ranges(text: str) -> Iterator[tuple[int, int]]:
 
 def _numbers(ranks: object) -> Iterator[tuple[int, int]]:
     """Yield each rank, of several or of one, as a range."""
-    for rank in ranks if isinstance(ranks, Iterable) else (ranks,):
+    try:
+        several = iter(cast("Iterable[object]", ranks))
+    except TypeError:  # one number, or an array without dimensions
+        several = iter((ranks,))
+    for rank in several:
         number = as_int(rank)
         if number is None:
             raise UsageError(

@@ -6,6 +6,7 @@ import re
 
 import numpy as np
 import pytest
+import torch
 from clusters import quiet
 from IPython.core.interactiveshell import InteractiveShell
 
@@ -33,6 +34,20 @@ def test_numbers_of_numpy_are_numbers():
     (host,) = parse_hosts([wb.Cluster(hosts="vm1").options.hosts[0].__class__("vm1", np.int64(3))])
     assert type(host.slots) is int
     assert parse_ranks(np.arange(2), 2) == (0, 1)
+
+
+def test_arrays_without_dimensions(cluster):
+    """One is a number, and no list, though its type can be iterated."""
+    assert parse_ranks(np.array(1), 2) == (1,)
+    assert parse_ranks(torch.tensor(1), 2) == (1,)
+    for call, says in (
+        (lambda: parse_ranks(np.array(1.5), 2), r"ranks array\(1.5\).* is not a rank"),
+        (lambda: parse_hosts(np.array(1)), "hosts: a ndarray names no hosts"),
+        (lambda: cluster.pull(np.array("x")), r"pull array\(.*: not a name"),
+        (lambda: wb.Cluster(hang_after_s=np.arange(2)), "hang_after_s=.*: must be a number"),
+    ):
+        with pytest.raises(UsageError, match=says):
+            call()
 
 
 @pytest.mark.parametrize("n", [np.int64(0), np.float64(2), np.bool_(True), True, "2", 2.0])

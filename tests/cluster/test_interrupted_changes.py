@@ -9,10 +9,10 @@ import time
 
 import psutil
 import pytest
-from clusters import BeginSink, quiet, training, with_support
+from clusters import BeginSink, children, quiet, training, with_support
 from run_notebook import error_of, opened
 from test_stop_button import ASK, STUBBORN, end, stops, usable  # noqa: F401 - a fixture
-from timers import SOON_S, eventually
+from timers import SOON_S, eventually, when
 
 import workbench as wb
 from workbench.errors import (
@@ -66,6 +66,7 @@ def test_a_rank_that_does_not_leave_the_ring(three, stopped_ranks):
     assert "%cluster resize -n 3" in told
     assert len(told.splitlines()) == 1
     assert three.state == "failed"
+    assert "%cluster resize -n 3" in three.message
     with pytest.raises(ClusterStopped, match=r"interrupted before.*resize"):
         quiet(three, "1")
     began = time.monotonic()
@@ -266,3 +267,18 @@ def test_stop_while_another_process_keeps_the_lock(tmp_path):
         began = time.monotonic()
         cluster.stop()
         assert time.monotonic() - began < SOON_S
+
+
+def test_the_agent_is_killed_while_all_ranks_are_replaced():
+    """The message says how to go on, and that starts another agent."""
+    with wb.Cluster(n=2) as cluster:
+        (agent,) = children("workbench.agent.program")
+        agent.suspend()
+        killer = when(lambda: not cluster.ranks, agent.kill)
+        with pytest.raises(StartFailed, match="killed by SIGKILL"):
+            cluster.restart(ranks=[0, 1])
+        killer.join()
+        assert "%cluster resize -n 2, which also starts what is missing" in cluster.message
+        cluster.restart()
+        assert cluster.state == "ready"
+        assert quiet(cluster, "world_size").values == {0: 2, 1: 2}

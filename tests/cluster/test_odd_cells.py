@@ -1,5 +1,7 @@
 """Cells that break their process, odd names, and errors that quote them."""
 
+import io
+import json
 import os
 import subprocess
 import sys
@@ -7,6 +9,7 @@ import sys
 import pytest
 from clusters import quiet, training
 from test_stop_button import ASK
+from timers import eventually
 
 import workbench as wb
 from workbench.cluster import TextSink
@@ -273,3 +276,67 @@ def test_an_error_in_a_log_has_no_escape_sequences(cluster):
     assert "1 / 0" in str(caught.value)
     assert "\x1b" not in str(caught.value)
     assert "\x1b[" in "\n".join(caught.value._render_traceback_())
+
+
+@pytest.mark.parametrize("error", ["ValueError", "KeyboardInterrupt", "OSError"])
+def test_a_signal_handler_that_raises_between_cells(cluster, tmp_path, error):
+    """The alarm of a cell that has ended costs no variables, however often it comes."""
+    done = tmp_path / "done"
+    source = f"""
+import pathlib, signal
+kept, count = rank * 10, 0
+def late(*_):
+    global count
+    count += 1
+    if count == 5:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        pathlib.Path({str(done)!r}).touch()
+    raise {error}("late")
+if rank == 1:
+    signal.signal(signal.SIGALRM, late)
+    signal.setitimer(signal.ITIMER_REAL, 0.3, 0.2)"""
+    quiet(cluster, source)
+    assert eventually(lambda: done.exists() or cluster.state == "failed")
+    assert quiet(cluster, ASK).values == {0: (0, 2.0), 1: (10, 2.0)}
+    quiet(cluster, "signal.signal(signal.SIGALRM, signal.SIG_DFL)")
+
+
+def test_lone_surrogates_do_not_hide_an_error_or_a_display(cluster):
+    """No notebook can show them: the error, or all that follows, would be lost."""
+    with pytest.raises(RanksFailed, match=r"ValueError: \\ud800x") as caught:
+        quiet(cluster, "raise ValueError('\\ud800x')")
+    str(caught.value).encode()
+    "\n".join(caught.value._render_traceback_()).encode()
+    seen = []
+
+    class Displays(TextSink):
+        def put(self, merged):
+            seen.append(merged.item.bundle)
+
+    shows = "from IPython.display import HTML, display\ndisplay(HTML('<b>\\ud800</b>'))"
+    cluster.run(shows, sink=Displays())
+    (bundle,) = filter(None, seen)
+    assert json.loads(bundle)["data"]["text/html"] == "<b>?</b>"
+
+
+def test_a_terminal_that_cannot_show_a_character(cluster, monkeypatch):
+    """A script in another locale shows its escape sequence, as in an error of Python."""
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii"))
+    assert cluster.run("print('caf\u00e9', rank)\nrank").values == {0: 0, 1: 1}
+    sys.stdout.flush()
+    assert b"[rank 1] caf\\xe9 1\n" in written.getvalue()
+
+
+def test_a_sink_that_raises(cluster):
+    """The cell is stopped, because nobody sees what it does; the next one runs."""
+
+    class Full(TextSink):
+        def put(self, merged):
+            raise OSError(28, "No space left on device")
+
+    source = "kept = rank\nwhile True: print(float(hvd.allreduce(torch.ones(1))))"
+    with pytest.raises(OSError, match="No space left"):
+        cluster.run(f"import torch\n{source}", sink=Full(), timeout=200)
+    assert cluster.state == "ready"
+    assert quiet(cluster, ASK).values == {0: (0, 2.0), 1: (1, 2.0)}

@@ -254,6 +254,49 @@ def test_a_rank_is_freed_at_once_when_another_dies_within_a_tensor(root):
     assert said["FREED"] - said["DIES"] < 10
 
 
+# Ranks 0 to 2 read their tensor, in memory without access, when Horovod has agreed to reduce it:
+# rank 1 is killed by that, and rank 2 goes on when rank 1 is gone. Rank 3 has sent nothing of its
+# tensor, and cannot, before rank 2 asks for the next thing. Rank 0 keeps it waiting meanwhile.
+ONE_RANK_DIES_FIRST = """
+import ctypes, mmap, os, signal, time
+import horovod.torch as hvd
+import torch
+
+SIZE = 1 << 16
+libc = ctypes.CDLL(None, use_errno=True)
+memory = mmap.mmap(-1, SIZE)
+tensor = torch.frombuffer(memory, dtype=torch.float32)
+address = ctypes.c_void_p(tensor.data_ptr())
+
+@ctypes.CFUNCTYPE(None, ctypes.c_int)
+def later(number):
+    time.sleep({0: 4, 2: 2}[hvd.rank()])
+    libc.mprotect(address, SIZE, mmap.PROT_READ | mmap.PROT_WRITE)
+
+os.environ["HOROVOD_GLOO_TIMEOUT_SECONDS"] = "600"
+hvd.init()
+hvd.allreduce(torch.ones(1), name="all")
+if hvd.rank() in (0, 2):
+    libc.signal(signal.SIGSEGV, later)
+if hvd.rank() != 3:
+    libc.mprotect(address, SIZE, 0)
+try:
+    hvd.allreduce(tensor, name="tensor")
+except hvd.HorovodInternalError:
+    rank = hvd.rank()
+    hvd.shutdown()
+    os.write(1, f"FREED {rank}\\n".encode())
+"""
+
+
+@needs_horovod
+def test_the_other_ranks_outlive_one_that_is_killed_as_an_operation_begins():
+    """A neighbour's message of the failed operation, in the place of another, does no harm."""
+    with two_ranks(ONE_RANK_DIES_FIRST, n=4) as process:
+        said, _ = process.communicate(timeout=100)
+    assert sorted(re.findall(r"FREED (\d)", said)) == ["0", "2", "3"], said
+
+
 # Rank 1 does not come; each then makes a ring of its own.
 ONE_RANK_MISSING = """
 import os

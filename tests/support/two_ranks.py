@@ -1,4 +1,4 @@
-"""Two Horovod ranks without a cluster, for what only Horovod itself can show."""
+"""Horovod ranks without a cluster, for what only Horovod itself can show."""
 
 import os
 import subprocess
@@ -7,20 +7,20 @@ from contextlib import contextmanager
 
 from workbench.horovod_build.commands import end_group
 
-# Two ranks on one host, each running the code that the third argument is.
+# Ranks on one host, as many as the third argument says, each running the code that is the fourth.
 LAUNCH = """
 import contextlib, os, subprocess, sys
 from workbench.cluster.backends.horovod import Rendezvous, assign
 
-address, interface, code = sys.argv[1:]
-with contextlib.closing(Rendezvous(assign(["here", "here"]), address)) as ring:
+address, interface, n, code = sys.argv[1:]
+with contextlib.closing(Rendezvous(assign(["here"] * int(n)), address)) as ring:
     ring.start()
     ranks = [
         subprocess.Popen(
             [sys.executable, "-c", code],
             env=os.environ | ring.environment(rank, interface) | {"OMP_NUM_THREADS": "1"},
         )
-        for rank in range(2)
+        for rank in range(int(n))
     ]
     statuses = [rank.wait() for rank in ranks]
 sys.exit(max(map(abs, statuses)))
@@ -28,12 +28,12 @@ sys.exit(max(map(abs, statuses)))
 
 
 @contextmanager
-def two_ranks(code, *, address="127.0.0.1", interface="lo", inside=(), **env):
-    """Two ranks while the body runs, in the namespaces that the command `inside` makes."""
+def two_ranks(code, *, n=2, address="127.0.0.1", interface="lo", inside=(), **env):
+    """Two ranks, or `n`, while the body runs, in the namespaces that the command `inside` makes."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("HOROVOD_")}
-    clean.pop("PYTHONUNBUFFERED", None)  # both write to one pipe: a print must be one write
+    clean.pop("PYTHONUNBUFFERED", None)  # all write to one pipe: a print must be one write
     process = subprocess.Popen(
-        [*inside, sys.executable, "-c", LAUNCH, address, interface, code],
+        [*inside, sys.executable, "-c", LAUNCH, address, interface, str(n), code],
         env=clean | env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         text=True, start_new_session=True,
     )  # fmt: skip

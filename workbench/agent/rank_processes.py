@@ -282,7 +282,8 @@ def _redirect(log: Path) -> None:
 
 def _run_engine(profile: Path) -> int:
     import numpy as np
-    from ipyparallel.engine.app import main as engine_main
+
+    from workbench.rank.engine import Engine
 
     # numpy chose its seed when the agent imported it; ranks must not share it
     np.random.seed()
@@ -302,7 +303,7 @@ def _run_engine(profile: Path) -> int:
         "--IPEngine.max_heartbeat_misses=0",
     ]
     try:
-        engine_main()
+        Engine.launch_instance()
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     return 0

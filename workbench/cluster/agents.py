@@ -281,14 +281,13 @@ class Agents:
         return {vm: agent.lost for vm, agent in enumerate(self.all) if agent.lost}
 
     def places(self, n: int) -> set[Place]:
-        """Return the places for `n` ranks: slots of VMs that answer, or of this machine."""
-        if self._hosts is None:
-            return {Place(0, slot) for slot in range(n)}
+        """Return the places of VMs that answer: their slots; on this machine, as many as `n`."""
+        slots = [n] if self._hosts is None else self.slots
         return {
             Place(vm, slot)
             for vm, agent in enumerate(self.all)
             if not agent.lost
-            for slot in range(self.slots[vm])
+            for slot in range(slots[vm])
         }
 
     def memory_bytes(self) -> dict[Process, int]:

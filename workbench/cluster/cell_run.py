@@ -158,7 +158,8 @@ class CellRun:
         """Show the output until every rank has ended the cell, and return the result.
 
         `begin` begins the cell on all of its ranks, even if it is interrupted. `RanksFailed`,
-        `CellTimeout` and `CellInterrupted` are raised after every rank is free again.
+        `CellTimeout` and `CellInterrupted` are raised after every rank is free again. So is an
+        exception of the sink, after which the ranks are interrupted.
         """
         try:
             uninterrupted(begin)
@@ -170,6 +171,11 @@ class CellRun:
             raise CellInterrupted(
                 f"the cell was interrupted on {phrase(self.ranks)}; {self._outcome()}"
             ) from None
+        except Exception:  # of the sink: nobody would see what the ranks still do
+            if self.calls:
+                self.output.replace_sink()
+                self._stop("interrupted")
+            raise
         if self._unfinished:
             self._time_out()
         self._finish()

@@ -283,11 +283,12 @@ class Execution:
             As for `push`.
         """
         chosen, timeout_s = parse_ranks(ranks, self.n), parse_duration(timeout, "timeout")
-        if not isinstance(names, Iterable):
+        try:
+            wanted = [names] if isinstance(names, str) else list(names)
+        except TypeError:
             raise UsageError(
                 f"pull {names!r}: not a name. Give the name of a variable, or a list of names."
-            )
-        wanted = [names] if isinstance(names, str) else list(names)
+            ) from None
         if not wanted:
             return {rank: {} for rank in chosen}
         what = _call("pull", wanted)

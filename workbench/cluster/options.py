@@ -94,7 +94,7 @@ class Options:
     ) -> Options:
         """Return the arguments, checked; raise `UsageError` if one is invalid."""
         for name in ("start_timeout_s", "hang_after_s"):
-            if name in others and (name, others[name]) != ("hang_after_s", None):
+            if name in others and (name == "start_timeout_s" or others[name] is not None):
                 others[name] = _checked_seconds(others[name], name)
         if isinstance(others.get("release_after"), Real):
             others["release_after"] = parse_duration(others["release_after"], "release_after")

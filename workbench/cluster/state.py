@@ -107,10 +107,16 @@ class ClusterState:
             self.set(*(("failed", self.trouble()) if self.lost() else ("ready",)))
 
     def state_now(self) -> tuple[str, str]:
-        """Return the state and the message: ``failed`` also when ranks were lost between cells."""
+        """Return the state and the message, which says what to do about a failure.
+
+        It is ``failed`` also when ranks were lost between cells.
+        """
         with self.lock:
             if self.state == "ready" and self.lost():
                 return "failed", self.trouble()
+            processes = self.processes
+            if self.state == "failed" and processes and processes.engines.wanted is not None:
+                return "failed", self.trouble()  # the message is only about the change
             return self.state, self.message
 
     # whether a cell can run

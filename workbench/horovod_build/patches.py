@@ -133,6 +133,52 @@ PATCHES = (
             ),
         ),
     ),
+    # When a rank is killed, the next one in the ring may fail in an operation before it has
+    # announced what it receives. Its background thread goes on with the next exchange of the
+    # ranks' states, and the neighbour answers that with the data of the operation, which it has
+    # not given up yet. Gloo's check of the length then fails in Gloo's own thread, where nothing
+    # catches an exception. If the operation's buffer was announced, and is gone, Gloo never reads
+    # from that connection again. With the patch, both are failures of the connection.
+    Patch(
+        name="message-of-a-failed-operation",
+        defect="if a rank is killed in an allreduce of four or more ranks, another may abort and "
+        "lose its variables, or wait for HOROVOD_GLOO_TIMEOUT_SECONDS",
+        upstream="https://github.com/facebookincubator/gloo/blob/main/gloo/transport/tcp/pair.cc",
+        edits=(
+            Edit(
+                file="third_party/gloo/gloo/transport/tcp/pair.cc",
+                old="""\
+    if (!buf) {
+      return -1;
+    }
+""",
+                new="""\
+    GLOO_ENFORCE(buf, "the operation that was to receive this has failed");
+""",
+            ),
+            Edit(
+                file="third_party/gloo/gloo/transport/tcp/pair.cc",
+                old="""\
+  if (state_ == CONNECTED) {
+    handleReadWrite(events);
+    return;
+  }
+""",
+                new="""\
+  if (state_ == CONNECTED) {
+    try {
+      handleReadWrite(events);
+    } catch (const std::exception& error) {
+      if (ex_ == nullptr) {
+        signalException(error.what());
+      }
+    }
+    return;
+  }
+""",
+            ),
+        ),
+    ),
     # An exception of Gloo during the rendezvous leaves the background thread, which
     # terminates the process. Reported as a failed init, it becomes an exception in
     # Python. With MPI the behaviour is unchanged: its context would need a shutdown too.

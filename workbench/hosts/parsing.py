@@ -115,12 +115,15 @@ def total_slots(hosts: Iterable[Host]) -> int:
 
 def _items(hosts: object) -> list[object]:
     # these are iterable, but not lists of hosts
-    if isinstance(hosts, Mapping | bytes | Host) or not isinstance(hosts, Iterable):
-        raise UsageError(
-            f"hosts: a {type(hosts).__name__} names no hosts. Write text such as vm1:2,vm2:2, "
-            "the path of a host file, or a list of texts, Host objects or mappings."
-        )
-    return list(hosts)
+    try:
+        if not isinstance(hosts, Mapping | bytes | Host) and isinstance(hosts, Iterable):
+            return list(hosts)
+    except TypeError:  # an array without dimensions
+        pass
+    raise UsageError(
+        f"hosts: a {type(hosts).__name__} names no hosts. Write text such as vm1:2,vm2:2, "
+        "the path of a host file, or a list of texts, Host objects or mappings."
+    )
 
 
 def _host(item: object) -> Host:

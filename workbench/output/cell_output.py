@@ -81,6 +81,10 @@ class CellOutput:
             self._order(output)
             self.written = time.monotonic() <= until
 
+    def replace_sink(self) -> None:
+        """Show nothing more, because the sink has raised an exception."""
+        self._sink = TextSink()
+
     def finish(self) -> None:
         """Write the remaining output and the final order."""
         for rank in self._ranks:

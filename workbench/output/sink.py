@@ -274,7 +274,12 @@ class Page:
             return
         if changed:  # flush the other stream, or the order of the two would be lost
             (sys.stdout if self._stream == "stderr" else sys.stderr).flush()
-        (sys.stderr if self._stream == "stderr" else sys.stdout).write(text)
+        stream = sys.stderr if self._stream == "stderr" else sys.stdout
+        try:
+            stream.write(text)
+        except UnicodeEncodeError:  # a script's, in a locale such as C
+            encoding = stream.encoding or "ascii"
+            stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
 
 
 def _is_notebook() -> bool:

@@ -1,5 +1,6 @@
 """Code that runs inside a rank.
 
+- `engine`: handles the kernel's requests until the process ends
 - `session`: the functions that the kernel calls by `calls`; creates everything else
 - `cell`: runs a cell; `interrupts`: interrupts its code; `process_state`: restores settings
   afterwards; `tracebacks` and `traceback_frames`: format its error

@@ -139,7 +139,8 @@ class OutputChannel:
             number = self._displays.setdefault(display_id, len(self._displays) + 1)
             content = {"id": number, "update": update} | content
         self.forward()
-        self.put("display", json.dumps(content))
+        # not as ASCII, in which a lone surrogate would reach the notebook
+        self.put("display", json.dumps(content, ensure_ascii=False))
 
     def clear(self, *, wait: bool) -> None:
         """Remove this rank's earlier output of the cell; with `wait`, when it writes again."""

@@ -77,10 +77,17 @@ def checked_path(path: FolderLike, name: str) -> str:
         It is not a path.
     """
     text = path if isinstance(path, str) else getattr(path, "__fspath__", lambda: None)()
-    if not isinstance(text, str) or "\0" in text:
+    if not isinstance(text, str) or not _can_be_path(text):
         given = shortened(repr(path), _SHOWN)
         raise UsageError(f"{name}={given}: not a path. Give it as text, such as 'runs/first'.")
     return text
+
+
+def _can_be_path(text: str) -> bool:
+    try:
+        return b"\0" not in os.fsencode(text)
+    except UnicodeEncodeError:  # a lone surrogate
+        return False
 
 
 def new_path(cluster: str, folder: FolderLike | None = None) -> Path:

@@ -9,7 +9,7 @@ import workbench as wb
 from workbench.errors import UsageError, WorkbenchError
 
 NO_INTEGER = [1.5, "x", "", True, float("nan"), [], (5, 2), {"a": 1}, object(), b"y"]
-NO_PATH = [0, 1.5, None, True, [], {"a": 1}, object(), b"y", "\0"]
+NO_PATH = [0, 1.5, None, True, [], {"a": 1}, object(), b"y", "\0", "\ud800"]
 
 
 @pytest.fixture(params=["memory", "disk"])
