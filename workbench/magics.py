@@ -73,8 +73,8 @@ class WorkbenchMagics(Magics):
         if args.verb is None:
             return self._status(args, line)
         if args.verb == "start":
-            names = ("hosts", "ssh_config", "ssh_key", "launcher", "mpi_args")
-            names = (*names, *JobRequest.__annotations__)
+            given = ("hosts", "ssh_config", "ssh_key", "launcher", "mpi_args")
+            names = (*given, *JobRequest.__annotations__)
             options = {name: getattr(args, name) for name in names}
             times = {"release_after": args.release_after, "keep": args.keep}
             if args.backend is not None:
