@@ -9,6 +9,7 @@ TITLES = {
     "start": "two ranks ready",
     "ddp": "torch.distributed: two ranks ready, a cell, and a script against torchrun",
     "vms": "four VMs ready",
+    "slurm": "Slurm: four ranks ready, against srun of an empty Horovod script",
     "faults": "freed, named, replaced",
     "cells": "a cell that does nothing",
     "server": "the Jupyter server's live feed at 1 Hz, against other panels' servers",
