@@ -10,6 +10,7 @@ TITLES = {
     "ddp": "torch.distributed: two ranks ready, a cell, and a script against torchrun",
     "vms": "four VMs ready",
     "mpi": "four ranks ready under mpiexec",
+    "slurm": "Slurm: four ranks ready, against srun of an empty Horovod script",
     "faults": "freed, named, replaced",
     "cells": "a cell that does nothing",
     "server": "the Jupyter server's live feed at 1 Hz, against other panels' servers",

@@ -33,7 +33,7 @@ SelectTypeParameters=CR_Core
 SlurmdParameters=config_overrides
 CommunicationParameters=NoInAddrAny,NoCtldInAddrAny
 SchedulerParameters=sched_min_interval=0
-ReturnToService=2
+ReturnToService=0
 MpiDefault=none
 KillWait=2
 GresTypes=gpu
@@ -159,8 +159,8 @@ def _said(folder):
 
 def processes(word):
     """The ids of all processes on this machine with a word in their command."""
-    found = []
-    for process in psutil.process_iter(["cmdline"]):
-        if any(word in part for part in process.info["cmdline"] or ()):
-            found.append(process.pid)
-    return found
+    return [
+        process.pid
+        for process in psutil.process_iter(["cmdline"])
+        if any(word in part for part in process.info["cmdline"] or ())
+    ]

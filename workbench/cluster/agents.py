@@ -74,7 +74,8 @@ class Agents:
 
     def allocate(self) -> Options:
         """Wait until the launcher has hosts; return the options with them."""
-        self._options = options = self._launcher.allocate(self._options, self._progress)
+        options: Options = self._launcher.allocate(self._options, self._progress)
+        self._options = options
         if options.hosts is not None:
             self._hosts, self.slots = options.hosts, [host.slots for host in options.hosts]
         return options

@@ -27,14 +27,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, ClassVar
+from typing import IO, Any, ClassVar
 
 from workbench.errors import StartFailed
 from workbench.hosts import Host
 from workbench.wire.detached import connect_agent, exit_text, open_log, start_agent
-
-if TYPE_CHECKING:
-    from workbench.cluster.options import Options
 
 LAUNCHERS = {
     "local": "workbench.cluster.launchers.LocalLauncher",
@@ -177,8 +174,8 @@ class Launcher(ABC):
             No agent was started.
         """
 
-    def allocate(self, options: Options, _: Callable[[str], None]) -> Options:
-        """Wait for hosts; return the options with them, or unchanged if they have them.
+    def allocate(self, options: Any, _: Callable[[str], None]) -> Any:
+        """Wait for hosts; return the `Options` with them, or unchanged if they have them.
 
         The second argument is called with what is waited for. Raise `StartFailed` if no hosts
         can be had. `release` must be called in any case.

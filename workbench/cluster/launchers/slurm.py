@@ -31,7 +31,10 @@ read -r line && exit
 sleep 1
 for try in 1 2 3 4 5 6; do scancel --quiet --name="$1" && exit; sleep 10; done
 """
-"""Cancels a job that waits in the queue when the kernel has ended, which closes the pipe."""
+"""Cancels the job when the kernel has ended, even by SIGKILL, which closes the pipe.
+
+A kept cluster has it while it waits in the queue.
+"""
 _FIRST_PAUSE_S = 0.05
 _FAILURES = 5
 """So many failed polls in sequence end the wait: a controller may be restarted meanwhile."""
@@ -94,7 +97,8 @@ class SlurmLauncher(RelayLauncher):
             )
         routes = slurm_commands.routes([host.name for host in hosts])
         self._allocation = Allocation(name, job.id, own=not here, routes=routes, gpus=gpus)
-        self._end_guard()
+        if options.keep_s is not None:
+            self._end_guard()
         return replace(options, hosts=hosts, allocation=asdict(self._allocation))
 
     def _submit(self, name: str, options: Options) -> str:
@@ -178,7 +182,7 @@ class SlurmLauncher(RelayLauncher):
             job = slurm_commands.find(taken.job)
             if job is None:
                 return f"Slurm job {taken.job} has ended"
-            return job.end() or (slurm_commands.node_trouble(host.name) if host else "")
+            return job.end() or (slurm_commands.node_trouble(job, host.name) if host else "")
         except StartFailed:
             return ""  # not known
 

@@ -23,7 +23,7 @@ _HOLDER = """#!/bin/sh
 # Keeps the allocation while a step runs in it; the agents end without a kernel.
 idle=-2
 while [ "$idle" -lt 2 ]; do
-    sleep 15
+    sleep 10
     steps=$(squeue --noheader --steps --jobs="$SLURM_JOB_ID" --format=%i) || continue
     if printf '%s\\n' "$steps" | grep -Eqv '^ *$|[.](batch|extern)'; then
         idle=0
@@ -231,12 +231,13 @@ def _route(address: str) -> str:
             return ""
 
 
-def node_trouble(name: str) -> str:
-    """Return why Slurm does not use a node any more; empty while it does."""
+def node_trouble(job: Job, name: str) -> str:
+    """Return why a running job cannot use one of its nodes any more; empty while it can."""
     text = run("scontrol", "show", "node", "--oneliner", name)
     state = re.search(r"(?<!\S)State=(\S+)", text)
     if state is None or not re.search(r"DOWN|FAIL|NOT_RESPONDING|\*", state[1]):
-        return ""
+        kept = name in _expanded(job.fields["NodeList"])
+        return "" if kept else f"Slurm has removed {name} from job {job.id}"
     why = re.search(r"(?<!\S)Reason=(.*?)(?: \[|$)", text)
     return f"Slurm reports {name} as {state[1]}" + (f" ({why[1].strip()})" if why else "")
 
