@@ -116,7 +116,8 @@ def measure():
     own = [float(torchrun(TRAIN + PRINTED.format(ITERATIONS, BLOCKS))[1]) for _ in range(PAIRS)]
     every = [100 * one for share in shares for one in share]
     middle, low, high = interval(every, of=statistics.median)
-    print(f"overhead {middle:.2f} % ({low:.2f} to {high:.2f}) of the training thread's CPU time")
+    print(f"overhead {middle:.2f} % ({low:.2f} to {high:.2f}) of the training thread's CPU time,")
+    print(f"         at most {OVERHEAD_LIMIT:.1%} is asked")
     print(
         f"iteration {spread([one * 1e3 for one in iterations])} ms, recorded, the fastest of each"
     )
