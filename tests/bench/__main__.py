@@ -7,7 +7,7 @@ from importlib import import_module
 
 TITLES = {
     "start": "two ranks ready",
-    "ddp": "torch.distributed: two ranks ready, a cell, and a script against torchrun",
+    "ddp": "torch.distributed: two ranks ready, a cell, an iteration, and scripts against torchrun",
     "vms": "four VMs ready",
     "mpi": "four ranks ready under mpiexec",
     "slurm": "Slurm: four ranks ready, against srun of an empty Horovod script",

@@ -123,6 +123,8 @@ class BackendCase:
     total, broadcast
         How the wait in ``total("met")`` and in ``broadcast("met")`` is shown, as a regular
         expression.
+    mismatch
+        What is said where tensors of a collective differ between ranks, as a regular expression.
     by
         Who calls the collectives of the training, as it is recorded.
     environment
@@ -137,6 +139,7 @@ class BackendCase:
     variable: str
     total: str
     broadcast: str
+    mismatch: str
     by: str
     environment: dict[str, str]
 
@@ -147,11 +150,13 @@ class BackendCase:
 BACKENDS = {
     "horovod": BackendCase(
         "horovod", _BEGIN + _HOROVOD, _DYNAMIC, "", _HOROVOD_FAILS, "hvd", "'met'", "'met'",
-        "optimizer", {},
+        "(?i)mismatched.*(shape|data types)", "optimizer", {},
     ),
     "ddp": BackendCase(
         "ddp", _BEGIN + _PATIENT + _DDP, "", _PATIENT, _DDP_FAILS, "dist",
-        r"'all_reduce \d+'", r"'broadcast \d+'", "ddp", {"PYTHONPATH": WITHOUT_HOROVOD},
+        r"'all_reduce \d+'", r"'broadcast \d+'",
+        r"SIGABRT \(in 'all_reduce \d+' with (Float|Double) .*same shape and dtype",
+        "ddp", {"PYTHONPATH": WITHOUT_HOROVOD},
     ),
 }  # fmt: skip
 

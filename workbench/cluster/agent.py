@@ -6,6 +6,7 @@ import contextlib
 import re
 import secrets
 import shutil
+import signal
 import sys
 import threading
 import time
@@ -295,7 +296,10 @@ class Agent:
         text = f"its process {pid} on {self.name} {exit_text(end.code)}"
         if self._gone:
             return f"{self._gone}; {text}"
-        return f"{text} ({end.oom})" if end.oom else text
+        reason = end.oom
+        if end.code == -signal.SIGABRT and end.log:  # a library has written why
+            reason = reason or end.log.splitlines()[-1].strip()
+        return f"{text} ({reason})" if reason else text
 
     def wait_until_gone(self) -> None:
         """Wait until the agent has ended or is lost."""

@@ -25,7 +25,8 @@ class DDPBackend(Backend):
     module_name = "dist"
     lost_peer = re.compile(_PEER)
     uneven_cure = (
-        "Call every collective on all ranks: the same number of batches on each, or train in "
+        "Call every collective on all ranks, with tensors of the same shape and dtype. Give each "
+        "rank the same number of batches, or train in "
         "`with torch.distributed.algorithms.join.Join([model]):`."
     )
 

@@ -4,7 +4,7 @@
 - `ddp`: a process group of torch.distributed, which `process_groups` forms and cells may form
   themselves; `earlier_groups`: groups of the ring before, which are formed again;
   `flight_recorder`: its collectives that have not finished; `torch_waits`: the calls in which a
-  thread waits
+  thread waits; `gloo_abort`: why Gloo ends the process
 - `horovod`: a Horovod ring; `cell_init`, `process_sets` and `optimizers`: replace functions of
   Horovod that do not work in a notebook; `ring_sockets`: breaks the connections of a ring;
   `mpi_controller`: MPI instead of Gloo below Horovod

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from workbench.rank.backends import flight_recorder, process_groups, torch_waits
+from workbench.rank.backends import flight_recorder, gloo_abort, process_groups, torch_waits
 from workbench.rank.backends.backend import Backend, Pending, RingNotFormed
 from workbench.rank.backends.ddp_hooks import DDPHooks
 from workbench.rank.backends.process_groups import ProcessGroups
@@ -79,6 +79,7 @@ class DDPBackend(Backend):
     def install(self) -> None:
         """Let cells form and destroy process groups as scripts do."""
         self._groups.install()
+        gloo_abort.install()
 
     def settings(self, interface: str, serves: bool) -> dict[str, str]:
         """Return where the store of the next ring listens, which rank 0 starts.

@@ -37,6 +37,8 @@ class Recorded(NamedTuple):
         When it was submitted, as ``time.perf_counter_ns()``.
     finished
         Whether it is finished.
+    tensors
+        Shapes and dtypes of what this rank gives, such as ``"Float [100, 8]"``.
     """
 
     id: tuple[int, int]
@@ -44,6 +46,7 @@ class Recorded(NamedTuple):
     name: str
     submitted: int
     finished: bool
+    tensors: str
 
 
 _earlier = [-1] * len(_DUMPS)
@@ -91,4 +94,7 @@ def _recorded(recorder: int, entry: dict[str, Any], clocks: int) -> Recorded:
     group, finished = entry["process_group"][0], bool(entry["retired"])
     name = f"{function} {entry['collective_seq_id']}"
     submitted = int(entry["time_created_ns"]) + clocks
-    return Recorded((recorder, int(entry["record_id"])), str(group), name, submitted, finished)
+    sizes, dtypes = entry.get("input_sizes", ()), entry.get("input_dtypes", ())
+    tensors = ", ".join(f"{one} {list(size)}" for one, size in zip(dtypes, sizes, strict=False))
+    number = int(entry["record_id"])
+    return Recorded((recorder, number), str(group), name, submitted, finished, tensors)

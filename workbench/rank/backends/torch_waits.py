@@ -72,8 +72,11 @@ def unfinished() -> dict[tuple[str, int], str]:
     A send of Gloo counts as unfinished until somebody has waited for it.
     """
     found = {}
-    for work, sent in list(_sent.items()):
-        if sent.name_in_peer and not work.is_completed():
+    for reference in _sent.keyrefs():  # at once: other threads change the dictionary
+        work = reference()
+        if work is None or work.is_completed():
+            continue
+        if (sent := _sent.get(work)) and sent.name_in_peer:
             found["sent", id(work)] = sent.name_in_peer
     return found
 

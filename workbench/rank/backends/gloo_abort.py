@@ -1,0 +1,70 @@
+"""Reports why Gloo ends this process: tensors of a collective differ between ranks.
+
+Gloo's threads raise an exception in C++ that nothing catches when a peer sends more bytes than this
+rank expects. What the process writes then to its descriptors is lost, unless it goes to the log.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import os
+
+from workbench.rank.backends import flight_recorder
+
+_LIBRARY = "libstdc++.so.6"
+_SET_HANDLER = "_ZSt13set_terminatePFvvE"
+_HANDLER = ctypes.CFUNCTYPE(None)
+_NAME_OFFSET = ctypes.sizeof(ctypes.c_void_p)
+"""Where a ``std::type_info`` has the address of its name."""
+_ENFORCE = b"gloo13EnforceNotMet"
+_SAVED_FROM = 10
+"""Lowest number of a saved descriptor: cells may close small ones."""
+
+_kept: list[object] = []
+"""What C++ refers to."""
+
+
+def install() -> None:
+    """Handle exceptions in C++ that nothing catches; outside of cells."""
+    try:
+        library = ctypes.CDLL(_LIBRARY)
+        set_handler, exception_type = library[_SET_HANDLER], library.__cxa_current_exception_type
+    except (OSError, AttributeError):  # another C++ library
+        return
+    if _kept:
+        return
+    set_handler.restype = exception_type.restype = ctypes.c_void_p
+    log = fcntl.fcntl(2, fcntl.F_DUPFD_CLOEXEC, _SAVED_FROM)
+    previous: list[int] = []
+
+    def terminate() -> None:
+        with contextlib.suppress(OSError):
+            os.dup2(log, 2)
+        if _ENFORCE in _name_of(exception_type()):
+            os.write(2, f"\n{_explanation()}\n".encode())
+            os.abort()
+        if previous:
+            _HANDLER(previous[0])()
+        os.abort()
+
+    handler = _HANDLER(terminate)
+    _kept.append(handler)
+    previous.append(set_handler(handler))
+
+
+def _name_of(type_info: int | None) -> bytes:
+    if not type_info:
+        return b""
+    name = ctypes.c_char_p.from_address(type_info + _NAME_OFFSET).value
+    return name or b""
+
+
+def _explanation() -> str:
+    pending = flight_recorder.unfinished(gpu=False)
+    where = f"in {pending[0].name!r} with {pending[0].tensors}" if pending else "in a collective"
+    return (
+        f"{where} it received more bytes from another rank than its own tensor has: give all ranks "
+        "of a collective tensors of the same shape and dtype"
+    )
