@@ -163,6 +163,7 @@ class WorkbenchMagics(Magics):
             )
         from workbench.cluster import registry
 
+        registry.adopt()
         cluster = registry.current()
         if cluster is None:
             sys.stdout.write("No cluster runs in this notebook. Start one with %cluster start.\n")

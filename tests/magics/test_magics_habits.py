@@ -225,3 +225,20 @@ def test_stacked_bars_lie_behind_each_other():
     bars = [(float(x), float(width)) for x, width in bars][-3:]
     for (x, width), (following, _) in itertools.pairwise(bars):
         assert following == pytest.approx(x + width, abs=0.2)
+
+
+def test_magics_use_a_cluster_that_python_has_started():
+    """The only one that runs; of several, none is chosen."""
+    with opened("import workbench as wb\none = wb.Cluster(n=1, backend='ddp').start()") as notebook:
+        assert values_of(notebook.run("%%distributed --out result\nrank + 7")) == ""
+        assert (
+            values_of(notebook.run("result.values, result.output")) == "({0: 7}, '[rank 0] 7\\n')"
+        )
+        assert "ready" in values_of(notebook.run("%cluster"))
+        assert "stopped" in values_of(notebook.run("%cluster stop\n"))
+        assert values_of(notebook.run("one.state")) == "'stopped'"
+        source = "two, three = (wb.Cluster(n=1, backend='ddp').start() for _ in range(2))"
+        assert not error_of(notebook.run(source))
+        assert "stopped. Start one with" in error_of(notebook.run("%%distributed\n1"))
+        assert not error_of(notebook.run("two.stop()"))
+        assert text_of(notebook.run("%%distributed\nrank + 1")) == "[rank 0] 1\n"

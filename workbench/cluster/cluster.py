@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
+from weakref import WeakSet
 
 from workbench.cluster import recovery
 from workbench.cluster.agents import samples, snapshots
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from workbench.resources import Snapshot, Unknown
     from workbench.resources.usage import Sample
     from workbench.timings import Timings
+
+of_this_process: WeakSet[Cluster] = WeakSet()
 
 
 class Cluster(Execution):
@@ -131,6 +134,7 @@ class Cluster(Execution):
         self.fabric: FittedFabric | None = None
         self._state = ClusterState(name, options)
         recovery.of_this_kernel.add(self._state)
+        of_this_process.add(self)
         self._cells = CellQueue(self._state, first_cell)
 
     @property

@@ -24,8 +24,28 @@ def current() -> Cluster | None:
     return _current
 
 
+def adopt() -> None:
+    """Make the only cluster that runs in this process the current one, unless that runs too.
+
+    So a cluster that Python code has started is the magics' cluster.
+    """
+    from workbench.cluster.cluster import of_this_process
+
+    if _current is None or _current.state in _DOWN:
+        running = [one for one in of_this_process if one.state not in _DOWN]
+        if len(running) == 1:
+            set_current(running[0])
+        elif running and _current is None:
+            names = ", ".join(sorted(one.name for one in running))
+            raise NoCluster(
+                f"No cluster was started with %cluster start, and Python code has started {names}. "
+                "Use their methods, such as run, or stop all but one."
+            )
+
+
 def required() -> Cluster:
     """Return the current cluster; raise `NoCluster` if none was started."""
+    adopt()
     if _current is None:
         raise NoCluster("No cluster runs in this notebook. Start one with %cluster start.")
     return _current
