@@ -249,12 +249,18 @@ def find(name: str | None) -> tuple[Path, dict[str, Any]]:
     UsageError
         There are several, and none was named.
     """
-    kept = {state["name"]: (folder, state) for folder, state in _running()}
+    found, damaged = _running()
+    kept = {state["name"]: (folder, state) for folder, state in found}
     if name is not None and name in kept:
         return kept[name]
     there = ", ".join(sorted(kept)) or "none"
     if name is not None or not kept:
         what = f"cluster {name!r}" if name else "a cluster"
+        if damaged:
+            raise NoCluster(
+                f"Cannot attach to {what}: {damaged[0]} is damaged, and its cluster still runs. "
+                "It ends when its time to be kept is over. Start another with %cluster start."
+            )
         raise NoCluster(
             f"Cannot attach to {what}: of the clusters that outlive their kernel, {there} runs. "
             "Start one with %cluster start --keep 30m."
@@ -264,22 +270,26 @@ def find(name: str | None) -> tuple[Path, dict[str, Any]]:
     return next(iter(kept.values()))
 
 
-def _running() -> list[tuple[Path, dict[str, Any]]]:
-    found = []
+def _running() -> tuple[list[tuple[Path, dict[str, Any]]], list[Path]]:
+    """Return the folders and states of all kept clusters, and the state files that are damaged."""
+    found: list[tuple[Path, dict[str, Any]]] = []
+    damaged: list[Path] = []
     for path in runtime_folder().glob(f"workbench-*/{STATE_FILE}"):
         try:
             state = load_json(read_file(path, _MOST_BYTES), finite=False)
         except (OSError, ValueError):
-            continue
-        if not isinstance(state, dict) or not all(
+            state = None
+        complete = isinstance(state, dict) and all(
             isinstance(state.get(name), kind) for name, kind in _PARTS.items()
-        ):
-            continue
-        if _answers(path.parent / "controller.sock"):
+        )
+        runs = _answers(path.parent / "controller.sock")
+        if complete and runs:
             found.append((path.parent, state))
-        else:  # its processes were ended by a reboot or by SIGKILL
+        elif complete:  # its processes were ended by a reboot or by SIGKILL
             shutil.rmtree(path.parent, ignore_errors=True)
-    return found
+        elif runs:
+            damaged.append(path)
+    return found, damaged
 
 
 def _answers(path: Path) -> bool:

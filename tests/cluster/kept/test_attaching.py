@@ -243,6 +243,19 @@ def test_keys_are_for_this_user_only(runtime, attach):
     attach()
 
 
+def test_a_damaged_state_file_of_a_cluster_that_runs(runtime, attach):
+    """It is named; that no cluster ran would not be true."""
+    name, _ = kernel("")
+    (path,) = Path(runtime).glob("workbench-*/cluster.json")
+    content = path.read_text()
+    path.write_text(content[:100])
+    for given in (None, name):
+        with pytest.raises(NoCluster, match=r"cluster.json is damaged, and its cluster still runs"):
+            attach(given)
+    path.write_text(content)
+    assert attach().name == name
+
+
 @pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
 def test_a_kernel_attaches_to_ranks_on_vms(attach):
     """The same over ssh: the connections outlive the kernel too."""
