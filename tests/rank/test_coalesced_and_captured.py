@@ -3,6 +3,7 @@
 PyTorch's own process group without a network coalesces; the GPU is simulated.
 """
 
+import threading
 import time
 
 import pytest
@@ -176,6 +177,34 @@ def test_phases_while_a_graph_is_captured(gpu):
         assert sums(record) == record.duration_ns
         if number % 4 != 3 and number % 4 != 0:
             assert (record.forward_ns, record.backward_ns) == (5e6, 8e6), number
+
+
+def test_a_capture_begins_after_a_query_in_another_thread(gpu, monkeypatch):
+    """The sender asks for the end of an iteration when training begins to capture."""
+    stream, ring, graph = gpu
+    held = []
+    ring.recorder._receiver = held.append
+    iterate(ring, [])
+    iterate(ring, [])
+    asked, query = threading.Event(), CapturedEvent.query
+
+    def slow(event):
+        asked.set()
+        for _ in range(100):
+            assert not stream.capturing
+            time.sleep(0.001)
+        return query(event)
+
+    monkeypatch.setattr(CapturedEvent, "query", slow)
+    found = []
+    iteration = next(item for item in held if hasattr(item, "steps"))
+    sender = threading.Thread(target=lambda: found.append(iteration.ready))
+    sender.start()
+    assert asked.wait(60)
+    graph.capture_begin()
+    sender.join(60)
+    graph.capture_end()
+    assert len(found) == 1
 
 
 def test_a_capture_that_fails_ends(gpu):

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from timers import eventually
 
-from workbench.rank.recording.collectives import Collected, Operation, Reported
+from workbench.rank.recording.collectives import NONE, Collected, Operation, Reported
 from workbench.rank.recording.device_clock import DeviceClock
 from workbench.rank.recording.iteration import RecordedIteration, StepRecord
-from workbench.rank.recording.pack import Intervals, Packer, merge, overlap
+from workbench.rank.recording.pack import Packer, merge, overlap
 from workbench.rank.recording.phase import Phase
 from workbench.rank.recording.recorder import Recorder
 from workbench.rank.recording.training_loop import Cycle
@@ -387,18 +387,12 @@ def test_cycles_of_optimizers():
 
 def test_intervals():
     """The union of intervals, and how long two sets of them run at once."""
-
-    def intervals(*pairs):
-        return Intervals(*np.array(pairs, np.int64).reshape(-1, 2).T)
-
-    def merged(*pairs):
-        return list(zip(*(column.tolist() for column in merge(*intervals(*pairs))), strict=True))
-
-    assert merged((5, 6), (0, 2), (1, 3), (6, 7)) == [(0, 3), (5, 7)]
-    assert merged() == []
-    assert overlap(intervals((0, 3), (5, 7)), intervals((2, 6))).sum() == 2
-    assert overlap(intervals(), intervals((2, 6))).sum() == 0
-    assert overlap(intervals((2, 6)), intervals()).sum() == 0
+    assert merge([(5, 6), (0, 2), (1, 3), (6, 7)]) == [(0, 3), (5, 7)]
+    assert merge([(0, 5), (1, 2), (3, 4)]) == [(0, 5)]
+    assert merge([]) == []
+    assert overlap([(0, 3), (5, 7)], [(2, 6)]) == 2
+    assert overlap([], [(2, 6)]) == 0
+    assert overlap([(2, 6)], []) == 0
 
 
 def test_the_overlap_of_random_intervals():
@@ -407,11 +401,11 @@ def test_the_overlap_of_random_intervals():
     for _ in range(200):
         sets, moments = [], []
         for count in chance.integers(0, 6, 2):
-            edges = np.sort(chance.integers(0, 40, 2 * count))
-            sets.append(merge(edges[::2], edges[1::2]))
-            moments.append({t for a, b in zip(*sets[-1], strict=True) for t in range(a, b)})
-        assert overlap(*sets).sum() == len(moments[0] & moments[1])
-        assert (sets[0].ends - sets[0].begins).sum() == len(moments[0])
+            edges = np.sort(chance.integers(0, 40, 2 * count)).tolist()
+            sets.append(merge(zip(edges[::2], edges[1::2], strict=True)))
+            moments.append({t for a, b in sets[-1] for t in range(a, b)})
+        assert overlap(*sets) == len(moments[0] & moments[1])
+        assert sum(end - begin for begin, end in sets[0]) == len(moments[0])
 
 
 def test_a_collective_that_had_ended_before_its_iteration():
@@ -434,6 +428,20 @@ class Given:
 
     def take_each(self, untils, _):
         return [self.collected.pop(0) for _ in untils]
+
+
+def test_lost_collectives_are_no_dropped_iterations():
+    """Some communication of the iterations that follow is not timed, and that is all."""
+    given = Given([NONE] * 4)
+    pack = Packer([given], 2, lambda: 7)
+    found = []
+    for index, lost in enumerate((0, 5, 5, 6)):
+        given.lost = lost
+        step = StepRecord(index * 1000, index * 1000 + 1000, [0] * len(Phase), 0, [], [])
+        ((_, packed),) = pack([RecordedIteration(1, index, [step])])
+        record = IterationRecord.unpack(packed)
+        found.append((record.dropped, Flag.UNHEARD in record.flags))
+    assert found == [(7, False), (7, True), (7, False), (7, True)]
 
 
 def collectives(chance, start):

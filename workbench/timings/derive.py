@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from workbench.timings.lateness import exposed_parts
+from workbench.timings.lateness import Lateness, exposed_parts, lateness
 from workbench.timings.store import (
     PHASES,
     Rows,
@@ -22,8 +23,8 @@ EXPOSED_PARTS = ("wait_us", "queued_us", "transfer_us")
 """The columns that `exposed_us` consists of."""
 
 
-def columns(rows: Rows) -> dict[str, Column]:
-    """Return the columns of ``to_frame()`` for `rows`.
+def columns(rows: Rows, rings: Iterable[Lateness] | None = None) -> dict[str, Column]:
+    """Return the columns of ``to_frame()`` for `rows`; `rings` are their `lateness`, if known.
 
     ``algbw`` is bytes over communication time; ``busbw`` is ``algbw`` times 2(n-1)/n for n
     ranks, those of the process set if all collectives used one (nccl-tests, PERFORMANCE.md).
@@ -36,7 +37,7 @@ def columns(rows: Rows) -> dict[str, Column]:
         micro[name] = np.where(unseen, np.nan, micro[name])
     silent = communication_unseen(rows)
     communication = rows["communication_ns"]
-    parts = exposed_parts(rows)
+    parts = exposed_parts(rows, lateness(rows) if rings is None else rings)
     some = communication > 0
     algbw = _divide(rows["bytes"] * 8.0, communication, some)
     n = np.maximum(peers_of(rows), 1)

@@ -20,7 +20,7 @@ backend's cycles, and copies into and out of buffers.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -156,10 +156,10 @@ class ExposedParts(NamedTuple):
     transfer_us: npt.NDArray[np.float64]
 
 
-def exposed_parts(rows: Rows) -> ExposedParts:
-    """Return the parts of the exposed time of each row."""
+def exposed_parts(rows: Rows, rings: Iterable[Lateness]) -> ExposedParts:
+    """Return the parts of the exposed time of each row; `rings` are their `lateness`."""
     waiting, transfer = np.full((2, len(rows)), np.nan)
-    for found in lateness(rows):
+    for found in rings:
         waiting[found.places] = found.waited_us
         transfer[found.places] = found.transfer_us
     never = rows["exposed_ns"] == 0

@@ -10,7 +10,7 @@ Each training is compared with itself: 10 ms are much in iterations of 20 ms, an
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -140,20 +140,20 @@ def find(rows: Rows) -> list[dict[str, Any]]:
     return [asdict(one) for one in sorted(found, key=lambda one: one.first_iteration)]
 
 
-def always_late(rows: Rows) -> tuple[int | None, float | None]:
+def always_late(rings: Iterable[Lateness]) -> tuple[int | None, float | None]:
     """Return the rank that delays all iterations of the newest ring, and by how much."""
-    ring = max(ring_delays(rows), key=lambda one: int(one.found.iterations[-1]), default=None)
-    if ring is None:
-        return None, None
-    cells = [one for _, one in ring.cells() if one.warm.sum() >= noise.LENGTHS[0]]
+    several = (found for found in rings if len(found.ranks) > 1)
+    newest = max(several, key=lambda found: int(found.iterations[-1]), default=None)
+    delays_of = [] if newest is None else RingDelays.of(newest).cells()
+    cells = [one for _, one in delays_of if one.warm.sum() >= noise.LENGTHS[0]]
     if not cells:
         return None, None
     clear, delays = map(np.array, zip(*map(_delays, cells), strict=True))
     lengths = np.array([one.warm.sum() for one in cells])
     often = (clear * lengths[:, np.newaxis]).sum(axis=0) >= noise.OFTEN * lengths.sum()
     means = np.where(often & (delays > 0).all(axis=0), np.average(delays, 0, lengths), 0.0)
-    column = int(means.argmax())
-    return (int(ring.found.ranks[column]), float(means[column])) if means[column] else (None, None)
+    column, most = int(means.argmax()), float(means.max())
+    return (int(cells[0].found.ranks[column]), most) if most else (None, None)
 
 
 def _delays(ring: RingDelays) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.float64]]:

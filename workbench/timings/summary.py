@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from workbench.timings.derive import bandwidth_gbps, columns, mean_parts
+from workbench.timings.lateness import lateness
 from workbench.timings.store import PHASES, Rows, first_of_cell, has_flag, warm
 from workbench.timings.stragglers import always_late
 from workbench.wire import Flag
@@ -90,11 +91,12 @@ def summarize(rows: Rows, latest: int | None = None) -> Summary:
     if latest is not None and len(rows):
         rows = rows[rows["iteration"] > last - latest]
     every, rows = rows, warm(rows)
-    table = columns(rows)
+    rings = list(lateness(rows))
+    table = columns(rows, rings)
     iteration_us = _mean(table["iteration_us"])
     exposed = ~np.isnan(table["exposed_us"])
     total = table["iteration_us"][exposed].sum()
-    rank, excess = always_late(rows)
+    rank, excess = always_late(rings)
     waiting, queued, transfer = mean_parts(
         table["exposed_us"], table["wait_us"], table["queued_us"], table["transfer_us"]
     )
@@ -133,8 +135,8 @@ def warm_note(left_out: int) -> str:
 
 
 UNHEARD = (
-    "Some communication is not timed (Horovod from another build, torch.distributed.rpc): its time "
-    "is in the other phases"
+    "Some communication is not timed (Horovod from another build, torch.distributed.rpc, more "
+    "collectives than a rank keeps): its time is in the other phases"
 )
 """Note on iterations with communication that cannot be timed."""
 

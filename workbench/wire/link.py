@@ -304,15 +304,21 @@ class Outbox(_SocketThread):
         """Send what is queued, stop the thread and free the socket."""
         if not self._closing.is_set():
             self.flush()
+        self._hurry.set()
         super().close()
 
     def _woken(self) -> None:
-        if self._delay_s:
-            self._hurry.wait(self._delay_s - time.time() % self._delay_s)
-        self._hurry.clear()
+        # until nothing is queued in time: who queues again and again wakes this thread only once
         self._wakeup.clear()
+        while not self._closing.is_set():
+            if self._delay_s:
+                self._hurry.wait(self._delay_s - time.time() % self._delay_s)
+            self._hurry.clear()
+            if not self._queue:
+                break
+            self._drain()
         self._awake = False
-        self._drain()
+        self._drain()  # what was queued since
 
     def _readable(self) -> None:
         frames = self._socket.recv_multipart()

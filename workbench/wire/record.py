@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from operator import attrgetter
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -39,6 +40,7 @@ BUFFER_TIMES = TIMES[1:-1]
 
 _FIXED = struct.Struct("<BBHIIQQ 9Q QIIH2x HIQQ")
 _LIMIT = 0xFFFFFFFF
+_PLACE_BITS = 53
 _PHASES = ("data", "copy", "forward", "backward", "exposed", "optimizer", "other")
 _DURATIONS = ("start", "duration", *_PHASES, "communication", "overlapped")
 NUMBERS = ("cell", "index", *(f"{name}_ns" for name in _DURATIONS), "size_bytes", "tensors")
@@ -63,7 +65,7 @@ class Flag(enum.IntFlag):
     DEVICE_TIMES = 8
     """Duration and phases were measured on the GPU's stream, not with the host's clock."""
     UNHEARD = 16
-    """The rank communicated in a way that no hook can time."""
+    """The rank communicated in a way that no hook can time, or too often to keep all of it."""
     OTHER_BEFORE_FORWARD = 32
     """Most of `other` lies between a step and the next forward, outside any DataLoader."""
     OTHER_BEFORE_STEP = 64
@@ -157,7 +159,7 @@ class IterationRecord:
     world_size
         Ranks in the ring.
     dropped
-        Records that this rank has dropped so far.
+        Iterations that this rank has dropped so far.
     layout
         Number of the `Layout` that names the collectives.
     submitted, responded, began, ended, finished
@@ -199,7 +201,7 @@ class IterationRecord:
     def pack(self) -> bytes:
         """Return the record as bytes."""
         times = np.array([getattr(self, name) for name in TIMES], np.uint32)
-        return pack_all([self], times, np.array([times.shape[1]]))[0]
+        return pack_all([self], times, Buffers.of(times, np.array([times.shape[1]])))[0]
 
     def _pack_fixed(self, collectives: int, buffers: int) -> bytes:
         """Return the fixed numbers as bytes."""
@@ -247,21 +249,72 @@ class IterationRecord:
         return record
 
 
+class Buffers(NamedTuple):
+    """The buffers in which the collectives of several records travel.
+
+    Attributes
+    ----------
+    order
+        Places of all collectives, those of a record and of a buffer next to each other.
+    first
+        Where in `order` each buffer begins.
+    bounds
+        A record has the buffers between two successive bounds.
+    of_collective
+        The number of each collective's buffer, which a record counts from 0.
+    ends
+        A record has the collectives between two successive ends.
+    """
+
+    order: npt.NDArray[np.intp]
+    first: npt.NDArray[np.intp]
+    bounds: list[int]
+    of_collective: npt.NDArray[np.uint16]
+    ends: list[int]
+
+    @classmethod
+    def of(cls, times: npt.NDArray[Any], counts: npt.NDArray[np.intp]) -> Buffers:
+        """Return those of collectives that have the same response and the same end.
+
+        Parameters
+        ----------
+        times
+            Of shape (`TIMES`, collectives of all records), as integers of less than 52 bits.
+        counts
+            How many of them each record has.
+        """
+        keys = times[1] + (np.arange(len(counts)) << _PLACE_BITS).repeat(counts)
+        order = keys.argsort()
+        sorted_, ended = keys[order], times[-2][order]
+        new = np.ones(len(keys), bool)  # the first collective of a buffer
+        np.not_equal(sorted_[1:], sorted_[:-1], out=new[1:])
+        if ((ended[1:] != ended[:-1]) > new[1:]).any():
+            # two buffers may have the same response, but then they do not end together
+            order = np.lexsort((times[-2], keys))
+            ended = times[-2][order]
+            new[1:] |= ended[1:] != ended[:-1]
+        first = new.nonzero()[0]
+        ends = [0, *counts.cumsum().tolist()]
+        bounds = first.searchsorted(ends)
+        of_collective = np.empty(len(keys), np.uint16)
+        of_collective[order] = new.cumsum() - (bounds[:-1] + 1).repeat(counts)
+        return cls(order, first, bounds.tolist(), of_collective, ends)
+
+
 def pack_all(
-    records: Sequence[IterationRecord], times: npt.NDArray[np.uint32], counts: npt.NDArray[np.intp]
+    records: Sequence[IterationRecord], times: npt.NDArray[np.uint32], found: Buffers
 ) -> list[bytes]:
-    """Return records as bytes, whose `TIMES` are given together.
+    """Return records as bytes, whose `TIMES` are given together, in the place of their own ones.
 
     Parameters
     ----------
     times
-        Of shape (`TIMES`, collectives of all records), in the place of the records' own ones.
-    counts
-        How many of them each record has.
+        Of shape (`TIMES`, collectives of all records).
+    found
+        Their buffers.
     """
-    buffers, buffer_bounds, of_collective = _buffers(times[1:-1], counts)
-    bounds = [0, *counts.cumsum().tolist()]
-    submitted, finished = times[0], times[-1]
+    buffers = times[1:-1].take(found.order[found.first], axis=1)
+    submitted, finished, of_collective = times[0], times[-1], found.of_collective
     return [
         b"".join(
             (
@@ -273,37 +326,9 @@ def pack_all(
             )
         )
         for record, (first, end), (first_buffer, last_buffer) in zip(
-            records, pairwise(bounds), pairwise(buffer_bounds), strict=True
+            records, pairwise(found.ends), pairwise(found.bounds), strict=True
         )
     ]
-
-
-def _buffers(
-    times: npt.NDArray[np.uint32], counts: npt.NDArray[np.intp]
-) -> tuple[npt.NDArray[np.uint32], list[int], npt.NDArray[np.uint16]]:
-    """Return the times of each buffer, bounds of them, and the number of each collective's buffer.
-
-    A record has the buffers between two successive bounds, and counts them from 0.
-    """
-    keys = times[0] + (np.arange(len(counts)) << 32).repeat(counts)
-    order = keys.argsort(kind="stable")
-    sorted_ = keys[order]
-    ended = times[-1][order]
-    same, differs = sorted_[1:] == sorted_[:-1], ended[1:] != ended[:-1]
-    if (same & differs).any():
-        # two buffers may have the same response, but then they do not end together
-        order = np.lexsort((times[-1], keys))
-        ended = times[-1][order]
-        differs = ended[1:] != ended[:-1]
-    number = np.zeros(len(keys) + 1, np.int64)  # of the buffers before each collective
-    number[1:2] = 1
-    np.cumsum(differs | ~same, out=number[2:])
-    number[2:] += 1
-    bounds = number[np.concatenate([[0], counts.cumsum()])]
-    of_collective = np.empty(len(keys), np.uint16)
-    of_collective[order] = number[1:] - 1 - bounds[:-1].repeat(counts)
-    first = np.flatnonzero(number[1:] != number[:-1])
-    return times.take(order[first], axis=1), bounds.tolist(), of_collective
 
 
 def _columns(data: bytes, count: int, buffers: int) -> list[array[int]]:

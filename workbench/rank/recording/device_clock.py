@@ -7,6 +7,7 @@ which may be some iterations later; nothing waits for them.
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Callable
 from typing import Protocol
@@ -68,7 +69,8 @@ class Spans:
     @property
     def ready(self) -> bool:
         """Whether the stream has reached the last event; False while that cannot be asked."""
-        return not self._clock.capturing and self.end.query()
+        with self._clock.asking:
+            return not self._clock.capturing and self.end.query()
 
     def take(self) -> list[int]:
         """Return the nanoseconds of each phase before `GAP`; the first call frees the events."""
@@ -105,13 +107,16 @@ class DeviceClock:
     pool
         Events that can be recorded again.
     capturing
-        Whether a graph is captured.
+        Whether a graph is captured. Another thread may ask meanwhile: hold `asking` to set it.
+    asking
+        Held while an event is queried.
     """
 
     def __init__(self, new_event: Callable[[], Event]) -> None:
         self._new_event = new_event
         self.pool: deque[Event] = deque()
         self.capturing = False
+        self.asking = threading.Lock()
 
     def start(self) -> Spans | None:
         """Start to measure phases; None while a graph is captured."""

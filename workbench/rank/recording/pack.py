@@ -1,14 +1,14 @@
 """Makes the records of finished iterations, in the sender's thread.
 
-It uses numpy for all collectives of several iterations together, to take little time of the GIL
-from training. Iterations take turns on one axis of time, so that one union of intervals, or one
-search among them, is that of all iterations.
+It takes little time of the GIL from training: it uses numpy once for all collectives of several
+iterations, then only counts with the few buffers in which they travel, and often gives way.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from itertools import accumulate
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import pairwise
+from time import sleep
 from typing import NamedTuple
 
 import numpy as np
@@ -18,29 +18,30 @@ from workbench.rank.recording.collectives import Collected, Operation, Source
 from workbench.rank.recording.iteration import Outside, Recorded, RecordedIteration, StepRecord
 from workbench.rank.recording.phase import Phase
 from workbench.wire import Flag, IterationRecord, Layout
-from workbench.wire.record import TICK_NS, TIMES, pack_all
+from workbench.wire.record import TICK_NS, Buffers, pack_all
 
 Times = npt.NDArray[np.int64]
 
 
-class Intervals(NamedTuple):
-    """Intervals of time in order, of which none overlaps another."""
+Interval = tuple[int, int]
+"""Begin and end, in nanoseconds."""
+_Durations = tuple[int, int, int, int]
 
-    begins: Times
-    ends: Times
-
-
-_BEGAN, _ENDED = TIMES.index("began"), TIMES.index("ended")
 _LAST_TICK = 0xFFFFFFFF
-_PLACE_BITS = 53
-"""An iteration takes at most half of so many bits of nanoseconds, which are 52 days."""
-_NEVER = np.iinfo(np.int64).min
-_NO_TIME = np.zeros(1, np.int64)
-_FIRST_OF_CELL, _FORWARD_UNSEEN, _DEVICE_TIMES, _TRANSFERS_SEEN = map(
-    int, (Flag.FIRST_OF_CELL, Flag.FORWARD_UNSEEN, Flag.DEVICE_TIMES, Flag.TRANSFERS_SEEN)
+_FIRST_OF_CELL, _FORWARD_UNSEEN, _DEVICE_TIMES, _TRANSFERS_SEEN, _UNHEARD = map(
+    int,
+    (
+        Flag.FIRST_OF_CELL,
+        Flag.FORWARD_UNSEEN,
+        Flag.DEVICE_TIMES,
+        Flag.TRANSFERS_SEEN,
+        Flag.UNHEARD,
+    ),
 )
 _MOST = 1 << 15
 """Most collectives in a record outside of iterations."""
+_NEVER = np.iinfo(np.int64).min
+_GIVE_WAY_S = 1e-5
 _LAYOUTS = 256
 """Most layouts with a number; then numbers are reused."""
 
@@ -88,7 +89,7 @@ class _Window(NamedTuple):
     duration: int
     spent: list[int]
     flags: int
-    waits: list[tuple[int, int]]
+    waits: list[Interval]
 
 
 class Packer:
@@ -121,6 +122,10 @@ class Packer:
         self._layouts: dict[tuple[Operation, ...], int] = {}
         self._orders: dict[tuple[Operation, ...], _Order] = {}
         self._latest: tuple[tuple[Operation, ...], _Order] | None = None
+        self._lost = self._all_lost()
+
+    def _all_lost(self) -> int:
+        return sum(source.lost for source in self._sources)
 
     def __call__(self, items: Sequence[Recorded]) -> Iterator[tuple[Layout | None, bytes]]:
         """Yield the records of successive items of one kind and cell, each with its new layout."""
@@ -137,15 +142,18 @@ class Packer:
         if first.flags & _FIRST_OF_CELL:  # before it, such as the broadcast of parameters
             yield from self._outside(cell, *self._take_each([first.start], handles[:1]))
         done = self._take_each([item.steps[-1].end for item in items], handles)
+        give_way()
         yield from self._separately(cell, items, done)
 
     def _separately(
         self, cell: int, items: list[RecordedIteration], done: list[Collected]
     ) -> Iterator[tuple[Layout | None, bytes]]:
         """Yield the records of iterations, without those that cannot be packed."""
+        lost = self._lost
         try:
             yield from list(self._packed(cell, [_window(item) for item in items], done))
         except Exception:  # noqa: BLE001 - a bad one must not lose the others
+            self._lost = lost
             self.forget_layouts()  # some may be new, and were not sent
             self.failed += len(items) == 1
             for item, own in zip(items, done, strict=True) if len(items) > 1 else ():
@@ -183,8 +191,12 @@ class Packer:
             axis=1,
         )
         counts = np.array([len(one.operations) for one in done])
-        records = self._records(cell, windows, orders, _durations(times, counts, windows))
-        yield from zip(layouts, pack_all(records, _ticks(times), counts), strict=True)
+        give_way()
+        buffers = Buffers.of(times, counts)
+        give_way()
+        records = self._records(cell, windows, orders, _durations(times, buffers, windows))
+        give_way()
+        yield from zip(layouts, pack_all(records, _ticks(times), buffers), strict=True)
 
     def _lay_out(self, operations: tuple[Operation, ...]) -> tuple[_Order, Layout | None]:
         """Return the order of operations in their layout, and the layout if it is new.
@@ -226,10 +238,12 @@ class Packer:
         cell: int,
         windows: list[_Window],
         orders: Sequence[_Order],
-        durations: list[tuple[int, ...]],
+        durations: Sequence[_Durations],
     ) -> list[IterationRecord]:
         """Return records without the times of collectives; `durations` are `_durations`."""
-        dropped = self._dropped() + sum(source.lost for source in self._sources)
+        dropped, lost = self._dropped(), self._all_lost()
+        # which iterations they were of is not known
+        unheard, self._lost = _UNHEARD * (lost > self._lost), lost
         return [
             IterationRecord(
                 cell,
@@ -251,13 +265,18 @@ class Packer:
                 tensors=order.tensors,
                 world_size=self._world_size,
                 dropped=dropped,
-                flags=Flag(window.flags | _TRANSFERS_SEEN * order.timed),
+                flags=Flag(window.flags | unheard | _TRANSFERS_SEEN * order.timed),
                 layout=order.layout,
             )
             for window, order, (communication, waited, transfer, stopped) in zip(
                 windows, orders, durations, strict=True
             )
         ]
+
+
+def give_way() -> None:
+    """Let the training thread continue, if it waits for the GIL: it is to wait for short only."""
+    sleep(_GIVE_WAY_S)
 
 
 def _handles(steps: list[StepRecord]) -> Sequence[int]:
@@ -287,63 +306,59 @@ def _window(item: RecordedIteration) -> _Window:
     return _Window(item.index, start, duration, spent, flags, waits)
 
 
-def _durations(times: Times, counts: Times, windows: list[_Window]) -> list[tuple[int, ...]]:
+def _durations(
+    times: Times, buffers: Buffers, windows: Sequence[_Window]
+) -> list[tuple[int, int, int, int]]:
     """Return nanoseconds of communication, waits in it, waits in transfers, and `_stopped`.
 
     Parameters
     ----------
     times
         The `TIMES` of the collectives of all iterations, since the start of their iteration.
-    counts
-        How many collectives each iteration has.
+    buffers
+        Of these collectives.
     windows
         The iterations.
     """
-    # on this axis each iteration has a place of its own, so that none overlaps another
-    places = np.arange(len(windows)) << _PLACE_BITS
-    start = places.repeat(counts)
-    times = times + start
-    of_wait = [0, *accumulate(len(window.waits) for window in windows)]
-    waits = _waits(windows, places)
-    # a collective submitted before its iteration counts from the iteration's start
-    busy = merge(np.maximum(times[0], start), np.maximum(times[-1], start))
-    # the collectives of a buffer have the same transfer, and are mostly next to each other
-    began, ended = times[_BEGAN], times[_ENDED]
-    new = np.ones(len(began), bool)
-    np.logical_or(began[1:] != began[:-1], ended[1:] != ended[:-1], out=new[1:])
-    transfers = merge(began[new], ended[new])
-    all_places = Intervals(places, places + (1 << _PLACE_BITS - 1))
-    of_waits = np.zeros((3, of_wait[-1] + 1), np.int64)
-    for row, values in enumerate(
-        (overlap(busy, waits), overlap(transfers, waits), _stopped(times, counts, waits, of_wait))
-    ):
-        values.cumsum(out=of_waits[row, 1:])
-    sums = of_waits[:, of_wait[1:]] - of_waits[:, of_wait[:-1]]
-    return list(zip(overlap(busy, all_places).tolist(), *sums.tolist(), strict=True))
+    order, first = buffers.order, buffers.first
+    if not len(first):
+        return [(0, 0, 0, _stopped(_waits(window), _NEVER, _NEVER)) for window in windows]
+    submitted, (began, ended) = times[0][order], times[2:-1].take(order[first], axis=1).tolist()
+    # all collectives of a buffer are in progress when it gets its response
+    begins = np.minimum.reduceat(submitted, first).tolist()
+    latest = np.maximum.reduceat(submitted, first).tolist()
+    ends = np.maximum.reduceat(times[-1][order], first).tolist()
+    found = []
+    for window, (start, end) in zip(windows, pairwise(buffers.bounds), strict=True):
+        own, waits = slice(start, end), _waits(window)
+        # a collective submitted before its iteration counts from the iteration's start
+        busy = merge(
+            (max(begin, 0), max(end, 0)) for begin, end in zip(begins[own], ends[own], strict=True)
+        )
+        transfers = merge(zip(began[own], ended[own], strict=True))
+        found.append(
+            (
+                sum(end - begin for begin, end in busy),
+                overlap(busy, waits),
+                overlap(transfers, waits),
+                _stopped(waits, max(latest[own], default=_NEVER), max(ends[own], default=_NEVER)),
+            )
+        )
+    return found
 
 
-def _waits(windows: list[_Window], places: Times) -> Intervals:
-    """Return all waits, moved to the places of their iterations."""
-    waits = [
-        (begin - window.start + place, end - window.start + place)
-        for window, place in zip(windows, places.tolist(), strict=True)
-        for begin, end in window.waits
-    ]
-    return Intervals(*np.array(waits, np.int64).reshape(-1, 2).T)
+def _waits(window: _Window) -> list[Interval]:
+    """Return when training waited, since the start of its iteration."""
+    return [(begin - window.start, end - window.start) for begin, end in window.waits]
 
 
-def _stopped(times: Times, counts: Times, waits: Intervals, of_wait: list[int]) -> Times:
-    """Return how long each wait was for something else than the iteration's last collective."""
-    last, done = np.full((2, len(counts)), _NEVER)
-    some = counts.nonzero()[0]  # iterations with collectives
-    if len(some):
-        at = (counts.cumsum() - counts)[some]
-        last[some] = np.maximum.reduceat(times[0], at)
-        done[some] = np.maximum.reduceat(times[-1], at)
-    iteration = np.arange(len(counts)).repeat(np.diff(of_wait))
-    until = np.minimum(waits.ends, last[iteration])
-    until = np.where(waits.begins >= done[iteration], waits.ends, until)
-    return np.maximum(until - waits.begins, 0)
+def _stopped(waits: list[Interval], last: int, done: int) -> int:
+    """Return how long the waits were for something else than the iteration's last collective.
+
+    It was submitted at `last`; after `done` all had finished.
+    """
+    untils = ((begin, end if begin >= done else min(end, last)) for begin, end in waits)
+    return sum(max(until - begin, 0) for begin, until in untils)
 
 
 def _layout(number: int, key: tuple[Operation, ...]) -> Layout:
@@ -356,22 +371,26 @@ def _ticks(times: Times) -> npt.NDArray[np.uint32]:
     return np.minimum(np.maximum(times // TICK_NS, 0), _LAST_TICK).astype(np.uint32)
 
 
-def merge(begins: Times, ends: Times) -> Intervals:
-    """Return the union of the intervals from `begins` to `ends`."""
-    order = begins.argsort(kind="stable")
-    begins, latest = begins[order], np.maximum.accumulate(ends[order])
-    edges = np.ones(len(begins) + 1, bool)
-    np.greater(begins[1:], latest[:-1], out=edges[1:-1])
-    return Intervals(begins[edges[:-1]], latest[edges[1:]])
+def merge(intervals: Iterable[Interval]) -> list[Interval]:
+    """Return the union of intervals, in order."""
+    merged: list[Interval] = []
+    for begin, end in sorted(intervals):
+        if merged and begin <= merged[-1][1]:
+            if end > merged[-1][1]:
+                merged[-1] = merged[-1][0], end
+        else:
+            merged.append((begin, end))
+    return merged
 
 
-def overlap(first: Intervals, second: Intervals) -> Times:
-    """Return how long each interval of `second` is within the union of `first`."""
-    if not len(first.begins):
-        return np.zeros(len(second.begins), np.int64)
-    edges = np.concatenate(second)
-    # how much of the first ones there was before each edge
-    place = first.begins.searchsorted(edges)
-    lengths = np.concatenate([_NO_TIME, (first.ends - first.begins).cumsum()])
-    before: Times = lengths[place] - np.maximum(first.ends[place - 1] - edges, 0) * (place > 0)
-    return before[len(second.begins) :] - before[: len(second.begins)]
+def overlap(first: Sequence[Interval], second: Sequence[Interval]) -> int:
+    """Return how long two sets run at once; each is in order, and none overlaps another."""
+    total = place = 0
+    for begin, end in second:
+        while place < len(first) and first[place][1] <= begin:
+            place += 1
+        at = place
+        while at < len(first) and first[at][0] < end:
+            total += min(end, first[at][1]) - max(begin, first[at][0])
+            at += 1
+    return total

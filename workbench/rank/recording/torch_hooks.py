@@ -183,8 +183,9 @@ class TorchHooks(Hooks):
         return capture_end
 
     def _note_capture(self, *, begins: bool) -> None:
-        if self._recorder.device is not None:
-            self._recorder.device.capturing = begins
+        if (device := self._recorder.device) is not None:
+            with device.asking:
+                device.capturing = begins
 
     def _backward(self, original: Callable[..., None]) -> Callable[..., None]:
         recorder = self._recorder
