@@ -7,7 +7,7 @@ import secrets
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from workbench.cluster import recovery
 from workbench.cluster.agents import samples, snapshots
@@ -22,11 +22,8 @@ from workbench.ranks import RankInfo, Ranks, parse_ranks, phrase
 from workbench.timings.runs import checked_path
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
     from workbench.cluster.agent import Agent
     from workbench.cluster.launchers.preflight import Preflight
-    from workbench.cluster.options import JobRequest
     from workbench.fabric import FittedFabric
     from workbench.resources import Snapshot, Unknown
     from workbench.resources.usage import Sample
@@ -100,7 +97,7 @@ class Cluster(Execution):
         keep: str | float | None = None,
         runs: str | os.PathLike[str] | None = None,
         record: bool = True,
-        **job: Unpack[JobRequest],
+        **job: Any,
     ) -> None:
         options = Options.checked(
             n,
