@@ -7,7 +7,7 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from workbench.cluster import recovery
@@ -23,11 +23,8 @@ from workbench.ranks import RankInfo, Ranks, parse_ranks, phrase
 from workbench.timings.runs import checked_path
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
     from workbench.cluster.agent import Agent
     from workbench.cluster.launchers.preflight import Preflight
-    from workbench.cluster.options import JobRequest
     from workbench.fabric import FittedFabric
     from workbench.resources import Snapshot, Unknown
     from workbench.resources.usage import Sample
@@ -108,7 +105,7 @@ class Cluster(Execution):
         keep: str | float | None = None,
         runs: str | os.PathLike[str] | None = None,
         record: bool = True,
-        **job: Unpack[JobRequest],
+        **job: Any,
     ) -> None:
         options = Options.checked(
             n,
