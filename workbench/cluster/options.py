@@ -134,7 +134,7 @@ class Options:
         hosts = None if self.hosts is None else [host.to_plain() for host in self.hosts]
         config = None if self.ssh_config is None else str(self.ssh_config)
         plain = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        return plain | {"hosts": hosts, "ssh_config": config}
+        return plain | {"hosts": hosts, "ssh_config": config, "mpi_args": list(self.mpi_args)}
 
     @classmethod
     def from_plain(cls, plain: dict[str, Any]) -> Options:
