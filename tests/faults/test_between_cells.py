@@ -149,11 +149,12 @@ def controller_paused(box):
 
 def helpers_of_the_controller_killed(box):
     """New ranks can join afterwards."""
+    cluster = box.cluster
     for process in psutil.Process(leader(CONTROLLER)).children():
         process.kill()
     with bounded():
-        box.cluster.restart([1])
-    quiet(box.cluster, "kept = 10", ranks=[1])
+        cluster.restart([1])
+    quiet(cluster, "kept = 10", ranks=[1])
     box.lives()
 
 
