@@ -1,14 +1,13 @@
 """Makes the records of finished iterations, in the sender's thread.
 
 It takes little time of the GIL from training: it uses numpy once for all collectives of several
-iterations, then only counts with the few buffers in which they travel, and often gives way.
+iterations, and then only counts with the few buffers in which they travel.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
-from time import sleep
 from typing import NamedTuple
 
 import numpy as np
@@ -41,7 +40,6 @@ _FIRST_OF_CELL, _FORWARD_UNSEEN, _DEVICE_TIMES, _TRANSFERS_SEEN, _UNHEARD = map(
 _MOST = 1 << 15
 """Most collectives in a record outside of iterations."""
 _NEVER = np.iinfo(np.int64).min
-_GIVE_WAY_S = 1e-5
 _LAYOUTS = 256
 """Most layouts with a number; then numbers are reused."""
 
@@ -142,7 +140,6 @@ class Packer:
         if first.flags & _FIRST_OF_CELL:  # before it, such as the broadcast of parameters
             yield from self._outside(cell, *self._take_each([first.start], handles[:1]))
         done = self._take_each([item.steps[-1].end for item in items], handles)
-        give_way()
         yield from self._separately(cell, items, done)
 
     def _separately(
@@ -191,11 +188,8 @@ class Packer:
             axis=1,
         )
         counts = np.array([len(one.operations) for one in done])
-        give_way()
         buffers = Buffers.of(times, counts)
-        give_way()
         records = self._records(cell, windows, orders, _durations(times, buffers, windows))
-        give_way()
         yield from zip(layouts, pack_all(records, _ticks(times), buffers), strict=True)
 
     def _lay_out(self, operations: tuple[Operation, ...]) -> tuple[_Order, Layout | None]:
@@ -272,11 +266,6 @@ class Packer:
                 windows, orders, durations, strict=True
             )
         ]
-
-
-def give_way() -> None:
-    """Let the training thread continue, if it waits for the GIL: it is to wait for short only."""
-    sleep(_GIVE_WAY_S)
 
 
 def _handles(steps: list[StepRecord]) -> Sequence[int]:
