@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import mpi
 import pytest
+import slurm
 
 from workbench.testbed import vms, why_not
 
@@ -163,15 +165,35 @@ BACKENDS = {
 
 @contextmanager
 def _two_vms() -> Iterator[dict[str, Any]]:
-    if why_not() is not None:
-        pytest.skip(str(why_not()))
+    _skip(why_not())
     with vms(2, gbps=1.0) as machines:
         yield {"hosts": machines.hosts((2, 1)), "ssh_config": str(machines.ssh_config)}
+
+
+@contextmanager
+def _mpi() -> Iterator[dict[str, Any]]:
+    _skip(mpi.why_not())
+    with _two_vms() as options:
+        yield options
+
+
+@contextmanager
+def _slurm() -> Iterator[dict[str, Any]]:
+    _skip(slurm.why_not())
+    with slurm.running():
+        yield {"n": 3, "nodes": 2}
+
+
+def _skip(reason: str | None) -> None:
+    if reason is not None:
+        pytest.skip(reason)
 
 
 LAUNCHERS: dict[str, Callable[[], contextlib.AbstractContextManager[dict[str, Any]]]] = {
     "local": lambda: contextlib.nullcontext({"n": 3}),
     "ssh": _two_vms,
+    "mpi": _mpi,
+    "slurm": _slurm,
 }
 """The options of a cluster of three ranks, while the block runs; it skips the test with a reason
 where the launcher cannot be used."""

@@ -13,10 +13,15 @@ _version = (
     if shutil.which("mpiexec")
     else ""
 )
-needs_mpi = pytest.mark.skipif(
-    not re.search("OpenRTE|Open MPI", _version),
-    reason="there is no Open MPI here: apt-get install openmpi-bin",
-)
+
+
+def why_not():
+    """Why mpiexec cannot be used here; None if it can."""
+    found = re.search("OpenRTE|Open MPI", _version)
+    return None if found else "there is no Open MPI here: apt-get install openmpi-bin"
+
+
+needs_mpi = pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
 _FOLDERS = ("/tmp/ompi.*", "/tmp/workbench-mpi-*", "/dev/shm/vader_segment.*")
 
 
