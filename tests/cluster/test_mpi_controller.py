@@ -6,7 +6,6 @@ Each test is a kernel of that environment.
 
 import json
 import os
-import shutil
 import subprocess
 import textwrap
 
@@ -15,11 +14,13 @@ from horovod_environments import environment_python
 from mpi import mpi_leftovers, needs_mpi
 from timers import eventually
 
+from workbench.horovod_build.operations import find_mpi
+
 pytestmark = [
     pytest.mark.slow,
     needs_mpi,
     pytest.mark.skipif(
-        shutil.which("mpicxx") is None,
+        find_mpi().version is None,
         reason="there are no headers of Open MPI here: apt-get install libopenmpi-dev",
     ),
 ]

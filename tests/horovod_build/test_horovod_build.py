@@ -107,6 +107,14 @@ def test_asking_for_mpi_where_there_is_none_names_the_package(monkeypatch, tmp_p
         choose(CPU_TORCH, wanted=["mpi"])
 
 
+def test_a_compiler_wrapper_without_headers_is_no_mpi(tools, tmp_path):
+    """Debian's openmpi-bin has mpicxx and no mpi.h: nothing is built with it."""
+    tools("mpicxx", f"echo {tmp_path}")
+    assert "mpi" not in choose(CPU_TORCH).names
+    (tmp_path / "mpi.h").touch()
+    assert "mpi" in choose(CPU_TORCH).names
+
+
 def test_mpi_is_built_where_it_is_found(tools):
     """An mpicxx on the PATH is enough for MPI, and --without mpi leaves it out."""
     tools("mpicxx", "echo 'mpicxx: Open MPI 4.1.4'")

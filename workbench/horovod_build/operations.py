@@ -128,6 +128,12 @@ def find_mpi() -> Found:
     if compiler is None:
         return Found(None, "no mpicxx is on the PATH (Debian and Ubuntu: libopenmpi-dev)")
     version = first_line([compiler, "--showme:version"]) or first_line(["mpichversion"])
+    # Debian's openmpi-bin has the compiler wrapper without the headers
+    folders = [Path(x) for x in (first_line([compiler, "--showme:incdirs"]) or "").split()]
+    if any(one.is_absolute() for one in folders) and not any(
+        (one / "mpi.h").exists() for one in folders
+    ):
+        return Found(None, f"{compiler} has no mpi.h (Debian and Ubuntu: libopenmpi-dev)")
     prefix = Path(compiler).resolve().parent.parent
     folder = None if prefix in _SYSTEM else f"{prefix}/lib"
     return Found(version or "version unknown", compiler, load_folder=folder)
