@@ -9,8 +9,9 @@ from timers import eventually
 
 from workbench.rank.recording.collectives import NONE, Collected, Operation, Reported
 from workbench.rank.recording.device_clock import DeviceClock
+from workbench.rank.recording.durations import merge, overlap
 from workbench.rank.recording.iteration import RecordedIteration, StepRecord
-from workbench.rank.recording.pack import Packer, merge, overlap
+from workbench.rank.recording.pack import Packer
 from workbench.rank.recording.phase import Phase
 from workbench.rank.recording.recorder import Recorder
 from workbench.rank.recording.training_loop import Cycle
@@ -437,11 +438,24 @@ def test_lost_collectives_are_no_dropped_iterations():
     found = []
     for index, lost in enumerate((0, 5, 5, 6)):
         given.lost = lost
-        step = StepRecord(index * 1000, index * 1000 + 1000, [0] * len(Phase), 0, [], [])
+        began = time.perf_counter_ns()
+        step = StepRecord(began, began + 1000, [0] * len(Phase), 0, [], [])
         ((_, packed),) = pack([RecordedIteration(1, index, [step])])
         record = IterationRecord.unpack(packed)
         found.append((record.dropped, Flag.UNHEARD in record.flags))
     assert found == [(7, False), (7, True), (7, False), (7, True)]
+
+
+def test_lost_collectives_may_be_of_any_earlier_iteration():
+    """All iterations that began before the loss was noticed are marked, whenever they are sent."""
+    given = Given([NONE] * 6)
+    pack = Packer([given], 2, lambda: 0)
+    began = time.perf_counter_ns()
+    steps = [StepRecord(began + at, began + at + 1, [0] * len(Phase), 0, [], []) for at in range(4)]
+    items = [RecordedIteration(1, index, [step]) for index, step in enumerate(steps)]
+    given.lost = 3
+    sent = [*pack(items[:2]), *pack(items[2:])]
+    assert all(Flag.UNHEARD in IterationRecord.unpack(packed).flags for _, packed in sent)
 
 
 def collectives(chance, start):

@@ -98,6 +98,7 @@ def test_one_iteration_that_cannot_be_packed_does_not_lose_the_others():
     assert [one.index for one in records()] == [0, 1, 3, 4, 5]
     assert [one.size_bytes for one in records()] == [4 << index for index in (0, 1, 3, 4, 5)]
     assert {one.forward_ns for one in records()} == {1_000_000}
+    assert {one.dropped for one in records()} == {1}
     assert channel.dropped == 1
     assert channel.records(1) == 5
     channel.close()

@@ -125,8 +125,11 @@ class BackendCase:
     total, broadcast
         How the wait in ``total("met")`` and in ``broadcast("met")`` is shown, as a regular
         expression.
-    mismatch
-        What is said where tensors of a collective differ between ranks, as a regular expression.
+    mismatches
+        What is said where the shapes of a collective differ between ranks, and where the dtypes
+        do, as regular expressions.
+    mismatch_ends
+        Whether a rank ends then.
     by
         Who calls the collectives of the training, as it is recorded.
     environment
@@ -141,7 +144,8 @@ class BackendCase:
     variable: str
     total: str
     broadcast: str
-    mismatch: str
+    mismatches: tuple[str, str]
+    mismatch_ends: bool
     by: str
     environment: dict[str, str]
 
@@ -149,16 +153,17 @@ class BackendCase:
         return self.name
 
 
+_ABORTED = r"SIGABRT \(in 'all_reduce \d+' with (Float|Double) .*same shape and dtype"
+
 BACKENDS = {
     "horovod": BackendCase(
         "horovod", _BEGIN + _HOROVOD, _DYNAMIC, "", _HOROVOD_FAILS, "hvd", "'met'", "'met'",
-        "(?i)mismatched.*(shape|data types)", "optimizer", {},
+        ("(?i)mismatched.*shape", "(?i)mismatched data types"), False, "optimizer", {},
     ),
     "ddp": BackendCase(
         "ddp", _BEGIN + _PATIENT + _DDP, "", _PATIENT, _DDP_FAILS, "dist",
         r"'all_reduce \d+'", r"'broadcast \d+'",
-        r"SIGABRT \(in 'all_reduce \d+' with (Float|Double) .*same shape and dtype",
-        "ddp", {"PYTHONPATH": WITHOUT_HOROVOD},
+        (_ABORTED, _ABORTED), True, "ddp", {"PYTHONPATH": WITHOUT_HOROVOD},
     ),
 }  # fmt: skip
 

@@ -79,9 +79,10 @@ def test_connections_without_gpudirect(share, says):
         ((GLOO, ROCE), {}),
         ((), {}),
         ((Transport("NCCL", "", unknown="not logged"),), {}),
+        ((GLOO, Transport("NCCL", "", unknown="not logged")), {}),
         ((GLOO,), {"vms": ("vm1", "vm1")}),
     ],
-    ids=["rdma", "not-reported", "unknown", "one-vm"],
+    ids=["rdma", "not-reported", "unknown", "nccl-unknown", "one-vm"],
 )
 def test_what_is_not_slow_or_not_known(transports, options):
     """Nothing is said."""

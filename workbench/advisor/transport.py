@@ -56,8 +56,8 @@ def transport_causes(summary: Summary, training: Any) -> Iterator[Cause]:
 
 def _carrying(transports: tuple[Transport, ...]) -> list[Transport]:
     """Return those that carry gradients: NCCL where it is used, since it carries those of GPUs."""
-    found = [one for one in transports if one.network]
-    return [one for one in found if one.library == "NCCL"] or found
+    nccl = [one for one in transports if one.library == "NCCL"]
+    return [one for one in nccl or transports if one.network]
 
 
 def _slower(one: Transport, snapshot: Snapshot | None) -> tuple[str, str, str] | None:

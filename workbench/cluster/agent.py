@@ -346,9 +346,10 @@ class Agent:
 
     def _take_end(self, message: Exited) -> None:
         """Keep the end of a rank by a signal, with the reason if its VM was taken away."""
-        if not self._gone:
-            self._gone = self._launcher.why_gone(self.host)
-        self.ends[message.pid] = message
+        try:
+            self._gone = self._gone or self._launcher.why_gone(self.host)
+        finally:
+            self.ends[message.pid] = message
 
 
 def _cure(text: str, otherwise: str) -> str:

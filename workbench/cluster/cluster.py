@@ -52,8 +52,8 @@ class Cluster(Execution):
     launcher
         How ranks are started: ``"local"``, ``"ssh"`` (the default with `hosts`), ``"mpi"`` (Open
         MPI's mpiexec) or ``"slurm"``. Slurm uses the allocation of this process
-        (``SLURM_JOB_ID``), by default with all its tasks; it requests a new one outside of one,
-        or if `job` is given.
+        (``SLURM_JOB_ID``), by default with all tasks of its step; it requests a new one outside
+        of one, or if `job` is given.
     mpi_args
         Further arguments of mpiexec, as text, such as ``"--bind-to core"``.
     backend

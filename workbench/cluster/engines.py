@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, wait
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from workbench.cluster.agents import Agents
@@ -16,6 +16,8 @@ from workbench.cluster.options import Options
 from workbench.errors import StartFailed, UsageError
 from workbench.ranks import Place, RankInfo, phrase, ranks_text
 from workbench.wire.address import of_vm
+from workbench.wire.message import from_json
+from workbench.wire.transport import Transport
 
 if TYPE_CHECKING:
     from workbench.timings import Timings
@@ -118,6 +120,10 @@ class Engines:
             "members": self.members.to_saved(),
             "wanted": self.wanted,
             "controller": self.backend.controller,
+            "transports": {
+                str(rank): [asdict(one) for one in ones]
+                for rank, ones in self.backend.transports.items()
+            },
         }
 
     def restore(self, saved: dict[str, Any], control: Inbox, timings: Timings) -> None:
@@ -125,6 +131,10 @@ class Engines:
         self.members.restore(saved["members"])
         self.connect(saved["connection"], control, timings)
         self.backend.controller = saved["controller"]
+        self.backend.transports = {
+            int(rank): tuple(from_json(Transport, one) for one in ones)
+            for rank, ones in saved.get("transports", {}).items()
+        }
         if (wanted := saved.get("wanted")) is None:
             return
         self.wanted, self.renumbered, self.backend.ring_broken = int(wanted), True, True

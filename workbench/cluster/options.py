@@ -105,6 +105,8 @@ class Options:
             where = with_key(where, ssh_key)
         elif ssh_key is not None:
             raise UsageError(f"ssh_key='{ssh_key}' without hosts: nothing uses it. Leave it out.")
+        if where is not None:
+            _check_names(where, name)
         job = _checked_job(job or {}, name)
         ranks = total_slots(where) if where is not None else _ranks(n, name, job)
         path = None if ssh_config is None else checked_ssh_config(ssh_config)
@@ -232,6 +234,16 @@ def _ranks(n: int | None, launcher: str, job: Mapping[str, Any]) -> int:
     return number
 
 
+def _check_names(hosts: tuple[Host, ...], launcher: str) -> None:
+    """Raise `UsageError` if hosts share a name, and the launcher's command knows them by it."""
+    if launcher_class(launcher).has_slots and any(host.alias is not None for host in hosts):
+        names = ", ".join(host.shown for host in hosts)
+        raise UsageError(
+            f"hosts {names} with launcher={launcher!r}: mpiexec cannot tell hosts of one name "
+            "apart. Give each a name in the ssh config, or use launcher='ssh'."
+        )
+
+
 def _checked_job(job: Mapping[str, Any], launcher: str) -> dict[str, Any]:
     """Return a job's request without what is None; raise `UsageError` if it is invalid."""
     given = {name: value for name, value in job.items() if value is not None}
@@ -248,6 +260,7 @@ def _checked_job(job: Mapping[str, Any], launcher: str) -> dict[str, Any]:
             number = as_int(value)
             if number is None or number < 1:
                 raise UsageError(f"{name}={value!r}: must be a positive integer.")
+            given[name] = number
         elif name == "queue_timeout":
             given[name] = parse_duration(value, name)
         elif not isinstance(value, str) or not value or not value.isprintable():

@@ -202,9 +202,12 @@ def _cure(engines: Engines, lost: set[int]) -> str:
             "with %cluster restart --ranks N, or stop it with %cluster stop."
         )
     if lost <= engines.members.given_up:
+        instead = "it instead"
+        if engines.backend.controller == "MPI":
+            instead = "all ranks instead, and their variables are lost"
         return (
             "The cluster is ready again when that cell ends, with all variables; "
-            "%cluster restart replaces it instead."
+            f"%cluster restart replaces {instead}."
         )
     if engines.backend.controller == "MPI":
         return (

@@ -8,6 +8,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -186,6 +187,8 @@ class ClusterState:
                 if self.state != "stopped":
                     raise ClusterError(f"cluster {self.name} is {self.state}: stop it first")
                 begun = True
+                if self.options.allocation:  # of the cluster that was attached to, and has ended
+                    self.options = replace(self.options, hosts=None, allocation=None)
                 self._owner, self.n = os.getpid(), self.options.n
                 self._timings = self.processes = None
                 self.set("starting", f"starting {self.n} ranks")

@@ -61,6 +61,7 @@ class OutputChannel:
         self._lock = threading.RLock()
         """Reentrant, since a signal handler of the user may print."""
         self._pending: list[tuple[OutputKind, int, str]] = []
+        self._putting = False
         self._between = 0
         self._displays: dict[str, int] = {}
         """The number of each display id of the cell."""
@@ -150,20 +151,28 @@ class OutputChannel:
     def put(self, kind: OutputKind, text: str) -> None:
         """Send text, or a display as JSON, without a call of `forward`."""
         with self._lock:
-            if self._cell is None:
-                if self._between > _MOST_BETWEEN:
-                    return
-                self._between += len(text)
-                if self._between > _MOST_BETWEEN:
-                    kind, text = "stderr", _LEFT_OUT
-            first = not self._pending  # before a signal handler may add to it
-            self._pending.append((kind, self._iteration(), text))
-            self._window.write(len(text))
-            if first and self._cell is not None:
-                self._outbox.send_later(self._take)
-        # the outbox's thread must not wait: it receives the confirmations
-        if self._window.full and not self._outbox.is_own_thread:
+            nested, self._putting = self._putting, True  # by a signal handler
+            try:
+                self._put(kind, text)
+            finally:
+                self._putting = nested
+        # the outbox's thread must not wait: it receives the confirmations, for which it needs the
+        # lock that a nested call has not released
+        if self._window.full and not (nested or self._outbox.is_own_thread):
             self._window.wait()
+
+    def _put(self, kind: OutputKind, text: str) -> None:
+        if self._cell is None:
+            if self._between > _MOST_BETWEEN:
+                return
+            self._between += len(text)
+            if self._between > _MOST_BETWEEN:
+                kind, text = "stderr", _LEFT_OUT
+        first = not self._pending  # before a signal handler may add to it
+        self._pending.append((kind, self._iteration(), text))
+        self._window.write(len(text))
+        if first and self._cell is not None:
+            self._outbox.send_later(self._take)
 
     def _take(self) -> list[Message]:
         """Return what is pending; the outbox's thread calls this once per request."""

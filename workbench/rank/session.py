@@ -145,6 +145,7 @@ class Session:
     def init_ring(self, *given: Any) -> RingCheck:
         """Form a ring with the other ranks, and set the variables that every cell has."""
         with self._state.reserve.released("forming a ring"):
+            self.backend.begin_ring()
             formed = self.backend.init_ring(*given)
         gpu = torch.cuda.is_available()
         # the number of the slot on this VM; unlike the local rank, it never changes

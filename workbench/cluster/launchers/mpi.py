@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from workbench.cluster.launchers import AgentStart, Connection, LocalLauncher
-from workbench.cluster.launchers.ssh import SshLauncher, cause_of
+from workbench.cluster.launchers.ssh import SshLauncher, cause_of, key_file
 from workbench.errors import StartFailed
 from workbench.hosts import Host
 
@@ -102,7 +102,9 @@ class _Run:
         self.log.seek(0)
         others = []
         for line in self.log.read(_LOG_BYTES).decode("utf-8", "replace").splitlines():
-            mark, *words = line.split(" ", 3)
+            # options of the user's may have mpiexec print something before it
+            at = max(line.find(_READY), line.find(_FAILED), 0)
+            mark, *words = line[at:].split(" ", 3)
             if mark == _READY and len(words) == 2:
                 self.ready.setdefault(words[0], set()).add(words[1])
             elif mark == _FAILED and len(words) > 1 and words[1].isdecimal():
@@ -225,7 +227,9 @@ class MpiLauncher(SshLauncher):
     def start(self, host: Host | None, folder: Path, grace_s: float, **_: Any) -> Connection:
         """Connect to the agent that `launch` has started; see `Launcher`."""
         if host not in self._errors:
-            return self.attach(host, folder, grace_s)
+            if host is None:
+                return self._here.attach(host, folder, grace_s)
+            return self._run(host, [str(folder)], None)
         ours, theirs = socket.socketpair()
         theirs.close()
         return Connection(ours)
@@ -291,12 +295,14 @@ def _check_mpiexec() -> None:
 
 
 def _write_ssh_config(folder: Path, hosts: Sequence[Host], config: Path | None) -> Path:
-    """Write a client configuration with the hosts' users and ports, for the ssh of mpiexec."""
+    """Write a configuration with the hosts' users, ports and keys, for the ssh of mpiexec."""
     lines = []
     for host in hosts:
         lines.append(f"Host {host.name}")
         lines += [f"User {host.user}"] if host.user is not None else []
         lines += [f"Port {host.port}"] if host.port is not None else []
+        if host.key is not None:
+            lines += [f'IdentityFile "{key_file(host)}"', "IdentitiesOnly yes"]
     lines += ["Host *", "BatchMode yes", "ConnectTimeout 10", "ControlMaster no"]
     lines += ["ControlPath none", "LogLevel ERROR"]
     used = [config] if config else [Path.home() / ".ssh/config", Path("/etc/ssh/ssh_config")]
@@ -324,6 +330,7 @@ def _failure(code: int | None, said: str, hosts: Sequence[Host | None]) -> Start
     named = [name for name in names if re.search(rf"(?<![\w.-]){re.escape(name)}(?![\w.-])", line)]
     vm = named[0] if named else names[0] if len(names) == 1 else ""
     cure = cure.format(host=vm or "HOST")
+    vm = next((host.shown for host in hosts if host is not None and host.name == vm), vm)
     return StartFailed(cause + (f" ({line})" if line else ""), vm=vm, cure=cure)
 
 

@@ -74,6 +74,7 @@ class SlurmLauncher(RelayLauncher):
         super().__init__(config, arguments)
         self._allocation: Allocation | None = None
         self._guard: subprocess.Popen[bytes] | None = None
+        self._released = False
 
     # the allocation
 
@@ -115,6 +116,9 @@ class SlurmLauncher(RelayLauncher):
                 )
             job_id = slurm_commands.submit(name, options.n, options.job)
             self._allocation = Allocation(name, job_id, own=True)
+        if self._released:  # by another thread, before the job had an id
+            self.release()
+            raise StartFailed("the cluster was stopped")
         return job_id
 
     def _wait(self, job_id: str, options: Options, progress: Callable[[str], None]) -> Job:
@@ -152,6 +156,7 @@ class SlurmLauncher(RelayLauncher):
 
     def release(self) -> None:
         """See `Launcher`."""
+        self._released = True
         taken, self._allocation = self._allocation, None
         if taken is None:
             return

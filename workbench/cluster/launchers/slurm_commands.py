@@ -105,6 +105,7 @@ def run(*command: str, given: str = "", request: Mapping[str, Any] | None = None
             input=given,
             capture_output=True,
             text=True,
+            errors="replace",
             timeout=_COMMAND_S,
             env=environment(),
             start_new_session=True,

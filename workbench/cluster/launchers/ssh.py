@@ -106,7 +106,7 @@ class SshLauncher(RelayLauncher):
             *(word for name, value in options.items() for word in ("-o", f"{name}={value}")),
             *(["-p", str(host.port)] if host.port is not None else []),
             *(["-l", host.user] if host.user is not None else []),
-            *(_key_options(host) if host.key is not None else []),
+            *(["-i", str(key_file(host)), "-o", "IdentitiesOnly=yes"] if host.key else []),
             "--",
             host.name,
             "exec " + shlex.join(program),
@@ -119,12 +119,19 @@ class SshLauncher(RelayLauncher):
         cause, cure = _cause(code, said, python)
         last = _last_line(said)
         said_last = f" ({last})" if last else ""
-        cure = cure.replace("{host}", host.name)
+        cure = cure.replace("{host}", _words(host))
         return StartFailed(cause + said_last, vm=host.shown, cure=cure)
 
 
-def _key_options(host: Host) -> list[str]:
-    """Return the options for the key that the user has named: no other is offered."""
+def _words(host: Host) -> str:
+    """Return the arguments with which a user reaches a host by ssh, as the kernel does."""
+    port = [] if host.port is None else ["-p", str(host.port)]
+    key = [] if host.key is None else ["-i", host.key]
+    return shlex.join([*port, *key, host.label.strip("[]")])
+
+
+def key_file(host: Host) -> Path:
+    """Return the key that the user has named; raise `StartFailed` if there is none."""
     key = Path(host.key or "").expanduser()
     if not key.is_file():
         raise StartFailed(
@@ -132,7 +139,7 @@ def _key_options(host: Host) -> list[str]:
             vm=host.shown,
             cure="give the path of the private key that it accepts",
         )
-    return ["-i", str(key), "-o", "IdentitiesOnly=yes"]
+    return key
 
 
 def _cause(code: int | None, said: str, python: str) -> tuple[str, str]:

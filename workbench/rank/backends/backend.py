@@ -63,6 +63,11 @@ class Backend(ABC):
         """How the current ring carries collectives, without NCCL."""
         self._nccl_log = NcclLog(gpu=torch.cuda.is_available())
 
+    def begin_ring(self) -> None:
+        """Forget how earlier rings have carried collectives."""
+        self._carried = ()
+        self._nccl_log.begin_ring()
+
     def transports(self) -> tuple[Transport, ...]:
         """Return how collectives are carried, as the libraries report it now."""
         nccl = self._nccl_log.transport()

@@ -10,6 +10,7 @@ import contextlib
 import gc
 import sys
 from collections.abc import Sequence
+from ctypes import py_object, pythonapi
 from datetime import timedelta
 from types import CellType
 from typing import Any, NamedTuple
@@ -171,3 +172,7 @@ def _replace(holder: Any, old: Any, new: Any) -> None:
         values = holder if isinstance(holder, dict) else getattr(holder, "__dict__", {})
         for name in [name for name, one in values.items() if one is old]:
             values[name] = new
+        if isinstance(holder, dict):
+            for owner in gc.get_referrers(holder):
+                if isinstance(owner, type):  # it may be its attributes, which Python also caches
+                    pythonapi.PyType_Modified(py_object(owner))

@@ -161,8 +161,11 @@ def _send(name: str, args: tuple[Any, ...]) -> _Sent:
     place = group.group_name, name, peer, tag
     number = _numbers[place] = _numbers[place] + 1
     other = "recv(src" if name == "send" else "send(dst"
+    rest = "" if group is dist.group.WORLD else f", group={group.group_name}"
+    rest += f", tag={tag}" if tag else ""
     ranks = tuple(sorted({own, peer}))
-    return _Sent(f"{name}({argument}={peer}) {number}", ranks, f"{other}={own}) {number}")
+    mine, its = f"{name}({argument}={peer}{rest}) {number}", f"{other}={own}{rest}) {number}"
+    return _Sent(mine, ranks, its)
 
 
 def _members(group: Any) -> tuple[int, ...] | None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import stat
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal
@@ -26,6 +28,8 @@ _CHOSEN = re.compile(r"NCCL INFO Using network (?P<kind>\S.*?)\s*$", re.MULTILIN
 _PROVIDER = re.compile(r"NET/OFI Selected [Pp]rovider is (?P<name>[^\s(,]+)")
 _LINKS = {"IB": "InfiniBand", "RoCE": "RoCE"}
 _SOCKET = "Socket"
+_MOST_BYTES = 16 << 20
+"""Most of the log that is read: some communicators of 512 ranks."""
 _OF_SOCKETS = "TCP"
 
 
@@ -57,6 +61,7 @@ class NcclLog:
 
     def __init__(self, *, gpu: bool) -> None:
         self._file: str | None = None
+        self._begin = 0
         self._size = -1
         self._transport: Transport | None = None
         self._unknown = ""
@@ -75,6 +80,13 @@ class NcclLog:
                 f"log ({_FILE})"
             )
 
+    def begin_ring(self) -> None:
+        """Disregard what was logged so far: it is about earlier rings."""
+        if self._file is not None:
+            self._transport, self._unknown, self._size = None, "", -1
+            with contextlib.suppress(OSError):
+                self._begin = self._size = Path(self._file).stat().st_size
+
     def transport(self) -> Transport | None:
         """Return how NCCL carries collectives; None if it has not connected ranks."""
         if self._unknown:
@@ -83,10 +95,17 @@ class NcclLog:
             return None
         log = Path(self._file)
         try:
-            size = log.stat().st_size
-            if size != self._size:
-                self._transport = read_nccl_log(log.read_text(errors="replace"))
-                self._size = size
+            found = log.stat()
+            if not stat.S_ISREG(found.st_mode):
+                return Transport("NCCL", "", unknown=f"its log {log} is not a regular file")
+            if found.st_size < self._size:  # a program that the cell has started writes there too
+                self._unknown = f"another process has written to its log {log}"
+                return Transport("NCCL", "", unknown=self._unknown)
+            if found.st_size != self._size:
+                with log.open("rb") as opened:
+                    opened.seek(self._begin)
+                    text = opened.read(_MOST_BYTES).decode("utf-8", "replace")
+                self._transport, self._size = read_nccl_log(text), found.st_size
         except OSError as error:
             return Transport("NCCL", "", unknown=f"its log {log}: {error.strerror}")
         return self._transport

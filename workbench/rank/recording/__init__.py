@@ -5,5 +5,6 @@
   `training_loop`: divides the events into iterations; `phases`: adds up the time of each
   `phase`; `device_clock`: the same on a GPU; `collectives`: when each collective was submitted
   and finished; `buckets`: those of torch.distributed until then; `waits`: when training waits
-- `iteration`: a finished iteration; `pack`: makes its record for the kernel; `sender`: sends it
+- `iteration`: a finished iteration; `pack`: makes its record for the kernel, with `durations`;
+  `sender`: sends it
 """

@@ -6,14 +6,15 @@ iterations, and then only counts with the few buffers in which they travel.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import pairwise
+from collections.abc import Callable, Iterator, Sequence
+from time import perf_counter_ns
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from workbench.rank.recording.collectives import Collected, Operation, Source
+from workbench.rank.recording.durations import Durations, Interval, durations
 from workbench.rank.recording.iteration import Outside, Recorded, RecordedIteration, StepRecord
 from workbench.rank.recording.phase import Phase
 from workbench.wire import Flag, IterationRecord, Layout
@@ -21,10 +22,6 @@ from workbench.wire.record import TICK_NS, Buffers, pack_all
 
 Times = npt.NDArray[np.int64]
 
-
-Interval = tuple[int, int]
-"""Begin and end, in nanoseconds."""
-_Durations = tuple[int, int, int, int]
 
 _LAST_TICK = 0xFFFFFFFF
 _FIRST_OF_CELL, _FORWARD_UNSEEN, _DEVICE_TIMES, _TRANSFERS_SEEN, _UNHEARD = map(
@@ -39,7 +36,6 @@ _FIRST_OF_CELL, _FORWARD_UNSEEN, _DEVICE_TIMES, _TRANSFERS_SEEN, _UNHEARD = map(
 )
 _MOST = 1 << 15
 """Most collectives in a record outside of iterations."""
-_NEVER = np.iinfo(np.int64).min
 _LAYOUTS = 256
 """Most layouts with a number; then numbers are reused."""
 
@@ -120,7 +116,8 @@ class Packer:
         self._layouts: dict[tuple[Operation, ...], int] = {}
         self._orders: dict[tuple[Operation, ...], _Order] = {}
         self._latest: tuple[tuple[Operation, ...], _Order] | None = None
-        self._lost = self._all_lost()
+        self._lost = self._all_lost(), 0
+        """How many collectives were lost, and the time until which they were."""
 
     def _all_lost(self) -> int:
         return sum(source.lost for source in self._sources)
@@ -146,15 +143,22 @@ class Packer:
         self, cell: int, items: list[RecordedIteration], done: list[Collected]
     ) -> Iterator[tuple[Layout | None, bytes]]:
         """Yield the records of iterations, without those that cannot be packed."""
-        lost = self._lost
+        lost, good = self._lost, []
         try:
-            yield from list(self._packed(cell, [_window(item) for item in items], done))
+            packed = list(self._packed(cell, [_window(item) for item in items], done))
         except Exception:  # noqa: BLE001 - a bad one must not lose the others
-            self._lost = lost
+            for item, own in zip(items, done, strict=True):
+                try:
+                    good.append((_window(item), own))
+                    list(self._packed(cell, [good[-1][0]], [own]))
+                except Exception:  # noqa: BLE001 - as above
+                    good = [one for one in good if one[1] is not own]
+                    self.failed += 1  # before any is sent, with the number of those that failed
+            self._lost, packed = lost, []
             self.forget_layouts()  # some may be new, and were not sent
-            self.failed += len(items) == 1
-            for item, own in zip(items, done, strict=True) if len(items) > 1 else ():
-                yield from self._separately(cell, [item], [own])
+        yield from packed
+        for window, own in good:
+            yield from self._packed(cell, [window], [own])
 
     def _take(self, until: int) -> Collected:
         return Collected.join(source.take(until) for source in self._sources)
@@ -189,7 +193,9 @@ class Packer:
         )
         counts = np.array([len(one.operations) for one in done])
         buffers = Buffers.of(times, counts)
-        records = self._records(cell, windows, orders, _durations(times, buffers, windows))
+        records = self._records(
+            cell, windows, orders, durations(times, buffers, [_waits(window) for window in windows])
+        )
         yield from zip(layouts, pack_all(records, _ticks(times), buffers), strict=True)
 
     def _lay_out(self, operations: tuple[Operation, ...]) -> tuple[_Order, Layout | None]:
@@ -232,12 +238,13 @@ class Packer:
         cell: int,
         windows: list[_Window],
         orders: Sequence[_Order],
-        durations: Sequence[_Durations],
+        lasting: Sequence[Durations],
     ) -> list[IterationRecord]:
-        """Return records without the times of collectives; `durations` are `_durations`."""
-        dropped, lost = self._dropped(), self._all_lost()
-        # which iterations they were of is not known
-        unheard, self._lost = _UNHEARD * (lost > self._lost), lost
+        """Return records without the times of collectives; `lasting` are their `durations`."""
+        dropped, lost = self._dropped() + self.failed, self._all_lost()
+        if lost > self._lost[0]:
+            self._lost = lost, perf_counter_ns()
+        until = self._lost[1]  # which iterations before that they were of is not known
         return [
             IterationRecord(
                 cell,
@@ -259,11 +266,13 @@ class Packer:
                 tensors=order.tensors,
                 world_size=self._world_size,
                 dropped=dropped,
-                flags=Flag(window.flags | unheard | _TRANSFERS_SEEN * order.timed),
+                flags=Flag(
+                    window.flags | _UNHEARD * (window.start < until) | _TRANSFERS_SEEN * order.timed
+                ),
                 layout=order.layout,
             )
             for window, order, (communication, waited, transfer, stopped) in zip(
-                windows, orders, durations, strict=True
+                windows, orders, lasting, strict=True
             )
         ]
 
@@ -295,59 +304,9 @@ def _window(item: RecordedIteration) -> _Window:
     return _Window(item.index, start, duration, spent, flags, waits)
 
 
-def _durations(
-    times: Times, buffers: Buffers, windows: Sequence[_Window]
-) -> list[tuple[int, int, int, int]]:
-    """Return nanoseconds of communication, waits in it, waits in transfers, and `_stopped`.
-
-    Parameters
-    ----------
-    times
-        The `TIMES` of the collectives of all iterations, since the start of their iteration.
-    buffers
-        Of these collectives.
-    windows
-        The iterations.
-    """
-    order, first = buffers.order, buffers.first
-    if not len(first):
-        return [(0, 0, 0, _stopped(_waits(window), _NEVER, _NEVER)) for window in windows]
-    submitted, (began, ended) = times[0][order], times[2:-1].take(order[first], axis=1).tolist()
-    # all collectives of a buffer are in progress when it gets its response
-    begins = np.minimum.reduceat(submitted, first).tolist()
-    latest = np.maximum.reduceat(submitted, first).tolist()
-    ends = np.maximum.reduceat(times[-1][order], first).tolist()
-    found = []
-    for window, (start, end) in zip(windows, pairwise(buffers.bounds), strict=True):
-        own, waits = slice(start, end), _waits(window)
-        # a collective submitted before its iteration counts from the iteration's start
-        busy = merge(
-            (max(begin, 0), max(end, 0)) for begin, end in zip(begins[own], ends[own], strict=True)
-        )
-        transfers = merge(zip(began[own], ended[own], strict=True))
-        found.append(
-            (
-                sum(end - begin for begin, end in busy),
-                overlap(busy, waits),
-                overlap(transfers, waits),
-                _stopped(waits, max(latest[own], default=_NEVER), max(ends[own], default=_NEVER)),
-            )
-        )
-    return found
-
-
 def _waits(window: _Window) -> list[Interval]:
     """Return when training waited, since the start of its iteration."""
     return [(begin - window.start, end - window.start) for begin, end in window.waits]
-
-
-def _stopped(waits: list[Interval], last: int, done: int) -> int:
-    """Return how long the waits were for something else than the iteration's last collective.
-
-    It was submitted at `last`; after `done` all had finished.
-    """
-    untils = ((begin, end if begin >= done else min(end, last)) for begin, end in waits)
-    return sum(max(until - begin, 0) for begin, until in untils)
 
 
 def _layout(number: int, key: tuple[Operation, ...]) -> Layout:
@@ -358,28 +317,3 @@ def _layout(number: int, key: tuple[Operation, ...]) -> Layout:
 def _ticks(times: Times) -> npt.NDArray[np.uint32]:
     """Return nanoseconds as ticks, limited to 32 bits."""
     return np.minimum(np.maximum(times // TICK_NS, 0), _LAST_TICK).astype(np.uint32)
-
-
-def merge(intervals: Iterable[Interval]) -> list[Interval]:
-    """Return the union of intervals, in order."""
-    merged: list[Interval] = []
-    for begin, end in sorted(intervals):
-        if merged and begin <= merged[-1][1]:
-            if end > merged[-1][1]:
-                merged[-1] = merged[-1][0], end
-        else:
-            merged.append((begin, end))
-    return merged
-
-
-def overlap(first: Sequence[Interval], second: Sequence[Interval]) -> int:
-    """Return how long two sets run at once; each is in order, and none overlaps another."""
-    total = place = 0
-    for begin, end in second:
-        while place < len(first) and first[place][1] <= begin:
-            place += 1
-        at = place
-        while at < len(first) and first[at][0] < end:
-            total += min(end, first[at][1]) - max(begin, first[at][0])
-            at += 1
-    return total

@@ -38,20 +38,20 @@ class RecordChannel:
         Where the collectives come from.
     world_size
         Number of ranks in the ring.
-
-    Attributes
-    ----------
-    dropped
-        Number of records that were not sent.
     """
 
     def __init__(self, address: Address, sources: Sequence[Source], world_size: int) -> None:
         self._waiting: deque[Recorded] = deque()
         self._asked = False
         self._sent = (0, 0)
-        self.dropped = 0
+        self._dropped = 0
         self._outbox = Outbox(address, delay_s=DELAY_S, name="timings")
-        self._packer = Packer(sources, world_size, lambda: self.dropped)
+        self._packer = Packer(sources, world_size, lambda: self._dropped)
+
+    @property
+    def dropped(self) -> int:
+        """Number of iterations that were not sent."""
+        return self._dropped + self._packer.failed
 
     def put(self, iteration: Recorded) -> None:
         """Queue an iteration without blocking; at `LIMIT`, drop the oldest one.
@@ -60,7 +60,7 @@ class RecordChannel:
         """
         if len(self._waiting) >= LIMIT:
             self._waiting.popleft()
-            self.dropped += 1
+            self._dropped += 1
         self._waiting.append(iteration)
         self._ask()
 
@@ -90,7 +90,7 @@ class RecordChannel:
                 return self._waiting.popleft() if self._waiting[0].ready else None
             except RuntimeError:  # of CUDA
                 self._waiting.popleft()
-                self.dropped += 1
+                self._dropped += 1
         return None
 
     def _count(self, cell: int | None, records: int) -> None:
@@ -130,15 +130,12 @@ class RecordChannel:
 
     def _pack(self, items: list[Recorded]) -> list[tuple[Layout | None, bytes]]:
         """Return the records of successive items of one kind and cell; count what fails."""
-        failed = self._packer.failed
         try:
             return list(self._packer(items))
         except Exception:  # noqa: BLE001 - they must not stop later ones
-            self.dropped += len(items)
+            self._dropped += len(items)
             self._packer.forget_layouts()  # some may be new, and were not sent
             return []
-        finally:
-            self.dropped += self._packer.failed - failed
 
 
 def _bundle(records: list[bytes]) -> list[Message]:

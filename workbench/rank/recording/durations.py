@@ -1,0 +1,92 @@
+"""How long the collectives of an iteration ran, and how long training waited for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from workbench.wire.record import Buffers
+
+Interval = tuple[int, int]
+"""Begin and end, in nanoseconds."""
+Durations = tuple[int, int, int, int]
+"""Nanoseconds of communication, of waits in it, of waits in transfers, and of other waits."""
+_NEVER = np.iinfo(np.int64).min
+
+
+def durations(
+    times: npt.NDArray[np.int64], buffers: Buffers, waits: Sequence[Sequence[Interval]]
+) -> list[Durations]:
+    """Return the durations of each iteration's communication.
+
+    Parameters
+    ----------
+    times
+        The `TIMES` of the collectives of all iterations, since the start of their iteration.
+    buffers
+        Of these collectives.
+    waits
+        When training waited, of each iteration, since its start.
+    """
+    order, first = buffers.order, buffers.first
+    if not len(first):
+        return [(0, 0, 0, _stopped(own, _NEVER, _NEVER)) for own in waits]
+    submitted, (began, ended) = times[0][order], times[2:-1].take(order[first], axis=1).tolist()
+    # all collectives of a buffer are in progress when it gets its response
+    begins = np.minimum.reduceat(submitted, first).tolist()
+    latest = np.maximum.reduceat(submitted, first).tolist()
+    ends = np.maximum.reduceat(times[-1][order], first).tolist()
+    found = []
+    for waiting, (start, end) in zip(waits, pairwise(buffers.bounds), strict=True):
+        own = slice(start, end)
+        # a collective submitted before its iteration counts from the iteration's start
+        busy = merge(
+            (max(begin, 0), max(end, 0)) for begin, end in zip(begins[own], ends[own], strict=True)
+        )
+        transfers = merge(zip(began[own], ended[own], strict=True))
+        found.append(
+            (
+                sum(end - begin for begin, end in busy),
+                overlap(busy, waiting),
+                overlap(transfers, waiting),
+                _stopped(waiting, max(latest[own], default=_NEVER), max(ends[own], default=_NEVER)),
+            )
+        )
+    return found
+
+
+def merge(intervals: Iterable[Interval]) -> list[Interval]:
+    """Return the union of intervals, in order."""
+    merged: list[Interval] = []
+    for begin, end in sorted(intervals):
+        if merged and begin <= merged[-1][1]:
+            if end > merged[-1][1]:
+                merged[-1] = merged[-1][0], end
+        else:
+            merged.append((begin, end))
+    return merged
+
+
+def overlap(first: Sequence[Interval], second: Sequence[Interval]) -> int:
+    """Return how long two sets run at once; each is in order, and none overlaps another."""
+    total = place = 0
+    for begin, end in second:
+        while place < len(first) and first[place][1] <= begin:
+            place += 1
+        at = place
+        while at < len(first) and first[at][0] < end:
+            total += min(end, first[at][1]) - max(begin, first[at][0])
+            at += 1
+    return total
+
+
+def _stopped(waits: Sequence[Interval], last: int, done: int) -> int:
+    """Return how long the waits were for something else than the iteration's last collective.
+
+    It was submitted at `last`; after `done` all had finished.
+    """
+    untils = ((begin, end if begin >= done else min(end, last)) for begin, end in waits)
+    return sum(max(until - begin, 0) for begin, until in untils)
