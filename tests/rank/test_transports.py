@@ -92,6 +92,13 @@ def test_nccl_writes_its_log_where_it_is_read(monkeypatch):
         written.write((LOGS / "ring-2.4.txt").read_text())
         written.flush()
         assert str(log.transport()) == "NCCL: TCP eth0"
+        log.begin_ring()
+        assert log.transport() is None
+        written.write((LOGS / "one-vm.txt").read_text())
+        written.flush()
+        assert str(log.transport()) == "NCCL: P2P/direct pointer"
+    Path(os.environ["NCCL_DEBUG_FILE"]).write_text((LOGS / "ring-2.4.txt").read_text())
+    assert "another process has written to its log" in str(log.transport())
 
 
 def test_the_users_own_log_of_nccl(monkeypatch, tmp_path):
@@ -100,7 +107,9 @@ def test_the_users_own_log_of_nccl(monkeypatch, tmp_path):
     monkeypatch.setenv("NCCL_DEBUG_FILE", f"{tmp_path}/nccl.%h.%p")
     log = NcclLog(gpu=True)
     assert "No such file" in str(log.transport())
-    file = tmp_path / f"nccl.{os.uname().nodename}.{os.getpid()}"
+    os.mkfifo(file := tmp_path / f"nccl.{os.uname().nodename}.{os.getpid()}")
+    assert "is not a regular file" in str(log.transport())
+    file.unlink()
     file.write_text((LOGS / "one-vm.txt").read_text())
     assert str(log.transport()) == "NCCL: P2P/direct pointer"
     monkeypatch.delenv("NCCL_DEBUG_FILE")
