@@ -82,10 +82,10 @@ class Agent:
     keep_s
         How many seconds it outlives this kernel; None if it is not kept.
     folder
-        The folder of the agent; by default a new one (`new_folder`).
-    attach
-        Whether to attach to the agent of that folder, which a previous kernel has kept. By
-        default a new agent is started.
+        The folder of an agent that a previous kernel has kept, to attach to; by default a new
+        agent is started.
+    chosen
+        The folder of the new agent, if the launcher knows it already; see `new_folder`.
     on_change, interrupted
         As for `AgentChannel`.
 
@@ -107,13 +107,13 @@ class Agent:
         *,
         keep_s: float | None = None,
         folder: Path | None = None,
-        attach: bool = False,
+        chosen: Path | None = None,
         on_change: Callable[[], None] = lambda: None,
         interrupted: threading.Event | None = None,
         backend: str = DEFAULT,
     ) -> None:
         self.host = host
-        self.folder = folder or new_folder()
+        self.folder = folder or chosen or new_folder()
         self.hello = Hello(0, 0, "", "", "", 0, 0.0, "")
         self.facts = Facts(None, {}, {}, {}, [], {})
         self.loaded = Loaded()
@@ -139,7 +139,7 @@ class Agent:
             on_change=on_change,
             interrupted=interrupted,
         )
-        if attach:
+        if folder is not None:
             self._channel.attach(max(keep_s or 0.0, RECONNECT_S))
             return
         self._channel.start(grace_s(keep_s), keep=keep_s is not None)
