@@ -158,7 +158,8 @@ _ABORTED = r"SIGABRT \(in 'all_reduce \d+' with (Float|Double) .*same shape and 
 BACKENDS = {
     "horovod": BackendCase(
         "horovod", _BEGIN + _HOROVOD, _DYNAMIC, "", _HOROVOD_FAILS, "hvd", "'met'", "'met'",
-        ("(?i)mismatched.*shape", "(?i)mismatched data types"), False, "optimizer", {},
+        ("(?i)mismatched.*shape", "(?i)mismatched data types"), False, "optimizer",
+        {"PYTHONPATH": ""},  # not that of the fixture of another backend, which may not have ended
     ),
     "ddp": BackendCase(
         "ddp", _BEGIN + _PATIENT + _DDP, "", _PATIENT, _DDP_FAILS, "dist",

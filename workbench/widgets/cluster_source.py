@@ -184,8 +184,8 @@ class ClusterSource:
         """Return how collectives are carried, with the ranks where that differs."""
         ranks: dict[str, list[int]] = {}
         for info in self._cluster.ranks:
-            if info.transport:
-                ranks.setdefault(info.transport, []).append(info.rank)
+            if transport := getattr(info, "transport", ""):
+                ranks.setdefault(transport, []).append(info.rank)
         if len(ranks) < 2:
             return next(iter(ranks), NOT_REPORTED)
         return "; ".join(f"{text} ({phrase(ones)})" for text, ones in ranks.items())

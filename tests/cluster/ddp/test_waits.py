@@ -40,7 +40,8 @@ main, calls, done = threading.main_thread().ident, [], threading.Event()
 def watch(paths):
     while paths and not done.is_set():
         call = torch_waits.find(sys._current_frames()[main])
-        if call is not None and call.name and call not in calls:
+        # a receive is first seen in its start, or in its wait
+        if call is not None and call.name and call.name not in [one.name for one in calls]:
             calls.append(call)
             open(paths.pop(0), "w").close()
 def watched(wait, paths):
