@@ -108,7 +108,7 @@ class DDPBackend(Backend):
         name = f"{environment['MASTER_ADDR']}:{environment['MASTER_PORT']}"
         aborted, self._aborted = self._aborted, ""
         if name == aborted:  # the other ranks have given up to wait for this one
-            raise RingNotFormed("the ranks were told to stop forming it")
+            raise RingNotFormed("the ranks were asked to stop forming it")
         try:
             total = self._groups.form(name)
         except (RuntimeError, OSError) as error:  # also torch.distributed's own

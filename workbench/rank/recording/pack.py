@@ -149,11 +149,12 @@ class Packer:
         except Exception:  # noqa: BLE001 - a bad one must not lose the others
             for item, own in zip(items, done, strict=True):
                 try:
-                    good.append((_window(item), own))
-                    list(self._packed(cell, [good[-1][0]], [own]))
+                    window = _window(item)
+                    list(self._packed(cell, [window], [own]))
                 except Exception:  # noqa: BLE001 - as above
-                    good = [one for one in good if one[1] is not own]
                     self.failed += 1  # before any is sent, with the number of those that failed
+                else:
+                    good.append((window, own))
             self._lost, packed = lost, []
             self.forget_layouts()  # some may be new, and were not sent
         yield from packed
