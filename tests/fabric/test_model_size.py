@@ -126,10 +126,10 @@ def test_the_largest_batch_is_exact():
         if batch > most:
             raise torch.cuda.OutOfMemoryError("CUDA out of memory.")
 
-    for most in (1, 2, 3, 77, 1_000):
+    for most in (1, 2, 77):
         assert largest_batch(lambda batch, most=most: step(batch, most)) == most
     assert largest_batch(lambda _: None, most=100) == 100
-    assert max(tried) <= 2_000
+    assert max(tried) <= 128
 
 
 def test_errors_of_the_step():

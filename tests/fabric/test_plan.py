@@ -187,3 +187,18 @@ def test_the_command_line(capsys):
     assert {one["name"]: one["value"] for one in found["figures"]}["gradients"] == 1.36e9
     assert main(["plan", "1M", "--gbps", "0"]) == 1
     assert "gbps=0" in capsys.readouterr().err
+
+
+def test_the_figure_of_several_plans():
+    """Two lines for each: without overlap, and above it with full overlap."""
+    from workbench.widgets.plan_figure import scaling_figure
+
+    plans = {f"{gbps}": plan("340M", gbps=gbps, compute_ms=400, vms=8) for gbps in (10, 100)}
+    none, full, *others = scaling_figure(plans).data
+    assert len(others) == 2
+    assert list(none.y) == [row.efficiency for row in plans["10"].scaling]
+    assert all(low < high <= 1 for low, high in list(zip(none.y, full.y, strict=True))[1:])
+    with pytest.raises(wb.UsageError, match="has no efficiency"):
+        scaling_figure({"a": plan("340M", gbps=10)})
+    with pytest.raises(wb.UsageError, match="no plan given"):
+        scaling_figure({})

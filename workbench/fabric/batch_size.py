@@ -47,16 +47,16 @@ def largest_batch(step: Callable[[int], object], most: int = 1 << 16) -> int:
 
 
 def _fits(step: Callable[[int], object], batch: int) -> bool:
-    """Return whether a step succeeds; free what it has allocated."""
+    """Return whether a step succeeds; free what one that fails has allocated."""
     try:
         step(batch)
     except (RuntimeError, MemoryError) as error:
         if not _out_of_memory(error):
             raise
-        return False
-    finally:
-        _free()
-    return True
+    else:
+        return True
+    _free()
+    return False
 
 
 def _out_of_memory(error: Exception) -> bool:

@@ -213,7 +213,7 @@ def memory(job: Job, precision: str, optimizer: str) -> Iterator[Figure]:
                 "memory of activations",
                 each * job.batch,
                 "B",
-                f"{_bytes(each)} per sample, measured × {job.batch}",
+                f"{_bytes(each)} per sample, measured, × {job.batch}",
             )
         )
     yield from parts

@@ -121,7 +121,7 @@ class Plan:
 
     def _repr_html_(self) -> str:
         rows = ((one.name, str(one), one.formula) for one in self.figures)
-        figures = _table(("figure", "value", "formula"), rows)
+        figures = _table(("figure", "value", "formula"), rows, "left")
         columns = self._columns()
         scaling = _table(columns, zip(*columns.values(), strict=True))
         notes = "".join(f"<p>{html.escape(line)}</p>" for line in self._notes())
@@ -188,9 +188,11 @@ def _aligned(rows: Sequence[Sequence[str]], sides: str) -> list[str]:
     ]
 
 
-def _table(head: Iterable[str], rows: Iterable[Sequence[str]]) -> str:
-    cells = "".join(f"<th>{html.escape(cell)}</th>" for cell in head)
+def _table(head: Iterable[str], rows: Iterable[Sequence[str]], align: str = "right") -> str:
+    cell = f'td style="text-align: {align}"'
+    cells = "".join(f"<{cell.replace('td', 'th')}>{html.escape(text)}</th>" for text in head)
     body = "".join(
-        "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows
+        "<tr>" + "".join(f"<{cell}>{html.escape(text)}</td>" for text in row) + "</tr>"
+        for row in rows
     )
     return f"<table><thead><tr>{cells}</tr></thead><tbody>{body}</tbody></table>"

@@ -248,7 +248,7 @@ def _legend_entries(figure: Any) -> list[tuple[str, str, float]]:
         if trace.type != "scatter" or "markers" in trace.mode
         else (trace.name, trace.line.color, 1.0)
         for trace in figure.data
-        if trace.name
+        if trace.name and trace.showlegend is not False
     ]
 
 
