@@ -114,6 +114,23 @@ def test_the_smallest_share_of_a_gpu():
     assert "none is large enough" in repr(plan("1B", gpu="T4"))
 
 
+@pytest.mark.parametrize(
+    ("gpu", "count", "words"),
+    [
+        ("A100DX", 4, "a device group of 4 GPUs, with a complete frame buffer each (A100DX-80C)"),
+        ("H100XM", 3, "a device group of 4 GPUs (3 is none of its sizes)"),
+        ("L40S", 2, "2 GPUs of L40S, which has no NVLink"),
+        ("A100", 16, "16 GPUs by DirectPath I/O"),
+    ],
+)
+def test_what_to_ask_for(gpu, count, words):
+    """GPUs of one VM exchange data over NVLink only with complete frame buffers."""
+    made = plan("340M", gpu=gpu, ranks_per_vm=count)
+    assert made.request.startswith(words)
+    assert f"for each VM, ask for {words}" in repr(made)
+    assert plan("340M", gpu=gpu).request == ""
+
+
 def test_the_batch_that_hides_communication():
     """At the balance, operations of an iteration take as long as its communication."""
     size = ModelSize(1_000_000, 1_000_000, activation_bytes=1e5, forward_flop=2e9)

@@ -93,11 +93,14 @@ class Plan:
     shares
         The smallest shares of the GPU that hold the training; empty if none does, None
         without a GPU.
+    request
+        What to ask for on vSphere, so that the GPUs of a VM exchange data fast; may be empty.
     """
 
     figures: tuple[Figure, ...]
     scaling: tuple[ScalingRow, ...]
     shares: tuple[GpuShare, ...] | None
+    request: str = ""
 
     def __getitem__(self, name: str) -> Figure:
         """Return the figure of a name."""
@@ -141,6 +144,7 @@ class Plan:
         notes = (
             [] if self.shares is None else [f"smallest share of the GPU: {_shares(self.shares)}"]
         )
+        notes += [f"for each VM, ask for {self.request}"] if self.request else []
         return notes + [
             f"not known: {what}. Give {argument}."
             for field, (what, argument) in _MISSING.items()

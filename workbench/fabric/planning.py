@@ -13,6 +13,7 @@ from workbench.fabric.plan_record import SPARE, Plan
 from workbench.fabric.quantities import check_positive, parse_count
 from workbench.ranks import checked_int
 from workbench.resources.gpus.profiles import smallest_shares
+from workbench.resources.vsphere import gpu_request
 
 # Bytes per parameter of its value, its gradient, one value of the optimizer's state, and
 # the copy in full precision that "mixed" keeps (S. Rajbhandari et al., "ZeRO", 2020, 3.1).
@@ -83,7 +84,7 @@ def plan(
         ``"sgd"``, ``"momentum"``, ``"adam"`` or ``"adamw"``.
     gpu
         Board, named as in vGPU profiles (``"A100"``, ``"H100XM"``), to choose the smallest
-        share of it.
+        share of it, and what to ask for on vSphere if a VM has several.
 
     Raises
     ------
@@ -118,7 +119,8 @@ def plan(
     shares = None
     if gpu is not None:
         shares = tuple(smallest_shares(gpu, memory[-1].value / 1e9 / (1 - SPARE)))
-    return Plan(tuple(figures), tuple(rows), shares)
+    request = gpu_request(gpu, job.ranks_per_vm) if gpu and job.ranks_per_vm > 1 else ""
+    return Plan(tuple(figures), tuple(rows), shares, request)
 
 
 def _check(given: dict[str, Any]) -> None:
