@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
     from workbench.advisor import explain
+    from workbench.advisor.scaling import ScalingStudy, scaling_study
     from workbench.cluster import Cluster
     from workbench.doctor import diagnose, diagnose_all
     from workbench.errors import (
@@ -76,12 +77,14 @@ if TYPE_CHECKING:
 _MODULES = {
     "Cluster": "workbench.cluster",
     "Distance": "workbench.resources",
+    "ScalingStudy": "workbench.advisor.scaling",
     "Snapshot": "workbench.resources",
     "diagnose": "workbench.doctor",
     "diagnose_all": "workbench.doctor",
     "explain": "workbench.advisor",
     "list_runs": "workbench.timings.run",
     "open_run": "workbench.timings.run",
+    "scaling_study": "workbench.advisor.scaling",
     "take_snapshot": "workbench.resources",
     **dict.fromkeys(
         (
@@ -109,6 +112,7 @@ __all__ = [
     "RankError",
     "RanksFailed",
     "RunError",
+    "ScalingStudy",
     "Snapshot",
     "SnapshotError",
     "StartFailed",
@@ -122,6 +126,7 @@ __all__ = [
     "explain",
     "list_runs",
     "open_run",
+    "scaling_study",
     "take_snapshot",
 ]
 
