@@ -301,10 +301,6 @@ class Agent:
             reason = reason or end.log.splitlines()[-1].strip()
         return f"{text} ({reason})" if reason else text
 
-    def wait_until_gone(self) -> None:
-        """Wait until the agent has ended or is lost."""
-        self._channel.join()
-
     def close(self) -> None:
         """End the agent and its ranks; return when it has ended or cannot be reached."""
         self._channel.close(_END_S)

@@ -175,7 +175,7 @@ class Cluster(Execution):
     def allocation(self) -> str:
         """The job, partition, nodes and time left in one line; empty without Slurm."""
         processes = self._state.processes
-        return processes.agents.allocation() if processes and self.agents else ""
+        return processes.agents.launcher.describe() if processes and self.agents else ""
 
     @property
     def timings(self) -> Timings:

@@ -12,7 +12,6 @@ from workbench.cluster.agents import Agents
 from workbench.cluster.backends import backend_class
 from workbench.cluster.controller import ControllerProcess
 from workbench.cluster.members import Calls, Member, Members, free_places
-from workbench.cluster.options import Options
 from workbench.errors import StartFailed, UsageError
 from workbench.ranks import Place, RankInfo, phrase, ranks_text
 from workbench.wire.address import of_vm
@@ -55,14 +54,12 @@ class Engines:
     def __init__(
         self,
         name: str,
-        options: Options,
         agents: Agents,
         controller: ControllerProcess,
         changing: Callable[[], None],
     ) -> None:
         self._changing = changing
         self._name = name
-        self._n, self._timeout_s = options.n, options.start_timeout_s
         self._agents = agents
         self._controller = controller
         self._connection: dict[str, Any] = {}
@@ -71,8 +68,7 @@ class Engines:
         self._timings: Timings | None = None
         self.address = "127.0.0.1"
         self.members = Members(agents, controller)
-        self._backend_name = options.backend
-        self.backend = backend_class(options.backend)(self)
+        self.backend = backend_class(agents.options.backend)(self)
         self.wanted: int | None = None
         self.renumbered = False
         self.interrupted = agents.interrupted
@@ -102,7 +98,7 @@ class Engines:
         self._calls = Calls(
             self._controller.client_file,
             self.members.check,
-            self._timeout_s,
+            self._agents.options.start_timeout_s,
             self.backend.lost_peer,
         )
 
@@ -111,7 +107,7 @@ class Engines:
 
         Raise `StartFailed` if one did not start.
         """
-        self._admit(self._launch(sorted(self._agents.places(self._n))[: self._n]))
+        self._admit(self._launch(free_places(self._agents, [], self._agents.options.n)))
 
     def to_saved(self) -> dict[str, Any]:
         """Return plain values for `restore`."""
@@ -237,7 +233,10 @@ class Engines:
         self._changing()
         self.renumbered = True
         self.members.replace([])
-        self._agents.restart()
+        self._agents.close()
+        self._agents.spawn()
+        self._agents.wait_until_greeted()
+        self._agents.wait_until_loaded()
         self.start()
 
     def _regroup(self, kept: list[Member], places: list[Place]) -> None:
@@ -303,7 +302,7 @@ class Engines:
         n = len(self.members)
         self._timings.joined()
         addresses = [(self._control.address_for(r), self._timings.address_for(r)) for r in range(n)]
-        rest = (n, self._name, self._backend_name)
+        rest = (n, self._name, self._agents.options.backend)
         given = [(control, timings, *rest) for control, timings in addresses]
         self._changing()  # another kernel needs the new keys
         self.call("join", given)

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from workbench.cluster.agents import Agents
+from workbench.cluster.agents import Agents, memory_bytes
 from workbench.cluster.backends import CallFailed, step_of
 from workbench.cluster.controller import ControllerProcess
 from workbench.errors import StartFailed, UsageError
@@ -134,25 +134,30 @@ class Members:
 
     def memory_bytes(self) -> dict[int, int]:
         """Return the resident memory in bytes of each rank that runs, by rank."""
-        sizes = self._agents.memory_bytes()
+        sizes = memory_bytes(self._agents.all)
         return {m.info.rank: sizes[m.process] for m in self._members if m.process in sizes}
 
 
 def free_places(agents: Agents, kept: list[Member], count: int) -> list[Place]:
     """Return places for `count` more ranks: VMs in order, slots in order.
 
-    If too few are free, VMs that were lost are used again. Raise `UsageError` if that is not
-    enough.
+    This machine has as many slots as ranks. If too few are free, VMs that were lost are used
+    again. Raise `UsageError` if that is not enough.
     """
+    slots = agents.slots if agents.options.hosts else [len(kept) + count]
     taken = {member.place for member in kept}
-    free = agents.places(len(kept) + count) - taken
-    silent = []
+
+    def find() -> set[Place]:
+        answering = [vm for vm, agent in enumerate(agents.all) if not agent.lost]
+        return {Place(vm, slot) for vm in answering for slot in range(slots[vm])} - taken
+
+    free, silent = find(), []
     for vm in sorted(agents.lost()) if len(free) < count else ():
         try:
             agents.revive(vm)
         except StartFailed as error:
             silent.append(f"; {error}")
-    free = agents.places(len(kept) + count) - taken
+    free = find()
     if len(free) < count:
         raise UsageError(
             f"{len(kept) + count} ranks: the VMs that answer have {len(free | taken)} slots. "

@@ -77,7 +77,6 @@ class ClusterProcesses:
         progress: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.name = name
-        self._options = options
         self._timings = timings
         self._receive = receive
         self._inbox: Inbox | None = None
@@ -89,7 +88,7 @@ class ClusterProcesses:
             options,
             lambda text: None if self.engines.ranks else progress(text),
         )
-        self.engines = Engines(name, options, self.agents, self._controller, self._save_change)
+        self.engines = Engines(name, self.agents, self._controller, self._save_change)
 
     def start(self) -> None:
         """Start the ranks; after a failure, call `stop`.
@@ -97,10 +96,10 @@ class ClusterProcesses:
         Raise `StartFailed` if a VM does not answer, or a rank did not start.
         """
         engines = self.engines
-        options = self._options = self.agents.allocate()
+        self.agents.spawn()
+        options = self.agents.options
         if options.hosts is None:
             self._controller.start(engines.address, options.keep_s)
-        self.agents.spawn()
         # imported while the processes start, which takes longer
         from workbench.wire import Inbox
 
@@ -114,7 +113,6 @@ class ClusterProcesses:
         connection = self._controller.wait(options.start_timeout_s)
         engines.connect(connection, self._inbox, self._timings())
         self.agents.wait_until_loaded()
-        self.agents.run_preflight(self.agents.all)
         engines.start()
         self._timings().clocks.start_pings(self._inbox.send_later, lambda: len(engines.ranks))
 
@@ -130,7 +128,6 @@ class ClusterProcesses:
         self._inbox = Inbox(self._take, interface=address, name="control", state=saved["control"])
         self._controller.attach()
         self.attachable = True
-        self.agents.allocate()
         self.agents.attach(saved["agents"])
         engines.address = address
         engines.restore(saved["engines"], self._inbox, self._timings())
@@ -165,12 +162,12 @@ class ClusterProcesses:
             raise
 
     def _save(self) -> None:
-        if self._options.keep_s is None or self._inbox is None:
+        if self.agents.options.keep_s is None or self._inbox is None:
             return
         saved = {
             "name": self.name,
             "address": self.engines.address,
-            "options": self._options.to_plain(),
+            "options": self.agents.options.to_plain(),
             "agents": self.agents.to_state(),
             "engines": self.engines.to_saved(),
             "control": self._inbox.to_state(),
@@ -229,7 +226,7 @@ class ClusterProcesses:
             self._keep_timings()
 
     def _keep_timings(self) -> None:
-        ranks, options = [asdict(info) for info in self.engines.ranks], self._options
+        ranks, options = [asdict(info) for info in self.engines.ranks], self.agents.options
         self._timings().keep(self.name, ranks, folder=options.runs, kept_s=options.keep_s)
 
     def _close(self) -> None:
