@@ -132,12 +132,7 @@ class Agent:
         self._gone = ""
         """Why the VM was taken from this cluster, found when a signal had ended a rank."""
         self._channel = AgentChannel(
-            self._launcher,
-            host,
-            self.folder,
-            take=self._take,
-            on_change=on_change,
-            interrupted=interrupted,
+            self._launcher, host, self.folder, self._take, on_change, interrupted
         )
         if folder is not None:
             self._channel.attach(max(keep_s or 0.0, RECONNECT_S))

@@ -178,11 +178,6 @@ class Agents:
         old.close()
         self.all = agents
 
-    def detach(self) -> None:
-        """Close all connections; the agents and the allocation go on for the next kernel."""
-        for agent in self.all:
-            agent.detach()
-
     def close(self) -> None:
         """End all agents and ranks, and release what the launcher has started or allocated."""
         try:

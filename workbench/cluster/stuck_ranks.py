@@ -113,14 +113,14 @@ class StuckRankMonitor:
         self._answers[rank] = state
         (self._in_init.add if state.collective == INIT else self._in_init.discard)(rank)
 
-    def stacks(self, ranks: set[int], wait: Callable[[float], None]) -> dict[int, str]:
-        """Return the Python stacks of ranks by rank; `wait` processes messages for some seconds."""
+    def stacks(self, ranks: set[int], wait: Callable[[], None]) -> dict[int, str]:
+        """Return the Python stacks of ranks by rank; `wait` processes messages for some time."""
         self._answers.clear()
         for rank in ranks:
             self._send(rank, StateRequest(stack=True))
         deadline = time.monotonic() + 1.0
         while set(self._answers) < ranks and time.monotonic() < deadline:
-            wait(0.05)
+            wait()
         return {rank: answer.stack for rank, answer in self._answers.items()}
 
     def _failed(self) -> set[int] | None:
