@@ -250,7 +250,7 @@ class CellRun:
 
     def _stop(self, why: str) -> None:
         """Interrupt the ranks that run, free those that wait, and follow them to their end."""
-        self._stopping = Stopping(self._send, self._ended)
+        self._stopping = Stopping(self._ended)
         self.errors.setdefault(-1, RankError(why, "", ""))
         again = False
         while True:
