@@ -237,11 +237,13 @@ class IterationRecord:
             raise WireError(
                 f"Record of {len(data)} bytes: cut short, as it has at least {_FIXED.size}."
             )
-        fixed = _FIXED.unpack_from(data)
-        _, flags, count, *numbers, dropped, buffers, layout, world_size, stopped, transfer = fixed
+        (_, flags, count, *numbers, dropped, buffers, layout, world_size, stopped, transfer) = (
+            _FIXED.unpack_from(data)
+        )
         # in the order of the fields, which is fast: thousands of records arrive per second
-        values = (*numbers, world_size, dropped, Flag(flags), layout)
-        record = cls(*(*values, *_columns(data, count, buffers), stopped, transfer))
+        columns = _columns(data, count, buffers)
+        values = (*numbers, world_size, dropped, Flag(flags), layout, *columns, stopped, transfer)
+        record = cls(*values)
         if any(getattr(record, name) >> bits for name, bits in SIGNED.items()):
             raise WireError(f"Record of {len(data)} bytes: damaged, as a number is out of range.")
         return record
@@ -338,9 +340,9 @@ def _columns(data: bytes, count: int, buffers: int) -> list[array[int]]:
             f"take {want} bytes."
         )
     start = _FIXED.size
-    submitted, finished = (
-        array("I", data[at : at + 4 * count]) for at in (start, start + 4 * count)
-    )
+    submitted, finished = array("I"), array("I")
+    submitted.frombytes(data[start : start + 4 * count])
+    finished.frombytes(data[start + 4 * count : start + 8 * count])
     place = np.frombuffer(data, "<u2", count, start + 8 * count)
     times = np.frombuffer(data, "<u4", offset=start + 10 * count)
     if count and place.max() >= buffers:
