@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from concurrent.futures import Future
 from keyword import iskeyword
 from typing import TYPE_CHECKING, Any, cast
@@ -74,13 +75,12 @@ class WorkbenchMagics(Magics):
             return self._status(args, line)
         if args.verb == "start":
             given = ("hosts", "ssh_config", "ssh_key", "launcher", "mpi_args")
-            names = (*given, *JobRequest.__annotations__)
+            names = (*given, "release_after", "keep", *JobRequest.__annotations__)
             options = {name: getattr(args, name) for name in names}
-            times = {"release_after": args.release_after, "keep": args.keep}
             if args.backend is not None:
                 options["backend"] = args.backend
             with start_progress():
-                return registry.start(args.n, record=not args.no_record, **times, **options)
+                return registry.start(args.n, record=not args.no_record, **options)
         if args.verb == "attach":
             return registry.attach(args.name)
         if args.verb == "interrupt":
@@ -124,35 +124,30 @@ class WorkbenchMagics(Magics):
         result: object
         if args.noblock:
             result = future = cluster.run_in_background(cell, args.ranks, args.timeout)
-            future.add_done_callback(self._keep)
-            future.add_done_callback(_show_failure)
+            future.add_done_callback(self._end_background)
         else:
-            result = self._run(cluster, cell, args)
+            result = self._keep(lambda: cluster.run(cell, args.ranks, args.timeout))
         if args.out:
             self._namespace[args.out] = result
 
-    def _run(self, cluster: Cluster, cell: str, args: Any) -> RunResult:
-        done: Future[RunResult] = Future()
-        try:
-            done.set_result(cluster.run(cell, args.ranks, args.timeout))
-        except WorkbenchError as error:
-            done.set_exception(error)
-            raise
-        finally:
-            self._keep(done)
-        return done.result()
-
-    def _keep(self, done: Future[RunResult]) -> None:
+    def _keep(self, run: Callable[[], RunResult]) -> RunResult:
         """Store the result of a cell as `_distributed`; of a failed cell, its output."""
         from workbench.cluster import RunResult
 
-        if not done.done():
-            return
-        error = done.exception()
-        if error is None:
-            self._namespace["_distributed"] = done.result()
-        elif isinstance(error, CellError):
+        try:
+            result = self._namespace["_distributed"] = run()
+        except CellError as error:
             self._namespace["_distributed"] = RunResult(error.output, {})
+            raise
+        return result
+
+    def _end_background(self, done: Future[RunResult]) -> None:
+        """Store the result of a cell in the background, or print its error; in its thread."""
+        try:
+            self._keep(done.result)
+        except BaseException as error:  # noqa: BLE001 - `result` of the future raises it
+            if isinstance(error, WorkbenchError):
+                sys.stderr.write("\n".join(error._render_traceback_()) + "\n")
 
     def _status(self, args: Any, line: str) -> Cluster | None:
         """Return the cluster for a bare ``%cluster``, or print how to start one."""
@@ -321,13 +316,6 @@ def _interrupt(cluster: Cluster) -> None:
     sys.stdout.write(
         f"Interrupting the cell on {ranks}. Its output shows the result; queued cells run next.\n"
     )
-
-
-def _show_failure(future: Future[Any]) -> None:
-    """Print the error of a cell in the background; called in its thread."""
-    error = future.exception()
-    if isinstance(error, WorkbenchError):
-        sys.stderr.write("\n".join(error._render_traceback_()) + "\n")
 
 
 def _parse(magic: Any, line: str) -> Any:

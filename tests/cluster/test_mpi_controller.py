@@ -125,7 +125,7 @@ def test_a_rank_is_lost(kernel, record):
         found["state"] = [cluster.state, cluster.message]
         cluster.restart()
         found["after"] = values(cluster, SUM)
-        found["controller"] = cluster.controller
+        found["controller"] = cluster.description
         """,
         options=f", record={record}",
     )
@@ -136,7 +136,7 @@ def test_a_rank_is_lost(kernel, record):
     assert found["state"][0] == "failed"
     assert "Replace all ranks with %cluster restart: MPI connects them" in found["state"][1]
     assert found["after"] == [3.0, 3.0, 3.0]
-    assert found["controller"] == "MPI"
+    assert found["controller"] == "MPI connects Horovod's ranks."
 
 
 def test_the_user_chooses_gloo(kernel):

@@ -150,7 +150,7 @@ def test_code_that_catches_the_interrupt(kept, end):
 
 def test_what_several_ranks_do_is_said_in_the_plural():
     """`rank 1 has`, but `ranks 0-1 have`."""
-    stopping = Stopping(lambda rank, message: None)
+    stopping = Stopping(())
     for rank in (0, 1, 2):
         stage = "pending" if rank == 2 else "raised"
         stopping.answer(rank, rank_state(interrupt_stage=stage, raised_s=1.0, stack="line 1"))

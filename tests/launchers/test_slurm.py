@@ -206,7 +206,7 @@ def test_kernels_that_are_killed():
     cluster = wb.Cluster.attach(name)
     try:
         assert [row["kept"] for row in cluster.pull(["kept"]).values()] == [0, 1]
-        assert f"Slurm job {job}" in cluster.allocation
+        assert f"Slurm job {job}" in cluster.description
         assert cluster.options.identity == wb.Cluster(launcher="slurm", n=2).options.identity
     finally:
         cluster.stop()

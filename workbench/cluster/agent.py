@@ -132,12 +132,7 @@ class Agent:
         self._gone = ""
         """Why the VM was taken from this cluster, found when a signal had ended a rank."""
         self._channel = AgentChannel(
-            self._launcher,
-            host,
-            self.folder,
-            take=self._take,
-            on_change=on_change,
-            interrupted=interrupted,
+            self._launcher, host, self.folder, self._take, on_change, interrupted
         )
         if folder is not None:
             self._channel.attach(max(keep_s or 0.0, RECONNECT_S))
@@ -300,10 +295,6 @@ class Agent:
         if end.code == -signal.SIGABRT and end.log:  # a library has written why
             reason = reason or end.log.splitlines()[-1].strip()
         return f"{text} ({reason})" if reason else text
-
-    def wait_until_gone(self) -> None:
-        """Wait until the agent has ended or is lost."""
-        self._channel.join()
 
     def close(self) -> None:
         """End the agent and its ranks; return when it has ended or cannot be reached."""

@@ -82,7 +82,7 @@ class AgentChannel:
     on_change
         Called in the I/O thread after reports, and when the connection is lost or made again.
     interrupted
-        While it is set, nothing is waited for.
+        While it is set, nothing is waited for; None for never.
 
     Attributes
     ----------
@@ -99,10 +99,9 @@ class AgentChannel:
         launcher: Launcher,
         host: Host | None,
         folder: Path,
-        *,
         take: Callable[[Any], None],
         on_change: Callable[[], None],
-        interrupted: threading.Event | None = None,
+        interrupted: threading.Event | None,
     ) -> None:
         self._launcher, self._host, self._folder = launcher, host, folder
         self._take, self._on_change = take, on_change

@@ -16,7 +16,6 @@ from workbench.cluster.launchers import AgentStart, create, placement, preflight
 from workbench.cluster.options import Options
 from workbench.cluster.threads import at_once, interrupts_later
 from workbench.errors import StartFailed
-from workbench.hosts import Host
 from workbench.ranks import Place, Process
 from workbench.resources import Snapshot, Unknown
 from workbench.resources.usage import Sample
@@ -40,15 +39,19 @@ class Agents:
 
     Parameters
     ----------
+    options
+        The arguments of the cluster.
     progress
         Called in the I/O thread (`AgentChannel`) with how far the start of each VM is.
 
     Attributes
     ----------
+    options
+        The arguments of the cluster; from `spawn` on, with the hosts of the launcher.
+    launcher
+        What starts the agents.
     all
         The agents, in the order of the hosts.
-    slots
-        The number of slots of each VM, whether it answers or not.
     links
         How each VM reaches the others.
     preflight
@@ -58,9 +61,8 @@ class Agents:
     """
 
     def __init__(self, options: Options, progress: Callable[[str], None]) -> None:
-        self._options, self._hosts = options, options.hosts
-        self.slots = [host.slots for host in options.hosts] if options.hosts else [options.n]
-        self._launcher = create(options.launcher, options.ssh_config, options.mpi_args)
+        self.options = options
+        self.launcher = create(options.launcher, options.ssh_config, options.mpi_args)
         self._progress = progress
         self.all: list[Agent] = []
         self.links: dict[int, placement.Link] = {}
@@ -70,32 +72,32 @@ class Agents:
         self.preflight: preflight.Preflight | None = None
         self.interrupted = threading.Event()
 
+    @property
+    def slots(self) -> list[int]:
+        """The number of slots of each VM, whether it answers or not."""
+        hosts = self.options.hosts
+        return [host.slots for host in hosts] if hosts else [self.options.n]
+
     # start and stop
 
-    def allocate(self) -> Options:
-        """Wait until the launcher has hosts; return the options with them."""
-        options: Options = self._launcher.allocate(self._options, self._progress)
-        self._options = options
-        if options.hosts is not None:
-            self._hosts, self.slots = options.hosts, [host.slots for host in options.hosts]
-        return options
-
     def spawn(self) -> None:
-        """Start the agent of each VM."""
-        folders = self._launch(range(len(self.slots)))
-        for vm, folder in folders.items():
+        """Start the agent of each VM, when the launcher has hosts."""
+        self.options = self.launcher.allocate(self.options, self._progress)
+        self.all.clear()
+        for vm, folder in self._launch(range(len(self.slots))).items():
             with interrupts_later():  # `close` would not end an agent that is not in the list
-                self.all.append(self._agent(vm, folder))
+                self.all.append(self._agent(vm, chosen=folder))
 
     def attach(self, state: dict[str, Any]) -> None:
         """Attach to agents that a previous kernel has kept; VMs that are gone are lost.
 
         Raise `StartFailed` if all are gone.
         """
+        self.launcher.allocate(self.options, self._progress)
         self.links = {int(vm): placement.Link(**link) for vm, link in state["links"].items()}
         for vm, path in enumerate(state["folders"]):
             with interrupts_later():
-                self.all.append(self._agent(vm, Path(path), attach=True))
+                self.all.append(self._agent(vm, folder=Path(path)))
         deadline = self._deadline()
         for agent, hello in zip(self.all, state["hellos"], strict=True):
             if agent.wait_until_attached(deadline):
@@ -126,23 +128,26 @@ class Agents:
             raise StartFailed.together(failed)
 
     def wait_until_loaded(self) -> None:
-        """Wait until every VM has loaded what ranks need; raise `StartFailed` if one cannot."""
+        """Wait until every VM has loaded what ranks need, and choose the VMs' links.
+
+        Raise `StartFailed` if one cannot, or for problems that would stop its ranks.
+        """
         deadline = self._deadline()
         for vm, agent in enumerate(self.all):
             agent.wait_until_loaded(deadline)
-            if self._launcher.has_slots:
+            if self.launcher.has_slots:
                 slots = agent.ask("slots")
                 self._given |= {Place(vm, int(slot)): given for slot, given in slots.items()}
+        self._run_preflight(self.all)
 
-    def run_preflight(self, agents: list[Agent]) -> None:
-        """Choose the VMs' links; raise `StartFailed` for problems that would stop their ranks."""
+    def _run_preflight(self, agents: list[Agent]) -> None:
         running = {vm: agent for vm, agent in enumerate(agents) if not agent.lost}
         for vm, agent in running.items():
             for warning in preflight.crowding(agent, self.slots[vm]):
                 warnings.warn(warning, RuntimeWarning, stacklevel=2)
         there = list(running.values())
         links = placement.choose(there)
-        if self._hosts is not None:
+        if self.options.hosts is not None:
             slots = [self.slots[vm] for vm in running]
             self.preflight = preflight.check(preflight.Vms(there, links, slots))
             if self.preflight.fatal:
@@ -159,47 +164,26 @@ class Agents:
         old = self.all[vm]
         if not old.lost:
             return
-        new = self._agent(vm, self._launch([vm])[vm])
+        new = self._agent(vm, chosen=self._launch([vm])[vm])
         try:
             deadline = self._deadline()
             new.wait_until_greeted(deadline)
             new.ask("retire", pid=old.hello.pid, began=old.hello.began)
             new.wait_until_loaded(self._deadline())
             agents = [*self.all[:vm], new, *self.all[vm + 1 :]]
-            self.run_preflight(agents)
+            self._run_preflight(agents)
         except BaseException:
             new.close()
             raise
         old.close()
         self.all = agents
 
-    def restart(self) -> None:
-        """End all agents and ranks, and start new agents.
-
-        Raise `StartFailed` if a VM does not answer, or its ranks would fail.
-        """
-        self.close()
-        self.all.clear()
-        self.spawn()
-        self.wait_until_greeted()
-        self.wait_until_loaded()
-        self.run_preflight(self.all)
-
-    def detach(self) -> None:
-        """Close all connections; the agents and the allocation go on for the next kernel."""
-        for agent in self.all:
-            agent.detach()
-
     def close(self) -> None:
         """End all agents and ranks, and release what the launcher has started or allocated."""
         try:
             at_once(self.all, Agent.close)
         finally:
-            self._launcher.release()
-
-    def allocation(self) -> str:
-        """Return one line about what the launcher has allocated; empty for nothing."""
-        return self._launcher.describe()
+            self.launcher.release()
 
     # ranks
 
@@ -281,55 +265,33 @@ class Agents:
         """Return why agents cannot be reached, by VM."""
         return {vm: agent.lost for vm, agent in enumerate(self.all) if agent.lost}
 
-    def places(self, n: int) -> set[Place]:
-        """Return the places of VMs that answer: their slots; on this machine, as many as `n`."""
-        slots = [n] if self._hosts is None else self.slots
-        return {
-            Place(vm, slot)
-            for vm, agent in enumerate(self.all)
-            if not agent.lost
-            for slot in range(slots[vm])
-        }
-
-    def memory_bytes(self) -> dict[Process, int]:
-        """Return the resident memory of each rank's process on the VMs that answer."""
-        return {
-            Process(vm, int(pid)): size
-            for vm, sizes in enumerate(_answers(self.all, "memory", _MEMORY_S))
-            if not isinstance(sizes, Unknown)
-            for pid, size in sizes.items()
-        }
-
     def _launch(self, vms: Iterable[int]) -> dict[int, Path]:
         """Choose the folders of the agents of these VMs; start all at once if the launcher does."""
         folders = {vm: new_folder() for vm in vms}
-        starts = [AgentStart(self._host(vm), self.slots[vm], path) for vm, path in folders.items()]
-        grace = grace_s(self._options.keep_s)
-        self._launcher.launch(starts, grace, self._deadline(), self.interrupted)
+        hosts, slots = self.options.hosts or (None,), self.slots
+        starts = [AgentStart(hosts[vm], slots[vm], path) for vm, path in folders.items()]
+        grace = grace_s(self.options.keep_s)
+        self.launcher.launch(starts, grace, self._deadline(), self.interrupted)
         return folders
 
-    def _host(self, vm: int) -> Host | None:
-        return None if self._hosts is None else self._hosts[vm]
-
-    def _agent(self, vm: int, folder: Path, *, attach: bool = False) -> Agent:
+    def _agent(self, vm: int, **folder: Path) -> Agent:
         return Agent(
-            self._host(vm),
+            self.options.hosts[vm] if self.options.hosts else None,
             self.slots[vm],
-            self._launcher,
-            keep_s=self._options.keep_s,
-            folder=folder if attach else None,
-            chosen=folder,
+            self.launcher,
+            keep_s=self.options.keep_s,
             on_change=self._tell_progress,
             interrupted=self.interrupted,
-            backend=self._options.backend,
+            backend=self.options.backend,
+            **folder,
         )
 
     def _tell_progress(self) -> None:
-        if self._hosts is not None:
+        if self.options.hosts is not None:
             self._progress(", ".join(f"{agent.name}: {agent.progress}" for agent in self.all))
 
     def _deadline(self) -> float:
-        return time.monotonic() + self._options.start_timeout_s
+        return time.monotonic() + self.options.start_timeout_s
 
 
 def snapshots(agents: Sequence[Agent]) -> dict[str, Snapshot]:
@@ -346,6 +308,16 @@ def samples(agents: Sequence[Agent]) -> dict[str, Sample | Unknown]:
     return {
         agent.name: plain if isinstance(plain, Unknown) else Sample.from_plain(plain)
         for agent, plain in zip(agents, _answers(agents, "sample", _SAMPLE_S), strict=True)
+    }
+
+
+def memory_bytes(agents: Sequence[Agent]) -> dict[Process, int]:
+    """Return the resident memory of each rank's process on the VMs that answer."""
+    return {
+        Process(vm, int(pid)): size
+        for vm, sizes in enumerate(_answers(agents, "memory", _MEMORY_S))
+        if not isinstance(sizes, Unknown)
+        for pid, size in sizes.items()
     }
 
 

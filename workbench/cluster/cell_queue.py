@@ -18,7 +18,7 @@ from workbench.cluster.recovery import form_ring, repair_ring, use_again
 from workbench.cluster.state import ClusterState
 from workbench.cluster.threads import in_background, uninterrupted
 from workbench.errors import CellError, CellInterrupted, StartFailed, UsageError
-from workbench.output.sink import Sink
+from workbench.output.sink import NotebookSink, Sink
 from workbench.ranks import Ranks, parse_ranks
 from workbench.wire.sample_messages import LineSamplesRequest
 
@@ -80,8 +80,15 @@ class CellQueue:
         """The ranks of the cell that runs."""
         return self._current.ranks if self._current else ()
 
-    def submit(self, source: str, ranks: Ranks, timeout: str | float | None, sink: Sink) -> CellRun:
+    def submit(
+        self, source: str, ranks: Ranks, timeout: str | float | None, sink: Sink | None
+    ) -> CellRun:
         """Return a cell for `follow`; see `Cluster.run` for the arguments."""
+        sink = NotebookSink() if sink is None else sink
+        if not callable(getattr(sink, "poll", None)):
+            raise UsageError(
+                f"sink={sink!r}: not a sink. Give one, such as workbench.cluster.TextSink()."
+            )
         if not isinstance(source, str):
             raise UsageError(
                 f"run: the cell is of type {type(source).__name__}. Give its source as text (str)."
@@ -98,20 +105,16 @@ class CellQueue:
             hang_after_s=self._state.options.hang_after_s,
         )
 
-    def ticket(self) -> object:
-        """Return a place in the queue, for `follow`."""
-        return self._state.turns.ticket()
-
     def follow(
         self, run: CellRun, ticket: object | None = None, *, record: bool | None = None
     ) -> RunResult:
         """Run a cell when the previous cells have ended, and return its result.
 
-        `ticket` is its place in the queue, the last one by default. `record` says whether it is
-        recorded; None for a cell of the user, for the cluster's setting.
+        `ticket` is its place in the queue (`FairLock.ticket`), the last one by default. `record`
+        says whether it is recorded; None for a cell of the user, for the cluster's setting.
         """
         what = "this cell" if ticket is None else ""
-        with self._state.turns.held(ticket, what, lambda: run.interrupted):
+        with self._state.turns.held(ticket, what, lambda: run.interrupts > 0):
             processes = self._state.usable()
             if processes.engines.backend.ring_broken:
                 repair_ring(self._state, processes, run.output.say)
@@ -151,7 +154,7 @@ class CellQueue:
         state = self._state
         with state.lock:
             self._check_no_cell_runs(f"switch recording {'on' if on else 'off'}")
-            if state.processes is not None and state.state in {"ready", "failed"}:
+            if state.state in {"ready", "failed"}:
                 state.processes.set_recording(on=on)
             else:
                 state.timings.record(on=on)
@@ -170,7 +173,7 @@ class CellQueue:
         asked = set(running or range(self._state.n))
         samples.clear()
         for rank in asked:
-            processes.send(rank, LineSamplesRequest(seconds))
+            processes.engines.send(rank, LineSamplesRequest(seconds))
         deadline = time.monotonic() + _ANSWER_S + (seconds if running else 0)
         while time.monotonic() < deadline and not asked <= set(samples):
             time.sleep(_POLL_S)
@@ -208,9 +211,8 @@ class CellQueue:
         # a rank also reports its state between cells
         if run is not None and message.cell in {run.number, None}:
             run.deliver(rank, message)
-        elif (processes := self._state.processes) is not None:
-            # a rank that still runs an earlier kernel's cell must be able to write
-            acknowledge(processes.send, rank, message)
+        else:  # a rank that still runs an earlier kernel's cell must be able to write
+            acknowledge(self._state.processes.engines.send, rank, message)
 
     def _begin(self, run: CellRun, processes: ClusterProcesses, record: bool | None) -> None:
         state, self._current = self._state, run
@@ -221,7 +223,6 @@ class CellQueue:
             with contextlib.suppress(StartFailed):  # only the next kernel's remark is missing
                 processes.save()
         state.begin()
-        state.idle.used()
         for rank in run.ranks:
             given = (run.number, run.source, recorded)
             run.calls[rank] = processes.engines.begin(rank, "run_cell", *given)
@@ -242,7 +243,6 @@ class CellQueue:
     def _settle(self, run: CellRun, processes: ClusterProcesses) -> None:
         """Make the cluster ready again after a cell, or go to ``failed``."""
         state = self._state
-        state.idle.used()
         state.timings.end_cell(run.number, run.records)
         self._left, self._current = run if run.unfinished else None, None
         complete = not (state.lost() or run.unfinished)

@@ -63,7 +63,7 @@ class CellRun:
         timeout_s: float | None,
         hang_after_s: float | None,
     ) -> None:
-        send, backend = processes.send, processes.engines.backend
+        send, backend = processes.engines.send, processes.engines.backend
         ring = tuple(range(len(processes.engines.ranks)))
         self.number = number
         self.source = source
@@ -99,7 +99,7 @@ class CellRun:
         self._freed_by_interrupt: float | None = None
         """When ranks that wait in MPI for a lost one were interrupted."""
         self._timeout_s = timeout_s
-        self._interrupts = 0
+        self.interrupts = 0
         """Calls of `interrupt` that `wait` has not processed yet."""
 
     @property
@@ -112,11 +112,6 @@ class CellRun:
         """The ranks in which the cell has begun and not ended."""
         return tuple(sorted(self._unfinished)) if self.calls else ()
 
-    @property
-    def interrupted(self) -> bool:
-        """Whether `interrupt` was called and `wait` has not processed it yet."""
-        return self._interrupts > 0
-
     def interrupt(self) -> None:
         """Stop the cell, from any thread, as an interrupt of the thread in `wait` does.
 
@@ -125,7 +120,7 @@ class CellRun:
         if self._late is not None:
             self.monitor.interrupt(self._unfinished)
             return
-        self._interrupts += 1
+        self.interrupts += 1
         self._arrived.set()
 
     def deliver(self, rank: int, message: CellMessage) -> None:
@@ -178,7 +173,8 @@ class CellRun:
             raise
         if self._unfinished:
             self._time_out()
-        self._finish()
+        self.output.finish()
+        self._acknowledge()
         if self.errors:
             stall = self.monitor.stall
             raise failure(
@@ -219,9 +215,7 @@ class CellRun:
         limit_s = float("inf") if self._timeout_s is None else self._timeout_s
         deadline = time.monotonic() + limit_s
         while self._unfinished and time.monotonic() < deadline:
-            self._raise_interrupt()
-            self._step(_TICK_S)
-            self._drop_lost()
+            self._advance()
             now, rank_failed = time.monotonic(), bool(self.errors)
             if not rank_failed and (text := self._stall_report.check(self._unfinished, now)):
                 self.output.note(text)
@@ -247,14 +241,16 @@ class CellRun:
                 why = "it waits in MPI for a rank that is lost, and cannot be freed"
                 self.errors[rank] = RankError("RankLost", why, "")
 
-    def _raise_interrupt(self) -> None:
-        if self._interrupts:
-            self._interrupts -= 1
+    def _advance(self) -> None:
+        if self.interrupts:
+            self.interrupts -= 1
             raise KeyboardInterrupt
+        self._step()
+        self._drop_lost()
 
     def _stop(self, why: str) -> None:
         """Interrupt the ranks that run, free those that wait, and follow them to their end."""
-        self._stopping = Stopping(self._send, self._ended)
+        self._stopping = Stopping(self._ended)
         self.errors.setdefault(-1, RankError(why, "", ""))
         again = False
         while True:
@@ -268,14 +264,13 @@ class CellRun:
                 again = True
                 if self._stopping.age_s > _HURRY_S:
                     break
-        self._finish()
+        self.output.finish()
+        self._acknowledge()
 
     def _follow_stop(self, stopping: Stopping) -> None:
         """Follow the ranks as long as one of them may end soon."""
         while self._unfinished and stopping.waits(self._unfinished):
-            self._raise_interrupt()
-            self._step(_TICK_S)
-            self._drop_lost()
+            self._advance()
             self.monitor.check(
                 self._unfinished, time.monotonic(), rank_failed=True, peer_lost=self._peer_lost
             )
@@ -284,9 +279,9 @@ class CellRun:
             if self._unfinished and (text := stopping.text(self._unfinished)):
                 self.output.note(text)
 
-    def _step(self, timeout_s: float) -> None:
+    def _step(self) -> None:
         """Process what has arrived, then write the output that is ready."""
-        self._arrived.wait(timeout_s)
+        self._arrived.wait(_TICK_S)
         self._arrived.clear()
         with interrupts_later():  # an interrupt here would lose messages
             for _ in range(len(self._answers)):
@@ -347,7 +342,3 @@ class CellRun:
                 else failure_outside_cell(rank, failed[rank])
             )
             self._peer_lost |= rank in lost
-
-    def _finish(self) -> None:
-        self.output.finish()
-        self._acknowledge()

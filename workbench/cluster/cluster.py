@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from workbench.cluster import recovery
-from workbench.cluster.agents import samples, snapshots
+from workbench.cluster.agents import memory_bytes, samples, snapshots
 from workbench.cluster.cell_queue import CellQueue
 from workbench.cluster.execution import Execution
-from workbench.cluster.options import Options, checked_n, parse_duration
+from workbench.cluster.options import Options, checked_n
 from workbench.cluster.state import ClusterState
-from workbench.errors import StartFailed, UsageError
+from workbench.errors import ClusterError, StartFailed, UsageError
 from workbench.hosts import HostsLike
 from workbench.rank.backends import DEFAULT
-from workbench.ranks import RankInfo, Ranks, parse_ranks, phrase
+from workbench.ranks import RankInfo, Ranks
 from workbench.timings.runs import checked_path
 
 if TYPE_CHECKING:
@@ -130,7 +130,6 @@ class Cluster(Execution):
         self.name = name
         self.fabric: FittedFabric | None = None
         self._state = ClusterState(name, options)
-        recovery.of_this_kernel.add(self._state)
         of_this_process.add(self)
         self._cells = CellQueue(self._state, first_cell)
 
@@ -168,14 +167,19 @@ class Cluster(Execution):
     @property
     def preflight(self) -> Preflight | None:
         """What was found on the VMs before their ranks were started; None on this machine."""
-        processes = self._state.processes
-        return None if processes is None else processes.agents.preflight
+        return self._state.processes.agents.preflight
 
     @property
-    def allocation(self) -> str:
-        """The job, partition, nodes and time left in one line; empty without Slurm."""
+    def description(self) -> str:
+        """How the cluster runs, a line each, as far as its backend and launcher have a choice.
+
+        What connects Horovod's ranks (Gloo or MPI); Slurm's job, partition, nodes and time left.
+        """
         processes = self._state.processes
-        return processes.agents.allocation() if processes and self.agents else ""
+        controller = processes.engines.backend.controller
+        lines = [f"{controller} connects Horovod's ranks."] if controller else []
+        lines.append(processes.agents.launcher.describe() if self.agents else "")
+        return "\n".join(filter(None, lines))
 
     @property
     def timings(self) -> Timings:
@@ -185,24 +189,17 @@ class Cluster(Execution):
     @property
     def ranks(self) -> list[RankInfo]:
         """The ranks in order, with their current states; empty before the start."""
-        processes = self._state.processes
-        if processes is None:
-            return []
-        members = processes.engines.members
+        engines = self._state.processes.engines
         states = dict.fromkeys(self._state.lost(), "dead")
-        states |= dict.fromkeys(members.given_up, "running")
+        states |= dict.fromkeys(engines.members.given_up, "running")
         states |= {rank: states.get(rank, "running") for rank in self._cells.busy}
-        return [replace(r, state=states.get(r.rank, r.state)) for r in processes.engines.ranks]
-
-    @property
-    def controller(self) -> str:
-        """What connects Horovod's ranks: ``"Gloo"`` or ``"MPI"``; empty with other backends."""
-        return self._state.processes.engines.backend.controller if self._state.processes else ""
+        return [replace(r, state=states.get(r.rank, r.state)) for r in engines.ranks]
 
     def memory_bytes(self) -> dict[int, int]:
         """Return the resident memory in bytes of each rank that runs, by rank."""
-        processes = self._state.processes
-        return {} if processes is None else processes.engines.members.memory_bytes()
+        sizes = memory_bytes(self.agents)
+        members = self._state.processes.engines.members
+        return {one.info.rank: sizes[one.process] for one in members if one.process in sizes}
 
     def snapshot(self) -> dict[str, Snapshot]:
         """Return a snapshot of each VM that answers, by its name."""
@@ -218,29 +215,12 @@ class Cluster(Execution):
         """
         return samples(self.agents)
 
-    def sample_lines(self, seconds: str | float = 3.0) -> bool:
-        """Sample the lines of Python at which iterations are in no phase, for `explain`.
-
-        While a cell runs, this returns after `seconds`. Otherwise all of the next cell is
-        sampled. Return whether the running cell was sampled, and not the next one.
-
-        Raises
-        ------
-        UsageError
-            The cell is not recorded, or `seconds` is neither a number nor such as ``"5s"``.
-        ClusterStopped
-            The cluster was not started, or is gone.
-        """
-        return self._cells.sample_lines(parse_duration(seconds, "seconds"))
-
     @property
     def agents(self) -> tuple[Agent, ...]:
         """The agent of each VM, in the order of the hosts; empty while the cluster is stopped."""
         processes = self._state.processes
         down = self.state in {"stopping", "stopped"} or self._state.forked
-        if processes is None or down or not processes.engines.ranks:
-            return ()
-        return tuple(processes.agents.all)
+        return () if down or not processes.engines.ranks else tuple(processes.agents.all)
 
     # start, stop and change
 
@@ -282,6 +262,13 @@ class Cluster(Execution):
         if name is not None and not isinstance(name, str):
             raise UsageError(f"attach {name!r}: not a name. Give that of a cluster, as text.")
         folder, saved = recovery.find(name)
+        for own in of_this_process:
+            if own.name == saved["name"] and own.state != "stopped" and not own._state.forked:
+                raise ClusterError(
+                    f"Cannot attach to {own.name}: this kernel is attached already. Use the Cluster"
+                    " object that it has, or restart the kernel and attach again; variables are "
+                    "kept."
+                )
         cluster = cls.__new__(cls)
         try:
             # cells are numbered after those of an earlier kernel
@@ -324,27 +311,7 @@ class Cluster(Execution):
         StartFailed
             A VM does not answer, or a new process did not start.
         """
-        state = self._state
-        engines = state.processes.engines if state.processes and state.state == "failed" else None
-        if engines is not None and engines.wanted is not None and ranks is None:
-            return self.resize(engines.wanted)
-        if engines is not None and engines.renumbered:
-            raise UsageError(
-                f"--ranks {ranks}: ranks are missing, because an earlier change ended early, and "
-                "the others have changed their numbers. Start what is missing with %cluster "
-                "restart first."
-            )
-        chosen = state.to_replace() if ranks is None else parse_ranks(ranks, self.n)
-        if chosen:
-            message = f"replacing {phrase(chosen)}"
-            state.change(message, lambda engines: engines.restart(chosen), self.n)
-        elif state.lacks_only_ring:
-            state.change("rebuilding the ring", lambda engines: engines.reform())
-        else:
-            raise UsageError(
-                "Nothing to restart: no rank is lost. Name the ranks to replace, such as "
-                "%cluster restart --ranks 1."
-            )
+        self._state.restart(ranks)
         return self
 
     def resize(self, n: int | None = None) -> Cluster:

@@ -53,11 +53,11 @@ _FOLDER_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES}
 class ControllerProcess:
     """Started by `start` or attached to by `attach`, ended by `stop`.
 
-    `folder` is that of a running controller; a new one by default.
+    `folder` is that of a running controller; None for a new one, which `start` creates.
     """
 
-    def __init__(self, folder: Path | None = None) -> None:
-        self.folder = new_folder() if folder is None else folder
+    def __init__(self, folder: Path | None) -> None:
+        self._folder = folder
         self._process: subprocess.Popen[bytes] | None = None
         self._leader: psutil.Process | None = None
         self._connection: socket.socket | None = None
@@ -68,6 +68,7 @@ class ControllerProcess:
 
         It outlives this kernel by `keep_s` seconds; if that is None, it ends with the kernel.
         """
+        self._folder = new_folder()
         parent = os.getpid() if keep_s is None else 0
         command = self._command(address, str(keep_s or 0.0), str(parent))
         try:
@@ -86,6 +87,12 @@ class ControllerProcess:
         except OSError as error:
             raise StartFailed(f"the ipyparallel controller is gone: {error}") from error
         self._ready = True
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the cluster, once there is one."""
+        assert self._folder is not None
+        return self._folder
 
     @property
     def _socket(self) -> Path:
@@ -163,7 +170,8 @@ class ControllerProcess:
                 self._process.wait()
         if self._leader is not None:
             kill_group(self._leader)  # its children too
-        shutil.rmtree(self.folder, ignore_errors=True)
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
         self.detach()
 
     def detach(self) -> None:

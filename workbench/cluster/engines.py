@@ -12,11 +12,12 @@ from workbench.cluster.agents import Agents
 from workbench.cluster.backends import backend_class
 from workbench.cluster.controller import ControllerProcess
 from workbench.cluster.members import Calls, Member, Members, free_places
-from workbench.cluster.options import Options
+from workbench.cluster.threads import uninterrupted
 from workbench.errors import StartFailed, UsageError
 from workbench.ranks import Place, RankInfo, phrase, ranks_text
-from workbench.wire.address import of_vm
+from workbench.wire.address import Address, of_vm
 from workbench.wire.message import from_json
+from workbench.wire.rank_messages import ReleaseRanks
 from workbench.wire.transport import Transport
 
 if TYPE_CHECKING:
@@ -35,6 +36,8 @@ class Engines:
     ----------
     name
         The cluster's name, with which samplers find its ranks.
+    timings
+        Returns the receiver of the ranks' records.
     changing
         Called before each step of a change of the ranks: saves the state, so that another
         kernel can finish the change.
@@ -43,6 +46,8 @@ class Engines:
     ----------
     address
         The address at which the VMs reach this machine.
+    inbox
+        The control channel to the ranks, set before `connect`; None before.
     wanted
         The number of ranks after an unfinished change, which prevents cells until the next
         change; None if the last change was finished.
@@ -55,24 +60,23 @@ class Engines:
     def __init__(
         self,
         name: str,
-        options: Options,
         agents: Agents,
         controller: ControllerProcess,
+        timings: Callable[[], Timings],
         changing: Callable[[], None],
     ) -> None:
         self._changing = changing
         self._name = name
-        self._n, self._timeout_s = options.n, options.start_timeout_s
         self._agents = agents
-        self._controller = controller
         self._connection: dict[str, Any] = {}
-        self._calls: Calls | None = None
-        self._control: Inbox | None = None
-        self._timings: Timings | None = None
+        self._timings = timings
+        self.inbox: Inbox | None = None
         self.address = "127.0.0.1"
         self.members = Members(agents, controller)
-        self._backend_name = options.backend
-        self.backend = backend_class(options.backend)(self)
+        self.backend = backend_class(agents.options.backend)(self)
+        self._calls = Calls(
+            controller, self.members.check, agents.options.start_timeout_s, self.backend.lost_peer
+        )
         self.wanted: int | None = None
         self.renumbered = False
         self.interrupted = agents.interrupted
@@ -88,30 +92,20 @@ class Engines:
 
     # start and stop
 
-    def connect(self, connection: dict[str, Any], control: Inbox, timings: Timings) -> None:
+    def connect(self, connection: dict[str, Any]) -> None:
         """Connect to the controller; raise `StartFailed` if it does not answer.
 
-        Parameters
-        ----------
-        connection
-            How an engine connects to it.
-        control, timings
-            Where the ranks connect to this kernel, for cells and for records.
+        `connection` says how an engine connects to it.
         """
-        self._connection, self._control, self._timings = connection, control, timings
-        self._calls = Calls(
-            self._controller.client_file,
-            self.members.check,
-            self._timeout_s,
-            self.backend.lost_peer,
-        )
+        self._connection = connection
+        self._calls.connect()
 
     def start(self) -> None:
         """Start the engines of all ranks in the first slots of the VMs, and form the ring.
 
         Raise `StartFailed` if one did not start.
         """
-        self._admit(self._launch(sorted(self._agents.places(self._n))[: self._n]))
+        self._admit(self._launch(free_places(self._agents, [], self._agents.options.n)))
 
     def to_saved(self) -> dict[str, Any]:
         """Return plain values for `restore`."""
@@ -126,10 +120,10 @@ class Engines:
             },
         }
 
-    def restore(self, saved: dict[str, Any], control: Inbox, timings: Timings) -> None:
+    def restore(self, saved: dict[str, Any]) -> None:
         """Connect to the ranks that an earlier kernel has saved, perhaps during a change."""
         self.members.restore(saved["members"])
-        self.connect(saved["connection"], control, timings)
+        self.connect(saved["connection"])
         self.backend.controller = saved["controller"]
         self.backend.transports = {
             int(rank): tuple(from_json(Transport, one) for one in ones)
@@ -147,8 +141,7 @@ class Engines:
     def close(self) -> None:
         """Disconnect from the engines, which go on."""
         self.backend.close_rendezvous()
-        if self._calls is not None:
-            self._calls.close()
+        self._calls.close()
 
     # change of the ranks
 
@@ -168,10 +161,9 @@ class Engines:
         self.members.ring_formed()
 
     @property
-    def intact(self) -> bool:
-        """Whether all ranks answer and are in a ring."""
-        broken = self.wanted is not None or self.backend.ring_broken
-        return not broken and not self.members.lost()
+    def complete(self) -> bool:
+        """Whether all ranks answer, and none is missing after a change; they may lack a ring."""
+        return self.wanted is None and not self.members.lost()
 
     def restart(self, ranks: Iterable[int]) -> None:
         """Replace the processes of some ranks; the others keep their variables.
@@ -237,7 +229,10 @@ class Engines:
         self._changing()
         self.renumbered = True
         self.members.replace([])
-        self._agents.restart()
+        self._agents.close()
+        self._agents.spawn()
+        self._agents.wait_until_greeted()
+        self._agents.wait_until_loaded()
         self.start()
 
     def _regroup(self, kept: list[Member], places: list[Place]) -> None:
@@ -271,16 +266,13 @@ class Engines:
 
         If one did not start, end the others, and raise `StartFailed`.
         """
-        assert self._calls is not None
-        assert self._timings is not None
-        timings = self._timings
+
+        def records(vm: int) -> Address:
+            return self._timings().address_for(of_vm(vm))
+
         try:
-            known = self._calls.engines
-            start = self._agents.start
-            plans = {
-                place: start(place, self._connection, lambda vm: timings.address_for(of_vm(vm)))
-                for place in places
-            }
+            known, start = self._calls.engines, self._agents.start
+            plans = {place: start(place, self._connection, records) for place in places}
             greetings = self._calls.greet_new(known, self._agents.wait_until_started(places))
         except BaseException:
             self._agents.stop(places)  # they are in no ring, and must not remain
@@ -298,13 +290,11 @@ class Engines:
     def _admit(self, members: list[Member]) -> None:
         """Number the members as ranks, connect them to this kernel, and form the ring."""
         self.members.replace(sorted(members, key=lambda member: member.place))
-        assert self._control is not None
-        assert self._timings is not None
-        n = len(self.members)
-        self._timings.joined()
-        addresses = [(self._control.address_for(r), self._timings.address_for(r)) for r in range(n)]
-        rest = (n, self._name, self._backend_name)
-        given = [(control, timings, *rest) for control, timings in addresses]
+        assert self.inbox is not None
+        timings, n = self._timings(), len(self.members)
+        timings.joined()
+        rest = (n, self._name, self._agents.options.backend)
+        given = [(self.inbox.address_for(r), timings.address_for(r), *rest) for r in range(n)]
         self._changing()  # another kernel needs the new keys
         self.call("join", given)
         self.wanted, self.renumbered = None, False
@@ -314,14 +304,10 @@ class Engines:
     # what the backend uses
 
     @property
-    def vms(self) -> list[int]:
-        """The number of each rank's VM, by rank."""
-        return [member.vm for member in self.members]
-
-    @property
-    def interfaces(self) -> list[str]:
-        """The network interface of each rank, by rank."""
-        return [self._agents.links[vm].interface for vm in self.vms]
+    def places(self) -> list[tuple[int, str]]:
+        """The number of each rank's VM, and its interface, empty if the VM is lost; by rank."""
+        interfaces = {vm: link.interface for vm, link in self._agents.links.items()}
+        return [(one.vm, interfaces.get(one.vm, "")) for one in self.members]
 
     def call(
         self,
@@ -332,20 +318,20 @@ class Engines:
         **options: Any,
     ) -> list[Any]:
         """Call a function of `workbench.rank.session` on some ranks, or all; return the results."""
-        assert self._calls is not None
         chosen = [member for member in self.members if ranks is None or member.info.rank in ranks]
         return self._calls.call(name, chosen, arguments or [()] * len(chosen), **options)
 
     def send(self, rank: int, message: Message) -> None:
         """Send a message to a rank, if the ranks are connected."""
-        if self._control is not None:
-            self._control.send(rank, message)
+        if isinstance(message, ReleaseRanks) and message.in_init:
+            uninterrupted(self.backend.close_rendezvous)
+        if self.inbox is not None:
+            self.inbox.send(rank, message)
 
     # while they run
 
     def begin(self, rank: int, name: str, *given: Any) -> Future[Any]:
         """Call a function of `workbench.rank.session` on a rank; return a future of the result."""
-        assert self._calls is not None
         return self._calls.begin(self.members[rank].engine, name, *given)
 
     def still_busy(self, limit_s: float, members: Iterable[Member] | None = None) -> list[int]:

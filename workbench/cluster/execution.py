@@ -9,7 +9,6 @@ from keyword import iskeyword
 from typing import TYPE_CHECKING, Any
 
 from workbench.cluster.cell_queue import BackgroundRun, CellQueue
-from workbench.cluster.cell_run import CellRun
 from workbench.cluster.options import parse_duration
 from workbench.cluster.outcomes import RunResult
 from workbench.cluster.processes import ClusterProcesses
@@ -18,7 +17,7 @@ from workbench.cluster.state import ClusterState
 from workbench.cluster.threads import in_background, interrupts_later, uninterrupted
 from workbench.cluster.transfer import Transfer, check_pushed, load_pulled
 from workbench.errors import UsageError
-from workbench.output.sink import NotebookSink, Sink, TextSink
+from workbench.output.sink import Sink, TextSink
 from workbench.ranks import Ranks, parse_ranks
 from workbench.wire import values
 
@@ -47,8 +46,7 @@ class Execution:
     @property
     def transports(self) -> dict[int, tuple[Transport, ...]]:
         """How the collectives of each rank are carried, as its libraries last reported it."""
-        processes = self._state.processes
-        return {} if processes is None else dict(processes.engines.backend.transports)
+        return dict(self._state.processes.engines.backend.transports)
 
     def run(
         self,
@@ -81,7 +79,7 @@ class Execution:
         ClusterStopped
             The cluster was not started, or is gone.
         """
-        run = self._cells.latest = self._submit(source, ranks, timeout, sink)
+        run = self._cells.latest = self._cells.submit(source, ranks, timeout, sink)
         return self._cells.follow(run)
 
     def run_in_background(
@@ -98,8 +96,8 @@ class Execution:
         ``interrupt()`` stops this one.
         """
         with interrupts_later():  # an unused ticket would block all later cells
-            run = self._cells.latest = self._submit(source, ranks, timeout, sink)
-            ticket = self._cells.ticket()
+            run = self._cells.latest = self._cells.submit(source, ranks, timeout, sink)
+            ticket = self._state.turns.ticket()
             future = BackgroundRun(partial(self._cells.interrupt, run))
             in_background(lambda: self._cells.follow(run, ticket), future)
             return future
@@ -129,7 +127,7 @@ class Execution:
         from workbench.fabric.calibration import measure
 
         def run(source: str, timeout_s: float, poll: Callable[[], None]) -> dict[int, Any]:
-            run = self._submit(source, None, timeout_s, TextSink(poll))
+            run = self._cells.submit(source, None, timeout_s, TextSink(poll))
             return self._cells.follow(run, record=self.recording).values
 
         self.fabric = measure(run, self.n, parse_duration(timeout, "timeout"))
@@ -186,22 +184,27 @@ class Execution:
         source, ranks = self._cells.measurable(source, ranks)
 
         def run(timeout_s: float, record: bool) -> tuple[int, list[CellCost]]:
-            run = self._submit(source, ranks, timeout_s, TextSink())
+            run = self._cells.submit(source, ranks, timeout_s, TextSink())
             self._cells.follow(run, record=record)
             engines = self._state.usable().engines
             return run.number, engines.call("cell_cost", ranks=list(run.ranks))
 
         return Measurement(run, self._state.timings).take(pairs, parse_duration(timeout, "timeout"))
 
-    def _submit(
-        self, source: str, ranks: Ranks, timeout: str | float | None, sink: Sink | None
-    ) -> CellRun:
-        where = NotebookSink() if sink is None else sink
-        if not callable(getattr(where, "poll", None)):
-            raise UsageError(
-                f"sink={sink!r}: not a sink. Give one, such as workbench.cluster.TextSink()."
-            )
-        return self._cells.submit(source, ranks, timeout, where)
+    def sample_lines(self, seconds: str | float = 3.0) -> bool:
+        """Sample the lines of Python at which iterations are in no phase, for `explain`.
+
+        While a cell runs, this returns after `seconds`. Otherwise all of the next cell is
+        sampled. Return whether the running cell was sampled, and not the next one.
+
+        Raises
+        ------
+        UsageError
+            The cell is not recorded, or `seconds` is neither a number nor such as ``"5s"``.
+        ClusterStopped
+            The cluster was not started, or is gone.
+        """
+        return self._cells.sample_lines(parse_duration(seconds, "seconds"))
 
     def __setitem__(self, name: str, value: Any) -> None:
         """Set a variable to `value` on every rank."""
@@ -319,19 +322,10 @@ class Execution:
             processes = state.usable()
             before = state.state, state.message
             state.begin(what)
-            state.idle.used()
             try:
                 yield processes
-            finally:
-                state.idle.used()
-                uninterrupted(lambda: self._restore(*before))
-
-    def _restore(self, before: str, message: str) -> None:
-        """Return to the previous state, which is ``failed`` without a ring."""
-        state = self._state
-        with state.lock:
-            if state.state == "running":
-                state.set(*(("failed", state.trouble()) if state.lost() else (before, message)))
+            finally:  # the previous state is `failed` without a ring
+                uninterrupted(lambda: state.settle(to=before))
 
 
 def _call(verb: str, names: Iterable[str]) -> str:

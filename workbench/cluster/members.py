@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, wait
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from workbench.cluster.agents import Agents
@@ -132,27 +131,27 @@ class Members:
         joined = {m.process: m.info.rank for m in self._members if m.process in self._joined}
         self._agents.check(processes, joined)
 
-    def memory_bytes(self) -> dict[int, int]:
-        """Return the resident memory in bytes of each rank that runs, by rank."""
-        sizes = self._agents.memory_bytes()
-        return {m.info.rank: sizes[m.process] for m in self._members if m.process in sizes}
-
 
 def free_places(agents: Agents, kept: list[Member], count: int) -> list[Place]:
     """Return places for `count` more ranks: VMs in order, slots in order.
 
-    If too few are free, VMs that were lost are used again. Raise `UsageError` if that is not
-    enough.
+    This machine has as many slots as ranks. If too few are free, VMs that were lost are used
+    again. Raise `UsageError` if that is not enough.
     """
+    slots = agents.slots if agents.options.hosts else [len(kept) + count]
     taken = {member.place for member in kept}
-    free = agents.places(len(kept) + count) - taken
-    silent = []
+
+    def find() -> set[Place]:
+        answering = [vm for vm, agent in enumerate(agents.all) if not agent.lost]
+        return {Place(vm, slot) for vm in answering for slot in range(slots[vm])} - taken
+
+    free, silent = find(), []
     for vm in sorted(agents.lost()) if len(free) < count else ():
         try:
             agents.revive(vm)
         except StartFailed as error:
             silent.append(f"; {error}")
-    free = agents.places(len(kept) + count) - taken
+    free = find()
     if len(free) < count:
         raise UsageError(
             f"{len(kept) + count} ranks: the VMs that answer have {len(free | taken)} slots. "
@@ -162,12 +161,10 @@ def free_places(agents: Agents, kept: list[Member], count: int) -> list[Place]:
 
 
 class Calls:
-    """Calls functions of `workbench.rank.session` in engines, through ipyparallel.
+    """Calls functions of `workbench.rank.session` in engines, once it is connected to ipyparallel.
 
     Parameters
     ----------
-    client_file
-        How the client connects.
     check
         Called while answers are awaited; raises `StartFailed` if one of these processes has
         ended.
@@ -179,32 +176,40 @@ class Calls:
 
     def __init__(
         self,
-        client_file: Path,
+        controller: ControllerProcess,
         check: Callable[[Iterable[Process]], None],
         timeout_s: float,
         lost_peer: re.Pattern[str],
     ) -> None:
+        self._controller = controller
+        self._client: Any = None
+        self._check = check
+        self._timeout_s = timeout_s
+        self._lost_peer = lost_peer
+
+    def connect(self) -> None:
+        """Connect to the controller; raise `StartFailed` if it does not answer."""
         # imported while the processes start, which takes as long
         import ipyparallel
 
         for number, patience_s in enumerate(_CONNECT_S, start=1):
             try:
-                self._client = ipyparallel.Client(str(client_file), timeout=patience_s)
+                self._client = ipyparallel.Client(
+                    str(self._controller.client_file), timeout=patience_s
+                )
                 break
             except TimeoutError as error:
-                check(())
+                self._check(())
                 if number == len(_CONNECT_S):
                     raise StartFailed(
                         f"the ipyparallel controller does not answer ({error})",
                         cure="end its process, and start another cluster",
                     ) from None
-        self._check = check
-        self._timeout_s = timeout_s
-        self._lost_peer = lost_peer
 
     def close(self) -> None:
         """Leave the controller; the engines go on."""
-        self._client.close()
+        if self._client is not None:
+            self._client.close()
 
     @property
     def engines(self) -> set[int]:

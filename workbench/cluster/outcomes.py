@@ -91,7 +91,7 @@ UNFINISHED_CHANGE = (
 def failure(
     errors: dict[int, RankError],
     *,
-    released: bool,
+    released: bool = False,
     stall: str = "",
     is_peer_error: Callable[[RankError], bool] = lambda _: False,
 ) -> RanksFailed:

@@ -16,7 +16,7 @@ from workbench.cluster.engines import Engines
 from workbench.cluster.launchers.placement import kernel_address
 from workbench.cluster.options import Options
 from workbench.cluster.stuck_ranks import StuckRankMonitor
-from workbench.cluster.threads import in_background, uninterrupted
+from workbench.cluster.threads import in_background
 from workbench.errors import StartFailed
 from workbench.safefiles import write_private
 from workbench.wire.rank_messages import (
@@ -25,7 +25,6 @@ from workbench.wire.rank_messages import (
     ClockPong,
     Output,
     RankState,
-    ReleaseRanks,
     RendezvousRequest,
 )
 from workbench.wire.sample_messages import LineSamples
@@ -34,7 +33,7 @@ from workbench.wire.transport import Transport
 
 if TYPE_CHECKING:
     from workbench.timings import Timings
-    from workbench.wire import Inbox, Message
+    from workbench.wire import Message
 
 STATE_FILE = "cluster.json"
 """In the folder of a kept cluster: what another kernel needs to attach, keys included."""
@@ -77,10 +76,8 @@ class ClusterProcesses:
         progress: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.name = name
-        self._options = options
         self._timings = timings
         self._receive = receive
-        self._inbox: Inbox | None = None
         self.attachable = False
         self.monitor: StuckRankMonitor | None = None
         self.receive_chunk: Callable[[int, Chunk], None] | None = None
@@ -89,7 +86,7 @@ class ClusterProcesses:
             options,
             lambda text: None if self.engines.ranks else progress(text),
         )
-        self.engines = Engines(name, options, self.agents, self._controller, self._save_change)
+        self.engines = Engines(name, self.agents, self._controller, timings, self._save_change)
 
     def start(self) -> None:
         """Start the ranks; after a failure, call `stop`.
@@ -97,10 +94,10 @@ class ClusterProcesses:
         Raise `StartFailed` if a VM does not answer, or a rank did not start.
         """
         engines = self.engines
-        options = self._options = self.agents.allocate()
+        self.agents.spawn()
+        options = self.agents.options
         if options.hosts is None:
             self._controller.start(engines.address, options.keep_s)
-        self.agents.spawn()
         # imported while the processes start, which takes longer
         from workbench.wire import Inbox
 
@@ -109,14 +106,13 @@ class ClusterProcesses:
             engines.address = kernel_address(self.agents.all)
             self._controller.start(engines.address, options.keep_s)
         self._timings().listen(engines.address)
-        self._inbox = Inbox(self._take, interface=engines.address, name="control")
+        inbox = engines.inbox = Inbox(self._take, interface=engines.address, name="control")
         self.agents.wait_until_greeted()
         connection = self._controller.wait(options.start_timeout_s)
-        engines.connect(connection, self._inbox, self._timings())
+        engines.connect(connection)
         self.agents.wait_until_loaded()
-        self.agents.run_preflight(self.agents.all)
         engines.start()
-        self._timings().clocks.start_pings(self._inbox.send_later, lambda: len(engines.ranks))
+        self._timings().clocks.start_pings(inbox.send_later, lambda: len(engines.ranks))
 
     def attach(self, saved: dict[str, Any]) -> None:
         """Attach to the ranks of an earlier kernel, which may still run a cell.
@@ -127,14 +123,14 @@ class ClusterProcesses:
 
         address, engines = saved["address"], self.engines
         self._timings().listen(address, saved["timings"])
-        self._inbox = Inbox(self._take, interface=address, name="control", state=saved["control"])
+        inbox = Inbox(self._take, interface=address, name="control", state=saved["control"])
+        engines.inbox = inbox
         self._controller.attach()
         self.attachable = True
-        self.agents.allocate()
         self.agents.attach(saved["agents"])
         engines.address = address
-        engines.restore(saved["engines"], self._inbox, self._timings())
-        self._timings().clocks.start_pings(self._inbox.send_later, lambda: len(engines.ranks))
+        engines.restore(saved["engines"])
+        self._timings().clocks.start_pings(inbox.send_later, lambda: len(engines.ranks))
         self._keep_timings()
 
     def save(self) -> None:
@@ -165,31 +161,26 @@ class ClusterProcesses:
             raise
 
     def _save(self) -> None:
-        if self._options.keep_s is None or self._inbox is None:
+        inbox = self.engines.inbox
+        if self.agents.options.keep_s is None or inbox is None:
             return
         saved = {
             "name": self.name,
             "address": self.engines.address,
-            "options": self._options.to_plain(),
+            "options": self.agents.options.to_plain(),
             "agents": self.agents.to_state(),
             "engines": self.engines.to_saved(),
-            "control": self._inbox.to_state(),
+            "control": inbox.to_state(),
             "timings": self._timings().to_state(),
         }
         save_state(self._controller.folder, saved)
         self.attachable = True
 
-    def send(self, rank: int, message: Message) -> None:
-        """Send a message to a rank."""
-        assert self._inbox is not None
-        if isinstance(message, ReleaseRanks) and message.in_init:
-            uninterrupted(self.engines.backend.close_rendezvous)
-        self._inbox.send(rank, message)
-
     def detach(self) -> None:
         """Disconnect from the processes of a kept cluster, which go on for the next kernel."""
         self.engines.close()
-        self.agents.detach()
+        for agent in self.agents.all:
+            agent.detach()
         self._controller.detach()
         self._close()
 
@@ -229,13 +220,13 @@ class ClusterProcesses:
             self._keep_timings()
 
     def _keep_timings(self) -> None:
-        ranks, options = [asdict(info) for info in self.engines.ranks], self._options
+        ranks, options = [asdict(info) for info in self.engines.ranks], self.agents.options
         self._timings().keep(self.name, ranks, folder=options.runs, kept_s=options.keep_s)
 
     def _close(self) -> None:
         self._timings().close()
-        if self._inbox is not None:
-            self._inbox.close()
+        if self.engines.inbox is not None:
+            self.engines.inbox.close()
 
 
 def save_state(folder: Path, state: dict[str, Any]) -> None:

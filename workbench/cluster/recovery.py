@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import shutil
 import threading
@@ -11,7 +12,6 @@ from concurrent.futures import wait
 from functools import partial
 from pathlib import Path
 from typing import Any
-from weakref import WeakSet
 
 from workbench.cluster.controller import runtime_folder
 from workbench.cluster.outcomes import UNFINISHED_CHANGE
@@ -43,8 +43,6 @@ _INIT_S = 3.0
 """How long ranks may wait for an earlier kernel, which does not answer their hvd.init()."""
 _MOST_BYTES = 64 << 20
 _PARTS = {"name": str, "address": str, "options": dict, "agents": dict, "engines": dict}
-of_this_kernel: WeakSet[ClusterState] = WeakSet()
-"""The clusters of this process, running or not."""
 
 
 def repair_ring(
@@ -123,21 +121,11 @@ def use_again(
 def attach(state: ClusterState, folder: Path, saved: dict[str, Any]) -> None:
     """Attach to the ranks that an earlier kernel has left, and wait for their cell.
 
-    Raises
-    ------
-    ClusterError
-        This kernel is attached already, or the user interrupted.
-    StartFailed
-        The processes are gone.
+    Raise `ClusterError` if the user interrupted, and `StartFailed` if the processes are gone.
     """
-    for own in of_this_kernel:
-        if own.name == state.name and own.state != "stopped" and not own.forked:
-            raise ClusterError(
-                f"Cannot attach to {own.name}: this kernel is attached already. Use the Cluster "
-                "object that it has, or restart the kernel and attach again; variables are kept."
-            )
     state.set("starting", "attaching")
-    processes = state.new_processes(folder)
+    atexit.register(state.stop_at_exit)
+    processes = state.processes = state.new_processes(folder)
     try:
         processes.attach(saved)
         state.n = len(processes.engines.ranks)
@@ -186,7 +174,7 @@ def wait_until_idle(processes: ClusterProcesses) -> None:
     engines = processes.engines
     lost = engines.members.lost()
     ranks = [rank for rank in range(len(engines.ranks)) if rank not in lost]
-    monitor = processes.monitor = StuckRankMonitor(ANY_CELL, processes.send)
+    monitor = processes.monitor = StuckRankMonitor(ANY_CELL, processes.engines.send)
     if lost:  # ranks that wait for lost ones would wait forever
         monitor.release(ranks, peer_lost=True)
     interrupted = False

@@ -164,7 +164,6 @@ PENDING_S = 10.0
 """For a rank in which Python has not raised the interrupt yet: it loads or computes."""
 ENDING_S = 60.0
 """For a rank whose code has ended, and which prepares its error or value."""
-_ASK_S = 0.25
 _FRESH_S = 2.0
 _TELL_S = 3.0
 _PATIENCE_S = {"pending": PENDING_S, "ending": ENDING_S, "": ENDING_S}
@@ -199,14 +198,13 @@ class _Answer:
 class Stopping:
     """Decides how long to wait for the ranks of a cell after its interrupt.
 
-    `ended` are the ranks that have ended the cell, even if their output is still being shown.
+    `StuckRankMonitor` asks the ranks what they do. `ended` are the ranks that have ended the cell,
+    even if their output is still being shown.
     """
 
-    def __init__(self, send: Callable[[int, Message], None], ended: Container[int] = ()) -> None:
-        self._send = send
+    def __init__(self, ended: Container[int]) -> None:
         self._ended = ended
         self._began = time.monotonic()
-        self._asked = 0.0
         self._shown = False
         self._answers: dict[int, _Answer] = {}
 
@@ -223,13 +221,8 @@ class Stopping:
         )
 
     def waits(self, unfinished: Iterable[int]) -> bool:
-        """Ask the ranks where they are; return whether one of them may end soon."""
-        ranks, now = list(unfinished), time.monotonic()
-        if now - self._asked >= _ASK_S:
-            self._asked = now
-            for rank in ranks:
-                self._send(rank, StateRequest(stack=True))
-        return any(self._may_end_soon(rank) for rank in ranks)
+        """Return whether one of the ranks may end soon."""
+        return any(self._may_end_soon(rank) for rank in unfinished)
 
     def text(self, unfinished: Iterable[int]) -> str:
         """Return one line about the ranks that have not ended, once and only after some time."""

@@ -18,6 +18,7 @@ from workbench.cluster.outcomes import STOPPED, change_failure, cluster_trouble,
 from workbench.cluster.processes import ClusterProcesses
 from workbench.cluster.threads import FairLock, IdleWatch, interrupts_later, uninterrupted
 from workbench.errors import ClusterError, ClusterStopped, UsageError, reason
+from workbench.ranks import Ranks, parse_ranks, phrase
 
 if TYPE_CHECKING:
     from workbench.cluster.engines import Engines
@@ -44,7 +45,7 @@ class ClusterState:
     n
         The number of ranks, now or after the start.
     processes
-        The processes since the latest start, also after a stop; None before.
+        The processes since the latest start, also after a stop.
     turns
         Orders cells, transfers and changes of the ranks: one at a time.
     lock
@@ -61,7 +62,6 @@ class ClusterState:
         self.n = options.n
         self.state = "stopped"
         self.message = ""
-        self.processes: ClusterProcesses | None = None
         self.turns = FairLock()
         after = options.release_after
         after_s = None if after is None else parse_duration(after, "release_after")
@@ -71,6 +71,7 @@ class ClusterState:
         self._timings: Timings | None = None
         self.listeners: list[Callable[[], None]] = []
         self._owner = os.getpid()
+        self.processes = self.new_processes()
 
     @property
     def forked(self) -> bool:
@@ -91,6 +92,7 @@ class ClusterState:
     def set(self, state: str, message: str = "") -> None:
         """Go to a state, and call the listeners."""
         self.state, self.message = state, message
+        self.idle.used()
         for listener in tuple(self.listeners):
             listener()
 
@@ -100,12 +102,11 @@ class ClusterState:
             self.usable()
             self.set("running", message)
 
-    def settle(self, since: str = "running") -> None:
-        """Leave the state `since`: go to ``ready``, or to ``failed`` if ranks are lost."""
+    def settle(self, since: str = "running", to: tuple[str, ...] = ("ready",)) -> None:
+        """Leave the state `since`: go to `to`, or to ``failed`` if ranks are lost."""
         with self.lock:
-            if self.state != since:
-                return
-            self.set(*(("failed", self.trouble()) if self.lost() else ("ready",)))
+            if self.state == since:
+                self.set(*(("failed", self.trouble()) if self.lost() else to))
 
     def state_now(self) -> tuple[str, str]:
         """Return the state and the message, which says what to do about a failure.
@@ -115,8 +116,7 @@ class ClusterState:
         with self.lock:
             if self.state == "ready" and self.lost():
                 return "failed", self.trouble()
-            processes = self.processes
-            if self.state == "failed" and processes and processes.engines.wanted is not None:
+            if self.state == "failed" and self.processes.engines.wanted is not None:
                 return "failed", self.trouble()  # the message is only about the change
             return self.state, self.message
 
@@ -124,29 +124,10 @@ class ClusterState:
 
     def lost(self) -> dict[int, str]:
         """Return why ranks can no longer answer, by rank."""
-        if self.processes is None:
-            return {}
         engines = self.processes.engines
         if self.state in _DOWN:
             return {info.rank: STOPPED for info in engines.ranks}
         return engines.members.lost()
-
-    def to_replace(self) -> tuple[int, ...]:
-        """Return the ranks that a restart replaces: those that are lost, or all under MPI."""
-        lost = tuple(self.lost())
-        over_mpi = self.processes is not None and self.processes.engines.backend.controller == "MPI"
-        return tuple(range(self.n)) if lost and over_mpi else lost
-
-    @property
-    def lacks_only_ring(self) -> bool:
-        """Whether all ranks answer, but could not form a ring."""
-        return (
-            self.state == "failed"
-            and self.processes is not None
-            and self.processes.engines.backend.ring_broken
-            and self.processes.engines.wanted is None
-            and not self.lost()
-        )
 
     def usable(self, *, with_ring: bool = False) -> ClusterProcesses:
         """Return the processes if they can run a cell; raise `ClusterStopped` if they cannot.
@@ -154,8 +135,9 @@ class ClusterState:
         Without `with_ring`, the ring may have to be formed again first.
         """
         self._refuse_fork()
-        up = (self.state in _UP and not self.lost()) or (self.lacks_only_ring and not with_ring)
-        if up and self.processes is not None:
+        engines = self.processes.engines
+        lacks_ring = self.state == "failed" and engines.complete and engines.backend.ring_broken
+        if (self.state in _UP and not self.lost()) or (lacks_ring and not with_ring):
             return self.processes
         if self.state == "starting":
             raise ClusterStopped(f"cluster {self.name}: still starting. Wait until it is ready.")
@@ -168,7 +150,6 @@ class ClusterState:
 
     def trouble(self) -> str:
         """Return why the cluster cannot run a cell, and what to do."""
-        assert self.processes is not None
         return cluster_trouble(self.processes.engines, self.lost(), self.message)
 
     # transitions
@@ -190,9 +171,10 @@ class ClusterState:
                 if self.options.allocation:  # of the cluster that was attached to, and has ended
                     self.options = replace(self.options, hosts=None, allocation=None)
                 self._owner, self.n = os.getpid(), self.options.n
-                self._timings = self.processes = None
+                self._timings = None
+                processes = self.processes = self.new_processes(progress=show)
+                atexit.register(self.stop_at_exit)
                 self.set("starting", f"starting {self.n} ranks")
-            processes = self.new_processes(progress=show)
             processes.start()
             processes.save()
         except BaseException as error:
@@ -252,7 +234,9 @@ class ClusterState:
             except Exception as error:
                 self.n = len(engines.ranks)
                 if not engines.interrupted.is_set():
-                    if engines.intact:  # only the state file could not be written
+                    if (
+                        engines.complete and not engines.backend.ring_broken
+                    ):  # only the state file could not be written
                         self.set(*before)
                     else:
                         self.set("failed", change_failure(error, engines.wanted))
@@ -265,6 +249,34 @@ class ClusterState:
                 ) from None
             finally:
                 engines.interrupted.clear()
+
+    def restart(self, ranks: Ranks) -> None:
+        """Replace some ranks, start those that are missing, or form the ring; see `Cluster`."""
+        engines, failed = self.processes.engines, self.state == "failed"
+        if failed and engines.wanted is not None and ranks is None:
+            n = engines.wanted
+            self.change(f"going on with {n} ranks", lambda engines: engines.resize(n), n)
+            return
+        if failed and engines.renumbered:
+            raise UsageError(
+                f"--ranks {ranks}: ranks are missing, because an earlier change ended early, and "
+                "the others have changed their numbers. Start what is missing with %cluster "
+                "restart first."
+            )
+        chosen = tuple(self.lost()) if ranks is None else parse_ranks(ranks, self.n)
+        if chosen and ranks is None and engines.backend.controller == "MPI":
+            chosen = tuple(range(self.n))
+        if chosen:
+            self.change(
+                f"replacing {phrase(chosen)}", lambda engines: engines.restart(chosen), self.n
+            )
+        elif failed and engines.backend.ring_broken:
+            self.change("rebuilding the ring", lambda engines: engines.reform())
+        else:
+            raise UsageError(
+                "Nothing to restart: no rank is lost. Name the ranks to replace, such as "
+                "%cluster restart --ranks 1."
+            )
 
     # steps
 
@@ -279,7 +291,7 @@ class ClusterState:
     def _changeable(self, message: str) -> ClusterProcesses:
         """Return the processes if their ranks can be changed."""
         self._refuse_fork()
-        if self.processes is None or self.state not in {"ready", "failed"}:
+        if self.state not in {"ready", "failed"}:
             down = self.state in _DOWN
             cure = "Start one with %cluster start." if down else "Wait until it is ready."
             raise ClusterStopped(
@@ -292,11 +304,9 @@ class ClusterState:
     def new_processes(
         self, folder: Path | None = None, progress: Callable[[str], None] = lambda _: None
     ) -> ClusterProcesses:
-        """Create the processes; `folder` is that of a cluster to which this kernel attaches."""
-        atexit.register(self._stop_at_exit)
-        given = (self.name, self.options, lambda: self.timings, self.receive)
-        self.processes = ClusterProcesses(*given, folder=folder, progress=progress)
-        return self.processes
+        """Return processes, not started; `folder` is that of a cluster that already runs."""
+        given = (self.name, self.options, lambda: self.timings)
+        return ClusterProcesses(*given, self.receive, folder=folder, progress=progress)
 
     def _stop(self, message: str = "", *, keep: bool = False) -> bool:
         """Do as `stop` does; detach from the processes instead if that is possible and `keep`."""
@@ -306,19 +316,19 @@ class ClusterState:
             if self.state in _DOWN:
                 return False
             self.set("stopping")
-        processes = self.processes
         try:
-            if processes is not None and keep and processes.attachable:
-                processes.detach()
-            elif processes is not None:
-                processes.stop()
+            if keep and self.processes.attachable:
+                self.processes.detach()
+            else:
+                self.processes.stop()
             return True
         finally:
             self.idle.stop()
             self.set("stopped", message)
-            atexit.unregister(self._stop_at_exit)
+            atexit.unregister(self.stop_at_exit)
 
-    def _stop_at_exit(self) -> None:
+    def stop_at_exit(self) -> None:
+        """Stop, or detach if the cluster is kept, at the end of this process."""
         # after a second Ctrl-C this process ends, and all others end without it
         with contextlib.suppress(KeyboardInterrupt):
             self._stop(keep=True)

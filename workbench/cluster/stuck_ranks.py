@@ -82,7 +82,8 @@ class StuckRankMonitor:
         if now - self._asked < ASK_S:
             return
         if rank_failed:
-            failed = None if peer_lost or self._interrupted else self._failed()
+            failed = {rank for rank, ended in self._ended.items() if ended.error}
+            failed = set() if peer_lost or self._interrupted else failed
             stuck = {rank for rank in unfinished if self._stuck_by_failure(rank, failed)}
         else:
             stuck = self._stuck_by_end(unfinished)
@@ -93,7 +94,7 @@ class StuckRankMonitor:
         self._asked = now
         self._answers.clear()
         for rank in unfinished:
-            self._send(rank, StateRequest(now))
+            self._send(rank, StateRequest(now, stack=self._interrupted))
         for rank, ended in self._ended.items():
             if ended.outstanding and not rank_failed:
                 self._send(rank, StateRequest(now, outstanding=True))
@@ -113,30 +114,26 @@ class StuckRankMonitor:
         self._answers[rank] = state
         (self._in_init.add if state.collective == INIT else self._in_init.discard)(rank)
 
-    def stacks(self, ranks: set[int], wait: Callable[[float], None]) -> dict[int, str]:
-        """Return the Python stacks of ranks by rank; `wait` processes messages for some seconds."""
+    def stacks(self, ranks: set[int], wait: Callable[[], None]) -> dict[int, str]:
+        """Return the Python stacks of ranks by rank; `wait` processes messages for some time."""
         self._answers.clear()
         for rank in ranks:
             self._send(rank, StateRequest(stack=True))
         deadline = time.monotonic() + 1.0
         while set(self._answers) < ranks and time.monotonic() < deadline:
-            wait(0.05)
+            wait()
         return {rank: answer.stack for rank, answer in self._answers.items()}
 
-    def _failed(self) -> set[int] | None:
-        """Return the ranks that have failed; None if unknown, or if it affects all ranks."""
-        return {rank for rank, ended in self._ended.items() if ended.error} or None
-
-    def _stuck_by_failure(self, rank: int, failed: set[int] | None) -> bool:
+    def _stuck_by_failure(self, rank: int, failed: set[int]) -> bool:
         """Whether a rank waits for one that has failed, or for others that wait elsewhere.
 
-        `failed` is None if no collective can succeed.
+        `failed` is empty if it is unknown, or no collective can succeed.
         """
         place = self._answers.get(rank)
         if not place or not place.collective or self._failed_at is None:
             return False
         waits, members = _waited_s(place, self._failed_at), place.members
-        if failed is None or members is None or failed & set(members):
+        if not failed or members is None or failed & set(members):
             return waits >= STUCK_S
         return waits >= DRAINED_S and not self._under_way(place, members)
 

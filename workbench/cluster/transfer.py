@@ -88,7 +88,7 @@ class Transfer:
         self._what = what
         self._timeout_s = timeout_s
         self._late = late
-        self._monitor = StuckRankMonitor(self._number, processes.send)
+        self._monitor = StuckRankMonitor(self._number, processes.engines.send)
         self._arrived = threading.Event()
         self._calls: dict[int, Future[Any]] = {}
         self._payloads: dict[int, Payload] = {}
@@ -148,7 +148,7 @@ class Transfer:
             raise
         finally:
             for rank in self._ranks:
-                self._processes.send(rank, DropTransfer(self._number))
+                self._processes.engines.send(rank, DropTransfer(self._number))
             self._processes.receive_chunk = None
 
     def _give_up(self) -> None:
@@ -202,7 +202,7 @@ class Transfer:
         payload = self._payloads[rank]
         limit = min(payload.total, self._done[rank] + _WINDOW * _CHUNK_BYTES)
         while (offset := self._asked[rank]) < limit:
-            self._processes.send(rank, message(payload, offset))
+            self._processes.engines.send(rank, message(payload, offset))
             self._asked[rank] = offset + _CHUNK_BYTES
 
     def _call(self, step: str, *given: Any) -> dict[int, Any]:
@@ -229,13 +229,13 @@ class Transfer:
                 time.sleep(_TICK_S)
             name = getattr(error, "ename", type(error).__name__)
             failed = next(r for r, call in self._calls.items() if call.exception() is not None)
-            raise self._failed({failed: RankError(name, str(error), "")}) from None
+            raise failure({failed: RankError(name, str(error), "")}) from None
 
     def _check(self, deadline: float, waiting: Sequence[int]) -> None:
         lost = self._lost()
         gone = {rank: RankError("RankLost", lost[rank], "") for rank in self._ranks if rank in lost}
         if gone:
-            raise self._failed(gone)
+            raise failure(gone)
         if time.monotonic() > deadline:
             raise CellTimeout(
                 f"{self._what}: no answer of {phrase(waiting)} for {self._timeout_s:g} s. "
@@ -243,9 +243,6 @@ class Transfer:
                 f"restart --ranks {ranks_text(waiting)}.",
                 tuple(waiting),
             )
-
-    def _failed(self, errors: dict[int, RankError]) -> Exception:
-        return failure(errors, released=False)
 
     def _allocated(self, sizes: dict[int, list[int]]) -> dict[int, Payload]:
         try:
@@ -261,7 +258,8 @@ class Transfer:
         """Raise `UsageError` if a rank has no such name, or cannot pickle its value."""
         missing = {r: one.names for r, one in answers.items() if isinstance(one, MissingNames)}
         if missing:
-            parts = [f"no {_quoted(names)} on {phrase(ranks)}" for names, ranks in grouped(missing)]
+            text = {rank: ", ".join(map(repr, names)) for rank, names in missing.items()}
+            parts = [f"no {names} on {phrase(ranks)}" for names, ranks in grouped(text)]
             raise UsageError(f"{self._what}: {'; '.join(parts)}. Set it there in a cell first.")
         refused = {r: one for r, one in answers.items() if isinstance(one, UnpicklableValue)}
         if refused:
@@ -291,10 +289,6 @@ class _Progress:
         self._next *= 2
         sys.stdout.write(f"{self._what}: {moved / _MB:.0f} of {self._total / _MB:.0f} MB\n")
         sys.stdout.flush()
-
-
-def _quoted(names: Sequence[str]) -> str:
-    return ", ".join(map(repr, names))
 
 
 def _unreadable(errors: dict[int, str]) -> str:

@@ -79,13 +79,14 @@ class Control:
         frame = sys._current_frames().get(threading.main_thread().ident or 0)
         blocked = recorder.waits.blocked or self._unreported(frame)
         blocked = _identified(blocked, pending, backend.poll)
-        process_set = (blocked.process_set or backend.process_set_of(frame)) if blocked else 0
+        name, process_set = backend.collective_of(frame) if blocked else ("", 0)
+        process_set = (blocked.process_set or process_set) if blocked else 0
         stage, raised_s = self._interrupts.stage()
         return RankState(
             asked_s=request.asked_s,
             for_stall_report=request.for_stall_report,
             cell=self._interrupts.cell,
-            collective=(blocked.name or backend.collective_of(frame)) if blocked else None,
+            collective=(blocked.name or name) if blocked else None,
             blocked_s=(perf_counter_ns() - blocked.since) / 1e9 if blocked else 0.0,
             collective_number=_number(blocked) if blocked else None,
             process_set=process_set,

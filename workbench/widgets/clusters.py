@@ -32,8 +32,7 @@ def cluster_table(cluster: Cluster) -> Table:
     if cluster.state == "stopped":
         return Table(title, _HEAD, [], ["Start one with %cluster start."])
     rows = [_row(info, memory.get(info.rank)) for info in cluster.ranks]
-    notes = [f"{cluster.controller} connects Horovod's ranks."] if cluster.controller else []
-    return Table(title, _HEAD, rows, [*notes, *filter(None, [cluster.allocation])])
+    return Table(title, _HEAD, rows, cluster.description.splitlines())
 
 
 def _row(info: RankInfo, memory: int | None) -> tuple[str, ...]:

@@ -73,12 +73,11 @@ class Ranks(Protocol):
         """The address of this machine, as the VMs see it."""
 
     @property
-    def vms(self) -> list[int]:
-        """The number of each rank's VM, by rank. Ranks of one VM are next to each other."""
+    def places(self) -> list[tuple[int, str]]:
+        """The number of each rank's VM, and the network interface of its collectives, by rank.
 
-    @property
-    def interfaces(self) -> list[str]:
-        """The network interface of each rank, by rank."""
+        Ranks of one VM are next to each other; the interface of a lost VM is empty.
+        """
 
     def call(
         self,
@@ -224,7 +223,7 @@ class Backend(ABC):
 
     def abort_init(self) -> None:
         """Make ranks that wait for others to join or leave the ring give up; keep variables."""
-        for rank in range(len(self._ranks.vms)):
+        for rank in range(len(self._ranks.places)):
             self._ranks.send(rank, AbortInit(self._ring))
 
     def abort_earlier_init(self) -> None:

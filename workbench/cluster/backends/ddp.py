@@ -57,17 +57,17 @@ class DDPBackend(Backend):
         return error.name in names and re.search(_PEER, error.message) is not None
 
     def _init_once(self) -> None:
-        interfaces = self._ranks.interfaces
-        given = [(interface, rank == 0) for rank, interface in enumerate(interfaces)]
+        places = self._ranks.places
+        given = [(interface, rank == 0) for rank, (_, interface) in enumerate(places)]
         store = self._ranks.call("ring_settings", given)[0]
         self._ring = f"{store['MASTER_ADDR']}:{store['MASTER_PORT']}"
-        environments = environment(self._ranks.vms)
+        environments = environment([vm for vm, _ in places])
         try:
             joined = self._ranks.call(
                 "init_ring",
                 [
                     ({**its, **store, "GLOO_SOCKET_IFNAME": nic, "NCCL_SOCKET_IFNAME": nic},)
-                    for its, nic in zip(environments, interfaces, strict=True)
+                    for its, (_, nic) in zip(environments, places, strict=True)
                 ],
             )
         except BaseException:

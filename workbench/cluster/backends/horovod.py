@@ -86,7 +86,7 @@ class HorovodBackend(Backend):
         self._ring = str(rendezvous.port)
         given = [
             (rendezvous.environment(rank, interface), shared)
-            for rank, interface in enumerate(self._ranks.interfaces)
+            for rank, (_, interface) in enumerate(self._ranks.places)
         ]
         dynamic = False
         try:
@@ -121,7 +121,7 @@ class HorovodBackend(Backend):
             rendezvous.close()
 
     def _new_rendezvous(self) -> Rendezvous:
-        plan = assign([f"vm{vm}" for vm in self._ranks.vms])
+        plan = assign([f"vm{vm}" for vm, _ in self._ranks.places])
         rendezvous = Rendezvous(plan, self._ranks.address)
         rendezvous.start()
         return rendezvous

@@ -26,7 +26,7 @@ from workbench.hosts import parse_hosts, total_slots
 from workbench.wire.agent_messages import SignalRanks
 from workbench.wire.connection_file import wait_until_complete
 
-_FILE_S = 0.05
+_POLL_S = 0.05
 
 
 class WorkbenchEngineSetLauncher(EngineLauncher):
@@ -92,8 +92,8 @@ class WorkbenchEngineSetLauncher(EngineLauncher):
 
     def _follow(self, loop: asyncio.AbstractEventLoop) -> None:
         """Tell ipyparallel when all engines have ended."""
-        for agent in self._agents:
-            agent.wait_until_gone()
+        while not all(agent.lost for agent in self._agents):
+            time.sleep(_POLL_S)
         if not self._stopping:
             loop.call_soon_threadsafe(self.notify_stop, {"exit_code": 0})
 
@@ -113,4 +113,4 @@ class WorkbenchEngineSetLauncher(EngineLauncher):
         """Wait until every engine has ended."""
         deadline = float("inf") if timeout is None else time.monotonic() + timeout
         while self.state == "running" and time.monotonic() < deadline:
-            await asyncio.sleep(_FILE_S)
+            await asyncio.sleep(_POLL_S)

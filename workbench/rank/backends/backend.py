@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from types import FrameType
@@ -164,9 +165,9 @@ class Backend(ABC):
     def namespace(self) -> dict[str, Any]:
         """Return the variables that every cell has, such as ``rank`` and ``world_size``."""
 
-    @abstractmethod
-    def receive(self, message: Message) -> bool:
+    def receive(self, _message: Message) -> bool:
         """Handle a message for this backend, in the outbox's thread; return whether it is one."""
+        return False
 
     def wait_of(self, _frame: FrameType | None) -> tuple[str, Any, int] | None:
         """Return the collective that a thread waits for, from its frames; None if for none.
@@ -182,14 +183,19 @@ class Backend(ABC):
         """
         return None
 
-    @staticmethod
     @abstractmethod
-    def collective_of(frame: FrameType | None) -> str:
-        """Return the name of the collective in which a thread waits, from its frames."""
+    def collective_of(self, frame: FrameType | None) -> tuple[str, int]:
+        """Return the collective in which a thread waits, from its frames.
 
-    @abstractmethod
-    def process_set_of(self, frame: FrameType | None) -> int:
-        """Return the number of the process set in which a thread waits, from its frames."""
+        Its name, and the number of its process set; 0 for all ranks.
+        """
+
+
+def in_thread(work: Callable[..., None], *given: Any) -> threading.Thread:
+    """Call a function that ends or aborts a ring in a thread, and return the thread."""
+    thread = threading.Thread(target=work, args=given, name="workbench-release", daemon=True)
+    thread.start()
+    return thread
 
 
 class CellCollectives:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
 import time
 import zlib
 from collections.abc import Callable
@@ -15,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from workbench.rank.backends import flight_recorder, gloo_abort, process_groups, torch_waits
-from workbench.rank.backends.backend import Backend, Pending, RingNotFormed
+from workbench.rank.backends.backend import Backend, Pending, RingNotFormed, in_thread
 from workbench.rank.backends.ddp_hooks import DDPHooks
 from workbench.rank.backends.process_groups import ProcessGroups
 from workbench.rank.backends.torch_calls import TorchCalls
@@ -130,17 +129,13 @@ class DDPBackend(Backend):
     def abort_init(self, ring: str) -> None:
         """Shut down the sockets of a ring that is being formed, in a thread, or never form it."""
         self._aborted = ring
-        thread = threading.Thread(
-            target=self._abort_init, args=(ring,), name="workbench-release", daemon=True
-        )
-        thread.start()
+        in_thread(self._abort_init, ring)
 
     def release(self, *, peer_lost: bool) -> None:  # noqa: ARG002
         """Shut down the sockets of all groups, and abort those of GPUs."""
         self._groups.sockets.shut_down()
         if torch.cuda.is_available():
-            abort = self._groups.abort_on_gpu
-            threading.Thread(target=abort, name="workbench-release", daemon=True).start()
+            in_thread(self._groups.abort_on_gpu)
 
     def is_initialized(self) -> bool:
         """Return whether there is a default process group, which cells can destroy or break."""
@@ -170,10 +165,6 @@ class DDPBackend(Backend):
             "local_rank": int(os.environ["LOCAL_RANK"]),
             "world_size": dist.get_world_size(),
         }
-
-    def receive(self, _message: Message) -> bool:
-        """Return False: the kernel sends nothing to this backend."""
-        return False
 
     def pending(self) -> Pending:
         """Return what is not finished, in any thread; empty if it is not known."""
@@ -213,27 +204,21 @@ class DDPBackend(Backend):
             return "", unfinished[0].id, unfinished[0].submitted
         return None if call is None else ("", None, call.began)
 
-    @staticmethod
-    def collective_of(frame: FrameType | None) -> str:
-        """Return the function of torch.distributed in which a thread waits."""
+    def collective_of(self, frame: FrameType | None) -> tuple[str, int]:
+        """Return the function of torch.distributed, and the number of the ranks that it needs.
+
+        The number is only of a send, receive or new group: `pending` has the groups of collectives.
+        """
+        call, number = torch_waits.find(frame), 0
+        if call and call.ranks is not None and str(len(call.ranks)) != os.environ["WORLD_SIZE"]:
+            number = zlib.crc32(repr(call.ranks).encode()) & 0x3FFFFFFF | 0x40000000
+            self._recorder.members[number] = call.ranks
         while frame is not None:
             code = frame.f_code
             if _WAIT_FILES[0] in code.co_filename and code.co_name in dist.distributed_c10d.__all__:
-                return f"{code.co_name}()"
+                return f"{code.co_name}()", number
             frame = frame.f_back
-        return "a collective of the cell's own"
-
-    def process_set_of(self, frame: FrameType | None) -> int:
-        """Return the number of the ranks that a send, receive or new group needs; 0 for all.
-
-        `pending` has the groups of collectives.
-        """
-        call = torch_waits.find(frame)
-        if call is None or call.ranks is None or str(len(call.ranks)) == os.environ["WORLD_SIZE"]:
-            return 0
-        number = zlib.crc32(repr(call.ranks).encode()) & 0x3FFFFFFF | 0x40000000
-        self._recorder.members[number] = call.ranks
-        return number
+        return "a collective of the cell's own", number
 
     def _unfinished(self) -> list[flight_recorder.Recorded]:
         return flight_recorder.unfinished(gpu=not self._recorder.capturing)

@@ -141,7 +141,9 @@ class DDPHooks(Hooks):
             else:
                 handle.finished = perf_counter_ns()
             operation = model.operation(bucket, sum(sent) or buffer.nbytes)
-            self._recorder.loop.bucket_submitted(operation, handle, began, last=bucket.is_last())
+            loop = self._recorder.loop
+            waits = bucket.is_last() and loop.in_backward  # for all buckets of the backward
+            loop.buckets.submitted(operation, handle, began, waits=waits)
         return future
 
 

@@ -8,6 +8,7 @@ import re
 import threading
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from types import FrameType
 from typing import Any
@@ -24,7 +25,7 @@ from workbench.rank.backends import (
     optimizers,
     process_sets,
 )
-from workbench.rank.backends.backend import Backend, Pending, RingNotFormed
+from workbench.rank.backends.backend import Backend, Pending, RingNotFormed, in_thread
 from workbench.rank.backends.ddp_hooks import DDPHooks
 from workbench.rank.backends.horovod_tap import Tap
 from workbench.rank.backends.ring_sockets import RingSockets
@@ -105,41 +106,31 @@ class HorovodBackend(Backend):
             Those of the other ranks, used where this rank has no value.
         """
         os.environ.update({**shared, **_own_settings(), **environment})
-        if mpi_controller.is_used():
-            return self._init_mpi_ring()
-        with self._shutdown:  # a running shutdown belongs to the previous ring
-            ring = self._ring = RingSockets(environment["HOROVOD_GLOO_RENDEZVOUS_PORT"])
-        leave = partial(self._break, ring, peer_lost=True)
+        mpi = mpi_controller.is_used()  # whose ring has no sockets that could be shut down
+        if not mpi:
+            with self._shutdown:  # a running shutdown belongs to the previous ring
+                self._ring = RingSockets(environment["HOROVOD_GLOO_RENDEZVOUS_PORT"])
+        ring = self._ring
+        leave = partial(self._break, ring, peer_lost=not mpi)
         cell_init.install(self._recorder, ring, self._send, leave, self._shutdown)
+        if mpi:
+            mpi_controller.start_mpi()
         try:
-            with ring:
+            with nullcontext() if mpi else ring:
                 _init()
                 total = hvd.allreduce(torch.ones(1), op=hvd.Sum, name="workbench.ready")
             process_sets.note_members(self._recorder)
         except BaseException as error:
+            if mpi:
+                raise
             self.shutdown_ring(peer_lost=True)  # otherwise the next hvd.init() fails at once
             if isinstance(error, hvd.HorovodInternalError):
                 raise RingNotFormed(f"the first collective failed: {error}") from None
             raise
         process_sets.install(self._recorder, ring)
-        return self._ring_formed(total)
-
-    def _init_mpi_ring(self) -> RingCheck:
-        """Form a ring by the MPI controller; it has no sockets that could be shut down."""
-        ring = self._ring
-        leave = partial(self._break, ring, peer_lost=False)
-        cell_init.install(self._recorder, ring, self._send, leave, self._shutdown)
-        mpi_controller.start_mpi()
-        _init()
-        total = hvd.allreduce(torch.ones(1), op=hvd.Sum, name="workbench.ready")
-        process_sets.note_members(self._recorder)
-        process_sets.install(self._recorder, ring)
-        return self._ring_formed(total)
-
-    def _ring_formed(self, total: torch.Tensor) -> RingCheck:
         if self._tap is not None:
             self._tap.ring_formed(hvd.size())
-        self._carried = (_transport(self._ring),)
+        self._carried = (_transport(ring),)
         return RingCheck(float(total.item()), process_sets.dynamic(), self.transports())
 
     def shutdown_ring(self, *, peer_lost: bool = False) -> None:
@@ -156,7 +147,7 @@ class HorovodBackend(Backend):
 
     def abort_init(self, ring: str) -> None:
         """Shut down the sockets of a ring that is being formed or left, in a thread."""
-        _in_thread(self._abort_init, ring)
+        in_thread(self._abort_init, ring)
 
     def release(self, *, peer_lost: bool) -> None:
         """Shut Horovod down in a thread; after a time limit, shut down the ring's sockets.
@@ -168,7 +159,7 @@ class HorovodBackend(Backend):
         if peer_lost and mpi_controller.is_used():
             return
         # with the current ring: a delayed thread must not end the next one
-        _in_thread(self._break, self._ring, peer_lost)
+        in_thread(self._break, self._ring, peer_lost)
 
     def is_initialized(self) -> bool:
         """Return whether Horovod is initialized, which a cell can change."""
@@ -213,30 +204,22 @@ class HorovodBackend(Backend):
         name = f"{caller.co_name}()" if caller in _WITHOUT_TENSOR and caller else ""
         return name, frame.f_locals["handle"], 0
 
-    @staticmethod
-    def process_set_of(frame: FrameType | None) -> int:
-        """Return the number of the process set in which a thread waits, from its frames."""
-        while frame is not None:
-            values = frame.f_locals
-            if frame.f_code.co_filename.endswith(_FUNCTION_FILES) and "process_set" in values:
-                return int(getattr(values["process_set"], "process_set_id", 0) or 0)
-            frame = frame.f_back
-        return 0
-
-    @staticmethod
-    def collective_of(frame: FrameType | None) -> str:
-        """Return the name of the collective in which a thread waits, or the function's name."""
-        function = ""
+    def collective_of(self, frame: FrameType | None) -> tuple[str, int]:
+        """Return the collective's name, or that of its function, and its process set."""
+        name = function = ""
+        process_set: Any = None
         while frame is not None:
             if frame.f_code.co_filename.endswith(_FUNCTION_FILES):
-                name = frame.f_locals.get("name")
-                if isinstance(name, str) and name:
-                    return name
+                given = frame.f_locals.get("name")
+                name = name or (given if isinstance(given, str) else "")
                 function = frame.f_code.co_name
+                if process_set is None:
+                    process_set = frame.f_locals.get("process_set")
             elif function and function != "synchronize":
                 break
             frame = frame.f_back
-        return f"{function}()" if function else "a collective of the cell's own"
+        name = name or (f"{function}()" if function else "a collective of the cell's own")
+        return name, int(getattr(process_set, "process_set_id", 0) or 0)
 
     def _abort_init(self, name: str) -> None:
         ring, deadline = self._ring, time.monotonic() + _BREAK_S
@@ -259,7 +242,7 @@ class HorovodBackend(Backend):
                 if self._ring is ring and not ring.forming:
                     mpi_ops._basics.shutdown()
 
-        shutdown = _in_thread(shut_down)
+        shutdown = in_thread(shut_down)
         shutdown.join(0 if peer_lost else _SHUTDOWN_S)
         deadline = time.monotonic() + _BREAK_S
         # until Horovod's own thread has ended, for which all callers wait
@@ -276,12 +259,6 @@ def _transport(ring: RingSockets) -> Transport:
     if hvd.gloo_enabled():
         return gloo_transport(ring.addresses())
     return Transport("MPI", "", unknown="MPI does not report its connections")
-
-
-def _in_thread(work: Callable[..., None], *given: Any) -> threading.Thread:
-    thread = threading.Thread(target=work, args=given, name="workbench-release", daemon=True)
-    thread.start()
-    return thread
 
 
 def _own_settings() -> dict[str, str]:

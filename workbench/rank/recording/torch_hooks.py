@@ -6,6 +6,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from time import perf_counter_ns
 from typing import Any
 
@@ -59,17 +60,17 @@ class TorchHooks(Hooks):
         self.replace(torch.autograd, "backward", self._backward)
         self.replace(torch.autograd, "grad", self._grad)
         self.replace(CheckpointFunction, "apply", self._checkpoint)
-        self.replace(Optimizer, "zero_grad", self._zero_grad)
+        self.replace(Optimizer, "zero_grad", self._in_phase(Phase.OPTIMIZER))
         self.replace(GradScaler, "step", self._scaler_step)
         self.replace(torch.nn.Module, "__reduce_ex__", self._modules.leave_out)
         self.replace(torch.cuda, "make_graphed_callables", self._without_hooks)
         self.replace(torch.jit, "script", self._script)
         self.replace(dataloader._BaseDataLoaderIter, "__next__", self._next)
         if self._copies:
-            for name in _FROM_HOST:
-                self.replace(torch.Tensor, name, self._copy)
-            self.replace(torch.cuda.CUDAGraph, "capture_begin", self._capture_begin)
-            self.replace(torch.cuda.CUDAGraph, "capture_end", self._capture_end)
+            for name, from_host in _FROM_HOST.items():
+                self.replace(torch.Tensor, name, self._in_phase(Phase.COPY, from_host))
+            self.replace(torch.cuda.CUDAGraph, "capture_begin", partial(self._capture, begins=True))
+            self.replace(torch.cuda.CUDAGraph, "capture_end", partial(self._capture, begins=False))
 
     def remove(self) -> None:
         """Stop recording and restore the originals."""
@@ -162,25 +163,19 @@ class TorchHooks(Hooks):
 
         return __init__
 
-    def _capture_begin(self, original: Callable[..., None]) -> Callable[..., None]:
-        def capture_begin(*args: Any, **kwargs: Any) -> None:
-            self._note_capture(begins=True)
+    def _capture(self, original: Callable[..., None], *, begins: bool) -> Callable[..., None]:
+        def capture(*args: Any, **kwargs: Any) -> None:
+            if begins:
+                self._note_capture(begins=True)
+            captures = False
             try:
                 original(*args, **kwargs)
-            except BaseException:
-                self._note_capture(begins=False)
-                raise
-
-        return capture_begin
-
-    def _capture_end(self, original: Callable[..., None]) -> Callable[..., None]:
-        def capture_end(*args: Any, **kwargs: Any) -> None:
-            try:
-                original(*args, **kwargs)
+                captures = begins
             finally:
-                self._note_capture(begins=False)
+                if not captures:
+                    self._note_capture(begins=False)
 
-        return capture_end
+        return capture
 
     def _note_capture(self, *, begins: bool) -> None:
         if (device := self._recorder.device) is not None:
@@ -231,33 +226,26 @@ class TorchHooks(Hooks):
 
         return apply
 
-    def _zero_grad(self, original: Callable[..., None]) -> Callable[..., None]:
+    def _in_phase(
+        self, phase: Phase, belongs: Callable[..., bool] = lambda *_, **__: True
+    ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        """Return what replaces a function whose calls are in a phase, where `belongs` is true."""
         recorder = self._recorder
 
-        def zero_grad(self: Optimizer, *args: Any, **kwargs: Any) -> None:
-            loop = recorder.loop
-            loop.enter(Phase.OPTIMIZER)
-            try:
-                original(self, *args, **kwargs)
-            finally:
-                loop.leave()
+        def make(original: Callable[..., Any]) -> Callable[..., Any]:
+            def call(*args: Any, **kwargs: Any) -> Any:
+                if torch.compiler.is_compiling() or not belongs(*args, **kwargs):
+                    return original(*args, **kwargs)
+                loop = recorder.loop
+                loop.enter(phase)
+                try:
+                    return original(*args, **kwargs)
+                finally:
+                    loop.leave()
 
-        return zero_grad
+            return call
 
-    def _copy(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        recorder, from_host = self._recorder, _FROM_HOST[original.__name__]
-
-        def copy(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-            if torch.compiler.is_compiling() or not from_host(tensor, *args, **kwargs):
-                return original(tensor, *args, **kwargs)
-            loop = recorder.loop
-            loop.enter(Phase.COPY)
-            try:
-                return original(tensor, *args, **kwargs)
-            finally:
-                loop.leave()
-
-        return copy
+        return make
 
     def _next(self, original: Callable[..., Any]) -> Callable[..., Any]:
         recorder = self._recorder

@@ -5,8 +5,8 @@ from __future__ import annotations
 from time import perf_counter_ns
 from typing import Generic, TypeVar
 
-from workbench.rank.recording.buckets import Buckets, PendingBucket
-from workbench.rank.recording.collectives import Operation, Reported
+from workbench.rank.recording.buckets import Buckets
+from workbench.rank.recording.collectives import Reported
 from workbench.rank.recording.iteration import CellRecords, StepRecord
 from workbench.rank.recording.phase import Phase
 from workbench.rank.recording.phases import PhaseClock
@@ -221,14 +221,6 @@ class TrainingLoop:
     def leave(self) -> None:
         """End such a call; a GPU may still execute its work."""
         self._clock.pop(perf_counter_ns())
-
-    # DDP
-
-    def bucket_submitted(
-        self, operation: Operation, bucket: PendingBucket, began: int, *, last: bool
-    ) -> None:
-        """Note that DDP has submitted a bucket; after the last one, the backward waits for all."""
-        self.buckets.submitted(operation, bucket, began, waits=last and self.in_backward)
 
     def note_unheard(self) -> None:
         """Note that collectives run which cannot be timed."""
