@@ -62,7 +62,7 @@ class Engines:
     ) -> None:
         self._changing = changing
         self._name = name
-        self._n, self._timeout_s = options.n, options.start_timeout_s
+        self._timeout_s = options.start_timeout_s
         self._agents = agents
         self._controller = controller
         self._connection: dict[str, Any] = {}
@@ -106,12 +106,12 @@ class Engines:
             self.backend.lost_peer,
         )
 
-    def start(self) -> None:
-        """Start the engines of all ranks in the first slots of the VMs, and form the ring.
+    def start(self, n: int) -> None:
+        """Start the engines of n ranks in the first slots of the VMs, and form the ring.
 
         Raise `StartFailed` if one did not start.
         """
-        self._admit(self._launch(sorted(self._agents.places(self._n))[: self._n]))
+        self._admit(self._launch(sorted(self._agents.places(n))[:n]))
 
     def to_saved(self) -> dict[str, Any]:
         """Return plain values for `restore`."""
@@ -238,7 +238,7 @@ class Engines:
         self.renumbered = True
         self.members.replace([])
         self._agents.restart()
-        self.start()
+        self.start(self.wanted)
 
     def _regroup(self, kept: list[Member], places: list[Place]) -> None:
         """Form a ring of the remaining and of new ranks, in the order of VMs and slots."""

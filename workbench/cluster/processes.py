@@ -115,7 +115,7 @@ class ClusterProcesses:
         engines.connect(connection, self._inbox, self._timings())
         self.agents.wait_until_loaded()
         self.agents.run_preflight(self.agents.all)
-        engines.start()
+        engines.start(options.n)
         self._timings().clocks.start_pings(self._inbox.send_later, lambda: len(engines.ranks))
 
     def attach(self, saved: dict[str, Any]) -> None:

@@ -191,9 +191,10 @@ class ClusterState:
                     self.options = replace(self.options, hosts=None, allocation=None)
                 self._owner, self.n = os.getpid(), self.options.n
                 self._timings = self.processes = None
-                self.set("starting", f"starting {self.n} ranks")
+                self.set("starting", f"starting {self.n or 'the'} ranks")
             processes = self.new_processes(progress=show)
             processes.start()
+            self.n = len(processes.engines.ranks)
             processes.save()
         except BaseException as error:
             failed = refused_start(error) if isinstance(error, OSError) else error
