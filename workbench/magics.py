@@ -38,7 +38,11 @@ class WorkbenchMagics(Magics):
     @argument(
         "--backend", default=None, metavar="NAME", help="start: joins the ranks, horovod or ddp"
     )
-    @argument("--launcher", default=None, metavar="NAME", help="start: local, ssh, mpi or slurm")
+    @argument(
+        "--launcher", default=None, metavar="NAME", help="start: local, ssh, mpi, slurm or existing"
+    )
+    @argument("--profile", default=None, metavar="NAME", help="start: where its ipengines run")
+    @argument("--connection-file", default=None, metavar="FILE", help="start: the same, by file")
     @argument("--mpi-args", default=None, metavar="TEXT", help="start: options of mpiexec")
     @argument("--partition", default=None, help="start with Slurm: as for sbatch, like these:")
     @argument("--time", default=None, help="2:00:00")
