@@ -26,7 +26,7 @@ class Hop:
     Attributes
     ----------
     name
-        The link and its VM: ``"Ethernet 25 Gbit/s mlx5_0 of vm2"``.
+        The link and its VM: ``"NIC ens192 of vm2, 25 Gbit/s"``.
     kind
         As of `nominal.Bandwidth`.
     ranks
@@ -136,9 +136,9 @@ def _to_network(
             devices = _addresses(*filter(None, (gpu, nic)))
             yield Hop(f"{link} of {name} of {vm}{way}", "PCIe", ends, vm, devices, rate)
     gbps, shared = nic_gbps(nic), f", shared by {users} hops" if users > 1 else ""
-    what = "NIC" if isinstance(gbps, Unknown) else f"NIC of {gbps:g} Gbit/s,"
+    rated = "" if isinstance(gbps, Unknown) else f", {gbps:g} Gbit/s"
     rate = gbps if isinstance(gbps, Unknown) else gbps / 8 / users
-    yield Hop(f"{what} {info.nic} of {vm}{shared}", "network", ends, vm, _addresses(nic), rate)
+    yield Hop(f"NIC {info.nic} of {vm}{rated}{shared}", "network", ends, vm, _addresses(nic), rate)
 
 
 def _gpu(snapshot: Snapshot | None, info: RankInfo) -> Gpu | None:

@@ -177,21 +177,22 @@ def landscape(
     Parameters
     ----------
     measured
-        GB/s by kind (see `Bandwidth`), as `FittedFabric.devices` has them for each VM.
+        GB/s by kind (see `Bandwidth`), as `FittedFabric.devices` has them for each VM, or by
+        the name of a NIC or RDMA device.
     """
     groups: dict[tuple[str, str, float | Unknown], list[str]] = {}
     for kind, what, device, rate in _rates(snapshot):
         groups.setdefault((kind, what, rate), []).append(device)
     achieved = measured or {}
     found = [
-        Bandwidth(_grouped(what, devices), kind, rate, _measured(achieved.get(kind)))
+        Bandwidth(_grouped(what, devices), kind, rate, _measured(achieved, [kind, *devices]))
         for (kind, what, rate), devices in groups.items()
     ]
     return tuple(found)
 
 
-def _measured(rate: float | None) -> float | Unknown:
-    return _NOT_MEASURED if rate is None else rate
+def _measured(achieved: Mapping[str, float], names: list[str]) -> float | Unknown:
+    return next((achieved[name] for name in names if name in achieved), _NOT_MEASURED)
 
 
 def _rates(snapshot: Snapshot) -> Iterator[tuple[str, str, str, float | Unknown]]:
@@ -205,7 +206,12 @@ def _rates(snapshot: Snapshot) -> Iterator[tuple[str, str, str, float | Unknown]
             yield "NVLink", what, name, gpu.nvlink.nominal_gb_per_s
         what, rate = pcie_link_gb_per_s(snapshot, gpu)
         yield "PCIe", what, name, rate
-    yield "host memory", "host memory", "copy", Unknown("the guest does not see its modules")
+    yield (
+        "host memory",
+        "host memory",
+        "copy, read and written",
+        Unknown("the guest does not see its modules"),
+    )
     if isinstance(snapshot.host.numa_nodes, int) and snapshot.host.numa_nodes > 1:
         yield "CPU to CPU", "CPU to CPU", f"{snapshot.host.numa_nodes} NUMA nodes", _NO_UPI
     for nic in _physical(snapshot.nics):
