@@ -299,6 +299,25 @@ class WorkbenchMagics(Magics):
 
         return explained(args.run, args.latest, all_cells=args.all, sample=args.sample)
 
+    @magic_arguments()
+    @argument("verb", nargs="?", choices=("show", "calibrate", "matrix"), default="show")
+    @argument("file", nargs="?", help="show: a snapshot or topology file, instead of the cluster")
+    @argument("--seconds", default=None, metavar="TIME", help="calibrate: 30s by default")
+    @argument("--stored", action="store_true", help="calibrate: use the stored calibration")
+    @line_magic
+    def fabric(self, line: str) -> Any:
+        """Show the bandwidth of each link, and the weakest hop of the ring.
+
+        ``%fabric show FILE`` shows those of the VM that a file describes. ``%fabric calibrate``
+        measures the time of allreduces by size, for advice and predictions, and
+        ``%fabric matrix`` the bandwidth of each pair of VMs, which names slow links.
+        """
+        args = _parse(self.fabric, line)
+        from workbench.cluster import registry
+        from workbench.widgets.fabric_view import fabric_view
+
+        return fabric_view(registry.current(), line, args, _load(args.file))
+
     @property
     def _namespace(self) -> dict[str, Any]:
         return cast("dict[str, Any]", self.shell.user_ns)
@@ -344,10 +363,11 @@ def _bare(value: Any) -> Any:
 
 def register(shell: InteractiveShell) -> None:
     """Register the magics, and connect the kernel to the panel if it runs in Jupyter."""
-    from workbench.widgets import clusters, panel, recording, runs
+    from workbench.widgets import clusters, fabric_view, panel, recording, runs
 
     shell.register_magics(WorkbenchMagics)
     clusters.register(shell.display_formatter)
     runs.register(shell.display_formatter)
     recording.register(shell.display_formatter)
+    fabric_view.register(shell.display_formatter)
     panel.register(shell)

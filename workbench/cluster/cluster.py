@@ -13,7 +13,7 @@ from weakref import WeakSet
 from workbench.cluster import recovery
 from workbench.cluster.agents import memory_bytes, samples, snapshots
 from workbench.cluster.cell_queue import CellQueue
-from workbench.cluster.execution import Execution
+from workbench.cluster.measuring import Measurements
 from workbench.cluster.options import Options, checked_n
 from workbench.cluster.state import ClusterState
 from workbench.errors import ClusterError, StartFailed, UsageError
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 of_this_process: WeakSet[Cluster] = WeakSet()
 
 
-class Cluster(Execution):
+class Cluster(Measurements):
     """Ranks that run cells together.
 
     Use it as a context manager, or call `start` and `stop`.

@@ -92,8 +92,7 @@ class Job:
             return None
         if ranks == 1:
             return 0.0
-        step = self.fabric.fixed_us / (2 * (self.fabric.n - 1))
-        return ring_us(self.gradient_bytes, ranks, self.fabric.busbw_gbps, step) / 1e6
+        return self.fabric.predict_us(self.gradient_bytes, ranks) / 1e6
 
 
 def gradients(job: Job, last: ScalingRow) -> Iterator[Figure]:

@@ -64,8 +64,7 @@ def plan(
     latency_us
         Time of an empty message, in microseconds.
     fabric
-        Result of `Cluster.calibrate`: its bus bandwidth and latency are used next to the
-        nominal rate.
+        Result of `Cluster.calibrate`, used next to the nominal rate.
     vms
         Largest number of VMs.
     ranks_per_vm
