@@ -83,6 +83,7 @@ _MODULES = {
     "list_runs": "workbench.timings.run",
     "open_run": "workbench.timings.run",
     "take_snapshot": "workbench.resources",
+    "what_if": "workbench.advisor",
     **dict.fromkeys(
         (
             *("BuildFailed", "CellError", "CellInterrupted", "CellTimeout", "ClusterError"),
@@ -123,6 +124,7 @@ __all__ = [
     "list_runs",
     "open_run",
     "take_snapshot",
+    "what_if",
 ]
 
 

@@ -1,6 +1,7 @@
 """The expected performance of a link: cost models, and their fit to a measured sweep.
 
-`calibration` measures the sweep, `fit` fits a line to it, and `models` has the cost models.
+`calibration` measures the sweep, `fit` fits a line to it, `models` has the cost models, and
+`overlap` simulates an iteration with them.
 """
 
 from workbench.fabric.fit import FittedFabric, fit
