@@ -20,7 +20,7 @@ FUSION_BYTES = 128 << 20
 """Horovod's default of HOROVOD_FUSION_THRESHOLD."""
 CYCLE_US = 1000.0
 """Horovod's default of HOROVOD_CYCLE_TIME."""
-_LONG_CYCLE = 0.05
+_LONG_CYCLE = 0.1
 """From this share of the iteration on, cycles are simulated over several iterations."""
 _ITERATIONS = 8
 
