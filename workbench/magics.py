@@ -300,6 +300,17 @@ class WorkbenchMagics(Magics):
 
         return explained(args.run, args.latest, all_cells=args.all, sample=args.sample)
 
+    @magic_arguments()
+    @argument("verb", choices=("whatif",), help="what to show")
+    @argument("run", nargs="?", metavar="NAME", help="a recorded run, instead of the cluster")
+    @line_magic
+    def fabric(self, line: str) -> Any:
+        """Show what an iteration would take on another fabric: ``%fabric whatif``."""
+        args = _parse(self.fabric, line)
+        from workbench.widgets.study import what_if_view
+
+        return what_if_view(args.run)
+
     @property
     def _namespace(self) -> dict[str, Any]:
         return cast("dict[str, Any]", self.shell.user_ns)

@@ -111,7 +111,7 @@ class Prediction:
         Sum of the transfers of all buffers.
     replay_error
         Relative error of the simulation of the measured iteration. Predictions are corrected by
-        the difference. NaN is impossible.
+        the difference.
     ranks
         Number of ranks of the prediction.
     assumptions
@@ -303,15 +303,14 @@ def _divided(
 ) -> tuple[float, float]:
     """Return the time of a byte on the link at the new rate, and its time of processing."""
     per_byte = measured.model.us_per_byte
-    busbw_gbps = 8 * _share(measured.ranks) / (per_byte * 1e3)
-    rate, link = busbw_gbps / TCP_EFFICIENCY, per_byte
+    rate, link = link_gbps(measured), per_byte
     if change.measured_gbps:
         rate = change.measured_gbps
         link = min(per_byte, _ring_us_per_byte(measured.ranks, rate * TCP_EFFICIENCY))
     elif change.gbps:
         assumptions.append(
-            f"The link limits the measured transfers ({busbw_gbps:.2f} Gbit/s bus bandwidth), as "
-            f"a link of {rate:.2f} Gbit/s would."
+            f"The link limits the measured transfers, as one of {rate:.2f} Gbit/s would "
+            f"({rate * TCP_EFFICIENCY:.2f} Gbit/s bus bandwidth)."
         )
     return link * (rate / change.gbps if change.gbps else 1.0), per_byte - link
 
@@ -339,6 +338,11 @@ def _changed_work(
             "adding numbers of 16 bits as long as adding those of 32 bits, byte for byte."
         )
     return work, model
+
+
+def link_gbps(measured: MeasuredTraining) -> float:
+    """Return the rate of a link that would limit the measured transfers, with TCP's headers."""
+    return 8 * _share(measured.ranks) / (measured.model.us_per_byte * 1e3) / TCP_EFFICIENCY
 
 
 def _share(n: int) -> float:
