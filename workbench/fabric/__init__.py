@@ -8,6 +8,7 @@
   the result in `plan_record`; `model_size` measures the model for it, and `quantities` reads and
   writes its numbers
 - `batch_size`: the largest batch that fits into memory, by trying
+- `overlap`: simulates an iteration with these
 """
 
 from workbench.fabric.batch_size import largest_batch

@@ -5,16 +5,17 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from workbench.errors import UsageError
 from workbench.resources import Snapshot, Unknown, take_snapshot
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from IPython.core.formatters import DisplayFormatter
 
+    from workbench.advisor.scaling import ScalingStudy
     from workbench.cluster import Cluster
     from workbench.fabric import Bandwidth, BandwidthMatrix, FittedFabric
 
-VERBS = ("show", "calibrate", "matrix")
 _RUN = "Measure it with %fabric calibrate."
 
 
@@ -30,25 +31,39 @@ def _matrix_html(matrix: BandwidthMatrix) -> str:
     return matrix_html(matrix)
 
 
-def fabric_view(cluster: Cluster | None, line: str, args: Any, snapshot: Snapshot | None) -> Any:
-    """Return what a line of ``%fabric`` asks for; `snapshot` is that of the given file."""
-    if args.verb != "calibrate" and (args.seconds is not None or args.stored):
-        raise UsageError(f"%fabric {line}: --seconds and --stored are for calibrate. Remove them.")
-    if args.verb != "show" and snapshot is not None:
-        raise UsageError(f"%fabric {line}: {args.verb} accepts no file. Remove it.")
-    if args.verb == "show":
-        return links_figure(None if snapshot else cluster, snapshot)
+def fabric_view(args: Any) -> Any:
+    """Return what the parsed arguments of ``%fabric`` ask for."""
     from workbench.cluster import registry
+    from workbench.resources.snapshot import load
+
+    if args.verb == "show":
+        return (
+            links_figure(None, load(args.name)) if args.name else links_figure(registry.current())
+        )
     from workbench.widgets.fabric_figures import calibration_figure
-    from workbench.widgets.nominal import nominal_gbps
 
     cluster = registry.required()
     if args.verb == "matrix":
         return cluster.bandwidth_matrix()
     seconds = {} if args.seconds is None else {"seconds": args.seconds}
     fabric = cluster.calibrate(stored=bool(args.stored), **seconds)
-    nominal = nominal_gbps(cluster)
-    return calibration_figure(fabric, None if isinstance(nominal, Unknown) else nominal)
+    return calibration_figure(fabric, _known_rate(cluster))
+
+
+def scaling_view(source: str, sizes: Sequence[int], label: str) -> ScalingStudy:
+    """Run a cell at several numbers of ranks, with the nominal rate of the cluster's links."""
+    from workbench.advisor.scaling import scaling_study
+    from workbench.cluster import registry
+
+    cluster = registry.required()
+    return scaling_study(cluster, source, sizes, label=label, nominal_gbps=_known_rate(cluster))
+
+
+def _known_rate(cluster: Cluster) -> float | None:
+    from workbench.widgets.nominal import nominal_gbps
+
+    rate = nominal_gbps(cluster)
+    return None if isinstance(rate, Unknown) else rate
 
 
 def links_figure(cluster: Cluster | None, snapshot: Snapshot | None = None) -> Any:
