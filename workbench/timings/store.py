@@ -36,6 +36,7 @@ ROW = np.dtype(
         ("overlapped_ns", "i8"),
         ("stopped_ns", "i8"),
         ("transfer_ns", "i8"),
+        ("messages_ns", "i8"),
         *((f"{mark}_ns", "i8") for mark in MARKS),
         ("bytes", "i8"),
         ("tensors", "i4"),
@@ -58,7 +59,7 @@ its greatest error, infinite if the offset is unknown.
 Rows = npt.NDArray[Any]
 
 ROW_LIMIT = 1 << 20
-"""Rows kept (188 MB); the older half is deleted when this limit is reached."""
+"""Rows kept (196 MB); the older half is deleted when this limit is reached."""
 
 COLLECTIVES_LIMIT = 1 << 15
 """Most records of single collectives in memory (62 MB for 161 tensors)."""

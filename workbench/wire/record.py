@@ -1,4 +1,4 @@
-"""The record of one iteration of one rank, and the `Layout` that names its collectives.
+"""The record of one iteration of one rank, whose collectives a `Layout` names.
 
 A record is compact binary: fixed numbers, which include the phases; then for each collective when
 it was submitted and finished, and the number of its buffer; then the other `TIMES` of each
@@ -21,9 +21,8 @@ import numpy as np
 import numpy.typing as npt
 
 from workbench.errors import WireError
-from workbench.wire.message import Message
 
-VERSION = 5
+VERSION = 6
 TICK_NS = 100
 """Unit of the times of collectives: 32 bits of it reach 429 s into an iteration."""
 TIMES = ("submitted", "responded", "began", "ended", "finished")
@@ -38,7 +37,7 @@ equal `submitted`, and `ended` equals `finished`.
 BUFFER_TIMES = TIMES[1:-1]
 """The times that are the same for all collectives of a buffer."""
 
-_FIXED = struct.Struct("<BBHIIQQ 9Q QIIH2x HIQQ")
+_FIXED = struct.Struct("<BBHIIQQ 9Q QIIH2x HIQQQ")
 _LIMIT = 0xFFFFFFFF
 _PLACE_BITS = 53
 _PHASES = ("data", "copy", "forward", "backward", "exposed", "optimizer", "other")
@@ -46,9 +45,11 @@ _DURATIONS = ("start", "duration", *_PHASES, "communication", "overlapped")
 NUMBERS = ("cell", "index", *(f"{name}_ns" for name in _DURATIONS), "size_bytes", "tensors")
 """The fixed numbers of a record that follow its flags, in their order."""
 _numbers = attrgetter(*NUMBERS)
-SIGNED = {"cell": 31, "tensors": 31, "world_size": 31, "stopped_ns": 63, "transfer_ns": 63} | {
-    name: 63 for name in NUMBERS if name.endswith(("_ns", "_bytes"))
-}
+SIGNED = (
+    {"cell": 31, "tensors": 31, "world_size": 31}
+    | dict.fromkeys(("stopped_ns", "transfer_ns", "messages_ns"), 63)
+    | {name: 63 for name in NUMBERS if name.endswith(("_ns", "_bytes"))}
+)
 """How many bits of these numbers may be used, because rows are signed."""
 
 
@@ -72,64 +73,6 @@ class Flag(enum.IntFlag):
     """Most of `other` lies between the backward and the optimizer's step."""
     TRANSFERS_SEEN = 128
     """All `TIMES` of all collectives of the iteration were recorded."""
-
-
-@dataclass(frozen=True)
-class Layout(Message):
-    """The collectives of an iteration, in the order of a record's intervals.
-
-    Attributes
-    ----------
-    number
-        How records of this rank refer to it.
-    names
-        The tensors' names, as Horovod negotiates them.
-    sizes_bytes
-        Bytes on the wire of each, after compression.
-    tensors
-        Tensors in each (more than one in a group).
-    kinds
-        ``"allreduce"``, ``"adasum"``, ``"sparse allreduce"``, ``"allgather"``,
-        ``"broadcast"``, ``"alltoall"``, ``"reducescatter"``, or of torch.distributed also
-        ``"reduce"``, ``"gather"``, ``"scatter"``, ``"send"`` and ``"recv"``.
-    process_sets
-        Horovod's number of the process set that each ran in, or for a process group of
-        torch.distributed a larger number made from its name; 0 is all ranks.
-    ranks
-        Ranks in that process set.
-    by
-        Who called it: ``"optimizer"``, ``"ddp"``, ``"fsdp"``, ``"zero"``, ``"dtensor"``,
-        ``"pipeline"``, or ``"cell"`` where the cell did itself.
-    libraries
-        What transferred it, such as ``"GLOO_ALLREDUCE"``; empty where that is not known, and
-        neither are the times of the transfer.
-    """
-
-    number: int
-    names: tuple[str, ...]
-    sizes_bytes: tuple[int, ...]
-    tensors: tuple[int, ...]
-    kinds: tuple[str, ...]
-    process_sets: tuple[int, ...]
-    ranks: tuple[int, ...]
-    by: tuple[str, ...]
-    libraries: tuple[str, ...]
-
-    def check(self) -> Layout:
-        """Return the layout.
-
-        Raises
-        ------
-        WireError
-            It has more of one column than of another.
-        """
-        counts = {len(column) for column in vars(self).values() if isinstance(column, tuple)}
-        if len(counts) > 1:
-            raise WireError(
-                f"Layout {self.number}: damaged, as it has between {min(counts)} and "
-                f"{max(counts)} collectives."
-            )
-        return self
 
 
 @dataclass
@@ -169,6 +112,8 @@ class IterationRecord:
         as the average of a loss, and in barriers. 0 if collectives ran in several process sets.
     transfer_ns
         How much of `exposed_ns` a transfer was in progress; 0 without `Flag.TRANSFERS_SEEN`.
+    messages_ns
+        How much of `exposed_ns` training waited for sends and receives.
     """
 
     cell: int
@@ -197,6 +142,7 @@ class IterationRecord:
     finished: array[int] = field(default_factory=lambda: array("I"))
     stopped_ns: int = 0
     transfer_ns: int = 0
+    messages_ns: int = 0
 
     def pack(self) -> bytes:
         """Return the record as bytes."""
@@ -216,6 +162,7 @@ class IterationRecord:
             self.world_size,
             self.stopped_ns,
             self.transfer_ns,
+            self.messages_ns,
         )
 
     @classmethod
@@ -237,12 +184,11 @@ class IterationRecord:
             raise WireError(
                 f"Record of {len(data)} bytes: cut short, as it has at least {_FIXED.size}."
             )
-        (_, flags, count, *numbers, dropped, buffers, layout, world_size, stopped, transfer) = (
-            _FIXED.unpack_from(data)
-        )
+        fixed = _FIXED.unpack_from(data)
+        _, flags, count, *numbers, dropped, buffers, layout, world_size = fixed[:-3]
         # in the order of the fields, which is fast: thousands of records arrive per second
         columns = _columns(data, count, buffers)
-        values = (*numbers, world_size, dropped, Flag(flags), layout, *columns, stopped, transfer)
+        values = (*numbers, world_size, dropped, Flag(flags), layout, *columns, *fixed[-3:])
         record = cls(*values)
         if any(getattr(record, name) >> bits for name, bits in SIGNED.items()):
             raise WireError(f"Record of {len(data)} bytes: damaged, as a number is out of range.")

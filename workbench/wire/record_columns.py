@@ -32,6 +32,7 @@ _HEADER = [
     ("world_size", "<u4"),
     ("stopped_ns", "<u8"),
     ("transfer_ns", "<u8"),
+    ("messages_ns", "<u8"),
 ]
 """The fixed numbers of a record, as `IterationRecord.pack` writes them."""
 HEADER = np.dtype(_HEADER)
