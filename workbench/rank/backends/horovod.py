@@ -34,7 +34,7 @@ from workbench.rank.backends.torch_operators import OperatorHooks
 from workbench.rank.backends.transports import gloo_transport
 from workbench.rank.recording.recorder import Recorder
 from workbench.wire import Message
-from workbench.wire.rank_messages import RendezvousPort, RingCheck
+from workbench.wire.rank_messages import UNIDENTIFIED, RendezvousPort, RingCheck
 from workbench.wire.transport import Transport
 
 _SHUTDOWN_S = 1.0
@@ -236,7 +236,7 @@ class HorovodBackend(Backend):
             elif function and function != "synchronize":
                 break
             frame = frame.f_back
-        return f"{function}()" if function else "a collective of the cell's own"
+        return f"{function}()" if function else UNIDENTIFIED
 
     def _abort_init(self, name: str) -> None:
         ring, deadline = self._ring, time.monotonic() + _BREAK_S
