@@ -1,6 +1,5 @@
 """torch.distributed: ready, a cell, what recording adds to an iteration, and against torchrun."""
 
-import json
 import statistics
 import subprocess
 import sys
@@ -8,13 +7,13 @@ import tempfile
 import time
 from pathlib import Path
 
+from tests.bench.processes import in_process
 from tests.bench.stats import interval, spread
 
 PAIRS = 5
 CELLS = 50
 START_LIMIT, SCRIPT_LIMIT = 1.0, 0.5
 OVERHEAD_LIMIT = 0.004
-SETTLE_S = 3
 BLOCKS, ITERATIONS = 40, 20
 SCRIPT = """
 import torch
@@ -105,14 +104,19 @@ def torchrun(source=SCRIPT):
 
 def measure():
     """Take turns, each in a process of its own, and report the ratios pair by pair."""
-    pairs = [[_in_process(f"ready({name!r})") for name in ("ddp", "horovod")] for _ in range(PAIRS)]
+    pairs = [
+        [in_process(__name__, f"ready({name!r})") for name in ("ddp", "horovod")]
+        for _ in range(PAIRS)
+    ]
     starts = [mine[0] / peer[0] for mine, peer in pairs]
     cells = [mine[1] / peer[1] for mine, peer in pairs]
     print(f"ready   {spread([mine[0] for mine, _ in pairs])} s with ddp")
     print(f"ratio   {spread(starts)} to Horovod's, at most {START_LIMIT} is asked")
     print(f"cell    {spread([mine[1] * 1e3 for mine, _ in pairs])} ms with ddp")
     print(f"ratio   {spread(cells)} to Horovod's")
-    shares, iterations = zip(*(_in_process("overhead()") for _ in range(PAIRS)), strict=True)
+    shares, iterations = zip(
+        *(in_process(__name__, "overhead()") for _ in range(PAIRS)), strict=True
+    )
     own = [float(torchrun(TRAIN + PRINTED.format(ITERATIONS, BLOCKS))[1]) for _ in range(PAIRS)]
     every = [100 * one for share in shares for one in share]
     middle, low, high = interval(every, of=statistics.median)
@@ -122,15 +126,11 @@ def measure():
         f"iteration {spread([one * 1e3 for one in iterations])} ms, recorded, the fastest of each"
     )
     print(f"ratio   {spread([a / b for a, b in zip(iterations, own, strict=True)])} to torchrun")
-    pairs = [[_in_process("script()"), _in_process("torchrun()[0]")] for _ in range(PAIRS)]
+    pairs = [
+        [in_process(__name__, "script()"), in_process(__name__, "torchrun()[0]")]
+        for _ in range(PAIRS)
+    ]
     print(f"script  {spread([mine for mine, _ in pairs])} s in a cell")
     print(
         f"ratio   {spread([a / b for a, b in pairs])} to torchrun, at most {SCRIPT_LIMIT} is asked"
     )
-
-
-def _in_process(call):
-    time.sleep(SETTLE_S)
-    code = f"import json; from tests.bench.ddp import *; print(json.dumps({call}))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    return json.loads(done.stdout.splitlines()[-1])

@@ -6,12 +6,12 @@ import subprocess
 import sys
 import time
 
+from tests.bench.processes import in_process
 from tests.bench.stats import spread
 
 LIMIT = 1.2
 PAIRS = 3
 RANKS = 4
-SETTLE_S = 3
 _SCRIPT = """
 import horovod.torch as hvd, torch
 hvd.init()
@@ -67,17 +67,10 @@ def measure():
     if shutil.which("mpiexec") is None:
         print("there is no mpiexec here: apt-get install openmpi-bin")
         return
-    pairs = [[_in_process(name) for name in ("ours", "plain")] for _ in range(PAIRS)]
+    pairs = [
+        [in_process(__name__, f"{name}()") for name in ("ours", "plain")] for _ in range(PAIRS)
+    ]
     ratios = [mine / peer for mine, peer in pairs]
     print(f"ours    {spread([mine for mine, _ in pairs])} s")
     print(f"mpiexec {spread([peer for _, peer in pairs])} s")
     print(f"ratio   {spread(ratios)}, at most {LIMIT} is asked")
-
-
-def _in_process(name):
-    time.sleep(SETTLE_S)
-    code = f"import json; from tests.bench.mpi import {name}; print(json.dumps({name}()))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    if done.returncode:
-        sys.exit(done.stderr)
-    return float(done.stdout.splitlines()[-1])

@@ -1,16 +1,13 @@
 """Two ranks ready, against stock ipyparallel with torch and hvd.init() one after the other."""
 
-import json
-import subprocess
-import sys
 import time
 
+from tests.bench.processes import in_process
 from tests.bench.stats import spread
 from tests.bench.stock import form_ring
 
 LIMIT = 0.55
 PAIRS = 5
-SETTLE_S = 3
 """The processes of the one before are still ending for a while."""
 
 
@@ -40,15 +37,10 @@ def stock():
 
 def measure():
     """Take turns, each start in a process of its own, and report the ratio pair by pair."""
-    pairs = [[_in_process(name) for name in ("ours", "stock")] for _ in range(PAIRS)]
+    pairs = [
+        [in_process(__name__, f"{name}()") for name in ("ours", "stock")] for _ in range(PAIRS)
+    ]
     ratios = [mine / peer for mine, peer in pairs]
     print(f"ours    {spread([mine for mine, _ in pairs])} s")
     print(f"stock   {spread([peer for _, peer in pairs])} s")
     print(f"ratio   {spread(ratios)}, at most {LIMIT} is asked")
-
-
-def _in_process(name):
-    time.sleep(SETTLE_S)
-    code = f"import json; from tests.bench.start import {name}; print(json.dumps({name}()))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    return json.loads(done.stdout.splitlines()[-1])

@@ -179,6 +179,13 @@ def test_batch_counts_differ(ranks, case):
         quiet(ranks, source, timeout=CELL_S)
 
 
+def test_a_cell_of_some_ranks_that_needs_all(ranks, case):
+    """It ends with what to do; a group of its own ranks is waited for."""
+    says = rf"ranks 1-2 do not run this cell, but rank 0 waits in {case.backend.total}.*--ranks"
+    with pytest.raises(RanksFailed, match=says):
+        quiet(ranks, "total('met')", ranks=[0], timeout=CELL_S)
+
+
 def test_a_stopped_rank(ranks):
     """A process that was stopped (SIGSTOP) is named, and goes on."""
     pid = ranks.ranks[1].pid

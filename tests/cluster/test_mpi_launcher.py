@@ -3,16 +3,22 @@
 import os
 import signal
 import socket
+import threading
+import time
+from pathlib import Path
 
 import psutil
 import pytest
 from clusters import gone, quiet
 from kept_clusters import kernel
 from mpi import mpi_leftovers, mpi_processes, needs_mpi
-from timers import eventually
+from timers import FAR_S, eventually
 
 import workbench as wb
+from workbench.cluster.launchers import AgentStart
+from workbench.cluster.launchers.mpi import MpiLauncher
 from workbench.errors import StartFailed, UsageError
+from workbench.hosts import Host
 from workbench.widgets.clusters import cluster_table
 
 pytestmark = needs_mpi
@@ -111,6 +117,26 @@ def test_an_option_that_mpiexec_does_not_know():
     refused(
         r'does not know an option .*unknown option "--foo"\): correct mpi_args', mpi_args="--foo"
     )
+
+
+def test_mpiexec_ends_before_one_vm_has_started(monkeypatch, tmp_path):
+    """Its exit status and last words are in the error about that VM, and none about the other."""
+    program = tmp_path / "mpiexec"
+    program.write_text(
+        "#!/bin/sh\n[ $1 = --version ] && echo 'mpiexec (OpenRTE) 4.1' && exit\n"
+        "printf 'first\\nworkbench-slot-ready /a 0\\nthe\\nlast\\nwords\\n'\nexit 3\n"
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    launcher, vms = MpiLauncher(), [Host("a", 1), Host("b", 1)]
+    starts = [AgentStart(host, 1, Path("/") / host.name) for host in vms]
+    try:
+        launcher.launch(starts, 1.0, time.monotonic() + FAR_S, threading.Event())
+        error = str(launcher.failure(vms[1], None, ""))
+        assert "b: mpiexec ended with exit status 3 (the last words)" in error
+        assert "mpiexec" not in str(launcher.failure(vms[0], 1, "boom"))
+    finally:
+        launcher.release()
 
 
 @pytest.fixture

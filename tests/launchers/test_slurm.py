@@ -12,6 +12,7 @@ from clusters import BeginSink, gone, quiet, with_support
 from timers import eventually, when
 
 import workbench as wb
+from workbench.cluster.launchers import slurm_commands
 from workbench.cluster.launchers.slurm_commands import hosts_of
 from workbench.cluster.launchers.slurm_job import Job
 from workbench.errors import RanksFailed, StartFailed, UsageError
@@ -280,6 +281,20 @@ def test_options(options, error):
     """An invalid option is reported before anything starts."""
     with pytest.raises(UsageError, match=error):
         wb.Cluster(**options)
+
+
+def test_nodes_without_a_route(monkeypatch, tmp_path):
+    """Nodes that this machine cannot reach over IPv4 are named; one that it reaches is enough."""
+    nodes = "NodeName=far NodeAddr=2001:db8::1 NodeHostName=far\n"
+    program = tmp_path / "scontrol"
+    program.write_text(f"#!/bin/sh\necho '{nodes}'\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    with pytest.raises(StartFailed, match=r"no IPv4 route .*far \(2001:db8::1\).*NodeAddr"):
+        slurm_commands.routes(["far"])
+    near = "NodeName=near NodeAddr=127.0.0.1 NodeHostName=near"
+    program.write_text(f"#!/bin/sh\necho '{nodes}{near}'\n")
+    assert slurm_commands.routes(["far", "near"]) == {"far": "", "near": "127.0.0.1 0 127.0.0.1 0"}
 
 
 def test_how_jobs_end():

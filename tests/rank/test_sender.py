@@ -45,9 +45,11 @@ def test_an_iteration_whose_times_cannot_be_read_is_dropped():
     channel = RecordChannel(inbox.address_for(0), [], 2)
     clock = DeviceClock(Failing)
     channel.put(
-        RecordedIteration(1, 0, [StepRecord(0, 1, [0] * 7, 0, [], [], Spans(clock, Failing()))])
+        RecordedIteration(
+            1, 0, [StepRecord(0, 1, [0] * Phase.GAP, 0, [], [], Spans(clock, Failing()))]
+        )
     )
-    channel.put(RecordedIteration(1, 1, [StepRecord(1, 2, [0] * 7, 0, [], [])]))
+    channel.put(RecordedIteration(1, 1, [StepRecord(1, 2, [0] * Phase.GAP, 0, [], [])]))
     channel.flush()
     assert eventually(lambda: sum(isinstance(one, Records) for one in arrived) == 1)
     assert channel.dropped == 1
@@ -84,7 +86,7 @@ def test_one_iteration_that_cannot_be_packed_does_not_lose_the_others():
         reported.add(operation, 100 * index + 10, 100 * index + 20)
         spans = Spans(clock, Event(index))
         spans.add(Phase.FORWARD, Event(index + 1, known=index != 2))
-        step = StepRecord(100 * index, 100 * index + 50, [0] * 7, 0, [], [], spans)
+        step = StepRecord(100 * index, 100 * index + 50, [0] * Phase.GAP, 0, [], [], spans)
         channel.put(RecordedIteration(1, index, [step]))
     channel.flush()
 

@@ -42,12 +42,12 @@ def communication_causes(
     summary: Summary, fabric: FittedFabric | None, rows: Rows, waiting: Waiting
 ) -> Iterator[Cause]:
     """Yield why training waits for gradients that no late rank delays."""
-    exposed = summary.exposed_us
+    exposed = summary.exposed_us - summary.messages_us
     if not summary.bytes or not exposed > 0 or rows["world_size"].max() < 2:
         return  # a single rank does not communicate
     evidence = (
         f"training waits {exposed / 1e3:.2f} ms per iteration for gradients "
-        f"({summary.exposed_share:.0%}): {_figure(summary.bytes / 1e6)} MB at "
+        f"({exposed / summary.iteration_us:.0%}): {_figure(summary.bytes / 1e6)} MB at "
         f"{_figure(summary.busbw_gbps)} Gbit/s bus bandwidth{_parts(summary)}"
     )
     # waiting for late ranks is a cause of its own

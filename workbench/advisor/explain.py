@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.advisor.cause import Cause, cause
 from workbench.advisor.communication import communication_causes
+from workbench.advisor.pipeline import pipeline_causes
 from workbench.advisor.sampled import sampled_lines
 from workbench.advisor.transport import transport_causes
 from workbench.advisor.waiting import Waiting, find_waiting
 from workbench.errors import UsageError
 from workbench.ranks import checked_int
-from workbench.timings import Summary, stragglers
+from workbench.timings import Summary, stages, stragglers
 from workbench.timings.ring_delays import UNKNOWN
 from workbench.timings.store import Rows, has_flag, warm
 from workbench.timings.summary import summarize
@@ -86,6 +87,7 @@ def explain(
         *_uneven(summary, waiting),
         *communication_causes(summary, fabric, rows, waiting),
         *transport_causes(summary, training),
+        *_pipelines(summary, timings, rows),
         *_data(summary),
         *_other(summary, rows, samples),
     ]
@@ -197,6 +199,15 @@ def _uneven(summary: Summary, waiting: Waiting) -> Iterator[Cause]:
         saving,
         bound=True,
     )
+
+
+def _pipelines(summary: Summary, timings: Any, rows: Rows) -> Iterator[Cause]:
+    """Yield the idle time of pipeline stages."""
+    if not summary.messages_us > 0:
+        return
+    first, last = int(rows["iteration"].min()), int(rows["iteration"].max())
+    pipelines = stages.find(timings.records(first, last))
+    yield from pipeline_causes(summary, pipelines, stages.figures(rows, pipelines.found))
 
 
 def _data(summary: Summary) -> Iterator[Cause]:

@@ -20,9 +20,9 @@ from typing import Any
 from workbench.agent.folder import RankFolder
 from workbench.wire.address import Address
 from workbench.wire.detached import PATH_BYTES
+from workbench.wire.layout import Layout
 from workbench.wire.message import Message
 from workbench.wire.rank_messages import Records
-from workbench.wire.record import Layout
 from workbench.wire.vm_messages import VmLayout, VmRecords
 
 VARIABLE = "WORKBENCH_RECORDS"

@@ -74,7 +74,7 @@ class CellRun:
         self._initialized = True
         self.errors: dict[int, RankError] = {}
         self.calls: dict[int, Future[Any]] = {}
-        self.monitor = StuckRankMonitor(number, send)
+        self.monitor = StuckRankMonitor(number, send, set(ring) - set(ranks))
         self._send = send
         self._stall_report = StallReport(
             ranks, hang_after_s, send, ring, explain_numbers=backend.explain_numbers
@@ -180,7 +180,7 @@ class CellRun:
             raise failure(
                 self.errors,
                 released=self.monitor.released,
-                stall=f"{stall} {self._backend.uneven_cure}" if stall else "",
+                stall=f"{stall} {self.monitor.cure or self._backend.uneven_cure}" if stall else "",
                 is_peer_error=self._is_peer_error,
             )
         return RunResult(self.output.text, self._values)
@@ -219,7 +219,7 @@ class CellRun:
             now, rank_failed = time.monotonic(), bool(self.errors)
             if not rank_failed and (text := self._stall_report.check(self._unfinished, now)):
                 self.output.note(text)
-            if rank_failed or len(self._unfinished) < len(self.ranks):
+            if rank_failed or len(self._unfinished) < len(self.ranks) or not self.on_all_ranks:
                 self.monitor.check(
                     self._unfinished, now, rank_failed=rank_failed, peer_lost=self._peer_lost
                 )

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from workbench.ranks import grouped, phrase
 from workbench.wire import Message
 from workbench.wire.rank_messages import (
+    UNIDENTIFIED,
     CellEnded,
     InterruptCell,
     RankState,
@@ -34,17 +35,28 @@ AGAIN_S = 1.0
 class StuckRankMonitor:
     """Frees the ranks of one cell.
 
+    Parameters
+    ----------
+    outside
+        Ranks that do not run the cell.
+
     Attributes
     ----------
     released
         Whether ranks were freed.
     stall
-        If ranks were freed because others had ended the cell: which waited for which.
+        If ranks were freed because others had ended the cell, or did not run it: which waited for
+        which.
+    cure
+        What to do about ranks that did not run it; empty for others.
     """
 
-    def __init__(self, cell: int, send: Callable[[int, Message], None]) -> None:
+    def __init__(
+        self, cell: int, send: Callable[[int, Message], None], outside: Iterable[int] = ()
+    ) -> None:
         self._cell = cell
         self._send = send
+        self._outside = frozenset(outside)
         self._asked = 0.0
         self._answers: dict[int, RankState] = {}
         self._in_init: set[int] = set()
@@ -54,7 +66,7 @@ class StuckRankMonitor:
         self._interrupted = False
         self._freed = float("-inf")
         self.released = False
-        self.stall = ""
+        self.stall = self.cure = ""
 
     def interrupt(self, ranks: Iterable[int]) -> None:
         """Raise KeyboardInterrupt in the cell on these ranks."""
@@ -93,7 +105,7 @@ class StuckRankMonitor:
             self.release(unfinished, peer_lost=peer_lost or self.released)
         self._asked = now
         self._answers.clear()
-        for rank in unfinished:
+        for rank in unfinished | (frozenset() if rank_failed else self._outside):
             self._send(rank, StateRequest(now, stack=self._interrupted))
         for rank, ended in self._ended.items():
             if ended.outstanding and not rank_failed:
@@ -143,7 +155,10 @@ class StuckRankMonitor:
         return all(other is not None and _collective(other) == _collective(place) for other in its)
 
     def _stuck_by_end(self, unfinished: set[int]) -> set[int]:
-        """Return the ranks that wait for one that has ended the cell, or for each other."""
+        """Return the ranks that wait for one without the cell, or for each other.
+
+        It has ended the cell or does not run it.
+        """
         places = {
             rank: place
             for rank in unfinished
@@ -156,6 +171,7 @@ class StuckRankMonitor:
             if rank not in found
             and (
                 any(self._never_joins(ended, place) for ended in self._ended)
+                or self._needs_outside(place)
                 or any(_waits_elsewhere(other, places[other], place) for other in found)
             )
         }:
@@ -174,6 +190,17 @@ class StuckRankMonitor:
         waits = _waited_s(place, self._ended_at[ended])
         return waits >= (STUCK_S if place.calls > called else DRAINED_S)
 
+    def _needs_outside(self, place: RankState) -> list[int]:
+        """Return the ranks for which a rank waits although they run no cell; empty at first.
+
+        Cells run one after another, so these ranks come to no cell while this one runs.
+        """
+        if place.collective in {INIT, UNIDENTIFIED} or place.blocked_s < DRAINED_S:
+            return []
+        members = self._outside if place.members is None else self._outside & set(place.members)
+        states = {rank: self._answers[rank] for rank in members if rank in self._answers}
+        return sorted(rank for rank, state in states.items() if state.cell is None)
+
     def _is_missing(self, ended: int, place: RankState) -> bool:
         """Whether a rank that ended the cell is needed, and has not left the collective open."""
         if place.members is not None and ended not in place.members:
@@ -190,7 +217,11 @@ class StuckRankMonitor:
             for rank in sorted(self._ended)
             if any(self._is_missing(rank, self._answers[other]) for other in places)
         ]
-        return f"{phrase(needed)} ended the cell while {waits(places)}."
+        outside = sorted({one for r in places for one in self._needs_outside(self._answers[r])})
+        if needed or not outside:
+            return f"{phrase(needed)} ended the cell while {waits(places)}."
+        self.cure = "Run the cell without --ranks, or its collectives in a group of its ranks only."
+        return f"{phrase(outside, 'does', 'do')} not run this cell, but {waits(places)}."
 
 
 def _waits_elsewhere(other: int, its: RankState, place: RankState) -> bool:

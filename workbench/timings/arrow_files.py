@@ -92,7 +92,8 @@ def to_batch(
 def from_batch(record: type[_T], batch: pa.RecordBatch) -> list[_T]:
     """Return the objects of a batch of `to_batch`.
 
-    The lists of one object have one item per collective, and so has a missing list.
+    The lists of one object have one item per collective, and so has a missing list, unless an
+    empty one is the default.
     """
     kinds = _fields(record)
     columns = {
@@ -103,7 +104,7 @@ def from_batch(record: type[_T], batch: pa.RecordBatch) -> list[_T]:
     lists = [values for name, values in columns.items() if _is_list(kinds[name])]
     counts = [len(value) for value in lists[0]] if lists else [0] * batch.num_rows
     for name, kind in kinds.items():
-        if name not in columns:
+        if name not in columns and getattr(record, name, None) != ():
             columns[name] = [_missing(kind, count) for count in counts]
     return [
         record(**dict(zip(columns, values, strict=True)))

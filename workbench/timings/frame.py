@@ -10,6 +10,7 @@ import numpy.typing as npt
 from workbench.errors import UsageError
 from workbench.timings.buffers import is_timed, number_buffers, service_times
 from workbench.timings.derive import bus_factor, columns
+from workbench.timings.groups import group_names
 from workbench.timings.source import TimingsSource
 from workbench.timings.store import CollectiveRecord, Rows, peers
 from workbench.wire.record import TICK_NS, TIMES
@@ -25,6 +26,8 @@ _OF_LAYOUT = {
     "by": "by",
     "library": "libraries",
     "process_set": "process_sets",
+    "group": "groups",
+    "peer": "peers",
     "ranks": "ranks",
     "bytes": "sizes_bytes",
     "tensors": "tensors",
@@ -86,7 +89,9 @@ def collectives(records: list[CollectiveRecord]) -> pd.DataFrame:
 
     Columns: iteration (-1 outside of iterations), cell, rank, name, kind, by, library (what
     transferred it, such as "GLOO_ALLREDUCE"; empty if unknown), process_set, ranks, bytes,
-    tensors.
+    tensors. group: the name that the user gave to its group of ranks, such as that of a dimension
+    of a DeviceMesh; without one, the group's ranks; empty for all ranks. peer: the rank to which a
+    send goes, or from which a receive comes; -1 if unknown, and for collectives.
 
     Times in us since the start of the iteration: submitted_us; responded_us, when all ranks
     had submitted it, and with NCCL the rank's GPU had computed it; began_us and ended_us of
@@ -105,6 +110,9 @@ def collectives(records: list[CollectiveRecord]) -> pd.DataFrame:
     import pandas as pd
 
     frame = pd.DataFrame(_descriptions(records))
+    names = group_names(records)
+    frame["group"] = frame["group"].where(frame["group"] != "", frame["process_set"].map(names))
+    frame["group"] = frame["group"].fillna("")
     times = [_ticks(item) for item in records]
     every = np.hstack(times) if times else np.empty((len(TIMES), 0))
     timed = _joined([is_timed(item.layout) for item in records]).astype(bool)
@@ -174,7 +182,8 @@ def _services(
     groups: dict[Any, list[int]] = {}
     for place, item in enumerate(records):
         if item.iteration >= 0:
-            key = item.iteration, item.layout.names, item.layout.kinds, item.layout.process_sets
+            one = item.layout  # messages of two ranks may have the same name
+            key = item.iteration, one.names, one.kinds, one.process_sets, one.peers
             groups.setdefault(key, []).append(place)
     for places in groups.values():
         first = records[places[0]]

@@ -93,6 +93,8 @@ def behind(values: Matrix) -> Matrix:
 def lateness(rows: Rows) -> Iterator[Lateness]:
     """Yield the complete iterations of `rows`, separately by process set and number of ranks."""
     order = np.lexsort((rows["rank"], rows["process_set"], rows["iteration"]))
+    # who waits for a message waits for one rank, not for the last one
+    order = order[rows["messages_ns"][order] == 0]
     of_iteration, of_set = rows["iteration"][order], rows["process_set"][order]
     begins = (np.diff(of_iteration, prepend=-1) != 0) | (np.diff(of_set, prepend=-1) != 0)
     start = np.flatnonzero(begins)

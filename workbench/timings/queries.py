@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from workbench.errors import UsageError, shortened
 from workbench.ranks import checked_int
-from workbench.timings import frame, stragglers, totals
+from workbench.timings import frame, groups, stages, stragglers, totals
 from workbench.timings.compare import Comparison, compare
 from workbench.timings.source import ClocksLike, TimingsSource
 from workbench.timings.summary import Summary, summarize
@@ -64,6 +64,27 @@ class TimingsQueries(TimingsSource):
             They are not integers.
         """
         return frame.collectives(self.records(first, last))
+
+    def groups(self, first: int | None = None, last: int | None = None) -> pd.DataFrame:
+        """Return one row per group of ranks with its collectives; see `groups.summarize_groups`.
+
+        `first` and `last` are as for `collectives`.
+        """
+        return groups.summarize_groups(self.collectives(first, last))
+
+    def stages(self, first: int | None = None, last: int | None = None) -> pd.DataFrame:
+        """Return one row per iteration and rank of pipelines: for how long its stage was idle.
+
+        Columns: iteration, rank; group, the name of the pipeline's group of ranks; stage, the
+        rank's position in it from 0, of so many stages; microbatches, counted as messages from
+        each stage to the next; ideal_share, the share of idle time if all stages are equally fast,
+        (stages - 1) / (microbatches + stages - 1); iteration_us; idle_us, for how long the rank
+        waited in sends and receives; idle_share of the iteration. What is not known is missing: a
+        stage, if ranks do not send to each other in a chain.
+
+        `first` and `last` are as for `collectives`.
+        """
+        return stages.table(self.rows(), self.records(first, last))
 
     def stragglers(self) -> pd.DataFrame:
         """Return the iterations in which the others waited for one rank, as spans.

@@ -113,7 +113,11 @@ class RunReader:
         for batch in self._batches("layouts", number, wanted, LAYOUT_KEYS):
             keys, ranks = (batch.column(name).to_pylist() for name in LAYOUT_KEYS)
             layouts = [
-                replace(one, names=tuple(map(printable, one.names)))
+                replace(
+                    one,
+                    names=tuple(map(printable, one.names)),
+                    groups=tuple(map(printable, one.groups)),
+                )
                 for one in arrow_files.from_batch(Layout, batch)
             ]
             found |= dict(zip(keys, zip(ranks, layouts, strict=True), strict=True))

@@ -36,6 +36,7 @@ ROW = np.dtype(
         ("overlapped_ns", "i8"),
         ("stopped_ns", "i8"),
         ("transfer_ns", "i8"),
+        ("messages_ns", "i8"),
         *((f"{mark}_ns", "i8") for mark in MARKS),
         ("bytes", "i8"),
         ("tensors", "i4"),

@@ -48,6 +48,9 @@ class Summary:
     waiting_us, queued_us, transfer_us
         The parts of `exposed_us`: until the last rank had submitted its gradients, in queues, and
         for transfers. The last two are unknown if the backend does not record transfers.
+    messages_us
+        How much of `exposed_us` training waited for sends and receives. Of iterations with such
+        waits, the parts of `exposed_us` are unknown.
     unheard
         Number of iterations with communication that cannot be timed. If there is no other
         communication, its figures are NaN, and its time is in the other phases.
@@ -75,6 +78,7 @@ class Summary:
     waiting_us: float
     queued_us: float
     transfer_us: float
+    messages_us: float
     unheard: int
     algbw_gbps: float
     busbw_gbps: float
@@ -119,6 +123,7 @@ def summarize(rows: Rows, latest: int | None = None) -> Summary:
         waiting_us=waiting,
         queued_us=queued,
         transfer_us=transfer,
+        messages_us=_mean(rows["messages_ns"] / 1e3),
         unheard=_count(rows[has_flag(rows, Flag.UNHEARD)]),
         algbw_gbps=bandwidth_gbps(rows, bus=False),
         busbw_gbps=bandwidth_gbps(rows, bus=True),

@@ -5,8 +5,8 @@
 - `agent_messages`: messages between the kernel and the agent of a VM
 - `message`: the base class of messages, their codec and version
 - `cell_cost`: the run time and CPU time of a cell on a rank
-- `record`: one iteration of one rank in compact binary, and the layout of its collectives;
-  `record_columns`: decodes many records at once
+- `record`: one iteration of one rank in compact binary; `record_columns`: decodes many at once;
+  `layout`: names the collectives of a record
 - `transport`: which library carries collectives, over which network
 - `values`: pickles values for push and pull
 - `address`: how a process connects to the kernel
@@ -24,8 +24,9 @@ from workbench.wire import rank_messages as rank_messages
 from workbench.wire import transfer_messages as transfer_messages
 from workbench.wire import vm_messages as vm_messages
 from workbench.wire.address import Address
+from workbench.wire.layout import Layout
 from workbench.wire.message import Message
-from workbench.wire.record import Flag, IterationRecord, Layout
+from workbench.wire.record import Flag, IterationRecord
 
 if TYPE_CHECKING:
     from workbench.wire.link import Inbox, Outbox

@@ -16,6 +16,8 @@ _WRITE_S = 5.0
 """A kernel that does not read for so long is disconnected."""
 _NEWCOMERS = 16
 """Most connections that have not sent `Attach`; the oldest are closed."""
+FIRST_S = 60.0
+"""How long the start of several processes may take until a kernel attaches to each."""
 
 
 class KernelSocket:
@@ -30,6 +32,9 @@ class KernelSocket:
         The process must end after so many seconds without a kernel.
     parent
         Process id of its parent, the kernel, if it must end together with it.
+    first_s
+        The process must end after so many seconds if no kernel has attached yet: the start of
+        which it is a part has failed.
 
     Attributes
     ----------
@@ -39,14 +44,14 @@ class KernelSocket:
         The kernel's connection counts as closed after so many seconds without a message.
     """
 
-    def __init__(self, grace_s: float, parent: int | None = None) -> None:
+    def __init__(self, grace_s: float, parent: int | None = None, first_s: float = FIRST_S) -> None:
         self._server = socket.socket(fileno=os.dup(0))
         self._server.setblocking(False)
         with open(os.devnull, "rb") as null:  # noqa: PTH123 - there is no path to build
             os.dup2(null.fileno(), 0)
         self.path = Path(self._server.getsockname())
         self.silence_s = float("inf")
-        self._grace_s = grace_s
+        self._grace_s, self._limit_s = grace_s, min(grace_s, first_s)
         self._parent = parent
         self._client: socket.socket | None = None
         self._newcomers: dict[socket.socket, MessageReader] = {}
@@ -95,7 +100,7 @@ class KernelSocket:
             return True
         if self._client is not None or self._newcomers:  # one of them may be about to attach
             return False
-        return time.monotonic() - self._heard > self._grace_s
+        return time.monotonic() - self._heard > self._limit_s
 
     def descriptors(self) -> list[int]:
         """Return the descriptors that a forked process must close."""
@@ -127,7 +132,7 @@ class KernelSocket:
             self.send(Replaced())
             self._drop()
             self._client, self._reader = client, self._newcomers.pop(client)
-            self._heard = time.monotonic()
+            self._heard, self._limit_s = time.monotonic(), self._grace_s
         return messages
 
     def _close(self, client: socket.socket) -> None:

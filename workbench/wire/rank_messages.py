@@ -85,6 +85,10 @@ InterruptStage = Literal["", "running", "pending", "raised", "ignored", "ending"
 """
 
 
+UNIDENTIFIED = "a collective of the cell's own"
+"""Name of a collective of which nothing is known, nor whether the wait is for one."""
+
+
 @dataclass(frozen=True)
 class RankState(Message):
     """What the main thread of a rank does.

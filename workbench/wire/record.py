@@ -1,4 +1,4 @@
-"""The record of one iteration of one rank, and the `Layout` that names its collectives.
+"""The record of one iteration of one rank, whose collectives a `Layout` names.
 
 A record is compact binary: fixed numbers, which include the phases; then for each collective when
 it was submitted and finished, and the number of its buffer; then the other `TIMES` of each
@@ -21,7 +21,6 @@ import numpy as np
 import numpy.typing as npt
 
 from workbench.errors import WireError
-from workbench.wire.message import Message
 
 VERSION = 6
 TICK_NS = 100
@@ -38,8 +37,8 @@ equal `submitted`, and `ended` equals `finished`.
 BUFFER_TIMES = TIMES[1:-1]
 """The times that are the same for all collectives of a buffer."""
 
-_FIXED = struct.Struct("<BBHIIQQ 9Q QIIH2x HIQQ IIIQ")
-_AFTER_COLUMNS = 6
+_FIXED = struct.Struct("<BBHIIQQ 9Q QIIH2x HIQQQ IIIQ")
+_AFTER_COLUMNS = 7
 """Fixed numbers that are fields after the `TIMES`."""
 _LIMIT = 0xFFFFFFFF
 _PLACE_BITS = 53
@@ -54,7 +53,7 @@ _progress = attrgetter(*PROGRESS)
 _SIGNED_31 = ("cell", "tensors", "world_size", *PROGRESS[:3])
 SIGNED = (
     dict.fromkeys(_SIGNED_31, 31)
-    | {"stopped_ns": 63, "transfer_ns": 63, PROGRESS[3]: 63}
+    | {"stopped_ns": 63, "transfer_ns": 63, "messages_ns": 63, PROGRESS[3]: 63}
     | {name: 63 for name in NUMBERS if name.endswith(("_ns", "_bytes"))}
 )
 """How many bits of these numbers may be used, because rows are signed."""
@@ -80,64 +79,6 @@ class Flag(enum.IntFlag):
     """Most of `other` lies between the backward and the optimizer's step."""
     TRANSFERS_SEEN = 128
     """All `TIMES` of all collectives of the iteration were recorded."""
-
-
-@dataclass(frozen=True)
-class Layout(Message):
-    """The collectives of an iteration, in the order of a record's intervals.
-
-    Attributes
-    ----------
-    number
-        How records of this rank refer to it.
-    names
-        The tensors' names, as Horovod negotiates them.
-    sizes_bytes
-        Bytes on the wire of each, after compression.
-    tensors
-        Tensors in each (more than one in a group).
-    kinds
-        ``"allreduce"``, ``"adasum"``, ``"sparse allreduce"``, ``"allgather"``,
-        ``"broadcast"``, ``"alltoall"``, ``"reducescatter"``, or of torch.distributed also
-        ``"reduce"``, ``"gather"``, ``"scatter"``, ``"send"`` and ``"recv"``.
-    process_sets
-        Horovod's number of the process set that each ran in, or for a process group of
-        torch.distributed a larger number made from its name; 0 is all ranks.
-    ranks
-        Ranks in that process set.
-    by
-        Who called it: ``"optimizer"``, ``"ddp"``, ``"fsdp"``, ``"zero"``, ``"dtensor"``,
-        ``"pipeline"``, or ``"cell"`` where the cell did itself.
-    libraries
-        What transferred it, such as ``"GLOO_ALLREDUCE"``; empty where that is not known, and
-        neither are the times of the transfer.
-    """
-
-    number: int
-    names: tuple[str, ...]
-    sizes_bytes: tuple[int, ...]
-    tensors: tuple[int, ...]
-    kinds: tuple[str, ...]
-    process_sets: tuple[int, ...]
-    ranks: tuple[int, ...]
-    by: tuple[str, ...]
-    libraries: tuple[str, ...]
-
-    def check(self) -> Layout:
-        """Return the layout.
-
-        Raises
-        ------
-        WireError
-            It has more of one column than of another.
-        """
-        counts = {len(column) for column in vars(self).values() if isinstance(column, tuple)}
-        if len(counts) > 1:
-            raise WireError(
-                f"Layout {self.number}: damaged, as it has between {min(counts)} and "
-                f"{max(counts)} collectives."
-            )
-        return self
 
 
 @dataclass
@@ -177,6 +118,8 @@ class IterationRecord:
         as the average of a loss, and in barriers. 0 if collectives ran in several process sets.
     transfer_ns
         How much of `exposed_ns` a transfer was in progress; 0 without `Flag.TRANSFERS_SEEN`.
+    messages_ns
+        How much of `exposed_ns` training waited for sends and receives.
     samples
         Samples that the rank trained with; 0 if unknown.
     batch, batches
@@ -212,6 +155,7 @@ class IterationRecord:
     finished: array[int] = field(default_factory=lambda: array("I"))
     stopped_ns: int = 0
     transfer_ns: int = 0
+    messages_ns: int = 0
     samples: int = 0
     batch: int = 0
     batches: int = 0
@@ -235,6 +179,7 @@ class IterationRecord:
             self.world_size,
             self.stopped_ns,
             self.transfer_ns,
+            self.messages_ns,
             *_progress(self),
         )
 

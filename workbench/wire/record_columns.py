@@ -32,6 +32,7 @@ _HEADER = [
     ("world_size", "<u4"),
     ("stopped_ns", "<u8"),
     ("transfer_ns", "<u8"),
+    ("messages_ns", "<u8"),
     *((name, "<u8" if name.endswith("_ns") else "<u4") for name in PROGRESS),
 ]
 """The fixed numbers of a record, as `IterationRecord.pack` writes them."""

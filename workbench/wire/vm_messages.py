@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from workbench.errors import WireError
+from workbench.wire.layout import Layout
 from workbench.wire.message import Message
-from workbench.wire.record import Layout
 
 _MOST_RANKS = 10**9
 

@@ -33,6 +33,17 @@ def test_a_missing_peer(ranks, waits, name):
     assert "[rank 0] freed from a collective" in cell.error
 
 
+def test_a_wait_for_something_else(ranks):
+    """A cell of one rank that waits for a thread of its own needs no other rank."""
+    source = """
+import threading, torch
+future = torch.futures.Future()
+threading.Timer(5, future.set_result, [7]).start()
+future.wait()
+"""
+    assert quiet(ranks, source, ranks=[0], timeout=60).values == {0: 7}
+
+
 FOUND = """
 import threading
 from workbench.rank.backends import torch_waits
@@ -74,6 +85,19 @@ def test_each_receive_is_a_wait_of_its_own(ranks, tmp_path):
         timeout=60,
     ).values
     assert values == {0: None, 1: ([(f"recv(src=0) {n}", (0, 1)) for n in (1, 2)], 2), 2: None}
+
+
+def test_receives_from_any_rank_are_numbered_too(ranks):
+    """So that a later receive has the number of the send that its peer has started."""
+    quiet(ranks, "dist.destroy_process_group()")
+    source = """
+if rank == 0: dist.send(torch.ones(1), 1)
+if rank == 1: dist.recv(torch.ones(1)); dist.recv(torch.ones(1), 0)
+if rank == 2: held(); raise ValueError('boom')
+if rank == 0: dist.all_reduce(torch.ones(1))
+"""
+    cell = Cell(ranks, source, re.escape("[rank 1] in 'recv(src=0) 2'"))
+    assert "[rank 2] ValueError: boom" in cell.error
 
 
 def test_a_new_group_needs_its_ranks(ranks, tmp_path):

@@ -132,8 +132,8 @@ class MpiLauncher(SshLauncher):
     def __init__(self, config: Path | None = None, arguments: tuple[str, ...] = ()) -> None:
         super().__init__(config, arguments)
         self._runs: list[_Run] = []
-        self._errors: dict[Host | None, tuple[int | None, str]] = {}
-        """Exit status and last words of a slot of each VM whose agent did not start."""
+        self._errors: dict[Host | None, StartFailed] = {}
+        """Why the agent of a VM did not start."""
         self._here = LocalLauncher()
 
     def launch(
@@ -163,9 +163,11 @@ class MpiLauncher(SshLauncher):
         for agent in agents:
             self._errors.pop(agent.host, None)
             if str(agent.folder) in run.failed:
-                self._errors[agent.host] = run.failed[str(agent.folder)]
+                code, words = run.failed[str(agent.folder)]
+                self._errors[agent.host] = self.failure(agent.host, code, words)
             elif not run.has_answered(agent):
-                self._errors[agent.host] = (None, said)
+                status = run.process.returncode if ended else None
+                self._errors[agent.host] = _failure(status, said, [agent.host])
 
     def _start_mpiexec(self, agents: Sequence[AgentStart], grace_s: float) -> _Run:
         environment = {name: os.environ[name] for name in os.environ if name != "SSH_CONNECTION"}
@@ -243,9 +245,7 @@ class MpiLauncher(SshLauncher):
     def failure(self, host: Host | None, code: int | None, said: str) -> StartFailed:
         """See `Launcher`."""
         if host in self._errors:
-            code, said = self._errors[host]
-            if code is None:
-                return _failure(None, said, [host])
+            return self._errors[host]
         if host is None:
             return self._here.failure(host, code, said)
         return super().failure(host, code, said)
@@ -325,7 +325,7 @@ def _failure(code: int | None, said: str, hosts: Sequence[Host | None]) -> Start
                 cause, cure = text, remedy
                 break
         else:
-            line = " ".join((help_texts or own)[:3])
+            line = " ".join(help_texts[:3] or own[-3:])
     names = [host.name for host in hosts if host is not None]
     named = [name for name in names if re.search(rf"(?<![\w.-]){re.escape(name)}(?![\w.-])", line)]
     vm = named[0] if named else names[0] if len(names) == 1 else ""

@@ -212,14 +212,28 @@ def routes(names: list[str]) -> dict[str, str]:
     """Return, for each node, this machine's address and the node's as ssh writes them.
 
     Empty for a node that is this machine, and where no route is known.
+
+    Raises
+    ------
+    StartFailed
+        There are other nodes, and a route to none of them.
     """
     text = run("scontrol", "show", "node", "--oneliner", ",".join(names))
     here = socket.gethostname().split(".")[0]
     found = dict.fromkeys(names, "")
+    addresses = {}
     for line in text.splitlines():
         fields = dict(re.findall(r"(?<!\S)(\w+)=(\S*)", line))
         if fields.get("NodeHostName", "").split(".")[0] != here and "NodeName" in fields:
-            found[fields["NodeName"]] = _route(fields.get("NodeAddr") or fields["NodeName"])
+            address = addresses[fields["NodeName"]] = fields.get("NodeAddr") or fields["NodeName"]
+            found[fields["NodeName"]] = _route(address)
+    if addresses and not any(found.values()):
+        others = ", ".join(f"{name} ({address})" for name, address in addresses.items())
+        raise StartFailed(
+            f"this machine has no IPv4 route to any other node of the job: {others}",
+            cure="start the notebook on a machine that reaches the nodes over IPv4, or give them "
+            "such an address (NodeAddr in slurm.conf)",
+        )
     return found
 
 

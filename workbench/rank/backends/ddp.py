@@ -24,7 +24,7 @@ from workbench.rank.backends.torch_operators import OperatorHooks
 from workbench.rank.backends.transports import gloo_transport
 from workbench.rank.recording.recorder import Recorder
 from workbench.wire import Message
-from workbench.wire.rank_messages import RingCheck
+from workbench.wire.rank_messages import UNIDENTIFIED, RingCheck
 
 if not dist.is_available():
     raise ImportError("torch.distributed is not available: this PyTorch was built without it")
@@ -218,7 +218,7 @@ class DDPBackend(Backend):
             if _WAIT_FILES[0] in code.co_filename and code.co_name in dist.distributed_c10d.__all__:
                 return f"{code.co_name}()", number
             frame = frame.f_back
-        return "a collective of the cell's own", number
+        return UNIDENTIFIED, number
 
     def _unfinished(self) -> list[flight_recorder.Recorded]:
         return flight_recorder.unfinished(gpu=not self._recorder.capturing)

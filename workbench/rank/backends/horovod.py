@@ -35,7 +35,7 @@ from workbench.rank.backends.torch_operators import OperatorHooks
 from workbench.rank.backends.transports import gloo_transport
 from workbench.rank.recording.recorder import Recorder
 from workbench.wire import Message
-from workbench.wire.rank_messages import RendezvousPort, RingCheck
+from workbench.wire.rank_messages import UNIDENTIFIED, RendezvousPort, RingCheck
 from workbench.wire.transport import Transport
 
 _SHUTDOWN_S = 1.0
@@ -218,7 +218,7 @@ class HorovodBackend(Backend):
             elif function and function != "synchronize":
                 break
             frame = frame.f_back
-        name = name or (f"{function}()" if function else "a collective of the cell's own")
+        name = name or (f"{function}()" if function else UNIDENTIFIED)
         return name, int(getattr(process_set, "process_set_id", 0) or 0)
 
     def _abort_init(self, name: str) -> None:

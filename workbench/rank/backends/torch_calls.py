@@ -7,12 +7,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from time import perf_counter_ns
 from typing import Any
+from weakref import WeakSet
 
 import torch
 
-from workbench.rank.backends.torch_operations import Named, Operations, first, measure
+from workbench.rank.backends.torch_operations import MESSAGES, Named, Operations, first, measure
 from workbench.rank.recording.collectives import Operation, Reported
 from workbench.rank.recording.patches import Function
+from workbench.rank.recording.phase import Phase
 from workbench.rank.recording.recorder import Recorder
 
 _MOST = 4096
@@ -91,6 +93,8 @@ class TorchCalls:
         By the ``id`` of the `Work`, or the address of the result.
     coalescing
         Those that a thread submits together, by the thread.
+    messages
+        The `Work` of sends and receives.
     """
 
     def __init__(self, recorder: Recorder) -> None:
@@ -100,6 +104,7 @@ class TorchCalls:
         self._describe = Operations().describe
         self.pending: dict[int, TorchCall] = {}
         self.coalescing: dict[int, list[TorchCall]] = {}
+        self.messages: WeakSet[Any] = WeakSet()
         self._without_future: set[tuple[Named, int]] = set()
         self._hook: tuple[int, list[int]] | None = None
         self._hook_thread = 0
@@ -114,14 +119,14 @@ class TorchCalls:
         finally:
             self._hook = None
 
-    def exposed(self, original: Function) -> Function:
+    def exposed(self, original: Function, phase: Phase = Phase.EXPOSED) -> Function:
         """Return a function whose calls are exposed waits of the training."""
 
         def call(*args: Any, **kwargs: Any) -> Any:
             if not self.trains(threading.get_ident()):
                 return original(*args, **kwargs)
             waits = self._recorder.waits
-            waits.exposed_begins()
+            waits.exposed_begins(phase)
             try:
                 return original(*args, **kwargs)
             finally:
@@ -139,11 +144,17 @@ class TorchCalls:
         thread: int,
         *,
         waits: bool,
+        peer: int = -1,
     ) -> None:
-        """Follow a collective that was submitted; `waits` if the caller now waits for it."""
+        """Follow a collective that was submitted; `waits` if the caller now waits for it.
+
+        `peer` is the number in the group of the rank to which, or from which, a message is sent.
+        """
         if not self._recorder.on:  # a function that could not be restored
             return
-        call = self.call(named, group, sent, began, thread)
+        call = self.call(named, group, sent, began, thread, peer)
+        if named.kind in MESSAGES and work is not None:
+            self.messages.add(work)
         call.on_gpu = self._gpu and getattr(first(sent), "is_cuda", False)
         if thread in self.coalescing:
             self.coalescing[thread].append(call)
@@ -194,6 +205,8 @@ class TorchCalls:
                 tensors=sum(call.operation.tensors for call in some),
             )
         together = [some[0] for some in groups.values()]
+        if work is not None and any(call.operation.kind in MESSAGES for call in calls):
+            self.messages.add(work)
         if any(call.on_gpu for call in together):
             self.follow_stream(together, work)
         elif work is None:
@@ -243,10 +256,12 @@ class TorchCalls:
             return False
         return not _is_of_python(thread)
 
-    def call(self, named: Named, group: Any, sent: Any, began: int, thread: int) -> TorchCall:
+    def call(
+        self, named: Named, group: Any, sent: Any, began: int, thread: int, peer: int = -1
+    ) -> TorchCall:
         """Return a call with its description."""
         recorder = self._recorder
-        operation = self._describe(named, group, sent, thread, recorder.loop)
+        operation = self._describe(named, group, sent, thread, recorder.loop, peer)
         return TorchCall(operation, began, recorder.reported)
 
 

@@ -19,8 +19,9 @@ import torch
 import torch.distributed as dist
 
 from workbench.rank.backends.torch_calls import TorchCalls
-from workbench.rank.backends.torch_operations import BUFFERS, METHODS, Named
+from workbench.rank.backends.torch_operations import BUFFERS, MESSAGES, METHODS, Named
 from workbench.rank.recording.patches import Function, Hooks
+from workbench.rank.recording.phase import Phase
 from workbench.rank.recording.recorder import Recorder
 from workbench.rank.recording.waits import Waits
 
@@ -70,7 +71,10 @@ class TorchCollectives(Hooks):
                     work = self._submit_and_wait(original, group, args, kwargs)
                 else:
                     work = original(group, *args, **kwargs)
-                self._calls.submitted(named, group, sent, work, began, thread, waits=waits)
+                peer = given[1] if named.kind in MESSAGES and len(given) > 2 else -1
+                self._calls.submitted(
+                    named, group, sent, work, began, thread, waits=waits, peer=peer
+                )
                 return work
 
             return collective
@@ -111,6 +115,7 @@ class TorchCollectives(Hooks):
 
     def _wait(self, original: Function) -> Function:
         exposed = self._calls.exposed(original)
+        for_message = self._calls.exposed(original, Phase.MESSAGES)
 
         def wait(work: Any, *args: Any, **kwargs: Any) -> Any:
             key, waits_for = id(work), self._waits_for
@@ -120,8 +125,11 @@ class TorchCollectives(Hooks):
                     result = original(work, *args, **kwargs)
                 finally:
                     self._end_wait()
+            elif work.is_completed():
+                result = original(work, *args, **kwargs)
             else:
-                result = (original if work.is_completed() else exposed)(work, *args, **kwargs)
+                of_message = bool(self._calls.messages) and work in self._calls.messages
+                result = (for_message if of_message else exposed)(work, *args, **kwargs)
             if call is not None:
                 call.finish()
             return result

@@ -39,6 +39,8 @@ _REDUCE, _BROADCAST = Named("all_reduce", "allreduce", 0), Named("broadcast", "b
 _GATHER, _SCATTER = Named("all_gather", "allgather", 1), Named("reduce_scatter", "reducescatter", 1)
 _TO_ALL = Named("all_to_all", "alltoall", 1)
 _SEND, _RECEIVE = Named("send", "send", 0), Named("recv", "recv", 0)
+MESSAGES = frozenset({"send", "recv"})
+"""The kinds that are between two ranks."""
 BUFFERS = Named("broadcast of buffers", "broadcast", 0, "ddp")
 """What DDP sends its buffers with."""
 METHODS = {
@@ -100,11 +102,13 @@ _MOST = 4096
 
 
 class _Group(NamedTuple):
-    """A reference to a process group, its number among process sets, and its number of ranks."""
+    """A reference to a process group, its number among process sets, its ranks and its name."""
 
     group: weakref.ref[Any]
     number: int
     ranks: int
+    members: tuple[int, ...]
+    name: str
 
 
 class Operations:
@@ -118,7 +122,9 @@ class Operations:
         self._main = threading.main_thread().ident
         self._step: tuple[Any, int] = (None, 0)
 
-    def describe(self, named: Named, group: Any, sent: Any, thread: int, loop: Any) -> Operation:
+    def describe(
+        self, named: Named, group: Any, sent: Any, thread: int, loop: Any, peer: int = -1
+    ) -> Operation:
         """Return the description of a call.
 
         Parameters
@@ -129,6 +135,8 @@ class Operations:
             A tensor, or nested lists.
         thread, loop
             The thread that calls, and the training loop with its number of `steps`.
+        peer
+            Of a send or receive: the number of the other rank in the group.
         """
         if self._step[1] != loop.steps or self._step[0] is not loop:
             self._step = loop, loop.steps
@@ -141,7 +149,9 @@ class Operations:
             found = self._groups[key] = _described(group)
         place = named.name, found.number, thread == self._main
         number = self._counts[place] = self._counts.get(place, 0) + 1
-        what = place, number, size, tensors, found.ranks, named.by or self._caller()
+        other = found.members[peer] if 0 <= peer < len(found.members) else -1
+        by = named.by or self._caller()
+        what = place, number, size, tensors, found.ranks, by, found.name, other
         operation = self._known.get(what)
         if operation is None:
             if len(self._known) >= _MOST:
@@ -168,7 +178,19 @@ def _described(group: Any) -> _Group:
     known: Any = group
     if isinstance(group, str):
         known = torch._C._distributed_c10d._resolve_process_group(group)
-    return _Group(weakref.ref(known), number_of(known), known.size())
+    try:
+        members = tuple(dist.get_process_group_ranks(known))
+    except (ValueError, KeyError):  # not registered
+        members = ()
+    return _Group(weakref.ref(known), number_of(known), known.size(), members, name_of(known))
+
+
+def name_of(group: Any) -> str:
+    """Return the name that a user gave to a process group; empty without one."""
+    name = str(group.group_desc)
+    if name in {"undefined", "default_pg", "mesh_default"}:
+        return ""
+    return name.removeprefix("mesh_")  # DeviceMesh adds it to the name of a dimension
 
 
 def number_of(group: Any) -> int:
@@ -187,10 +209,12 @@ def _operation(
     tensors: int,
     ranks: int,
     by: str,
+    group: str,
+    peer: int,
 ) -> Operation:
     name, process_set, main = place
     label = f"{name} {number}" if main else f"{name} {number} of a thread"
-    return Operation(label, size, tensors, kind, process_set, ranks, by)
+    return Operation(label, size, tensors, kind, process_set, ranks, by, "", group, peer)
 
 
 def first(sent: Any) -> Any:

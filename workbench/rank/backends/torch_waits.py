@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from functools import wraps
 from time import perf_counter_ns
 from types import FrameType
@@ -42,11 +43,22 @@ class Call(NamedTuple):
 
 
 class _Sent(NamedTuple):
-    """A send or a receive: its name, its ranks, and its name in the peer; empty if unknown."""
+    """A send or a receive.
+
+    Attributes
+    ----------
+    name, ranks
+        As of a `Call`.
+    name_in_peer
+        Its name in the other rank; empty if unknown.
+    from_any
+        The group and the tag, if it receives from any rank.
+    """
 
     name: str
     ranks: tuple[int, ...] | None
     name_in_peer: str = ""
+    from_any: tuple[Any, int] | None = None
 
 
 _sent: WeakKeyDictionary[Any, _Sent] = WeakKeyDictionary()
@@ -138,8 +150,9 @@ def _waiting(original: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(original)
     def wait(work: Any, *args: Any, **options: Any) -> Any:
         result = original(work, *args, **options)
-        if _sent:
-            _sent.pop(work, None)
+        sent = _sent.pop(work, None) if _sent else None
+        if sent is not None and sent.from_any is not None:
+            _count_received(work, *sent.from_any)
         return result
 
     return wait
@@ -152,20 +165,32 @@ def _send(name: str, args: tuple[Any, ...]) -> _Sent:
     """
     group, argument = args[0], _SENDS[name]
     if not argument:
-        return _Sent("recv()", _members(group))
+        return _Sent("recv()", _members(group), "", (group, args[2] if len(args) > 2 else 0))
     try:
         peer, own = dist.get_global_rank(group, args[2]), dist.get_rank()
     except (ValueError, KeyError, IndexError):  # not registered, or the peer given by keyword
         return _Sent(f"{name}()", None)
     tag = args[3] if len(args) > 3 else 0
-    place = group.group_name, name, peer, tag
-    number = _numbers[place] = _numbers[place] + 1
+    number = _number(group, name, peer, tag)
     other = "recv(src" if name == "send" else "send(dst"
     rest = "" if group is dist.group.WORLD else f", group={group.group_name}"
     rest += f", tag={tag}" if tag else ""
     ranks = tuple(sorted({own, peer}))
     mine, its = f"{name}({argument}={peer}{rest}) {number}", f"{other}={own}{rest}) {number}"
     return _Sent(mine, ranks, its)
+
+
+def _number(group: Any, name: str, peer: int, tag: int) -> int:
+    """Return the number of the next send to a rank, or receive from it."""
+    place = group.group_name, name, peer, tag
+    _numbers[place] += 1
+    return _numbers[place]
+
+
+def _count_received(work: Any, group: Any, tag: int) -> None:
+    """Number a receive from any rank with those from the rank that has sent."""
+    with suppress(ValueError, KeyError, RuntimeError):  # not registered, or the source is unknown
+        _number(group, "recv", dist.get_global_rank(group, work._source_rank()), tag)
 
 
 def _members(group: Any) -> tuple[int, ...] | None:

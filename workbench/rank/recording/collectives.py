@@ -29,6 +29,8 @@ class Operation(NamedTuple):
     ranks: int = 0
     by: str = "optimizer"
     library: str = ""
+    group: str = ""
+    peer: int = -1
 
 
 @dataclass(frozen=True)

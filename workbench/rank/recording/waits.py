@@ -81,12 +81,12 @@ class Waits:
         handles, self.handles = self.handles, array("q")
         return intervals, handles
 
-    def exposed_begins(self) -> None:
-        """Note that training begins to wait for gradients; calls may nest."""
+    def exposed_begins(self, phase: Phase = Phase.EXPOSED) -> None:
+        """Note that training begins to wait for gradients or messages; calls may nest."""
         self._exposed += 1
         if self._exposed == 1:
             self._exposed_since = perf_counter_ns()
-            self._clock.push(Phase.EXPOSED, self._exposed_since)
+            self._clock.push(phase, self._exposed_since)
 
     def exposed_ends(self) -> None:
         """Note that training no longer waits."""
