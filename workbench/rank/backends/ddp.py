@@ -45,8 +45,6 @@ _WAIT_FILES = (
 class DDPBackend(Backend):
     """Joins this process in the default process group of torch.distributed."""
 
-    reports_waits = False
-
     def __init__(self, recorder: Recorder, send: Callable[[Message], None]) -> None:
         super().__init__(recorder, send)
         calls = TorchCalls(recorder)

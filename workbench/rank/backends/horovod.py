@@ -27,6 +27,7 @@ from workbench.rank.backends import (
 from workbench.rank.backends.backend import Backend, Pending, RingNotFormed
 from workbench.rank.backends.ddp_hooks import DDPHooks
 from workbench.rank.backends.horovod_tap import Tap
+from workbench.rank.backends.horovod_tensorflow import HorovodTensorFlow
 from workbench.rank.backends.ring_sockets import RingSockets
 from workbench.rank.backends.torch_calls import TorchCalls
 from workbench.rank.backends.torch_collectives import TorchCollectives
@@ -65,6 +66,7 @@ class HorovodBackend(Backend):
             TorchCollectives(recorder, calls),
             OperatorHooks(recorder, calls),
         )
+        self._tensorflow = HorovodTensorFlow(recorder)
         self._ring = RingSockets()
         self._shutdown = threading.Lock()
         """Horovod's shutdown joins its thread; two concurrent calls would wait forever."""
@@ -77,6 +79,7 @@ class HorovodBackend(Backend):
     def install(self) -> None:
         """Let a cell create its optimizer repeatedly."""
         optimizers.NewestOptimizer().install()
+        self._tensorflow.install()
 
     def pending(self) -> Pending:
         """Return what is not finished or waited for, in any thread; empty if it is not known."""
@@ -202,9 +205,12 @@ class HorovodBackend(Backend):
         cell_init.take_port(message)
         return True
 
-    @staticmethod
-    def wait_of(frame: FrameType | None) -> tuple[str, Any, int] | None:
+    def wait_of(self, frame: FrameType | None) -> tuple[str, Any, int] | None:
         """Return the call, if it is a barrier or a join, and the handle for which it waits."""
+        # an op of TensorFlow is pending only while its caller waits
+        ops = [handle for handle in self.pending().operations if handle < 0]
+        if ops:
+            return "", max(ops), 0
         while frame is not None and frame.f_code is not _SYNCHRONIZE:
             frame = frame.f_back
         if frame is None:
