@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from workbench.rank.backends.keras_optimizer import distributed_optimizer as DistributedOptimizer
+from workbench.rank.backends.keras_optimizer import distributed_optimizer as DistributedOptimizer  # noqa: N812
 
 __all__ = ["DistributedOptimizer"]

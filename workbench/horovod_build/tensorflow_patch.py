@@ -29,7 +29,8 @@ TENSORFLOW = Patch(
             file=_CMAKE,
             old="target_link_libraries(${TF_TARGET_LIB} ${LINKER_LIBS} ${TF_LINKER_LIBS})",
             new="add_dependencies(${TF_TARGET_LIB} pytorch)\n"
-            "target_link_libraries(${TF_TARGET_LIB} $<TARGET_FILE:pytorch> ${TF_LINKER_LIBS})",
+            # an option, since CMake makes a path without the prefix "lib" a name to search for
+            "target_link_libraries(${TF_TARGET_LIB} -Wl,$<TARGET_FILE:pytorch> ${TF_LINKER_LIBS})",
         ),
         # The records identify a collective by its handle, and its kind by its name, as for PyTorch.
         Edit(
@@ -69,7 +70,8 @@ class HorovodAllreduceOp : public AsyncOpKernel {""",
         Edit(
             file=_OPS,
             old='        name() + "_" + NormalizeNameForTensorFlow(var_name);',
-            new='        Submitted(*this, name() + "_" + NormalizeNameForTensorFlow(var_name), false);',
+            new="        Submitted("
+            '*this, name() + "_" + NormalizeNameForTensorFlow(var_name), false);',
         ),
     ),
 )

@@ -1,4 +1,4 @@
-"""Calls functions once a module has been imported, so that a rank imports it only if a cell does."""
+"""Calls functions once a cell has imported a module, which a rank itself does not need."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from workbench.timings.derive import bandwidth_gbps, columns, mean_parts
 from workbench.timings.lateness import lateness
-from workbench.timings.store import PHASES, Rows, first_of_cell, has_flag, warm
+from workbench.timings.store import PHASES, Rows, first_of_cell, has_flag, phases_unseen, warm
 from workbench.timings.stragglers import always_late
 from workbench.wire import Flag
 
@@ -50,6 +50,8 @@ class Summary:
     unheard
         Number of iterations with communication that cannot be timed. If there is no other
         communication, its figures are NaN, and its time is in the other phases.
+    compiled
+        Number of iterations that are one compiled function, whose phases are unknown.
     algbw_gbps, busbw_gbps
         Bandwidths in 10^9 bits per second: all bytes over all communication time.
     bytes, tensors
@@ -73,6 +75,7 @@ class Summary:
     queued_us: float
     transfer_us: float
     unheard: int
+    compiled: int
     algbw_gbps: float
     busbw_gbps: float
     bytes: int
@@ -116,6 +119,7 @@ def summarize(rows: Rows, latest: int | None = None) -> Summary:
         queued_us=queued,
         transfer_us=transfer,
         unheard=_count(rows[has_flag(rows, Flag.UNHEARD)]),
+        compiled=_count(rows[phases_unseen(rows)]),
         algbw_gbps=bandwidth_gbps(rows, bus=False),
         busbw_gbps=bandwidth_gbps(rows, bus=True),
         bytes=round(_mean(rows["bytes"])) if len(rows) else 0,
@@ -141,12 +145,18 @@ UNHEARD = (
 """Note on iterations with communication that cannot be timed."""
 
 
+COMPILED = "A tf.function does not report its phases: all of its time is in other"
+"""Note on iterations that are one compiled function."""
+
+
 def notes(summary: Summary) -> tuple[str, ...]:
     """Return the caveats of a summary: left-out iterations, communication that is not timed."""
     found = [warm_note(summary.left_out)]
     if summary.unheard:
         some = "" if summary.unheard >= summary.iterations else " (in some iterations)"
         found.append(f"{UNHEARD}{some}.")
+    if summary.compiled:
+        found.append(f"{COMPILED}.")
     return tuple(filter(None, found))
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 
-from workbench.cluster.backends import Backend
+from workbench.cluster.backends import Backend, tensorflow_configs
 from workbench.errors import RankError, StartFailed
 
 _PEER = (
@@ -59,15 +59,20 @@ class DDPBackend(Backend):
     def _init_once(self) -> None:
         interfaces = self._ranks.interfaces
         given = [(interface, rank == 0) for rank, interface in enumerate(interfaces)]
-        store = self._ranks.call("ring_settings", given)[0]
+        settings = self._ranks.call("ring_settings", given)
+        configs = tensorflow_configs(settings)
+        store = settings[0]
         self._ring = f"{store['MASTER_ADDR']}:{store['MASTER_PORT']}"
         environments = environment(self._ranks.vms)
         try:
             joined = self._ranks.call(
                 "init_ring",
                 [
-                    ({**its, **store, "GLOO_SOCKET_IFNAME": nic, "NCCL_SOCKET_IFNAME": nic},)
-                    for its, nic in zip(environments, interfaces, strict=True)
+                    (
+                        {**its, **store, **config}
+                        | {"GLOO_SOCKET_IFNAME": nic, "NCCL_SOCKET_IFNAME": nic},
+                    )
+                    for its, nic, config in zip(environments, interfaces, configs, strict=True)
                 ],
             )
         except BaseException:

@@ -29,6 +29,7 @@ from workbench.rank.backends.ddp_hooks import DDPHooks
 from workbench.rank.backends.horovod_tap import Tap
 from workbench.rank.backends.horovod_tensorflow import HorovodTensorFlow
 from workbench.rank.backends.ring_sockets import RingSockets
+from workbench.rank.backends.tensorflow_config import free_address
 from workbench.rank.backends.torch_calls import TorchCalls
 from workbench.rank.backends.torch_collectives import TorchCollectives
 from workbench.rank.backends.torch_operators import OperatorHooks
@@ -86,16 +87,16 @@ class HorovodBackend(Backend):
         found = (self._tap and self._tap.pending()) or Pending({}, {})
         return found._replace(handles=frozenset(list(mpi_ops._handle_map)))
 
-    def settings(self) -> dict[str, str]:
+    def settings(self, interface: str) -> dict[str, str]:
         """Return Horovod's environment variables, which a cell can change; none before a ring.
 
         Ranks with different values may be unable to form a ring. ``MPI_JOB`` is the job in which
-        this process can use Horovod's MPI controller.
+        this process can use Horovod's MPI controller. `interface` is its network interface.
         """
         formed = self._ring.name != "" or mpi_controller.is_used()
         own = _own_settings() if formed else {}
         job = "" if self._ring.name else mpi_controller.job()
-        return {**own, mpi_controller.JOB: job}
+        return {**own, mpi_controller.JOB: job, **free_address(interface)}
 
     def init_ring(self, environment: dict[str, str], shared: dict[str, str]) -> RingCheck:
         """Form a ring; return the sum of a collective, and whether process sets can be added.

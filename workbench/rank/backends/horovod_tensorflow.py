@@ -83,7 +83,7 @@ class HorovodTensorFlow(Patches):
             def create_distributed_optimizer(*args: Any, **kwargs: Any) -> Any:
                 created = original(*args, **kwargs)
                 if hasattr(created, "stateless_apply"):  # Keras 3
-                    print(_NOT_AVERAGED, file=sys.stderr)
+                    print(_NOT_AVERAGED, file=sys.stderr)  # noqa: T201 - for the cell's output
                 return created
 
             return create_distributed_optimizer

@@ -28,7 +28,6 @@ def distributed_optimizer(optimizer: Any, *, process_set: Any = None, op: Any = 
         If it is no optimizer of Keras 3.
     """
     import horovod.tensorflow as hvd
-    import tensorflow as tf
 
     own = type(optimizer)
     if not hasattr(own, "stateless_apply"):
@@ -43,21 +42,15 @@ def distributed_optimizer(optimizer: Any, *, process_set: Any = None, op: Any = 
 
     def reduced(gradients: list[Any]) -> list[Any]:
         found = list(gradients)
-        dense = [
-            place
-            for place, one in enumerate(found)
-            if one is not None and not isinstance(one, tf.IndexedSlices)
-        ]
+        dense = {place: one for place, one in enumerate(found) if one is not None}
+        for place in [place for place, one in dense.items() if hasattr(one, "indices")]:
+            name = f"DistributedOptimizer_Allreduce_sparse_{place}"
+            found[place] = hvd.allreduce(dense.pop(place), name=name, **options)
         if dense:
             name = "DistributedOptimizer_Allreduce"
-            given = [found[place] for place in dense]
-            together = hvd.grouped_allreduce(given, name=name, **options)
+            together = hvd.grouped_allreduce(list(dense.values()), name=name, **options)
             for place, one in zip(dense, together, strict=True):
                 found[place] = one
-        for place, one in enumerate(found):
-            if isinstance(one, tf.IndexedSlices):
-                name = f"DistributedOptimizer_Allreduce_{place}"
-                found[place] = hvd.allreduce(one, name=name, **options)
         return found
 
     def apply(self: Any, grads: Any, trainable_variables: Any = None) -> None:
