@@ -1,4 +1,4 @@
-"""Cells that train with TensorFlow, in one cluster; needs `workbench build-horovod --with tensorflow`.
+"""Cells that train with TensorFlow; needs `workbench build-horovod --with tensorflow`.
 
 `make` does not install TensorFlow, which is larger than everything else.
 """
@@ -166,8 +166,9 @@ def test_a_rank_that_waits_for_one_that_has_failed_is_freed(two, wait):
 
 def test_a_rank_that_waits_can_be_interrupted(two):
     """Python's signal does not end an op: the ring does."""
-    cell = Cell(two, "if rank:\n    print('waits', flush=True)\n    together(x)\nelse:\n    held()\n"
-                "    time.sleep(100)", "waits", two.interrupt)  # fmt: skip
+    rank_1 = "    print('waits', flush=True)\n    together(x)"
+    source = f"if rank:\n{rank_1}\nelse:\n    held()\n    time.sleep(100)"
+    cell = Cell(two, source, "waits", two.interrupt)
     assert "interrupted" in cell.error
     assert quiet(two, "kept", timeout=FAR_S).values == {0: 0, 1: 1}
 
