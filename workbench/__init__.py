@@ -13,6 +13,7 @@ layer package                              process       content
 5     `widgets/`                           kernel        views in a notebook
 5     `server/`                            server        REST, WebSocket, one sampler
 5     `demo.py`                            shell         runs the quickstart notebook
+5     `tensorflow.py`                      rank          what cells with TensorFlow import
 4     `advisor/`                           any           what slows down training
 3     `cluster/`                           kernel        start and stop ranks, run cells
 3     `agent/`                             one per VM    starts and supervises a VM's ranks

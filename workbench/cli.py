@@ -260,7 +260,7 @@ def _add_build_horovod(commands: argparse._SubParsersAction[argparse.ArgumentPar
         description="Build Horovod against the installed PyTorch, install it, and test it "
         "with a sum over two ranks. The wheel is stored in the user's cache.",
     )
-    operations = ("gloo", "nccl", "mpi")
+    operations = ("gloo", "nccl", "mpi", "tensorflow")
     command.add_argument(
         "--check", action="store_true", help="only report what is installed and whether it fits"
     )

@@ -3,6 +3,7 @@
 import dataclasses
 import subprocess
 import threading
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -120,6 +121,22 @@ def test_mpi_is_built_where_it_is_found(tools):
     tools("mpicxx", "echo 'mpicxx: Open MPI 4.1.4'")
     assert choose(CPU_TORCH).environment()["HOROVOD_WITH_MPI"] == "1"
     assert choose(CPU_TORCH, unwanted=["mpi"]).environment()["HOROVOD_WITHOUT_MPI"] == "1"
+
+
+def test_tensorflow_is_built_only_if_it_is_wanted():
+    """Its ops take minutes more: --with tensorflow builds them, or says why it cannot."""
+    assert choose(CPU_TORCH).environment()["HOROVOD_WITHOUT_TENSORFLOW"] == "1"
+    if find_spec("tensorflow") is None:
+        with pytest.raises(BuildFailed, match="--with tensorflow: `import tensorflow` fails"):
+            choose(CPU_TORCH, wanted=["tensorflow"])
+        return
+    chosen = choose(CPU_TORCH, wanted=["tensorflow"])
+    assert chosen.environment()["HOROVOD_WITH_TENSORFLOW"] == "1"
+    with_it, without = (
+        facts(CPU_TORCH, MACHINE, chosen),
+        facts(CPU_TORCH, MACHINE, choose(CPU_TORCH)),
+    )
+    assert key(with_it) != key(without)
 
 
 def test_nccl_is_taken_from_the_folder_of_pytorch(tmp_path):

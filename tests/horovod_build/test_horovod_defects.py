@@ -16,7 +16,13 @@ from two_ranks import two_ranks
 
 from workbench.errors import BuildFailed
 from workbench.horovod_build.commands import end_group
-from workbench.horovod_build.patches import PATCHES, apply_patches, digests, missing_patches
+from workbench.horovod_build.patches import (
+    PATCHES,
+    apply_patches,
+    digests,
+    missing_patches,
+    patches_for,
+)
 
 needs_horovod = pytest.mark.skipif(
     find_spec("horovod") is None, reason="no Horovod is installed here: `workbench build-horovod`"
@@ -25,7 +31,8 @@ needs_horovod = pytest.mark.skipif(
 # The patches
 
 
-EDITS = [(patch, edit) for patch in PATCHES for edit in patch.edits]
+ALL = patches_for(["tensorflow"])
+EDITS = [(patch, edit) for patch in ALL for edit in patch.edits]
 
 
 def source_tree(folder, *, changed=None, times=1):
@@ -41,7 +48,7 @@ def source_tree(folder, *, changed=None, times=1):
 
 def test_a_patch_changes_its_text_and_nothing_else(tmp_path):
     """What is replaced is replaced exactly; the lines around it stay."""
-    apply_patches(source_tree(tmp_path))
+    apply_patches(source_tree(tmp_path), ALL)
     for file in {edit.file for _, edit in EDITS}:
         expected = [
             f"// before\n{edit.new * edit.times}// after\n"
@@ -68,7 +75,7 @@ def test_a_source_that_a_patch_does_not_match_stops_the_build(tmp_path, place, t
     times = edit.times + 1 if times else 0
     path = source_tree(tmp_path, changed=edit, times=times) / edit.file
     with pytest.raises(BuildFailed) as caught:
-        apply_patches(tmp_path)
+        apply_patches(tmp_path, ALL)
     assert patch.name in caught.value.cause
     assert f"{edit.file} contains the text to replace {times} times" in caught.value.cause
     assert patch.upstream in caught.value.cure
@@ -108,6 +115,8 @@ def test_what_nobody_recorded_counts_as_lacking():
     assert missing_patches(None) == list(PATCHES)
     assert missing_patches({"torch": "2.13.0+cpu"}) == list(PATCHES)
     assert missing_patches({"cures": digests()}) == []
+    with_tensorflow = {"cures": digests(), "operations": {"tensorflow": "2.21.0"}}
+    assert [one.name for one in missing_patches(with_tensorflow)] == ["tensorflow"]
 
 
 # On real ranks

@@ -16,7 +16,7 @@ from workbench.errors import UsageError
 from workbench.ranks import checked_int
 from workbench.timings import Summary, stages, stragglers
 from workbench.timings.ring_delays import UNKNOWN
-from workbench.timings.store import Rows, has_flag, warm
+from workbench.timings.store import Rows, has_flag, phases_unseen, warm
 from workbench.timings.summary import summarize
 from workbench.wire import Flag
 
@@ -233,7 +233,8 @@ def _samples(timings: Any, rows: Rows) -> dict[int, LineSamples]:
 def _other(summary: Summary, rows: Rows, samples: dict[int, LineSamples]) -> Iterator[Cause]:
     """Yield time outside all phases, with the lines where it was spent, or its position."""
     other = summary.phases_us["other"]
-    if not other >= OTHER_SHARE * summary.iteration_us:
+    compiled = phases_unseen(rows)  # not a cost, but unknown
+    if not other >= OTHER_SHARE * summary.iteration_us or compiled.mean() > 0.5:
         return
     evidence = f"{other / 1e3:.2f} ms per iteration are in no phase of training, {_place(rows)}"
     cure = (

@@ -13,7 +13,7 @@ from workbench.horovod_build.patches import PATCHES, missing_patches
 from workbench.horovod_build.wheels import RECORD_NAME
 
 _PROBE = """
-import json, torch
+import glob, json, torch
 facts = {"torch": str(torch.__version__)}
 import horovod
 facts["folder"] = horovod.__path__[0]
@@ -24,6 +24,7 @@ except (OSError, ValueError):
 print("FACTS " + json.dumps(facts), flush=True)
 import horovod.torch as hvd
 built = {"gloo": hvd.gloo_built(), "nccl": bool(hvd.nccl_built()), "mpi": hvd.mpi_built()}
+built["tensorflow"] = bool(glob.glob(horovod.__path__[0] + "/tensorflow/mpi_lib*"))
 print("BUILT " + json.dumps([name for name, there in built.items() if there]))
 """
 

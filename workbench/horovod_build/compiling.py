@@ -13,7 +13,7 @@ from workbench.horovod_build.commands import PIP, run_logged
 from workbench.horovod_build.failures import failure_from_log
 from workbench.horovod_build.machine import Machine, TorchInfo, require_build_tools
 from workbench.horovod_build.operations import Operations
-from workbench.horovod_build.patches import apply_patches
+from workbench.horovod_build.patches import apply_patches, patches_for
 from workbench.horovod_build.progress import Progress
 
 
@@ -33,7 +33,7 @@ class Compilation:
         )
         self._progress.step("fetching Horovod's source and the build tools")
         source = self.fetch()
-        apply_patches(source)
+        apply_patches(source, patches_for(operations.names))
         toolchain = recipe.write_toolchain(
             self._work, torch.cxx_standard, operations.load_folders()
         )

@@ -39,6 +39,15 @@ print("TORCH " + json.dumps({
 }))
 """
 
+_TENSORFLOW_PROBE = """
+import json, tensorflow
+print("TENSORFLOW " + json.dumps({
+    "version": tensorflow.__version__,
+    "cxx11_abi": "-D_GLIBCXX_USE_CXX11_ABI=1" in tensorflow.sysconfig.get_compile_flags(),
+    "folder": tensorflow.__path__[0],
+}))
+"""
+
 
 @dataclass(frozen=True)
 class Machine:
@@ -212,6 +221,12 @@ def installed_torch() -> TorchInfo:
     if facts is None:
         raise _no_torch(probe.stderr)
     return TorchInfo(**facts | {"folder": Path(facts["folder"])})
+
+
+def installed_tensorflow() -> dict[str, Any] | None:
+    """Return version, folder and C++ ABI of the installed TensorFlow; None if it has none."""
+    found: dict[str, Any] | None = json_after(run_probe(_TENSORFLOW_PROBE).stdout, "TENSORFLOW ")
+    return found
 
 
 def run_probe(source: str) -> subprocess.CompletedProcess[str]:

@@ -12,12 +12,12 @@ from pathlib import Path
 
 from workbench.errors import UsageError
 from workbench.horovod_build.failures import failed
-from workbench.horovod_build.machine import TorchInfo, first_line
+from workbench.horovod_build.machine import TorchInfo, first_line, installed_tensorflow
 
 SITE_PACKAGES = "$ORIGIN/../.."
 """The ``site-packages`` folder, relative to the library in ``horovod/torch/``."""
 
-NAMES = ("gloo", "nccl", "mpi")
+NAMES = ("gloo", "nccl", "mpi", "tensorflow")
 _SYSTEM = (Path("/usr"), Path("/usr/local"))
 _NCCL_ROOTS = (*_SYSTEM, Path("/usr/local/nccl"), Path("/usr/local/cuda"), Path("/opt/nccl"))
 
@@ -78,7 +78,8 @@ class Operations:
     def environment(self) -> dict[str, str]:
         """Return the environment variables that select them in Horovod's CMake files."""
         env = {"HOROVOD_WITH_GLOO": "1", "HOROVOD_CPU_OPERATIONS": "GLOO"}
-        env["HOROVOD_WITH_MPI" if "mpi" in self.found else "HOROVOD_WITHOUT_MPI"] = "1"
+        for name in ("mpi", "tensorflow"):
+            env[f"HOROVOD_WITH{'' if name in self.found else 'OUT'}_{name.upper()}"] = "1"
         if nccl := self.found.get("nccl"):
             env |= {
                 "HOROVOD_GPU": "CUDA",
@@ -96,6 +97,8 @@ def choose(
 ) -> Operations:
     """Choose the operations to build: all that the machine has, without the unwanted ones.
 
+    Those for TensorFlow are built only if they are wanted, since they take minutes more.
+
     Raises
     ------
     UsageError
@@ -106,6 +109,8 @@ def choose(
     _check_choice(wanted, unwanted)
     found = {"gloo": Found("bundled", "Horovod includes it"), "mpi": find_mpi()}
     found["nccl"] = find_nccl(torch)
+    if "tensorflow" in wanted:
+        found["tensorflow"] = find_tensorflow(torch)
     for name in wanted:
         if found[name].version is None:
             raise failed(
@@ -137,6 +142,16 @@ def find_mpi() -> Found:
     prefix = Path(compiler).resolve().parent.parent
     folder = None if prefix in _SYSTEM else f"{prefix}/lib"
     return Found(version or "version unknown", compiler, load_folder=folder)
+
+
+def find_tensorflow(torch: TorchInfo) -> Found:
+    """Search for a TensorFlow whose C++ library can be linked with PyTorch's."""
+    info = installed_tensorflow()
+    if info is None:
+        return Found(None, "`import tensorflow` fails (`pip install tensorflow` installs it)")
+    if torch.cxx11_abi != info["cxx11_abi"]:
+        return Found(None, f"PyTorch {torch.version} and TensorFlow use different C++ ABIs")
+    return Found(info["version"], info["folder"], load_folder="$ORIGIN/../torch")
 
 
 def find_nccl(torch: TorchInfo) -> Found:

@@ -18,6 +18,7 @@ from workbench.horovod_build.patch import REPOSITORY, Edit, Patch
 from workbench.horovod_build.process_set_patches import PROCESS_SET_PATCHES
 from workbench.horovod_build.tap import TAP
 from workbench.horovod_build.tap.nccl import TAP_NCCL
+from workbench.horovod_build.tensorflow_patch import TENSORFLOW
 
 FACT = "cures"
 """Key of the patches in a wheel's facts; fixed, since wheels in caches have it."""
@@ -252,7 +253,12 @@ PATCHES = (
     TAP,
     TAP_NCCL,
 )
-"""All patches, in the order in which they are applied."""
+"""The patches of each build, in the order in which they are applied."""
+
+
+def patches_for(operations: Collection[str]) -> tuple[Patch, ...]:
+    """Return the patches of a build with these operations."""
+    return (*PATCHES, TENSORFLOW) if "tensorflow" in operations else PATCHES
 
 
 def apply_patches(source: Path, patches: Collection[Patch] = PATCHES) -> None:
@@ -269,4 +275,5 @@ def digests(patches: Collection[Patch] = PATCHES) -> dict[str, str]:
 def missing_patches(built: dict[str, Any] | None) -> list[Patch]:
     """Return the current patches that the facts of a build do not list; all if it has no facts."""
     recorded = (built or {}).get(FACT, {})
-    return [patch for patch in PATCHES if recorded.get(patch.name) != patch.digest()]
+    needed = patches_for((built or {}).get("operations", ()))
+    return [patch for patch in needed if recorded.get(patch.name) != patch.digest()]

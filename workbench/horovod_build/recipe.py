@@ -88,7 +88,6 @@ def environment(
     env = {name: value for name, value in base.items() if not name.startswith("HOROVOD_")}
     env |= {
         "HOROVOD_WITH_PYTORCH": "1",
-        "HOROVOD_WITHOUT_TENSORFLOW": "1",
         "HOROVOD_WITHOUT_MXNET": "1",
         "CMAKE_TOOLCHAIN_FILE": str(toolchain),
         "CMAKE_POLICY_VERSION_MINIMUM": "3.5",

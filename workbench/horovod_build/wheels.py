@@ -41,7 +41,7 @@ def facts(torch: TorchInfo, machine: Machine, operations: Operations) -> dict[st
     return {
         "horovod": VERSION,
         "recipe": RECIPE,
-        patches.FACT: patches.digests(),
+        patches.FACT: patches.digests(patches.patches_for(operations.names)),
         "torch": torch.version,
         "cuda": torch.cuda,
         "cxx11_abi": torch.cxx11_abi,

@@ -8,5 +8,6 @@
   the kernel is behind; `not_interactive`: refuses to wait for a user's input
 - `control`: answers the kernel while the main thread is blocked; `sampler`: finds lines of
   Python outside all phases, while asked; `transfers`: push and pull
+- `after_import`: calls functions when a cell imports a library
 - `backends/`: the process group of the ranks; `recording/`: records iterations
 """

@@ -99,13 +99,12 @@ class Control:
         )
 
     def _unreported(self, frame: FrameType | None) -> Blocked | None:
-        """Return what the main thread waits for if no hook reports waits, as far as it is known.
+        """Return what the main thread waits for, as far as it is known, if no hook has reported it.
 
         When the wait began is not known: it counts from when the collective was submitted, or from
         the first request that has found it.
         """
-        reported = self._recorder.on and self._backend.reports_waits
-        found = None if reported else self._backend.wait_of(frame)
+        found = self._backend.wait_of(frame)
         if found is None:
             self._wait = None, 0
             return None

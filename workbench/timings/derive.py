@@ -16,6 +16,7 @@ from workbench.timings.store import (
     communication_unseen,
     forward_unseen,
     peers_of,
+    phases_unseen,
 )
 
 Column = npt.NDArray[Any]
@@ -36,7 +37,11 @@ def columns(rows: Rows, rings: Iterable[Lateness] | None = None) -> dict[str, Co
     unseen = forward_unseen(rows)
     for name in ("data_us", "forward_us"):
         micro[name] = np.where(unseen, np.nan, micro[name])
+    compiled = phases_unseen(rows)
+    for name in ("backward_us", "optimizer_us"):
+        micro[name] = np.where(compiled, np.nan, micro[name])
     silent = communication_unseen(rows)
+    unknown = silent | compiled
     communication = rows["communication_ns"]
     parts = exposed_parts(rows, lateness(rows) if rings is None else rings)
     some = communication > 0
@@ -50,16 +55,16 @@ def columns(rows: Rows, rings: Iterable[Lateness] | None = None) -> dict[str, Co
         "forward_us": micro["forward_us"],
         "backward_us": micro["backward_us"],
         "communication_us": np.where(silent, np.nan, communication / 1e3),
-        "exposed_us": np.where(silent, np.nan, micro["exposed_us"]),
+        "exposed_us": np.where(unknown, np.nan, micro["exposed_us"]),
         "optimizer_us": micro["optimizer_us"],
-        "wait_us": np.where(silent, np.nan, parts.waiting_us),
-        "queued_us": np.where(silent, np.nan, parts.queued_us),
-        "transfer_us": np.where(silent, np.nan, parts.transfer_us),
+        "wait_us": np.where(unknown, np.nan, parts.waiting_us),
+        "queued_us": np.where(unknown, np.nan, parts.queued_us),
+        "transfer_us": np.where(unknown, np.nan, parts.transfer_us),
         "bytes": rows["bytes"],
         "tensors": rows["tensors"],
         "algbw_gbps": algbw,
         "busbw_gbps": algbw * 2 * (n - 1) / n,  # as if all were allreduces
-        "overlap": _divide(rows["overlapped_ns"], communication, some),
+        "overlap": _divide(rows["overlapped_ns"], communication, some & ~compiled),
         "other_us": micro["other_us"],
         "copy_us": micro["copy_us"],
         "samples": samples(rows),

@@ -308,6 +308,11 @@ def forward_unseen(rows: Rows) -> npt.NDArray[np.bool_]:
     return has_flag(rows, Flag.FORWARD_UNSEEN)
 
 
+def phases_unseen(rows: Rows) -> npt.NDArray[np.bool_]:
+    """Return which rows are one compiled function, such as a ``tf.function``: all is `other`."""
+    return np.asarray(forward_unseen(rows) & (rows["backward_ns"] == 0))
+
+
 def communication_unseen(rows: Rows) -> npt.NDArray[np.bool_]:
     """Return which rows have communication of which nothing could be timed."""
     return np.asarray(has_flag(rows, Flag.UNHEARD) & (rows["communication_ns"] == 0))

@@ -10,7 +10,7 @@ import numpy as np
 from workbench.timings.derive import bandwidth_gbps, columns, mean_parts
 from workbench.timings.lateness import lateness
 from workbench.timings.progress import Progress, progress
-from workbench.timings.store import PHASES, Rows, first_of_cell, has_flag, warm
+from workbench.timings.store import PHASES, Rows, first_of_cell, has_flag, phases_unseen, warm
 from workbench.timings.stragglers import always_late
 from workbench.wire import Flag
 
@@ -54,6 +54,8 @@ class Summary:
     unheard
         Number of iterations with communication that cannot be timed. If there is no other
         communication, its figures are NaN, and its time is in the other phases.
+    compiled
+        Number of iterations that are one compiled function, whose phases are unknown.
     algbw_gbps, busbw_gbps
         Bandwidths in 10^9 bits per second: all bytes over all communication time.
     bytes, tensors
@@ -80,6 +82,7 @@ class Summary:
     transfer_us: float
     messages_us: float
     unheard: int
+    compiled: int
     algbw_gbps: float
     busbw_gbps: float
     bytes: int
@@ -125,6 +128,7 @@ def summarize(rows: Rows, latest: int | None = None) -> Summary:
         transfer_us=transfer,
         messages_us=_mean(rows["messages_ns"] / 1e3),
         unheard=_count(rows[has_flag(rows, Flag.UNHEARD)]),
+        compiled=_count(rows[phases_unseen(rows)]),
         algbw_gbps=bandwidth_gbps(rows, bus=False),
         busbw_gbps=bandwidth_gbps(rows, bus=True),
         bytes=round(_mean(rows["bytes"])) if len(rows) else 0,
@@ -151,12 +155,18 @@ UNHEARD = (
 """Note on iterations with communication that cannot be timed."""
 
 
+COMPILED = "A tf.function does not report its phases: all of its time is in other"
+"""Note on iterations that are one compiled function."""
+
+
 def notes(summary: Summary) -> tuple[str, ...]:
     """Return the caveats of a summary: left-out iterations, communication that is not timed."""
     found = [warm_note(summary.left_out)]
     if summary.unheard:
         some = "" if summary.unheard >= summary.iterations else " (in some iterations)"
         found.append(f"{UNHEARD}{some}.")
+    if summary.compiled:
+        found.append(f"{COMPILED}.")
     return tuple(filter(None, found))
 
 

@@ -19,7 +19,7 @@ from workbench.timings import Summary, Timings, stragglers
 from workbench.timings.derive import columns
 from workbench.timings.progress import SoFar
 from workbench.timings.store import Rows, first_of_cell, warm
-from workbench.timings.summary import LATEST, UNHEARD, notes, summarize
+from workbench.timings.summary import COMPILED, LATEST, UNHEARD, notes, summarize
 from workbench.widgets.nominal import NominalRate
 from workbench.widgets.source import (
     COLUMNS,
@@ -172,17 +172,18 @@ class ClusterSource:
         if found.ranks < 2:
             behind = Unknown("a single rank waits for no other")
         slow, excess = found.slowest_rank, found.slowest_excess_us
+        unknown = UNHEARD if found.unheard else COMPILED if found.compiled else _NOT_YET
         why = _NOT_ALL if np.isnan(found.waiting_us) else _NO_PARTS
         if np.isnan(found.exposed_us):
-            why = UNHEARD if found.unheard else _NOT_YET
+            why = unknown
         silent = UNHEARD if found.unheard else "no gradients were reduced between ranks"
         fabric = self._cluster.fabric
         return KeyFigures(
             iteration=found.iteration if found.iteration >= 0 else _NO_ITERATION,
             iterations_per_s=_known(found.iterations_per_s),
             iteration_us=_known(found.iteration_us),
-            exposed_us=_known(found.exposed_us, UNHEARD if found.unheard else _NOT_YET),
-            exposed_share=_known(found.exposed_share, UNHEARD if found.unheard else _NOT_YET),
+            exposed_us=_known(found.exposed_us, unknown),
+            exposed_share=_known(found.exposed_share, unknown),
             waiting_us=_known(found.waiting_us, why),
             queued_us=_known(found.queued_us, why),
             transfer_us=_known(found.transfer_us, why),

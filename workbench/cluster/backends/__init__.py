@@ -10,6 +10,7 @@ and an entry in the table there.
 from __future__ import annotations
 
 import importlib
+import json
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -48,6 +49,25 @@ def backend_class(name: str) -> type[Backend]:
 def step_of(name: str) -> str:
     """Return what a function of `workbench.rank.session` does, in the words of an error."""
     return _STEPS.get(name, name)
+
+
+def tensorflow_configs(settings: list[dict[str, str]]) -> list[dict[str, str]]:
+    """Take the address of each rank's TensorFlow out of its settings; return its TF_CONFIG.
+
+    ``tf.distribute.MultiWorkerMirroredStrategy`` reads it; worker 0 is the chief. Each is empty
+    unless all ranks have TensorFlow.
+    """
+    workers = [one.pop("TENSORFLOW", "") for one in settings]
+    if not all(workers):
+        return [{} for _ in workers]
+    return [
+        {
+            "TF_CONFIG": json.dumps(
+                {"cluster": {"worker": workers}, "task": {"type": "worker", "index": rank}}
+            )
+        }
+        for rank in range(len(workers))
+    ]
 
 
 class CallFailed(StartFailed):

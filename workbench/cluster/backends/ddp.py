@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 
-from workbench.cluster.backends import Backend
+from workbench.cluster.backends import Backend, tensorflow_configs
 from workbench.errors import RankError, StartFailed
 
 _PEER = (
@@ -59,15 +59,19 @@ class DDPBackend(Backend):
     def _init_once(self) -> None:
         places = self._ranks.places
         given = [(interface, rank == 0) for rank, (_, interface) in enumerate(places)]
-        store = self._ranks.call("ring_settings", given)[0]
+        settings = self._ranks.call("ring_settings", given)
+        configs, store = tensorflow_configs(settings), settings[0]
         self._ring = f"{store['MASTER_ADDR']}:{store['MASTER_PORT']}"
         environments = environment([vm for vm, _ in places])
         try:
             joined = self._ranks.call(
                 "init_ring",
                 [
-                    ({**its, **store, "GLOO_SOCKET_IFNAME": nic, "NCCL_SOCKET_IFNAME": nic},)
-                    for its, (_, nic) in zip(environments, places, strict=True)
+                    (
+                        {**its, **store, **config}
+                        | {"GLOO_SOCKET_IFNAME": nic, "NCCL_SOCKET_IFNAME": nic},
+                    )
+                    for its, (_, nic), config in zip(environments, places, configs, strict=True)
                 ],
             )
         except BaseException:

@@ -15,7 +15,7 @@ from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING
 
-from workbench.cluster.backends import Backend, Ranks
+from workbench.cluster.backends import Backend, Ranks, tensorflow_configs
 from workbench.errors import HorovodMissing, RankError, StartFailed
 from workbench.wire.rank_messages import RendezvousPort
 
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 _GLOO_TIMEOUT_S = 30
 """Horovod's default. If a peer ends while Gloo sends to it, Gloo may not notice earlier."""
+_SHUT_DOWN = "Horovod has been shut down"
+"""In the errors of TensorFlow's ops, whose class depends on the operation."""
 _DYNAMIC = "HOROVOD_DYNAMIC_PROCESS_SETS"
 _POLL_S = 0.02
 """How long the server takes to notice that it must stop; half a second by default."""
@@ -69,24 +71,28 @@ class HorovodBackend(Backend):
     @staticmethod
     def is_peer_error(error: RankError) -> bool:
         """Whether it is the error that Horovod's collectives raise when their ring ends."""
-        return error.name == "HorovodInternalError"
+        in_tensorflow = error.name.endswith("Error") and _SHUT_DOWN in error.message
+        return error.name == "HorovodInternalError" or in_tensorflow
 
     def _init_once(self) -> None:
         self.close_rendezvous()
-        settings = self._ranks.call("ring_settings")
+        interfaces = [interface for _, interface in self._ranks.places]
+        settings = self._ranks.call("ring_settings", [(interface,) for interface in interfaces])
+        configs = tensorflow_configs(settings)
         job = _common_job([one.pop("MPI_JOB", "") for one in settings])
         shared = shared_settings(settings)
         self.controller = "MPI" if job else "Gloo"
         if job:
-            given = [({"HOROVOD_CONTROLLER": "mpi", "HOROVOD_CPU_OPERATIONS": "mpi"}, shared)]
-            self._check_joined(self._ranks.call("init_ring", given * len(settings)))
+            mpi = {"HOROVOD_CONTROLLER": "mpi", "HOROVOD_CPU_OPERATIONS": "mpi"}
+            given = [({**mpi, **config}, shared) for config in configs]
+            self._check_joined(self._ranks.call("init_ring", given))
             return
         with self._lock:
             rendezvous = self._rendezvous = self._new_rendezvous()
         self._ring = str(rendezvous.port)
         given = [
-            (rendezvous.environment(rank, interface), shared)
-            for rank, (_, interface) in enumerate(self._ranks.places)
+            (rendezvous.environment(rank, interface) | configs[rank], shared)
+            for rank, interface in enumerate(interfaces)
         ]
         dynamic = False
         try:

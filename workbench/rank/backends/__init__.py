@@ -11,6 +11,8 @@
 - `horovod_tap`, `horovod_hooks`, `ddp_hooks`, `torch_collectives`, `torch_operators`: record
   collectives, and waits for them; `torch_calls`: those of torch.distributed that have not
   finished, which `torch_operations` describes
+- `horovod_tensorflow`, `keras_optimizer`: Horovod's ops and optimizer for TensorFlow;
+  `tensorflow_config`: where TensorFlow's own strategies connect
 - `transports`: how the libraries carry collectives
 
 Nothing outside this package imports horovod in a rank.

@@ -6,7 +6,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from types import FrameType
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -50,12 +50,9 @@ class Backend(ABC):
     hooks
         Hooks that record the collectives of this backend, and of other libraries. They are
         installed while recording is on.
-    reports_waits
-        Whether the hooks report waits, so that `wait_of` is used only while recording is off.
     """
 
     hooks: tuple[Hooks, ...]
-    reports_waits: ClassVar[bool] = True
 
     def __init__(self, recorder: Recorder, send: Callable[[Message], None]) -> None:
         self._recorder = recorder
@@ -172,7 +169,7 @@ class Backend(ABC):
     def wait_of(self, _frame: FrameType | None) -> tuple[str, Any, int] | None:
         """Return the collective that a thread waits for, from its frames; None if for none.
 
-        Used when no hook reports waits; see `reports_waits`.
+        Used for waits that no hook has reported.
 
         Returns
         -------

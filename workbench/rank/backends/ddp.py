@@ -17,6 +17,7 @@ from workbench.rank.backends import flight_recorder, gloo_abort, process_groups,
 from workbench.rank.backends.backend import Backend, Pending, RingNotFormed, in_thread
 from workbench.rank.backends.ddp_hooks import DDPHooks
 from workbench.rank.backends.process_groups import ProcessGroups
+from workbench.rank.backends.tensorflow_config import free_address
 from workbench.rank.backends.torch_calls import TorchCalls
 from workbench.rank.backends.torch_collectives import TorchCollectives
 from workbench.rank.backends.torch_operations import number_of
@@ -43,8 +44,6 @@ _WAIT_FILES = (
 
 class DDPBackend(Backend):
     """Joins this process in the default process group of torch.distributed."""
-
-    reports_waits = False
 
     def __init__(self, recorder: Recorder, send: Callable[[Message], None]) -> None:
         super().__init__(recorder, send)
@@ -81,19 +80,20 @@ class DDPBackend(Backend):
         gloo_abort.install()
 
     def settings(self, interface: str, serves: bool) -> dict[str, str]:
-        """Return where the store of the next ring listens, which rank 0 starts.
+        """Return where the store of the next ring listens, and where TensorFlow will.
 
         Parameters
         ----------
         interface
             The network interface on which it listens.
         serves
-            Whether this rank starts it; the others return nothing.
+            Whether this rank starts it.
         """
+        tensorflow = free_address(interface)
         if not serves:
-            return {}
+            return tensorflow
         self._store, address, port = process_groups.serve(interface)
-        return {"MASTER_ADDR": address, "MASTER_PORT": str(port)}
+        return {"MASTER_ADDR": address, "MASTER_PORT": str(port), **tensorflow}
 
     def init_ring(self, environment: dict[str, str]) -> RingCheck:
         """Form the default process group; DDP models of earlier rings use it.

@@ -28,7 +28,9 @@ from workbench.rank.backends import (
 from workbench.rank.backends.backend import Backend, Pending, RingNotFormed, in_thread
 from workbench.rank.backends.ddp_hooks import DDPHooks
 from workbench.rank.backends.horovod_tap import Tap
+from workbench.rank.backends.horovod_tensorflow import HorovodTensorFlow
 from workbench.rank.backends.ring_sockets import RingSockets
+from workbench.rank.backends.tensorflow_config import free_address
 from workbench.rank.backends.torch_calls import TorchCalls
 from workbench.rank.backends.torch_collectives import TorchCollectives
 from workbench.rank.backends.torch_operators import OperatorHooks
@@ -66,6 +68,7 @@ class HorovodBackend(Backend):
             TorchCollectives(recorder, calls),
             OperatorHooks(recorder, calls),
         )
+        self._tensorflow = HorovodTensorFlow(recorder)
         self._ring = RingSockets()
         self._shutdown = threading.Lock()
         """Horovod's shutdown joins its thread; two concurrent calls would wait forever."""
@@ -78,22 +81,23 @@ class HorovodBackend(Backend):
     def install(self) -> None:
         """Let a cell create its optimizer repeatedly."""
         optimizers.NewestOptimizer().install()
+        self._tensorflow.install()
 
     def pending(self) -> Pending:
         """Return what is not finished or waited for, in any thread; empty if it is not known."""
         found = (self._tap and self._tap.pending()) or Pending({}, {})
         return found._replace(handles=frozenset(list(mpi_ops._handle_map)))
 
-    def settings(self) -> dict[str, str]:
+    def settings(self, interface: str) -> dict[str, str]:
         """Return Horovod's environment variables, which a cell can change; none before a ring.
 
         Ranks with different values may be unable to form a ring. ``MPI_JOB`` is the job in which
-        this process can use Horovod's MPI controller.
+        this process can use Horovod's MPI controller. `interface` is its network interface.
         """
         formed = self._ring.name != "" or mpi_controller.is_used()
         own = _own_settings() if formed else {}
         job = "" if self._ring.name else mpi_controller.job()
-        return {**own, mpi_controller.JOB: job}
+        return {**own, mpi_controller.JOB: job, **free_address(interface)}
 
     def init_ring(self, environment: dict[str, str], shared: dict[str, str]) -> RingCheck:
         """Form a ring; return the sum of a collective, and whether process sets can be added.
@@ -193,9 +197,12 @@ class HorovodBackend(Backend):
         cell_init.take_port(message)
         return True
 
-    @staticmethod
-    def wait_of(frame: FrameType | None) -> tuple[str, Any, int] | None:
+    def wait_of(self, frame: FrameType | None) -> tuple[str, Any, int] | None:
         """Return the call, if it is a barrier or a join, and the handle for which it waits."""
+        # an op of TensorFlow is pending only while its caller waits
+        ops = [handle for handle in self.pending().operations if handle < 0]
+        if ops:
+            return "", max(ops), 0
         while frame is not None and frame.f_code is not _SYNCHRONIZE:
             frame = frame.f_back
         if frame is None:

@@ -43,6 +43,12 @@ _OPERATION = re.compile(
 _PENDING = re.compile(r"(?P<process_set>\d+) (?P<handle>-?\d+) (?P<name>.*)")
 _PLACE_IN_GROUP = re.compile(r"_\d+of\d+$")
 _NO_NAME = re.compile(r"noname(\.\d+)?")
+_TENSORFLOW = re.compile(
+    r"(?:.*/)?(?:Horovod(?:Grouped)?[A-Z][a-z]+(?:_(?P<tensor>.+))?|(?P<own>Distributed\w+_.+))"
+)
+"""A name that Horovod gives an op of TensorFlow: scopes, and the tensor's name if it has one."""
+_OF_OPTIMIZER = re.compile(r"(?:.*/)?Distributed\w+_Allreduce.*")
+"""The names of TensorFlow's ops that reduce gradients."""
 Records = npt.NDArray[np.int64]
 """Of shape (records, columns)."""
 _PARTS_OF_SPARSE = {".values": ".indices", ".indices": ".values"}
@@ -129,7 +135,7 @@ class Tap:
             if handles is None:
                 part = np.zeros(len(records), np.int64)
             else:
-                part = _parts(records[:, _HANDLE], handles)
+                part = _parts(records, untils, handles)
             done = (part >= 0) & (records[:, _FINISHED] <= np.array(untils, np.int64)[part])
             self._records = records[~done]
         done &= records[:, _STATUS] == 0  # a failed one has communicated nothing
@@ -209,10 +215,9 @@ class Tap:
             its_library = f"GLOO_{its_library.removeprefix('MPI_')}"
         if "ADASUM" in its_library:
             kind = "adasum"
+        by = "optimizer" if _OF_OPTIMIZER.fullmatch(match["name"]) else "cell"
         ranks = len(self._members.get(process_set, ())) or self.world_size
-        return Operation(
-            _label(match), size, tensors, kind, process_set, ranks, "cell", its_library
-        )
+        return Operation(_label(match), size, tensors, kind, process_set, ranks, by, its_library)
 
     def _final(self, one: Operation, allgathers: set[tuple[str, int]]) -> Operation:
         """Return an operation with its caller, or as a part of a sparse allreduce."""
@@ -237,6 +242,21 @@ class Tap:
 
 
 def _parts(
+    records: Records, untils: Sequence[int], handles: Sequence[Sequence[int]]
+) -> npt.NDArray[np.int64]:
+    """Return which sequence of handles contains that of each record; -1 for none.
+
+    The negative handles are of TensorFlow, whose steps end after their collectives.
+    """
+    values = records[:, _HANDLE]
+    if (values < 0).any():
+        place = np.array(untils).searchsorted(records[:, _FINISHED])
+        place[place == len(untils)] = -1
+        return np.where(values < 0, place, _waited_for(values, handles))
+    return _waited_for(values, handles)
+
+
+def _waited_for(
     values: npt.NDArray[np.int64], handles: Sequence[Sequence[int]]
 ) -> npt.NDArray[np.int64]:
     """Return which sequence of handles contains each value; -1 for none."""
@@ -274,6 +294,8 @@ def _parse_pending(text: str) -> Pending:
 def _label(match: re.Match[str]) -> str:
     """Return the name of a collective for users."""
     name = _PLACE_IN_GROUP.sub("", match["name"]) if match["grouped"] else match["name"]
+    if op := _TENSORFLOW.fullmatch(name):
+        return op["tensor"] or op["own"] or match["kind"]
     return f"{match['kind']}{UNNAMED}" if _NO_NAME.fullmatch(name) else name
 
 

@@ -48,7 +48,7 @@ def serve(interface: str) -> tuple[Any, str, int]:
     RuntimeError
         The interface has no address.
     """
-    family, address = _address_of(interface)
+    family, address = address_of(interface)
     with socket.create_server((address, 0), family=family, backlog=1024) as listener:
         port = listener.getsockname()[1]
         store = dist.TCPStore(
@@ -62,7 +62,14 @@ def serve(interface: str) -> tuple[Any, str, int]:
     return store, address, port
 
 
-def _address_of(interface: str) -> tuple[socket.AddressFamily, str]:
+def address_of(interface: str) -> tuple[socket.AddressFamily, str]:
+    """Return the address of a network interface that other VMs can use, and its family.
+
+    Raises
+    ------
+    RuntimeError
+        The interface has no address.
+    """
     found = psutil.net_if_addrs().get(interface, ())
     for family in (socket.AF_INET, socket.AF_INET6):
         for address in (one.address for one in found if one.family == family):

@@ -1,6 +1,7 @@
 """Records the training iterations of a rank.
 
-- `torch_hooks`, `module_hooks`: report what PyTorch does; `patches`: the base of all hooks
+- `torch_hooks`, `module_hooks`, `tensorflow_hooks`: report what the frameworks do; `patches`: the
+  base of all hooks
 - `recorder`: what the hooks report to, with the state of the current cell:
   `training_loop`: divides the events into iterations; `phases`: adds up the time of each
   `phase`; `device_clock`: the same on a GPU; `collectives`: when each collective was submitted

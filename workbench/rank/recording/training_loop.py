@@ -220,6 +220,12 @@ class TrainingLoop:
             # hvd.broadcast_optimizer_state runs a step with zeros, to create the state
             self._clock.no_step(now)
 
+    def compiled_step(self, function: int) -> None:
+        """Note that a compiled function has ended that trains; its phases are not known."""
+        now = perf_counter_ns()
+        self._clock.step(now)
+        self._records.add(self._cycle.step(function, self._take_step(now, compiled=True)))
+
     def reduces_gradients(self) -> None:
         """Note that an optimizer waits for gradients: the step that follows trains."""
         self._trained = True
@@ -237,9 +243,9 @@ class TrainingLoop:
         if self._clock.begun:
             self._unheard = True
 
-    def _take_step(self, now: int) -> StepRecord:
+    def _take_step(self, now: int, *, compiled: bool = False) -> StepRecord:
         self.steps += 1
-        flags = self._clock.place_of_other
+        flags = _FORWARD_UNSEEN if compiled else self._clock.place_of_other
         if self._clock.first:
             flags |= _FIRST_OF_CELL
         if self._unheard:

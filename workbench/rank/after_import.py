@@ -1,0 +1,60 @@
+"""Calls functions once a cell has imported a module, which a rank itself does not need."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from types import ModuleType
+from typing import Any
+
+Call = Callable[[Any], None]
+
+
+class _Watch(MetaPathFinder):
+    """Finds the modules that are watched, with loaders that call functions after the import."""
+
+    def __init__(self) -> None:
+        self.calls: dict[str, tuple[Call, str]] = {}
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Find a module as Python does, if it is watched."""
+        if fullname not in self.calls:
+            return None
+        spec = PathFinder.find_spec(fullname, path, target)
+        if spec is None or spec.loader is None:
+            return None
+        load, (call, hint) = spec.loader.exec_module, self.calls[fullname]
+
+        def exec_module(module: ModuleType) -> None:
+            try:
+                load(module)
+            except ImportError as error:
+                if hint:
+                    raise ImportError(f"{error} {hint}") from error
+                raise
+            call(module)
+
+        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
+
+_watch = _Watch()
+
+
+def after_import(name: str, call: Call, hint: str = "") -> None:
+    """Call a function with a module after its import, or now if it has been imported.
+
+    Parameters
+    ----------
+    hint
+        What to do if the import fails; added to the message of its ImportError.
+    """
+    if _watch not in sys.meta_path:
+        sys.meta_path.insert(0, _watch)
+    _watch.calls[name] = call, hint
+    if name in sys.modules:
+        call(sys.modules[name])
