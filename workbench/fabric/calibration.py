@@ -119,9 +119,9 @@ def measure(run: Run, n: int, seconds: float) -> FittedFabric:
     """Sweep allreduces over all ranks, and fit lines to the times of the slowest rank.
 
     The tensors are on each rank's `device`. All sizes are measured in turn, in several rounds
-    until they agree, and the shortest tenth of each size's repetitions counts, so that other processes disturb
-    the result little; if the halves of the rounds differ, the result's `caveat` and a warning
-    say so. If the fit is unreliable, `explain` does not use it for advice.
+    until these agree, and the shortest tenth of each size's repetitions counts, so that other
+    processes disturb the result little. If the halves of the rounds still differ, the result's
+    `caveat` and a warning say so. If the fit is unreliable, `explain` does not use it for advice.
 
     Parameters
     ----------
