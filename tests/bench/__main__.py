@@ -20,6 +20,7 @@ TITLES = {
     "view": "the live view: from an iteration's end to pixels, and frames of 64 ranks",
     "growth": "2 to 4,096 simulated ranks into one kernel",
     "panel": "the panel: 16 VMs of 8 GPUs at 1 Hz",
+    "fabric": "errors of a calibration at sizes that it has not swept",
     "causes": "planted causes of slow iterations, named by explain",
     "whatif": "iterations predicted by what_if, then measured",
     "calls": "what recording adds to a collective that a cell calls itself",

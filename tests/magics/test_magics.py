@@ -202,6 +202,21 @@ def test_figures_for_study(started):
         assert bundles[-1]["application/vnd.plotly.v1+json"]["data"]
 
 
+def test_the_fabric(started):
+    """Before and after a calibration, which is a figure too; pairs are a heat table."""
+    _, (bundle,), error = started.run("%fabric")
+    assert error is None
+    assert "This fabric was not calibrated" in bundle["text/html"]
+    _, (bundle,), error = started.run("%fabric calibrate --seconds 1")
+    assert error is None
+    assert "application/vnd.plotly.v1+json" in bundle
+    assert bundle["text/plain"].startswith("An allreduce on 2 ranks takes")
+    _, (bundle,), error = started.run("%fabric matrix")
+    assert error is None
+    assert "One pair at a time" in bundle["text/html"]
+    assert "one pair at a time" in bundle["text/plain"]
+
+
 def test_push_and_pull(started):
     """Names go to the ranks and come back by rank."""
     started.run("numbers = [1, 2]\n%push numbers")

@@ -97,13 +97,14 @@ def _sending(
                 cure = _SLOW_LINK
         yield cause(summary, "exposed communication", evidence, cure, exposed, bound=True)
         return
-    should, sending = fabric.predict_us(summary.bytes), fabric.us_per_byte * summary.bytes
+    should = fabric.predict_us(summary.bytes)
+    sending = should - fabric.fixed_us
     evidence += (
         f"; on this fabric such an allreduce takes {should / 1e3:.2f} ms "
         f"(\u00b1 {fabric.error:.0%}), of which {fabric.fixed_us / 1e3:.2f} ms for any size"
     )
     if sending >= LITTLE * should:
-        saved = min(exposed, sending / 2)
+        saved = min(exposed, should - fabric.predict_us(summary.bytes / 2))
         cure = "halve the bytes: hvd.DistributedOptimizer(compression=hvd.Compression.fp16)"
         yield cause(summary, "bytes on the wire", evidence, cure, saved, bound=False)
     else:

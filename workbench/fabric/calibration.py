@@ -27,7 +27,10 @@ HELD_OUT_BYTES = tuple(3 << power for power in range(12, 24, 2))
 
 ROUNDS = 16
 """All sizes are measured in turn, this often if the time suffices."""
+_MOST_ROUNDS = 64
 _LEAST_ROUNDS = 2
+_AGREE = 0.02
+"""After `ROUNDS` rounds, further ones follow until their halves differ by less."""
 _SIZE_S = 0.015
 """How long each round repeats one size, but no more than `_MOST_REPETITIONS` times."""
 _MOST_REPETITIONS = 8
@@ -63,12 +66,21 @@ def _workbench_sweep(sizes, seconds):
         if len(tensors) >= {least_sizes} and took > {long_s} * seconds:
             break
     rounds = []
-    while len(rounds) < {rounds}:
+    def shortest(part):
+        by_size = [sorted(sum(times, [])) for times in zip(*part)]
+        return [times[int({undisturbed} * (len(times) - 1))] for times in by_size]
+    def differ():
+        half = len(rounds) // 2
+        pairs = zip(shortest(rounds[:half]), shortest(rounds[half:]))
+        return sorted(abs(a / b - 1) for a, b in pairs)[len(repetitions) // 2]
+    while len(rounds) < {most_rounds}:
+        if len(rounds) >= {rounds} and slowest(differ()) < {agree}:
+            break
         share = slowest((time.perf_counter() - began) / seconds)
         if len(rounds) >= {least_rounds} and share * (1 + 1 / len(rounds)) > 1:
             break
         if rank == 0:
-            print(f"{{min(1.0, max(share, len(rounds) / {rounds})):.0%}}")
+            print(f"{{min(1.0, share):.0%}}")
         turn = len(rounds)
         rounds.append([[once(size) * 1e6 for _ in range(0 if turn % every[size] else count)]
                        for size, count in repetitions.items()])
@@ -106,10 +118,10 @@ def _workbench_copies():
 def measure(run: Run, n: int, seconds: float) -> FittedFabric:
     """Sweep allreduces over all ranks, and fit lines to the times of the slowest rank.
 
-    The tensors are on each rank's `device`. All sizes are measured in turn, in several rounds,
-    and the shortest tenth of each size's repetitions counts, so that other processes disturb
-    the result little; if the halves of the rounds differ, the result's `caveat` and a warning
-    say so. If the fit is unreliable, `explain` does not use it for advice.
+    The tensors are on each rank's `device`. All sizes are measured in turn, in several rounds
+    until these agree, and the shortest tenth of each size's repetitions counts, so that other
+    processes disturb the result little. If the halves of the rounds still differ, the result's
+    `caveat` and a warning say so. If the fit is unreliable, `explain` does not use it for advice.
 
     Parameters
     ----------
@@ -130,6 +142,9 @@ def measure(run: Run, n: int, seconds: float) -> FittedFabric:
         size_s=_SIZE_S,
         long_s=_LONG_S,
         rounds=ROUNDS,
+        most_rounds=_MOST_ROUNDS,
+        agree=_AGREE,
+        undisturbed=_UNDISTURBED,
         least_rounds=_LEAST_ROUNDS,
         least_sizes=_LEAST_SIZES,
     )

@@ -100,7 +100,7 @@ class KeyFigures:
     calibrated_gbps
         The bus bandwidth predicted for this run's sizes by the calibration of this fabric.
     calibrated_error
-        The largest relative error of the calibration.
+        The relative error that nine of ten measured sizes of the calibration do not exceed.
     slowest_rank, slowest_excess_us
         The rank that the others wait for, and for how long.
     dropped

@@ -100,12 +100,12 @@ import time
 kept, calls = hvd.allreduce_, 0
 def allreduce_(tensor, **options):
     global calls
-    calls += 1
+    calls += tensor.numel() == 1024
     {delay}
     return kept(tensor, **options)
 hvd.allreduce_ = allreduce_
 """
-DISTURBED = "if tensor.numel() == 1024 and calls % 3: time.sleep(0.05)"
+DISTURBED = "if tensor.numel() == 1024 and calls % 3: time.sleep(0.4)"
 SLOW = "time.sleep(tensor.numel() * 4 * 8 / 50e6)"
 
 
@@ -126,7 +126,7 @@ def replaced(cluster):
 
 def test_what_other_processes_disturb_does_not_count(replaced):
     """They take the cores during two of three repetitions of the smallest size."""
-    assert replaced(DISTURBED, 4).measured_us[0] < 0.05e6
+    assert replaced(DISTURBED, 4).measured_us[0] < 0.4e6
 
 
 def test_over_a_slow_fabric_fewer_sizes_are_measured(replaced):

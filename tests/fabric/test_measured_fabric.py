@@ -1,0 +1,149 @@
+"""A fabric whose true rates are known: links of test VMs, measured by their ranks."""
+
+import warnings
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from timers import when
+
+import workbench as wb
+from workbench.cluster import TextSink
+from workbench.errors import CellInterrupted, UsageError
+from workbench.fabric import BandwidthMatrix, tcp_efficiency
+from workbench.fabric.matrix import SLOW
+from workbench.testbed import vms, why_not
+from workbench.widgets.fabric_figures import calibration_figure, matrix_html
+from workbench.widgets.fabric_view import fabric_view, links_figure
+from workbench.widgets.static_figure import static_html
+
+GBPS, SLOW_GBPS = 0.5, 0.2
+LOADED = 0.35
+"""The relative error that other load of this machine may cause."""
+SHAPED_FRAMING_BYTES = 14
+"""The shaped links count Ethernet's header, and no more."""
+
+
+@pytest.fixture(scope="module", params=["horovod", "ddp"])
+def measured(request):
+    """Three VMs, of which the third is slow, with what was measured on them."""
+    if why_not() is not None:
+        pytest.skip(str(why_not()))
+    with vms(3, gbps=GBPS) as machines:
+        cluster = wb.Cluster(
+            hosts=machines.hosts(), ssh_config=machines.ssh_config, backend=request.param
+        )
+        with cluster, warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a busy machine
+            even = cluster.calibrate(seconds=3)
+            machines.shape("vm3", SLOW_GBPS)
+            slow, matrix = cluster.calibrate(seconds=3), cluster.bandwidth_matrix()
+            yield SimpleNamespace(cluster=cluster, even=even, slow=slow, matrix=matrix)
+
+
+def test_the_ring_is_as_fast_as_its_slowest_link(measured):
+    """The bus bandwidth is that link's payload, with all VMs alike and with a slow one.
+
+    `tests/bench/fabric.py` has the exact errors, for which the machine must be idle.
+    """
+    payload = tcp_efficiency(1500, SHAPED_FRAMING_BYTES)
+    assert measured.even.busbw_gbps == pytest.approx(GBPS * payload, rel=LOADED)
+    assert measured.slow.busbw_gbps == pytest.approx(SLOW_GBPS * payload, rel=LOADED)
+
+
+def test_sizes_that_were_not_swept_are_predicted(measured):
+    """Where the link decides the time, the load of this machine matters little."""
+    large = [error for size, _, error in measured.even.held_out if size > 500_000]
+    assert large
+    assert np.median(large) < LOADED
+
+
+def test_the_slow_vm_is_named(measured):
+    """Both of its directions are slow; the others are not."""
+    (said,) = [text for text in measured.matrix.slow if not text.startswith("pairs at")]
+    assert said.startswith("vm3 sends to and receives from all others slowly")
+    assert "slow: vm3" in repr(measured.matrix)
+    assert "<b>Slow:</b> vm3" in matrix_html(measured.matrix)
+
+
+def test_figures_show_measured_and_nominal(measured):
+    """The weakest hop is named, and no value of a figure is NaN."""
+    figures = (links_figure(measured.cluster), calibration_figure(measured.slow, SLOW_GBPS))
+    for figure in figures:
+        for trace in figure.data:
+            assert np.isfinite(np.array([*trace.x, *trace.y], float)).all()
+        html = static_html(figure, "figure", figure._values)
+        assert "nan" not in html.lower()
+    links, calibration = figures
+    assert {"nominal", "measured", "weakest hop"} == {trace.name for trace in links.data}
+    notes = [note.text for note in links.layout.annotations]
+    assert notes[0].startswith("Weakest hop of the ring: NIC eth0 of vm1, 10 Gbit/s: 1.25 GB/s")
+    names = [trace.name for trace in calibration.data]
+    assert names == ["measured", "held out", "calibrated", f"nominal, {SLOW_GBPS} Gbit/s"]
+
+
+def test_copies_are_measured_on_each_vm(measured):
+    assert set(measured.even.devices) == {"vm1", "vm2", "vm3"}
+    assert all(rates["host memory"] > 0 for rates in measured.even.devices.values())
+
+
+def test_an_interrupted_matrix_leaves_the_ranks_as_they_were(measured, capsys):
+    stop = when(lambda: capsys.readouterr().err, measured.cluster.interrupt)
+    with pytest.raises(CellInterrupted):
+        measured.cluster.bandwidth_matrix()
+    stop.join()
+    assert measured.cluster.run("rank", sink=TextSink()).values == {0: 0, 1: 1, 2: 2}
+
+
+CELLS = ((None, 10.0, 10.0), (3.0, None, 10.0), (10.0, 9.0, None))
+
+
+def test_one_slow_link_is_named_and_no_vm():
+    (said,) = BandwidthMatrix(("a", "b", "c"), CELLS, CELLS).slow
+    assert said == "b to a: 3.00 of 10.00 Gbit/s"
+
+
+def test_pairs_that_share_a_link_are_reported():
+    """Alone each has all of it; at once each has its share."""
+    half = tuple(tuple(x and x * SLOW / 2 for x in row) for row in CELLS)
+    said = BandwidthMatrix(("a", "b", "c"), CELLS, half).slow
+    assert said[-1].startswith("pairs at the same time have 38% of what one pair has alone")
+
+
+def test_what_could_not_be_measured_is_a_dash():
+    nothing = ((None, None), (None, None))
+    matrix = BandwidthMatrix(("a", "b"), nothing, nothing)
+    assert matrix.slow == ()
+    assert "nan" not in repr(matrix) + matrix_html(matrix)
+
+
+@pytest.mark.parametrize(
+    ("line", "given"),
+    [
+        ("show --stored", {"stored": True}),
+        ("matrix --seconds 3", {"verb": "matrix", "seconds": "3"}),
+        ("matrix vm1.json", {"verb": "matrix", "file": "vm1.json"}),
+    ],
+)
+def test_words_that_do_not_fit_the_verb(line, given):
+    args = SimpleNamespace(**{"verb": "show", "seconds": None, "stored": False} | given)
+    snapshot = wb.take_snapshot() if "file" in given else None
+    with pytest.raises(UsageError, match=f"^%fabric {line}"):
+        fabric_view(None, line, args, snapshot)
+
+
+def test_without_a_cluster_it_is_this_machine():
+    figure = links_figure(None)
+    assert "host memory" in repr(figure._values)
+
+
+def test_one_rank_has_no_fabric(cluster_of_one):
+    for measure in (cluster_of_one.calibrate, cluster_of_one.bandwidth_matrix):
+        with pytest.raises(UsageError, match="1 rank"):
+            measure()
+
+
+@pytest.fixture(scope="module")
+def cluster_of_one():
+    with wb.Cluster(n=1) as cluster:
+        yield cluster
