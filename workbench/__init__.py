@@ -7,7 +7,9 @@ belongs to one of them, or can run in any. Imports only go to lower layers:
 ===== ==================================== ============= ===========================
 layer package                              process       content
 ===== ==================================== ============= ===========================
-6     `magics.py`, `cli.py`                kernel, shell parse, delegate, display
+6     `magics.py`, `fabric_magics.py`      kernel        parse, delegate, display
+6     `cli.py`                             shell         parse, delegate, print
+5     `magic_line.py`                      kernel        parses the lines of magics
 5     `widgets/`                           kernel        views in a notebook
 5     `server/`                            server        REST, WebSocket, one sampler
 5     `demo.py`                            shell         runs the quickstart notebook
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
     from workbench.advisor import explain
+    from workbench.advisor.scaling import ScalingStudy, scaling_study
     from workbench.cluster import Cluster
     from workbench.doctor import diagnose, diagnose_all
     from workbench.errors import (
@@ -76,13 +79,16 @@ if TYPE_CHECKING:
 _MODULES = {
     "Cluster": "workbench.cluster",
     "Distance": "workbench.resources",
+    "ScalingStudy": "workbench.advisor.scaling",
     "Snapshot": "workbench.resources",
     "diagnose": "workbench.doctor",
     "diagnose_all": "workbench.doctor",
     "explain": "workbench.advisor",
     "list_runs": "workbench.timings.run",
     "open_run": "workbench.timings.run",
+    "scaling_study": "workbench.advisor.scaling",
     "take_snapshot": "workbench.resources",
+    "what_if": "workbench.advisor",
     **dict.fromkeys(
         (
             *("BuildFailed", "CellError", "CellInterrupted", "CellTimeout", "ClusterError"),
@@ -109,6 +115,7 @@ __all__ = [
     "RankError",
     "RanksFailed",
     "RunError",
+    "ScalingStudy",
     "Snapshot",
     "SnapshotError",
     "StartFailed",
@@ -122,7 +129,9 @@ __all__ = [
     "explain",
     "list_runs",
     "open_run",
+    "scaling_study",
     "take_snapshot",
+    "what_if",
 ]
 
 
@@ -149,9 +158,10 @@ def load_ipython_extension(shell: InteractiveShell) -> None:
             "%load_ext workbench: the magics only work in the notebook's kernel, and this cell "
             "runs on a rank. Use them in a cell without %%distributed."
         )
-    from workbench.magics import register
+    from workbench import fabric_magics, magics
 
-    register(shell)
+    magics.register(shell)
+    fabric_magics.register(shell)
 
 
 def _jupyter_labextension_paths() -> list[dict[str, str]]:

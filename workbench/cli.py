@@ -1,4 +1,4 @@
-"""The command line: ``workbench resources|doctor|build-horovod|demo``.
+"""The command line: ``workbench resources|doctor|plan|build-horovod|demo``.
 
 Each subcommand has two functions: one adds its options to the parser, the other runs it
 and returns the exit status. The second imports what the subcommand needs.
@@ -85,6 +85,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     _add_resources(commands)
     _add_doctor(commands)
+    _add_plan(commands)
     _add_build_horovod(commands)
     _add_demo(commands)
     return parser
@@ -213,6 +214,43 @@ def _snapshot(arguments: argparse.Namespace) -> Snapshot:
         return Snapshot.from_nccl_topology(arguments.topology)
     files = arguments.files or ([] if arguments.file is None else [arguments.file])
     return load(files[0]) if files else take_snapshot()
+
+
+def _add_plan(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    command = commands.add_parser(
+        "plan",
+        help="say what a training will cost before it runs",
+        description="Say what a data-parallel training will cost before it runs: bytes and time "
+        "of communication, scaling over VMs, memory; each figure with its formula. In Python, "
+        "workbench.fabric.plan also measures a model itself.",
+    )
+    command.add_argument("parameters", help="number of the model's parameters, such as 340M")
+    command.add_argument("--batch", type=int, default=1, help="samples per rank and iteration")
+    command.add_argument("--samples", help="samples in the data set, such as 1.28M")
+    command.add_argument("--iterations", help="iterations per epoch, instead of --samples")
+    command.add_argument("--epochs", type=int, default=1)
+    command.add_argument("--gbps", type=float, help="rate of each VM's link in Gbit/s")
+    command.add_argument("--latency-us", type=float, default=0.0, help="of an empty message, in µs")
+    command.add_argument("--vms", type=int, default=4, help="largest number of VMs")
+    command.add_argument("--ranks-per-vm", type=int, default=1)
+    command.add_argument("--local-gbps", type=float, help="rate between ranks of one VM, Gbit/s")
+    command.add_argument("--compute-ms", type=float, help="iteration without communication, in ms")
+    command.add_argument("--precision", default="float32", help="float32, bfloat16 or mixed")
+    command.add_argument("--optimizer", default="adam", help="sgd, momentum, adam or adamw")
+    command.add_argument("--gpu", metavar="BOARD", help="as in vGPU profiles, such as A100")
+    command.add_argument("--json", action="store_true", help="the figures as JSON")
+    command.set_defaults(run=_plan)
+
+
+def _plan(arguments: argparse.Namespace) -> int:
+    from workbench.fabric import plan
+
+    options = vars(arguments).copy()
+    for name in ("command", "run", "json"):
+        del options[name]
+    made = plan(options.pop("parameters"), **options)
+    print(json.dumps(asdict(made), indent=2) if arguments.json else made)
+    return 0
 
 
 def _add_build_horovod(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

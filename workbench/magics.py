@@ -9,9 +9,10 @@ from keyword import iskeyword
 from typing import TYPE_CHECKING, Any, cast
 
 from IPython.core.magic import Magics, cell_magic, line_cell_magic, line_magic, magics_class
-from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
+from IPython.core.magic_arguments import argument, magic_arguments
 
 from workbench.errors import CellError, UsageError, WorkbenchError
+from workbench.magic_line import parse_line
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
@@ -38,7 +39,11 @@ class WorkbenchMagics(Magics):
     @argument(
         "--backend", default=None, metavar="NAME", help="start: joins the ranks, horovod or ddp"
     )
-    @argument("--launcher", default=None, metavar="NAME", help="start: local, ssh, mpi or slurm")
+    @argument(
+        "--launcher", default=None, metavar="NAME", help="start: local, ssh, mpi, slurm or existing"
+    )
+    @argument("--profile", default=None, metavar="NAME", help="start: where its ipengines run")
+    @argument("--connection-file", default=None, metavar="FILE", help="start: the same, by file")
     @argument("--mpi-args", default=None, metavar="TEXT", help="start: options of mpiexec")
     @argument("--partition", default=None, help="start with Slurm: as for sbatch, like these:")
     @argument("--time", default=None, help="2:00:00")
@@ -66,7 +71,7 @@ class WorkbenchMagics(Magics):
         ``%cluster interrupt`` ends a cell in the background (``%%distributed --noblock``), as
         the stop button ends one in the foreground: variables are kept, and queued cells run next.
         """
-        args = _parse(self.cluster, line)
+        args = parse_line(self.cluster, line)
         from workbench.cluster import registry
         from workbench.cluster.options import JobRequest
         from workbench.widgets.clusters import start_progress
@@ -115,7 +120,7 @@ class WorkbenchMagics(Magics):
         ``%pull name`` retrieves values. `_distributed` has the output and the last values of the
         latest cell (``.output``, ``.values``); ``--out NAME`` stores them under a name.
         """
-        args = _parse(self.distributed, line)
+        args = parse_line(self.distributed, line)
         from workbench.cluster import registry
 
         cluster = registry.required()
@@ -170,7 +175,7 @@ class WorkbenchMagics(Magics):
     @line_magic
     def push(self, line: str) -> None:
         """Copy variables of this notebook to the ranks."""
-        args = _parse(self.push, line)
+        args = parse_line(self.push, line)
         from workbench.cluster import registry
         from workbench.cluster.transfer import check_pushed
 
@@ -190,7 +195,7 @@ class WorkbenchMagics(Magics):
     @line_magic
     def pull(self, line: str) -> None:
         """Copy variables of the ranks here: a list by rank, or a single value for one rank."""
-        args = _parse(self.pull, line)
+        args = parse_line(self.pull, line)
         from workbench.cluster import registry
 
         values = registry.required().pull(args.names, args.ranks)
@@ -217,7 +222,7 @@ class WorkbenchMagics(Magics):
         ``%%timings overhead``, repeatedly with and without recording. Each time, its model
         continues to train, and its files are written again. An interrupt ends it.
         """
-        args = _parse(self.timings, line)
+        args = parse_line(self.timings, line)
         from workbench.cluster import registry
         from workbench.widgets import recording, runs, timings_figures
 
@@ -240,7 +245,7 @@ class WorkbenchMagics(Magics):
     @line_magic
     def resources(self, line: str) -> Any:
         """Show the hardware of this machine, or of the VM that a file describes."""
-        args = _parse(self.resources, line)
+        args = parse_line(self.resources, line)
         from workbench.widgets.machine import resources_view
 
         view = resources_view(_load(args.file))
@@ -258,7 +263,7 @@ class WorkbenchMagics(Magics):
     @line_magic
     def doctor(self, line: str) -> Any:
         """Show configuration problems of this machine or of VMs, their cost and their fixes."""
-        args = _parse(self.doctor, line)
+        args = parse_line(self.doctor, line)
         if args.hosts and args.files:
             raise UsageError(f"%doctor {line}: both VMs and files were given. Give one of them.")
         if len(args.files) > 1:
@@ -288,7 +293,7 @@ class WorkbenchMagics(Magics):
         lines of Python with time in no phase: of a cell that runs in the background, or of the
         next cell.
         """
-        args = _parse(self.explain, line)
+        args = parse_line(self.explain, line)
         if args.all and args.latest is not None:
             raise UsageError(f"%explain {line}: --all and --latest exclude each other. Name one.")
         from workbench.widgets.views import explained
@@ -316,26 +321,6 @@ def _interrupt(cluster: Cluster) -> None:
     sys.stdout.write(
         f"Interrupting the cell on {ranks}. Its output shows the result; queued cells run next.\n"
     )
-
-
-def _parse(magic: Any, line: str) -> Any:
-    """Parse a magic's line; an invalid line raises `UsageError` instead of exiting."""
-    from IPython.core.error import UsageError as IPythonUsageError
-
-    try:
-        args = parse_argstring(magic, line)
-    except (IPythonUsageError, ValueError) as error:
-        wrong = str(error).rstrip(".")
-        given = f"%{magic.__name__} {line}".rstrip()
-        raise UsageError(f"{given}: {wrong}. See %{magic.__name__}?") from None
-    for name, value in vars(args).items():  # IPython splits at quotes but keeps them
-        setattr(args, name, [*map(_bare, value)] if isinstance(value, list) else _bare(value))
-    return args
-
-
-def _bare(value: Any) -> Any:
-    quoted = isinstance(value, str) and len(value) > 1 and value[0] == value[-1] in "'\""
-    return value[1:-1] if quoted else value
 
 
 def register(shell: InteractiveShell) -> None:

@@ -21,6 +21,7 @@ TITLES = {
     "growth": "2 to 4,096 simulated ranks into one kernel",
     "panel": "the panel: 16 VMs of 8 GPUs at 1 Hz",
     "causes": "planted causes of slow iterations, named by explain",
+    "whatif": "iterations predicted by what_if, then measured",
     "calls": "what recording adds to a collective that a cell calls itself",
     "hooks": "what everything of ours adds to an iteration of 160 gradient tensors",
 }

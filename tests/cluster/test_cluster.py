@@ -141,7 +141,7 @@ def test_in_the_background(cluster, tmp_path):
 
 def test_calibration_predicts_what_it_measured(cluster):
     """The fitted line grows with size; an allreduce takes time even when it is empty."""
-    fabric = cluster.calibrate()
+    fabric = cluster.calibrate(seconds=2)
     assert fabric.n == 2
     assert fabric.predict_us(1 << 24) > fabric.predict_us(1 << 12) > 0
     assert fabric.busbw_gbps > 0

@@ -58,19 +58,19 @@ def test_a_cell_without_iterations_after_one_that_was_not_recorded(recording):
 def test_cells_of_the_package_are_no_cells_of_the_user(recording):
     """A calibration changes nothing, and the figures of a measurement are the newest."""
     recording.recording = False
-    recording.calibrate()
+    recording.calibrate(seconds=1)
     assert explain(recording) is not None
     quiet(recording, "train(4)")
-    recording.calibrate()
+    recording.calibrate(seconds=1)
     assert LAST in recording.timings.unrecorded
     recording.recording = True
     quiet(recording, "train(4)")
-    recording.calibrate()
+    recording.calibrate(seconds=1)
     assert recording.timings.remark == ""  # of the user's last cell
     recording.recording = False
     quiet(recording, "train(4)")
     recording.recording = True
-    recording.calibrate()
+    recording.calibrate(seconds=1)
     assert LAST in recording.timings.unrecorded
     assert "the last cell was not recorded" in refused(recording)
     recording.measure_overhead("train(4)", pairs=3)
@@ -122,7 +122,7 @@ AGAIN = "quiet('train(4)')\n"
         (TRAIN + OFF + AGAIN + ON + NOTHING, EARLIER, True),
         (TRAIN + OFF + AGAIN + ON + AGAIN, "", False),
         (TRAIN + OFF + AGAIN + ON + AGAIN + NOTHING, "", True),
-        (TRAIN + OFF + "cluster.calibrate()\n", "", True),
+        (TRAIN + OFF + "cluster.calibrate(seconds=1)\n", "", True),
         (OFF + TRAIN, LAST, True),
     ],
 )

@@ -8,12 +8,15 @@ import contextlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import ipcluster
 import mpi
 import pytest
 import slurm
+from timers import FAR_S
 
 from workbench.testbed import vms, why_not
 
@@ -190,6 +193,15 @@ def _slurm() -> Iterator[dict[str, Any]]:
         yield {"n": 3, "nodes": 2}
 
 
+@contextmanager
+def _existing() -> Iterator[dict[str, Any]]:
+    _skip(why_not())
+    with vms(2, gbps=1.0) as machines, ipcluster.running(machines.kernel_address) as engines:
+        for name in ("vm1", "vm1", "vm2"):
+            engines.add(partial(machines.inside, name))
+        yield {"n": 3, "connection_file": str(engines.file), "start_timeout_s": FAR_S}
+
+
 def _skip(reason: str | None) -> None:
     if reason is not None:
         pytest.skip(reason)
@@ -200,6 +212,7 @@ LAUNCHERS: dict[str, Callable[[], contextlib.AbstractContextManager[dict[str, An
     "ssh": _two_vms,
     "mpi": _mpi,
     "slurm": _slurm,
+    "existing": _existing,
 }
 """The options of a cluster of three ranks, while the block runs; it skips the test with a reason
 where the launcher cannot be used."""
@@ -226,10 +239,11 @@ class Combination:
     @contextmanager
     def options(self) -> Iterator[dict[str, Any]]:
         """Give the options of a cluster, and have its ranks started in the right environment."""
-        with LAUNCHERS[self.launcher]() as options, pytest.MonkeyPatch.context() as patch:
+        with pytest.MonkeyPatch.context() as patch:
             for name, value in self.backend.environment.items():
                 patch.setenv(name, value)
-            yield {"backend": self.backend.name, "launcher": self.launcher, **options}
+            with LAUNCHERS[self.launcher]() as options:
+                yield {"backend": self.backend.name, "launcher": self.launcher, **options}
 
 
 COMBINATIONS = [

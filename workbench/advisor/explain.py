@@ -64,7 +64,7 @@ def explain(
     """
     if latest is not None:
         latest = checked_int(latest, "latest", 1)
-    fabric, timings = getattr(training, "fabric", None), _timings(training)
+    fabric, timings = getattr(training, "fabric", None), timings_of(training)
     if latest is None and not all_cells:
         _check_recorded(timings)
     rows: Rows = timings.rows()
@@ -93,7 +93,7 @@ def explain(
     return sorted(worth, key=lambda one: (not math.isnan(one.saving_us), -one.saving_us))
 
 
-def _timings(training: object) -> Any:
+def timings_of(training: object) -> Any:
     """Return the timings of a cluster; timings themselves, or a run, as they are."""
     timings: Any = getattr(training, "timings", training)
     if not callable(getattr(timings, "rows", None)):

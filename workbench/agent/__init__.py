@@ -7,4 +7,6 @@
 - `connectivity`: determines which addresses of this VM other VMs can reach
 - `mpi_slot`: a separate process for each rank, if mpiexec starts the agent
 - `relay`: a separate process that connects a kernel on another machine to the agent
+- `engine_calls`: what an engine of another ipyparallel cluster runs, to start the agent;
+  `tunnel`: processes that connect the agent and the kernel then
 """

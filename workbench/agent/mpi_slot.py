@@ -20,7 +20,8 @@ from typing import Any
 
 from workbench.wire.detached import start_agent
 
-_VARIABLES = ("OMPI_", "PMIX_", "PMI_", "ORTE_", "PRTE_")
+VARIABLES = ("OMPI_", "PMIX_", "PMI_", "ORTE_", "PRTE_")
+"""Begin the variables that a process has from mpiexec."""
 _OF_MPIEXEC = "OMPI_MCA_orte_local_tmpdir_base"
 """With this, MPI cannot start: mpiexec adds the folder for all its processes under another name."""
 _BOUND = "OMPI_MCA_orte_bound_at_launch"
@@ -33,7 +34,7 @@ _START_S = 60.0
 def main() -> int:
     """Run one slot; return its exit status."""
     folder, slot = Path(sys.argv[1]), int(os.environ["OMPI_COMM_WORLD_RANK"]) - int(sys.argv[2])
-    variables = {name: text for name, text in os.environ.items() if name.startswith(_VARIABLES)}
+    variables = {name: text for name, text in os.environ.items() if name.startswith(VARIABLES)}
     bound = variables.get(_BOUND) == "1"
     environment = {name: text for name, text in variables.items() if name != _OF_MPIEXEC}
     given = {"environment": environment, "cores": sorted(os.sched_getaffinity(0)) if bound else []}
@@ -48,7 +49,7 @@ def main() -> int:
             os.sched_setaffinity(0, range(os.cpu_count() or 1))
         process, connection = start_agent(folder, float(sys.argv[3]))
         connection.close()
-        _write(folder, slot, given)
+        write(folder, slot, given)
         lock = _locked(folder)
         _report(folder, slot)
         process.wait()
@@ -61,13 +62,14 @@ def main() -> int:
             return 1
         time.sleep(_POLL_S)
     with (folder / _LOCK).open("rb") as file:
-        _write(folder, slot, given)
+        write(folder, slot, given)
         _report(folder, slot)
         fcntl.flock(file, fcntl.LOCK_SH)  # returns when slot 0 has ended
     return 0
 
 
-def _write(folder: Path, slot: int, given: dict[str, Any]) -> None:
+def write(folder: Path, slot: int, given: dict[str, Any]) -> None:
+    """Write to the agent's folder what `slots` returns for a slot."""
     path = folder / f"slot-{slot}.json"
     path.touch(mode=0o600)
     path.write_text(json.dumps(given), encoding="utf-8")

@@ -39,6 +39,7 @@ from workbench.agent.rank_processes import RankProcesses, wait_until_ended
 from workbench.agent.record_stream import RecordStream
 from workbench.rank import backends
 from workbench.wire import agent_messages as messages
+from workbench.wire.foreign_engine import GIVEN_GPUS
 from workbench.wire.kernel_socket import KernelSocket
 
 if TYPE_CHECKING:
@@ -297,9 +298,9 @@ def _facts() -> messages.Facts:
 
 
 def _is_given(gpu: Gpu) -> bool:
-    """Return whether Slurm lets its job use a GPU; True without Slurm."""
+    """Return whether Slurm, or the engine that has started this agent, may use a GPU."""
     given = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if "SLURM_JOB_ID" not in os.environ or given is None:
+    if given is None or not {"SLURM_JOB_ID", GIVEN_GPUS} & set(os.environ):
         return True
     return not {str(gpu.index), str(gpu.uuid)}.isdisjoint(given.split(","))
 

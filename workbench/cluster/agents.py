@@ -68,7 +68,7 @@ class Agents:
         self.links: dict[int, placement.Link] = {}
         self._layer: str | None = None
         self._given: dict[Place, dict[str, Any]] = {}
-        """What the launcher gave to the slots that have had no rank yet (`mpi_slot.slots`)."""
+        """What the launcher gave to slots (`mpi_slot.slots`); mpiexec's are used once."""
         self.preflight: preflight.Preflight | None = None
         self.interrupted = threading.Event()
 
@@ -99,9 +99,11 @@ class Agents:
             with interrupts_later():
                 self.all.append(self._agent(vm, folder=Path(path)))
         deadline = self._deadline()
-        for agent, hello in zip(self.all, state["hellos"], strict=True):
+        for vm, (agent, hello) in enumerate(zip(self.all, state["hellos"], strict=True)):
             if agent.wait_until_attached(deadline):
                 agent.wait_until_loaded(deadline)
+                if self.launcher.allocates:
+                    self._ask_slots(vm, agent)
             elif not agent.hello.pid:
                 agent.hello = Hello(**hello)
         if all(agent.lost for agent in self.all):
@@ -135,10 +137,13 @@ class Agents:
         deadline = self._deadline()
         for vm, agent in enumerate(self.all):
             agent.wait_until_loaded(deadline)
-            if self.launcher.has_slots:
-                slots = agent.ask("slots")
-                self._given |= {Place(vm, int(slot)): given for slot, given in slots.items()}
+            self._ask_slots(vm, agent)
         self._run_preflight(self.all)
+
+    def _ask_slots(self, vm: int, agent: Agent) -> None:
+        if self.launcher.has_slots:
+            slots = agent.ask("slots")
+            self._given |= {Place(vm, int(slot)): given for slot, given in slots.items()}
 
     def _run_preflight(self, agents: list[Agent]) -> None:
         running = {vm: agent for vm, agent in enumerate(agents) if not agent.lost}
@@ -170,6 +175,8 @@ class Agents:
             new.wait_until_greeted(deadline)
             new.ask("retire", pid=old.hello.pid, began=old.hello.began)
             new.wait_until_loaded(self._deadline())
+            if self.launcher.allocates:
+                self._ask_slots(vm, new)
             agents = [*self.all[:vm], new, *self.all[vm + 1 :]]
             self._run_preflight(agents)
         except BaseException:
@@ -198,14 +205,17 @@ class Agents:
         vm, slot = place
         agent = self.all[vm]
         slots = max(self.slots[vm], slot + 1)  # on this machine a resize may add slots
+        # a later rank cannot join the same MPI job
+        take = self._given.get if self.launcher.allocates else self._given.pop
+        given = take(place, {})
         plan = placement.place(
             agent.facts,
             self.links[vm].interface,
             slots,
             layer=self._layer,
             environment=agent.host.environment if agent.host else {},
+            visible=given.get("environment", {}).get("CUDA_VISIBLE_DEVICES"),
         )[slot]
-        given = self._given.pop(place, {})  # a later rank cannot join the same MPI job
         agent.start(
             slot,
             connection=connection,

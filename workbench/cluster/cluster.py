@@ -13,7 +13,7 @@ from weakref import WeakSet
 from workbench.cluster import recovery
 from workbench.cluster.agents import memory_bytes, samples, snapshots
 from workbench.cluster.cell_queue import CellQueue
-from workbench.cluster.execution import Execution
+from workbench.cluster.measuring import Measurements
 from workbench.cluster.options import Options, checked_n
 from workbench.cluster.state import ClusterState
 from workbench.errors import ClusterError, StartFailed, UsageError
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 of_this_process: WeakSet[Cluster] = WeakSet()
 
 
-class Cluster(Execution):
+class Cluster(Measurements):
     """Ranks that run cells together.
 
     Use it as a context manager, or call `start` and `stop`.
@@ -51,9 +51,9 @@ class Cluster(Execution):
         A file with the private key for all hosts that do not name one.
     launcher
         How ranks are started: ``"local"``, ``"ssh"`` (the default with `hosts`), ``"mpi"`` (Open
-        MPI's mpiexec) or ``"slurm"``. Slurm uses the allocation of this process
-        (``SLURM_JOB_ID``), by default with all tasks of its step; it requests a new one outside
-        of one, or if `job` is given.
+        MPI's mpiexec), ``"slurm"``, or ``"existing"`` (see `from_profile`). Slurm uses the
+        allocation of this process (``SLURM_JOB_ID``), by default with all tasks of its step; it
+        requests a new one outside of one, or if `job` is given.
     mpi_args
         Further arguments of mpiexec, as text, such as ``"--bind-to core"``.
     backend
@@ -77,7 +77,8 @@ class Cluster(Execution):
         A new allocation of Slurm: `partition`, `time`, `nodes`, `account`, `qos`,
         `constraint`, `cpus_per_task` and `gpus_per_task` as options of sbatch; `sbatch`,
         further arguments in one text; `queue_timeout`, how long to wait in the queue
-        (``"10m"``, or seconds), by default until it starts.
+        (``"10m"``, or seconds), by default until it starts. Or the cluster of ipyparallel whose
+        engines are used: `profile` or `connection_file`.
 
     Attributes
     ----------
@@ -124,6 +125,38 @@ class Cluster(Execution):
             mpi_args=mpi_args,
         )
         self._set_up(options, f"{options.launcher}-{secrets.token_hex(2)}")
+
+    @classmethod
+    def from_profile(
+        cls, profile: str = "default", n: int | None = None, **options: Any
+    ) -> Cluster:
+        """Return a cluster whose ranks run where engines of ipyparallel run.
+
+        `start` waits until n of them are registered, or the first, for `start_timeout_s`, and
+        until they have no other work. Each rank gets the cores, GPUs and variables of an engine,
+        in a process of its own: it can be replaced, and `stop` leaves engines and controller as
+        they were. A VM is lost when the last of its engines has ended.
+
+        Parameters
+        ----------
+        profile
+            The profile of IPython with which ``ipcluster start --profile`` was called.
+        n
+            The number of ranks; by default one for each engine.
+        **options
+            As for `Cluster`.
+        """
+        return cls(n, launcher="existing", profile=profile, **options)
+
+    @classmethod
+    def from_file(
+        cls, file: str | os.PathLike[str], n: int | None = None, **options: Any
+    ) -> Cluster:
+        """Do as `from_profile` with the connection file of a controller.
+
+        `file` is its ``ipcontroller-client.json``.
+        """
+        return cls(n, launcher="existing", connection_file=str(file), **options)
 
     def _set_up(self, options: Options, name: str, first_cell: int = 1) -> None:
         self.options = options

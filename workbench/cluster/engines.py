@@ -100,12 +100,12 @@ class Engines:
         self._connection = connection
         self._calls.connect()
 
-    def start(self) -> None:
-        """Start the engines of all ranks in the first slots of the VMs, and form the ring.
+    def start(self, n: int) -> None:
+        """Start the engines of n ranks in the first slots of the VMs, and form the ring.
 
         Raise `StartFailed` if one did not start.
         """
-        self._admit(self._launch(free_places(self._agents, [], self._agents.options.n)))
+        self._admit(self._launch(free_places(self._agents, [], n)))
 
     def to_saved(self) -> dict[str, Any]:
         """Return plain values for `restore`."""
@@ -233,7 +233,7 @@ class Engines:
         self._agents.spawn()
         self._agents.wait_until_greeted()
         self._agents.wait_until_loaded()
-        self.start()
+        self.start(self.wanted)
 
     def _regroup(self, kept: list[Member], places: list[Place]) -> None:
         """Form a ring of the remaining and of new ranks, in the order of VMs and slots."""

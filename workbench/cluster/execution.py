@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from keyword import iskeyword
@@ -17,24 +17,20 @@ from workbench.cluster.state import ClusterState
 from workbench.cluster.threads import in_background, interrupts_later, uninterrupted
 from workbench.cluster.transfer import Transfer, check_pushed, load_pulled
 from workbench.errors import UsageError
-from workbench.output.sink import Sink, TextSink
+from workbench.output.sink import Sink
 from workbench.ranks import Ranks, parse_ranks
 from workbench.wire import values
 
 if TYPE_CHECKING:
-    from workbench.fabric import FittedFabric
-    from workbench.timings.overhead import Overhead
-    from workbench.wire.cell_cost import CellCost
     from workbench.wire.transport import Transport
 
 
 class Execution:
     """What a cluster runs on its ranks, in the order of the calls: cells, push and pull.
 
-    The base class of `Cluster`.
+    A base class of `Cluster`.
     """
 
-    fabric: FittedFabric | None
     _state: ClusterState
     _cells: CellQueue
 
@@ -116,23 +112,6 @@ class Execution:
         """
         return self._cells.interrupt_current()
 
-    def calibrate(self, timeout: str | float = 300.0) -> FittedFabric:
-        """Measure latency and bandwidth of this cluster's allreduces, and keep them in `fabric`.
-
-        Parameters
-        ----------
-        timeout
-            The ranks are interrupted after this time: seconds, or such as ``"5m"``.
-        """
-        from workbench.fabric.calibration import measure
-
-        def run(source: str, timeout_s: float, poll: Callable[[], None]) -> dict[int, Any]:
-            run = self._cells.submit(source, None, timeout_s, TextSink(poll))
-            return self._cells.follow(run, record=self.recording).values
-
-        self.fabric = measure(run, self.n, parse_duration(timeout, "timeout"))
-        return self.fabric
-
     @property
     def recording(self) -> bool:
         """Whether the iterations and collectives of the next cell are recorded.
@@ -148,48 +127,6 @@ class Execution:
         if not isinstance(on, bool):
             raise UsageError(f"recording={on!r}: not a bool. Assign True or False.")
         self._cells.record(on=on)
-
-    def measure_overhead(
-        self,
-        source: str | None = None,
-        ranks: Ranks = None,
-        *,
-        pairs: int = 12,
-        timeout: str | float = "10m",
-    ) -> Overhead:
-        """Measure what recording adds to an iteration, by running a cell with and without it.
-
-        The cell runs twice per pair and once before, and its output is not shown. Each time, its
-        model continues to train, and its files are written again. `recording` never changes.
-
-        Parameters
-        ----------
-        source
-            The cell; by default the latest one, on its ranks.
-        ranks
-            Such as ``"0,2-3"``; all by default.
-        pairs
-            How often the cell runs with and without recording, in random order; 3 or more.
-        timeout
-            No further pair begins if it would end after this time: seconds, or such as ``"5m"``.
-
-        Raises
-        ------
-        UsageError
-            There is no cell, one runs, it has no iterations or not always as many, or three
-            pairs take longer than `timeout`.
-        """
-        from workbench.timings.overhead import Measurement
-
-        source, ranks = self._cells.measurable(source, ranks)
-
-        def run(timeout_s: float, record: bool) -> tuple[int, list[CellCost]]:
-            run = self._cells.submit(source, ranks, timeout_s, TextSink())
-            self._cells.follow(run, record=record)
-            engines = self._state.usable().engines
-            return run.number, engines.call("cell_cost", ranks=list(run.ranks))
-
-        return Measurement(run, self._state.timings).take(pairs, parse_duration(timeout, "timeout"))
 
     def sample_lines(self, seconds: str | float = 3.0) -> bool:
         """Sample the lines of Python at which iterations are in no phase, for `explain`.

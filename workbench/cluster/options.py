@@ -22,9 +22,10 @@ from workbench.safefiles import open_regular
 
 
 class JobRequest(TypedDict, total=False):
-    """What a new allocation of Slurm has: options of sbatch, and how long to wait for it.
+    """What a new allocation of Slurm has, or which cluster of ipyparallel is used.
 
-    `sbatch` has further arguments, as in a shell; `queue_timeout` is a duration.
+    For Slurm: options of sbatch, of which `sbatch` has further ones, as in a shell, and
+    `queue_timeout`, a duration. For a cluster that exists: its profile, or its connection file.
     """
 
     partition: str
@@ -37,8 +38,11 @@ class JobRequest(TypedDict, total=False):
     gpus_per_task: int
     sbatch: str
     queue_timeout: str | float
+    profile: str
+    connection_file: str
 
 
+_EXISTING = ("profile", "connection_file")
 _JOB_NUMBERS = ("nodes", "cpus_per_task", "gpus_per_task")
 
 
@@ -49,7 +53,8 @@ class Options:
     Attributes
     ----------
     n
-        The number of ranks on all VMs.
+        The number of ranks on all VMs; 0 for one for each engine of an existing cluster, until
+        the launcher knows them.
     hosts
         The VMs; None on this machine, and before a launcher has allocated them.
     launcher
@@ -98,6 +103,7 @@ class Options:
                 others[name] = _checked_seconds(others[name], name)
         if isinstance(others.get("release_after"), Real):
             others["release_after"] = parse_duration(others["release_after"], "release_after")
+        launcher = _with_existing(launcher, job or {})
         where = _hosts(n, hosts, launcher)
         others["mpi_args"] = _checked_mpi_args(others.get("mpi_args"), launcher)
         name = launcher or (launchers.DEFAULT if where is None else launchers.FOR_HOSTS)
@@ -193,6 +199,14 @@ def checked_n(n: object, most: int | None = MOST_SLOTS) -> int:
     return number
 
 
+def _with_existing(launcher: str | None, job: Mapping[str, Any]) -> str | None:
+    """Return the launcher: the one for existing clusters if the job names one."""
+    named = [name for name in _EXISTING if job.get(name) is not None]
+    if len(named) > 1:
+        raise UsageError("profile and connection_file name two clusters. Give one of them.")
+    return "existing" if named and launcher is None else launcher
+
+
 def _hosts(n: int | None, hosts: HostsLike | None, launcher: str | None) -> tuple[Host, ...] | None:
     if launcher is not None and not (isinstance(launcher, str) and launcher in LAUNCHERS):
         names = " or ".join(map(repr, LAUNCHERS))
@@ -204,8 +218,8 @@ def _hosts(n: int | None, hosts: HostsLike | None, launcher: str | None) -> tupl
             )
         if launcher is not None and launcher_class(launcher).allocates:
             raise UsageError(
-                f"launcher={launcher!r} with hosts: it chooses the hosts. Leave hosts out; name "
-                "nodes with sbatch='--nodelist=...'."
+                f"launcher={launcher!r} with hosts: it chooses the hosts. Leave hosts out"
+                + ("; name nodes with sbatch='--nodelist=...'." if launcher == "slurm" else ".")
             )
         if launcher is not None and not launcher_class(launcher).remote:
             raise UsageError(
@@ -223,6 +237,8 @@ def _hosts(n: int | None, hosts: HostsLike | None, launcher: str | None) -> tupl
 def _ranks(n: int | None, launcher: str, job: Mapping[str, Any]) -> int:
     if not launcher_class(launcher).allocates:
         return 2 if n is None else checked_n(n)
+    if launcher == "existing":
+        return 0 if n is None else checked_n(n, None)
     tasks = "" if job else os.environ.get("SLURM_NTASKS", "")
     if n is None:
         n = int(tasks) if tasks.isdecimal() else 2
@@ -252,10 +268,11 @@ def _checked_job(job: Mapping[str, Any], launcher: str) -> dict[str, Any]:
         if name not in known:
             raise UsageError(
                 f"{name}={value!r}: not an option of a cluster. Those of a Slurm job are "
-                f"{', '.join(known)}."
+                f"{', '.join(one for one in known if one not in _EXISTING)}."
             )
-        if not launcher_class(launcher).allocates:
-            raise UsageError(f"{name}={value!r}: only for launcher='slurm'. Leave it out.")
+        owner = "existing" if name in _EXISTING else "slurm"
+        if launcher != owner:
+            raise UsageError(f"{name}={value!r}: only for launcher={owner!r}. Leave it out.")
         if name in _JOB_NUMBERS:
             number = as_int(value)
             if number is None or number < 1:
@@ -264,7 +281,7 @@ def _checked_job(job: Mapping[str, Any], launcher: str) -> dict[str, Any]:
         elif name == "queue_timeout":
             given[name] = parse_duration(value, name)
         elif not isinstance(value, str) or not value or not value.isprintable():
-            raise UsageError(f"{name}={value!r}: must be one line of text, as sbatch reads it.")
+            raise UsageError(f"{name}={value!r}: must be one line of text.")
     try:
         shlex.split(given.get("sbatch", ""))
     except ValueError as error:

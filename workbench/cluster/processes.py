@@ -111,7 +111,7 @@ class ClusterProcesses:
         connection = self._controller.wait(options.start_timeout_s)
         engines.connect(connection)
         self.agents.wait_until_loaded()
-        engines.start()
+        engines.start(self.agents.options.n)
         self._timings().clocks.start_pings(inbox.send_later, lambda: len(engines.ranks))
 
     def attach(self, saved: dict[str, Any]) -> None:

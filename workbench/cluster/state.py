@@ -174,8 +174,9 @@ class ClusterState:
                 self._timings = None
                 processes = self.processes = self.new_processes(progress=show)
                 atexit.register(self.stop_at_exit)
-                self.set("starting", f"starting {self.n} ranks")
+                self.set("starting", f"starting {self.n or 'the'} ranks")
             processes.start()
+            self.n = len(processes.engines.ranks)
             processes.save()
         except BaseException as error:
             failed = refused_start(error) if isinstance(error, OSError) else error

@@ -4,129 +4,202 @@ from __future__ import annotations
 
 import math
 import sys
-import time
 import warnings
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
 
 from workbench.errors import UsageError
 from workbench.fabric.fit import FittedFabric, fit
 
-Run = Callable[[str, float, Callable[[], None]], dict[int, list[float]]]
-"""Runs a cell on all ranks with a time limit in seconds; returns its values by rank.
+Run = Callable[[str, Callable[[str], None]], Mapping[int, Any]]
+"""Runs a cell on all ranks; returns its values by rank.
 
-It calls the function several times a second while the cell runs, but not before.
+It calls the function with the cell's output several times a second while the cell runs.
 """
 
-SIZES_BYTES = tuple(1 << power for power in range(12, 26, 2))
-"""4 KB to 16 MB; over a slow fabric the first allreduce above `_LONG_S` is the last."""
+SIZES_BYTES = tuple(1 << power for power in range(12, 25))
+"""4 KB to 16 MB; over a slow fabric only those that take up to `_LONG_S`."""
+HELD_OUT_BYTES = tuple(3 << power for power in range(12, 24, 2))
+"""Measured like the others, to learn how well the fit predicts sizes that it has not used."""
 
-REPETITIONS = 20
-"""For each size; fewer if they would take longer than `_SIZE_S` together."""
+ROUNDS = 16
+"""All sizes are measured in turn, this often if the time suffices."""
+_LEAST_ROUNDS = 2
+_SIZE_S = 0.015
+"""How long each round repeats one size, but no more than `_MOST_REPETITIONS` times."""
+_MOST_REPETITIONS = 8
+_MOST_SKIPPED = 4
+"""A size that takes longer is measured in every second to fourth round only."""
+_LONG_S = 1 / 40
+"""If an allreduce takes this share of all the time, larger ones are not measured."""
+_LEAST_SIZES = 4
+_UNDISTURBED = 0.1
+"""The quantile of the repetitions that counts: other processes only ever make them longer."""
 
-_SIZE_S = 3.0
-_LONG_S = 0.3
-"""If an allreduce takes this long, only bandwidth decides its time: larger ones are not needed."""
-
-_LEAST_REPETITIONS = 3
-_LEAST_SIZES = 2
-"""The least number of sizes to which a line can be fitted."""
-
-_NOTICE_S = 5.0
-_NOTICE = "calibrating: this fabric is slow or busy; it takes up to a minute\n"
-"""Printed once if a calibration takes longer than that, without the cells before it."""
-
-_SWEEPS = 3
-"""The most sweeps, until a line fits one of them."""
-
+# The ranks must agree on how often they go on: `slowest` gives all of them the same number.
 _SWEEP = """
-def _workbench_sweep(sizes, repetitions):
+def _workbench_sweep(sizes, seconds):
     import time, torch
     from workbench.rank.session import backend
-    ring = backend()
-    def slowest(taken):
-        return ring.largest(taken, "workbench.sweep.slowest")
+    ring, on = backend(), torch.device(device)
+    slowest = lambda taken: ring.largest(taken, "workbench.sweep.slowest")
+    finish = torch.cuda.synchronize if on.type == "cuda" else lambda _: None
+    def once(size):
+        finish(on)
+        ring.barrier()
+        began = time.perf_counter()
+        ring.allreduce(tensors[size], f"workbench.sweep.{{size}}")
+        finish(on)
+        return time.perf_counter() - began
+    began, tensors, repetitions, every = time.perf_counter(), {{}}, {{}}, {{}}
+    for size in sizes:  # in ascending order, to warm up and to see how long each takes
+        tensors[size] = torch.zeros(size // 4, device=on)
+        took = slowest(min(once(size), once(size)))
+        repetitions[size] = max(1, min({most}, int({size_s} / took)))
+        every[size] = max(1, min({most_skipped}, int(took / {size_s})))
+        if len(tensors) >= {least_sizes} and took > {long_s} * seconds:
+            break
+    rounds = []
+    while len(rounds) < {rounds}:
+        share = slowest((time.perf_counter() - began) / seconds)
+        if len(rounds) >= {least_rounds} and share * (1 + 1 / len(rounds)) > 1:
+            break
+        if rank == 0:
+            print(f"{{min(1.0, max(share, len(rounds) / {rounds})):.0%}}")
+        turn = len(rounds)
+        rounds.append([[once(size) * 1e6 for _ in range(0 if turn % every[size] else count)]
+                       for size, count in repetitions.items()])
+    return list(repetitions), rounds
+"""
+
+# Copies of 64 MB: the bytes read and written for memory, as in the STREAM benchmark, and the
+# bytes moved between host and device.
+_COPIES = """
+def _workbench_copies():
+    import time, torch
     on = torch.device(device)
     finish = torch.cuda.synchronize if on.type == "cuda" else lambda _: None
-    times = []
-    for size in sizes:
-        tensor = torch.zeros(size // 4, device=on)
-        taken, turns = [], repetitions + 2
-        while len(taken) < turns:
+    def rate(target, source, factor):
+        best = float("inf")
+        for _ in range(5):
             finish(on)
-            ring.barrier()
             began = time.perf_counter()
-            ring.allreduce(tensor, f"workbench.sweep.{{size}}")
+            target.copy_(source, non_blocking=True)
             finish(on)
-            taken.append(time.perf_counter() - began)
-            if len(taken) == 2:  # the ranks must agree on how often they go on
-                fit = int({size_s} / slowest(taken[1]))
-                turns = 2 + min(repetitions, max({least}, fit))
-        measured = sorted(taken[2:])
-        times.append(measured[len(measured) // 2] * 1e6)
-        if len(times) >= {least_sizes} and slowest(times[-1] / 1e6) > {long_s}:
-            break
-    return times
-_workbench_sweep({sizes}, {repetitions})
+            best = min(best, time.perf_counter() - began)
+        return factor * source.numel() * 4 / best / 1e9
+    host = torch.zeros(16 << 20, pin_memory=on.type == "cuda")
+    found = {"host memory": rate(torch.empty_like(host), host, 2)}
+    if on.type == "cuda":
+        there = torch.zeros(16 << 20, device=on)
+        found["GPU memory"] = rate(torch.empty_like(there), there, 2)
+        found["PCIe"] = rate(there, host, 1)
+        found["device to host"] = rate(host, there, 1)
+    return found
+(*_workbench_sweep({sizes}, {seconds}), _workbench_copies())
 """
 
 
-def measure(run: Run, n: int, timeout_s: float) -> FittedFabric:
-    """Sweep allreduces over all ranks, and fit a line to the medians of the slowest rank.
+def measure(run: Run, n: int, seconds: float) -> FittedFabric:
+    """Sweep allreduces over all ranks, and fit lines to the times of the slowest rank.
 
-    The tensors are on each rank's `device`. If other processes disturb the measurement,
-    so that no line fits it, the sweep is repeated, and the sweep with the best fit is kept.
-    If that is unreliable too, a warning says so, and `explain` does not use it for advice.
-    Over a slow fabric fewer repetitions and sizes are measured, so that a sweep takes seconds.
+    The tensors are on each rank's `device`. All sizes are measured in turn, in several rounds,
+    and the shortest tenth of each size's repetitions counts, so that other processes disturb
+    the result little; if the halves of the rounds differ, the result's `caveat` and a warning
+    say so. If the fit is unreliable, `explain` does not use it for advice.
 
     Parameters
     ----------
     n
         The number of ranks.
-    timeout_s
-        Seconds after which the ranks are interrupted.
+    seconds
+        No further round begins if it would end after this time. Over a slow fabric fewer sizes
+        are measured.
     """
     if n < 2:
         raise UsageError(
             "Cannot calibrate on 1 rank: a collective takes at least 2. Start a cluster of more."
         )
-    ends = time.monotonic() + timeout_s
-    sweep = partial(_sweep, run, n, _notice())
-    fabric = sweep(timeout_s)
-    for _ in range(_SWEEPS - 1):
-        left_s = ends - time.monotonic()
-        if fabric.reliable or left_s < timeout_s / 2:
-            break
-        fabric = min(fabric, sweep(left_s), key=lambda one: one.error)
-    if not fabric.reliable:
-        warnings.warn(fabric.caveat, UserWarning, stacklevel=3)
+    sizes = sorted((*SIZES_BYTES, *HELD_OUT_BYTES))
+    sweep = _SWEEP.format(
+        most=_MOST_REPETITIONS,
+        most_skipped=_MOST_SKIPPED,
+        size_s=_SIZE_S,
+        long_s=_LONG_S,
+        rounds=ROUNDS,
+        least_rounds=_LEAST_ROUNDS,
+        least_sizes=_LEAST_SIZES,
+    )
+    ends = _COPIES.replace("{sizes}", repr(sizes)).replace("{seconds}", repr(seconds))
+    with Progress("calibrating") as progress:
+        values = run(sweep + ends, progress.show)
+    swept = next(iter(values.values()))[0]
+    times = _slowest([rounds for _, rounds, _ in values.values()])
+    fabric = replace(
+        _fitted(swept, times, n),
+        disagreement=_disagreement(times),
+        devices={str(rank): copies for rank, (_, _, copies) in values.items()},
+    )
+    if fabric.caveat:
+        warnings.warn(fabric.caveat, UserWarning, stacklevel=4)
     return fabric
 
 
-def _notice() -> Callable[[], None]:
-    """Return a function that prints the notice, once, when it has been called for some seconds."""
-    due = math.nan
+class Progress:
+    """Shows how far a cell is, in one line of standard error, which is removed at the end."""
 
-    def poll() -> None:
-        nonlocal due
-        now = time.monotonic()
-        if math.isnan(due):
-            due = now + _NOTICE_S
-        elif now >= due:
-            due = math.inf
-            sys.stderr.write(_NOTICE)
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._shown = ""
 
-    return poll
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._shown:
+            sys.stderr.write("\r" + " " * len(self._shown) + "\r")
+            sys.stderr.flush()
+
+    def show(self, output: str) -> None:
+        """Show the last line of a cell's output, such as ``[rank 0] 35%``."""
+        share = output.rstrip().rpartition(" ")[2]
+        text = f"{self._what}: {share}"
+        if share.endswith("%") and text != self._shown:
+            self._shown = text
+            sys.stderr.write("\r" + text)
+            sys.stderr.flush()
 
 
-def _sweep(run: Run, n: int, poll: Callable[[], None], timeout_s: float) -> FittedFabric:
-    source = _SWEEP.format(
-        sizes=SIZES_BYTES,
-        repetitions=REPETITIONS,
-        size_s=_SIZE_S,
-        long_s=_LONG_S,
-        least=_LEAST_REPETITIONS,
-        least_sizes=_LEAST_SIZES,
-    )
-    slowest = [max(times) for times in zip(*run(source, timeout_s, poll).values(), strict=True)]
-    return fit(list(SIZES_BYTES[: len(slowest)]), slowest, n)
+def _slowest(ranks: list[list[list[list[float]]]]) -> list[list[list[float]]]:
+    """Return the times by round and size: of each repetition, that of the slowest rank."""
+    return [
+        [[max(times) for times in zip(*size, strict=True)] for size in zip(*rounds, strict=True)]
+        for rounds in zip(*ranks, strict=True)
+    ]
+
+
+def _undisturbed(rounds: list[list[list[float]]]) -> list[float]:
+    """Return the time of each size; NaN for one that none of these rounds has measured."""
+    by_size = ([us for times in size for us in times] for size in zip(*rounds, strict=True))
+    return [
+        float(np.quantile(times, _UNDISTURBED, method="lower")) if times else math.nan
+        for times in by_size
+    ]
+
+
+def _disagreement(rounds: list[list[list[float]]]) -> float:
+    """Return by how much the halves of the rounds differ: the median over sizes."""
+    half = len(rounds) // 2
+    first, second = (np.array(_undisturbed(part)) for part in (rounds[:half], rounds[half:]))
+    both = np.isfinite(first + second)
+    return float(np.median(np.abs(first[both] / second[both] - 1))) if both.any() else 0.0
+
+
+def _fitted(sizes: list[int], rounds: list[list[list[float]]], n: int) -> FittedFabric:
+    found = dict(zip(sizes, _undisturbed(rounds), strict=True))
+    used = [size for size in sizes if size in SIZES_BYTES]
+    inside = [size for size in sizes if size not in SIZES_BYTES and size < used[-1]]
+    return fit(used, [found[size] for size in used], n, [(size, found[size]) for size in inside])

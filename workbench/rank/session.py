@@ -27,6 +27,7 @@ from workbench.rank.control import Control
 from workbench.rank.interrupts import Interrupts
 from workbench.rank.output import Capture, OutputChannel
 from workbench.rank.process_state import ProcessState
+from workbench.rank.recording.communication_threads import CommunicationThreads
 from workbench.rank.recording.device_clock import DeviceClock
 from workbench.rank.recording.iteration import Recorded
 from workbench.rank.recording.recorder import Recorder
@@ -87,6 +88,7 @@ class Session:
             backend=self.backend,
             sampler=self._sampler,
         )
+        self._threads = CommunicationThreads()
         self.transfers = Transfers(shell, self.send, self._interrupts)
         self._outbox = self._connect(control, timings, world_size)
         output = OutputChannel(self._outbox, lambda: self.recorder.records.iterations, world_size)
@@ -112,7 +114,9 @@ class Session:
     def _connect(self, control: Address, timings: Address, world_size: int) -> Outbox:
         if merged := os.environ.get("WORKBENCH_RECORDS"):  # the agent sends them to the kernel
             timings = timings.at(merged)
-        self._new_records = partial(RecordChannel, timings, self.recorder.sources, world_size)
+        self._new_records = partial(
+            RecordChannel, timings, self.recorder.sources, world_size, self._threads.cpu_ns
+        )
         self._records = self._new_records() if self.recorder.on else None
         return Outbox(control, self._receive, name="control")
 
@@ -146,7 +150,9 @@ class Session:
         """Form a ring with the other ranks, and set the variables that every cell has."""
         with self._state.reserve.released("forming a ring"):
             self.backend.begin_ring()
+            self._threads.begin()
             formed = self.backend.init_ring(*given)
+            self._threads.find()
         gpu = torch.cuda.is_available()
         # the number of the slot on this VM; unlike the local rank, it never changes
         slot = int(os.environ["WORKBENCH_PLACE"].partition(":")[2])

@@ -10,7 +10,8 @@ Imports never go to a higher layer (`tests/test_layers.py` checks this):
 3. The machine: `snapshot`, taken by `probes` and read from files, with its fields and
    distances in `snapshot_record`; `counters`, the live sampler; `topology_snapshot`,
    converting from and to NCCL's topology files; `nccl_ports`, the RDMA ports that NCCL uses;
-   `summary` and `distance_matrix`, text for terminals.
+   `summary` and `distance_matrix`, text for terminals; `vsphere`, the same in the words of an
+   administrator of vSphere.
 2. One kind of device each: `host/`, `gpus/`, `nics/`, `pcie/`, `processes/`. The last two
    import `gpus/`; there are no other imports between them.
 1. Helpers: `unknown`; `files`, reading sysfs and procfs; `numa`; `time_limited_call`, for calls
@@ -49,9 +50,11 @@ from workbench.resources.probes import take_snapshot
 from workbench.resources.snapshot import Snapshot
 from workbench.resources.snapshot_record import Probe
 from workbench.resources.unknown import Unknown
+from workbench.resources.vsphere import DeviceGroup, device_groups
 
 __all__ = [
     "UNLIMITED",
+    "DeviceGroup",
     "Distance",
     "Ecc",
     "Fabric",
@@ -76,5 +79,6 @@ __all__ = [
     "Snapshot",
     "Unknown",
     "VgpuProfile",
+    "device_groups",
     "take_snapshot",
 ]

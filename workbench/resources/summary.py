@@ -21,6 +21,7 @@ from workbench.resources.host.probe import HostInfo
 from workbench.resources.nics.records import Nic
 from workbench.resources.snapshot_record import SnapshotRecord
 from workbench.resources.unknown import Unknown
+from workbench.resources.vsphere import vsphere_lines
 from workbench.safefiles import format_bytes
 
 MOST_DEVICES = 64
@@ -40,6 +41,7 @@ def lines(snapshot: SnapshotRecord) -> Iterator[str]:
     yield from _host(snapshot.host)
     yield from _part(snapshot, "gpus", list(_gpus(snapshot)))
     yield from _part(snapshot, "nics", list(_nics(snapshot)))
+    yield from vsphere_lines(snapshot)
     yield from matrix(snapshot)
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from workbench.timings.lateness import Lateness, exposed_parts, lateness
+from workbench.timings.progress import cpu_us, samples, samples_per_s
 from workbench.timings.store import (
     PHASES,
     Rows,
@@ -61,6 +62,9 @@ def columns(rows: Rows, rings: Iterable[Lateness] | None = None) -> dict[str, Co
         "overlap": _divide(rows["overlapped_ns"], communication, some),
         "other_us": micro["other_us"],
         "copy_us": micro["copy_us"],
+        "samples": samples(rows),
+        "samples_per_s": samples_per_s(rows),
+        "communication_cpu_us": cpu_us(rows),
     }
 
 

@@ -43,6 +43,10 @@ ROW = np.dtype(
         ("flags", "i4"),
         ("process_set", "i4"),
         ("peers", "i4"),
+        ("samples", "i4"),
+        ("batch", "i4"),
+        ("batches", "i4"),
+        ("communication_cpu_ns", "i8"),
         ("offset_ns", "i8"),
         ("uncertainty_ns", "f8"),
     ]
@@ -50,15 +54,16 @@ ROW = np.dtype(
 """One iteration of one rank.
 
 `process_set` and `peers` are the number and the size of the Horovod process set of all
-collectives of the iteration; 0 and all ranks if they used several sets. `offset_ns` added to the
-rank's clock, when it submitted its last collective, gives the kernel's clock; `uncertainty_ns` is
-its greatest error, infinite if the offset is unknown.
+collectives of the iteration; 0 and all ranks if they used several sets. `samples`, `batch`,
+`batches` and `communication_cpu_ns` are as in `IterationRecord`, 0 if unknown. `offset_ns` added
+to the rank's clock, when it submitted its last collective, gives the kernel's clock;
+`uncertainty_ns` is its greatest error, infinite if the offset is unknown.
 """
 
 Rows = npt.NDArray[Any]
 
 ROW_LIMIT = 1 << 20
-"""Rows kept (188 MB); the older half is deleted when this limit is reached."""
+"""Rows kept (209 MB); the older half is deleted when this limit is reached."""
 
 COLLECTIVES_LIMIT = 1 << 15
 """Most records of single collectives in memory (62 MB for 161 tensors)."""

@@ -9,6 +9,7 @@ import numpy as np
 
 from workbench.timings.derive import bandwidth_gbps, columns, mean_parts
 from workbench.timings.lateness import lateness
+from workbench.timings.progress import Progress, progress
 from workbench.timings.store import PHASES, Rows, first_of_cell, has_flag, warm
 from workbench.timings.stragglers import always_late
 from workbench.wire import Flag
@@ -54,6 +55,8 @@ class Summary:
         Bandwidths in 10^9 bits per second: all bytes over all communication time.
     bytes, tensors
         Size and number of the gradients of one rank and iteration.
+    progress
+        Samples per second, passes over the data, and what communication has cost so far.
     slowest_rank, slowest_excess_us
         The rank that is always late and by how much (`stragglers.always_late`), or None.
     """
@@ -79,6 +82,7 @@ class Summary:
     tensors: int
     slowest_rank: int | None
     slowest_excess_us: float | None
+    progress: Progress
 
     def to_dict(self) -> dict[str, Any]:
         """Return the figures as plain values."""
@@ -122,6 +126,7 @@ def summarize(rows: Rows, latest: int | None = None) -> Summary:
         tensors=round(_mean(rows["tensors"])) if len(rows) else 0,
         slowest_rank=rank,
         slowest_excess_us=excess,
+        progress=progress(every, rows),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import threading
 from collections.abc import Callable
 from dataclasses import fields, replace
 from typing import Any
@@ -16,7 +17,8 @@ from workbench.ranks import phrase
 from workbench.resources import Unknown
 from workbench.timings import Summary, Timings, stragglers
 from workbench.timings.derive import columns
-from workbench.timings.store import Rows, first_of_cell
+from workbench.timings.progress import SoFar
+from workbench.timings.store import Rows, first_of_cell, warm
 from workbench.timings.summary import LATEST, UNHEARD, notes, summarize
 from workbench.widgets.nominal import NominalRate
 from workbench.widgets.source import (
@@ -64,6 +66,9 @@ class ClusterSource:
         self._run = 0
         self._first_start: dict[int, int] = {}
         self._late: list[StragglerEntry] = []
+        self._so_far, self._counted = SoFar(), 0
+        self._adding = threading.Lock()
+        """The view's thread and the notebook's both read the summary."""
         self._nominal = NominalRate(cluster)
         self._listeners: list[Callable[[], None]] = []
         self._unsubscribe: Callable[[], None] = lambda: None
@@ -81,7 +86,18 @@ class ClusterSource:
         timings = self._current()
         latest = self._most_iterations(LATEST)
         newest = timings.rows(len(timings) - 2 * latest * self._cluster.n)
-        return self._figures(timings, summarize(newest, latest))
+        figures = self._figures(timings, summarize(newest, latest))
+        return replace(figures, progress=self._progress(timings, newest))
+
+    def _progress(self, timings: Timings, newest: Rows) -> str | Unknown:
+        """Return how far the training is; reads only rows that have arrived since the last call."""
+        with self._adding:
+            while self._counted < len(timings):
+                end = self._counted + _MOST_NEW_ROWS
+                first, rows = timings.read(self._counted, end, aligned=False)
+                self._counted = first + len(rows)
+                self._so_far.add(rows)
+            return str(self._so_far.progress(warm(newest))) if self._counted else _NO_ITERATION
 
     def details(self, first: int | None = None, last: int | None = None) -> Details:
         """Return what the iterations `first` to `last` cost; None means the newest."""
@@ -141,6 +157,7 @@ class ClusterSource:
             self._run = next(self._runs)
             self._first_start = {}
             self._late = []
+            self._so_far, self._counted = SoFar(), 0
             self._nominal = NominalRate(self._cluster)
             self._unsubscribe()
             self._unsubscribe = timings.subscribe(self._notify)

@@ -7,11 +7,12 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from workbench.errors import WorkbenchError
+from workbench.fabric.nominal import find_nic, nic_gbps
 from workbench.resources import Unknown
 
 if TYPE_CHECKING:
     from workbench.cluster import Cluster
-    from workbench.resources import Nic, Snapshot
+    from workbench.resources import Snapshot
 
 _ONE_VM = Unknown("all ranks share one machine: no link between them has a nominal rate")
 _PENDING = Unknown("the rates of the VMs' NICs are being read")
@@ -74,19 +75,11 @@ def rate_of_vm(snapshot: Snapshot | None, vm: str, used: Iterable[str]) -> float
         return Unknown(f"{vm} did not answer")
     ports = {}
     for name in used:
-        nic = _find(snapshot, name)
+        nic = find_nic(snapshot, name)
         if nic is None:
             return Unknown(f"{vm} has no NIC {name} in its snapshot")
-        if isinstance(nic.rate_gbps, Unknown):
-            return Unknown(f"{name} of {vm}: {nic.rate_gbps.reason}")
-        ports[nic.rdma_device, nic.name] = nic.rate_gbps
+        rate = nic_gbps(nic)
+        if isinstance(rate, Unknown):
+            return Unknown(f"{name} of {vm}: {rate.reason}")
+        ports[nic.rdma_device, nic.name] = rate
     return sum(ports.values())
-
-
-def _find(snapshot: Snapshot, name: str) -> Nic | None:
-    """Return the NIC with this RDMA port, or else with this interface."""
-    for wanted in reversed([item.strip() for item in name.split(",")]):
-        for nic in snapshot.nics:
-            if wanted in (nic.rdma_device, nic.name):
-                return nic
-    return None

@@ -11,6 +11,7 @@ from typing import Any
 import plotly.graph_objects as go
 
 from workbench.widgets.static_figure import INK, static_html
+from workbench.widgets.table import Table
 
 _GRID = "rgba(127, 127, 127, 0.28)"
 _CLEAR = "rgba(0, 0, 0, 0)"
@@ -23,10 +24,12 @@ _BELOW_AXIS_PX = 48
 class TimingsFigure(go.Figure):
     """A plotly figure whose MIME bundle includes a static picture and its values.
 
-    `_title` describes it in plain text.
+    `_title` describes it in plain text. `_values` has its values where these are not of ranks or
+    collectives.
     """
 
     _title = "Figure"
+    _values: Table | None = None
 
     def apply_style(self, *, height: int, notes: tuple[str, ...] = ()) -> None:
         """Set the colours, the legend above and `notes` below."""
@@ -61,7 +64,7 @@ class TimingsFigure(go.Figure):
     def _repr_mimebundle_(self, *arguments: Any, **options: Any) -> dict[str, Any]:
         bundle: dict[str, Any] = super()._repr_mimebundle_(*arguments, **options)
         if bundle:  # empty if plotly opens a browser instead
-            bundle.setdefault("text/html", static_html(self, self._title))
+            bundle.setdefault("text/html", static_html(self, self._title, self._values))
             bundle.setdefault("text/plain", self._title)
         return bundle
 

@@ -132,11 +132,11 @@ def _lines(
         micros = [fabric.predict_us(size) for size in sizes]
         name = f"calibrated, \u00b1 {fabric.error * 100:.0f} %"
         name += "" if fabric.reliable else ": unreliable"
-        yield _line(name, sizes, micros, FORWARD, "solid")
+        yield line_trace(name, sizes, micros, FORWARD, "solid")
     if nominal_gbps is not None and n > 1:
         name = f"nominal, ring of {n} at {nominal_gbps:g} Gbit/s"
         micros = [ring_us(size, n, nominal_gbps) for size in sizes]
-        yield _line(name, sizes, micros, EXPOSED, "dash")
+        yield line_trace(name, sizes, micros, EXPOSED, "dash")
 
 
 def _marks(kind: str, points: pd.DataFrame, symbol: str) -> Any:
@@ -157,7 +157,8 @@ def _marks(kind: str, points: pd.DataFrame, symbol: str) -> Any:
     )  # fmt: skip
 
 
-def _line(name: str, sizes: list[float], micros: list[float], phase: Any, dash: str) -> Any:
+def line_trace(name: str, sizes: list[float], micros: list[float], phase: Any, dash: str) -> Any:
+    """Return a line of times in microseconds by size in bytes, drawn in milliseconds."""
     import plotly.graph_objects as go
 
     return go.Scatter(

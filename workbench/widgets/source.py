@@ -107,6 +107,8 @@ class KeyFigures:
         Records lost in transit since the run began.
     notes
         Caveats of the figures, one sentence each.
+    progress
+        Samples per second, passes over the data, and what communication has cost so far.
     transport
         Which libraries carry the collectives of the ranks, and over which networks.
     """
@@ -128,6 +130,7 @@ class KeyFigures:
     dropped: float | Unknown
     notes: tuple[str, ...] = ()
     transport: str | Unknown = NOT_REPORTED
+    progress: str | Unknown = NOT_REPORTED
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,12 @@ import numpy as np
 
 from workbench.widgets.figure_table import floats, plain, points, row_names, values, values_table
 from workbench.widgets.svg import label, line, number, tag
+from workbench.widgets.table import Table
 
 WIDTH = 900
 INK = "#797979"
 """Grey, with a contrast of 4.3 : 1 both with white and with #111111."""
+_CHARACTER_PX, _MOST_LEFT = 6.6, 360
 _LEFT, _RIGHT, _TOP, _BELOW = 130, 16, 44, 52
 _LEGEND_PX = 130
 _LEGEND_ROW_PX = 18
@@ -27,14 +29,15 @@ _NOTE_PX = 16
 _POWERS = {1e12: "T", 1e9: "G", 1e6: "M", 1e3: "k"}
 
 
-def static_html(figure: Any, name: str) -> str:
+def static_html(figure: Any, name: str, values: Table | None = None) -> str:
     """Return a plotly figure as a picture, with its values in a collapsed table.
 
-    `name` is its title for screen readers.
+    `name` is its title for screen readers; `values` are by default those of `values_table`.
     """
+    table = values or values_table(figure, name)
     return (
         f"<div>{_picture(figure, name)}<details><summary>Values</summary>"
-        f"{values_table(figure, name)._repr_html_()}</details></div>"
+        f"{table._repr_html_()}</details></div>"
     )
 
 
@@ -82,23 +85,24 @@ class _Panel(NamedTuple):
 
 def _picture(figure: Any, name: str) -> str:
     legend = _legend_entries(figure)
-    per_row = (WIDTH - _LEFT) // _LEGEND_PX
+    left_px = _left_px(row_names(figure))
+    per_row = int(WIDTH - left_px) // _LEGEND_PX
     top = _TOP + _LEGEND_ROW_PX * max(0, math.ceil(len(legend) / per_row) - 1)
     notes = [plain(note.text) for note in figure.layout.annotations if note.text]
     height = float(figure.layout.height or 400) - 20 * len(notes)
     bottom = max(height, top + _BELOW + 80) - _BELOW
-    parts = [tag("title", {}, escape(name)), *_legend(legend, per_row)]
+    parts = [tag("title", {}, escape(name)), *_legend(legend, per_row, left_px)]
     names = list(dict.fromkeys(trace.xaxis or "x" for trace in figure.data))
-    width = (WIDTH - _LEFT - _RIGHT) / max(1, len(names))
+    width = (WIDTH - left_px - _RIGHT) / max(1, len(names))
     for place, axis in enumerate(names):
         traces = [trace for trace in figure.data if (trace.xaxis or "x") == axis]
-        left = _LEFT + place * width
+        left = left_px + place * width
         panel = _panel(
             figure, axis, traces, (left, left + width - 24 * (len(names) > 1)), (top, bottom)
         )
         parts += [*_axes(panel, named=place == 0), *(_draw(panel, trace) for trace in traces)]
     for at, note in enumerate(notes):
-        parts.append(label(_LEFT, bottom + _BELOW + _NOTE_PX * at, note, opacity=0.8))
+        parts.append(label(left_px, bottom + _BELOW + _NOTE_PX * at, note, opacity=0.8))
     total = bottom + _BELOW + _NOTE_PX * len(notes)
     style = f"max-width:{WIDTH}px;width:100%;height:auto;font:12px system-ui,sans-serif;color:{INK}"
     box = {"viewBox": f"0 0 {WIDTH} {number(total)}", "role": "img", "style": style}
@@ -248,13 +252,18 @@ def _legend_entries(figure: Any) -> list[tuple[str, str, float]]:
         if trace.type != "scatter" or "markers" in trace.mode
         else (trace.name, trace.line.color, 1.0)
         for trace in figure.data
-        if trace.name
+        if trace.name and trace.showlegend is not False
     ]
 
 
-def _legend(entries: list[tuple[str, str, float]], per_row: int) -> Iterator[str]:
+def _left_px(rows: list[str]) -> float:
+    """Return the space for the names of rows, or for the ticks of an axis."""
+    return max(_LEFT, min(_MOST_LEFT, _CHARACTER_PX * max(map(len, rows), default=0) + 12))
+
+
+def _legend(entries: list[tuple[str, str, float]], per_row: int, left_px: float) -> Iterator[str]:
     for place, (name, color, opacity) in enumerate(entries):
-        x = _LEFT + (place % per_row) * _LEGEND_PX
+        x = left_px + (place % per_row) * _LEGEND_PX
         y = 8 + (place // per_row) * _LEGEND_ROW_PX
         box = {"x": x, "y": y, "width": 10, "height": 10, "fill": color, "opacity": opacity}
         yield tag("rect", box)

@@ -117,6 +117,8 @@ def summary_text(reading: TimingsReading) -> str:
 def _notes(reading: TimingsReading, left_out: int) -> list[str]:
     """Return the caveats of the means: left-out iterations, missing communication."""
     others = [note for note in reading.summary.notes if note.startswith(UNHEARD)]
+    if isinstance(progress := reading.summary.progress, str):
+        others.insert(0, f"{progress[0].upper()}{progress[1:]}.")
     return [*filter(None, [warm_note(left_out), reading.status.unrecorded]), *others]
 
 

@@ -13,6 +13,7 @@
 - `link`: encrypted sockets between the kernel and its ranks; `wakeup`: wakes their threads
 - `detached`: starts agents and other processes that continue after their kernel;
   `kernel_socket`: the socket at which a kernel attaches to such a process
+- `foreign_engine`: what an engine of another ipyparallel cluster reports
 - `connection_file`: waits for ipyparallel's connection files
 """
 

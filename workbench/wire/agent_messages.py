@@ -254,10 +254,13 @@ class AgentEnded:
         Its exit status; None where it is unknown.
     log
         The last lines that it wrote.
+    why
+        Why the relay has ended it; empty if it has not.
     """
 
     code: int | None
     log: str
+    why: str = ""
 
 
 _MESSAGES: dict[str, Any] = {

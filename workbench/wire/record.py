@@ -23,7 +23,7 @@ import numpy.typing as npt
 from workbench.errors import WireError
 from workbench.wire.message import Message
 
-VERSION = 5
+VERSION = 6
 TICK_NS = 100
 """Unit of the times of collectives: 32 bits of it reach 429 s into an iteration."""
 TIMES = ("submitted", "responded", "began", "ended", "finished")
@@ -38,7 +38,9 @@ equal `submitted`, and `ended` equals `finished`.
 BUFFER_TIMES = TIMES[1:-1]
 """The times that are the same for all collectives of a buffer."""
 
-_FIXED = struct.Struct("<BBHIIQQ 9Q QIIH2x HIQQ")
+_FIXED = struct.Struct("<BBHIIQQ 9Q QIIH2x HIQQ IIIQ")
+_AFTER_COLUMNS = 6
+"""Fixed numbers that are fields after the `TIMES`."""
 _LIMIT = 0xFFFFFFFF
 _PLACE_BITS = 53
 _PHASES = ("data", "copy", "forward", "backward", "exposed", "optimizer", "other")
@@ -46,9 +48,15 @@ _DURATIONS = ("start", "duration", *_PHASES, "communication", "overlapped")
 NUMBERS = ("cell", "index", *(f"{name}_ns" for name in _DURATIONS), "size_bytes", "tensors")
 """The fixed numbers of a record that follow its flags, in their order."""
 _numbers = attrgetter(*NUMBERS)
-SIGNED = {"cell": 31, "tensors": 31, "world_size": 31, "stopped_ns": 63, "transfer_ns": 63} | {
-    name: 63 for name in NUMBERS if name.endswith(("_ns", "_bytes"))
-}
+PROGRESS = ("samples", "batch", "batches", "communication_cpu_ns")
+"""The last fixed numbers."""
+_progress = attrgetter(*PROGRESS)
+_SIGNED_31 = ("cell", "tensors", "world_size", *PROGRESS[:3])
+SIGNED = (
+    dict.fromkeys(_SIGNED_31, 31)
+    | {"stopped_ns": 63, "transfer_ns": 63, PROGRESS[3]: 63}
+    | {name: 63 for name in NUMBERS if name.endswith(("_ns", "_bytes"))}
+)
 """How many bits of these numbers may be used, because rows are signed."""
 
 
@@ -169,6 +177,13 @@ class IterationRecord:
         as the average of a loss, and in barriers. 0 if collectives ran in several process sets.
     transfer_ns
         How much of `exposed_ns` a transfer was in progress; 0 without `Flag.TRANSFERS_SEEN`.
+    samples
+        Samples that the rank trained with; 0 if unknown.
+    batch, batches
+        The number of the last batch in the DataLoader's pass, from 1, and of all its batches;
+        0 if unknown.
+    communication_cpu_ns
+        CPU time of the backend's threads so far, when the record was made; 0 if unknown.
     """
 
     cell: int
@@ -197,6 +212,10 @@ class IterationRecord:
     finished: array[int] = field(default_factory=lambda: array("I"))
     stopped_ns: int = 0
     transfer_ns: int = 0
+    samples: int = 0
+    batch: int = 0
+    batches: int = 0
+    communication_cpu_ns: int = 0
 
     def pack(self) -> bytes:
         """Return the record as bytes."""
@@ -216,6 +235,7 @@ class IterationRecord:
             self.world_size,
             self.stopped_ns,
             self.transfer_ns,
+            *_progress(self),
         )
 
     @classmethod
@@ -237,12 +257,13 @@ class IterationRecord:
             raise WireError(
                 f"Record of {len(data)} bytes: cut short, as it has at least {_FIXED.size}."
             )
-        (_, flags, count, *numbers, dropped, buffers, layout, world_size, stopped, transfer) = (
-            _FIXED.unpack_from(data)
-        )
+        (_, flags, count, *numbers, dropped, buffers, layout, world_size) = (
+            fixed := _FIXED.unpack_from(data)
+        )[:-_AFTER_COLUMNS]
         # in the order of the fields, which is fast: thousands of records arrive per second
         columns = _columns(data, count, buffers)
-        values = (*numbers, world_size, dropped, Flag(flags), layout, *columns, stopped, transfer)
+        values = (*numbers, world_size, dropped, Flag(flags), layout, *columns)
+        values += fixed[-_AFTER_COLUMNS:]
         record = cls(*values)
         if any(getattr(record, name) >> bits for name, bits in SIGNED.items()):
             raise WireError(f"Record of {len(data)} bytes: damaged, as a number is out of range.")

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from workbench.errors import WireError
-from workbench.wire.record import BUFFER_TIMES, NUMBERS, SIGNED, VERSION, IterationRecord
+from workbench.wire.record import BUFFER_TIMES, NUMBERS, PROGRESS, SIGNED, VERSION, IterationRecord
 
 Columns = npt.NDArray[Any]
 """Packed records of one type; the names of their columns are those of `IterationRecord`."""
@@ -32,6 +32,7 @@ _HEADER = [
     ("world_size", "<u4"),
     ("stopped_ns", "<u8"),
     ("transfer_ns", "<u8"),
+    *((name, "<u8" if name.endswith("_ns") else "<u4") for name in PROGRESS),
 ]
 """The fixed numbers of a record, as `IterationRecord.pack` writes them."""
 HEADER = np.dtype(_HEADER)

@@ -30,7 +30,8 @@ export class KeyFiguresBar {
         [trans.__('calibrated'), this._calibrated]
       ),
       this._group([trans.__('over'), this._transport]),
-      this._group([trans.__('waiting for'), this._slowest])
+      this._group([trans.__('waiting for'), this._slowest]),
+      this._group(['', this._progress])
     );
   }
 
@@ -59,13 +60,8 @@ export class KeyFiguresBar {
     show(this._transfer, summary.transfer_us ?? untold, time);
     show(this._busbw, summary.busbw_gbps, inUnit(digits, 'Gbit/s'));
     show(this._nominal, summary.nominal_gbps, inUnit(digits));
-    const transport = summary.transport ?? untold;
-    if (isUnknown(transport)) {
-      this._transport.unknown(transport.unknown);
-    } else {
-      this._transport.show(transport);
-      this._transport.node.title = transport;
-    }
+    showText(this._transport, summary.transport ?? untold);
+    showText(this._progress, summary.progress ?? untold);
     const error = numberOf(summary.calibrated_error ?? NaN);
     const sure = error === error ? `± ${percent(error)}` : '';
     show(this._calibrated, summary.calibrated_gbps, inUnit(digits, sure));
@@ -113,6 +109,7 @@ export class KeyFiguresBar {
   private _nominal = new FigureSpan('jp-gw-Live-nominal');
   private _calibrated = new FigureSpan('jp-gw-Live-nominal');
   private _transport = new FigureSpan('jp-gw-Live-transport');
+  private _progress = new FigureSpan('jp-gw-Live-transport');
   private _slowest = new FigureSpan('jp-gw-Live-slowest');
 }
 
@@ -127,6 +124,15 @@ function show(
   }
   const { value, unit } = text(known);
   figure.show(value, unit);
+}
+
+function showText(figure: FigureSpan, known: Known<string>): void {
+  if (isUnknown(known)) {
+    figure.unknown(known.unknown);
+    return;
+  }
+  figure.show(known);
+  figure.node.title = known;
 }
 
 /** Format a figure that always has the same unit, if any. */

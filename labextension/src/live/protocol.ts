@@ -81,6 +81,8 @@ export interface ISummary {
   notes?: string[];
   /** What carries the collectives; absent in outputs of earlier versions. */
   transport?: Known<string>;
+  /** Samples per second, passes over the data, costs so far; absent as above. */
+  progress?: Known<string>;
 }
 
 /** The cost of one collective, over some iterations and all ranks. */

@@ -1,17 +1,20 @@
 """What a calibration measures, and how far it may be off."""
 
+import re
 import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 from clusters import waiting_for
+from timers import when
 from true_figures import HEARD, causes, rows_of
 
 from workbench.cluster import TextSink
-from workbench.errors import RanksFailed
-from workbench.fabric import calibration, fit
-from workbench.fabric.calibration import REPETITIONS, SIZES_BYTES
+from workbench.errors import CellInterrupted, RanksFailed, UsageError
+from workbench.fabric import fit
+from workbench.timings.runs import runs_folder
 from workbench.widgets.cluster_source import ClusterSource
 
 
@@ -59,76 +62,136 @@ def test_a_calibration_sweeps_the_device_of_its_rank(cluster):
     cluster.run("device = kept", sink=TextSink())
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a busy machine
-        assert cluster.calibrate().n == 2
+        assert cluster.calibrate(seconds=1).n == 2
     cluster.fabric = None
 
 
-def test_the_notice_is_not_about_a_cell_that_runs_before(cluster, capsys, monkeypatch, tmp_path):
-    """A calibration that waits for its turn has not begun."""
-    monkeypatch.setattr(calibration, "_NOTICE_S", 0.2)
+def test_progress_begins_with_the_measurement(cluster, capsys, tmp_path):
+    """A calibration that waits for its turn shows nothing; its line is removed at the end."""
     mark = tmp_path / "mark"
     before = cluster.run_in_background(waiting_for(mark), sink=TextSink())
     with warnings.catch_warnings(), ThreadPoolExecutor() as threads:
         warnings.simplefilter("ignore")  # a busy machine
-        fabric = threads.submit(cluster.calibrate)
-        time.sleep(1.0)
-        printed = capsys.readouterr().err
+        fabric = threads.submit(cluster.calibrate, seconds=1)
+        time.sleep(0.5)
+        waiting = capsys.readouterr().err
         mark.touch()
         fabric.result()
     before.result()
     cluster.fabric = None
-    assert printed == ""
+    assert waiting == ""
+    shown = capsys.readouterr().err
+    assert re.match(r"\rcalibrating: \d+%", shown)
+    assert re.search(r"%\r +\r$", shown)
 
 
-DISTURBED = """
+def test_an_interrupted_calibration_leaves_the_ranks_as_they_were(cluster, capsys):
+    """The progress line goes, nothing is stored, and the next cell runs."""
+    stop = when(lambda: capsys.readouterr().err, cluster.interrupt)
+    with pytest.raises(CellInterrupted):
+        cluster.calibrate(seconds="10m")
+    stop.join()
+    assert cluster.fabric is None
+    assert cluster.run("rank", sink=TextSink()).values == {0: 0, 1: 1}
+
+
+REPLACED = """
 import time
 kept, calls = hvd.allreduce_, 0
 def allreduce_(tensor, **options):
     global calls
     calls += 1
-    if calls <= {calls} and tensor.numel() == 1024:
-        time.sleep(0.1)
+    {delay}
     return kept(tensor, **options)
 hvd.allreduce_ = allreduce_
 """
+DISTURBED = "if tensor.numel() == 1024 and calls % 3: time.sleep(0.05)"
+SLOW = "time.sleep(tensor.numel() * 4 * 8 / 50e6)"
 
 
-@pytest.mark.timing
-def test_a_sweep_that_was_disturbed_is_repeated(cluster):
-    """Another process takes the cores during the smallest size of the first sweep."""
-    one_sweep = len(SIZES_BYTES) * (REPETITIONS + 2)
-    cluster.run(DISTURBED.format(calls=one_sweep), sink=TextSink())
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a busy machine
-        fabric = cluster.calibrate()
-    calls = cluster.run("hvd.allreduce_ = kept\ncalls", sink=TextSink()).values[0]
-    cluster.fabric = None
-    assert one_sweep < calls <= 3 * one_sweep  # a busy machine repeats less in a sweep
-    assert fabric.measured_us[0] < 0.1e6
+@pytest.fixture
+def replaced(cluster):
+    """Calibrate with another allreduce."""
 
+    def calibrate(delay, seconds):
+        cluster.run(REPLACED.format(delay=delay), sink=TextSink())
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a busy machine
+            return cluster.calibrate(seconds=seconds)
 
-SLOW_FABRIC = """
-import time
-kept = hvd.allreduce_
-def allreduce_(tensor, **options):
-    time.sleep(tensor.numel() * 4 * 8 / {bits_per_s})
-    return kept(tensor, **options)
-hvd.allreduce_ = allreduce_
-"""
-
-
-@pytest.mark.timing
-def test_a_slow_fabric_is_calibrated_within_seconds(cluster, capsys):
-    """20 repetitions of 16 MB over 50 Mbit/s would take a minute; smaller ones suffice."""
-    cluster.run(SLOW_FABRIC.format(bits_per_s=50e6), sink=TextSink())
-    began = time.monotonic()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a busy machine
-        fabric = cluster.calibrate()
-    took_s = time.monotonic() - began
+    yield calibrate
     cluster.run("hvd.allreduce_ = kept", sink=TextSink())
     cluster.fabric = None
-    assert took_s < 30
+
+
+def test_what_other_processes_disturb_does_not_count(replaced):
+    """They take the cores during two of three repetitions of the smallest size."""
+    assert replaced(DISTURBED, 4).measured_us[0] < 0.05e6
+
+
+def test_over_a_slow_fabric_fewer_sizes_are_measured(replaced):
+    """20 repetitions of 16 MB over 50 Mbit/s would take a minute; smaller ones suffice."""
+    fabric = replaced(SLOW, 8)
+    assert fabric.sizes_bytes[-1] < 16 << 20
     assert fabric.busbw_gbps == pytest.approx(0.05, rel=0.2)
-    assert max(fabric.measured_us) > 0.3e6
-    assert "calibrating: this fabric is slow or busy" in capsys.readouterr().err
+
+
+def test_a_calibration_is_kept_for_such_clusters(cluster):
+    """It is offered again; that of another cluster is refused with the difference."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a busy machine
+        measured = cluster.calibrate(seconds=1)
+    cluster.fabric = None
+    assert cluster.stored_calibration() == measured
+    assert cluster.calibrate(stored=True) == cluster.fabric == measured
+    other = replace(measured, context=measured.context | {"VMs": "vm1:1, vm2:1"})
+    with pytest.raises(UsageError, match=r"another cluster \(VMs: vm1:1, vm2:1 there, .* here\)"):
+        cluster.calibrate(stored=other)
+    cluster.fabric = None
+    (file,) = (runs_folder() / "calibrations").iterdir()
+    file.write_text('{"n": 2}')
+    with pytest.raises(UsageError, match="not a calibration"):
+        cluster.calibrate(stored=True)
+    file.unlink()
+    with pytest.raises(UsageError, match="no calibration of such a cluster is stored"):
+        cluster.calibrate(stored=True)
+
+
+def test_a_busy_fabric_is_named():
+    """Repeated sweeps that disagree are reported, and still used."""
+    fabric = replace(fit([1_000, 1_000_000], [100, 900], 2), disagreement=0.3)
+    assert "the fabric or the cores were busy: repeated sweeps differ by 30%" in repr(fabric)
+    assert fabric.reliable
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        ([0, 1000], [1.0, 2.0], 2),
+        ([-4, 1000], [1.0, 2.0], 2),
+        ([4, 1000], [float("nan"), 2.0], 2),
+        ([4, 1000], [1.0, 2.0], 1),
+        ([4], [1.0], 2),
+    ],
+)
+def test_what_cannot_be_fitted_is_refused(given):
+    """No figure without meaning comes of it."""
+    with pytest.raises(UsageError):
+        fit(*given)
+
+
+def test_a_fit_with_bends_predicts_sizes_that_were_left_out():
+    """Latency up to 128 KB, then bandwidth: one line would miss both."""
+    sizes = [1 << power for power in range(12, 25)]
+
+    def us(size):
+        return 1000 + max(0, size - (128 << 10)) * 0.01
+
+    held_out = [(3 * size, us(3 * size)) for size in sizes[:-1]]
+    fabric = fit(sizes, [us(size) for size in sizes], 2, held_out)
+    assert fabric.held_out_error < 0.01
+    assert fabric.busbw_gbps == pytest.approx(0.8, rel=0.01)
+    assert fabric.predict_us(1 << 26) == pytest.approx(us(1 << 26), rel=0.01)
+    assert fabric.predict_us(1 << 24, n=1) == 0
+    with pytest.raises(UsageError, match="not a size"):
+        fabric.predict_us(-1)

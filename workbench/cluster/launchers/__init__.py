@@ -4,6 +4,8 @@
 - `mpi`: agents of all VMs, or of this machine, by one mpiexec
 - `slurm`: the launcher for Slurm; `slurm_commands`: what it runs;
   `slurm_job`: a job in words
+- `existing`: the launcher for clusters that ipyparallel has started; `foreign_cluster`: calls
+  on their engines
 - `preflight`: checks before ranks start; `placement`: the interface, GPU, NIC and cores of a rank
 - `ipyparallel_launcher`: agents for clusters that ipyparallel itself starts
 
@@ -38,6 +40,7 @@ LAUNCHERS = {
     "ssh": "workbench.cluster.launchers.ssh.SshLauncher",
     "mpi": "workbench.cluster.launchers.mpi.MpiLauncher",
     "slurm": "workbench.cluster.launchers.slurm.SlurmLauncher",
+    "existing": "workbench.cluster.launchers.existing.ExistingLauncher",
 }
 """The class of each launcher, by the name that users write."""
 DEFAULT = "local"
@@ -138,7 +141,7 @@ class Launcher(ABC):
     needs_hosts
         Whether the user must name the hosts.
     has_slots
-        Whether its command also starts a process for each rank, whose environment the rank gets
+        Whether there is also a process for each rank, whose environment the rank gets
         (`workbench.agent.mpi_slot`).
     """
 

@@ -244,6 +244,7 @@ def place(
     *,
     layer: str | None = None,
     environment: Mapping[str, str] | None = None,
+    visible: str | None = None,
 ) -> list[Placement]:
     """Return a placement for each local rank of a VM.
 
@@ -259,9 +260,14 @@ def place(
         The link layer of the RDMA ports (`link_layer`).
     environment
         Variables of the host file for the ranks of this VM; none of them is overwritten.
+    visible
+        The CUDA_VISIBLE_DEVICES that the rank has already, with the indices or UUIDs of its GPUs.
     """
     snapshot = snapshot_for_ranks(facts, environment or {})
     gpus = usable_gpus(snapshot)
+    if visible is not None:
+        by_name = {name: gpu for gpu in gpus for name in (str(gpu.index), str(gpu.uuid))}
+        gpus = [by_name[name] for name in visible.split(",") if name in by_name]
     if not gpus:
         return [Placement("CPU", "any", interface)] * slots
     nearest = _nearest_ports(snapshot, gpus, layer)
@@ -277,7 +283,10 @@ def place(
                 numa="any" if node is None else str(node),
                 nic=interface if port is None else f"{interface}, {port.rdma_device}",
                 cores=() if node is None else tuple(facts.cores_of.get(str(node), ())),
-                environment={**_visible(gpus, gpu, slots), **common},
+                environment={
+                    **(_visible(gpus, gpu, slots) if visible is None else {}),
+                    **common,
+                },
             )
         )
     return found

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter_ns
 
+from workbench.rank.recording.batches import NO_PROGRESS, Progress
 from workbench.rank.recording.device_clock import Spans
 
 
@@ -13,7 +14,8 @@ from workbench.rank.recording.device_clock import Spans
 class StepRecord:
     """What was recorded between two optimizer steps; times as ``time.perf_counter_ns()``.
 
-    `handles` are those of the collectives that the rank has waited for.
+    `handles` are those of the collectives that the rank has waited for; `progress` is what
+    `Batches.take` has returned.
     """
 
     start: int
@@ -23,6 +25,7 @@ class StepRecord:
     waits: list[tuple[int, int]]
     handles: Sequence[int]
     spans: Spans | None = None
+    progress: Progress = NO_PROGRESS
 
 
 @dataclass(frozen=True)

@@ -91,10 +91,12 @@ class ModuleHooks:
 
         return __reduce_ex__
 
-    def begins(self, module: torch.nn.Module) -> None:
+    def begins(self, module: torch.nn.Module, args: tuple[Any, ...]) -> None:
         """Report the call of an outermost module."""
         self._pause()
-        self._recorder.loop.forward_begins(training=module.training, grad=self._has_grad())
+        self._recorder.loop.forward_begins(
+            training=module.training, grad=self._has_grad(), model=id(module), arguments=args
+        )
 
     def ends(self) -> None:
         """Report the end of that call."""
@@ -115,7 +117,7 @@ class ModuleHooks:
         self._known[id(module)] = weakref.ref(module)
         self._hooks.append(module.register_forward_pre_hook(_before))
         self._hooks.append(module.register_forward_hook(_after, always_call=True))
-        self.begins(module)  # its own hook is called from the next call on
+        self.begins(module, args)  # its own hook is called from the next call on
 
     def _is_known(self, module: torch.nn.Module) -> bool:
         known = self._known.get(id(module))
@@ -142,11 +144,11 @@ def _takes_part(module: torch.nn.Module, args: tuple[Any, ...]) -> bool:
     )
 
 
-def _before(module: torch.nn.Module, _args: Any) -> None:
+def _before(module: torch.nn.Module, args: Any) -> None:
     if torch.compiler.is_compiling():
         return
     if _listener is not None:
-        _listener.begins(module)
+        _listener.begins(module, args)
 
 
 def _after(_module: torch.nn.Module, _args: Any, _output: Any) -> None:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from workbench.rank.recording.batches import NO_PROGRESS, Progress
 from workbench.rank.recording.collectives import Collected, Operation, Source
 from workbench.rank.recording.durations import Durations, Interval, durations
 from workbench.rank.recording.iteration import Outside, Recorded, RecordedIteration, StepRecord
@@ -84,6 +85,7 @@ class _Window(NamedTuple):
     spent: list[int]
     flags: int
     waits: list[Interval]
+    progress: Progress = NO_PROGRESS
 
 
 class Packer:
@@ -99,6 +101,8 @@ class Packer:
         Number of ranks in the ring.
     dropped
         Returns how many records this rank has dropped.
+    cpu_ns
+        Returns the CPU time of the backend's threads so far; 0 if unknown.
 
     Attributes
     ----------
@@ -107,8 +111,13 @@ class Packer:
     """
 
     def __init__(
-        self, sources: Sequence[Source], world_size: int, dropped: Callable[[], int]
+        self,
+        sources: Sequence[Source],
+        world_size: int,
+        dropped: Callable[[], int],
+        cpu_ns: Callable[[], int] = lambda: 0,
     ) -> None:
+        self._cpu_ns = cpu_ns
         self._sources = sources
         self._world_size = world_size
         self._dropped = dropped
@@ -245,6 +254,7 @@ class Packer:
         dropped, lost = self._dropped() + self.failed, self._all_lost()
         if lost > self._lost[0]:
             self._lost = lost, perf_counter_ns()
+        cpu_ns = self._cpu_ns()
         until = self._lost[1]  # which iterations before that they were of is not known
         return [
             IterationRecord(
@@ -271,6 +281,8 @@ class Packer:
                     window.flags | _UNHEARD * (window.start < until) | _TRANSFERS_SEEN * order.timed
                 ),
                 layout=order.layout,
+                **window.progress._asdict(),
+                communication_cpu_ns=cpu_ns,
             )
             for window, order, (communication, waited, transfer, stopped) in zip(
                 windows, orders, lasting, strict=True
@@ -302,7 +314,19 @@ def _window(item: RecordedIteration) -> _Window:
     if flags & _DEVICE_TIMES:
         duration = sum(spent)
     waits = [wait for step in steps for wait in step.waits]
-    return _Window(item.index, start, duration, spent, flags, waits)
+    return _Window(item.index, start, duration, spent, flags, waits, _progress(steps))
+
+
+def _progress(steps: list[StepRecord]) -> Progress:
+    """Return what the steps of an iteration trained with; of one batch they may all use."""
+    last = steps[-1].progress
+    for step in steps:
+        if step.progress.batch:
+            last = step.progress
+    samples = [step.progress.samples for step in steps]
+    if len(steps) > 1:  # the optimizers of a GAN train with the same batch
+        return last._replace(samples=max(samples))
+    return last
 
 
 def _waits(window: _Window) -> list[Interval]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby, islice
 
 from workbench.rank.recording.collectives import Source
@@ -38,15 +38,23 @@ class RecordChannel:
         Where the collectives come from.
     world_size
         Number of ranks in the ring.
+    cpu_ns
+        Returns the CPU time of the backend's threads so far; 0 if unknown.
     """
 
-    def __init__(self, address: Address, sources: Sequence[Source], world_size: int) -> None:
+    def __init__(
+        self,
+        address: Address,
+        sources: Sequence[Source],
+        world_size: int,
+        cpu_ns: Callable[[], int] = lambda: 0,
+    ) -> None:
         self._waiting: deque[Recorded] = deque()
         self._asked = False
         self._sent = (0, 0)
         self._dropped = 0
         self._outbox = Outbox(address, delay_s=DELAY_S, name="timings")
-        self._packer = Packer(sources, world_size, lambda: self._dropped)
+        self._packer = Packer(sources, world_size, lambda: self._dropped, cpu_ns)
 
     @property
     def dropped(self) -> int:

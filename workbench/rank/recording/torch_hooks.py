@@ -253,7 +253,7 @@ class TorchHooks(Hooks):
         def __next__(self: Any) -> Any:  # noqa: N807 - replaces a function of that name
             began = perf_counter_ns()
             batch = original(self)
-            recorder.loop.loaded(began)
+            recorder.loop.loaded(began, batch, self)
             return batch
 
         return __next__

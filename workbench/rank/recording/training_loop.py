@@ -5,6 +5,7 @@ from __future__ import annotations
 from time import perf_counter_ns
 from typing import Generic, TypeVar
 
+from workbench.rank.recording.batches import Batches
 from workbench.rank.recording.buckets import Buckets
 from workbench.rank.recording.collectives import Reported
 from workbench.rank.recording.iteration import CellRecords, StepRecord
@@ -85,6 +86,7 @@ class TrainingLoop:
         self._trained = False
         self._unheard = False
         self.buckets = Buckets(reported, waits)
+        self._batches = Batches()
         self.steps = 0
 
     @property
@@ -110,14 +112,21 @@ class TrainingLoop:
 
     # PyTorch
 
-    def loaded(self, began: int) -> None:
+    def loaded(self, began: int, batch: object = None, loader: object = None) -> None:
         """Note that a DataLoader has returned the batch that was requested at `began`."""
         self._clock.loaded(began, perf_counter_ns())
+        self._batches.loaded(batch, loader)
 
-    def forward_begins(self, *, training: bool, grad: bool) -> None:
-        """Note the call of an outermost module, its mode, and whether gradients are enabled."""
+    def forward_begins(
+        self, *, training: bool, grad: bool, model: int = 0, arguments: object = ()
+    ) -> None:
+        """Note the call of an outermost module, its mode, and whether gradients are enabled.
+
+        `model` is the module's `id`, and `arguments` are the positional ones.
+        """
         if grad and training:
             self._clock.forward(perf_counter_ns())
+            self._batches.forward(model, arguments)
         elif grad:
             self._clock.maybe_forward(perf_counter_ns())
 
@@ -125,6 +134,7 @@ class TrainingLoop:
         """Note the end of that call."""
         if not grad:
             self._clock.evaluated(perf_counter_ns())
+            self._batches.discard()
 
     def backward_begins(self) -> None:
         """Note a call of ``torch.autograd.backward``; calls nest in checkpointing."""
@@ -240,4 +250,5 @@ class TrainingLoop:
         if unseen and not spent[Phase.FORWARD]:  # otherwise a loss may be the second of a forward
             flags |= _FORWARD_UNSEEN
         self._trained = False
-        return StepRecord(start, now, spent, flags, *self._waits.take(), spans)
+        progress = self._batches.take()
+        return StepRecord(start, now, spent, flags, *self._waits.take(), spans, progress)

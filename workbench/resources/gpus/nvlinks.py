@@ -20,7 +20,7 @@ _VERSIONS = {1: "1.0", 2: "2.0", 3: "2.2", 4: "3.0", 5: "3.1", 6: "4.0", 7: "5.0
 # GB/s of one link in each direction. NVIDIA's white papers and data sheets, for all links
 # of a GPU in both directions: P100 4 links 160, V100 6 links 300, A100 12 links 600,
 # GA102 (3.1) 4 links 112.5, H100 18 links 900, B200 18 links 1800.
-_GB_PER_S = {
+LINK_GB_PER_S = {
     "1.0": 20.0,
     "2.0": 25.0,
     "2.2": 25.0,
@@ -113,7 +113,9 @@ def _link(nvml: Nvml, handle: Any, number: int, state: int | Unknown) -> NvLink:
 
 
 def _nominal(version: str) -> float | Unknown:
-    return _GB_PER_S.get(version, Unknown(f"no published rate for NVLink {version} is known here"))
+    return LINK_GB_PER_S.get(
+        version, Unknown(f"no published rate for NVLink {version} is known here")
+    )
 
 
 def _total_gb_per_s(links: tuple[NvLink, ...] | Unknown) -> float | Unknown:

@@ -9,9 +9,7 @@ from workbench.resources.unknown import Unknown
 
 _PROFILE = re.compile(r"(?P<board>\w+)(?:-(?P<slices>\d+))?-(?P<gb>\d+)(?P<series>[ABCQ])(?:ME)?")
 
-# Frame buffer in GB of each board in NVIDIA's vGPU documentation, where A100X is the HGX
-# board with 40 GB, not the A100X card.
-_BOARD_GB = {
+BOARD_GB = {
     "A10": 24,
     "A30": 24,
     "A40": 48,
@@ -32,7 +30,8 @@ _BOARD_GB = {
     "L40S": 48,
     "T4": 16,
 }
-
+"""Frame buffer in GB of each board in NVIDIA's vGPU documentation, where A100X is the HGX
+board with 40 GB, not the A100X card."""
 
 # Boards of that list without NVLink (NVIDIA's data sheets), and without SR-IOV (Turing),
 # which NVIDIA's vGPU documentation requires for GPUDirect.
@@ -91,7 +90,7 @@ def decode_profile(name: str) -> VgpuProfile | None:
     if match is None:
         return None
     board, memory, series = match["board"], int(match["gb"]), match["series"]
-    most = _BOARD_GB.get(board, _NO_SUCH_BOARD)
+    most = BOARD_GB.get(board, _NO_SUCH_BOARD)
     complete = most if isinstance(most, Unknown) else memory == most
     return VgpuProfile(
         board=board,
@@ -121,4 +120,4 @@ def _p2p(board: str, series: str, complete: bool | Unknown, *, mig_backed: bool)
 def _gpudirect(board: str, series: str) -> bool | Unknown:
     if series != "C" or board in _WITHOUT_SRIOV:
         return False
-    return True if board in _BOARD_GB else _NO_SUCH_BOARD
+    return True if board in BOARD_GB else _NO_SUCH_BOARD

@@ -1,0 +1,179 @@
+"""Predictions from the records of a training whose fabric is known."""
+
+import math
+from array import array
+
+import pytest
+from recorded import MS, recorded
+
+import workbench as wb
+from workbench.errors import UsageError
+from workbench.fabric.overlap import CommunicationModel, Workload, simulate
+from workbench.timings.store import Store
+from workbench.wire import Flag, IterationRecord, Layout
+
+COUNT, APART_US, SIZE = 12, 8000.0, 1 << 20
+ITERATIONS = 6
+
+
+class Recorded:
+    """A training over a simulated fabric, as its ranks would have recorded it."""
+
+    def __init__(self, model, *, ranks=2, kinds="allreduce", by="optimizer", compute_us=None):
+        self.store, self.layout = Store(), _layout(ranks, kinds, by)
+        self.work = Workload(
+            tuple(APART_US * (place + 1) for place in range(COUNT)), (SIZE,) * COUNT,
+            compute_us or APART_US * COUNT, 3000.0,
+        )  # fmt: skip
+        self.true = simulate(self.work, model)
+        for rank in range(ranks):
+            self.store.add_layout(rank, self.layout)
+        for index in range(ITERATIONS):
+            for rank in range(ranks):
+                self.store.add(rank, self._record(index, ranks))
+
+    def _record(self, index, ranks):
+        times = {name: array("I") for name in ("responded", "began", "ended", "finished")}
+        for (begin, end), size in zip(self.true.transfers_us, self.true.buffer_bytes, strict=True):
+            for name, at in zip(times, (begin, begin, end, end), strict=True):
+                times[name].extend([round(at * 10)] * round(size / SIZE))
+        compute, exposed = round(self.work.compute_us * 1e3), round(self.true.exposed_us * 1e3)
+        duration = compute + exposed + round(self.work.tail_us * 1e3)
+        return IterationRecord(
+            1, index, 10**12 + index * duration, duration, data_ns=0, copy_ns=0,
+            forward_ns=2 * MS, backward_ns=compute - 2 * MS, exposed_ns=exposed,
+            optimizer_ns=round(self.work.tail_us * 1e3), other_ns=0,
+            communication_ns=duration // 2, overlapped_ns=0, size_bytes=COUNT * SIZE,
+            tensors=COUNT, world_size=ranks,
+            flags=Flag.TRANSFERS_SEEN | (Flag.NONE if index else Flag.FIRST_OF_CELL),
+            submitted=array("I", [round(us * 10) for us in self.work.ready_us]), **times,
+        )  # fmt: skip
+
+    def rows(self, start=0):
+        return self.store.rows(start)
+
+    def records(self, first=None, last=None):
+        return self.store.collectives(first, last)
+
+    def vm_names(self):
+        return {rank: f"vm{rank}" for rank in range(len(self.layout.ranks))}
+
+
+def _layout(ranks, kind, by):
+    names = tuple(f"layer{place}" for place in range(COUNT))
+    return Layout(
+        0, names, (SIZE,) * COUNT, (1,) * COUNT, (kind,) * COUNT, (0,) * COUNT, (ranks,) * COUNT,
+        (by,) * COUNT, ("GLOO_ALLREDUCE",) * COUNT,
+    )  # fmt: skip
+
+
+def fabric(gbps, ranks=2, **options):
+    """A ring's model: its bytes at that bus bandwidth, and a negotiation of 0.3 ms."""
+    per_byte = 2 * (ranks - 1) / ranks * 8e-3 / gbps
+    return CommunicationModel(0.0, per_byte, negotiation_us=300.0, **options)
+
+
+@pytest.mark.parametrize("gbps", [0.5, 1.0, 2.0])
+def test_no_change_is_the_measured_iteration(gbps):
+    """The simulation of what was measured is measured against it, and corrected by its error."""
+    training = Recorded(fabric(gbps))
+    found = wb.what_if(training)
+    assert found.predicted_us == pytest.approx(found.measured_us)
+    assert found.measured_us == pytest.approx(training.true.iteration_us, rel=1e-3)
+    assert abs(found.replay_error) < 0.02
+    assert found.reliable
+    assert found.predicted_exposed_us == pytest.approx(training.true.exposed_us, abs=10)
+
+
+CHANGES = [
+    ({"gbps": 0.5}, fabric(0.5)),
+    ({"gbps": 4.0}, fabric(4.0)),
+    ({"ranks": 4}, fabric(1.0, 4)),
+    ({"fusion_threshold_bytes": 2 * SIZE}, fabric(1.0, fusion_bytes=2 * SIZE)),
+    ({"fusion_threshold_bytes": 0}, fabric(1.0, fusion_bytes=0)),
+    ({"cycle_time_ms": 20}, fabric(1.0, cycle_us=20e3)),
+]
+
+
+@pytest.mark.parametrize(("change", "truth"), CHANGES, ids=lambda value: str(value)[:40])
+def test_a_change_is_predicted_as_the_fabric_would_be(change, truth):
+    """A training at 1 Gbit/s says how the same training fares elsewhere."""
+    training = Recorded(fabric(1.0))
+    if "gbps" in change:  # nominal rates include headers
+        change = {"gbps": change["gbps"], "measured_gbps": 1.0 / (1448 / 1514)}
+        truth = fabric(change["gbps"] * 1448 / 1514)
+    true_us = simulate(training.work, truth).iteration_us
+    assert wb.what_if(training, **change).predicted_us == pytest.approx(true_us, rel=0.02)
+
+
+def test_half_the_bytes_and_a_larger_batch_hide_more():
+    """Compression and a larger batch reduce the exposed share; neither adds to the transfers."""
+    training = Recorded(fabric(0.5))
+    as_is, halved, larger = (
+        wb.what_if(training, **change)
+        for change in ({}, {"compression": "fp16"}, {"batch_scale": 3})
+    )
+    assert halved.predicted_transfer_us == pytest.approx(as_is.predicted_transfer_us / 2, rel=0.01)
+    assert halved.exposed_share < as_is.exposed_share
+    assert larger.exposed_share < as_is.exposed_share
+    assert larger.predicted_us > as_is.predicted_us
+
+
+def test_placement_needs_the_rate_within_a_vm():
+    """Ranks of one VM first reduce among themselves; the network then has fewer steps."""
+    training = Recorded(fabric(1.0))
+    with pytest.raises(UsageError, match="Give vm_gbps"):
+        wb.what_if(training, ranks=8, ranks_per_vm=8)
+    flat = wb.what_if(training, ranks=8, ranks_per_vm=4)
+    levels = wb.what_if(training, ranks=8, ranks_per_vm=4, hierarchical=True, vm_gbps=1000)
+    inside = wb.what_if(training, ranks=8, ranks_per_vm=8, vm_gbps=1000)
+    assert inside.predicted_us < levels.predicted_us < flat.predicted_us
+
+
+def test_a_result_says_what_it_assumes():
+    """Text and HTML have the figures, their error and the assumptions."""
+    found = wb.what_if(Recorded(fabric(1.0)), gbps=10)
+    for text in (repr(found), found._repr_html_()):
+        assert "gbps=10" in text
+        assert f"{found.predicted_us / 1e3:,.2f} ms" in text
+        assert "Simulated, the measured iteration is" in text
+        assert "The link limits the measured transfers" in text
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"gbps": 0}, "gbps=0: out of range"),
+        ({"gbps": -1}, "gbps=-1"),
+        ({"gbps": math.nan}, "gbps=nan"),
+        ({"gbps": "fast"}, "gbps='fast': not a number"),
+        ({"ranks": 1}, "ranks"),
+        ({"ranks": 2.5}, "ranks"),
+        ({"latency_us": math.inf}, "latency_us=inf"),
+        ({"compression": "zip"}, "compression='zip': not known"),
+        ({"batch_scale": 0}, "batch_scale=0"),
+        ({"ranks": 4, "ranks_per_vm": 3}, "4 ranks are no multiple"),
+        ({"hierarchical": True}, "Give vm_gbps"),
+        ({"speed": 3}, "no change is named speed"),
+    ],
+)  # fmt: skip
+def test_a_change_out_of_range_is_refused(change, said):
+    """Each error names what was given."""
+    with pytest.raises(UsageError, match=said):
+        wb.what_if(Recorded(fabric(1.0)), **change)
+
+
+@pytest.mark.parametrize(
+    ("training", "said"),
+    [
+        (lambda: Recorded(fabric(1.0), kinds="allgather", by="fsdp"), "of allgather, fsdp: only"),
+        (lambda: recorded(collectives=False), "no iteration has the times"),
+        (lambda: recorded(0), "no iteration was recorded"),
+        (object, "not a training"),
+        (lambda: Recorded(fabric(1.0), ranks=1), "ran on 1 rank"),
+    ],
+)
+def test_what_cannot_be_simulated_is_refused(training, said):
+    """Without collectives of gradients on several ranks there is nothing to simulate."""
+    with pytest.raises(UsageError, match=said):
+        wb.what_if(training(), gbps=10)

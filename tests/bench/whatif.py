@@ -1,0 +1,143 @@
+"""Iterations that `what_if` predicts for what was not measured, and then measures.
+
+VMs with links of known rates; compute waits instead of using the cores, as a GPU's host thread
+does. Each prediction is from a training of two ranks that runs just before the case itself.
+"""
+
+import statistics
+import time
+from contextlib import contextmanager
+
+import numpy as np
+
+import workbench as wb
+from workbench.advisor.measured_training import measure as model_of
+from workbench.advisor.what_if import predict
+from workbench.fabric.overlap import CommunicationModel, Workload, simulate
+from workbench.testbed import vms, why_not
+
+BASE_GBPS = 1.0
+ITERATIONS = 25
+SECONDS = 0.004
+TRAIN = """
+import time, torch
+from torch import nn
+torch.set_num_threads(1)
+class Wait(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, hidden, seconds):
+        time.sleep(seconds)
+        ctx.seconds = seconds
+        return hidden.view_as(hidden)
+    @staticmethod
+    def backward(ctx, gradient):
+        time.sleep(2 * ctx.seconds)
+        return gradient, None
+class Net(nn.Module):
+    def __init__(self, elements, seconds):
+        super().__init__()
+        self.weights = nn.ParameterList([nn.Parameter(torch.zeros(n)) for n in elements])
+        self.seconds = seconds
+    def forward(self, hidden):
+        for weight in self.weights:
+            hidden = Wait.apply(hidden + weight[:1], self.seconds)
+        return hidden
+def train(iterations, seconds, **options):
+    model = Net([1 << (16 + place % 3) for place in range(16)], seconds)
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=1e-4), named_parameters=model.named_parameters(),
+        **options)
+    inputs = torch.ones(1, requires_grad=True)
+    for _ in range(iterations):
+        optimizer.zero_grad()
+        model(inputs).sum().backward()
+        optimizer.step()
+"""
+FP16 = "compression=hvd.Compression.fp16"
+CASES = [
+    *({"gbps": gbps} for gbps in (0.25, 0.5, 0.75, 1.5)),
+    *({"gbps": gbps, "compression": "fp16"} for gbps in (0.25, 0.5, 1.0)),
+    *({"gbps": gbps, "batch_scale": 2.0} for gbps in (0.25, 0.5, 1.0)),
+    *({"gbps": gbps, "fusion_threshold_bytes": size} for gbps in (0.5, 1.0) for size in (0, 2e6)),
+    *({"gbps": gbps, "ranks": ranks} for ranks in (3, 4) for gbps in (0.25, 0.5, 1.0)),
+]
+
+
+def train(machines, cluster, case):
+    """Train a case, or the base without one, and return its measured iteration."""
+    for name in machines.names:
+        machines.shape(name, case.get("gbps", BASE_GBPS))
+    options = [FP16] if case.get("compression") else []
+    options += [f"seconds={SECONDS * case.get('batch_scale', 1)}"]
+    cluster.run(f"train({ITERATIONS}, {', '.join(options)})")
+    return model_of(cluster.timings)
+
+
+@contextmanager
+def started(machines, ranks, threshold=None):
+    """Yield a cluster whose ranks have defined the training."""
+    hosts = ",".join(f"{name}:1" for name in machines.names[:ranks])
+    with wb.Cluster(hosts=hosts, ssh_config=machines.ssh_config) as cluster:
+        if threshold is not None:
+            setting = f"import os; os.environ['HOROVOD_FUSION_THRESHOLD'] = '{threshold:.0f}'"
+            cluster.run(f"{setting}\nhvd.shutdown()\nhvd.init()")
+        cluster.run(f"{TRAIN}train(3, {SECONDS})")
+        yield cluster
+
+
+def measure():
+    """Report the error of each case, and how long simulations take."""
+    _speed()
+    if (reason := why_not()) is not None:
+        print(f"not measured: {reason}")
+        return
+    errors, replays = [], []
+    groups = {_group(case) for case in CASES}
+    with vms(4, gbps=BASE_GBPS) as machines, started(machines, 2) as base:
+        for ranks, threshold in sorted(groups, key=str):
+            with started(machines, ranks, threshold) as cluster:
+                for case in CASES:
+                    if _group(case) != (ranks, threshold):
+                        continue
+                    before = train(machines, base, {})  # next to it, as the load may change
+                    told = predict(before, **case)
+                    true_us = train(machines, cluster, case).iteration_us
+                    errors.append(told.predicted_us / true_us - 1)
+                    replays.append(told.replay_error)
+                    print(f"  {_name(case):44} from {before.iteration_us / 1e3:6.1f} ms, predicted "
+                          f"{told.predicted_us / 1e3:6.1f} ms, measured {true_us / 1e3:6.1f} ms, "
+                          f"{errors[-1]:+.1%}", flush=True)  # fmt: skip
+    print(f"  error of replays: median {statistics.median(map(abs, replays)):.1%}, "
+          f"largest {max(map(abs, replays)):.1%}")  # fmt: skip
+    print(f"  median error {statistics.median(map(abs, errors)):.1%}, at most 3 % is asked; "
+          f"largest {max(map(abs, errors)):.1%}")  # fmt: skip
+
+
+def _group(case):
+    """Return the ranks and the fusion threshold of a case, which need a cluster of their own."""
+    return case.get("ranks", 2), case.get("fusion_threshold_bytes")
+
+
+def _name(case):
+    return ", ".join(f"{name}={value:g}" if not isinstance(value, str) else value
+                     for name, value in case.items())  # fmt: skip
+
+
+def _speed(tensors=161, variants=1000):
+    """Report how long simulations of an iteration take."""
+    chance = np.random.default_rng(0)
+    work = Workload(
+        tuple(np.sort(chance.uniform(0, 1e5, tensors)).tolist()),
+        tuple(chance.integers(1 << 10, 1 << 21, tensors).tolist()), 1e5, 1e4,
+    )  # fmt: skip
+    models = [
+        CommunicationModel(100.0, 8e-3 / gbps, negotiation_us=200.0)
+        for gbps in np.linspace(0.1, 100, variants)
+    ]
+    took = []
+    for model in models:
+        began = time.perf_counter()
+        simulate(work, model)
+        took.append(time.perf_counter() - began)
+    print(f"  one iteration of {tensors} tensors: {statistics.median(took) * 1e3:.2f} ms, at most "
+          f"1 ms is asked; {variants} variants: {sum(took):.2f} s, at most 1 s")  # fmt: skip

@@ -1,0 +1,128 @@
+"""A scaling study on real ranks, and studies that are stored and compared."""
+
+import dataclasses
+import json
+
+import pytest
+
+import workbench as wb
+from workbench import ScalingStudy
+from workbench.advisor.scaling import ScalingPoint
+from workbench.fabric import fit
+
+TRAINING = """
+import time, torch
+model = torch.nn.Linear(1000, 100)
+optimizer = hvd.DistributedOptimizer(
+    torch.optim.SGD(model.parameters(), lr=0.01), named_parameters=model.named_parameters()
+)
+for _ in range(12):
+    time.sleep(0.02)
+    optimizer.zero_grad()
+    model(torch.ones(4, 1000)).sum().backward()
+    optimizer.step()
+"""
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    with wb.Cluster(n=2) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def study(cluster):
+    """With a calibrated fabric (100 µs and 1 ms for 400 kB), and a nominal rate."""
+    cluster.fabric = fit([400, 400_400], [101, 1_101], 2)
+    return wb.scaling_study(cluster, TRAINING, (2, 1), label="here", nominal_gbps=10)
+
+
+def test_each_size_is_measured(cluster, study):
+    """In order; the cluster has its ranks again; the first iteration is not counted."""
+    assert [point.ranks for point in study.points] == [1, 2]
+    assert cluster.n == 2
+    for point in study.points:
+        assert point.iterations == 11
+        assert 20_000 < point.low_us <= point.iteration_us <= point.high_us
+    alone, both = study.points
+    assert (alone.efficiency, alone.nominal, alone.calibrated) == (1, (1, 1), (1, 1))
+    assert both.efficiency == pytest.approx(alone.iteration_us / both.iteration_us)
+    assert both.exposed_us >= 0
+
+
+def test_nominal_and_calibrated_efficiency(study):
+    """400 kB over 10 Gbit/s take 0.32 ms of the iteration; the calibrated fabric 1.1 ms."""
+    alone, both = study.points
+    expected = alone.iteration_us / (alone.iteration_us + 400_400 * 8 / 10e3)
+    assert both.nominal == (pytest.approx(expected), 1)
+    expected = alone.iteration_us / (alone.iteration_us + 1_101)
+    assert both.calibrated == (pytest.approx(expected, rel=1e-3), 1)
+    assert "nominal" in repr(study)
+    assert "calibrated" in repr(study)
+
+
+def test_a_study_is_stored(study, tmp_path):
+    """Every field comes back."""
+    study.save(tmp_path / "study.json")
+    assert ScalingStudy.load(tmp_path / "study.json") == study
+    assert list(study.to_frame()["ranks"]) == [1, 2]
+
+
+def test_two_studies_are_compared(study):
+    """A study of iterations that take twice as long has a ratio of 2 within its bounds."""
+    points = [
+        dataclasses.replace(
+            point,
+            iteration_us=2 * point.iteration_us,
+            low_us=2 * point.low_us,
+            high_us=2 * point.high_us,
+        )
+        for point in study.points
+    ]
+    slow = dataclasses.replace(study, label="slow", points=tuple(points[1:]))
+    frame = study.compare(slow)
+    assert list(frame["ranks"]) == [2]
+    assert frame["ratio"][0] == pytest.approx(2)
+    assert frame["low"][0] <= 2 <= frame["high"][0]
+    with pytest.raises(wb.UsageError, match="no number of ranks in common"):
+        slow.compare(dataclasses.replace(study, points=study.points[:1]))
+
+
+def test_a_cell_without_iterations(cluster):
+    """Two are too few, and the cluster has its earlier size again."""
+    with pytest.raises(wb.UsageError, match="recorded 0 iterations on 1 rank,"):
+        wb.scaling_study(cluster, "x = 1", (1,))
+    assert cluster.n == 2
+    with pytest.raises(wb.UsageError, match="no number of ranks given"):
+        wb.scaling_study(cluster, TRAINING, ())
+    with pytest.raises(wb.UsageError, match="ranks=0"):
+        wb.scaling_study(cluster, TRAINING, (0, 1))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "[]",
+        '{"version": 2, "label": "a", "points": []}',
+        '{"version": 1, "label": "a", "points": [{"ranks": 1}]}',
+        '{"version": 1, "points": [], "what": 1}',
+    ],
+)
+def test_files_that_hold_no_study(tmp_path, content):
+    """The error names the file."""
+    path = tmp_path / "other.json"
+    path.write_text(content)
+    with pytest.raises(wb.UsageError, match=r"other\.json: not a scaling study"):
+        ScalingStudy.load(path)
+    with pytest.raises(wb.UsageError, match="not a scaling study"):
+        ScalingStudy.load(tmp_path / "missing.json")
+
+
+def test_a_point_without_times_of_communication(tmp_path):
+    """What is not known is null in the file, and None afterwards."""
+    point = ScalingPoint(1, 5, 10.0, 9.0, 11.0, None, 1.0)
+    study = ScalingStudy("a", (point,))
+    study.save(tmp_path / "a.json")
+    assert json.loads((tmp_path / "a.json").read_text())["points"][0]["exposed_us"] is None
+    assert ScalingStudy.load(tmp_path / "a.json") == study

@@ -1,0 +1,47 @@
+"""Device groups, and what the devices of a VM on vSphere permit."""
+
+import pytest
+from fake_machine import snap
+from fake_nvml import FakeNvml, h100, mig_a100
+from nvml_machines import a100_guest, bridged_a100, hgx_a100, hgx_h100, mig_backed_guest
+
+from workbench.resources import device_groups
+
+
+@pytest.mark.parametrize(
+    ("build", "expected"),
+    [
+        (hgx_a100, [(tuple(range(8)), "NVSwitch")]),
+        (hgx_h100, [(tuple(range(8)), "NVSwitch")]),
+        (bridged_a100, [((0, 1), "NVLink bridge"), ((2, 3), "NVLink bridge")]),
+        (lambda: a100_guest("A100-40C", 40, count=2), [((0, 1), "NVLink")]),
+        (lambda: a100_guest("A100-20C", 20, count=2, p2p=1), []),
+        (lambda: FakeNvml(mig_a100(), h100()), []),
+        (FakeNvml, []),
+    ],
+)
+def test_groups_of_gpus_that_nvlink_connects(machine, build, expected):
+    """Each with each: bridges join pairs, switches all GPUs of a board."""
+    found = device_groups(snap(machine, build()))
+    assert [(group.gpus, group.connection) for group in found] == expected
+
+
+def test_a_group_says_whether_vsphere_offers_its_size(machine):
+    """Groups have 2, 4 or 8 GPUs."""
+    (whole,) = device_groups(snap(machine, hgx_a100()))
+    assert str(whole) == (
+        "GPUs 0, 1, 2, 3, 4, 5, 6, 7: 8 GPUs over NVSwitch, a device group in vSphere 8"
+    )
+    nvml = a100_guest("A100-40C", 40, count=3)
+    (three,) = device_groups(snap(machine, nvml))
+    assert "no size of a device group" in str(three)
+
+
+def test_what_the_devices_permit(machine):
+    """Only on vSphere."""
+    assert "vSphere" not in str(snap(machine, mig_backed_guest()))
+    machine.set_dmi("VMware, Inc.", "VMware20,1")
+    text = str(snap(machine, mig_backed_guest()))
+    assert "GPU 0: vGPU, so vMotion and suspend where ESXi" in text
+    text = str(snap(machine, hgx_h100()))
+    assert "GPUs 0, 1, 2, 3, 4, 5, 6, 7: 8 GPUs over NVSwitch" in text

@@ -1,0 +1,74 @@
+"""A cluster that ipyparallel has started: a real controller, and engines here or on test VMs."""
+
+import os
+import subprocess
+import sys
+import tempfile
+from contextlib import contextmanager
+from pathlib import Path
+
+from clusters import gone
+from timers import eventually
+
+
+class IpCluster:
+    """A controller and its engines.
+
+    Attributes
+    ----------
+    file
+        The connection file for clients.
+    engines
+        The engines' processes, in the order of their start.
+    """
+
+    def __init__(self, folder, ip="127.0.0.1"):
+        self._profile = folder / "profile_test"
+        self.file = self._profile / "security" / "ipcontroller-client.json"
+        self.engines = []
+        self._log = (folder / "log.txt").open("wb")
+        self.controller = self._run(
+            "ipyparallel.controller", f"--ip={ip}", "--HeartMonitor.period=500", "--nodb", "--init"
+        )
+        assert eventually(self._ready), (folder / "log.txt").read_text()
+
+    def _ready(self):
+        names = ("client", "engine")
+        files = [self.file.with_name(f"ipcontroller-{name}.json") for name in names]
+        return all(file.exists() and file.read_text().endswith("}") for file in files)
+
+    def _run(self, module, *arguments, inside=lambda command: command, **environment):
+        command = [sys.executable, "-m", module, f"--profile-dir={self._profile}", *arguments]
+        return subprocess.Popen(
+            inside(command), stdout=self._log, stderr=self._log, env=os.environ | environment
+        )
+
+    def add(self, inside=lambda command: command, **environment):
+        """Start an engine, and return its process; `inside` is the command that runs one in a VM.
+
+        `ForeignCluster.wait_for_engines` is what waits for it.
+        """
+        engine = self._run("ipyparallel.engine", inside=inside, **environment)
+        self.engines.append(engine)
+        return engine
+
+    def stop(self):
+        """End everything."""
+        processes = [*self.engines, self.controller]
+        for process in processes:
+            process.kill()
+        for process in processes:
+            process.wait()
+        assert gone([process.pid for process in processes])
+        self._log.close()
+
+
+@contextmanager
+def running(ip="127.0.0.1"):
+    """Run a controller while the block runs; see `IpCluster.add` for engines."""
+    with tempfile.TemporaryDirectory() as folder:
+        cluster = IpCluster(Path(folder), ip)
+        try:
+            yield cluster
+        finally:
+            cluster.stop()

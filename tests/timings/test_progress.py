@@ -1,0 +1,75 @@
+"""Epochs, time left and hours, from rows."""
+
+import math
+
+import numpy as np
+import pytest
+
+from workbench.timings.progress import SoFar, cpu_us, progress
+from workbench.timings.store import ROW
+
+SECOND_NS = 10**9
+
+
+def rows(batch, *, batches=4, cell=1, rank=0, cpu=None, **more):
+    """An iteration of a second for each batch, of which half is exposed."""
+    found = np.zeros(len(batch), ROW)
+    found["iteration"], found["rank"], found["cell"] = range(len(batch)), rank, cell
+    found["iteration_ns"], found["exposed_ns"] = SECOND_NS, SECOND_NS // 2
+    found["communication_ns"], found["batch"], found["batches"] = SECOND_NS, batch, batches
+    found["samples"] = 8
+    found["communication_cpu_ns"] = cpu or 0
+    for name, value in more.items():
+        found[name] = value
+    return found
+
+
+@pytest.mark.parametrize(
+    ("batch", "epochs", "left_s"),
+    [
+        ([1, 2, 3, 4, 1, 2], 1.5, 2.0),
+        ([2, 4, 2], 1.5, 1.0),  # two batches in each iteration
+        ([1, 2, 1, 2], 1.0, 2.0),  # passes that were left early
+        ([4], 1.0, 0.0),
+    ],
+)
+def test_passes_over_the_data(batch, epochs, left_s):
+    """A pass counts by the share of its batches; what is left, by the batches per iteration."""
+    own = rows(batch)
+    found = progress(own, own)
+    assert found.epochs == pytest.approx(epochs)
+    assert found.epoch_left_s == pytest.approx(left_s)
+    assert found.exposed_hours == pytest.approx(len(batch) / 2 / 3600)
+
+
+def test_parts_add_up_to_the_whole():
+    """Rows that arrive in parts give the passes and hours of all of them."""
+    batch, cpu = [1, 2, 3, 4, 1, 2, 3], range(7_000, 14_000, 1_000)
+    every = np.concatenate([rows(batch, rank=rank, cpu=list(cpu)) for rank in (0, 1)])
+    every.sort(order=["iteration", "rank"])
+    parts = SoFar()
+    for begin in range(0, len(every), 5):
+        parts.add(every[begin : begin + 5])
+    assert parts.progress(every) == progress(every, every)
+    assert progress(every, every).samples_per_s == pytest.approx(16)
+
+
+def test_unknown_is_unknown():
+    """Without batches, samples, clocks or rows nothing is made up."""
+    own = rows([0, 0], batches=0, samples=[8, 0])
+    found = progress(own, own)
+    unknown = {name for name, value in vars(found).items() if math.isnan(value)}
+    assert unknown == {"samples_per_s", "epochs", "epoch_left_s", "communication_cpu_s"}
+    assert "samples/s unknown" in str(found)
+    none = progress(own[:0], own[:0])
+    assert all(math.isnan(value) for value in vars(none).values())
+
+
+def test_cpu_time_is_the_mean_between_two_readings():
+    """Records that were sent together share their reading; the first has none before it."""
+    own = rows([1, 2, 3, 4, 1], cpu=[5_000, 9_000, 9_000, 9_000, 10_000])
+    found = cpu_us(own)
+    assert math.isnan(found[0])
+    assert found[1:].tolist() == pytest.approx([4 / 3, 4 / 3, 4 / 3, 1])
+    restarted = rows([1, 2], cpu=[9_000, 2_000])  # the ring was formed again
+    assert np.isnan(cpu_us(restarted)).all()

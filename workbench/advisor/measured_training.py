@@ -1,0 +1,322 @@
+"""The model of a training's iteration, from the times of its collectives."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from workbench.errors import UsageError
+from workbench.fabric.overlap import CYCLE_US, FUSION_BYTES, CommunicationModel, Workload
+from workbench.timings.buffers import is_timed, number_buffers, service_times
+from workbench.timings.store import CollectiveRecord, Rows, peers, warm
+from workbench.wire import Layout
+from workbench.wire.record import TICK_NS, TIMES
+
+LATEST = 64
+"""Most iterations that are used: the newest of the cell."""
+_GRADIENTS = ("optimizer", "ddp")
+_MARGIN_US = 500.0
+"""A collective that was ready so long before a cycle was part of it."""
+_USUAL_CYCLE = 2.5
+"""Up to this multiple of Horovod's default, the cycle time is taken to be the default."""
+_SPREAD = 1.5
+"""Sizes of buffers within this factor do not show the time of a byte."""
+_LEAST = 3
+"""Least number of buffers from which a time is taken."""
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class MeasuredTraining:
+    """What the newest iterations of a training have in common: medians, in microseconds.
+
+    Attributes
+    ----------
+    work, model
+        Its compute and collectives, and how long these take.
+    ranks, ranks_per_vm
+        Their number, and most of them on one VM; None if the VMs are unknown.
+    iteration_us, exposed_us, transfer_us
+        Medians over `iterations` iterations.
+    scaled
+        Share of the time before waiting that is proportional to the batch.
+    fuses
+        Whether collectives are fused in cycles, as Horovod does.
+    link
+        Where the time of a transfer is taken from.
+    """
+
+    work: Workload
+    model: CommunicationModel
+    ranks: int
+    ranks_per_vm: int | None
+    iterations: int
+    iteration_us: float
+    exposed_us: float
+    transfer_us: float
+    scaled: float
+    fuses: bool
+    link: str
+
+
+def measure(timings: Any, fabric: Any = None) -> MeasuredTraining:
+    """Return the model of the last cell that recorded iterations.
+
+    Parameters
+    ----------
+    timings
+        A cluster's timings, or a run.
+    fabric
+        The cluster's calibration (`FittedFabric`), if any.
+
+    Raises
+    ------
+    UsageError
+        Too little was recorded, or the training communicates in another way.
+    """
+    rows: Rows = timings.rows()
+    if not len(rows):
+        raise UsageError(
+            "Nothing to simulate: no iteration was recorded. Train in a %%distributed cell first."
+        )
+    rows = warm(rows[rows["cell"] == rows["cell"].max()])
+    rows = rows[rows["iteration"] > rows["iteration"].max() - LATEST]
+    layout, found = _complete(timings, rows)
+    every = np.array([_times(records) for records in found])
+    chosen = np.array([by in _GRADIENTS for by in layout.by])
+    _check(layout, chosen)
+    times = every[..., chosen] * (TICK_NS / 1e3)
+    part = _only(layout, chosen)
+    rows_us = _phases(rows, found)
+    ready = times[:, :, 0].max(axis=1)
+    finished = times[:, :, -1].max(axis=2)
+    sizes = np.array(part.sizes_bytes, float)
+    compute = _wait_begins(rows_us, finished).max(axis=1)
+    duration = rows_us["iteration"].mean(axis=1)
+    tail = np.median(duration - np.maximum(compute, finished.max(axis=1)))
+    typical = np.median(ready, axis=0)
+    order = np.argsort(typical, kind="stable")
+    buffers = _Buffers(times, part)
+    n = peers(layout, int(rows["world_size"].max()))[1]
+    model, link = _communication(buffers, bool(is_timed(part).all()), n, fabric)
+    busy = np.sum([rows_us[name] for name in ("data", "copy", "forward", "backward")], axis=0)
+    compute_us = float(np.median(compute))
+    return MeasuredTraining(
+        Workload(
+            tuple(typical[order].tolist()),
+            tuple(sizes[order].tolist()),
+            compute_us,
+            max(0.0, float(tail)),
+        ),
+        model,
+        n,
+        _ranks_per_vm(timings),
+        len(found),
+        float(np.median(duration)),
+        float(np.median(rows_us["exposed"].max(axis=1))),
+        float(np.median(buffers.transfer_sums)),
+        min(1.0, float(np.median(busy.mean(axis=1))) / compute_us) if compute_us > 0 else 0.0,
+        model.cycle_us > 0,
+        link,
+    )
+
+
+def _complete(timings: Any, rows: Rows) -> tuple[Layout, list[list[CollectiveRecord]]]:
+    """Return the most usual layout, and the iterations in which all ranks have used it."""
+    first, last = int(rows["iteration"].min()), int(rows["iteration"].max())
+    by_iteration: dict[int, dict[int, CollectiveRecord]] = {}
+    for record in timings.records(first, last):
+        if record.iteration >= 0 and len(record.layout.names):
+            by_iteration.setdefault(record.iteration, {})[record.rank] = record
+    ranks = set(rows["rank"].tolist())
+    usual: Counter[tuple[str, ...]] = Counter()
+    layouts = {}
+    for records in by_iteration.values():
+        layouts.update({one.layout.names: one.layout for one in records.values()})
+        if set(records) == ranks and len({one.layout.names for one in records.values()}) == 1:
+            usual[next(iter(records.values())).layout.names] += 1
+    if int(rows["world_size"].max()) < 2:
+        raise UsageError(
+            "Nothing to simulate: the training ran on 1 rank, which does not communicate. Train "
+            "on at least 2 ranks."
+        )
+    if not usual:
+        raise UsageError(
+            "Nothing to simulate: no iteration has the times of the collectives of all ranks. "
+            "Train with Horovod's DistributedOptimizer or DDP in a recorded cell."
+        )
+    names = usual.most_common(1)[0][0]
+    found = [
+        [records[rank] for rank in sorted(ranks)]
+        for records in by_iteration.values()
+        if set(records) == ranks and all(one.layout.names == names for one in records.values())
+    ]
+    return layouts[names], found
+
+
+def _check(layout: Layout, chosen: npt.NDArray[np.bool_]) -> None:
+    """Raise an error if gradients are not reduced by allreduces in one process set."""
+    kinds = {k for k, own in zip(layout.kinds, chosen, strict=True) if own}
+    others = set(layout.by) - {*_GRADIENTS, "cell"}
+    if not chosen.any() or kinds != {"allreduce"} or others:
+        used = ", ".join(sorted({*layout.kinds} | others)) or "none"
+        raise UsageError(
+            f"Cannot simulate collectives of {used}: only allreduces of gradients by Horovod's "
+            "DistributedOptimizer or DDP are simulated. Choose another cell or run."
+        )
+
+
+def _times(records: list[CollectiveRecord]) -> npt.NDArray[np.int64]:
+    """Return the times of an iteration's collectives, of shape (ranks, TIMES, collectives)."""
+    return np.array([[getattr(one.record, name) for name in TIMES] for one in records], np.int64)
+
+
+def _only(layout: Layout, chosen: npt.NDArray[np.bool_]) -> Layout:
+    """Return a layout with some of its collectives."""
+    columns = [
+        tuple(value for value, own in zip(column, chosen, strict=True) if own)
+        for column in list(vars(layout).values())[1:]
+    ]
+    return Layout(layout.number, *columns)
+
+
+def _phases(rows: Rows, found: list[list[CollectiveRecord]]) -> dict[str, Floats]:
+    """Return phases and durations of the iterations, as arrays of (iterations, ranks)."""
+    names = ("data", "copy", "forward", "backward", "exposed", "optimizer", "other")
+    where = {
+        (int(iteration), int(rank)): place
+        for place, (iteration, rank) in enumerate(zip(rows["iteration"], rows["rank"], strict=True))
+    }
+    places = np.array([[where[one.iteration, one.rank] for one in records] for records in found])
+    figures = {name: rows[f"{name}_ns"][places] / 1e3 for name in (*names, "iteration", "stopped")}
+    figures["exposed"] = np.maximum(figures["exposed"] - figures["stopped"], 0.0)
+    return figures
+
+
+def _wait_begins(phases: dict[str, Floats], finished: Floats) -> Floats:
+    """Return when training began to wait for the last collective; else when its compute ended.
+
+    Of shape (iterations, ranks). A rank that hardly waits may have begun before the end of the
+    last collective or after it.
+    """
+    waited = phases["exposed"] > 0.01 * phases["iteration"]
+    ended = phases["iteration"] - phases["exposed"] - phases["optimizer"]
+    return np.asarray(np.where(waited, finished - phases["exposed"], ended))
+
+
+def _ranks_per_vm(timings: Any) -> int | None:
+    names = timings.vm_names()
+    return max(Counter(names.values()).values()) if names else None
+
+
+class _Buffers:
+    """The buffers of the iterations, in the order of their transfers.
+
+    Attributes
+    ----------
+    size, single, delay, idle, service, copies
+        Of each buffer: bytes, whether it has one collective, the time from when it could be
+        negotiated to its response, whether nothing was transferred before that, the time of its
+        transfer and of its copies.
+    split
+        Most bytes of a fused buffer, if collectives that were ready were left for another; 0
+        otherwise.
+    transfer_sums
+        Sum of the transfers of each iteration.
+    """
+
+    def __init__(self, times: Floats, layout: Layout) -> None:
+        columns: list[tuple[float, ...]] = []
+        sizes = np.array(layout.sizes_bytes, float)
+        left, largest = 0, 0.0
+        sums = []
+        for own in times:
+            services = service_times(own.astype(np.int64), layout)
+            number = number_buffers(own[0].astype(np.int64), layout)
+            ready, free, previous, total = own[:, 0].max(axis=0), 0.0, None, 0.0
+            for buffer in range(int(number.max()) + 1):
+                inside = np.flatnonzero(number == buffer)
+                one = inside[0]
+                first, size = float(ready[inside].min()), float(sizes[inside].sum())
+                responded, began, ended, finished = own[0, 1:, inside].max(axis=0)
+                copies = began - responded + finished - ended
+                service, fused = float(services[one]), len(inside) > 1
+                columns.append(
+                    (size, not fused, responded - max(first, free), first >= free, service, copies)
+                )
+                left += previous is not None and first < previous - _MARGIN_US
+                largest = max(largest, size * fused)
+                previous, free, total = responded, float(finished), total + service
+            sums.append(total)
+        table = np.array(columns)
+        self.size, self.delay, self.service, self.copies = table[:, [0, 2, 4, 5]].T
+        self.single, self.idle = table[:, 1] > 0, table[:, 3] > 0
+        self.split = max(largest, 1.0) if left >= max(_LEAST, 0.05 * len(table)) else 0.0
+        self.transfer_sums = np.array(sums)
+
+    def copy_us_per_byte(self, *, single: bool) -> float:
+        chosen = self.single == single
+        if chosen.sum() < _LEAST:
+            chosen = np.ones(len(chosen), bool)
+        return max(0.0, float(np.median(self.copies[chosen] / self.size[chosen])))
+
+
+def _communication(
+    buffers: _Buffers, timed: bool, n: int, fabric: Any
+) -> tuple[CommunicationModel, str]:
+    """Return how long collectives take, and where that is known from."""
+    intercept, slope, link = _transfer(buffers, n, fabric)
+    fixed, burst = max(intercept, 0.0), max(-intercept, 0.0) / slope
+    if not timed:  # DDP: buckets are transferred in turn, and their copies are not known
+        return CommunicationModel(fixed, slope, burst, cycle_us=0.0, fusion_bytes=0.0), link
+    idle = buffers.delay[buffers.idle]
+    backlog = buffers.delay[~buffers.idle & (buffers.delay > 20.0)]
+    typical = float(np.median(idle)) if len(idle) else CYCLE_US / 2
+    negotiation = max(0.0, typical - CYCLE_US / 2)
+    if len(backlog) >= _LEAST:
+        negotiation = min(negotiation, float(np.median(backlog)))
+    cycle = 2 * (typical - negotiation)
+    if cycle < _USUAL_CYCLE * CYCLE_US:
+        cycle, negotiation = CYCLE_US, max(0.0, typical - CYCLE_US / 2)
+    return (
+        CommunicationModel(
+            fixed,
+            slope,
+            burst,
+            buffers.copy_us_per_byte(single=False),
+            buffers.copy_us_per_byte(single=True),
+            negotiation,
+            cycle,
+            buffers.split or FUSION_BYTES,
+        ),
+        link,
+    )
+
+
+def _transfer(buffers: _Buffers, n: int, fabric: Any) -> tuple[float, float, str]:
+    """Return the time of an empty transfer, which may be negative, and that of a byte."""
+    sizes = np.unique(buffers.size)
+    own = np.array([np.median(buffers.service[buffers.size == size]) for size in sizes])
+    if not (own > 0).any():
+        raise UsageError(
+            "Cannot simulate: no transfer took a time that was measured. Train with larger "
+            "gradients, or on more VMs."
+        )
+    sizes, own = sizes[own > 0], own[own > 0]
+    counts = np.array([(buffers.size == size).sum() for size in sizes])
+    if sizes[-1] >= _SPREAD * sizes[0]:
+        slope, intercept = np.polyfit(sizes, own, 1, w=np.sqrt(counts) / own)
+        if slope > 0 and intercept > -0.5 * slope * sizes[0]:
+            return float(intercept), float(slope), "this training's own transfers"
+    whole = float(np.average(own / sizes, weights=counts * sizes))
+    usable = fabric is not None and fabric.n == n and fabric.reliable
+    if usable and fabric.us_per_byte < whole:
+        mean = float(np.average(sizes, weights=counts))
+        intercept = mean * (whole - fabric.us_per_byte)
+        return intercept, float(fabric.us_per_byte), "the calibration and this training's transfers"
+    return 0.0, whole, "this training's own transfers (of one size: any latency is in its bytes)"

@@ -1,0 +1,355 @@
+"""The predicted iteration of a training on another fabric, or with other settings."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from html import escape
+from typing import TYPE_CHECKING
+
+from workbench.advisor.explain import timings_of
+from workbench.advisor.measured_training import MeasuredTraining, measure
+from workbench.errors import UsageError
+from workbench.fabric.overlap import CommunicationModel, Simulated, Workload, simulate
+from workbench.ranks import checked_int
+
+if TYPE_CHECKING:
+    from workbench.cluster import Cluster
+    from workbench.timings import Timings
+    from workbench.timings.run import Run
+
+UNRELIABLE = 0.1
+"""Relative error of the simulation of the measured iteration above which it is not to be used."""
+TCP_EFFICIENCY = 1448 / 1514
+"""Payload of an Ethernet frame of TCP over IPv4 with time stamps, at an MTU of 1500."""
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What is different from the measured training; None, 1 and False are as measured.
+
+    Attributes
+    ----------
+    gbps
+        Nominal rate of a VM's link in 10^9 bits per second, with TCP's headers.
+    measured_gbps
+        The nominal rate of the link that was measured. Time of its transfers above that of the
+        link at this rate is processing, which another link does not change. By default the link
+        alone limits transfers, and its rate follows from them.
+    ranks
+        Number of ranks, in a ring.
+    latency_us
+        Time of one message of the ring, instead of the measured fixed time of a transfer.
+    compression
+        ``"fp16"`` halves the bytes of gradients, which are assumed to be of 32 bits.
+    fusion_threshold_bytes, cycle_time_ms
+        Horovod's HOROVOD_FUSION_THRESHOLD (0: no fusion) and HOROVOD_CYCLE_TIME.
+    batch_scale
+        Factor of the batch; loading, copies, forward and backward are proportional to it.
+    ranks_per_vm
+        Ranks on each VM. They share its link, in one direction for one of the ring's messages.
+    hierarchical
+        Whether the ranks of a VM reduce among themselves first; only VMs form a ring then.
+    vm_gbps
+        Bus bandwidth between the ranks of a VM.
+    """
+
+    gbps: float | None = None
+    measured_gbps: float | None = None
+    ranks: int | None = None
+    latency_us: float | None = None
+    compression: str | None = None
+    fusion_threshold_bytes: float | None = None
+    cycle_time_ms: float | None = None
+    batch_scale: float = 1.0
+    ranks_per_vm: int | None = None
+    hierarchical: bool = False
+    vm_gbps: float | None = None
+
+    def __post_init__(self) -> None:
+        positive = ("gbps", "measured_gbps", "batch_scale", "vm_gbps")
+        for name in (*positive, "latency_us", "fusion_threshold_bytes", "cycle_time_ms"):
+            value, least = getattr(self, name), "positive" if name in positive else "0 or more"
+            if value is None:
+                continue
+            if isinstance(value, bool) or not isinstance(value, (int, float)):
+                raise UsageError(f"{name}={value!r}: not a number. Give one that is {least}.")
+            if not math.isfinite(value) or value < 0 or (value == 0 and name in positive):
+                raise UsageError(f"{name}={value!r}: out of range. Give a number that is {least}.")
+        for name, smallest in (("ranks", 2), ("ranks_per_vm", 1)):
+            if getattr(self, name) is not None:
+                checked_int(getattr(self, name), name, smallest)
+        if self.compression not in (None, "fp16"):
+            raise UsageError(
+                f"compression={self.compression!r}: not known. Give 'fp16', or None for none."
+            )
+        if self.hierarchical and self.vm_gbps is None:
+            raise UsageError(
+                "hierarchical=True: the bus bandwidth within a VM is not known. Give vm_gbps."
+            )
+
+    def __str__(self) -> str:
+        """Return what was changed, as it is given to `what_if`."""
+        default = Changes.__dataclass_fields__
+        given = {k: v for k, v in vars(self).items() if v != default[k].default}
+        return ", ".join(f"{name}={value!r}" for name, value in given.items()) or "no change"
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A predicted iteration next to the measured one; times in microseconds.
+
+    Attributes
+    ----------
+    changes
+        What is different from the measured training.
+    measured_us, predicted_us
+        Duration of an iteration: the median, and what is predicted.
+    measured_exposed_us, predicted_exposed_us
+        How long training waits for gradients.
+    measured_transfer_us, predicted_transfer_us
+        Sum of the transfers of all buffers.
+    replay_error
+        Relative error of the simulation of the measured iteration. Predictions are corrected by
+        the difference.
+    ranks
+        Number of ranks of the prediction.
+    assumptions
+        What the prediction assumes, in sentences.
+    simulated
+        The simulated iteration, with its buffers.
+    """
+
+    changes: Changes
+    measured_us: float
+    predicted_us: float
+    measured_exposed_us: float
+    predicted_exposed_us: float
+    measured_transfer_us: float
+    predicted_transfer_us: float
+    replay_error: float
+    ranks: int
+    assumptions: tuple[str, ...]
+    simulated: Simulated
+
+    @property
+    def speedup(self) -> float:
+        """The measured over the predicted duration of an iteration."""
+        return self.measured_us / self.predicted_us
+
+    @property
+    def reliable(self) -> bool:
+        """Whether the simulation reproduces the measured iteration well enough."""
+        return abs(self.replay_error) <= UNRELIABLE
+
+    @property
+    def exposed_share(self) -> float:
+        """The predicted share of the iteration in which training waits for gradients."""
+        return self.predicted_exposed_us / self.predicted_us
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """The uncertainty and the assumptions, in sentences."""
+        error = f"Simulated, the measured iteration is {self.replay_error:+.1%} off"
+        if not self.reliable:
+            error += f", more than {UNRELIABLE:.0%}: do not rely on this prediction"
+        return (f"{error}.", *self.assumptions)
+
+    def rows(self) -> list[tuple[str, str, str]]:
+        """Return the figures as text: name, measured, predicted."""
+        pairs = (
+            ("iteration", self.measured_us, self.predicted_us),
+            ("exposed communication", self.measured_exposed_us, self.predicted_exposed_us),
+            ("transfers", self.measured_transfer_us, self.predicted_transfer_us),
+        )
+        return [(name, f"{old / 1e3:,.2f} ms", f"{new / 1e3:,.2f} ms") for name, old, new in pairs]
+
+    def __repr__(self) -> str:
+        """Return the figures and the remarks as text."""
+        lines = [f"{'':24}{'measured':>14}{'predicted':>14}   ({self.changes})"]
+        lines += [f"{name:24}{old:>14}{new:>14}" for name, old, new in self.rows()]
+        lines.append(f"{'speedup':24}{'':14}{self.speedup:>13.2f}x")
+        return "\n".join([*lines, *self.remarks])
+
+    def _repr_html_(self) -> str:
+        cells = [*self.rows(), ("speedup", "", f"{self.speedup:.2f}x")]
+        body = "".join(
+            f'<tr><td style="text-align:left">{name}</td><td>{old}</td><td>{new}</td></tr>'
+            for name, old, new in cells
+        )
+        head = "<tr><th></th><th>measured</th><th>predicted</th></tr>"
+        notes = "<br>".join(map(escape, self.remarks))
+        return f"<p>{escape(str(self.changes))}</p><table>{head}{body}</table><p>{notes}</p>"
+
+
+def what_if(training: Cluster | Timings | Run, **changes: object) -> Prediction:
+    """Predict the iteration of a training if something were different.
+
+    Simulates the last cell that recorded iterations, as `workbench.fabric.overlap` describes, with
+    compute as measured.
+
+    Parameters
+    ----------
+    training
+        A cluster, its timings, or a run on disk (`open_run`).
+    **changes
+        Any of the attributes of `Changes`.
+
+    Raises
+    ------
+    UsageError
+        Nothing was recorded that can be simulated, or a change is unknown or out of range.
+    """
+    return predict(measure(timings_of(training), getattr(training, "fabric", None)), **changes)
+
+
+def predict(measured: MeasuredTraining, **changes: object) -> Prediction:
+    """Predict an iteration of a training that `measure` has returned; see `what_if`."""
+    unknown = set(changes) - set(Changes.__dataclass_fields__)
+    if unknown:
+        raise UsageError(
+            f"what_if: no change is named {', '.join(sorted(unknown))}. Give any of "
+            f"{', '.join(Changes.__dataclass_fields__)}."
+        )
+    change = Changes(**changes)  # type: ignore[arg-type]
+    assumptions = [f"The time of a transfer is from {measured.link}."]
+    model, ranks = _changed_model(measured, change, assumptions)
+    work, model = _changed_work(measured, model, change, assumptions)
+    same, new = simulate(measured.work, measured.model), simulate(work, model)
+    correction = measured.iteration_us - same.iteration_us
+    waited = new.exposed_us + (measured.exposed_us - same.exposed_us if new.exposed_us else 0.0)
+    scale = measured.transfer_us / same.transfer_us
+    return Prediction(
+        change,
+        measured.iteration_us,
+        new.iteration_us + correction,
+        measured.exposed_us,
+        max(0.0, waited),
+        measured.transfer_us,
+        new.transfer_us * scale,
+        -correction / measured.iteration_us,
+        ranks,
+        tuple(assumptions),
+        new,
+    )
+
+
+def _changed_model(
+    measured: MeasuredTraining, change: Changes, assumptions: list[str]
+) -> tuple[CommunicationModel, int]:
+    """Return how long collectives would take, and the number of ranks."""
+    model, n = measured.model, measured.ranks
+    ranks = change.ranks or n
+    per_vm = change.ranks_per_vm or min(ranks, measured.ranks_per_vm or 1)
+    if ranks % per_vm and change.ranks_per_vm:
+        raise UsageError(
+            f"ranks_per_vm={per_vm}: {ranks} ranks are no multiple of it. Give a divisor."
+        )
+    vms = -(-ranks // per_vm)
+    _check_link(measured, change, vms)
+    link, processing = _divided(measured, change, assumptions)
+    steps = vms if change.hierarchical else ranks
+    if vms == 1 and change.vm_gbps:
+        link = _ring_us_per_byte(ranks, change.vm_gbps)
+    else:
+        link *= _share(steps) / _share(n)
+        if change.hierarchical:
+            link += _ring_us_per_byte(per_vm, change.vm_gbps or math.inf)
+    fixed = model.fixed_us * (steps - 1) / (n - 1)
+    if change.latency_us is not None:
+        fixed = 2 * (steps - 1) * change.latency_us
+    negotiation = max(0.0, model.negotiation_us + (fixed - model.fixed_us))
+    if steps != n:
+        assumptions.append(
+            f"Each of {ranks} ranks computes as before; no rank is late; ranks do not compete for "
+            "cores."
+        )
+    model = replace(
+        model,
+        fixed_us=max(0.0, fixed),
+        us_per_byte=link + processing * _share(ranks) / _share(n),
+        negotiation_us=negotiation,
+    )
+    for given, name, factor in (
+        (change.fusion_threshold_bytes, "fusion_bytes", 1),
+        (change.cycle_time_ms, "cycle_us", 1e3),
+    ):
+        if given is not None:
+            if not measured.fuses:
+                raise UsageError(
+                    "fusion_threshold_bytes and cycle_time_ms are Horovod's, and this training ran "
+                    "without Horovod. Leave them out."
+                )
+            model = replace(model, **{name: given * factor})
+    return model, ranks
+
+
+def _check_link(measured: MeasuredTraining, change: Changes, vms: int) -> None:
+    """Raise an error if ranks would communicate over what was not measured."""
+    one_vm = measured.ranks_per_vm is not None and measured.ranks_per_vm >= measured.ranks
+    if vms > 1 and one_vm and change.ranks_per_vm and not change.gbps:
+        raise UsageError(
+            f"ranks_per_vm={change.ranks_per_vm}: the training ran on one VM, so no link between "
+            "VMs was measured. Give its rate as gbps."
+        )
+    if vms == 1 and not one_vm and change.vm_gbps is None:
+        raise UsageError(
+            "All ranks would be on one VM, between whose ranks no rate was measured. Give vm_gbps."
+        )
+
+
+def _divided(
+    measured: MeasuredTraining, change: Changes, assumptions: list[str]
+) -> tuple[float, float]:
+    """Return the time of a byte on the link at the new rate, and its time of processing."""
+    per_byte = measured.model.us_per_byte
+    rate, link = link_gbps(measured), per_byte
+    if change.measured_gbps:
+        rate = change.measured_gbps
+        link = min(per_byte, _ring_us_per_byte(measured.ranks, rate * TCP_EFFICIENCY))
+    elif change.gbps:
+        assumptions.append(
+            f"The link limits the measured transfers, as one of {rate:.2f} Gbit/s would "
+            f"({rate * TCP_EFFICIENCY:.2f} Gbit/s bus bandwidth)."
+        )
+    return link * (rate / change.gbps if change.gbps else 1.0), per_byte - link
+
+
+def _changed_work(
+    measured: MeasuredTraining, model: CommunicationModel, change: Changes, assumptions: list[str]
+) -> tuple[Workload, CommunicationModel]:
+    work = measured.work
+    if change.batch_scale != 1:
+        factor = 1 + (change.batch_scale - 1) * measured.scaled
+        ready = tuple(us * factor for us in work.ready_us)
+        work = replace(work, ready_us=ready, compute_us=work.compute_us * factor)
+        assumptions.append("Loading, copies, forward and backward are proportional to the batch.")
+    if change.compression:
+        # each gradient is read and written once more before it is submitted, and after the wait
+        copy = model.copy_us_per_byte / 2
+        spent, ready_us = 0.0, []
+        for at, size in zip(work.ready_us, work.sizes_bytes, strict=True):
+            spent += copy * size
+            ready_us.append(at + spent)
+        sizes = tuple(size / 2 for size in work.sizes_bytes)
+        work = Workload(tuple(ready_us), sizes, work.compute_us + spent, work.tail_us + spent)
+        assumptions.append(
+            "Gradients have 32 bits; converting one takes as long as Horovod's copy of it, and "
+            "adding numbers of 16 bits as long as adding those of 32 bits, byte for byte."
+        )
+    return work, model
+
+
+def link_gbps(measured: MeasuredTraining) -> float:
+    """Return the rate of a link that would limit the measured transfers, with TCP's headers."""
+    return 8 * _share(measured.ranks) / (measured.model.us_per_byte * 1e3) / TCP_EFFICIENCY
+
+
+def _share(n: int) -> float:
+    """Return the bytes that each rank of a ring of `n` sends, for each byte of an allreduce."""
+    return 2 * (n - 1) / n
+
+
+def _ring_us_per_byte(n: int, busbw_gbps: float) -> float:
+    """Return the time of a byte in a ring of `n` ranks."""
+    return _share(n) * 8 / (busbw_gbps * 1e3)

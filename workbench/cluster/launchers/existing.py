@@ -1,0 +1,317 @@
+"""The launcher for clusters that ipyparallel has started, by any of its own launchers.
+
+An engine there is the way onto its machine: it starts an agent, which forks a rank for each of
+the engines of its job there. The agent connects to the kernel (`workbench.agent.tunnel`), as the
+ranks do. Engines and controller are left as they are; the agent ends with the last of its engines.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import zmq
+
+from workbench.cluster.launchers import AgentStart, Connection, RelayLauncher, python_failure
+from workbench.cluster.launchers.foreign_cluster import ForeignCluster, connection_file
+from workbench.cluster.options import Options
+from workbench.errors import StartFailed
+from workbench.hosts import Host
+from workbench.ranks import ranks_text
+from workbench.resources import Unknown
+from workbench.resources.host.machine import machine_identity
+from workbench.wire.foreign_engine import GIVEN_GPUS, TUNNEL, ForeignEngine
+
+_PROGRAM = "workbench.agent.tunnel"
+_RETRY_S = 2.0
+
+
+class ExistingLauncher(RelayLauncher):
+    """Starts agents through engines, and waits for their connections."""
+
+    allocates = True
+    has_slots = True
+
+    def __init__(self, config: Path | None = None, arguments: tuple[str, ...] = ()) -> None:
+        super().__init__(config, arguments)
+        self._cluster: ForeignCluster | None = None
+        self._known: dict[int, ForeignEngine] = {}
+        self._taken: dict[str, Any] = {}
+        """What another kernel needs to attach: as `allocate` and `launch` have filled it."""
+        self._errors: dict[str, StartFailed] = {}
+        self._stopped = threading.Event()
+
+    # the engines
+
+    def allocate(self, options: Options, progress: Callable[[str], None]) -> Options:
+        """See `Launcher`. Waits for n engines, or the first, until `start_timeout_s`."""
+        if options.allocation is not None:
+            self._taken = cast("dict[str, Any]", options.allocation)
+            return options
+        deadline = time.monotonic() + options.start_timeout_s
+        file = connection_file(options.job)
+        source = str(file) if "connection_file" in options.job else f"profile {file.parent.parent}"
+        self._taken = {"file": str(file), "source": source, "hosts": {}, "ports": {}, "address": ""}
+        for end in ("server", "client"):
+            public, secret = zmq.curve_keypair()
+            keys = {f"{end}_public": public.decode(), f"{end}_secret": secret.decode()}
+            self._taken |= keys
+        cluster = self._connected()
+        cluster.wait_for_engines(options.n, deadline, progress, self._stopped)
+        progress(f"waiting until engines of {source} have time")
+        self._describe(cluster.engines, options.n, deadline, self._stopped)
+        hosts = self._group(self._known)
+        n = options.n or len(self._known)
+        return replace(options, n=n, hosts=hosts, allocation=self._taken)
+
+    def _connected(self) -> ForeignCluster:
+        if self._cluster is None:
+            self._cluster = ForeignCluster(Path(self._taken["file"]), self._taken["source"])
+        return self._cluster
+
+    def _describe(
+        self, engines: Iterable[int], enough: int, deadline: float, stop: threading.Event
+    ) -> None:
+        """Have engines describe themselves, and check what only this kernel can."""
+        unknown = set(engines) - set(self._known)
+        if not unknown:
+            return
+        found = self._connected().describe(unknown, enough, deadline, stop)
+        for number, engine in sorted(found.items()):
+            where = f"engine {number} of {self._taken['source']} on {engine.host}"
+            if engine.python.split(".")[:2] != platform.python_version().split(".")[:2]:
+                raise StartFailed(
+                    f"Python {engine.python} runs there ({engine.executable}), and Python "
+                    f"{platform.python_version()} here",
+                    vm=where,
+                    cure="start its engines with the same version",
+                )
+            if not engine.routes:
+                raise StartFailed(
+                    "it does not reach any address of this machine, to which ranks connect",
+                    vm=where,
+                    cure="open the firewall between both, for any port",
+                )
+        self._known |= found
+
+    def _group(self, engines: dict[int, ForeignEngine]) -> tuple[Host, ...]:
+        """Return a host for each job on a machine; ranks and jobs in the order of engines."""
+        groups: dict[tuple[str, str, str], list[int]] = {}
+        for number, engine in sorted(engines.items()):
+            groups.setdefault((engine.host, engine.job, engine.executable), []).append(number)
+        address = self._choose_address(engines)
+        hosts: list[Host] = []
+        for (name, _, executable), numbers in groups.items():
+            same = sum(host.name == name for host in hosts)
+            alias = f"{name} ({same + 1})" if same else None
+            host = Host(name, len(numbers), python=executable, alias=alias)
+            route = f"{address} 0 {engines[numbers[0]].routes[address]} 0" if address else ""
+            self._taken["hosts"][host.shown] = {"engines": numbers, "route": route}
+            hosts.append(host)
+        return tuple(hosts)
+
+    def _choose_address(self, engines: dict[int, ForeignEngine]) -> str:
+        """Return an address of this machine that all engines reach; empty if all are here."""
+        here = machine_identity()
+        if not isinstance(here, Unknown) and {one.machine for one in engines.values()} == {here}:
+            self._taken["address"] = "127.0.0.1"
+            return ""
+        every = [one.routes for one in engines.values()]
+        common = [address for address in every[0] if all(address in routes for routes in every)]
+        if not common:
+            said = ", ".join(f"{one.host}: {' '.join(one.routes)}" for one in engines.values())
+            raise StartFailed(
+                f"no address of this machine is reached by all engines ({said})",
+                cure="connect all machines to one network",
+            )
+        self._taken["address"] = common[0]
+        return common[0]
+
+    def why_gone(self, host: Host | None) -> str:
+        """See `Launcher`."""
+        if host is None or not self._taken:
+            return ""
+        try:
+            left = self._connected().engines & set(self._engines_of(host))
+        except StartFailed as error:
+            return error.cause
+        return "" if left else self._ended(host)
+
+    def _engines_of(self, host: Host) -> list[int]:
+        numbers: list[int] = self._taken["hosts"][host.shown]["engines"]
+        return numbers
+
+    def _ended(self, host: Host) -> str:
+        numbers = ranks_text(self._engines_of(host))
+        return f"ipyparallel's engines {numbers} on {host.shown} have ended"
+
+    def describe(self) -> str:
+        """See `Launcher`."""
+        return f"ipyparallel's engines of {self._taken['source']}" if self._taken else ""
+
+    def release(self) -> None:
+        """See `Launcher`; the engines and their controller go on."""
+        self._stopped.set()
+        cluster, self._cluster = self._cluster, None
+        if cluster is not None:
+            cluster.close()
+        self._known.clear()
+
+    # the agents
+
+    def launch(
+        self,
+        agents: Sequence[AgentStart],
+        grace_s: float,
+        deadline: float,
+        interrupted: threading.Event,
+    ) -> None:
+        """Start these agents through an engine each; see `Launcher`."""
+        cluster = self._connected()
+        starts: dict[int, str] = {}
+        gives: dict[int, str] = {}
+        first: dict[int, Host] = {}
+        for agent in agents:
+            host = agent.host
+            assert host is not None
+            self._errors.pop(host.shown, None)
+            engines = self._live(host, deadline, interrupted)
+            known = [self._known[number] for number in engines]
+            if not engines:
+                self._errors[host.shown] = StartFailed(
+                    f"{self._ended(host)}, and no others are registered from there",
+                    vm=host.shown,
+                    cure="start engines there again, or continue with the ranks that are left",
+                )
+                continue
+            cores = sorted({core for one in known for core in one.cores})
+            given = self._given(host, agent.folder, grace_s, cores, known)
+            starts[engines[0]], first[engines[0]] = f"start({given!r})", host
+            for slot, number in enumerate(engines[: agent.slots]):
+                gives[number] = f"give({str(agent.folder)!r}, {slot}, {cores!r})"
+        failed = self._call(cluster, starts, deadline, interrupted, first)
+        for number, host in first.items():
+            if number in failed:
+                gives = {n: text for n, text in gives.items() if n not in self._engines_of(host)}
+        owner = {n: host for host in first.values() for n in self._engines_of(host)}
+        self._call(cluster, gives, deadline, interrupted, owner)
+
+    def _call(
+        self,
+        cluster: ForeignCluster,
+        calls: dict[int, str],
+        deadline: float,
+        interrupted: threading.Event,
+        hosts: dict[int, Host],
+    ) -> set[int]:
+        """Run calls on engines; keep the errors of hosts, and return the engines that failed."""
+        failed = set()
+        for number, result in cluster.call(calls, deadline, interrupted).items():
+            host = hosts[number]
+            if isinstance(result, StartFailed):
+                self._errors[host.shown] = result
+            elif result:
+                cause, cure = python_failure(None, result, host.python or "") or (
+                    f"its agent cannot be started ({result.splitlines()[-1]})",
+                    "correct that on its machine",
+                )
+                self._errors[host.shown] = StartFailed(cause, vm=host.shown, cure=cure)
+            if result:
+                failed.add(number)
+        return failed
+
+    def _live(self, host: Host, deadline: float, interrupted: threading.Event) -> list[int]:
+        """Return the engines of a host that run, or those that have taken their place."""
+        cluster, taken = self._connected(), self._taken["hosts"]
+        live = [number for number in self._engines_of(host) if number in cluster.engines]
+        if live:
+            self._describe(live, 0, deadline, interrupted)
+            return live
+        others = {number for one in taken.values() for number in one["engines"]}
+        new = cluster.engines - others
+        self._describe(new, 0, deadline, interrupted)
+        found = [
+            number
+            for number in sorted(new)
+            if (self._known[number].host, self._known[number].executable)
+            == (host.name, host.python)
+        ]
+        if found:
+            taken[host.shown]["engines"] = found
+        return found
+
+    def _given(
+        self,
+        host: Host,
+        folder: Path,
+        grace_s: float,
+        cores: list[int],
+        engines: list[ForeignEngine],
+    ) -> dict[str, Any]:
+        """Return what `workbench.agent.tunnel` reads on the agent's machine."""
+        with socket.create_server((self._taken["address"], 0)) as probe:
+            port = probe.getsockname()[1]
+        self._taken["ports"][str(folder)] = port
+        gpus = {one.gpus for one in engines}
+        named = [name for text in gpus for name in (text or "").split(",") if name]
+        environment = {
+            "SSH_CONNECTION": self._taken["hosts"][host.shown]["route"],
+            "CUDA_VISIBLE_DEVICES": None if None in gpus else ",".join(dict.fromkeys(named)),
+            GIVEN_GPUS: None if None in gpus else "1",
+        }
+        return {
+            "folder": str(folder),
+            "grace_s": grace_s,
+            "cores": cores,
+            "environment": environment,
+            "engines": [(one.pid, one.began) for one in engines],
+            "why": self._ended(host),
+            "endpoint": f"tcp://{self._taken['address']}:{port}",
+            "server_key": self._taken["server_public"],
+            "public_key": self._taken["client_public"],
+            "secret_key": self._taken["client_secret"],
+        }
+
+    def start(self, host: Host | None, folder: Path, grace_s: float, **_: Any) -> Connection:
+        """Wait for the agent that `launch` has started; see `Launcher`."""
+        assert host is not None
+        if host.shown in self._errors:
+            ours, theirs = socket.socketpair()
+            theirs.close()
+            return Connection(ours)
+        return self._run(host, [str(folder)], grace_s)
+
+    def attach(self, host: Host | None, folder: Path, patience_s: float) -> Connection:
+        """See `Launcher`."""
+        return self._run(host, [str(folder)], min(_RETRY_S, patience_s))
+
+    def command(self, host: Host, program: list[str], patience_s: float | None) -> list[str]:
+        """See `RelayLauncher`; the program is the relay, in whose place the tunnel is run."""
+        port = self._taken["ports"].get(program[-1])
+        if port is None:
+            raise StartFailed("its agent was not started", vm=host.shown)
+        return [sys.executable, "-m", _PROGRAM, str(port), str(patience_s)]
+
+    def environment(self) -> dict[str, str]:
+        """See `RelayLauncher`."""
+        names = ("address", "server_public", "server_secret", "client_public")
+        return os.environ | {TUNNEL: json.dumps({name: self._taken[name] for name in names})}
+
+    def failure(self, host: Host | None, _: int | None, said: str) -> StartFailed:
+        """See `Launcher`."""
+        assert host is not None
+        if host.shown in self._errors:
+            return self._errors[host.shown]
+        lines = [line.strip() for line in said.splitlines() if line.strip()]
+        cause = self.why_gone(host) or "its agent has not answered in time"
+        cure = "check the log of its engines, and that it reaches this machine"
+        return StartFailed(cause + (f" ({lines[-1]})" if lines else ""), vm=host.shown, cure=cure)

@@ -1,0 +1,186 @@
+"""What a cluster measures on its ranks: the fabric, and what recording costs."""
+
+from __future__ import annotations
+
+import time
+from abc import abstractmethod
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from workbench.cluster.execution import Execution
+from workbench.cluster.options import Options, parse_duration
+from workbench.errors import UsageError
+from workbench.fabric import calibration, matrix, stored
+from workbench.fabric.calibration import Run
+from workbench.fabric.fit import FittedFabric
+from workbench.output.sink import TextSink
+from workbench.ranks import RankInfo, Ranks, phrase
+from workbench.timings.runs import runs_folder
+
+if TYPE_CHECKING:
+    from workbench.timings.overhead import Overhead
+    from workbench.wire.cell_cost import CellCost
+
+
+class Measurements(Execution):
+    """What a cluster measures on its ranks, between the cells of the user.
+
+    The base class of `Cluster`.
+    """
+
+    fabric: FittedFabric | None
+    options: Options
+
+    @property
+    @abstractmethod
+    def ranks(self) -> list[RankInfo]:
+        """The ranks in order."""
+
+    def calibrate(
+        self,
+        timeout: str | float = 300.0,
+        *,
+        seconds: str | float = 30.0,
+        stored: bool | FittedFabric = False,
+    ) -> FittedFabric:
+        """Measure the time of this cluster's allreduces by size, and keep it in `fabric`.
+
+        It is also stored, for later clusters of the same VMs, ranks, backend and transport.
+
+        Parameters
+        ----------
+        timeout
+            The ranks are interrupted after this time: seconds, or such as ``"5m"``.
+        seconds
+            About the longest time of the measurement; less is less precise.
+        stored
+            True for the stored calibration instead of a measurement, or a calibration of an
+            earlier cluster, which is refused if it was another one.
+        """
+        run, limit_s = self._runner(timeout), parse_duration(seconds, "seconds")
+        if stored is False:
+            self.fabric = _calibrated(self, run, limit_s)
+        else:
+            self.fabric = _reused(self, stored)
+        return self.fabric
+
+    def bandwidth_matrix(self, timeout: str | float = 300.0) -> matrix.BandwidthMatrix:
+        """Measure the bandwidth between each pair of VMs, alone and with other pairs at once.
+
+        It names the slow links and VMs. On one VM, it measures the pairs of its ranks.
+
+        Parameters
+        ----------
+        timeout
+            As for `calibrate`.
+        """
+        ends: dict[str, int] = {}
+        for info in self.ranks:
+            ends.setdefault(info.vm, info.rank)
+        if len(ends) == 1:
+            ends = {phrase([info.rank]): info.rank for info in self.ranks}
+        return matrix.measure(self._runner(timeout), ends)
+
+    def _runner(self, timeout: str | float) -> Run:
+        """Return a function that runs a cell of ours, with its output for a progress line."""
+        timeout_s = parse_duration(timeout, "timeout")
+
+        def run(source: str, show: Callable[[str], None]) -> dict[int, Any]:
+            sink = TextSink(lambda: show(sink.text))
+            run = self._cells.submit(source, None, timeout_s, sink)
+            return self._cells.follow(run, record=self.recording).values
+
+        return run
+
+    def stored_calibration(self) -> FittedFabric | None:
+        """Return what ``calibrate(stored=True)`` would use; None if nothing is stored."""
+        return stored.find(runs_folder(self.options.runs), _context(self))
+
+    def measure_overhead(
+        self,
+        source: str | None = None,
+        ranks: Ranks = None,
+        *,
+        pairs: int = 12,
+        timeout: str | float = "10m",
+    ) -> Overhead:
+        """Measure what recording adds to an iteration, by running a cell with and without it.
+
+        The cell runs twice per pair and once before, and its output is not shown. Each time, its
+        model continues to train, and its files are written again. `recording` never changes.
+
+        Parameters
+        ----------
+        source
+            The cell; by default the latest one, on its ranks.
+        ranks
+            Such as ``"0,2-3"``; all by default.
+        pairs
+            How often the cell runs with and without recording, in random order; 3 or more.
+        timeout
+            No further pair begins if it would end after this time: seconds, or such as ``"5m"``.
+
+        Raises
+        ------
+        UsageError
+            There is no cell, one runs, it has no iterations or not always as many, or three
+            pairs take longer than `timeout`.
+        """
+        from workbench.timings.overhead import Measurement
+
+        source, ranks = self._cells.measurable(source, ranks)
+
+        def run(timeout_s: float, record: bool) -> tuple[int, list[CellCost]]:
+            run = self._cells.submit(source, ranks, timeout_s, TextSink())
+            self._cells.follow(run, record=record)
+            engines = self._state.usable().engines
+            return run.number, engines.call("cell_cost", ranks=list(run.ranks))
+
+        return Measurement(run, self._state.timings).take(pairs, parse_duration(timeout, "timeout"))
+
+
+def _calibrated(cluster: Measurements, run: Run, seconds: float) -> FittedFabric:
+    """Measure the fabric, and store the result."""
+    fabric = calibration.measure(run, cluster.n, seconds)
+    vm_of = {str(info.rank): info.vm for info in cluster.ranks}
+    devices: dict[str, Mapping[str, float]] = {}
+    for rank, copies in fabric.devices.items():
+        devices.setdefault(vm_of.get(rank, rank), copies)
+    fabric = replace(fabric, context=_context(cluster), measured_at=time.time(), devices=devices)
+    stored.save(runs_folder(cluster.options.runs), fabric)
+    return fabric
+
+
+def _reused(cluster: Measurements, given: FittedFabric | bool) -> FittedFabric:
+    """Return a calibration that was measured before, if it is of such a cluster."""
+    own = _context(cluster)
+    found = cluster.stored_calibration() if given is True else given
+    if isinstance(found, FittedFabric):
+        stored.check(found, own)
+        return found
+    words = ", ".join(f"{what} {value}" for what, value in own.items())
+    raise UsageError(
+        f"stored={given!r}: no calibration of such a cluster is stored ({words}). Measure it: "
+        "cluster.calibrate() or %fabric calibrate."
+    )
+
+
+def _context(cluster: Measurements) -> dict[str, str]:
+    """Return what decides a calibration: ranks, VMs, backend, device and transport."""
+    infos = cluster.ranks
+    slots = Counter(info.vm for info in infos)
+    lines = {str(one) for ones in cluster.transports.values() for one in ones}
+    return {
+        "ranks": str(cluster.n),
+        "VMs": ", ".join(f"{vm}:{count}" for vm, count in slots.items()),
+        "backend": cluster.options.backend,
+        "device": ", ".join(sorted({_model(info) for info in infos})),
+        "transport": "; ".join(sorted(lines)) or "unknown",
+    }
+
+
+def _model(info: RankInfo) -> str:
+    """Return the model of a rank's GPU, without its number, or ``"CPU"``."""
+    return info.gpu.partition("(")[2].rstrip(")") or info.gpu

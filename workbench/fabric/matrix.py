@@ -1,0 +1,203 @@
+"""Measures the bandwidth between each pair of VMs, and names slow links and VMs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from workbench.errors import UsageError
+from workbench.fabric.calibration import Progress, Run
+
+SLOW = 0.75
+"""A link with less than this share of the best one's bandwidth is slow."""
+_REPETITIONS = 5
+_SMALLEST_BYTES = 1 << 18
+_LARGEST_BYTES = 1 << 26
+
+# A pair exchanges data in an all-to-all in which the others have none: the library that trains
+# carries it, over the same connections. The time of a small transfer is subtracted from that of a
+# large one, and so the time of the negotiation, and what the link's buffers hide.
+_SOURCE = """
+def _workbench_matrix(steps, senders, smallest, largest, seconds, repetitions):
+    import time, torch
+    from workbench.rank.session import backend
+    ring, on = backend(), torch.device(device)
+    names, me = ring.namespace(), rank
+    slowest = lambda taken: ring.largest(taken, "workbench.matrix.slowest")
+    finish = torch.cuda.synchronize if on.type == "cuda" else lambda _: None
+    data = torch.zeros(largest // 4, device=on)
+    def exchange(pairs, count):
+        sent = [count if (me, other) in pairs else 0 for other in range(world_size)]
+        got = [count if (other, me) in pairs else 0 for other in range(world_size)]
+        tensor = data[:sum(sent)]
+        finish(on)
+        ring.barrier()
+        began = time.perf_counter()
+        if "hvd" in names:
+            splits = torch.tensor(sent, dtype=torch.int32)
+            names["hvd"].alltoall(tensor, splits, name="workbench.matrix")
+        else:
+            out = torch.empty(sum(got), device=on)
+            names["dist"].all_to_all_single(out, tensor, got, sent)
+        finish(on)
+        return time.perf_counter() - began
+    everyone = {(a, b) for a, b in zip(senders, senders[1:] + senders[:1])}
+    count = smallest // 4
+    exchange(everyone, count)
+    while slowest(exchange(everyone, count)) < seconds and count < largest // 4:
+        count = min(2 * count, largest // 4)
+    found = []
+    for number, step in enumerate(steps):
+        pairs = {tuple(pair) for pair in step}
+        if rank == 0:
+            print(f"{number / len(steps):.0%}")
+        found.append([min(exchange(pairs, size) for _ in range(repetitions))
+                      for size in (count // 4, count)])
+    return 4 * count, found
+_workbench_matrix(
+"""
+_STEP_S = 0.04
+"""A transfer takes at least this long, unless the largest does not."""
+
+Cells = tuple[tuple[float | None, ...], ...]
+
+
+@dataclass(frozen=True)
+class BandwidthMatrix:
+    """The bandwidth from each VM to each other one, as the training's library achieves it.
+
+    Attributes
+    ----------
+    names
+        The VMs; or the ranks, if all of them are on one VM.
+    alone_gbps
+        Gbit/s by sender and receiver, one pair at a time; None where it could not be measured, as
+        from a VM to itself.
+    together_gbps
+        The same while the other VMs exchange data in pairs of their own.
+    """
+
+    names: tuple[str, ...]
+    alone_gbps: Cells
+    together_gbps: Cells
+
+    @property
+    def slow(self) -> tuple[str, ...]:
+        """The slow VMs, the slow links between others, and what is slow only together."""
+        alone = _known(self.alone_gbps)
+        found = list(_slow(self.names, alone, float(np.nanmax(alone, initial=0.0))))
+        together = _known(self.together_gbps)
+        ratio = together / alone
+        share = float(np.nanmedian(ratio)) if np.isfinite(ratio).any() else 1.0
+        if share < SLOW:
+            found.append(
+                f"pairs at the same time have {share:.0%} of what one pair has alone: they share "
+                "a link, or the cores are busy"
+            )
+        return tuple(found)
+
+    def __repr__(self) -> str:
+        """Return both matrices as text, a row per sender, and what is slow."""
+        width = max(8, *(len(name) + 2 for name in self.names))
+        lines = []
+        for title, cells in (
+            ("one pair at a time", self.alone_gbps),
+            ("disjoint pairs at once", self.together_gbps),
+        ):
+            lines.append(f"Gbit/s from (row) to (column), {title}:")
+            lines.append("".join(name.rjust(width) for name in ("", *self.names)))
+            for name, row in zip(self.names, cells, strict=True):
+                texts = ("\u2013" if value is None else f"{value:.2f}" for value in row)
+                lines.append("".join(text.rjust(width) for text in (name, *texts)))
+        return "\n".join([*lines, *(f"slow: {text}" for text in self.slow)])
+
+
+def measure(run: Run, ends: Mapping[str, int]) -> BandwidthMatrix:
+    """Measure each pair of VMs in both directions, alone and with other pairs at once.
+
+    Parameters
+    ----------
+    ends
+        One rank of each VM by the VM's name.
+    """
+    names, ranks = tuple(ends), list(ends.values())
+    if len(ranks) < 2:
+        raise UsageError(
+            "Cannot measure pairs on 1 rank: a transfer takes 2. Start a cluster of more."
+        )
+    alone = [[(a, b)] for a in ranks for b in ranks if a != b]
+    together = list(_matchings(ranks))
+    steps = alone + together
+    arguments = (steps, ranks, _SMALLEST_BYTES, _LARGEST_BYTES, _STEP_S, _REPETITIONS)
+    source = f"{_SOURCE}{', '.join(map(repr, arguments))})"
+    with Progress("measuring pairs") as progress:
+        values = run(source, progress.show)
+    gbps = _rates(steps, values)
+    place = {rank: number for number, rank in enumerate(ranks)}
+    return BandwidthMatrix(
+        names, _cells(gbps[: len(alone)], place), _cells(gbps[len(alone) :], place)
+    )
+
+
+def _matchings(ranks: Sequence[int]) -> Iterator[list[tuple[int, int]]]:
+    """Yield disjoint pairs, in each direction, until each pair was in one: a round-robin."""
+    circle: list[int | None] = [*ranks, *([None] if len(ranks) % 2 else [])]
+    for _ in range(len(circle) - 1):
+        half = len(circle) // 2
+        both = zip(circle[:half], reversed(circle[half:]), strict=True)
+        pairs = [(a, b) for a, b in both if a is not None and b is not None]
+        yield pairs
+        yield [(b, a) for a, b in pairs]
+        circle = [circle[0], circle[-1], *circle[1:-1]]
+
+
+def _rates(
+    steps: list[list[tuple[int, int]]], values: Mapping[int, Any]
+) -> list[dict[tuple[int, int], float | None]]:
+    """Return Gbit/s by pair of each step, from the slower of the pair's two ranks."""
+    size = next(iter(values.values()))[0]
+    found = []
+    for number, pairs in enumerate(steps):
+        rates: dict[tuple[int, int], float | None] = {}
+        for a, b in pairs:
+            small, large = (
+                max(values[end][1][number][which] for end in (a, b)) for which in (0, 1)
+            )
+            rates[a, b] = 0.75 * size * 8e-9 / (large - small) if large > small else None
+        found.append(rates)
+    return found
+
+
+def _cells(steps: list[dict[tuple[int, int], float | None]], place: Mapping[int, int]) -> Cells:
+    cells: list[list[float | None]] = [[None] * len(place) for _ in place]
+    for rates in steps:
+        for (a, b), gbps in rates.items():
+            cells[place[a]][place[b]] = gbps
+    return tuple(map(tuple, cells))
+
+
+def _known(cells: Cells) -> np.ndarray:
+    return np.array([[math.nan if gbps is None else gbps for gbps in row] for row in cells])
+
+
+def _slow(names: tuple[str, ...], gbps: np.ndarray, best: float) -> Iterator[str]:
+    """Yield what is slow compared with the best link: VMs first, then links between others."""
+    slow = gbps < SLOW * best
+    others = len(names) - 1
+    named: set[int] = set()
+    for place, name in enumerate(names):
+        cells = {"sends to": gbps[place], "receives from": gbps[:, place]}
+        wrong = [what for what, own in cells.items() if (own < SLOW * best).sum() == others]
+        if others > 1 and wrong:
+            named.add(place)
+            rate = np.nanmedian(np.concatenate([cells[what] for what in wrong]))
+            yield (
+                f"{name} {' and '.join(wrong)} all others slowly: {rate:.2f} of {best:.2f} Gbit/s"
+            )
+    for a, b in zip(*np.nonzero(slow), strict=True):
+        if a not in named and b not in named:
+            yield f"{names[a]} to {names[b]}: {gbps[a, b]:.2f} of {best:.2f} Gbit/s"

@@ -1,0 +1,244 @@
+"""Nominal rates: what links and memory can carry, by their published specifications.
+
+Rates are of one direction; GB/s are 10^9 bytes per second, Gbit/s 10^9 bits. `landscape` lists
+those of a VM. NVLink's rates are in `workbench.resources.gpus.nvlinks`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from workbench.errors import UsageError
+from workbench.resources import Gpu, Nic, PcieLink, Snapshot, Unknown
+from workbench.resources.gpus.nvlinks import LINK_GB_PER_S
+from workbench.resources.gpus.records import NvLinks
+
+PCIE_GTPS = {1: 2.5, 2: 5.0, 3: 8.0, 4: 16.0, 5: 32.0, 6: 64.0}
+"""Gigatransfers per second of a lane, by generation (PCI-SIG, PCI Express Base Specification)."""
+
+# Share of payload in what a lane transfers: 8b/10b, 128b/130b, and from 6.0 on 236 of the 256
+# bytes of a flit. The headers of packets are not subtracted.
+_PCIE_ENCODING = {2.5: 0.8, 5.0: 0.8, 64.0: 236 / 256}
+_PCIE_ENCODING_3_TO_5 = 128 / 130
+
+NVLINK_OF_GPU = {2: ("2.0", 6), 3: ("3.0", 12), 4: ("4.0", 18), 5: ("5.0", 18)}
+"""NVML's version and number of links of V100, A100, H100 and B200, by NVIDIA's generation."""
+
+INFINIBAND_LANE_GBPS = {
+    "SDR": 2.5 * 0.8,
+    "DDR": 5.0 * 0.8,
+    "QDR": 10.0 * 0.8,
+    "FDR10": 10.3125 * 64 / 66,
+    "FDR": 14.0625 * 64 / 66,
+    "EDR": 25.0,
+    "HDR": 50.0,
+    "NDR": 100.0,
+    "XDR": 200.0,
+}
+"""Data rate of a lane in Gbit/s, without its encoding (IBTA, volume 2, and InfiniBand roadmap)."""
+
+UPI_GB_PER_S = {9.6: 19.2, 10.4: 20.8, 11.2: 22.4, 16.0: 32.0, 20.0: 40.0, 24.0: 48.0}
+"""One link between two Intel CPUs, by its gigatransfers per second of 2 bytes (Intel ARK)."""
+
+# Memory bandwidth by the name that the driver reports: the first that matches (NVIDIA's data
+# sheets of these products).
+_MEMORY_GB_PER_S = {
+    r"P100.*16GB": 732.0,
+    r"V100S": 1134.0,
+    r"V100": 900.0,
+    r"A100.*PCIE?.*80GB|A100 80GB PCIe": 1935.0,
+    r"A100.*80GB": 2039.0,
+    r"A100.*40GB": 1555.0,
+    r"A30\b": 933.0,
+    r"A40\b": 696.0,
+    r"A10\b": 600.0,
+    r"L40S|L40\b": 864.0,
+    r"L4\b": 300.0,
+    r"H200": 4800.0,
+    r"H100 NVL": 3900.0,
+    r"H100 PCIe": 2000.0,
+    r"H100.*HBM3": 3350.0,
+    r"B200": 8000.0,
+}
+_NOT_MEASURED = Unknown("not measured: %fabric calibrate measures it")
+_PVRDMA = Unknown("PVRDMA: the rate of the host's NIC, which the guest does not see")
+_NO_UPI = Unknown(
+    "the guest does not see the links between CPUs; one UPI link has "
+    f"{min(UPI_GB_PER_S.values()):.0f} to {max(UPI_GB_PER_S.values()):.0f} GB/s"
+)
+
+
+@dataclass(frozen=True)
+class Bandwidth:
+    """The nominal and the measured rate of one link, or of several equal ones.
+
+    Attributes
+    ----------
+    name
+        What it is and which devices have it: ``"PCIe 5.0 x16: GPU 0-7"``.
+    kind
+        ``"GPU memory"``, ``"NVLink"``, ``"PCIe"``, ``"host memory"``, ``"CPU to CPU"`` or
+        ``"network"``.
+    nominal_gb_per_s, measured_gb_per_s
+        In one direction.
+    """
+
+    name: str
+    kind: str
+    nominal_gb_per_s: float | Unknown
+    measured_gb_per_s: float | Unknown = _NOT_MEASURED
+
+
+def pcie_gb_per_s(generation: float, width: int) -> float:
+    """Return the rate of a PCIe link; ``pcie_gb_per_s(5, 16)`` is 63.0."""
+    if generation not in PCIE_GTPS or width not in (1, 2, 4, 8, 12, 16, 32):
+        raise UsageError(
+            f"PCIe {generation} x{width}: no such link. Give a generation from 1 to 6 and a width "
+            "of 1, 2, 4, 8, 12, 16 or 32 lanes."
+        )
+    return lanes_gb_per_s(PCIE_GTPS[int(generation)], width)
+
+
+def lanes_gb_per_s(gtps: float, width: int) -> float:
+    """Return the rate of so many PCIe lanes of `gtps` gigatransfers per second."""
+    return gtps * _PCIE_ENCODING.get(gtps, _PCIE_ENCODING_3_TO_5) * width / 8
+
+
+def nvlink_gb_per_s(generation: int) -> float:
+    """Return the rate of all links of a GPU with NVLink 2 to 5: 150, 300, 450 or 900 GB/s.
+
+    NVIDIA gives the sum of both directions: 300, 600, 900 and 1,800 GB/s.
+    """
+    if generation not in NVLINK_OF_GPU:
+        raise UsageError(f"NVLink {generation}: not known here. Give a generation from 2 to 5.")
+    version, count = NVLINK_OF_GPU[generation]
+    return LINK_GB_PER_S[version] * count
+
+
+def infiniband_gbps(generation: str, lanes: int = 4) -> float:
+    """Return the data rate of a port; ``infiniband_gbps("NDR")`` is 400."""
+    if generation not in INFINIBAND_LANE_GBPS or lanes not in (1, 2, 4, 8, 12):
+        raise UsageError(
+            f"InfiniBand {lanes}X {generation}: no such rate. Use 1, 2, 4, 8 or 12 lanes of "
+            f"{', '.join(INFINIBAND_LANE_GBPS)}."
+        )
+    return INFINIBAND_LANE_GBPS[generation] * lanes
+
+
+def memory_gb_per_s(gpu: Gpu) -> float | Unknown:
+    """Return the nominal bandwidth of a GPU's memory."""
+    if gpu.form not in ("whole", "passthrough"):
+        return Unknown(f"a device of form {gpu.form} shares the memory's bandwidth with others")
+    for pattern, rate in _MEMORY_GB_PER_S.items():
+        if re.search(pattern, str(gpu.name)):
+            return rate
+    return Unknown(f"no published rate for the memory of {gpu.name} is known here")
+
+
+def pcie_link_gb_per_s(snapshot: Snapshot, device: Gpu | Nic) -> tuple[str, float | Unknown]:
+    """Return the name and the rate of the PCIe link of a GPU or NIC."""
+    link = device.pcie_link if isinstance(device, Gpu) else None
+    if isinstance(link, PcieLink):
+        generation, width = link.generation_max, link.width
+        if generation in PCIE_GTPS and isinstance(width, int) and width:
+            rate = lanes_gb_per_s(PCIE_GTPS[generation], width)
+            return f"PCIe {generation}.0 x{width}", rate
+    found = [one for one in snapshot.known_pcie.devices if one.address == device.pci_address]
+    if not found:
+        return "PCIe", Unknown("the device is in no PCIe tree of this VM")
+    gtps, lanes = found[0].link_gtps, found[0].link_width
+    if isinstance(gtps, Unknown) or isinstance(lanes, Unknown):
+        return "PCIe", gtps if isinstance(gtps, Unknown) else Unknown(str(lanes))
+    named = [f"{number}.0" for number, rate in PCIE_GTPS.items() if rate == gtps]
+    return f"PCIe {named[0] if named else f'{gtps:g} GT/s'} x{lanes}", lanes_gb_per_s(gtps, lanes)
+
+
+def nic_gbps(nic: Nic) -> float | Unknown:
+    """Return the rate of a NIC or RDMA port in Gbit/s."""
+    return _PVRDMA if str(nic.hca_type).startswith("VMW_PVRDMA") else nic.rate_gbps
+
+
+def find_nic(snapshot: Snapshot, name: str) -> Nic | None:
+    """Return the NIC of a `RankInfo.nic`: that with its RDMA port, or else with its interface."""
+    for wanted in reversed([item.strip() for item in name.split(",")]):
+        for nic in snapshot.nics:
+            if wanted in (nic.rdma_device, nic.name):
+                return nic
+    return None
+
+
+def landscape(
+    snapshot: Snapshot, measured: Mapping[str, float] | None = None
+) -> tuple[Bandwidth, ...]:
+    """Return all links and memories of a VM with their rates, equal ones together.
+
+    Parameters
+    ----------
+    measured
+        GB/s by kind (see `Bandwidth`), as `FittedFabric.devices` has them for each VM, or by
+        the name of a NIC or RDMA device.
+    """
+    groups: dict[tuple[str, str, float | Unknown], list[str]] = {}
+    for kind, what, device, rate in _rates(snapshot):
+        groups.setdefault((kind, what, rate), []).append(device)
+    achieved = measured or {}
+    found = [
+        Bandwidth(_grouped(what, devices), kind, rate, _measured(achieved, [kind, *devices]))
+        for (kind, what, rate), devices in groups.items()
+    ]
+    return tuple(found)
+
+
+def _measured(achieved: Mapping[str, float], names: list[str]) -> float | Unknown:
+    return next((achieved[name] for name in names if name in achieved), _NOT_MEASURED)
+
+
+def _rates(snapshot: Snapshot) -> Iterator[tuple[str, str, str, float | Unknown]]:
+    """Yield kind, description, device and rate."""
+    for gpu in snapshot.gpus:
+        name = f"GPU {gpu.index}"
+        yield "GPU memory", "memory", name, memory_gb_per_s(gpu)
+        if isinstance(gpu.nvlink, NvLinks) and gpu.links_up:
+            to = "NVSwitch" if gpu.links_to_switch else "GPUs"
+            what = f"NVLink, {len(gpu.links_up)} links to {to}"
+            yield "NVLink", what, name, gpu.nvlink.nominal_gb_per_s
+        what, rate = pcie_link_gb_per_s(snapshot, gpu)
+        yield "PCIe", what, name, rate
+    yield (
+        "host memory",
+        "host memory",
+        "copy, read and written",
+        Unknown("the guest does not see its modules"),
+    )
+    if isinstance(snapshot.host.numa_nodes, int) and snapshot.host.numa_nodes > 1:
+        yield "CPU to CPU", "CPU to CPU", f"{snapshot.host.numa_nodes} NUMA nodes", _NO_UPI
+    for nic in _physical(snapshot.nics):
+        rate = nic_gbps(nic)
+        if isinstance(rate, Unknown):
+            yield "network", str(_layer(nic)), _nic_name(nic), rate
+        else:
+            yield "network", f"{_layer(nic)} {rate:g} Gbit/s", _nic_name(nic), rate / 8
+
+
+def _physical(nics: Iterable[Nic]) -> list[Nic]:
+    """Return RDMA ports and plain devices; virtual ones only if there are no others."""
+    return [nic for nic in nics if nic.kind != "virtual"] or list(nics)
+
+
+def _layer(nic: Nic) -> str:
+    return "network" if isinstance(nic.link_layer, Unknown) else nic.link_layer
+
+
+def _nic_name(nic: Nic) -> str:
+    return nic.name if isinstance(nic.rdma_device, Unknown) else nic.rdma_device
+
+
+def _grouped(what: str, devices: list[str]) -> str:
+    """Return ``"PCIe 5.0 x16: GPU 0-7"``, or the first of the devices and their number."""
+    numbers = [one.removeprefix("GPU ") for one in devices]
+    if len(devices) > 1 and all(number.isdecimal() for number in numbers):
+        return f"{what}: GPU {numbers[0]}-{numbers[-1]}"
+    more = f" and {len(devices) - 2} more" if len(devices) > 2 else ""
+    return f"{what}: {', '.join(devices[:2])}{more}"

@@ -1,0 +1,202 @@
+"""A plan: figures with their formulas, one row for each number of VMs, and how they are shown."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from workbench.fabric.quantities import format_quantity
+from workbench.resources.gpus.profiles import GpuShare
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SPARE = 0.1
+"""Share of a GPU's memory that is left to the CUDA context, the allocator and NCCL."""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One figure of a plan.
+
+    Attributes
+    ----------
+    name
+        What it is.
+    value
+        Its value.
+    unit
+        ``"B"``, ``"s"``, ``"FLOP"``, or empty for a number.
+    formula
+        How it was computed, with the numbers.
+    """
+
+    name: str
+    value: float
+    unit: str
+    formula: str
+
+    def __str__(self) -> str:
+        return format_quantity(self.value, self.unit)
+
+
+@dataclass(frozen=True)
+class ScalingRow:
+    """The prediction for one number of VMs.
+
+    Times without overlap assume that all communication follows the backward; those with full
+    overlap that it starts as soon as the backward does. An iteration takes between the two.
+    A value that cannot be computed is None.
+
+    Attributes
+    ----------
+    vms, ranks
+        Number of VMs and of all ranks.
+    iterations
+        Iterations per epoch.
+    communication_s
+        Allreduce of all gradients at the nominal rate, in seconds.
+    calibrated_s
+        The same on the calibrated fabric.
+    overlapped_s, sequential_s
+        Time of an iteration with full overlap and without any, in seconds, on the calibrated
+        fabric if there is one, else at the nominal rate.
+    efficiency
+        Throughput divided by that of as many ranks without communication, without overlap.
+    epoch_s
+        Time of an epoch without overlap, in seconds.
+    """
+
+    vms: int
+    ranks: int
+    iterations: int | None
+    communication_s: float | None
+    calibrated_s: float | None
+    overlapped_s: float | None
+    sequential_s: float | None
+    efficiency: float | None
+    epoch_s: float | None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a training is expected to need.
+
+    Attributes
+    ----------
+    figures
+        Figures with their formulas.
+    scaling
+        One row for each number of VMs.
+    shares
+        The smallest shares of the GPU that hold the training; empty if none does, None
+        without a GPU.
+    request
+        What to ask for on vSphere, so that the GPUs of a VM exchange data fast; may be empty.
+    """
+
+    figures: tuple[Figure, ...]
+    scaling: tuple[ScalingRow, ...]
+    shares: tuple[GpuShare, ...] | None
+    request: str = ""
+
+    def __getitem__(self, name: str) -> Figure:
+        """Return the figure of a name."""
+        for figure in self.figures:
+            if figure.name == name:
+                return figure
+        raise KeyError(f"{name!r}: there are {', '.join(one.name for one in self.figures)}")
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return the scaling, one row for each number of VMs; columns as in `ScalingRow`."""
+        import pandas as pd
+
+        return pd.DataFrame(self.scaling)
+
+    def __repr__(self) -> str:
+        table = [(one.name, str(one), one.formula) for one in self.figures]
+        columns = self._columns()
+        scaling = zip(*([head, *cells] for head, cells in columns.items()), strict=True)
+        lines = [*_aligned(table, "<><"), *self._notes()]
+        return "\n".join([*lines, "", *_aligned(list(scaling), ">" * len(columns))])
+
+    def _repr_html_(self) -> str:
+        rows = ((one.name, str(one), one.formula) for one in self.figures)
+        figures = _table(("figure", "value", "formula"), rows, "left")
+        columns = self._columns()
+        scaling = _table(columns, zip(*columns.values(), strict=True))
+        notes = "".join(f"<p>{html.escape(line)}</p>" for line in self._notes())
+        return f"{figures}{notes}{scaling}"
+
+    def _columns(self) -> dict[str, list[str]]:
+        """Return the columns of the scaling in which something is known, by their heads."""
+        found = {}
+        for head, (field, unit) in _COLUMNS.items():
+            values = [getattr(row, field) for row in self.scaling]
+            if values[-1] is not None:
+                found[head] = [_shown(value, unit) for value in values]
+        return found
+
+    def _notes(self) -> list[str]:
+        """Return what to ask for, and which arguments would tell more."""
+        notes = (
+            [] if self.shares is None else [f"smallest share of the GPU: {_shares(self.shares)}"]
+        )
+        notes += [f"for each VM, ask for {self.request}"] if self.request else []
+        return notes + [
+            f"not known: {what}. Give {argument}."
+            for field, (what, argument) in _MISSING.items()
+            if all(getattr(row, field) is None for row in self.scaling if row.ranks > 1)
+        ]
+
+
+_COLUMNS = {
+    "VMs": ("vms", ""),
+    "ranks": ("ranks", ""),
+    "iterations/epoch": ("iterations", ""),
+    "communication": ("communication_s", "s"),
+    "calibrated": ("calibrated_s", "s"),
+    "iteration, full overlap": ("overlapped_s", "s"),
+    "no overlap": ("sequential_s", "s"),
+    "efficiency": ("efficiency", "%"),
+    "epoch": ("epoch_s", "s"),
+}
+_MISSING = {
+    "communication_s": ("the time of communication", "gbps, the rate of each VM's link"),
+    "sequential_s": ("the time of an iteration", "compute_ms, or tflops and an example batch"),
+    "iterations": ("the time of an epoch", "samples or iterations"),
+}
+
+
+def _shares(shares: Sequence[GpuShare] | None) -> str:
+    if not shares:
+        return "none is large enough; use a larger GPU or a smaller batch"
+    return f"{' or '.join(one.name for one in shares)}, with {SPARE:.0%} of it to spare"
+
+
+def _shown(value: float | None, unit: str) -> str:
+    if value is None:
+        return "unknown"
+    return f"{value:.0%}" if unit == "%" else format_quantity(value, unit)
+
+
+def _aligned(rows: Sequence[Sequence[str]], sides: str) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            f"{cell:{side}{width}}" for cell, side, width in zip(row, sides, widths, strict=True)
+        ).rstrip()
+        for row in rows
+    ]
+
+
+def _table(head: Iterable[str], rows: Iterable[Sequence[str]], align: str = "right") -> str:
+    cell = f'td style="text-align: {align}"'
+    cells = "".join(f"<{cell.replace('td', 'th')}>{html.escape(text)}</th>" for text in head)
+    body = "".join(
+        "<tr>" + "".join(f"<{cell}>{html.escape(text)}</td>" for text in row) + "</tr>"
+        for row in rows
+    )
+    return f"<table><thead><tr>{cells}</tr></thead><tbody>{body}</tbody></table>"

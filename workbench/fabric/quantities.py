@@ -1,0 +1,89 @@
+"""Quantities as users write and read them: ``340M``, ``1.36 GB``, ``870 ms``."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import SupportsFloat
+
+from workbench.errors import UsageError, shortened
+
+_POWERS = {"": 1, "K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12}
+_COUNT = re.compile(r"([\d.,_]+(?:e\+?\d+)?)\s*([KMBGT]?)", re.IGNORECASE)
+_LARGEST = 1e18
+
+
+def parse_count(value: object, name: str) -> int:
+    """Return a positive number such as ``340_000_000``, ``3.4e8`` or ``"340M"`` as an int.
+
+    Raises
+    ------
+    UsageError
+        It is no positive number.
+    """
+    number = math.nan
+    if isinstance(value, str):
+        found = _COUNT.fullmatch(value.strip())
+        try:
+            if found is not None:
+                digits = re.sub(r"[,_]", "", found[1])
+                number = float(digits) * _POWERS[found[2].upper()]
+        except ValueError:
+            pass
+    elif isinstance(value, SupportsFloat) and not isinstance(value, bool):
+        number = float(value)
+    if not 1 <= number <= _LARGEST:
+        raise UsageError(
+            f"{name}={shortened(repr(value), 80)}: must be a number from 1. Write one such as "
+            "340_000_000 or '340M'."
+        )
+    return round(number)
+
+
+def check_positive(value: object, name: str) -> None:
+    """Raise an error for a value that is not a positive, finite number."""
+    if isinstance(value, bool) or not isinstance(value, SupportsFloat):
+        number = math.nan
+    else:
+        number = float(value)
+    if not (math.isfinite(number) and number > 0):
+        raise UsageError(
+            f"{name}={shortened(repr(value), 80)}: must be a positive number. Write one such as 25."
+        )
+
+
+def format_quantity(value: float, unit: str) -> str:
+    """Return a value with three digits and a decimal prefix.
+
+    Parameters
+    ----------
+    value
+        A number that is not negative.
+    unit
+        ``"B"`` or ``"FLOP"`` for prefixes of the unit, ``"s"`` for a time, from microseconds
+        to days, or empty for a number.
+    """
+    if unit == "s":
+        return _format_seconds(value)
+    if not unit:
+        return f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:.3g}"
+    for prefix in ("", "k", "M", "G", "T", "P"):
+        if value < 999.5:
+            return f"{value:.3g} {prefix}{unit}"
+        value /= 1e3
+    return f"{value:.3g} E{unit}"
+
+
+def _format_seconds(seconds: float) -> str:
+    if seconds == 0:
+        return "0 s"
+    if seconds < 1e-3:
+        return f"{seconds * 1e6:.3g} µs"
+    if seconds < 1:
+        return f"{seconds * 1e3:.3g} ms"
+    if seconds < 120:
+        return f"{seconds:.3g} s"
+    if seconds < 7200:
+        return f"{seconds / 60:.3g} min"
+    hours = seconds / 3600
+    return f"{hours:,.0f} h ({hours / 24:,.1f} days)" if hours >= 48 else f"{hours:.3g} h"

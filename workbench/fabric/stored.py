@@ -1,0 +1,80 @@
+"""Calibrations on disk, one file for each cluster on which they were measured."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from workbench.errors import UsageError
+from workbench.fabric.fit import FittedFabric
+from workbench.safefiles import load_json, read_file, write_private
+
+_MOST_BYTES = 1 << 20
+
+
+def save(folder: Path, fabric: FittedFabric) -> Path:
+    """Write a calibration, in place of an earlier one of the same cluster; return its file."""
+    path = _path(folder, fabric.context)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_private(path, json.dumps(asdict(fabric)))
+    return path
+
+
+def find(folder: Path, context: Mapping[str, str]) -> FittedFabric | None:
+    """Return the calibration of a cluster; None if none is stored.
+
+    Raises
+    ------
+    UsageError
+        The file is damaged.
+    """
+    path = _path(folder, context)
+    try:
+        return _from_plain(load_json(read_file(path, _MOST_BYTES)))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, TypeError, KeyError, IndexError) as error:
+        raise UsageError(
+            f"{path}: not a calibration ({error}). Remove it, and run cluster.calibrate() again."
+        ) from error
+
+
+def differences(fabric: FittedFabric, context: Mapping[str, str]) -> list[str]:
+    """Return how the cluster of a calibration differs from another one."""
+    own = fabric.context
+    return [
+        f"{what}: {own.get(what, 'unknown')} there, {context.get(what, 'unknown')} here"
+        for what in {**own, **context}
+        if own.get(what) != context.get(what)
+    ]
+
+
+def check(fabric: FittedFabric, context: Mapping[str, str]) -> None:
+    """Raise `UsageError` if a calibration was measured on another cluster."""
+    if different := differences(fabric, context):
+        raise UsageError(
+            f"This calibration is of another cluster ({'; '.join(different)}). Measure this one: "
+            "cluster.calibrate() or %fabric calibrate."
+        )
+
+
+def _path(folder: Path, context: Mapping[str, str]) -> Path:
+    key = json.dumps(sorted(context.items()))
+    name = hashlib.sha256(key.encode()).hexdigest()[:16]
+    return folder / "calibrations" / f"{name}.json"
+
+
+def _from_plain(plain: Any) -> FittedFabric:
+    if not isinstance(plain, dict):
+        raise ValueError("not a JSON object")
+    numbers = ("sizes_bytes", "measured_us", "knots_bytes", "knots_us")
+    given = plain | {name: tuple(plain[name]) for name in numbers}
+    given["held_out"] = tuple((size, us, error) for size, us, error in plain["held_out"])
+    fabric = FittedFabric(**given)
+    if not (fabric.n > 1 and fabric.predict_us(fabric.sizes_bytes[-1]) > 0):
+        raise ValueError("its values are not those of a measurement")
+    return fabric

@@ -1,0 +1,78 @@
+"""The magic ``%fabric``: what the links deliver, and what other links would change."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from IPython.core.magic import Magics, line_cell_magic, magics_class
+from IPython.core.magic_arguments import argument, magic_arguments
+
+from workbench.errors import UsageError
+from workbench.magic_line import parse_line
+
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
+
+_VERBS = ("show", "calibrate", "matrix", "whatif", "scaling")
+
+
+@magics_class
+class FabricMagics(Magics):
+    """``%fabric`` and ``%%fabric scaling``."""
+
+    @magic_arguments()
+    @argument("verb", nargs="?", choices=_VERBS, default="show", help="what to do")
+    @argument("name", nargs="?", help="show: a snapshot or topology file; whatif: a recorded run")
+    @argument("--seconds", default=None, metavar="TIME", help="calibrate: 30s by default")
+    @argument("--stored", action="store_true", help="calibrate: use the stored calibration")
+    @argument("--ranks", default=None, metavar="LIST", help="scaling: numbers of ranks, 1,2,4")
+    @argument("--label", default="", help="scaling: name of the study")
+    @line_cell_magic
+    def fabric(self, line: str, cell: str | None = None) -> Any:
+        """Show the bandwidth of each link, and the weakest hop of the ring.
+
+        ``%fabric show FILE`` shows those of the VM that a file describes. ``%fabric calibrate``
+        measures the time of allreduces by size, for advice and predictions, and
+        ``%fabric matrix`` the bandwidth of each pair of VMs, which names slow links.
+        ``%fabric whatif`` shows what an iteration would take on another fabric.
+        ``%%fabric scaling --ranks 1,2,4`` runs the cell at each size and compares them.
+        """
+        args = parse_line(self.fabric, line)
+        if (args.verb == "scaling") != (cell is not None):
+            raise UsageError(
+                f"%fabric {line}: only scaling runs a cell. Write %%fabric scaling --ranks 1,2,4 "
+                "above a training cell."
+            )
+        if args.verb != "scaling" and (args.ranks or args.label):
+            raise UsageError(f"%fabric {line}: --ranks and --label are for scaling. Remove them.")
+        if args.verb not in ("show", "whatif") and args.name:
+            raise UsageError(f"%fabric {line}: {args.verb} accepts no name. Remove {args.name}.")
+        if args.verb != "calibrate" and (args.seconds is not None or args.stored):
+            raise UsageError(
+                f"%fabric {line}: --seconds and --stored are for calibrate. Remove them."
+            )
+        from workbench.widgets import fabric_view
+
+        if args.verb == "scaling":
+            return fabric_view.scaling_view(cell or "", _sizes(args.ranks, line), args.label)
+        if args.verb == "whatif":
+            from workbench.widgets.study import what_if_view
+
+            return what_if_view(args.name)
+        return fabric_view.fabric_view(args)
+
+
+def _sizes(text: str | None, line: str) -> list[int]:
+    """Return the numbers of ranks of a scaling study."""
+    if text is None or not re.fullmatch(r"[1-9]\d{0,3}(,[1-9]\d{0,3})*", text):
+        raise UsageError(f"%%fabric {line}: --ranks must be numbers of ranks. Write --ranks 1,2,4.")
+    return [int(number) for number in text.split(",")]
+
+
+def register(shell: InteractiveShell) -> None:
+    """Register the magic, and how notebooks show its results."""
+    from workbench.widgets import fabric_view
+
+    shell.register_magics(FabricMagics)
+    fabric_view.register(shell.display_formatter)

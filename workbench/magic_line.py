@@ -1,0 +1,28 @@
+"""Parse the lines of the magics."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from IPython.core.error import UsageError as IPythonUsageError
+from IPython.core.magic_arguments import parse_argstring
+
+from workbench.errors import UsageError
+
+
+def parse_line(magic: Any, line: str) -> Any:
+    """Parse a magic's line; an invalid line raises `UsageError` instead of exiting."""
+    try:
+        args = parse_argstring(magic, line)
+    except (IPythonUsageError, ValueError) as error:
+        wrong = str(error).rstrip(".")
+        given = f"%{magic.__name__} {line}".rstrip()
+        raise UsageError(f"{given}: {wrong}. See %{magic.__name__}?") from None
+    for name, value in vars(args).items():  # IPython splits at quotes but keeps them
+        setattr(args, name, [*map(_bare, value)] if isinstance(value, list) else _bare(value))
+    return args
+
+
+def _bare(value: Any) -> Any:
+    quoted = isinstance(value, str) and len(value) > 1 and value[0] == value[-1] in "'\""
+    return value[1:-1] if quoted else value

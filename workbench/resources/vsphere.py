@@ -1,0 +1,130 @@
+"""A VM's devices in the words of a vSphere administrator: device groups, and what they permit.
+
+Sources: VMware, vSphere Virtual Machine Administration 8.0, "Add a PCI Device to a Virtual
+Machine" (DirectPath I/O) and "PVRDMA Support"; vSphere Networking 8.0, "SR-IOV Support";
+VMware, "vSphere 8 Expands Machine Learning Support: Device Groups for NVIDIA GPUs and NICs"
+(2022); NVIDIA AI Enterprise, "vGPU for Compute Features".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from workbench.resources.distance import Distance
+from workbench.resources.gpus.records import Gpu
+from workbench.resources.gpus.vgpu import BOARD_GB, decode_profile
+from workbench.resources.nics.records import Nic
+from workbench.resources.snapshot_record import SnapshotRecord
+from workbench.resources.unknown import Unknown
+
+GROUP_SIZES = (2, 4, 8)
+"""Numbers of GPUs in the device groups that vSphere offers."""
+MOST_VGPUS = 8
+"""Most vGPUs of one VM since vSphere 8.0."""
+
+_NO_MOVING = "no vMotion, suspend or snapshots; DRS can choose the host only at power-on"
+_PERMITTED = {
+    "passthrough": f"DirectPath I/O, so {_NO_MOVING}, and only with Dynamic DirectPath I/O",
+    "vgpu": (
+        "vGPU, so vMotion and suspend where ESXi and NVIDIA's host driver support them for the "
+        "profile; the VM pauses while its frame buffer is copied"
+    ),
+    "mig": f"MIG device of a passthrough GPU (DirectPath I/O), so {_NO_MOVING}",
+    "vmw_pvrdma": "PVRDMA, so vMotion is possible; all VMs must be on one distributed switch",
+    "vmxnet3": "VMXNET3, so vMotion, suspend, snapshots and DRS; no RDMA",
+    "mlx5_core": f"DirectPath I/O or SR-IOV, so {_NO_MOVING}",
+}
+
+
+@dataclass(frozen=True)
+class DeviceGroup:
+    """GPUs that NVLink connects, each with each.
+
+    Attributes
+    ----------
+    gpus
+        Their indices in the snapshot.
+    connection
+        ``"NVSwitch"``, ``"NVLink bridge"`` (a pair), or ``"NVLink"`` if the driver does not
+        report what the links lead to.
+    """
+
+    gpus: tuple[int, ...]
+    connection: str
+
+    def __str__(self) -> str:
+        of = f"{len(self.gpus)} GPUs over {self.connection}"
+        offered = "a device group" if len(self.gpus) in GROUP_SIZES else "no size of a device group"
+        return f"GPUs {', '.join(map(str, self.gpus))}: {of}, {offered} in vSphere 8"
+
+
+def device_groups(snapshot: SnapshotRecord) -> list[DeviceGroup]:
+    """Return the largest sets of two or more GPUs that NVLink connects, each with each.
+
+    GPUs of different groups exchange data over PCIe.
+    """
+    groups: list[list[Gpu]] = []
+    for gpu in snapshot.gpus:
+        for group in groups:
+            if all(snapshot.distance(gpu, other) == Distance.NVLINK for other in group):
+                group.append(gpu)
+                break
+        else:
+            groups.append([gpu])
+    return [
+        DeviceGroup(tuple(gpu.index for gpu in group), _connection(group))
+        for group in groups
+        if len(group) > 1
+    ]
+
+
+def gpu_request(board: str, count: int) -> str:
+    """Return what to ask for so that `count` GPUs of one VM exchange data as fast as they can.
+
+    Parameters
+    ----------
+    board
+        NVIDIA's name of the board in vGPU profiles (`BOARD_GB`).
+    count
+        GPUs of the VM, at least two.
+    """
+    whole = decode_profile(f"{board}-{BOARD_GB[board]}C")
+    assert whole is not None
+    if whole.p2p is False:
+        return f"{count} GPUs of {board}, which has no NVLink: they exchange data over PCIe"
+    complete = f"a complete frame buffer each ({board}-{whole.memory_gb}C), which NVLink needs"
+    if count > MOST_VGPUS:
+        return f"{count} GPUs by DirectPath I/O: a VM has at most {MOST_VGPUS} vGPUs"
+    if count in GROUP_SIZES:
+        return f"a device group of {count} GPUs, with {complete}"
+    larger = next(size for size in GROUP_SIZES if size > count)
+    return f"a device group of {larger} GPUs ({count} is none of its sizes), with {complete}"
+
+
+def _connection(group: list[Gpu]) -> str:
+    links = [gpu.nvlink.links for gpu in group if not isinstance(gpu.nvlink, Unknown)]
+    peers = {link.peer for each in links if not isinstance(each, Unknown) for link in each}
+    if "switch" in peers:
+        return "NVSwitch"
+    return "NVLink bridge" if len(group) == 2 and "gpu" in peers else "NVLink"
+
+
+def vsphere_lines(snapshot: SnapshotRecord) -> Iterator[str]:
+    """Yield what an administrator should know about the devices of a VM on vSphere."""
+    if snapshot.host.hypervisor != "VMware":
+        return
+    yield "vSphere:"
+    for group in device_groups(snapshot):
+        yield f"  {group}"
+    seen = [(f"GPU {gpu.index}", gpu.form) for gpu in snapshot.gpus]
+    seen += [(nic.name, _driver(nic)) for nic in snapshot.nics]
+    for form, words in _PERMITTED.items():
+        names = [name for name, own in seen if own == form]
+        if names:
+            yield f"  {', '.join(names)}: {words}"
+
+
+def _driver(nic: Nic) -> str | Unknown:
+    is_pvrdma = isinstance(nic.hca_type, str) and nic.hca_type.startswith("VMW_PVRDMA")
+    return "vmw_pvrdma" if is_pvrdma else nic.driver

@@ -1,0 +1,100 @@
+"""What ``%fabric`` shows: the links of a VM or a cluster, a calibration, and a matrix of pairs."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from workbench.resources import Snapshot, Unknown, take_snapshot
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from IPython.core.formatters import DisplayFormatter
+
+    from workbench.advisor.scaling import ScalingStudy
+    from workbench.cluster import Cluster
+    from workbench.fabric import Bandwidth, BandwidthMatrix, FittedFabric
+
+_RUN = "Measure it with %fabric calibrate."
+
+
+def register(formatter: DisplayFormatter) -> None:
+    """Register how notebooks show a matrix, without importing its module."""
+    html = formatter.formatters["text/html"]
+    html.for_type_by_name("workbench.fabric.matrix", "BandwidthMatrix", _matrix_html)
+
+
+def _matrix_html(matrix: BandwidthMatrix) -> str:
+    from workbench.widgets.fabric_figures import matrix_html
+
+    return matrix_html(matrix)
+
+
+def fabric_view(args: Any) -> Any:
+    """Return what the parsed arguments of ``%fabric`` ask for."""
+    from workbench.cluster import registry
+    from workbench.resources.snapshot import load
+
+    if args.verb == "show":
+        return (
+            links_figure(None, load(args.name)) if args.name else links_figure(registry.current())
+        )
+    from workbench.widgets.fabric_figures import calibration_figure
+
+    cluster = registry.required()
+    if args.verb == "matrix":
+        return cluster.bandwidth_matrix()
+    seconds = {} if args.seconds is None else {"seconds": args.seconds}
+    fabric = cluster.calibrate(stored=bool(args.stored), **seconds)
+    return calibration_figure(fabric, _known_rate(cluster))
+
+
+def scaling_view(source: str, sizes: Sequence[int], label: str) -> ScalingStudy:
+    """Run a cell at several numbers of ranks, with the nominal rate of the cluster's links."""
+    from workbench.advisor.scaling import scaling_study
+    from workbench.cluster import registry
+
+    cluster = registry.required()
+    return scaling_study(cluster, source, sizes, label=label, nominal_gbps=_known_rate(cluster))
+
+
+def _known_rate(cluster: Cluster) -> float | None:
+    from workbench.widgets.nominal import nominal_gbps
+
+    rate = nominal_gbps(cluster)
+    return None if isinstance(rate, Unknown) else rate
+
+
+def links_figure(cluster: Cluster | None, snapshot: Snapshot | None = None) -> Any:
+    """Draw the bandwidths of a cluster's VMs with the weakest hop of its ring, or of one VM.
+
+    Without a cluster and a snapshot, the VM is this one.
+    """
+    from workbench.fabric import landscape, weakest_hop
+    from workbench.widgets.fabric_figures import landscape_figure
+
+    if cluster is None or not cluster.ranks:
+        return landscape_figure({"": landscape(snapshot or take_snapshot())})
+    snapshots, ranks = cluster.snapshot(), cluster.ranks
+    fabric = cluster.fabric or cluster.stored_calibration()
+    found: dict[tuple[Bandwidth, ...], list[str]] = {}
+    for vm, snapshot in snapshots.items():
+        measured = dict(fabric.devices.get(vm, {})) if fabric else {}
+        if fabric and len(snapshots) > 1:
+            nics = {one.nic.rpartition(", ")[2] for one in ranks if one.vm == vm}
+            measured |= dict.fromkeys(nics, fabric.busbw_gbps / 8)
+        found.setdefault(landscape(snapshot, measured), []).append(vm)
+    weakest = weakest_hop(ranks, snapshots) if len(ranks) > 1 else None
+    rows = {", ".join(vms): bandwidths for bandwidths, vms in found.items()}
+    return landscape_figure(rows, weakest, _notes(cluster, fabric))
+
+
+def _notes(cluster: Cluster, fabric: FittedFabric | None) -> list[str]:
+    if fabric is None:
+        return [f"This fabric was not calibrated. {_RUN}"]
+    lines = [repr(fabric).partition("\n")[0]]
+    if cluster.fabric is None:
+        when = datetime.fromtimestamp(fabric.measured_at).strftime("%Y-%m-%d %H:%M")
+        lines.append(f"That was measured at {when}: %fabric calibrate --stored uses it again.")
+    return [*lines, *filter(None, [fabric.caveat])]

@@ -1,0 +1,23 @@
+"""Controls with figures that answer while they are moved.
+
+`what_if_study`: what an iteration would take with other links, ranks or settings.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from workbench.widgets.study.what_if_study import WhatIfStudy
+
+
+def what_if_view(run: str | None) -> WhatIfStudy:
+    """Return the sliders of ``%fabric whatif`` for the cluster, or for a recorded run."""
+    from workbench.advisor.measured_training import measure
+    from workbench.cluster import registry
+    from workbench.timings.run import open_run
+    from workbench.widgets.study.what_if_study import WhatIfStudy
+
+    training: Any = registry.required() if run is None else open_run(run)
+    timings = getattr(training, "timings", training)
+    return WhatIfStudy(measure(timings, getattr(training, "fabric", None)))
