@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from workbench.cluster import recovery
-from workbench.cluster.agents import memory_bytes, samples, snapshots
 from workbench.cluster.cell_queue import CellQueue
 from workbench.cluster.measuring import Measurements
 from workbench.cluster.options import Options, checked_n
@@ -23,11 +22,8 @@ from workbench.ranks import RankInfo, Ranks
 from workbench.timings.runs import checked_path
 
 if TYPE_CHECKING:
-    from workbench.cluster.agent import Agent
     from workbench.cluster.launchers.preflight import Preflight
     from workbench.fabric import FittedFabric
-    from workbench.resources import Snapshot, Unknown
-    from workbench.resources.usage import Sample
     from workbench.timings import Timings
 
 of_this_process: WeakSet[Cluster] = WeakSet()
@@ -227,33 +223,6 @@ class Cluster(Measurements):
         states |= dict.fromkeys(engines.members.given_up, "running")
         states |= {rank: states.get(rank, "running") for rank in self._cells.busy}
         return [replace(r, state=states.get(r.rank, r.state)) for r in engines.ranks]
-
-    def memory_bytes(self) -> dict[int, int]:
-        """Return the resident memory in bytes of each rank that runs, by rank."""
-        sizes = memory_bytes(self.agents)
-        members = self._state.processes.engines.members
-        return {one.info.rank: sizes[one.process] for one in members if one.process in sizes}
-
-    def snapshot(self) -> dict[str, Snapshot]:
-        """Return a snapshot of each VM that answers, by its name."""
-        return snapshots(self.agents)
-
-    def samples(self) -> dict[str, Sample | Unknown]:
-        """Return the current use of each VM by its name, or `Unknown` with the reason.
-
-        All VMs are asked concurrently, and have five seconds; their ranks go on. Each VM has one
-        sampler, which ends ten seconds after the last call. Rates are averages since the
-        previous sample, so the first call has none; calls within half a second return the same
-        sample.
-        """
-        return samples(self.agents)
-
-    @property
-    def agents(self) -> tuple[Agent, ...]:
-        """The agent of each VM, in the order of the hosts; empty while the cluster is stopped."""
-        processes = self._state.processes
-        down = self.state in {"stopping", "stopped"} or self._state.forked
-        return () if down or not processes.engines.ranks else tuple(processes.agents.all)
 
     # start, stop and change
 

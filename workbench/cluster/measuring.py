@@ -1,4 +1,4 @@
-"""What a cluster measures on its ranks: the fabric, and what recording costs."""
+"""What a cluster measures on its VMs and ranks: their use, the fabric, and what recording costs."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from workbench.cluster.agents import memory_bytes, samples, snapshots
 from workbench.cluster.execution import Execution
 from workbench.cluster.options import Options, parse_duration
 from workbench.errors import UsageError
@@ -20,12 +21,15 @@ from workbench.ranks import RankInfo, Ranks, phrase
 from workbench.timings.runs import runs_folder
 
 if TYPE_CHECKING:
+    from workbench.cluster.agent import Agent
+    from workbench.resources import Snapshot, Unknown
+    from workbench.resources.usage import Sample
     from workbench.timings.overhead import Overhead
     from workbench.wire.cell_cost import CellCost
 
 
 class Measurements(Execution):
-    """What a cluster measures on its ranks, between the cells of the user.
+    """What a cluster measures on its VMs, and between the cells of the user on its ranks.
 
     The base class of `Cluster`.
     """
@@ -37,6 +41,33 @@ class Measurements(Execution):
     @abstractmethod
     def ranks(self) -> list[RankInfo]:
         """The ranks in order."""
+
+    def memory_bytes(self) -> dict[int, int]:
+        """Return the resident memory in bytes of each rank that runs, by rank."""
+        sizes = memory_bytes(self.agents)
+        members = self._state.processes.engines.members
+        return {one.info.rank: sizes[one.process] for one in members if one.process in sizes}
+
+    def snapshot(self) -> dict[str, Snapshot]:
+        """Return a snapshot of each VM that answers, by its name."""
+        return snapshots(self.agents)
+
+    def samples(self) -> dict[str, Sample | Unknown]:
+        """Return the current use of each VM by its name, or `Unknown` with the reason.
+
+        All VMs are asked concurrently, and have five seconds; their ranks go on. Each VM has one
+        sampler, which ends ten seconds after the last call. Rates are averages since the
+        previous sample, so the first call has none; calls within half a second return the same
+        sample.
+        """
+        return samples(self.agents)
+
+    @property
+    def agents(self) -> tuple[Agent, ...]:
+        """The agent of each VM, in the order of the hosts; empty while the cluster is stopped."""
+        processes = self._state.processes
+        down = self._state.state in {"stopping", "stopped"} or self._state.forked
+        return () if down or not processes.engines.ranks else tuple(processes.agents.all)
 
     def calibrate(
         self,

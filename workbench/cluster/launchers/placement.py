@@ -273,20 +273,17 @@ def place(
     nearest = _nearest_ports(snapshot, gpus, layer)
     common = _nccl_environment(snapshot, interface, layer)
     found = []
-    for slot in range(slots):
-        number = slot % len(gpus)
+    for number in (slot % len(gpus) for slot in range(slots)):
         gpu, port = gpus[number], nearest[number]
         node = facts.numa_of.get(str(gpu.pci_address))
+        own = _visible(gpus, gpu, slots) if visible is None else {}
         found.append(
             Placement(
                 gpu=_name(gpu, number),
                 numa="any" if node is None else str(node),
                 nic=interface if port is None else f"{interface}, {port.rdma_device}",
                 cores=() if node is None else tuple(facts.cores_of.get(str(node), ())),
-                environment={
-                    **(_visible(gpus, gpu, slots) if visible is None else {}),
-                    **common,
-                },
+                environment={**own, **common},
             )
         )
     return found
