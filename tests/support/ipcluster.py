@@ -40,7 +40,11 @@ class IpCluster:
     def _run(self, module, *arguments, inside=lambda command: command, **environment):
         command = [sys.executable, "-m", module, f"--profile-dir={self._profile}", *arguments]
         return subprocess.Popen(
-            inside(command), stdout=self._log, stderr=self._log, env=os.environ | environment
+            inside(command),
+            stdout=self._log,
+            stderr=self._log,
+            env=os.environ | environment,
+            cwd=self._profile.parent,  # Python imports from there
         )
 
     def add(self, inside=lambda command: command, **environment):

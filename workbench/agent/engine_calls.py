@@ -67,7 +67,7 @@ def _routes(addresses: Sequence[str], port: int, token: str) -> dict[str, str]:
 
 
 def start(given: dict[str, Any]) -> str:
-    """Start the agent, as `workbench.agent.tunnel` describes; return why it failed, or nothing."""
+    """Start the agent; return the line of `workbench.agent.tunnel`, or why it failed."""
     environment = {name: text for name, text in os.environ.items() if not name.startswith(_OWN)}
     done = subprocess.run(
         [sys.executable, "-m", "workbench.agent.tunnel"],
@@ -79,7 +79,7 @@ def start(given: dict[str, Any]) -> str:
         env=environment,
         check=False,
     )
-    return (done.stdout + done.stderr).strip() if done.stdout.strip() != "ready" else ""
+    return (done.stdout + done.stderr).strip()
 
 
 def give(folder: str, slot: int, cores: Sequence[int]) -> None:
