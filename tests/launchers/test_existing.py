@@ -73,7 +73,7 @@ def test_ranks_take_the_place_of_engines(bare, monkeypatch):
             assert cluster.n == 2
             expected = {0: (2.0, "a", "1", cores[:1], False), 1: (2.0, "b", "0", cores, False)}
             assert quiet(cluster, GIVEN).values == expected
-            assert "ipyparallel's engines of profile" in repr(cluster_table(cluster))
+            assert "ipyparallel's engines of profile 'test'" in repr(cluster_table(cluster))
             # a rank's cell and an engine's run at the same time
             sink = BeginSink()
             running = cluster.run_in_background(HANG, sink=sink)
@@ -138,13 +138,10 @@ def test_engines_on_vms_end():
                     cluster.restart()
                     found = quiet(cluster, "globals().get('kept')").values
                     assert found == {0: 0, 1: 1, 2: None}
-                    # a network that is lost, and comes back later
+                    # no packet arrives from there any more
                     machines.cut("vm2")
                     assert eventually(lambda: cluster.state == "failed")
                     assert "vm2" in cluster.message
-                    machines.mend("vm2")
-                    cluster.resize()
-                    assert quiet(cluster, "world_size").values == {0: 2, 1: 2}
 
 
 def test_no_engines(bare):

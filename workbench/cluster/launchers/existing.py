@@ -59,7 +59,8 @@ class ExistingLauncher(RelayLauncher):
             return options
         deadline = time.monotonic() + options.start_timeout_s
         file = connection_file(options.job)
-        source = str(file) if "connection_file" in options.job else f"profile {file.parent.parent}"
+        name = options.job.get("profile", "default")
+        source = str(file) if "connection_file" in options.job else f"profile {name!r}"
         public, secret = (key.decode() for key in zmq.curve_keypair())
         self._taken = {"file": str(file), "source": source, "public": public, "secret": secret}
         self._taken |= {"hosts": {}, "tunnels": {}, "address": ""}
@@ -118,7 +119,7 @@ class ExistingLauncher(RelayLauncher):
         return tuple(hosts)
 
     def _choose_address(self, engines: dict[int, ForeignEngine]) -> str:
-        """Return an address of this machine that all engines reach; empty if all are here."""
+        """Choose an address of this machine; return it, or nothing if all engines are here."""
         here = machine_identity()
         if not isinstance(here, Unknown) and {one.machine for one in engines.values()} == {here}:
             self._taken["address"] = "127.0.0.1"
@@ -136,12 +137,9 @@ class ExistingLauncher(RelayLauncher):
 
     def why_gone(self, host: Host | None) -> str:
         """See `Launcher`."""
-        if host is None or not self._taken:
-            return ""
-        try:
-            left = self._connected().engines & set(self._engines_of(host))
-        except StartFailed as error:
-            return error.cause
+        if host is None or self._cluster is None:
+            return ""  # not known
+        left = self._cluster.engines & set(self._engines_of(host))
         return "" if left else self._ended(host)
 
     def _engines_of(self, host: Host) -> list[int]:
