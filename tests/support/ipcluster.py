@@ -1,12 +1,13 @@
 """A cluster that ipyparallel has started: a real controller, and engines here or on test VMs."""
 
+import contextlib
 import os
 import subprocess
 import sys
 import tempfile
-from contextlib import contextmanager
 from pathlib import Path
 
+import ipyparallel
 from clusters import gone
 from timers import eventually
 
@@ -67,7 +68,7 @@ class IpCluster:
         self._log.close()
 
 
-@contextmanager
+@contextlib.contextmanager
 def running(ip="127.0.0.1"):
     """Run a controller while the block runs; see `IpCluster.add` for engines."""
     with tempfile.TemporaryDirectory() as folder:
@@ -76,3 +77,19 @@ def running(ip="127.0.0.1"):
             yield cluster
         finally:
             cluster.stop()
+
+
+@contextlib.contextmanager
+def engine(of, *, inside=lambda command: command, **environment):
+    """An engine that is registered."""
+    with contextlib.closing(ipyparallel.Client(str(of.file))) as client:
+        before = set(client.ids)
+        process = of.add(inside, **environment)
+        assert eventually(lambda: set(client.ids) - before)
+        (number,) = set(client.ids) - before
+        try:
+            yield client[number]
+        finally:
+            process.kill()
+            process.wait()
+        assert eventually(lambda: number not in client.ids)
