@@ -2,13 +2,13 @@
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 import ipyparallel
-from clusters import gone
 from timers import eventually
 
 
@@ -46,6 +46,7 @@ class IpCluster:
             stderr=self._log,
             env=os.environ | environment,
             cwd=self._profile.parent,  # Python imports from there
+            start_new_session=True,  # the controller's schedulers do not end with it
         )
 
     def add(self, inside=lambda command: command, **environment):
@@ -61,10 +62,9 @@ class IpCluster:
         """End everything."""
         processes = [*self.engines, self.controller]
         for process in processes:
-            process.kill()
-        for process in processes:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-        assert gone([process.pid for process in processes])
         self._log.close()
 
 
