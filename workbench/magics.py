@@ -66,7 +66,7 @@ class WorkbenchMagics(Magics):
 
         ``cluster = %cluster start -n 2``; ``%cluster start --hosts vm1:2,vm2:2``;
         ``%cluster start --launcher slurm -n 4 --partition gpu --time 2:00:00 --gpus-per-task 1``;
-        ``%cluster restart --ranks 1``; ``%cluster resize -n 6``.
+        ``%cluster start --profile NAME``; ``%cluster restart --ranks 1``; ``%cluster resize -n 6``.
 
         ``%cluster interrupt`` ends a cell in the background (``%%distributed --noblock``), as
         the stop button ends one in the foreground: variables are kept, and queued cells run next.

@@ -87,3 +87,12 @@ def test_a_vgpu_is_named_by_its_profile():
     """The table shows which profile a rank trains on."""
     (one,) = place(facts([gpu(0, "a", "vgpu", vgpu_profile="A100-40C")]), "eth0", 1)
     assert one.gpu == "0 (A100-40C)"
+
+
+def test_gpus_that_a_rank_has_already():
+    """Those of its engine, by index or UUID: nothing is set, and each has its own node."""
+    given = facts([gpu(0, "a"), gpu(1, "b")], numa_of={"a": 0, "b": 1})
+    found = [place(given, "eth0", 2, visible=text) for text in ("1", "GPU-0-passthrough", "1,0")]
+    assert [[one.numa for one in each] for each in found] == [["1", "1"], ["0", "0"], ["1", "0"]]
+    assert all("CUDA_VISIBLE_DEVICES" not in one.environment for each in found for one in each)
+    assert place(given, "eth0", 1, visible="")[0].gpu == "CPU"

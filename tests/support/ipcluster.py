@@ -1,13 +1,14 @@
 """A cluster that ipyparallel has started: a real controller, and engines here or on test VMs."""
 
+import contextlib
 import os
+import signal
 import subprocess
 import sys
 import tempfile
-from contextlib import contextmanager
 from pathlib import Path
 
-from clusters import gone
+import ipyparallel
 from timers import eventually
 
 
@@ -40,7 +41,12 @@ class IpCluster:
     def _run(self, module, *arguments, inside=lambda command: command, **environment):
         command = [sys.executable, "-m", module, f"--profile-dir={self._profile}", *arguments]
         return subprocess.Popen(
-            inside(command), stdout=self._log, stderr=self._log, env=os.environ | environment
+            inside(command),
+            stdout=self._log,
+            stderr=self._log,
+            env=os.environ | environment,
+            cwd=self._profile.parent,  # Python imports from there
+            start_new_session=True,  # the controller's schedulers do not end with it
         )
 
     def add(self, inside=lambda command: command, **environment):
@@ -56,14 +62,13 @@ class IpCluster:
         """End everything."""
         processes = [*self.engines, self.controller]
         for process in processes:
-            process.kill()
-        for process in processes:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-        assert gone([process.pid for process in processes])
         self._log.close()
 
 
-@contextmanager
+@contextlib.contextmanager
 def running(ip="127.0.0.1"):
     """Run a controller while the block runs; see `IpCluster.add` for engines."""
     with tempfile.TemporaryDirectory() as folder:
@@ -72,3 +77,19 @@ def running(ip="127.0.0.1"):
             yield cluster
         finally:
             cluster.stop()
+
+
+@contextlib.contextmanager
+def engine(of, *, inside=lambda command: command, **environment):
+    """An engine that is registered."""
+    with contextlib.closing(ipyparallel.Client(str(of.file))) as client:
+        before = set(client.ids)
+        process = of.add(inside, **environment)
+        assert eventually(lambda: set(client.ids) - before)
+        (number,) = set(client.ids) - before
+        try:
+            yield client[number]
+        finally:
+            process.kill()
+            process.wait()
+        assert eventually(lambda: number not in client.ids)

@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -55,19 +56,21 @@ def _job() -> str:
 
 
 def _routes(addresses: Sequence[str], port: int, token: str) -> dict[str, str]:
-    found = {}
-    for address in addresses:
+    def own(address: str) -> str:
         try:
             with socket.create_connection((address, port), timeout=_REACH_S) as connection:
-                if connection.makefile("rb").readline() == token.encode() + b"\n":
-                    found[address] = str(connection.getsockname()[0])
+                same = connection.makefile("rb").readline() == token.encode() + b"\n"
+                return str(connection.getsockname()[0]) if same else ""
         except OSError:
-            continue
-    return found
+            return ""
+
+    with ThreadPoolExecutor() as threads:
+        found = zip(addresses, threads.map(own, addresses), strict=True)
+        return {address: text for address, text in found if text}
 
 
 def start(given: dict[str, Any]) -> str:
-    """Start the agent, as `workbench.agent.tunnel` describes; return why it failed, or nothing."""
+    """Start the agent; return the line of `workbench.agent.tunnel`, or why it failed."""
     environment = {name: text for name, text in os.environ.items() if not name.startswith(_OWN)}
     done = subprocess.run(
         [sys.executable, "-m", "workbench.agent.tunnel"],
@@ -79,7 +82,7 @@ def start(given: dict[str, Any]) -> str:
         env=environment,
         check=False,
     )
-    return (done.stdout + done.stderr).strip() if done.stdout.strip() != "ready" else ""
+    return (done.stdout + done.stderr).strip()
 
 
 def give(folder: str, slot: int, cores: Sequence[int]) -> None:

@@ -2,13 +2,13 @@
 
 ``python -m workbench.agent.tunnel``, on the agent's machine, starts the agent and connects to the
 kernel's machine, again and again until the agent has ended. It reads from standard input what
-`_Given` describes, prints ``ready`` or an error, and goes on in the background.
+`_Given` describes, prints ``ready`` and its public key, or an error, and goes on in the background.
 
-``python -m workbench.agent.tunnel PORT PATIENCE_S``, on the kernel's machine, waits so long for
-that connection, and copies between it and its standard input, which is a socket. The environment
-variable `TUNNEL` has the keys and the address.
+``python -m workbench.agent.tunnel PORT PUBLIC_KEY PATIENCE_S``, on the kernel's machine, waits so
+long for a connection from the one with this key, and copies between it and its standard input,
+which is a socket. The environment variable `TUNNEL` has its own keys, and its address.
 
-Both ends are CURVE sockets of ZeroMQ that know each other's public key.
+Both ends are CURVE sockets of ZeroMQ. Their secret keys do not leave their machines.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class _Given(TypedDict):
 
     `folder` and `grace_s` are the agent's, `cores` those that its ranks may use, and `environment`
     has variables to set, or to remove. `engines` has the process id and the begin of each process
-    without which the agent ends, and `why` the reason that is reported then. The others are the
-    address and the keys of the connection.
+    without which the agent ends, and `why` the reason that is reported then. `endpoint` and
+    `server_key` are the kernel's.
     """
 
     folder: str
@@ -61,14 +61,12 @@ class _Given(TypedDict):
     why: str
     endpoint: str
     server_key: str
-    public_key: str
-    secret_key: str
 
 
 # on the kernel's machine
 
 
-def accept(port: str, patience_s: float) -> int:
+def accept(port: str, client: str, patience_s: float) -> int:
     """Carry one connection to its end; return the exit status."""
     keys = json.loads(os.environ.pop(TUNNEL))
     kernel, parent = socket.socket(fileno=os.dup(0)), os.getppid()
@@ -76,9 +74,9 @@ def accept(port: str, patience_s: float) -> int:
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     known = ThreadAuthenticator(context)
     known.start()
-    provider = SimpleNamespace(callback=lambda _, key: key == keys["client_public"].encode())
+    provider = SimpleNamespace(callback=lambda _, key: key == client.encode())
     known.configure_curve_callback(domain=_DOMAIN, credentials_provider=provider)
-    tunnel = _socket(context, keys["server_public"], keys["server_secret"])
+    tunnel = _socket(context, keys["public"].encode(), keys["secret"].encode())
     tunnel.curve_server, tunnel.zap_domain = True, _DOMAIN.encode()
     monitor = tunnel.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED)
     code = 0
@@ -124,7 +122,8 @@ def serve() -> int:
         sys.stdout.write(f"{error}\n")
         return 1
     connection.close()
-    sys.stdout.write("ready\n")
+    public, secret = zmq.curve_keypair()
+    sys.stdout.write(f"ready {public.decode()}\n")
     sys.stdout.flush()
     null = os.open(os.devnull, os.O_RDWR)
     for descriptor in range(3):
@@ -133,7 +132,9 @@ def serve() -> int:
     threading.Thread(target=_follow, args=(given, process, why), daemon=True).start()
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     while process.poll() is None:
-        _connect_once(context, given, folder, process, why)
+        tunnel = _socket(context, public, secret)
+        tunnel.curve_serverkey = given["server_key"].encode()
+        _connect_once(tunnel, given, process, why)
     remove_folder(folder)
     context.term()
     return 0
@@ -156,15 +157,10 @@ def _runs(pid: int, began: float) -> bool:
 
 
 def _connect_once(
-    context: zmq.Context[zmq.Socket[bytes]],
-    given: _Given,
-    folder: Path,
-    process: subprocess.Popen[bytes],
-    why: list[str],
+    tunnel: zmq.Socket[bytes], given: _Given, process: subprocess.Popen[bytes], why: list[str]
 ) -> None:
     """Wait for a kernel, and connect it to the agent until either has closed the connection."""
-    tunnel = _socket(context, given["public_key"], given["secret_key"])
-    tunnel.curve_serverkey = given["server_key"].encode()
+    folder = Path(given["folder"])
     tunnel.reconnect_ivl_max = _AGAIN_MS
     monitor = tunnel.get_monitor_socket(zmq.EVENT_DISCONNECTED)
     try:
@@ -191,9 +187,11 @@ def _connect_once(
 # on both
 
 
-def _socket(context: zmq.Context[zmq.Socket[bytes]], public: str, secret: str) -> zmq.Socket[bytes]:
+def _socket(
+    context: zmq.Context[zmq.Socket[bytes]], public: bytes, secret: bytes
+) -> zmq.Socket[bytes]:
     tunnel = context.socket(zmq.PAIR)
-    tunnel.curve_publickey, tunnel.curve_secretkey = public.encode(), secret.encode()
+    tunnel.curve_publickey, tunnel.curve_secretkey = public, secret
     tunnel.linger, tunnel.sndhwm, tunnel.rcvhwm = _LINGER_MS, 0, 0
     tunnel.heartbeat_ivl, tunnel.heartbeat_timeout = _HEARTBEAT_MS, _SILENCE_MS
     return tunnel
@@ -249,4 +247,6 @@ def _has_disconnected(monitor: zmq.Socket[bytes]) -> bool:
 
 
 if __name__ == "__main__":
-    sys.exit(accept(sys.argv[1], float(sys.argv[2])) if len(sys.argv) > 1 else serve())
+    if len(sys.argv) == 1:
+        sys.exit(serve())
+    sys.exit(accept(sys.argv[1], sys.argv[2], float(sys.argv[3])))

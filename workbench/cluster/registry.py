@@ -69,7 +69,8 @@ def _start(n: int | None, options: dict[str, Any]) -> Cluster:
         failed = running.state == "failed"
         if failed or running.options.identity != cluster.options.identity:
             raise ClusterError(
-                f"Cannot start a cluster of {cluster.n} ranks: {running.name} "
+                f"Cannot start a cluster{f' of {cluster.n} ranks' if cluster.n else ''}: "
+                f"{running.name} "
                 + (
                     "has failed. Repair it with %cluster restart, or stop it first with "
                     "%cluster stop."

@@ -59,12 +59,11 @@ class ExistingLauncher(RelayLauncher):
             return options
         deadline = time.monotonic() + options.start_timeout_s
         file = connection_file(options.job)
-        source = str(file) if "connection_file" in options.job else f"profile {file.parent.parent}"
-        self._taken = {"file": str(file), "source": source, "hosts": {}, "ports": {}, "address": ""}
-        for end in ("server", "client"):
-            public, secret = zmq.curve_keypair()
-            keys = {f"{end}_public": public.decode(), f"{end}_secret": secret.decode()}
-            self._taken |= keys
+        name = options.job.get("profile", "default")
+        source = str(file) if "connection_file" in options.job else f"profile {name!r}"
+        public, secret = (key.decode() for key in zmq.curve_keypair())
+        self._taken = {"file": str(file), "source": source, "public": public, "secret": secret}
+        self._taken |= {"hosts": {}, "tunnels": {}, "address": ""}
         cluster = self._connected()
         cluster.wait_for_engines(options.n, deadline, progress, self._stopped)
         progress(f"waiting until engines of {source} have time")
@@ -120,7 +119,7 @@ class ExistingLauncher(RelayLauncher):
         return tuple(hosts)
 
     def _choose_address(self, engines: dict[int, ForeignEngine]) -> str:
-        """Return an address of this machine that all engines reach; empty if all are here."""
+        """Choose an address of this machine; return it, or nothing if all engines are here."""
         here = machine_identity()
         if not isinstance(here, Unknown) and {one.machine for one in engines.values()} == {here}:
             self._taken["address"] = "127.0.0.1"
@@ -138,12 +137,9 @@ class ExistingLauncher(RelayLauncher):
 
     def why_gone(self, host: Host | None) -> str:
         """See `Launcher`."""
-        if host is None or not self._taken:
-            return ""
-        try:
-            left = self._connected().engines & set(self._engines_of(host))
-        except StartFailed as error:
-            return error.cause
+        if host is None or self._cluster is None:
+            return ""  # not known
+        left = self._cluster.engines & set(self._engines_of(host))
         return "" if left else self._ended(host)
 
     def _engines_of(self, host: Host) -> list[int]:
@@ -151,8 +147,9 @@ class ExistingLauncher(RelayLauncher):
         return numbers
 
     def _ended(self, host: Host) -> str:
-        numbers = ranks_text(self._engines_of(host))
-        return f"ipyparallel's engines {numbers} on {host.shown} have ended"
+        numbers = self._engines_of(host)
+        words = ("engine", "has") if len(numbers) == 1 else ("engines", "have")
+        return f"ipyparallel's {words[0]} {ranks_text(numbers)} on {host.shown} {words[1]} ended"
 
     def describe(self) -> str:
         """See `Launcher`."""
@@ -177,90 +174,67 @@ class ExistingLauncher(RelayLauncher):
     ) -> None:
         """Start these agents through an engine each; see `Launcher`."""
         cluster = self._connected()
-        starts: dict[int, str] = {}
-        gives: dict[int, str] = {}
-        first: dict[int, Host] = {}
+        calls: dict[int, str] = {}
+        started: dict[int, AgentStart] = {}
         for agent in agents:
-            host = agent.host
-            assert host is not None
+            host = _of(agent)
             self._errors.pop(host.shown, None)
             engines = self._live(host, deadline, interrupted)
-            known = [self._known[number] for number in engines]
             if not engines:
                 self._errors[host.shown] = StartFailed(
-                    f"{self._ended(host)}, and no others are registered from there",
+                    f"{self._ended(host)}, and no others are registered from there. Start some",
                     vm=host.shown,
-                    cure="start engines there again, or continue with the ranks that are left",
+                    cure="then restart the lost ranks",
                 )
                 continue
-            cores = sorted({core for one in known for core in one.cores})
-            given = self._given(host, agent.folder, grace_s, cores, known)
-            starts[engines[0]], first[engines[0]] = f"start({given!r})", host
-            for slot, number in enumerate(engines[: agent.slots]):
-                gives[number] = f"give({str(agent.folder)!r}, {slot}, {cores!r})"
-        failed = self._call(cluster, starts, deadline, interrupted, first)
-        for number, host in first.items():
-            if number in failed:
-                gives = {n: text for n, text in gives.items() if n not in self._engines_of(host)}
-        owner = {n: host for host in first.values() for n in self._engines_of(host)}
-        self._call(cluster, gives, deadline, interrupted, owner)
-
-    def _call(
-        self,
-        cluster: ForeignCluster,
-        calls: dict[int, str],
-        deadline: float,
-        interrupted: threading.Event,
-        hosts: dict[int, Host],
-    ) -> set[int]:
-        """Run calls on engines; keep the errors of hosts, and return the engines that failed."""
-        failed = set()
-        for number, result in cluster.call(calls, deadline, interrupted).items():
-            host = hosts[number]
-            if isinstance(result, StartFailed):
-                self._errors[host.shown] = result
-            elif result:
-                cause, cure = python_failure(None, result, host.python or "") or (
-                    f"its agent cannot be started ({result.splitlines()[-1]})",
-                    "correct that on its machine",
-                )
-                self._errors[host.shown] = StartFailed(cause, vm=host.shown, cure=cure)
-            if result:
-                failed.add(number)
-        return failed
+            calls[engines[0]] = f"start({self._given(host, agent.folder, grace_s)!r})"
+            started[engines[0]] = agent
+        for number, said in cluster.call(calls, deadline, interrupted).items():
+            host = _of(started[number])
+            if isinstance(said, str) and said.startswith("ready "):
+                self._taken["tunnels"][str(started[number].folder)].append(said.split()[1])
+                continue
+            del started[number]
+            self._errors[host.shown] = (
+                said if isinstance(said, StartFailed) else _start_failure(host, said)
+            )
+        gives = {
+            number: (host, f"give({str(agent.folder)!r}, {slot}, {self._cores(host)!r})")
+            for agent in started.values()
+            for host in [_of(agent)]
+            for slot, number in enumerate(self._engines_of(host)[: agent.slots])
+        }
+        expressions = {number: text for number, (_, text) in gives.items()}
+        for number, error in cluster.call(expressions, deadline, interrupted).items():
+            if isinstance(error, StartFailed):
+                self._errors[gives[number][0].shown] = error
 
     def _live(self, host: Host, deadline: float, interrupted: threading.Event) -> list[int]:
         """Return the engines of a host that run, or those that have taken their place."""
         cluster, taken = self._connected(), self._taken["hosts"]
-        live = [number for number in self._engines_of(host) if number in cluster.engines]
-        if live:
-            self._describe(live, 0, deadline, interrupted)
-            return live
-        others = {number for one in taken.values() for number in one["engines"]}
-        new = cluster.engines - others
-        self._describe(new, 0, deadline, interrupted)
-        found = [
-            number
-            for number in sorted(new)
-            if (self._known[number].host, self._known[number].executable)
-            == (host.name, host.python)
-        ]
+        found = [number for number in self._engines_of(host) if number in cluster.engines]
+        if found:
+            self._describe(found, 0, deadline, interrupted)
+        else:
+            new = cluster.engines - {number for one in taken.values() for number in one["engines"]}
+            self._describe(new, 0, deadline, interrupted)
+            place = (host.name, host.python)
+            known = {number: self._known[number] for number in sorted(new)}
+            found = [n for n, one in known.items() if (one.host, one.executable) == place]
         if found:
             taken[host.shown]["engines"] = found
         return found
 
-    def _given(
-        self,
-        host: Host,
-        folder: Path,
-        grace_s: float,
-        cores: list[int],
-        engines: list[ForeignEngine],
-    ) -> dict[str, Any]:
+    def _cores(self, host: Host) -> list[int]:
+        """Return the cores on which any engine of a host may run."""
+        return sorted({core for n in self._engines_of(host) for core in self._known[n].cores})
+
+    def _given(self, host: Host, folder: Path, grace_s: float) -> dict[str, Any]:
         """Return what `workbench.agent.tunnel` reads on the agent's machine."""
+        engines = [self._known[number] for number in self._engines_of(host)]
         with socket.create_server((self._taken["address"], 0)) as probe:
             port = probe.getsockname()[1]
-        self._taken["ports"][str(folder)] = port
+        self._taken["tunnels"][str(folder)] = [str(port)]
         gpus = {one.gpus for one in engines}
         named = [name for text in gpus for name in (text or "").split(",") if name]
         environment = {
@@ -271,14 +245,12 @@ class ExistingLauncher(RelayLauncher):
         return {
             "folder": str(folder),
             "grace_s": grace_s,
-            "cores": cores,
+            "cores": self._cores(host),
             "environment": environment,
             "engines": [(one.pid, one.began) for one in engines],
             "why": self._ended(host),
             "endpoint": f"tcp://{self._taken['address']}:{port}",
-            "server_key": self._taken["server_public"],
-            "public_key": self._taken["client_public"],
-            "secret_key": self._taken["client_secret"],
+            "server_key": self._taken["public"],
         }
 
     def start(self, host: Host | None, folder: Path, grace_s: float, **_: Any) -> Connection:
@@ -294,16 +266,14 @@ class ExistingLauncher(RelayLauncher):
         """See `Launcher`."""
         return self._run(host, [str(folder)], min(_RETRY_S, patience_s))
 
-    def command(self, host: Host, program: list[str], patience_s: float | None) -> list[str]:
+    def command(self, _: Host, program: list[str], patience_s: float | None) -> list[str]:
         """See `RelayLauncher`; the program is the relay, in whose place the tunnel is run."""
-        port = self._taken["ports"].get(program[-1])
-        if port is None:
-            raise StartFailed("its agent was not started", vm=host.shown)
-        return [sys.executable, "-m", _PROGRAM, str(port), str(patience_s)]
+        tunnel = self._taken["tunnels"][program[-1]]
+        return [sys.executable, "-m", _PROGRAM, *tunnel, str(patience_s)]
 
     def environment(self) -> dict[str, str]:
         """See `RelayLauncher`."""
-        names = ("address", "server_public", "server_secret", "client_public")
+        names = ("address", "public", "secret")
         return os.environ | {TUNNEL: json.dumps({name: self._taken[name] for name in names})}
 
     def failure(self, host: Host | None, _: int | None, said: str) -> StartFailed:
@@ -315,3 +285,16 @@ class ExistingLauncher(RelayLauncher):
         cause = self.why_gone(host) or "its agent has not answered in time"
         cure = "check the log of its engines, and that it reaches this machine"
         return StartFailed(cause + (f" ({lines[-1]})" if lines else ""), vm=host.shown, cure=cure)
+
+
+def _of(agent: AgentStart) -> Host:
+    assert agent.host is not None
+    return agent.host
+
+
+def _start_failure(host: Host, said: str) -> StartFailed:
+    cause, cure = python_failure(None, said, host.python or "its Python") or (
+        f"its agent cannot be started ({said.splitlines()[-1] if said else 'no output'})",
+        "correct that there",
+    )
+    return StartFailed(cause, vm=host.shown, cure=cure)

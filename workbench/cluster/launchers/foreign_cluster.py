@@ -180,8 +180,8 @@ class ForeignCluster:
             if not enough or len(calls) - len(waiting) < enough:
                 waited_s = time.monotonic() - began
                 found[engine] = StartFailed(
-                    f"engine {engine} of {self._source} is busy, and has not run a call for "
-                    f"{waited_s:.0f} s",
+                    f"engine {engine} of {self._source} is busy, or its controller has ended: it "
+                    f"has not run a call for {waited_s:.0f} s",
                     cure="wait until its work has ended, or interrupt it, then start again",
                 )
         return found
