@@ -5,6 +5,7 @@ from array import array
 
 import pytest
 from recorded import MS, recorded
+from training_loops import MODEL, PLAIN
 
 import workbench as wb
 from workbench.errors import UsageError
@@ -177,3 +178,12 @@ def test_what_cannot_be_simulated_is_refused(training, said):
     """Without collectives of gradients on several ranks there is nothing to simulate."""
     with pytest.raises(UsageError, match=said):
         wb.what_if(training(), gbps=10)
+
+
+def test_a_real_training_is_simulated_from_its_records(cluster):
+    """Horovod's records of two real ranks have what a prediction needs."""
+    cluster.run(MODEL + PLAIN)
+    same, more = wb.what_if(cluster), wb.what_if(cluster.timings, ranks=8)
+    assert same.predicted_us == pytest.approx(same.measured_us)
+    assert 0 < same.measured_transfer_us < more.predicted_transfer_us
+    assert more.predicted_us >= same.predicted_us

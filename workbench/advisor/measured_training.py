@@ -93,36 +93,39 @@ def measure(timings: Any, fabric: Any = None) -> MeasuredTraining:
     times = every[..., chosen] * (TICK_NS / 1e3)
     part = _only(layout, chosen)
     rows_us = _phases(rows, found)
-    ready = times[:, :, 0].max(axis=1)
-    finished = times[:, :, -1].max(axis=2)
-    sizes = np.array(part.sizes_bytes, float)
-    compute = _wait_begins(rows_us, finished).max(axis=1)
-    duration = rows_us["iteration"].mean(axis=1)
-    tail = np.median(duration - np.maximum(compute, finished.max(axis=1)))
-    typical = np.median(ready, axis=0)
-    order = np.argsort(typical, kind="stable")
+    work = _workload(times, rows_us, part)
     buffers = _Buffers(times, part)
     n = peers(layout, int(rows["world_size"].max()))[1]
     model, link = _communication(buffers, bool(is_timed(part).all()), n, fabric)
     busy = np.sum([rows_us[name] for name in ("data", "copy", "forward", "backward")], axis=0)
-    compute_us = float(np.median(compute))
+    share = float(np.median(busy.mean(axis=1))) / work.compute_us if work.compute_us > 0 else 0.0
     return MeasuredTraining(
-        Workload(
-            tuple(typical[order].tolist()),
-            tuple(sizes[order].tolist()),
-            compute_us,
-            max(0.0, float(tail)),
-        ),
+        work,
         model,
         n,
         _ranks_per_vm(timings),
         len(found),
-        float(np.median(duration)),
+        float(np.median(rows_us["iteration"].mean(axis=1))),
         float(np.median(rows_us["exposed"].max(axis=1))),
         float(np.median(buffers.transfer_sums)),
-        min(1.0, float(np.median(busy.mean(axis=1))) / compute_us) if compute_us > 0 else 0.0,
+        min(1.0, share),
         model.cycle_us > 0,
         link,
+    )
+
+
+def _workload(times: Floats, phases: dict[str, Floats], layout: Layout) -> Workload:
+    """Return medians over iterations, of the rank that is last."""
+    ready = np.median(times[:, :, 0].max(axis=1), axis=0)
+    finished = times[:, :, -1].max(axis=2)
+    compute = _wait_begins(phases, finished).max(axis=1)
+    rest = phases["iteration"].mean(axis=1) - np.maximum(compute, finished.max(axis=1))
+    order = np.argsort(ready, kind="stable")
+    return Workload(
+        tuple(ready[order].tolist()),
+        tuple(np.array(layout.sizes_bytes, float)[order].tolist()),
+        float(np.median(compute)),
+        max(0.0, float(np.median(rest))),
     )
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from workbench.advisor.explain import timings_of
 from workbench.advisor.measured_training import MeasuredTraining, measure
 from workbench.errors import UsageError
+from workbench.fabric.models import ring_us
 from workbench.fabric.overlap import CommunicationModel, Simulated, Workload, simulate
 from workbench.ranks import checked_int
 
@@ -134,7 +135,7 @@ class Prediction:
 
     @property
     def speedup(self) -> float:
-        """The measured over the predicted duration of an iteration."""
+        """The measured over the predicted duration."""
         return self.measured_us / self.predicted_us
 
     @property
@@ -185,8 +186,7 @@ class Prediction:
 def what_if(training: Cluster | Timings | Run, **changes: object) -> Prediction:
     """Predict the iteration of a training if something were different.
 
-    Simulates the last cell that recorded iterations, as `workbench.fabric.overlap` describes, with
-    compute as measured.
+    Simulates the last cell that recorded iterations; see `workbench.fabric.overlap`.
 
     Parameters
     ----------
@@ -250,11 +250,11 @@ def _changed_model(
     link, processing = _divided(measured, change, assumptions)
     steps = vms if change.hierarchical else ranks
     if vms == 1 and change.vm_gbps:
-        link = _ring_us_per_byte(ranks, change.vm_gbps)
+        link = ring_us(1.0, ranks, change.vm_gbps)
     else:
         link *= _share(steps) / _share(n)
         if change.hierarchical:
-            link += _ring_us_per_byte(per_vm, change.vm_gbps or math.inf)
+            link += ring_us(1.0, per_vm, change.vm_gbps or math.inf)
     fixed = model.fixed_us * (steps - 1) / (n - 1)
     if change.latency_us is not None:
         fixed = 2 * (steps - 1) * change.latency_us
@@ -306,7 +306,7 @@ def _divided(
     rate, link = link_gbps(measured), per_byte
     if change.measured_gbps:
         rate = change.measured_gbps
-        link = min(per_byte, _ring_us_per_byte(measured.ranks, rate * TCP_EFFICIENCY))
+        link = min(per_byte, ring_us(1.0, measured.ranks, rate * TCP_EFFICIENCY))
     elif change.gbps:
         assumptions.append(
             f"The link limits the measured transfers, as one of {rate:.2f} Gbit/s would "
@@ -348,8 +348,3 @@ def link_gbps(measured: MeasuredTraining) -> float:
 def _share(n: int) -> float:
     """Return the bytes that each rank of a ring of `n` sends, for each byte of an allreduce."""
     return 2 * (n - 1) / n
-
-
-def _ring_us_per_byte(n: int, busbw_gbps: float) -> float:
-    """Return the time of a byte in a ring of `n` ranks."""
-    return _share(n) * 8 / (busbw_gbps * 1e3)
