@@ -6,9 +6,8 @@ TORCH_VERSION ?= 2.13.0
 # The folders whose tests are fast: but for marked ones they start no ranks, VMs, servers or builds.
 FAST_TESTS := tests/test_layers.py tests/distribution/test_imports_are_declared.py \
     $(addprefix tests/,doctor hosts launchers output resources timings widgets wire)
-# Most tests wait for ranks: two at a time, each with two or three ranks, fit on two cores. Four
-# take as long.
-TEST_PROCESSES ?= 2
+# Most tests wait for ranks half of their time: three processes keep two cores busy.
+TEST_PROCESSES ?= 3
 
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
@@ -60,8 +59,8 @@ test: $(STAMPS)/ready $(STAMPS)/dev $(STAMPS)/test-packages  ## run all tests: P
 	@$(JLPM) test
 
 check: lint  ## lint, and run the fast tests: two minutes
-	@echo "==> fast tests in $(TEST_PROCESSES) processes (a minute)"
-	@$(BIN)/python -m pytest -q -n $(TEST_PROCESSES) --dist loadfile \
+	@echo "==> fast tests, a process per core (a minute)"
+	@$(BIN)/python -m pytest -q -n auto --dist loadfile \
 	    -m "not slow and not timing and not browser" $(FAST_TESTS)
 
 lint: $(STAMPS)/frontend $(STAMPS)/dev  ## run all linters and type checkers

@@ -104,9 +104,10 @@ def usable(cluster):
 def test_a_stop_in_the_first_training_cell(new_ranks, delay):
     """Ranks that have just started load much when they first train: the stop reaches them."""
     quiet(new_ranks, "kept = rank * 10")
+    sink = BeginSink()
     began = time.monotonic()
-    with stops(delay), pytest.raises(CellInterrupted, match="variables are kept"):
-        quiet(new_ranks, TRAIN)
+    with stops(delay, sink=sink), pytest.raises(CellInterrupted, match="variables are kept"):
+        new_ranks.run(sink.PRINT + TRAIN, sink=sink)
     assert time.monotonic() - began < SOON_S
     assert new_ranks.state == "ready"
     assert usable(new_ranks)

@@ -10,8 +10,6 @@ from workbench.demo import NOTEBOOK, run_demo
 from workbench.errors import CellError
 from workbench.testbed import why_not
 
-pytestmark = pytest.mark.timing
-
 ACROSS_VMS = NOTEBOOK.with_name("02-across-vms.ipynb")
 NAMESPACES = Path("/run/netns")
 
@@ -53,6 +51,7 @@ def figures(result):
     }
 
 
+@pytest.mark.timing
 @needs_vms
 def test_it_learns_the_same_over_both_links(result):
     """Both ranks reach over 95 % on the held-out scans, whatever the link."""
@@ -61,12 +60,14 @@ def test_it_learns_the_same_over_both_links(result):
     assert slow == fast
 
 
+@pytest.mark.timing
 @needs_vms
 def test_the_slow_link_costs(figures):
     """Training waits for clearly longer."""
     assert figures[1]["exposed"] > 1.5 * figures[10]["exposed"]
 
 
+@pytest.mark.timing
 @needs_vms
 def test_nothing_is_faster_than_the_slow_link(figures):
     """The gradients' bandwidth stays below its rate, their time above the least."""
@@ -75,6 +76,7 @@ def test_nothing_is_faster_than_the_slow_link(figures):
     assert slow["communication"] >= 0.98 * slow["least"]
 
 
+@pytest.mark.timing
 @needs_vms
 def test_it_says_what_the_faster_link_saved(result, figures):
     """The last sentence is the difference between the two runs."""
@@ -84,6 +86,7 @@ def test_it_says_what_the_faster_link_saved(result, figures):
     assert int(saved[2]) == pytest.approx(100 * (slow - fast) / slow, abs=1)
 
 
+@pytest.mark.timing
 @needs_vms
 def test_the_page_shows_where_the_ranks_were(result):
     """A VM each, the live view's last picture, and the table of both links."""
@@ -93,6 +96,7 @@ def test_the_page_shows_where_the_ranks_were(result):
     assert re.search(r"<th>1 Gbit/s</th>\s*<th>10 Gbit/s</th>", page)
 
 
+@pytest.mark.timing
 @needs_vms
 def test_nothing_is_left(result):
     """At its end the VMs are gone."""

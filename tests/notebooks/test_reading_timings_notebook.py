@@ -8,8 +8,6 @@ import pytest
 from workbench.demo import NOTEBOOK, run_demo
 from workbench.testbed import why_not
 
-pytestmark = pytest.mark.timing
-
 READING = NOTEBOOK.with_name("03-reading-timings.ipynb")
 
 
@@ -24,6 +22,7 @@ def said(tmp_path_factory):
     return dict(found)
 
 
+@pytest.mark.timing
 def test_the_slow_loader_is_found(said):
     """Eight items of 4 ms: the next batch takes as long."""
     taken = re.match(r"data loading\. the next batch takes ([\d.]+) ms", said["first"])
@@ -31,6 +30,7 @@ def test_the_slow_loader_is_found(said):
     assert 32 <= float(taken[1]) < 64
 
 
+@pytest.mark.timing
 def test_the_slow_rank_is_found(said):
     """It is rank 1's forward, and the size of its delay is right."""
     late = re.match(
@@ -41,6 +41,7 @@ def test_the_slow_rank_is_found(said):
     assert 36 <= float(late[1]) <= 44
 
 
+@pytest.mark.timing
 def test_the_slow_link_is_found(said):
     """No rank is late; the fabric gave more when it was calibrated."""
     assert re.match(r"communication slower than the fabric|a slow link", said["third"])
