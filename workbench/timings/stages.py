@@ -17,6 +17,7 @@ import numpy as np
 from workbench.ranks import phrase
 from workbench.timings.collective_records import CollectiveRecord
 from workbench.timings.groups import group_names
+from workbench.timings.source import TimingsSource
 from workbench.timings.store import Rows, warm
 from workbench.wire import Flag
 
@@ -215,6 +216,17 @@ def _count(group: _Group, rank: int, peer: int) -> int:
     counts = {one.sends for one in group.pairs[rank, peer]}
     counts |= {one.receives for one in group.pairs[peer, rank]}
     return counts.pop() if len(counts) == 1 else 0
+
+
+def newest(timings: TimingsSource, rows: Rows) -> tuple[Pipelines, list[StageFigures]]:
+    """Return the pipelines and stages in the newest cell of some rows that has messages."""
+    cells = rows["cell"][rows["messages_ns"] > 0]
+    if not len(cells):
+        return Pipelines((), ()), []
+    rows = rows[rows["cell"] == cells.max()]
+    first, last = int(rows["iteration"].min()), int(rows["iteration"].max())
+    pipelines = find(timings.records(first, last))
+    return pipelines, figures(rows, pipelines.found)
 
 
 def figures(rows: Rows, pipelines: Iterable[Pipeline]) -> list[StageFigures]:

@@ -32,6 +32,7 @@ from workbench.widgets.source import (
     Status,
     StragglerEntry,
 )
+from workbench.widgets.stages import stage_entries
 
 _OVERLAP_ITERATIONS = 8
 """By how many iterations the records of one rank may arrive after those of another."""
@@ -48,6 +49,7 @@ _LAG_STEPS_S = (1, 2, 5, 10, 20, 60, 120, 300)
 _NOT_YET = "no iteration has ended yet"
 _NOT_ALL = "not all ranks have reported these iterations"
 _NO_PARTS = "the transfers of these iterations were not recorded"
+_MESSAGES = "ranks wait for messages of others, not for the last rank"
 _NO_ITERATION = Unknown(_NOT_YET)
 _NOT_CALIBRATED = Unknown("not measured yet: run cluster.calibrate()")
 _NO_COLLECTIVE = Unknown("no single collective is stored for these iterations")
@@ -98,6 +100,7 @@ class ClusterSource:
             len(totals.collectives),
             totals.first_iteration,
             self._stragglers(timings, begin, end, selected=first is not None),
+            stage_entries(timings, begin, end),
         )
 
     def _most_iterations(self, most: int) -> int:
@@ -156,6 +159,8 @@ class ClusterSource:
             behind = Unknown("a single rank waits for no other")
         slow, excess = found.slowest_rank, found.slowest_excess_us
         why = _NOT_ALL if np.isnan(found.waiting_us) else _NO_PARTS
+        if found.messages_us > 0:
+            why = _MESSAGES
         if np.isnan(found.exposed_us):
             why = UNHEARD if found.unheard else _NOT_YET
         silent = UNHEARD if found.unheard else "no gradients were reduced between ranks"
