@@ -4,6 +4,9 @@ import pytest
 from clusters import quiet
 
 import workbench as wb
+from workbench.widgets.cluster_source import ClusterSource
+from workbench.widgets.source import TimingsReading
+from workbench.widgets.stages import stages_table
 
 SETUP = """
 import time, torch
@@ -122,6 +125,13 @@ train(Schedule1F1B, [0.01, 0.03], 4, pp, tp)
     assert groups.groupby("group")["collectives"].mean().to_dict() == {"pp": 8, "tp": 4}
     assert "ranks 0,3" in set(table["group"])
 
+    reading = TimingsReading.take(ClusterSource(ranks), 100)
+    shown = [(one.group, one.stage, one.rank, one.ideal_share) for one in reading.details.stages]
+    assert shown == [("pp", 0, 0, 0.2), ("pp", 1, 2, 0.2), ("pp", 0, 1, 0.2), ("pp", 1, 3, 0.2)]
+    assert "Pipeline stages" in stages_table(reading)
+    assert "tp (ranks 0-1)" in {one.group for one in reading.details.collectives}
+    assert "not for the last rank" in reading.summary.waiting_us.reason
+
 
 def test_a_bubble_is_explained(ranks):
     """With the slowest stage, the ideal idle time, and the saving of each cure."""
@@ -167,3 +177,5 @@ for _ in range(4):
     assert (stages.groupby("rank")["idle_us"].median() > 0).sum() >= 2
     (found,) = [one for one in wb.explain(ranks) if one.name == "waiting for messages"]
     assert "The stages of ranks 0-3 are not known" in found.evidence
+    reading = TimingsReading.take(ClusterSource(ranks), 100)
+    assert "not known" in stages_table(reading)

@@ -203,11 +203,8 @@ def _uneven(summary: Summary, waiting: Waiting) -> Iterator[Cause]:
 
 def _pipelines(summary: Summary, timings: Any, rows: Rows) -> Iterator[Cause]:
     """Yield the idle time of pipeline stages."""
-    if not summary.messages_us > 0:
-        return
-    first, last = int(rows["iteration"].min()), int(rows["iteration"].max())
-    pipelines = stages.find(timings.records(first, last))
-    yield from pipeline_causes(summary, pipelines, stages.figures(rows, pipelines.found))
+    if summary.messages_us > 0:
+        yield from pipeline_causes(summary, *stages.newest(timings, rows))
 
 
 def _data(summary: Summary) -> Iterator[Cause]:

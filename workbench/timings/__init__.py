@@ -7,8 +7,9 @@ that arrive together, `counts` counts them, and `collective_records` has their c
 
 - Tables and figures: `queries` has all of them. `derive` computes bandwidths and ratios,
   `summary` key figures, `totals` the cost of each collective, `frame` pandas tables, and
-  `compare` the differences of two runs. `buffers` finds which collectives travelled together,
-  and how long that took. `export/` is for other tools.
+  `compare` the differences of two runs. `groups` names groups of ranks, and `stages` finds the
+  stages of pipelines and how long they are idle. `buffers` finds which collectives travelled
+  together, and how long that took. `export/` is for other tools.
 - Who waited for whom: `clocks` and `cell_clocks` convert the ranks' times to the kernel's
   clock. `lateness` finds who waited, `stragglers` for whom and why, from the `ring_delays` of
   each cell, and `noise` separates outliers from noise.

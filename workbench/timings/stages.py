@@ -17,6 +17,7 @@ import numpy as np
 from workbench.ranks import phrase
 from workbench.timings.collective_records import CollectiveRecord
 from workbench.timings.groups import group_names
+from workbench.timings.source import TimingsSource
 from workbench.timings.store import Rows, warm
 from workbench.wire import Flag
 
@@ -103,11 +104,20 @@ class _Messages(NamedTuple):
 
 
 class _Group:
-    """The messages of one process group: of each iteration, by rank and the other rank."""
+    """The messages of one process group: of each iteration, by rank and the other rank.
+
+    Attributes
+    ----------
+    starts
+        Of each rank, whether its first message was a send.
+    unknown_peers
+        Whether there are messages whose other rank is not known.
+    """
 
     def __init__(self) -> None:
         self.pairs: dict[tuple[int, int], list[_Messages]] = {}
         self.starts: dict[int, list[bool]] = {}
+        self.unknown_peers = False
 
     def add(self, rank: int, messages: dict[int, list[tuple[int, bool]]]) -> None:
         """Add those of an iteration: by peer, when each was submitted, and whether it is a send."""
@@ -151,7 +161,9 @@ def _groups(records: Iterable[CollectiveRecord]) -> dict[int, _Group]:
         layout, times = one.layout, one.record.submitted
         columns = (layout.kinds, layout.process_sets, layout.peers, times)
         for kind, number, peer, submitted in zip(*columns, strict=True):
-            if kind in KINDS and peer >= 0:
+            if kind in KINDS and peer < 0:
+                groups.setdefault(number, _Group()).unknown_peers = True
+            elif kind in KINDS:
                 own = messages.setdefault(number, {}).setdefault(peer, [])
                 own.append((submitted, kind == "send"))
         for number, found in messages.items():
@@ -165,6 +177,8 @@ class _NoChain(Exception):
 
 def _pipeline(name: str, group: _Group, ranks: set[int]) -> Pipeline:
     """Return the pipeline of ranks that exchange messages."""
+    if group.unknown_peers:
+        raise _NoChain("some messages are received from any rank, or go to several at once")
     later: dict[int, int] = {}
     for rank, peer in group.pairs:
         if rank not in ranks or not _is_earlier(group, rank, peer):
@@ -215,6 +229,17 @@ def _count(group: _Group, rank: int, peer: int) -> int:
     counts = {one.sends for one in group.pairs[rank, peer]}
     counts |= {one.receives for one in group.pairs[peer, rank]}
     return counts.pop() if len(counts) == 1 else 0
+
+
+def newest(timings: TimingsSource, rows: Rows) -> tuple[Pipelines, list[StageFigures]]:
+    """Return the pipelines and stages in the newest cell of some rows that has messages."""
+    cells = rows["cell"][rows["messages_ns"] > 0]
+    if not len(cells):
+        return Pipelines((), ()), []
+    rows = rows[rows["cell"] == cells.max()]
+    first, last = int(rows["iteration"].min()), int(rows["iteration"].max())
+    pipelines = find(timings.records(first, last))
+    return pipelines, figures(rows, pipelines.found)
 
 
 def figures(rows: Rows, pipelines: Iterable[Pipeline]) -> list[StageFigures]:

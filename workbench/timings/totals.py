@@ -16,13 +16,14 @@ import numpy.typing as npt
 from workbench.resources import Unknown
 from workbench.timings.buffers import is_timed, number_buffers
 from workbench.timings.derive import bus_factor
+from workbench.timings.groups import group_names
 from workbench.timings.store import CollectiveRecord
 from workbench.wire import Flag, Layout
 from workbench.wire.record import TICK_NS, TIMES
 
 Times = npt.NDArray[np.int64]
-_Operation = tuple[str, int, str, int, str]
-"""Name, bytes, kind, process set, and who called it."""
+_Operation = tuple[str, int, str, int, str, int]
+"""Name, bytes, kind, process set, who called it, and the other rank of a message."""
 
 MOST_RECORDS = 512
 """Most records that are read."""
@@ -52,6 +53,10 @@ class CollectiveTotal:
         one after another, so a buffer is assumed to run since the previous one finished. Its
         share is the part of that within the iteration's `exposed` time, and is divided among
         its collectives by their bytes.
+    group
+        The name of its group of ranks (`groups.group_names`); empty for all ranks.
+    peer
+        See `workbench.wire.Layout`.
     """
 
     name: str
@@ -64,6 +69,8 @@ class CollectiveTotal:
     transfer_us: float | Unknown
     busbw_gbps: float | Unknown
     exposed_share: float
+    group: str = ""
+    peer: int = -1
 
 
 @dataclass(frozen=True)
@@ -95,7 +102,8 @@ def total(records: Sequence[CollectiveRecord]) -> CollectiveTotals:
         for operation, cost in _costs(group):
             costs.setdefault(operation, []).append(cost)
     exposed_ns = max(1, sum(one.record.exposed_ns for one in records[::step]))
-    found = [_total(operation, parts, exposed_ns) for operation, parts in costs.items()]
+    names = group_names(records[::step], unique=True)
+    found = [_total(operation, parts, exposed_ns, names) for operation, parts in costs.items()]
     found.sort(key=lambda row: (-row.exposed_share, -row.mean_us))
     return CollectiveTotals(min(numbers), max(numbers), tuple(found))
 
@@ -111,9 +119,11 @@ class _Cost(NamedTuple):
     ranks: int
 
 
-def _total(operation: _Operation, costs: list[_Cost], exposed_ns: int) -> CollectiveTotal:
+def _total(
+    operation: _Operation, costs: list[_Cost], exposed_ns: int, names: dict[int, str]
+) -> CollectiveTotal:
     """Return the mean of a collective's costs in several layouts."""
-    name, size, kind, process_set, by = operation
+    name, size, kind, process_set, by, peer = operation
     counts = [cost.records for cost in costs]
     mean_us, *parts = (
         float(np.average([getattr(cost, part) for cost in costs], weights=counts))
@@ -123,8 +133,9 @@ def _total(operation: _Operation, costs: list[_Cost], exposed_ns: int) -> Collec
     share = sum(cost.exposed_ns for cost in costs) / exposed_ns
     factor = bus_factor(kind, costs[-1].ranks)
     busbw = size * 8 / (mean_us * 1e3) * factor if mean_us > 0 else _NO_TIME
+    group = names.get(process_set, "")
     return CollectiveTotal(
-        name, kind, process_set, by, size, mean_us, queued, transfer, busbw, share
+        name, kind, process_set, by, size, mean_us, queued, transfer, busbw, share, group, peer
     )
 
 
@@ -142,7 +153,8 @@ def _by_layout(records: Iterable[CollectiveRecord]) -> list[list[CollectiveRecor
 
 def _operations(layout: Layout) -> Iterable[_Operation]:
     one = layout
-    return zip(one.names, one.sizes_bytes, one.kinds, one.process_sets, one.by, strict=True)
+    columns = one.names, one.sizes_bytes, one.kinds, one.process_sets, one.by, one.peers
+    return zip(*columns, strict=True)
 
 
 def _costs(records: list[CollectiveRecord]) -> Iterable[tuple[_Operation, _Cost]]:

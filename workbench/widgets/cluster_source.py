@@ -34,6 +34,7 @@ from workbench.widgets.source import (
     Status,
     StragglerEntry,
 )
+from workbench.widgets.stages import stage_entries
 
 _OVERLAP_ITERATIONS = 8
 """By how many iterations the records of one rank may arrive after those of another."""
@@ -50,6 +51,7 @@ _LAG_STEPS_S = (1, 2, 5, 10, 20, 60, 120, 300)
 _NOT_YET = "no iteration has ended yet"
 _NOT_ALL = "not all ranks have reported these iterations"
 _NO_PARTS = "the transfers of these iterations were not recorded"
+_MESSAGES = "ranks wait for messages of others, not for the last rank"
 _NO_ITERATION = Unknown(_NOT_YET)
 _NOT_CALIBRATED = Unknown("not measured yet: run cluster.calibrate()")
 _NO_COLLECTIVE = Unknown("no single collective is stored for these iterations")
@@ -114,6 +116,7 @@ class ClusterSource:
             len(totals.collectives),
             totals.first_iteration,
             self._stragglers(timings, begin, end, selected=first is not None),
+            stage_entries(timings, begin, end),
         )
 
     def _most_iterations(self, most: int) -> int:
@@ -174,6 +177,8 @@ class ClusterSource:
         slow, excess = found.slowest_rank, found.slowest_excess_us
         unknown = UNHEARD if found.unheard else COMPILED if found.compiled else _NOT_YET
         why = _NOT_ALL if np.isnan(found.waiting_us) else _NO_PARTS
+        if found.messages_us > 0:
+            why = _MESSAGES
         if np.isnan(found.exposed_us):
             why = unknown
         silent = UNHEARD if found.unheard else "no gradients were reduced between ranks"

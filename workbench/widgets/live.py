@@ -20,6 +20,7 @@ from workbench.widgets.messages import (
 from workbench.widgets.picture import draw_picture
 from workbench.widgets.preopened_comm import PreopenedComm, cell_parent
 from workbench.widgets.source import TimingSource, TimingsReading
+from workbench.widgets.stages import stages_table
 from workbench.widgets.stream import Stream
 from workbench.widgets.tables import collectives_table, summary_line, summary_table
 
@@ -123,7 +124,8 @@ class LiveView:
         picture = draw_picture(reading, self._view_id)
         bundle = {
             MIME_TYPE: make_snapshot(reading, self._view_id, self._seq),
-            "text/html": f"{picture}{summary_table(reading)}{collectives_table(reading)}",
+            "text/html": f"{picture}{summary_table(reading)}{collectives_table(reading)}"
+            f"{stages_table(reading)}",
             "text/plain": summary_line(reading),
         }
         if self._widget is not None and reading.status.state != "ended":

@@ -156,6 +156,30 @@ class StragglerEntry:
 
 
 @dataclass(frozen=True)
+class StageEntry:
+    """A stage of a pipeline: means over the iterations but the first of a cell.
+
+    Attributes
+    ----------
+    group
+        The pipeline's group of ranks, or its ranks.
+    stage, rank
+        Its position in the pipeline, from 0, and its rank.
+    idle_us, idle_share
+        For how long it waits for messages, and that as a share of the iteration.
+    ideal_share
+        The share of idle time if all stages were equally fast.
+    """
+
+    group: str
+    stage: int
+    rank: int
+    idle_us: float
+    idle_share: float
+    ideal_share: float | Unknown
+
+
+@dataclass(frozen=True)
 class Details:
     """The cost of a range of iterations.
 
@@ -173,6 +197,8 @@ class Details:
         The first iteration for which single collectives are still stored.
     stragglers
         The newest first, at most `MOST_STRAGGLERS`.
+    stages
+        Of pipelines; empty if no rank waits for messages.
     """
 
     first_iteration: int
@@ -182,6 +208,7 @@ class Details:
     names: int
     collectives_since: int
     stragglers: tuple[StragglerEntry, ...]
+    stages: tuple[StageEntry, ...] | Unknown = ()
 
 
 MOST_COLLECTIVES = 40

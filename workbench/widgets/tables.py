@@ -128,8 +128,8 @@ def collectives_table(reading: TimingsReading) -> str:
     if isinstance(found, Unknown) or not found:
         return ""
     heads = (
-        "collective", "kind", "bytes", "mean ms", "queued ms", "transfer ms", "busbw Gbit/s",
-        "share of exposed",
+        "collective", "kind", "group", "bytes", "mean ms", "queued ms", "transfer ms",
+        "busbw Gbit/s", "share of exposed",
     )  # fmt: skip
     head = "".join(f'<th scope="col" style="{_CELL}">{text}</th>' for text in heads)
     rows = "".join(
@@ -137,7 +137,8 @@ def collectives_table(reading: TimingsReading) -> str:
         + "".join(
             f'<td style="{_CELL}">{escape(text)}</td>'
             for text in (
-                one.kind,
+                one.kind if one.peer < 0 else f"{one.kind}, with rank {one.peer}",
+                one.group or "all",
                 f"{one.bytes:,}",
                 f"{one.mean_us / 1e3:,.2f}",
                 _figure(one.queued_us, 2, 1e-3),

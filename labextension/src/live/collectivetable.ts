@@ -226,10 +226,15 @@ function columns(trans: ITranslate): readonly ITableColumn[] {
   ];
 }
 
-/** The operation of a collective, and its caller. */
+/** The operation of a collective, its other rank, its group and its caller. */
 function kindOf(one: ICollective, trans: ITranslate): string {
   const parts = [one.kind];
-  if (one.process_set) {
+  if ((one.peer ?? -1) >= 0) {
+    parts.push(trans.__('with rank %1', one.peer!));
+  }
+  if (one.group) {
+    parts.push(one.group);
+  } else if (one.process_set) {
     parts.push(trans.__('process set %1', one.process_set));
   }
   if (one.by === 'cell') {

@@ -6,6 +6,7 @@ import { CollectiveTable } from './collectivetable';
 import { Focus } from './focus';
 import { KeyFiguresBar } from './keyfigures';
 import { IRange, Mode } from './range';
+import { StageTable } from './stagetable';
 import { IStatusActions, StatusLine } from './statusline';
 import { ITranslate } from '../common/translate';
 
@@ -18,11 +19,13 @@ export class Figures {
     this.keyFigures = new KeyFiguresBar(trans);
     this.statusLine = new StatusLine(trans, actions);
     this.table = new CollectiveTable(trans);
+    this.stages = new StageTable(trans);
   }
 
   readonly keyFigures: KeyFiguresBar;
   readonly statusLine: StatusLine;
   readonly table: CollectiveTable;
+  readonly stages: StageTable;
 
   /**
    * Show the figures of the selected range, or else of the newest
@@ -37,5 +40,6 @@ export class Figures {
     this.keyFigures.update(summary, selected?.first ?? null);
     this.statusLine.update(selected, stragglers[0] ?? null, latest);
     this.table.update(collectives, scope);
+    this.stages.update(this._focus.stages);
   }
 }

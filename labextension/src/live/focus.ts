@@ -5,12 +5,14 @@
 import { IUnknown } from '../schema/known';
 import { TimingFeed } from './feed';
 import { count } from './format';
-import { ICollective, IDetails, ISummary } from './protocol';
+import { ICollective, IDetails, IStage, ISummary } from './protocol';
 import { IRange } from './range';
 import { IReading, ofSelection } from './reading';
 import { Selection } from './selection';
 import { ISelection } from './statusline';
 import { ITranslate } from '../common/translate';
+
+const NO_STAGES: readonly IStage[] = [];
 
 export class Focus {
   constructor(
@@ -73,6 +75,11 @@ export class Focus {
             )
       }
     );
+  }
+
+  /** The stages of pipelines; none without messages between ranks. */
+  get stages(): readonly IStage[] | IUnknown {
+    return this._details?.stages ?? NO_STAGES;
   }
 
   /** The iterations of the collectives, as text. */

@@ -99,6 +99,21 @@ export interface ICollective {
   transfer_us: Known<number>;
   busbw_gbps: Known<number>;
   exposed_share: number;
+  /** Its group of ranks; empty for all, absent in outputs of earlier versions. */
+  group?: string;
+  /** The rank to which it is sent, or from which it is received; -1 for none. */
+  peer?: number;
+}
+
+/** A stage of a pipeline: means over the iterations. */
+export interface IStage {
+  group: string;
+  stage: number;
+  rank: number;
+  idle_us: number;
+  idle_share: number;
+  /** The share of idle time if all stages were equally fast. */
+  ideal_share: Known<number>;
 }
 
 /**
@@ -127,6 +142,8 @@ export interface IDetails {
   /** The first iteration for which single collectives are still stored. */
   collectives_since: number;
   stragglers: IStraggler[];
+  /** Of pipelines, or why they are unknown; absent in outputs of earlier versions. */
+  stages?: IStage[] | IUnknown;
 }
 
 /** A page's request to the kernel. */

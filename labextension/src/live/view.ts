@@ -119,6 +119,7 @@ export class LiveView {
       this._figures.statusLine.node,
       this._main,
       this._figures.table.node,
+      this._figures.stages.node,
       this._controls.node
     );
     this._waiting.setAttribute('role', 'status');

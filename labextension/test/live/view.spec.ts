@@ -1,3 +1,4 @@
+import { ICollective } from '../../src/live/protocol';
 import { TimingsRenderer } from '../../src/live/renderer';
 import { installBrowser } from './browser';
 import { NotebookPage, text, title } from './notebook';
@@ -231,6 +232,33 @@ describe('the view', () => {
       browser.frame();
       expect(selected()).toContain('Iterations 0 to 39');
     });
+  });
+
+  it('shows the stages of pipelines, and the groups of their messages', () => {
+    const given = snapshot(1, rows(0, 10));
+    const [first] = given.details.collectives as ICollective[];
+    const message = { ...first, kind: 'send', group: 'pp', peer: 2 };
+    const unknown = { unknown: 'not counted' };
+    const stage = { group: 'pp', stage: 0, rank: 1, idle_us: 24300 };
+    const figures = { idle_share: 0.25, ideal_share: unknown };
+    given.details.collectives = [message];
+    given.details.stages = [{ ...stage, ...figures }];
+    const output = page.open(given);
+    const table = '[aria-label="Pipeline stages"]';
+    expect(text(output.node, `${table} tbody`)).toBe(
+      'pp · stage 0124.3 ms25 %–'
+    );
+    expect(text(output.node, '[aria-label="Collectives"] tbody td')).toContain(
+      'send · with rank 2 · pp'
+    );
+    output.dispose();
+  });
+
+  it('shows no stages without messages between ranks', () => {
+    const output = page.open(snapshot(1, rows(0, 10)));
+    const table = output.node.querySelector('[aria-label="Pipeline stages"]')!;
+    expect(table.parentElement!.hidden).toBe(true);
+    output.dispose();
   });
 
   it('sorts the collectives by a click on a name, both ways', () => {

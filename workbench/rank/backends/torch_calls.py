@@ -197,12 +197,14 @@ class TorchCalls:
         """Follow what was submitted together, as one collective for each kind."""
         groups: dict[Operation, list[TorchCall]] = {}
         for call in calls:
-            kind = call.operation._replace(name="", size=0, tensors=0)
+            kind = call.operation._replace(name="", size=0, tensors=0, peer=-1)
             groups.setdefault(kind, []).append(call)
         for some in groups.values():
+            peers = {call.operation.peer for call in some}
             some[0].operation = some[0].operation._replace(
                 size=sum(call.operation.size for call in some),
                 tensors=sum(call.operation.tensors for call in some),
+                peer=peers.pop() if len(peers) == 1 else -1,
             )
         together = [some[0] for some in groups.values()]
         if work is not None and any(call.operation.kind in MESSAGES for call in calls):
