@@ -56,7 +56,7 @@ def test_a_collective_that_had_ended_before_its_iteration():
     """It is waited for in a later iteration than the one in which it ran, whose time it is not."""
     reported = Reported()
     reported.add(Operation("a", 4, 1), 1100, 1200)
-    step = StepRecord(2000, 3000, [0] * len(Phase), 0, [(2000, 2010)], [])
+    step = StepRecord(2000, 3000, [0] * Phase.GAP, 0, [(2000, 2010)], [])
     ((_, packed),) = Packer([reported], 2, lambda: 0)([RecordedIteration(1, 0, [step])])
     record = IterationRecord.unpack(packed)
     assert (record.communication_ns, record.overlapped_ns, record.tensors) == (0, 0, 1)
@@ -82,7 +82,7 @@ def test_lost_collectives_are_no_dropped_iterations():
     for index, lost in enumerate((0, 5, 5, 6)):
         given.lost = lost
         began = time.perf_counter_ns()
-        step = StepRecord(began, began + 1000, [0] * len(Phase), 0, [], [])
+        step = StepRecord(began, began + 1000, [0] * Phase.GAP, 0, [], [])
         ((_, packed),) = pack([RecordedIteration(1, index, [step])])
         record = IterationRecord.unpack(packed)
         found.append((record.dropped, Flag.UNHEARD in record.flags))
@@ -94,7 +94,7 @@ def test_lost_collectives_may_be_of_any_earlier_iteration():
     given = Given([NONE] * 6)
     pack = Packer([given], 2, lambda: 0)
     began = time.perf_counter_ns()
-    steps = [StepRecord(began + at, began + at + 1, [0] * len(Phase), 0, [], []) for at in range(4)]
+    steps = [StepRecord(began + at, began + at + 1, [0] * Phase.GAP, 0, [], []) for at in range(4)]
     items = [RecordedIteration(1, index, [step]) for index, step in enumerate(steps)]
     given.lost = 3
     sent = [*pack(items[:2]), *pack(items[2:])]

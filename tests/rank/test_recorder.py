@@ -3,7 +3,9 @@
 import threading
 import time
 
+import numpy as np
 import pytest
+from iterations import store
 from timers import eventually
 
 from workbench.rank.recording.collectives import Operation
@@ -12,6 +14,8 @@ from workbench.rank.recording.iteration import RecordedIteration
 from workbench.rank.recording.pack import Packer
 from workbench.rank.recording.phase import Phase
 from workbench.rank.recording.recorder import Recorder
+from workbench.timings.derive import columns
+from workbench.timings.summary import notes, summarize
 from workbench.wire import Flag, IterationRecord
 
 
@@ -366,3 +370,23 @@ def test_the_same_tensors_in_another_order_have_one_layout():
     ring.recorder.end_cell()
     assert len(ring.layouts) == 1
     assert len(ring.records) == 2
+
+
+def test_a_compiled_step_is_an_iteration_of_unknown_phases():
+    """Its duration is known; no phase is shown as 0, and its time is no finding."""
+    ring = Ring()
+    loop = ring.recorder.loop
+    for _ in range(3):
+        loop.forward_begins(training=False, grad=True)
+        loop.compiled_step(1)
+    loop.forward_begins(training=False, grad=True)  # a function that does not train
+    loop.forward_ends(grad=False)
+    assert ring.end_cell() == 3
+    assert all(one.other_ns == one.duration_ns > 0 for one in ring.records)
+    rows = store(*((0, one) for one in ring.records)).rows()
+    table = columns(rows)
+    for name in ("data_us", "forward_us", "backward_us", "exposed_us", "optimizer_us", "overlap"):
+        assert np.isnan(table[name]).all()
+    found = summarize(rows)
+    assert found.compiled == found.iterations == 2
+    assert any("tf.function" in note for note in notes(found))
