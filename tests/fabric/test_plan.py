@@ -106,7 +106,7 @@ def test_memory_per_parameter(precision, optimizer, each):
 def test_the_smallest_share_of_a_gpu():
     """5.4 GB and a tenth to spare fit into 8 GB; 16 GB do not fit into 16."""
     names = [one.name for one in plan("340M", gpu="A100").shares]
-    assert names == ["A100-8C", "MIG 2g.10gb", "A100-2-10C"]
+    assert names == ["A100-8C", "MIG 1g.10gb", "A100-1-10C"]
     assert [one.name for one in plan("1B", gpu="A30").shares] == [
         *("A30-24C", "MIG 4g.24gb", "A30-4-24C")
     ]
@@ -117,6 +117,8 @@ def test_the_smallest_share_of_a_gpu():
 @pytest.mark.parametrize(
     ("gpu", "count", "words"),
     [
+        ("A100", 2, "a device group of 2 GPUs, with a complete frame buffer each (A100-40C)"),
+        ("A100", 4, "4 GPUs, with a complete frame buffer each (A100-40C), which NVLink needs: br"),
         ("A100DX", 4, "a device group of 4 GPUs, with a complete frame buffer each (A100DX-80C)"),
         ("H100XM", 3, "a device group of 4 GPUs (3 is none of its sizes)"),
         ("L40S", 2, "2 GPUs of L40S, which has no NVLink"),
@@ -140,6 +142,20 @@ def test_the_batch_that_hides_communication():
     assert batch == 11  # 10.67: 3 × 2 GFLOP × batch / 10 TFLOP/s = 8 MB × 8 / 10 Gbit/s
     assert made["compute per iteration"].value == pytest.approx(2.4e-3)
     assert made["memory of activations"].value == 4e5
+
+
+def test_one_rank_needs_no_link():
+    """Its plan is complete, and says nothing about what is not known."""
+    made = plan("1M", vms=1, gbps=10, compute_ms=5, samples=100)
+    assert "not known: the" not in repr(made)
+    assert made.scaling[0].epoch_s == pytest.approx(0.5)
+
+
+def test_a_calibration_that_may_be_wrong_is_named():
+    """Its caveat is among the notes."""
+    wild = fit([1_000, 2_000, 4_000, 8_000], [100, 900, 50, 3_000], 2)
+    assert not wild.reliable
+    assert wild.caveat in repr(plan("1M", fabric=wild))
 
 
 def test_every_figure_has_a_formula():
@@ -176,6 +192,12 @@ def test_every_figure_has_a_formula():
         ({"vms": 0}, "vms=0: must be a positive integer"),
         ({"batch": 2.5}, "batch=2.5"),
         ({"epochs": 0}, "epochs=0"),
+        ({"model": "1,28M"}, "parameters='1,28M'"),
+        ({"model": 10**400}, "parameters=1000"),
+        ({"gbps": 10**400}, "gbps=1000"),
+        ({"model": ModelSize(40, 0, 1.0, 1.0)}, "trainable parameters"),
+        ({"model": ModelSize(40, -4, 1.0, 1.0)}, "trainable parameters"),
+        ({"model": ModelSize(40, 40, 1.0, 0.0), "tflops": 10}, "none was counted"),
         ({"samples": 10, "iterations": 10}, "Give one of them"),
         ({"precision": "fp8"}, "Choose from float32, bfloat16, mixed"),
         ({"optimizer": "lion"}, "Choose from sgd, momentum, adam, adamw"),

@@ -6,6 +6,8 @@ from fake_nvml import FakeNvml, h100, mig_a100
 from nvml_machines import a100_guest, bridged_a100, hgx_a100, hgx_h100, mig_backed_guest
 
 from workbench.resources import device_groups
+from workbench.resources.gpus.profiles import board_memory_gb, smallest_shares
+from workbench.resources.gpus.vgpu import BOARD_GB
 
 
 @pytest.mark.parametrize(
@@ -30,11 +32,12 @@ def test_a_group_says_whether_vsphere_offers_its_size(machine):
     """Groups have 2, 4 or 8 GPUs."""
     (whole,) = device_groups(snap(machine, hgx_a100()))
     assert str(whole) == (
-        "GPUs 0, 1, 2, 3, 4, 5, 6, 7: 8 GPUs over NVSwitch, a device group in vSphere 8"
+        "GPUs 0, 1, 2, 3, 4, 5, 6, 7: connected by NVSwitch; vSphere 8 offers a device group of "
+        "8 GPUs"
     )
     nvml = a100_guest("A100-40C", 40, count=3)
     (three,) = device_groups(snap(machine, nvml))
-    assert "no size of a device group" in str(three)
+    assert "offers no device group of 3 GPUs" in str(three)
 
 
 def test_what_the_devices_permit(machine):
@@ -44,4 +47,21 @@ def test_what_the_devices_permit(machine):
     text = str(snap(machine, mig_backed_guest()))
     assert "GPU 0: vGPU, so vMotion and suspend where ESXi" in text
     text = str(snap(machine, hgx_h100()))
-    assert "GPUs 0, 1, 2, 3, 4, 5, 6, 7: 8 GPUs over NVSwitch" in text
+    assert "GPUs 0, 1, 2, 3, 4, 5, 6, 7: connected by NVSwitch" in text
+
+
+@pytest.mark.parametrize("board", BOARD_GB)
+def test_every_board_has_a_share_as_large_as_itself(board):
+    """And none that is larger; a little memory fits into a small one."""
+    whole = board_memory_gb(board)
+    found = smallest_shares(board, whole)
+    assert f"{board}-{whole}C" in [one.name for one in found]
+    assert all(one.memory_gb == whole for one in found)
+    assert smallest_shares(board, whole + 1) == []
+
+
+def test_the_smallest_slice_has_as_few_slices_as_possible():
+    """MIG instances of one slice also have double memory."""
+    names = [one.name for one in smallest_shares("H100XM", 15)]
+    assert names == ["MIG 1g.20gb", "H100XM-1-20C"]  # its time-sliced profiles are not known here
+    assert "H100XM-80C" in [one.name for one in smallest_shares("H100XM", 41)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from workbench.errors import UsageError
-from workbench.fabric import FittedFabric, ModelSize, plan
+from workbench.fabric import FittedFabric, ring_us
+from workbench.fabric.plan_figures import FORWARD_SHARE
 from workbench.ranks import checked_int
 from workbench.safefiles import load_json, read_file
 from workbench.timings.derive import columns
-from workbench.timings.store import Rows, warm
+from workbench.timings.store import warm
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 _VERSION = 1
 _LARGEST_FILE = 1 << 20
+_LEAST_ITERATIONS = 6
+"""Fewer have no 95 % interval of their median."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +44,7 @@ class ScalingPoint:
     iteration_us
         Median time of an iteration, of the slowest rank in each.
     low_us, high_us
-        Its 95 % interval, from the order statistics of the median.
+        Its 95 % interval, from the order statistics of the median (at least six iterations).
     exposed_us
         Mean time in which ranks waited for communication; None if it was not timed.
     efficiency
@@ -190,84 +193,117 @@ def scaling_study(
     label
         Name of the study; by default its transports.
     nominal_gbps
-        Rate of each VM's link in one direction, in 10^9 bits per second.
+        Rate of each VM's link in one direction, in 10^9 bits per second; for sizes with ranks
+        on several VMs.
     timeout
         For each run of the cell: seconds, or such as ``"5m"``.
 
     Raises
     ------
     UsageError
-        No size was given, or a run recorded fewer than three iterations.
+        No size was given, recording is off, or a run recorded fewer than six iterations
+        after the first.
     """
     sizes = sorted({checked_int(one, "ranks", 1) for one in ranks})
     if not sizes:
         raise UsageError("scaling_study: no number of ranks given. Give some, such as (1, 2, 4).")
+    if not cluster.recording:
+        raise UsageError(
+            "scaling_study: recording is off. Switch it on with cluster.recording = True."
+        )
     before = cluster.n
     fabric = cluster.fabric if cluster.fabric and cluster.fabric.reliable else None
-    measured = []
-    transports: set[str] = set()
-    hosts: dict[str, None] = {}
     try:
-        for size in sizes:
-            if cluster.n != size:
-                cluster.resize(size)
-            earlier = cluster.timings.rows()["cell"].max(initial=-1)
-            cluster.run(source, timeout=timeout)
-            rows = cluster.timings.rows()
-            measured.append((size, *_measure(rows[rows["cell"] > earlier], size)))
-            transports |= {one.transport for one in cluster.ranks if one.transport}
-            hosts.update(dict.fromkeys(one.vm for one in cluster.ranks))
+        measured = [_run(cluster, source, size, timeout) for size in sizes]
     finally:
         if cluster.state == "ready" and cluster.n != before:
             cluster.resize(before)
-    points = _points(measured, fabric, nominal_gbps)
-    found = tuple(sorted(transports))
-    return ScalingStudy(label or ", ".join(found) or "study", points, found, tuple(hosts))
-
-
-def _measure(rows: Rows, size: int) -> tuple[np.ndarray, float | None, int]:
-    """Return the times of a cell's iterations, their exposed time and their bytes."""
-    rows = warm(rows) if len(rows) else rows
-    times = columns(rows)
-    slowest = [
-        times["iteration_us"][rows["iteration"] == one].max()
-        for one in np.unique(rows["iteration"])
-    ]
-    if len(slowest) < 3:
-        raise UsageError(
-            f"scaling_study: the cell recorded {len(slowest)} iterations on {size} "
-            f"rank{'s' * (size > 1)}, without the first, and at least 3 are needed. Train for more "
-            "iterations in it."
-        )
-    exposed = times["exposed_us"][~np.isnan(times["exposed_us"])]
-    return (
-        np.sort(np.asarray(slowest)),
-        float(exposed.mean()) if len(exposed) else None,
-        round(float(rows["bytes"].mean())),
+    transports = tuple(sorted({one for size in measured for one in size.transports}))
+    hosts = dict.fromkeys(vm for size in measured for vm in size.vms)
+    return ScalingStudy(
+        label=label or ", ".join(transports) or "study",
+        points=tuple(_point_of(one, measured[0], fabric, nominal_gbps) for one in measured),
+        transports=transports,
+        hosts=tuple(hosts),
     )
 
 
-def _points(
-    measured: Sequence[tuple[int, np.ndarray, float | None, int]],
+@dataclass(frozen=True)
+class _MeasuredSize:
+    """The iterations at one number of ranks, and where these were."""
+
+    times_us: np.ndarray
+    exposed_us: float | None
+    moved_bytes: int
+    transports: frozenset[str]
+    vms: tuple[str, ...]
+
+
+def _run(cluster: Cluster, source: str, size: int, timeout: str | float | None) -> _MeasuredSize:
+    """Run the cell on `size` ranks, and measure its iterations."""
+    if cluster.n != size:
+        cluster.resize(size)
+    earlier = cluster.timings.rows()["cell"].max(initial=-1)
+    cluster.run(source, timeout=timeout)
+    rows = cluster.timings.rows()
+    rows = rows[rows["cell"] > earlier]
+    rows = warm(rows) if len(rows) else rows
+    table = columns(rows)
+    numbers, places = np.unique(rows["iteration"], return_inverse=True)
+    if len(numbers) < _LEAST_ITERATIONS:
+        raise UsageError(
+            f"scaling_study: the cell recorded {len(numbers)} iterations on {size} "
+            f"rank{'s' * (size > 1)}, without the first, and at least {_LEAST_ITERATIONS} are "
+            "needed. Train for more iterations in it."
+        )
+    slowest = np.zeros(len(numbers))
+    np.maximum.at(slowest, places, table["iteration_us"])
+    exposed = table["exposed_us"][~np.isnan(table["exposed_us"])]
+    return _MeasuredSize(
+        times_us=np.sort(slowest),
+        exposed_us=float(exposed.mean()) if len(exposed) else None,
+        moved_bytes=round(float(rows["bytes"].mean())),
+        transports=frozenset(one.transport for one in cluster.ranks if one.transport),
+        vms=tuple(one.vm for one in cluster.ranks),
+    )
+
+
+def _point_of(
+    measured: _MeasuredSize,
+    smallest: _MeasuredSize,
     fabric: FittedFabric | None,
     gbps: float | None,
-) -> tuple[ScalingPoint, ...]:
-    """Return a point for each size, with the efficiency that the fabric allows."""
-    first, alone, _, _ = measured[0]
-    base = float(np.median(alone))
-    points = []
-    for size, times, exposed, moved in measured:
-        low, high = _interval(len(times))
-        middle = float(np.median(times))
-        allowed = _predicted(base, moved, size, fabric, gbps) if first == 1 else (None, None)
-        points.append(
-            ScalingPoint(
-                *(size, len(times), middle, float(times[low]), float(times[high]), exposed),
-                base / middle,
-                *allowed,
-            )
-        )
-    return tuple(points)
+) -> ScalingPoint:
+    """Return a point, with the efficiency that the fabric allows if one rank was measured."""
+    times, ranks = measured.times_us, len(measured.vms)
+    low, high = _interval(len(times))
+    base = float(np.median(smallest.times_us))
+    nominal_us = calibrated_us = None
+    if len(smallest.vms) == 1:
+        moved = measured.moved_bytes
+        if gbps is not None and (ranks == 1 or len(set(measured.vms)) > 1):
+            nominal_us = ring_us(moved, ranks, gbps)
+        if fabric is not None:
+            calibrated_us = fabric.predict_us(moved, ranks) if ranks > 1 else 0.0
+    return ScalingPoint(
+        ranks=ranks,
+        iterations=len(times),
+        iteration_us=float(np.median(times)),
+        low_us=float(times[low]),
+        high_us=float(times[high]),
+        exposed_us=measured.exposed_us,
+        efficiency=base / float(np.median(times)),
+        nominal=_efficiency(base, nominal_us),
+        calibrated=_efficiency(base, calibrated_us),
+    )
+
+
+def _efficiency(compute_us: float, communication_us: float | None) -> tuple[float, float] | None:
+    """Return the efficiency without and with full overlap."""
+    if communication_us is None:
+        return None
+    overlapped = max(compute_us, FORWARD_SHARE * compute_us + communication_us)
+    return compute_us / (compute_us + communication_us), compute_us / overlapped
 
 
 def _interval(count: int) -> tuple[int, int]:
@@ -275,25 +311,6 @@ def _interval(count: int) -> tuple[int, int]:
     half = 1.96 * math.sqrt(count) / 2
     low = max(0, math.floor(count / 2 - half))
     return low, min(count - 1, math.ceil(count / 2 + half) - 1)
-
-
-def _predicted(
-    compute_us: float, moved: int, size: int, fabric: FittedFabric | None, gbps: float | None
-) -> tuple[tuple[float, float] | None, tuple[float, float] | None]:
-    """Return the efficiency of nominal and calibrated fabric, without and with overlap."""
-    if size == 1:
-        return ((1.0, 1.0) if gbps else None), ((1.0, 1.0) if fabric else None)
-    model = ModelSize(max(1, moved // 4), max(1, moved // 4))
-    found: list[tuple[float, float] | None] = []
-    for options in ({"gbps": gbps}, {"fabric": fabric}):
-        row: Any = plan(model, vms=size, compute_ms=compute_us / 1e3, **options).scaling[-1]
-        known = row.sequential_s is not None
-        found.append(
-            (compute_us / 1e6 / row.sequential_s, compute_us / 1e6 / row.overlapped_s)
-            if known
-            else None
-        )
-    return found[0], found[1]
 
 
 def _allowed(name: str, efficiency: tuple[float, float] | None) -> str:

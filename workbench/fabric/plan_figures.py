@@ -12,12 +12,12 @@ from workbench.fabric.models import ring_us
 from workbench.fabric.plan_record import Figure, ScalingRow
 from workbench.fabric.quantities import format_quantity
 
-_FORWARD = 1 / 3
+FORWARD_SHARE = 1 / 3
 """Share of the forward in the time of compute: a backward takes about twice as long."""
 
 
 @dataclass(frozen=True)
-class Job:
+class PlanInputs:
     """The checked arguments of a plan."""
 
     size: ModelSize
@@ -68,7 +68,7 @@ class Job:
         spent = nominal if calibrated is None else calibrated
         overlapped = sequential = efficiency = epoch = None
         if spent is not None and self.compute_s is not None:
-            overlapped = max(self.compute_s, self.compute_s * _FORWARD + spent)
+            overlapped = max(self.compute_s, self.compute_s * FORWARD_SHARE + spent)
             sequential = self.compute_s + spent
             efficiency = self.compute_s / sequential
         iterations = self.iterations(ranks)
@@ -95,7 +95,7 @@ class Job:
         return self.fabric.predict_us(self.gradient_bytes, ranks) / 1e6
 
 
-def gradients(job: Job, last: ScalingRow) -> Iterator[Figure]:
+def gradients(job: PlanInputs, last: ScalingRow) -> Iterator[Figure]:
     """Yield what is communicated in an iteration."""
     size, count, total = job.bytes_each[1], job.size.trainable, job.gradient_bytes
     yield Figure("parameters", job.size.parameters, "", "counted in the model, or given")
@@ -118,14 +118,14 @@ def gradients(job: Job, last: ScalingRow) -> Iterator[Figure]:
         )
 
 
-def compute(job: Job, tflops: float | None) -> Iterator[Figure]:
+def compute(job: PlanInputs, tflops: float | None) -> Iterator[Figure]:
     """Yield the operations of an iteration, and the batch that hides communication."""
     if job.compute_s is not None:
         formula = "given"
         if tflops is not None:
             formula = f"operations of an iteration / {tflops:g} TFLOP/s"
         yield Figure("compute per iteration", job.compute_s, "s", formula)
-    if job.size.forward_flop is None:
+    if not job.size.forward_flop:
         return
     operations = 3 * job.size.forward_flop * job.batch
     yield Figure(
@@ -157,7 +157,7 @@ def compute(job: Job, tflops: float | None) -> Iterator[Figure]:
     )
 
 
-def duration(job: Job, last: ScalingRow) -> Iterator[Figure]:
+def duration(job: PlanInputs, last: ScalingRow) -> Iterator[Figure]:
     """Yield the iterations, and the communication of an epoch and of the training."""
     count = job.iterations(1)
     if count is None:
@@ -176,19 +176,20 @@ def duration(job: Job, last: ScalingRow) -> Iterator[Figure]:
             f"training, {last.ranks} ranks",
             last.epoch_s * job.epochs,
             "s",
-            f"{format_quantity(last.epoch_s, 's')} × {job.epochs} epochs, without overlap",
+            f"{format_quantity(last.epoch_s, 's')} × {job.epochs} epochs, without overlap, "
+            f"{'calibrated' if job.fabric else 'nominal'}",
         )
 
 
-def _communication(job: Job, name: str, each_s: float, count: int) -> Iterator[Figure]:
+def _communication(job: PlanInputs, name: str, each_s: float, count: int) -> Iterator[Figure]:
     """Yield the communication of an epoch and of all epochs, of `each_s` per iteration."""
-    each = f"{format_quantity(each_s, 's')} × {_number(count)} iterations"
-    epochs = f"{each} × {job.epochs} epochs"
+    each = f"{format_quantity(each_s, 's')} × {_number(count)} iterations, nominal"
+    epochs = f"{format_quantity(each_s, 's')} × {_number(count)} × {job.epochs} epochs, nominal"
     yield Figure(f"communication per epoch, {name}", each_s * count, "s", each)
     yield Figure(f"communication in total, {name}", each_s * count * job.epochs, "s", epochs)
 
 
-def memory(job: Job, precision: str, optimizer: str) -> Iterator[Figure]:
+def memory(job: PlanInputs, precision: str, optimizer: str) -> Iterator[Figure]:
     """Yield the memory of a rank; the last figure is their sum."""
     value, gradient, state, copy = job.bytes_each
     count, trainable = job.size.parameters, job.size.trainable

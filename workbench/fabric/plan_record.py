@@ -95,12 +95,15 @@ class Plan:
         without a GPU.
     request
         What to ask for on vSphere, so that the GPUs of a VM exchange data fast; may be empty.
+    caveat
+        Why the calibration may be wrong; empty without one.
     """
 
     figures: tuple[Figure, ...]
     scaling: tuple[ScalingRow, ...]
     shares: tuple[GpuShare, ...] | None
     request: str = ""
+    caveat: str = ""
 
     def __getitem__(self, name: str) -> Figure:
         """Return the figure of a name."""
@@ -144,11 +147,12 @@ class Plan:
         notes = (
             [] if self.shares is None else [f"smallest share of the GPU: {_shares(self.shares)}"]
         )
+        notes += [self.caveat] if self.caveat else []
         notes += [f"for each VM, ask for {self.request}"] if self.request else []
         return notes + [
             f"not known: {what}. Give {argument}."
             for field, (what, argument) in _MISSING.items()
-            if all(getattr(row, field) is None for row in self.scaling if row.ranks > 1)
+            if getattr(self.scaling[-1], field) is None
         ]
 
 
@@ -165,7 +169,10 @@ _COLUMNS = {
 }
 _MISSING = {
     "communication_s": ("the time of communication", "gbps, the rate of each VM's link"),
-    "sequential_s": ("the time of an iteration", "compute_ms, or tflops and an example batch"),
+    "sequential_s": (
+        "the time of an iteration",
+        "compute_ms, or with the model itself tflops and an example batch",
+    ),
     "iterations": ("the time of an epoch", "samples or iterations"),
 }
 

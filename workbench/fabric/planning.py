@@ -8,7 +8,7 @@ from workbench.errors import UsageError
 from workbench.fabric import plan_figures
 from workbench.fabric.fit import FittedFabric
 from workbench.fabric.model_size import ModelSize, measure_model
-from workbench.fabric.plan_figures import Job
+from workbench.fabric.plan_figures import PlanInputs
 from workbench.fabric.plan_record import SPARE, Plan
 from workbench.fabric.quantities import check_positive, parse_count
 from workbench.ranks import checked_int
@@ -92,7 +92,7 @@ def plan(
     """
     _check(locals())
     size = _size(model, example)
-    job = Job(
+    job = PlanInputs(
         size=size,
         batch=checked_int(batch, "batch", 1),
         epochs=checked_int(epochs, "epochs", 1),
@@ -119,7 +119,8 @@ def plan(
     if gpu is not None:
         shares = tuple(smallest_shares(gpu, memory[-1].value / 1e9 / (1 - SPARE)))
     request = gpu_request(gpu, job.ranks_per_vm) if gpu and job.ranks_per_vm > 1 else ""
-    return Plan(tuple(figures), tuple(rows), shares, request)
+    caveat = fabric.caveat if fabric else ""
+    return Plan(tuple(figures), tuple(rows), shares, request, caveat)
 
 
 def _check(given: dict[str, Any]) -> None:
@@ -138,17 +139,16 @@ def _check(given: dict[str, Any]) -> None:
 
 
 def _size(model: Any, example: Any) -> ModelSize:
-    if isinstance(model, ModelSize):
-        return model
     if callable(getattr(model, "parameters", None)):
-        size = measure_model(model, example)
-        check_positive(size.trainable, "trainable parameters of the model")
-        return size
-    count = parse_count(model, "parameters")
-    if example is not None:
+        model = measure_model(model, example)
+    elif example is not None:
         raise UsageError(
             "example: a number of parameters cannot be run on it. Give the model itself."
         )
+    if isinstance(model, ModelSize):
+        check_positive(model.trainable, "trainable parameters of the model")
+        return model
+    count = parse_count(model, "parameters")
     return ModelSize(count, count)
 
 
@@ -157,9 +157,9 @@ def _compute_s(
 ) -> float | None:
     if tflops is None:
         return None if compute_ms is None else compute_ms / 1e3
-    if size.forward_flop is None:
+    if not size.forward_flop:
         raise UsageError(
-            "tflops: the model's operations are not known. Give the model itself and an example "
-            "batch, or the measured compute_ms."
+            "tflops: the model's operations are not known, or none was counted. Give the model "
+            "itself and an example batch, or the measured compute_ms."
         )
     return 3 * size.forward_flop * batch / (tflops * 1e12)

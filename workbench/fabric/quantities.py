@@ -9,7 +9,9 @@ from typing import SupportsFloat
 from workbench.errors import UsageError, shortened
 
 _POWERS = {"": 1, "K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12}
-_COUNT = re.compile(r"([\d.,_]+(?:e\+?\d+)?)\s*([KMBGT]?)", re.IGNORECASE)
+_COUNT = re.compile(
+    r"((?:\d{1,3}(?:[,_]\d{3})+|\d+)(?:\.\d+)?(?:e\+?\d+)?)\s*([KMBGT]?)", re.IGNORECASE
+)
 _LARGEST = 1e18
 
 
@@ -21,17 +23,13 @@ def parse_count(value: object, name: str) -> int:
     UsageError
         It is no positive number.
     """
-    number = math.nan
     if isinstance(value, str):
         found = _COUNT.fullmatch(value.strip())
-        try:
-            if found is not None:
-                digits = re.sub(r"[,_]", "", found[1])
-                number = float(digits) * _POWERS[found[2].upper()]
-        except ValueError:
-            pass
-    elif isinstance(value, SupportsFloat) and not isinstance(value, bool):
-        number = float(value)
+        number = math.nan
+        if found is not None:
+            number = float(re.sub(r"[,_]", "", found[1])) * _POWERS[found[2].upper()]
+    else:
+        number = _as_float(value)
     if not 1 <= number <= _LARGEST:
         raise UsageError(
             f"{name}={shortened(repr(value), 80)}: must be a number from 1. Write one such as "
@@ -42,14 +40,21 @@ def parse_count(value: object, name: str) -> int:
 
 def check_positive(value: object, name: str) -> None:
     """Raise an error for a value that is not a positive, finite number."""
-    if isinstance(value, bool) or not isinstance(value, SupportsFloat):
-        number = math.nan
-    else:
-        number = float(value)
+    number = _as_float(value)
     if not (math.isfinite(number) and number > 0):
         raise UsageError(
             f"{name}={shortened(repr(value), 80)}: must be a positive number. Write one such as 25."
         )
+
+
+def _as_float(value: object) -> float:
+    """Return a number as a float; NaN for anything else, infinity if it is too large."""
+    if isinstance(value, bool) or not isinstance(value, SupportsFloat):
+        return math.nan
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
 
 
 def format_quantity(value: float, unit: str) -> str:
@@ -77,9 +82,9 @@ def format_quantity(value: float, unit: str) -> str:
 def _format_seconds(seconds: float) -> str:
     if seconds == 0:
         return "0 s"
-    if seconds < 1e-3:
+    if seconds < 0.9995e-3:
         return f"{seconds * 1e6:.3g} µs"
-    if seconds < 1:
+    if seconds < 0.9995:
         return f"{seconds * 1e3:.3g} ms"
     if seconds < 120:
         return f"{seconds:.3g} s"

@@ -12,8 +12,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from workbench.resources.distance import Distance
+from workbench.resources.gpus.profiles import board_memory_gb
 from workbench.resources.gpus.records import Gpu
-from workbench.resources.gpus.vgpu import BOARD_GB, decode_profile
+from workbench.resources.gpus.vgpu import decode_profile
 from workbench.resources.nics.records import Nic
 from workbench.resources.snapshot_record import SnapshotRecord
 from workbench.resources.unknown import Unknown
@@ -22,6 +23,9 @@ GROUP_SIZES = (2, 4, 8)
 """Numbers of GPUs in the device groups that vSphere offers."""
 MOST_VGPUS = 8
 """Most vGPUs of one VM since vSphere 8.0."""
+
+_ON_HGX = ("X", "XL", "XM", "XS")
+"""How names of boards end whose GPUs NVSwitch connects."""
 
 _NO_MOVING = "no vMotion, suspend or snapshots; DRS can choose the host only at power-on"
 _PERMITTED = {
@@ -54,9 +58,12 @@ class DeviceGroup:
     connection: str
 
     def __str__(self) -> str:
-        of = f"{len(self.gpus)} GPUs over {self.connection}"
-        offered = "a device group" if len(self.gpus) in GROUP_SIZES else "no size of a device group"
-        return f"GPUs {', '.join(map(str, self.gpus))}: {of}, {offered} in vSphere 8"
+        count = len(self.gpus)
+        offered = "a device group of" if count in GROUP_SIZES else "no device group of"
+        return (
+            f"GPUs {', '.join(map(str, self.gpus))}: connected by {self.connection}; vSphere 8 "
+            f"offers {offered} {count} GPUs"
+        )
 
 
 def device_groups(snapshot: SnapshotRecord) -> list[DeviceGroup]:
@@ -85,21 +92,32 @@ def gpu_request(board: str, count: int) -> str:
     Parameters
     ----------
     board
-        NVIDIA's name of the board in vGPU profiles (`BOARD_GB`).
+        NVIDIA's name of the board in vGPU profiles.
     count
         GPUs of the VM, at least two.
+
+    Raises
+    ------
+    UsageError
+        The board is not known.
     """
-    whole = decode_profile(f"{board}-{BOARD_GB[board]}C")
+    memory_gb = board_memory_gb(board)
+    whole = decode_profile(f"{board}-{memory_gb}C")
     assert whole is not None
     if whole.p2p is False:
         return f"{count} GPUs of {board}, which has no NVLink: they exchange data over PCIe"
-    complete = f"a complete frame buffer each ({board}-{whole.memory_gb}C), which NVLink needs"
     if count > MOST_VGPUS:
         return f"{count} GPUs by DirectPath I/O: a VM has at most {MOST_VGPUS} vGPUs"
-    if count in GROUP_SIZES:
-        return f"a device group of {count} GPUs, with {complete}"
-    larger = next(size for size in GROUP_SIZES if size > count)
-    return f"a device group of {larger} GPUs ({count} is none of its sizes), with {complete}"
+    complete = f"with a complete frame buffer each ({board}-{memory_gb}C), which NVLink needs"
+    sizes = GROUP_SIZES if board.endswith(_ON_HGX) else GROUP_SIZES[:1]
+    size = next((one for one in sizes if one >= count), 0)
+    if not size:
+        return (
+            f"{count} GPUs, {complete}: bridges join pairs of {board}, and the pairs exchange data "
+            "over PCIe. HGX boards connect up to 8"
+        )
+    other = "" if size == count else f" ({count} is none of its sizes)"
+    return f"a device group of {size} GPUs{other}, {complete}"
 
 
 def _connection(group: list[Gpu]) -> str:

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from workbench.errors import UsageError
+from workbench.widgets.phases import BACKWARD, DATA, EXPOSED, FORWARD, OPTIMIZER, OVERLAPPED
 
 if TYPE_CHECKING:
     from workbench.fabric import Plan
 
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-"""The palette of Okabe and Ito."""
+_COLOURS = tuple(style.color for style in (BACKWARD, EXPOSED, FORWARD, OPTIMIZER, OVERLAPPED, DATA))
 _NOTE = "Solid: without overlap. Dashed: all communication overlaps with the backward."
 
 
