@@ -86,6 +86,14 @@ def test_a_timeout_as_any_duration(trained, timeout):
         ("%timings ranks no-such-run", "no such run"),
         ("%timings waterfall 3 4", "too many arguments"),
         ("%timings collectives a b", "too many arguments"),
+        ("%fabric scaling", "only scaling runs a cell. Write %%fabric scaling --ranks 1,2,4"),
+        ("%%fabric calibrate\n1", "only scaling runs a cell"),
+        ("%%fabric scaling\n1", "--ranks must be numbers of ranks. Write --ranks 1,2,4."),
+        ("%%fabric scaling --ranks 0\n1", "--ranks must be numbers of ranks"),
+        ("%fabric show --ranks 1,2", "--ranks and --label are for scaling"),
+        ("%fabric show --stored", "--seconds and --stored are for calibrate"),
+        ("%fabric matrix name", "matrix accepts no name. Remove name."),
+        ("%fabric show no-such-file", "no-such-file"),
     ],
 )
 def test_a_mistake_is_one_line(trained, source, says):
@@ -93,6 +101,16 @@ def test_a_mistake_is_one_line(trained, source, says):
     error = error_of(trained.run(source))
     assert says in error
     assert len(error.splitlines()) == 1
+
+
+def test_a_cell_is_run_at_several_sizes(trained):
+    """`%%fabric scaling` shows the efficiency, and the cluster has its ranks again."""
+    cell = trained.run(f"%%fabric scaling --ranks 1,2 --label here\n{training(30)}")
+    assert not error_of(cell)
+    assert re.search(r"here: .*\n.*efficiency(\n +[12] .*\d+%.*){2}", values_of(cell))
+    assert values_of(trained.run("cluster.n")) == "2"
+    for source in (f"%%distributed\n{training(30)}", "%%distributed\nprint('no training')"):
+        assert not error_of(trained.run(source))
 
 
 def test_explain_is_about_the_last_training(trained):
