@@ -104,6 +104,7 @@ train(Schedule1F1B, [0.01, 0.03], 4, pp, tp)
     for rank, expected in values.items():
         assert share[rank] == pytest.approx(expected, abs=NEAR), (rank, values, share)
     assert min(share[0], share[1]) > 3 * max(share[2], share[3])
+    assert set(ranks.timings.stages(first, first)["iteration"]) == {first}
 
     rows = ranks.timings.to_frame()
     rows = rows[rows["iteration"] >= first].sort_values(["iteration", "rank"])

@@ -103,8 +103,10 @@ class Engines:
     def start(self, n: int) -> None:
         """Start the engines of n ranks in the first slots of the VMs, and form the ring.
 
-        Raise `StartFailed` if one did not start.
+        Raise `StartFailed` if a VM is lost, or an engine did not start.
         """
+        if lost := self._agents.lost():
+            raise StartFailed("; ".join(lost.values()))
         self._admit(self._launch(free_places(self._agents, [], n)))
 
     def to_saved(self) -> dict[str, Any]:

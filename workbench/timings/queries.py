@@ -80,11 +80,16 @@ class TimingsQueries(TimingsSource):
         each stage to the next; ideal_share, the share of idle time if all stages are equally fast,
         (stages - 1) / (microbatches + stages - 1); iteration_us; idle_us, for how long the rank
         waited in sends and receives; idle_share of the iteration. What is not known is missing: a
-        stage, if ranks do not send to each other in a chain.
+        stage, if ranks do not send to each other in a chain, or the rank is in several pipelines.
 
         `first` and `last` are as for `collectives`.
         """
-        return stages.table(self.rows(), self.records(first, last))
+        rows, records = self.rows(), self.records(first, last)
+        if first is not None:
+            rows = rows[rows["iteration"] >= first]
+        if last is not None:
+            rows = rows[rows["iteration"] <= last]
+        return stages.table(rows, records)
 
     def stragglers(self) -> pd.DataFrame:
         """Return the iterations in which the others waited for one rank, as spans.

@@ -8,6 +8,7 @@ has several stages in an interleaved schedule. Otherwise nothing is assumed.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -267,7 +268,8 @@ def table(rows: Rows, records: Iterable[CollectiveRecord]) -> pd.DataFrame:
     parts = []
     for cell, own in by_cell.items():
         pipelines = find(own)
-        of_rank = {rank: each for each in pipelines.found for rank in each.ranks}
+        in_one = Counter(rank for each in pipelines.found for rank in each.ranks)
+        of_rank = {r: each for each in pipelines.found for r in each.ranks if in_one[r] == 1}
         with_messages = {each.rank for each in own if KINDS & set(each.layout.kinds)}
         chosen = rows[(rows["cell"] == cell) & np.isin(rows["rank"], sorted(with_messages))]
         for row in chosen:
