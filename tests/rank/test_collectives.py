@@ -209,9 +209,9 @@ def test_process_sets():
         said, _ = process.communicate(timeout=100)
     seen = [json.loads(rows) for rows in re.findall(r"SEEN (.*)", said)]
     assert sorted(row for rows in seen for row in rows) == [
-        [0, "some", 20, 1, "allreduce", 0, 2, "cell", "GLOO_ALLREDUCE"],
-        [1, "some", 20, 1, "allreduce", 0, 2, "cell", "GLOO_ALLREDUCE"],
-        [1, "some", 20, 1, "allreduce", 1, 1, "cell", "GLOO_ALLREDUCE"],
+        [0, "some", 20, 1, "allreduce", 0, 2, "cell", "GLOO_ALLREDUCE", "", -1],
+        [1, "some", 20, 1, "allreduce", 0, 2, "cell", "GLOO_ALLREDUCE", "", -1],
+        [1, "some", 20, 1, "allreduce", 1, 1, "cell", "GLOO_ALLREDUCE", "", -1],
     ], said
 
 
