@@ -87,7 +87,8 @@ class SoFar:
         steps = batch - np.where((batch > before) & (own["cell"] == cells), before, 0)
         self._epochs += float((steps / own["batches"]).sum())
         self._cell, self._batch = int(own["cell"][-1]), int(batch[-1])
-        left = max(own["batches"][-1] - batch[-1], 0.0)  # a batch may be beyond the length that its loader has reported
+        # a batch may be beyond the length that its loader has reported
+        left = max(own["batches"][-1] - batch[-1], 0.0)
         self._left = float(left / max(np.median(steps), 1))
 
     def progress(self, rows: Rows) -> TrainingProgress:
