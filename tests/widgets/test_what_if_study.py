@@ -87,8 +87,10 @@ def test_the_magic_opens_a_recorded_run(run):
 def test_a_run_of_an_earlier_version_opens(run):
     """Columns that it lacks are unknown; what it has is simulated."""
     now = wb.what_if(wb.open_run(run))
+    new = ["samples", "batch", "batches", "communication_cpu_ns", "messages_ns"]
     later = {
-        "iterations": ["samples", "batch", "batches", "communication_cpu_ns", "messages_ns"],
+        "iterations": new,
+        "collectives": new,
         "layouts": ["groups", "peers"],
     }
     for kind, columns in later.items():

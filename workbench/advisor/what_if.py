@@ -221,18 +221,18 @@ def predict(measured: MeasuredTraining, **changes: object) -> Prediction:
     model, ranks = _changed_model(measured, change, assumptions)
     work, model = _changed_work(measured, model, change, assumptions)
     same, new = simulate(measured.work, measured.model), simulate(work, model)
-    exposed_us = max(0.0, new.exposed_us + measured.exposed_us - same.exposed_us)
+    waited = min(measured.exposed_us, measured.iteration_us)  # the most of a rank, and a mean
+    exposed_us = max(0.0, new.exposed_us + waited - same.exposed_us)
     compute = (new.iteration_us - new.exposed_us) / (same.iteration_us - same.exposed_us or 1.0)
-    computed_us = max(0.0, measured.iteration_us - measured.exposed_us) * compute
-    scale = measured.transfer_us / same.transfer_us
+    computed_us = (measured.iteration_us - waited) * compute
     return Prediction(
         change,
         measured.iteration_us,
         computed_us + exposed_us,
-        measured.exposed_us,
+        waited,
         exposed_us,
         measured.transfer_us,
-        new.transfer_us * scale,
+        new.transfer_us * (measured.transfer_us / same.transfer_us),
         same.iteration_us / measured.iteration_us - 1,
         ranks,
         tuple(assumptions),
