@@ -80,12 +80,7 @@ class MeasuredTraining:
 
 
 def measure(training: Any) -> MeasuredTraining:
-    """Return the model of the last cell that recorded iterations.
-
-    Parameters
-    ----------
-    training
-        A cluster, its timings, or a run. A cluster's calibration is used, if there is one.
+    """Return the model of the last cell that recorded iterations, of a cluster, timings or a run.
 
     Raises
     ------
