@@ -3,12 +3,16 @@
 import math
 from array import array
 
+import numpy as np
 import pytest
 from recorded import MS, recorded
 from training_loops import MODEL, PLAIN
 
 import workbench as wb
+from workbench.advisor.measured_training import measure
+from workbench.advisor.what_if import link_gbps
 from workbench.errors import UsageError
+from workbench.fabric import rdma_efficiency, tcp_efficiency
 from workbench.fabric.overlap import CommunicationModel, Workload, simulate
 from workbench.timings.store import Store
 from workbench.wire import Flag, IterationRecord, Layout
@@ -20,8 +24,14 @@ ITERATIONS = 6
 class Recorded:
     """A training over a simulated fabric, as its ranks would have recorded it."""
 
-    def __init__(self, model, *, ranks=2, kinds="allreduce", by="optimizer", compute_us=None):
-        self.store, self.layout = Store(), _layout(ranks, kinds, by)
+    def __init__(
+        self, model, *, ranks=2, kinds="allreduce", by="optimizer", compute_us=None, per_vm=1,
+        exposed=None, process_set=None, network="",
+    ):  # fmt: skip
+        self.store, self.layout = Store(), _layout(ranks, kinds, by, process_set)
+        self.per_vm, self.exposed = per_vm, exposed
+        if network:
+            self.ranks = [{"rank": rank, "transport": network} for rank in range(ranks)]
         self.work = Workload(
             tuple(APART_US * (place + 1) for place in range(COUNT)), (SIZE,) * COUNT,
             compute_us or APART_US * COUNT, 3000.0,
@@ -39,6 +49,7 @@ class Recorded:
             for name, at in zip(times, (begin, begin, end, end), strict=True):
                 times[name].extend([round(at * 10)] * round(size / SIZE))
         compute, exposed = round(self.work.compute_us * 1e3), round(self.true.exposed_us * 1e3)
+        exposed = exposed if self.exposed is None else self.exposed
         duration = compute + exposed + round(self.work.tail_us * 1e3)
         return IterationRecord(
             1, index, 10**12 + index * duration, duration, data_ns=0, copy_ns=0,
@@ -57,13 +68,15 @@ class Recorded:
         return self.store.collectives(first, last)
 
     def vm_names(self):
-        return {rank: f"vm{rank}" for rank in range(len(self.layout.ranks))}
+        return {rank: f"vm{rank // self.per_vm}" for rank in range(len(self.layout.ranks))}
 
 
-def _layout(ranks, kind, by):
+def _layout(ranks, kind, by, process_set=None):
     names = tuple(f"layer{place}" for place in range(COUNT))
+    number, ranks = process_set or (0, ranks)
     return Layout(
-        0, names, (SIZE,) * COUNT, (1,) * COUNT, (kind,) * COUNT, (0,) * COUNT, (ranks,) * COUNT,
+        0, names, (SIZE,) * COUNT, (1,) * COUNT, (kind,) * COUNT, (number,) * COUNT,
+        (ranks,) * COUNT,
         (by,) * COUNT, ("GLOO_ALLREDUCE",) * COUNT,
     )  # fmt: skip
 
@@ -101,8 +114,8 @@ def test_a_change_is_predicted_as_the_fabric_would_be(change, truth):
     """A training at 1 Gbit/s says how the same training fares elsewhere."""
     training = Recorded(fabric(1.0))
     if "gbps" in change:  # nominal rates include headers
-        change = {"gbps": change["gbps"], "measured_gbps": 1.0 / (1448 / 1514)}
-        truth = fabric(change["gbps"] * 1448 / 1514)
+        change = {"gbps": change["gbps"], "measured_gbps": 1.0 / tcp_efficiency()}
+        truth = fabric(change["gbps"] * tcp_efficiency())
     true_us = simulate(training.work, truth).iteration_us
     assert wb.what_if(training, **change).predicted_us == pytest.approx(true_us, rel=0.02)
 
@@ -131,6 +144,46 @@ def test_placement_needs_the_rate_within_a_vm():
     assert inside.predicted_us < levels.predicted_us < flat.predicted_us
 
 
+def test_ranks_of_one_vm_do_not_measure_a_network():
+    """More VMs need the rate of their link, whether `ranks` or `ranks_per_vm` asks for them."""
+    training = Recorded(fabric(1.0), per_vm=2)
+    for change in ({"ranks": 8}, {"ranks_per_vm": 1}):
+        with pytest.raises(UsageError, match="no link between VMs was measured"):
+            wb.what_if(training, **change)
+    within = wb.what_if(training, ranks=8, ranks_per_vm=8)
+    network = wb.what_if(training, ranks=8, gbps=np.int64(1))
+    assert within.predicted_transfer_us < network.predicted_transfer_us
+
+
+@pytest.mark.parametrize(
+    ("options", "payload"),
+    [
+        ({}, tcp_efficiency()),
+        ({"network": "Gloo: TCP eth0"}, tcp_efficiency()),
+        ({"network": "Gloo: TCP eth0, NCCL: RoCE mlx5_0:1"}, rdma_efficiency()),
+        ({"network": "NCCL: InfiniBand mlx5_0:1"}, rdma_efficiency(link_layer="InfiniBand")),
+        ({"per_vm": 2}, 1.0),
+    ],
+    ids=str,
+)
+def test_headers_are_those_of_the_transport(options, payload):
+    """A nominal rate has the headers of TCP or RDMA; within a VM there are none."""
+    measured = measure(Recorded(fabric(1.0), **options))
+    assert link_gbps(measured) * payload == pytest.approx(1.0, rel=0.01)
+
+
+def test_an_iteration_that_is_not_reproduced_gives_no_negative_prediction():
+    """Nearly no exposed time was measured where the transfers do not fit into compute."""
+    training = Recorded(fabric(0.5), exposed=10_000)
+    found = wb.what_if(training, gbps=10_000)
+    assert not found.reliable
+    assert 0 <= found.predicted_exposed_us <= found.measured_exposed_us
+    assert found.predicted_us == pytest.approx(found.measured_us, rel=0.01)
+    for text in (repr(found), found._repr_html_()):
+        assert "not reliable" in text
+        assert "This is no prediction" in text
+
+
 def test_a_result_says_what_it_assumes():
     """Text and HTML have the figures, their error and the assumptions."""
     found = wb.what_if(Recorded(fabric(1.0)), gbps=10)
@@ -144,13 +197,14 @@ def test_a_result_says_what_it_assumes():
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"gbps": 0}, "gbps=0: out of range"),
+        ({"gbps": 0}, "gbps=0: must be a positive number"),
         ({"gbps": -1}, "gbps=-1"),
         ({"gbps": math.nan}, "gbps=nan"),
-        ({"gbps": "fast"}, "gbps='fast': not a number"),
+        ({"gbps": "fast"}, "gbps='fast': must be a positive number"),
         ({"ranks": 1}, "ranks"),
         ({"ranks": 2.5}, "ranks"),
         ({"latency_us": math.inf}, "latency_us=inf"),
+        ({"latency_us": False}, "latency_us=False"),
         ({"compression": "zip"}, "compression='zip': not known"),
         ({"batch_scale": 0}, "batch_scale=0"),
         ({"ranks": 4, "ranks_per_vm": 3}, "4 ranks are no multiple"),
@@ -172,6 +226,7 @@ def test_a_change_out_of_range_is_refused(change, said):
         (lambda: recorded(0), "no iteration was recorded"),
         (object, "not a training"),
         (lambda: Recorded(fabric(1.0), ranks=1), "ran on 1 rank"),
+        (lambda: Recorded(fabric(1.0), process_set=(1, 1)), "its process set has 1 rank"),
     ],
 )
 def test_what_cannot_be_simulated_is_refused(training, said):
@@ -183,7 +238,7 @@ def test_what_cannot_be_simulated_is_refused(training, said):
 def test_a_real_training_is_simulated_from_its_records(cluster):
     """Horovod's records of two real ranks have what a prediction needs."""
     cluster.run(MODEL + PLAIN)
-    same, more = wb.what_if(cluster), wb.what_if(cluster.timings, ranks=8)
+    same, more = wb.what_if(cluster), wb.what_if(cluster.timings, ranks=8, ranks_per_vm=8)
     assert same.predicted_us == pytest.approx(same.measured_us)
     assert 0 < same.measured_transfer_us < more.predicted_transfer_us
     assert more.predicted_us >= same.predicted_us

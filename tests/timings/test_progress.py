@@ -1,12 +1,14 @@
 """Epochs, time left and hours, from rows."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from workbench.timings.progress import SoFar, cpu_us, progress
 from workbench.timings.store import ROW
+from workbench.timings.summary import summarize
 
 SECOND_NS = 10**9
 
@@ -31,6 +33,7 @@ def rows(batch, *, batches=4, cell=1, rank=0, cpu=None, **more):
         ([2, 4, 2], 1.5, 1.0),  # two batches in each iteration
         ([1, 2, 1, 2], 1.0, 2.0),  # passes that were left early
         ([4], 1.0, 0.0),
+        ([3, 5], 1.25, 0.0),  # beyond the length that the loader has reported
     ],
 )
 def test_passes_over_the_data(batch, epochs, left_s):
@@ -40,6 +43,16 @@ def test_passes_over_the_data(batch, epochs, left_s):
     assert found.epochs == pytest.approx(epochs)
     assert found.epoch_left_s == pytest.approx(left_s)
     assert found.exposed_hours == pytest.approx(len(batch) / 2 / 3600)
+
+
+def test_totals_are_of_all_iterations_and_rates_of_the_latest():
+    """A summary of the latest iterations does not forget the passes and the hours before them."""
+    own = rows([1, 2, 3, 4] * 5)
+    own["samples"][-4:] = 16
+    found = summarize(own[::-1], latest=4).progress
+    assert found.epochs == pytest.approx(5)
+    assert found.exposed_hours == pytest.approx(10 / 3600)
+    assert found.samples_per_s == pytest.approx(16)
 
 
 def test_parts_add_up_to_the_whole():
@@ -61,6 +74,9 @@ def test_unknown_is_unknown():
     unknown = {name for name, value in vars(found).items() if math.isnan(value)}
     assert unknown == {"samples_per_s", "epochs", "epoch_left_s", "communication_cpu_s"}
     assert "samples/s unknown" in str(found)
+    text = str(replace(found, epochs=1.5))
+    assert "epoch 1.50;" in text
+    assert "nan" not in text
     none = progress(own[:0], own[:0])
     assert all(math.isnan(value) for value in vars(none).values())
 

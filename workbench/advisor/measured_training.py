@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from workbench.advisor.explain import timings_of
 from workbench.errors import UsageError
+from workbench.fabric.models import rdma_efficiency, tcp_efficiency
 from workbench.fabric.overlap import CYCLE_US, FUSION_BYTES, CommunicationModel, Workload
 from workbench.timings.buffers import is_timed, number_buffers, service_times
 from workbench.timings.store import CollectiveRecord, Rows, peers, warm
@@ -28,6 +30,11 @@ _SPREAD = 1.5
 _LEAST = 3
 """Least number of buffers from which a time is taken."""
 
+_ONE_RANK = (
+    "Nothing to simulate: the training ran on 1 rank, or its process set has 1 rank, which does "
+    "not communicate. Train on at least 2 ranks."
+)
+
 Floats = npt.NDArray[np.float64]
 
 
@@ -41,6 +48,8 @@ class MeasuredTraining:
         Its compute and collectives, and how long these take.
     ranks, ranks_per_vm
         Their number, and most of them on one VM; None if the VMs are unknown.
+    payload
+        Share of a link's nominal rate without headers of TCP or RDMA; 1 if all are on one VM.
     iteration_us, exposed_us, transfer_us
         Medians over `iterations` iterations.
     scaled
@@ -55,6 +64,7 @@ class MeasuredTraining:
     model: CommunicationModel
     ranks: int
     ranks_per_vm: int | None
+    payload: float
     iterations: int
     iteration_us: float
     exposed_us: float
@@ -63,22 +73,21 @@ class MeasuredTraining:
     fuses: bool
     link: str
 
+    @property
+    def one_vm(self) -> bool:
+        """Whether all ranks are on one VM, so that no link between VMs was measured."""
+        return self.ranks_per_vm is not None and self.ranks_per_vm >= self.ranks
 
-def measure(timings: Any, fabric: Any = None) -> MeasuredTraining:
-    """Return the model of the last cell that recorded iterations.
 
-    Parameters
-    ----------
-    timings
-        A cluster's timings, or a run.
-    fabric
-        The cluster's calibration (`FittedFabric`), if any.
+def measure(training: Any) -> MeasuredTraining:
+    """Return the model of the last cell that recorded iterations, of a cluster, timings or a run.
 
     Raises
     ------
     UsageError
         Too little was recorded, or the training communicates in another way.
     """
+    timings = timings_of(training)
     rows: Rows = timings.rows()
     if not len(rows):
         raise UsageError(
@@ -96,14 +105,19 @@ def measure(timings: Any, fabric: Any = None) -> MeasuredTraining:
     work = _workload(times, rows_us, part)
     buffers = _Buffers(times, part)
     n = peers(layout, int(rows["world_size"].max()))[1]
+    if n < 2:
+        raise UsageError(_ONE_RANK)
+    fabric = getattr(training, "fabric", None)
     model, link = _communication(buffers, bool(is_timed(part).all()), n, fabric)
     busy = np.sum([rows_us[name] for name in ("data", "copy", "forward", "backward")], axis=0)
     share = float(np.median(busy.mean(axis=1))) / work.compute_us if work.compute_us > 0 else 0.0
+    per_vm = _ranks_per_vm(timings)
     return MeasuredTraining(
         work,
         model,
         n,
-        _ranks_per_vm(timings),
+        per_vm,
+        1.0 if per_vm is not None and per_vm >= n else _payload(training),
         len(found),
         float(np.median(rows_us["iteration"].mean(axis=1))),
         float(np.median(rows_us["exposed"].max(axis=1))),
@@ -144,10 +158,7 @@ def _complete(timings: Any, rows: Rows) -> tuple[Layout, list[list[CollectiveRec
         if set(records) == ranks and len({one.layout.names for one in records.values()}) == 1:
             usual[next(iter(records.values())).layout.names] += 1
     if int(rows["world_size"].max()) < 2:
-        raise UsageError(
-            "Nothing to simulate: the training ran on 1 rank, which does not communicate. Train "
-            "on at least 2 ranks."
-        )
+        raise UsageError(_ONE_RANK)
     if not usual:
         raise UsageError(
             "Nothing to simulate: no iteration has the times of the collectives of all ranks. "
@@ -215,6 +226,15 @@ def _wait_begins(phases: dict[str, Floats], finished: Floats) -> Floats:
 def _ranks_per_vm(timings: Any) -> int | None:
     names = timings.vm_names()
     return max(Counter(names.values()).values()) if names else None
+
+
+def _payload(training: Any) -> float:
+    """Return the share of a link's rate that is payload, by the transports that are known."""
+    ranks = str(getattr(training, "ranks", ""))  # objects of a cluster, plain values of a run
+    for network in ("RoCE", "InfiniBand"):
+        if f": {network} " in ranks:
+            return rdma_efficiency(link_layer=network)
+    return tcp_efficiency()
 
 
 class _Buffers:

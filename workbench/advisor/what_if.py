@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from html import escape
 from typing import TYPE_CHECKING
 
-from workbench.advisor.explain import timings_of
 from workbench.advisor.measured_training import MeasuredTraining, measure
 from workbench.errors import UsageError
-from workbench.fabric.models import ring_us
+from workbench.fabric.models import busbw_factor, ring_us, tcp_efficiency
 from workbench.fabric.overlap import CommunicationModel, Simulated, Workload, simulate
+from workbench.fabric.quantities import check_positive
 from workbench.ranks import checked_int
 
 if TYPE_CHECKING:
@@ -21,8 +20,10 @@ if TYPE_CHECKING:
 
 UNRELIABLE = 0.1
 """Relative error of the simulation of the measured iteration above which it is not to be used."""
-TCP_EFFICIENCY = 1448 / 1514
-"""Payload of an Ethernet frame of TCP over IPv4 with time stamps, at an MTU of 1500."""
+_NO_RATE = (
+    "the training ran on one VM, so no link between VMs was measured. Give its rate as gbps, or "
+    "keep the ranks on one VM with ranks_per_vm."
+)
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,8 @@ class Changes:
     Attributes
     ----------
     gbps
-        Nominal rate of a VM's link in 10^9 bits per second, with TCP's headers.
+        Nominal rate of a VM's link in 10^9 bits per second, with the headers of TCP or RDMA. For
+        ranks of one VM, the bus bandwidth between them.
     measured_gbps
         The nominal rate of the link that was measured. Time of its transfers above that of the
         link at this rate is processing, which another link does not change. By default the link
@@ -48,7 +50,7 @@ class Changes:
     batch_scale
         Factor of the batch; loading, copies, forward and backward are proportional to it.
     ranks_per_vm
-        Ranks on each VM. They share its link, in one direction for one of the ring's messages.
+        Ranks on each VM. A flat ring crosses the VM's link once in each direction.
     hierarchical
         Whether the ranks of a VM reduce among themselves first; only VMs form a ring then.
     vm_gbps
@@ -68,18 +70,16 @@ class Changes:
     vm_gbps: float | None = None
 
     def __post_init__(self) -> None:
-        positive = ("gbps", "measured_gbps", "batch_scale", "vm_gbps")
-        for name in (*positive, "latency_us", "fusion_threshold_bytes", "cycle_time_ms"):
-            value, least = getattr(self, name), "positive" if name in positive else "0 or more"
-            if value is None:
-                continue
-            if isinstance(value, bool) or not isinstance(value, (int, float)):
-                raise UsageError(f"{name}={value!r}: not a number. Give one that is {least}.")
-            if not math.isfinite(value) or value < 0 or (value == 0 and name in positive):
-                raise UsageError(f"{name}={value!r}: out of range. Give a number that is {least}.")
+        from_zero = ("latency_us", "fusion_threshold_bytes", "cycle_time_ms")
+        for name in ("gbps", "measured_gbps", "batch_scale", "vm_gbps", *from_zero):
+            value = getattr(self, name)
+            is_zero = value == 0 and not isinstance(value, bool)
+            if value is not None and not (name in from_zero and is_zero):
+                check_positive(value, name)
+                object.__setattr__(self, name, value if isinstance(value, int) else float(value))
         for name, smallest in (("ranks", 2), ("ranks_per_vm", 1)):
             if getattr(self, name) is not None:
-                checked_int(getattr(self, name), name, smallest)
+                object.__setattr__(self, name, checked_int(getattr(self, name), name, smallest))
         if self.compression not in (None, "fp16"):
             raise UsageError(
                 f"compression={self.compression!r}: not known. Give 'fp16', or None for none."
@@ -112,7 +112,7 @@ class Prediction:
         Sum of the transfers of all buffers.
     replay_error
         Relative error of the simulation of the measured iteration. Predictions are corrected by
-        the difference.
+        it: compute in proportion, exposed communication by the difference.
     ranks
         Number of ranks of the prediction.
     assumptions
@@ -153,8 +153,13 @@ class Prediction:
         """The uncertainty and the assumptions, in sentences."""
         error = f"Simulated, the measured iteration is {self.replay_error:+.1%} off"
         if not self.reliable:
-            error += f", more than {UNRELIABLE:.0%}: do not rely on this prediction"
+            error = f"This is no prediction. {error}, which is more than {UNRELIABLE:.0%}"
         return (f"{error}.", *self.assumptions)
+
+    @property
+    def heading(self) -> str:
+        """What the new figures are: predicted, or not reliable."""
+        return "predicted" if self.reliable else "not reliable"
 
     def rows(self) -> list[tuple[str, str, str]]:
         """Return the figures as text: name, measured, predicted."""
@@ -167,7 +172,7 @@ class Prediction:
 
     def __repr__(self) -> str:
         """Return the figures and the remarks as text."""
-        lines = [f"{'':24}{'measured':>14}{'predicted':>14}   ({self.changes})"]
+        lines = [f"{'':24}{'measured':>14}{self.heading:>14}   ({self.changes})"]
         lines += [f"{name:24}{old:>14}{new:>14}" for name, old, new in self.rows()]
         lines.append(f"{'speedup':24}{'':14}{self.speedup:>13.2f}x")
         return "\n".join([*lines, *self.remarks])
@@ -178,7 +183,7 @@ class Prediction:
             f'<tr><td style="text-align:left">{name}</td><td>{old}</td><td>{new}</td></tr>'
             for name, old, new in cells
         )
-        head = "<tr><th></th><th>measured</th><th>predicted</th></tr>"
+        head = f"<tr><th></th><th>measured</th><th>{self.heading}</th></tr>"
         notes = "<br>".join(map(escape, self.remarks))
         return f"<p>{escape(str(self.changes))}</p><table>{head}{body}</table><p>{notes}</p>"
 
@@ -200,7 +205,7 @@ def what_if(training: Cluster | Timings | Run, **changes: object) -> Prediction:
     UsageError
         Nothing was recorded that can be simulated, or a change is unknown or out of range.
     """
-    return predict(measure(timings_of(training), getattr(training, "fabric", None)), **changes)
+    return predict(measure(training), **changes)
 
 
 def predict(measured: MeasuredTraining, **changes: object) -> Prediction:
@@ -216,18 +221,19 @@ def predict(measured: MeasuredTraining, **changes: object) -> Prediction:
     model, ranks = _changed_model(measured, change, assumptions)
     work, model = _changed_work(measured, model, change, assumptions)
     same, new = simulate(measured.work, measured.model), simulate(work, model)
-    correction = measured.iteration_us - same.iteration_us
-    waited = new.exposed_us + (measured.exposed_us - same.exposed_us if new.exposed_us else 0.0)
-    scale = measured.transfer_us / same.transfer_us
+    waited = min(measured.exposed_us, measured.iteration_us)  # the most of a rank, and a mean
+    exposed_us = max(0.0, new.exposed_us + waited - same.exposed_us)
+    compute = (new.iteration_us - new.exposed_us) / (same.iteration_us - same.exposed_us or 1.0)
+    computed_us = (measured.iteration_us - waited) * compute
     return Prediction(
         change,
         measured.iteration_us,
-        new.iteration_us + correction,
-        measured.exposed_us,
-        max(0.0, waited),
+        computed_us + exposed_us,
+        waited,
+        exposed_us,
         measured.transfer_us,
-        new.transfer_us * scale,
-        -correction / measured.iteration_us,
+        new.transfer_us * (measured.transfer_us / same.transfer_us),
+        same.iteration_us / measured.iteration_us - 1,
         ranks,
         tuple(assumptions),
         new,
@@ -247,14 +253,14 @@ def _changed_model(
         )
     vms = -(-ranks // per_vm)
     _check_link(measured, change, vms)
-    link, processing = _divided(measured, change, assumptions)
-    steps = vms if change.hierarchical else ranks
+    link, processing = _divided(measured, change, vms, assumptions)
+    steps, factor = vms if change.hierarchical else ranks, busbw_factor("allreduce", n)
     if vms == 1 and change.vm_gbps:
         link = ring_us(1.0, ranks, change.vm_gbps)
     else:
-        link *= _share(steps) / _share(n)
-        if change.hierarchical:
-            link += ring_us(1.0, per_vm, change.vm_gbps or math.inf)
+        link *= busbw_factor("allreduce", steps) / factor
+        if change.hierarchical and change.vm_gbps:
+            link += ring_us(1.0, per_vm, change.vm_gbps)
     fixed = model.fixed_us * (steps - 1) / (n - 1)
     if change.latency_us is not None:
         fixed = 2 * (steps - 1) * change.latency_us
@@ -267,7 +273,7 @@ def _changed_model(
     model = replace(
         model,
         fixed_us=max(0.0, fixed),
-        us_per_byte=link + processing * _share(ranks) / _share(n),
+        us_per_byte=link + processing * busbw_factor("allreduce", ranks) / factor,
         negotiation_us=negotiation,
     )
     for given, name, factor in (
@@ -286,33 +292,32 @@ def _changed_model(
 
 def _check_link(measured: MeasuredTraining, change: Changes, vms: int) -> None:
     """Raise an error if ranks would communicate over what was not measured."""
-    one_vm = measured.ranks_per_vm is not None and measured.ranks_per_vm >= measured.ranks
-    if vms > 1 and one_vm and change.ranks_per_vm and not change.gbps:
-        raise UsageError(
-            f"ranks_per_vm={change.ranks_per_vm}: the training ran on one VM, so no link between "
-            "VMs was measured. Give its rate as gbps."
-        )
-    if vms == 1 and not one_vm and change.vm_gbps is None:
+    if vms > 1 and measured.one_vm and not change.gbps:
+        raise UsageError(f"{change}: {_NO_RATE}")
+    if vms == 1 and not measured.one_vm and change.vm_gbps is None:
         raise UsageError(
             "All ranks would be on one VM, between whose ranks no rate was measured. Give vm_gbps."
         )
 
 
 def _divided(
-    measured: MeasuredTraining, change: Changes, assumptions: list[str]
+    measured: MeasuredTraining, change: Changes, vms: int, assumptions: list[str]
 ) -> tuple[float, float]:
     """Return the time of a byte on the link at the new rate, and its time of processing."""
-    per_byte = measured.model.us_per_byte
+    per_byte, payload = measured.model.us_per_byte, measured.payload
     rate, link = link_gbps(measured), per_byte
     if change.measured_gbps:
         rate = change.measured_gbps
-        link = min(per_byte, ring_us(1.0, measured.ranks, rate * TCP_EFFICIENCY))
+        link = min(per_byte, ring_us(1.0, measured.ranks, rate * payload))
     elif change.gbps:
         assumptions.append(
             f"The link limits the measured transfers, as one of {rate:.2f} Gbit/s would "
-            f"({rate * TCP_EFFICIENCY:.2f} Gbit/s bus bandwidth)."
+            f"({rate * payload:.2f} Gbit/s bus bandwidth)."
         )
-    return link * (rate / change.gbps if change.gbps else 1.0), per_byte - link
+    if not change.gbps:
+        return link, per_byte - link
+    new = tcp_efficiency() if measured.one_vm and vms > 1 else payload
+    return link * (rate * payload) / (change.gbps * new), per_byte - link
 
 
 def _changed_work(
@@ -341,10 +346,5 @@ def _changed_work(
 
 
 def link_gbps(measured: MeasuredTraining) -> float:
-    """Return the rate of a link that would limit the measured transfers, with TCP's headers."""
-    return 8 * _share(measured.ranks) / (measured.model.us_per_byte * 1e3) / TCP_EFFICIENCY
-
-
-def _share(n: int) -> float:
-    """Return the bytes that each rank of a ring of `n` sends, for each byte of an allreduce."""
-    return 2 * (n - 1) / n
+    """Return the rate of a link that would limit the measured transfers, with its headers."""
+    return ring_us(1.0, measured.ranks, 1.0) / measured.model.us_per_byte / measured.payload

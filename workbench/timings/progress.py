@@ -15,7 +15,7 @@ _HOUR_NS = 3.6e12
 
 
 @dataclass(frozen=True)
-class Progress:
+class TrainingProgress:
     """Figures of a training; NaN where unknown.
 
     Attributes
@@ -45,7 +45,9 @@ class Progress:
             unknown if np.isnan(self.samples_per_s) else f"{self.samples_per_s:,.0f} samples/s"
         ]
         if not np.isnan(self.epochs):
-            parts.append(f"epoch {self.epochs:.2f}, {_duration(self.epoch_left_s)} left")
+            unknown = np.isnan(self.epoch_left_s)
+            left = "" if unknown else f", {_duration(self.epoch_left_s)} left"
+            parts.append(f"epoch {self.epochs:.2f}{left}")
         if not np.isnan(self.exposed_hours):
             parts.append(f"{_duration(self.exposed_hours * 3600)} lost to exposed communication")
         if not np.isnan(self.communication_cpu_s):
@@ -55,23 +57,28 @@ class Progress:
 
 
 class SoFar:
-    """What adds up over all iterations of a training; `add` receives all rows in their order."""
+    """What adds up over all iterations of a training; `add` receives all rows in their order.
+
+    Rows that are added at once may be in any order.
+    """
 
     def __init__(self) -> None:
         self._epochs = 0.0
         self._left = np.nan
         self._cell, self._batch = -1, 0
-        self._exposed_ns: dict[int, int] = {}
+        self._exposed_ns: dict[int, float] = {}
         self._timed = False
 
     def add(self, rows: Rows) -> None:
         """Add rows of any ranks; passes over the data are those of the first rank."""
-        for rank in np.unique(rows["rank"]).tolist():
-            own = rows[rows["rank"] == rank]
-            self._exposed_ns[rank] = self._exposed_ns.get(rank, 0) + int(own["exposed_ns"].sum())
+        ranks, places = np.unique(rows["rank"], return_inverse=True)
+        exposed_ns = np.bincount(places, rows["exposed_ns"])
+        for rank, spent_ns in zip(ranks.tolist(), exposed_ns.tolist(), strict=True):
+            self._exposed_ns[rank] = self._exposed_ns.get(rank, 0.0) + spent_ns
         self._timed |= not communication_unseen(rows).all()
-        known = rows[(rows["batches"] > 0) & (rows["batch"] > 0)]
-        own = known[known["rank"] == min(self._exposed_ns, default=0)]
+        first = rows["rank"] == min(self._exposed_ns, default=0)
+        own = rows[first & (rows["batches"] > 0) & (rows["batch"] > 0)]
+        own = own[np.argsort(own["iteration"], kind="stable")]
         if not len(own):
             return
         batch = own["batch"].astype(np.float64)
@@ -80,13 +87,15 @@ class SoFar:
         steps = batch - np.where((batch > before) & (own["cell"] == cells), before, 0)
         self._epochs += float((steps / own["batches"]).sum())
         self._cell, self._batch = int(own["cell"][-1]), int(batch[-1])
-        self._left = float((own["batches"][-1] - batch[-1]) / max(np.median(steps), 1))
+        # a batch may be beyond the length that its loader has reported
+        left = max(own["batches"][-1] - batch[-1], 0.0)
+        self._left = float(left / max(np.median(steps), 1))
 
-    def progress(self, rows: Rows) -> Progress:
+    def progress(self, rows: Rows) -> TrainingProgress:
         """Return the progress, with means of `rows`."""
         mean_s = float(rows["iteration_ns"].mean()) / 1e9 if len(rows) else np.nan
         hours = sum(self._exposed_ns.values()) / max(1, len(self._exposed_ns)) / _HOUR_NS
-        return Progress(
+        return TrainingProgress(
             _samples_per_s(rows),
             self._epochs or np.nan,
             self._left * mean_s,
@@ -95,10 +104,10 @@ class SoFar:
         )
 
 
-def progress(every: Rows, rows: Rows) -> Progress:
-    """Return the progress of a training of all rows, with means of those that do not warm up."""
+def progress(every: Rows, rows: Rows) -> TrainingProgress:
+    """Return the progress of a training: totals of `every` row, and means of `rows`."""
     so_far = SoFar()
-    so_far.add(np.sort(every, order=["iteration"]))
+    so_far.add(every)
     return so_far.progress(rows)
 
 
@@ -121,15 +130,15 @@ def cpu_us(rows: Rows) -> Column:
     """
     found = np.full(len(rows), np.nan)
     order = np.lexsort((rows["iteration"], rows["cell"], rows["rank"]))
-    own, read = rows[order], rows["communication_cpu_ns"][order].astype(np.float64)
-    new = np.ones(len(own), bool)
-    same = (own["rank"][1:] == own["rank"][:-1]) & (own["cell"][1:] == own["cell"][:-1])
+    rank, cell, read = (rows[name][order] for name in ("rank", "cell", "communication_cpu_ns"))
+    new = np.ones(len(rows), bool)
+    same = (rank[1:] == rank[:-1]) & (cell[1:] == cell[:-1])
     new[1:] = ~same | (read[1:] != read[:-1])
     first = np.flatnonzero(new)
     if len(first) > 1:
         follows = np.concatenate([[False], same[first[1:] - 1]])
-        counts = np.diff(np.append(first, len(own)))
-        spent = np.concatenate([[np.nan], np.diff(read[first])])
+        counts = np.diff(np.append(first, len(rows)))
+        spent = np.concatenate([[np.nan], np.diff(read[first].astype(np.float64))])
         known = follows & (spent >= 0) & (read[first] > 0)
         found[order] = np.where(known, spent / counts / 1e3, np.nan).repeat(counts)
     return found
@@ -137,13 +146,12 @@ def cpu_us(rows: Rows) -> Column:
 
 def _samples_per_s(rows: Rows) -> float:
     """Return the sum of the ranks' rates; NaN if that of one is unknown."""
-    rates = [
-        float(own["samples"].sum() / own["iteration_ns"].sum() * 1e9)
-        if (own["samples"] > 0).all() and own["iteration_ns"].sum()
-        else np.nan
-        for own in (rows[rows["rank"] == rank] for rank in np.unique(rows["rank"]))
-    ]
-    return sum(rates) if rates else np.nan
+    _, places = np.unique(rows["rank"], return_inverse=True)
+    known, durations = samples(rows), rows["iteration_ns"].astype(np.float64)
+    spent_ns = np.bincount(places, durations)
+    if not len(rows) or not spent_ns.all():
+        return np.nan
+    return float((np.bincount(places, known) / spent_ns).sum() * 1e9)
 
 
 def _duration(seconds: float) -> str:

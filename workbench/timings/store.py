@@ -64,7 +64,7 @@ to the rank's clock, when it submitted its last collective, gives the kernel's c
 Rows = npt.NDArray[Any]
 
 ROW_LIMIT = 1 << 20
-"""Rows kept (209 MB); the older half is deleted when this limit is reached."""
+"""Rows kept, of `ROW.itemsize` bytes; the older half is deleted when this limit is reached."""
 
 COLLECTIVES_LIMIT = 1 << 15
 """Most records of single collectives in memory (62 MB for 161 tensors)."""

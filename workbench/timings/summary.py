@@ -9,7 +9,7 @@ import numpy as np
 
 from workbench.timings.derive import bandwidth_gbps, columns, mean_parts
 from workbench.timings.lateness import lateness
-from workbench.timings.progress import Progress, progress
+from workbench.timings.progress import TrainingProgress, progress
 from workbench.timings.store import PHASES, Rows, first_of_cell, has_flag, phases_unseen, warm
 from workbench.timings.stragglers import always_late
 from workbench.wire import Flag
@@ -61,7 +61,8 @@ class Summary:
     bytes, tensors
         Size and number of the gradients of one rank and iteration.
     progress
-        Samples per second, passes over the data, and what communication has cost so far.
+        Samples per second; and since the first iteration, whatever the number of iterations of
+        the figures, passes over the data and what communication has cost.
     slowest_rank, slowest_excess_us
         The rank that is always late and by how much (`stragglers.always_late`), or None.
     """
@@ -89,7 +90,7 @@ class Summary:
     tensors: int
     slowest_rank: int | None
     slowest_excess_us: float | None
-    progress: Progress
+    progress: TrainingProgress
 
     def to_dict(self) -> dict[str, Any]:
         """Return the figures as plain values."""
@@ -98,7 +99,7 @@ class Summary:
 
 def summarize(rows: Rows, latest: int | None = None) -> Summary:
     """Return the key figures of `rows`, or of their `latest` iterations."""
-    last = int(rows["iteration"].max()) if len(rows) else -1
+    whole, last = rows, int(rows["iteration"].max()) if len(rows) else -1
     if latest is not None and len(rows):
         rows = rows[rows["iteration"] > last - latest]
     every, rows = rows, warm(rows)
@@ -135,7 +136,7 @@ def summarize(rows: Rows, latest: int | None = None) -> Summary:
         tensors=round(_mean(rows["tensors"])) if len(rows) else 0,
         slowest_rank=rank,
         slowest_excess_us=excess,
-        progress=progress(every, rows),
+        progress=progress(whole, rows),
     )
 
 

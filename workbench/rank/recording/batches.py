@@ -10,7 +10,7 @@ import torch
 _DIFFERENT = -1
 
 
-class Progress(NamedTuple):
+class BatchProgress(NamedTuple):
     """What a step trained with; 0 where unknown.
 
     Attributes
@@ -26,7 +26,7 @@ class Progress(NamedTuple):
     batches: int
 
 
-NO_PROGRESS = Progress(0, 0, 0)
+NO_PROGRESS = BatchProgress(0, 0, 0)
 
 
 class Batches:
@@ -51,7 +51,7 @@ class Batches:
         if place == 1:
             self._length = _length(loader)
         samples = _sum(self._pending.samples, first_dimension(batch))
-        self._pending = Progress(samples, place, self._length if place <= self._length else 0)
+        self._pending = BatchProgress(samples, place, self._length if place <= self._length else 0)
 
     def forward(self, model: int, arguments: Any) -> None:
         """Note a forward of training of a model, by its `id`."""
@@ -67,7 +67,7 @@ class Batches:
         """Note an evaluation: what was loaded for it is not trained with."""
         self._pending = NO_PROGRESS
 
-    def take(self) -> Progress:
+    def take(self) -> BatchProgress:
         """Return what was used since the last call."""
         if self._pending is not NO_PROGRESS:  # its forward was not seen
             self.forward(0, ())

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter_ns
 
-from workbench.rank.recording.batches import NO_PROGRESS, Progress
+from workbench.rank.recording.batches import NO_PROGRESS, BatchProgress
 from workbench.rank.recording.device_clock import Spans
 
 
@@ -25,7 +25,7 @@ class StepRecord:
     waits: list[tuple[int, int]]
     handles: Sequence[int]
     spans: Spans | None = None
-    progress: Progress = NO_PROGRESS
+    progress: BatchProgress = NO_PROGRESS
 
 
 @dataclass(frozen=True)

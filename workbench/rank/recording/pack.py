@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from workbench.rank.recording.batches import NO_PROGRESS, Progress
+from workbench.rank.recording.batches import NO_PROGRESS, BatchProgress
 from workbench.rank.recording.collectives import Collected, Operation, Source
 from workbench.rank.recording.durations import Durations, Interval, durations
 from workbench.rank.recording.iteration import Outside, Recorded, RecordedIteration, StepRecord
@@ -85,7 +85,7 @@ class _Window(NamedTuple):
     spent: list[int]
     flags: int
     waits: list[Interval]
-    progress: Progress = NO_PROGRESS
+    progress: BatchProgress = NO_PROGRESS
 
 
 class Packer:
@@ -318,7 +318,7 @@ def _window(item: RecordedIteration) -> _Window:
     return _Window(item.index, start, duration, spent, flags, waits, _progress(steps))
 
 
-def _progress(steps: list[StepRecord]) -> Progress:
+def _progress(steps: list[StepRecord]) -> BatchProgress:
     """Return what the steps of an iteration trained with; of one batch they may all use."""
     last = steps[-1].progress
     for step in steps:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from workbench.widgets.study.what_if_study import WhatIfStudy
@@ -18,6 +18,4 @@ def what_if_view(run: str | None) -> WhatIfStudy:
     from workbench.timings.run import open_run
     from workbench.widgets.study.what_if_study import WhatIfStudy
 
-    training: Any = registry.required() if run is None else open_run(run)
-    timings = getattr(training, "timings", training)
-    return WhatIfStudy(measure(timings, getattr(training, "fabric", None)))
+    return WhatIfStudy(measure(registry.required() if run is None else open_run(run)))

@@ -11,6 +11,7 @@ from ipywidgets import HTML, Checkbox, FloatLogSlider, HBox, IntSlider, Selectio
 
 from workbench.advisor.measured_training import MeasuredTraining
 from workbench.advisor.what_if import Prediction, link_gbps, predict
+from workbench.errors import UsageError
 from workbench.widgets.phases import EXPOSED, OTHER, OVERLAPPED
 from workbench.widgets.plotly_figure import new_figure
 
@@ -30,7 +31,7 @@ class WhatIfStudy(VBox):
     Attributes
     ----------
     prediction
-        The prediction for the current positions of the sliders.
+        The prediction for the current positions of the sliders; None if there is none.
     controls
         The sliders by the name of their change.
     """
@@ -41,7 +42,7 @@ class WhatIfStudy(VBox):
         self._defaults = {name: control.value for name, control in self.controls.items()}
         self._figure = go.FigureWidget(_figure(measured))
         self._text = HTML()
-        self.prediction: Prediction
+        self.prediction: Prediction | None
         for control in self.controls.values():
             control.observe(self._update, "value")
         rows = list(self.controls.values())
@@ -62,13 +63,23 @@ class WhatIfStudy(VBox):
 
     def _update(self, _change: object = None) -> None:
         changes = self._changes()
-        found = self.prediction = predict(self._measured, **changes)
-        curve = [
-            predict(self._measured, **{**changes, "gbps": gbps}).predicted_us / 1e3
-            for gbps in _rates(self._measured)
-        ]
+        try:
+            found = self.prediction = predict(self._measured, **changes)
+            curve = [
+                predict(self._measured, **{**changes, "gbps": gbps}).predicted_us / 1e3
+                for gbps in _rates(self._measured)
+            ]
+        except UsageError as error:  # these positions together have no prediction
+            self.prediction = None
+            self._figure.update_traces(visible=False)
+            self._text.value = f"<b>No prediction.</b> {escape(str(error))}"
+            return
+        self._show(found, curve)
+
+    def _show(self, found: Prediction, curve: list[float]) -> None:
         bars, figure = found.simulated.transfers_us, self._figure
         with figure.batch_update():
+            figure.update_traces(visible=True, opacity=1.0 if found.reliable else 0.3)
             compute, exposed, transfers, line, here = figure.data
             exposed.base = compute.x = [us / 1e3 for us in _computes(found)]
             exposed.x = [found.measured_exposed_us / 1e3, found.predicted_exposed_us / 1e3]
@@ -80,15 +91,16 @@ class WhatIfStudy(VBox):
             here.y = [found.predicted_us / 1e3]
         self._text.value = (
             f"<b>{found.measured_us / 1e3:,.1f} ms measured, {found.predicted_us / 1e3:,.1f} ms "
-            f"predicted ({found.speedup:.2f}x, {found.exposed_share:.0%} exposed)</b><br>"
+            f"{found.heading} ({found.speedup:.2f}x, {found.exposed_share:.0%} exposed)</b><br>"
             + "<br>".join(map(escape, found.remarks))
         )
 
     def _repr_mimebundle_(self, **options: Any) -> dict[str, Any]:
         """Return the widget, and the prediction for pages without a kernel."""
         bundle: dict[str, Any] = super()._repr_mimebundle_(**options)
-        bundle["text/html"] = self.prediction._repr_html_()
-        bundle["text/plain"] = repr(self.prediction)
+        found = self.prediction
+        bundle["text/html"] = self._text.value if found is None else found._repr_html_()
+        bundle["text/plain"] = "No prediction." if found is None else repr(found)
         return bundle
 
 
