@@ -154,9 +154,11 @@ def _figure(measured: MeasuredTraining) -> Any:
     rows = ["measured", "predicted"]
     bar = {"orientation": "h", "xaxis": "x", "yaxis": "y"}
     figure = new_figure("What-if: predicted iteration")
-    figure.add_bar(y=rows, name="compute", marker_color=_COMPUTE, **bar)
-    figure.add_bar(y=rows, name="exposed communication", marker_color=EXPOSED.color, **bar)
-    figure.add_bar(name="transfers", marker_color=_TRANSFER, **bar)
+    figure.add_bar(x=[0, 0], y=rows, name="compute", marker_color=_COMPUTE, **bar)
+    figure.add_bar(
+        x=[0, 0], y=rows, name="exposed communication", marker_color=EXPOSED.color, **bar
+    )
+    figure.add_bar(x=[0], y=["transfers"], name="transfers", marker_color=_TRANSFER, **bar)
     figure.add_scatter(
         x=_rates(measured), name="predicted, by link rate", xaxis="x2", yaxis="y2",
         line={"color": _TRANSFER},
@@ -168,7 +170,7 @@ def _figure(measured: MeasuredTraining) -> Any:
     figure.update_layout(
         barmode="overlay",
         xaxis={"domain": [0, 0.58], "title": "time (ms)"},
-        yaxis={"categoryarray": ["transfers", "predicted", "measured"]},
+        yaxis={"type": "category", "categoryarray": ["transfers", "predicted", "measured"]},
         xaxis2={"domain": [0.68, 1], "anchor": "y2", "type": "log", "title": "link (Gbit/s)"},
         yaxis2={"anchor": "x2", "title": "iteration (ms)", "rangemode": "tozero"},
     )
