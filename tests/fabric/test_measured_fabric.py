@@ -120,7 +120,7 @@ def test_times_within_the_noise_give_no_rate():
     def run(source, show):
         steps = [[[0.01, 0.011], [0.04, 0.041]]] * 4
         steps[1] = [[0.03, 0.05], [0.04, 0.041]]  # from b to a alone
-        return {rank: (1 << 20, steps) for rank in (0, 1)}
+        return dict.fromkeys((0, 1), (1 << 20, steps))
 
     found = measure(run, {"a": 0, "b": 1})
     assert found.alone_gbps[0][1] == pytest.approx(0.75 * (1 << 20) * 8e-9 / 0.03)
@@ -175,9 +175,9 @@ def test_without_a_cluster_it_is_this_machine():
 
 
 def test_one_rank_has_no_fabric(cluster_of_one):
-    for measure in (cluster_of_one.calibrate, cluster_of_one.bandwidth_matrix):
+    for method in (cluster_of_one.calibrate, cluster_of_one.bandwidth_matrix):
         with pytest.raises(UsageError, match="1 rank"):
-            measure()
+            method()
 
 
 @pytest.fixture(scope="module")
