@@ -56,7 +56,7 @@ _MEMORY_GB_PER_S = {
     r"A100-(SXM\d?|PCIE)-40GB": 1555.0,
     r"A30": 933.0,
     r"A40": 696.0,
-    r"A10G?": 600.0,
+    r"A10": 600.0,
     r"L40S?": 864.0,
     r"L4": 300.0,
     r"H100 NVL": 3900.0,
@@ -64,7 +64,6 @@ _MEMORY_GB_PER_S = {
     r"H100 80GB HBM3": 3350.0,
     r"H200( NVL)?": 4800.0,
     r"GH200 480GB": 4000.0,
-    r"GH200 144G HBM3e": 4900.0,
     r"G?B200": 8000.0,
 }
 _NOT_MEASURED = Unknown("not measured: %fabric calibrate measures it")
