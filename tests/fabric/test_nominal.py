@@ -13,6 +13,7 @@ from workbench.errors import UsageError
 from workbench.fabric import models, nominal
 from workbench.ranks import RankInfo
 from workbench.resources import Unknown
+from workbench.widgets.fabric_figures import landscape_figure
 
 HGX = wb.Snapshot.load(Path(__file__).parents[2] / "labextension/test/fixtures/hgx-h100-host.json")
 
@@ -57,12 +58,16 @@ def test_published_rates(rate, published):
         lambda: fabric.ring_us(1, 2, 0.0),
         lambda: fabric.ring_us(1, 2, math.nan),
         lambda: fabric.ring_us(1, 0, 1.0),
+        lambda: fabric.ring_us(1, math.nan, 1.0),
+        *[lambda model=model, latency=latency: model(1e6, 4, 10, latency)
+          for model in (fabric.ring_us, fabric.tree_us, fabric.halving_doubling_us)
+          for latency in (math.nan, math.inf, -1.0)],
         lambda: fabric.busbw_factor("gather", 2),
         lambda: fabric.tcp_efficiency(50),
         lambda: fabric.rdma_efficiency(0),
         lambda: fabric.weakest_hop(ranks(("vm1", "0")), {"vm1": HGX}),
     ],
-)
+)  # fmt: skip
 def test_what_is_no_rate_is_refused(wrong):
     with pytest.raises(UsageError):
         wrong()
@@ -87,6 +92,49 @@ def test_a_virtual_rdma_device_has_no_rate_of_its_own():
     """The guest does not see the host's NIC behind PVRDMA."""
     port = replace(HGX.nics[0], hca_type="VMW_PVRDMA-10.1.1.1")
     assert "PVRDMA" in nominal.nic_gbps(port).reason
+
+
+def test_a_speed_of_0_is_unknown():
+    """Drivers of virtual NICs report it; it has no share, and is not the weakest hop."""
+    snapshot = replace(HGX, nics=(replace(HGX.nics[0], rate_gbps=0.0),))
+    assert isinstance(nominal.nic_gbps(snapshot.nics[0]), Unknown)
+    found = fabric.landscape(snapshot, {"mlx5_0": 44.0})
+    assert "unknown: the driver reports no speed" in repr(landscape_figure({"": found})._values)
+    places = ranks(("vm1", "CPU"), ("vm2", "CPU"))
+    hop = fabric.weakest_hop(places, {"vm1": snapshot, "vm2": snapshot})
+    assert "the driver reports no speed" in hop.reason
+
+
+@pytest.mark.parametrize(
+    ("name", "rate"),
+    [
+        ("Tesla P100-PCIE-16GB", 732),
+        ("Tesla V100-SXM2-16GB", 900),
+        ("Tesla V100S-PCIE-32GB", 1134),
+        ("Quadro GV100", 870),
+        ("Tesla T4", 320),
+        ("NVIDIA A100-SXM4-40GB", 1555),
+        ("NVIDIA A100-PCIE-40GB", 1555),
+        ("NVIDIA A100 80GB PCIe", 1935),
+        ("NVIDIA A100-SXM4-80GB", 2039),
+        ("NVIDIA L4", 300),
+        ("NVIDIA H100 NVL", 3900),
+        ("NVIDIA H200", 4800),
+        ("NVIDIA GH200 480GB", 4000),
+        ("NVIDIA B200", 8000),
+        *((other, None) for other in ("NVIDIA T400", "NVIDIA L400", "XH200", "NVIDIA A1000")),
+    ],
+)
+def test_memory_rates_are_those_of_the_same_gpu(name, rate):
+    """By the whole name that the driver reports; another product's is unknown."""
+    found = nominal.memory_gb_per_s(replace(HGX.gpus[0], name=name))
+    assert isinstance(found, Unknown) if rate is None else found == rate
+
+
+def test_two_ranks_on_one_gpu_have_no_link():
+    hops = fabric.ring_hops(ranks(("vm1", "0"), ("vm1", "0")), {"vm1": HGX})
+    assert {(hop.name, hop.kind) for hop in hops} == {("memory of GPU 0 of vm1", "GPU memory")}
+    assert "both ranks use this GPU" in hops[0].gb_per_s.reason
 
 
 def test_a_ring_within_a_vm_uses_nvlink():

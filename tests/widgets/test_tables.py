@@ -33,7 +33,7 @@ def test_numbers_are_aligned_to_the_right():
 def test_a_calibration_describes_itself():
     """Its text names latency, bandwidth and error, and has a row per size."""
     text = repr(fit([1000, 1_000_000], [110.0, 10_100.0], 2))
-    assert text.startswith("An allreduce on 2 ranks takes 100 µs and 10,000 µs per MB")
+    assert text.startswith("An allreduce on 2 ranks takes 100 µs and, if large, 10,000 µs per MB")
     assert "0.80 Gbit/s bus bandwidth" in text
     assert text.splitlines()[-1].split() == ["1,000,000", "10,100", "10,100"]
 

@@ -14,7 +14,7 @@ from workbench.cluster.execution import Execution
 from workbench.cluster.options import Options, parse_duration
 from workbench.errors import UsageError
 from workbench.fabric import calibration, matrix, stored
-from workbench.fabric.calibration import Run
+from workbench.fabric.calibration import RunCell
 from workbench.fabric.fit import FittedFabric
 from workbench.output.sink import TextSink
 from workbench.ranks import RankInfo, Ranks, phrase
@@ -71,7 +71,7 @@ class Measurements(Execution):
 
     def calibrate(
         self,
-        timeout: str | float = 300.0,
+        timeout: str | float | None = None,
         *,
         seconds: str | float = 30.0,
         stored: bool | FittedFabric = False,
@@ -83,21 +83,23 @@ class Measurements(Execution):
         Parameters
         ----------
         timeout
-            The ranks are interrupted after this time: seconds, or such as ``"5m"``.
+            The ranks are interrupted after this time: seconds, or such as ``"5m"``; by default
+            after several times what it should take.
         seconds
             About the longest time of the measurement; less is less precise.
         stored
             True for the stored calibration instead of a measurement, or a calibration of an
             earlier cluster, which is refused if it was another one.
         """
-        run, limit_s = self._runner(timeout), parse_duration(seconds, "seconds")
+        about_s = parse_duration(seconds, "seconds")
+        run = self._runner(timeout, calibration.limit_s(about_s))
         if stored is False:
-            self.fabric = _calibrated(self, run, limit_s)
+            self.fabric = _calibrated(self, run, about_s)
         else:
             self.fabric = _reused(self, stored)
         return self.fabric
 
-    def bandwidth_matrix(self, timeout: str | float = 300.0) -> matrix.BandwidthMatrix:
+    def bandwidth_matrix(self, timeout: str | float | None = None) -> matrix.BandwidthMatrix:
         """Measure the bandwidth between each pair of VMs, alone and with other pairs at once.
 
         It names the slow links and VMs. On one VM, it measures the pairs of its ranks.
@@ -112,11 +114,11 @@ class Measurements(Execution):
             ends.setdefault(info.vm, info.rank)
         if len(ends) == 1:
             ends = {phrase([info.rank]): info.rank for info in self.ranks}
-        return matrix.measure(self._runner(timeout), ends)
+        return matrix.measure(self._runner(timeout, matrix.limit_s(len(ends))), ends)
 
-    def _runner(self, timeout: str | float) -> Run:
+    def _runner(self, timeout: str | float | None, default_s: float) -> RunCell:
         """Return a function that runs a cell of ours, with its output for a progress line."""
-        timeout_s = parse_duration(timeout, "timeout")
+        timeout_s = default_s if timeout is None else parse_duration(timeout, "timeout")
 
         def run(source: str, show: Callable[[str], None]) -> dict[int, Any]:
             sink = TextSink(lambda: show(sink.text))
@@ -172,7 +174,7 @@ class Measurements(Execution):
         return Measurement(run, self._state.timings).take(pairs, parse_duration(timeout, "timeout"))
 
 
-def _calibrated(cluster: Measurements, run: Run, seconds: float) -> FittedFabric:
+def _calibrated(cluster: Measurements, run: RunCell, seconds: float) -> FittedFabric:
     """Measure the fabric, and store the result."""
     fabric = calibration.measure(run, cluster.n, seconds)
     vm_of = {str(info.rank): info.vm for info in cluster.ranks}

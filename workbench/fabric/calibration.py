@@ -14,7 +14,7 @@ import numpy as np
 from workbench.errors import UsageError
 from workbench.fabric.fit import FittedFabric, fit
 
-Run = Callable[[str, Callable[[str], None]], Mapping[int, Any]]
+RunCell = Callable[[str, Callable[[str], None]], Mapping[int, Any]]
 """Runs a cell on all ranks; returns its values by rank.
 
 It calls the function with the cell's output several times a second while the cell runs.
@@ -39,6 +39,7 @@ _MOST_SKIPPED = 4
 _LONG_S = 1 / 40
 """If an allreduce takes this share of all the time, larger ones are not measured."""
 _LEAST_SIZES = 4
+_LIMIT, _LEAST_LIMIT_S = 4.0, 180.0
 _UNDISTURBED = 0.1
 """The quantile of the repetitions that counts: other processes only ever make them longer."""
 
@@ -46,6 +47,7 @@ _UNDISTURBED = 0.1
 _SWEEP = """
 def _workbench_sweep(sizes, seconds):
     import time, torch
+    from workbench.fabric.calibration import disagreement
     from workbench.rank.session import backend
     ring, on = backend(), torch.device(device)
     slowest = lambda taken: ring.largest(taken, "workbench.sweep.slowest")
@@ -66,15 +68,8 @@ def _workbench_sweep(sizes, seconds):
         if len(tensors) >= {least_sizes} and took > {long_s} * seconds:
             break
     rounds = []
-    def shortest(part):
-        by_size = [sorted(sum(times, [])) for times in zip(*part)]
-        return [times[int({undisturbed} * (len(times) - 1))] for times in by_size]
-    def differ():
-        half = len(rounds) // 2
-        pairs = zip(shortest(rounds[:half]), shortest(rounds[half:]))
-        return sorted(abs(a / b - 1) for a, b in pairs)[len(repetitions) // 2]
     while len(rounds) < {most_rounds}:
-        if len(rounds) >= {rounds} and slowest(differ()) < {agree}:
+        if len(rounds) >= {rounds} and slowest(disagreement(rounds)) < {agree}:
             break
         share = slowest((time.perf_counter() - began) / seconds)
         if len(rounds) >= {least_rounds} and share * (1 + 1 / len(rounds)) > 1:
@@ -115,7 +110,12 @@ def _workbench_copies():
 """
 
 
-def measure(run: Run, n: int, seconds: float) -> FittedFabric:
+def limit_s(seconds: float) -> float:
+    """Return the seconds after which a measurement of about `seconds` is interrupted."""
+    return _LEAST_LIMIT_S + _LIMIT * seconds
+
+
+def measure(run: RunCell, n: int, seconds: float) -> FittedFabric:
     """Sweep allreduces over all ranks, and fit lines to the times of the slowest rank.
 
     The tensors are on each rank's `device`. All sizes are measured in turn, in several rounds
@@ -144,18 +144,17 @@ def measure(run: Run, n: int, seconds: float) -> FittedFabric:
         rounds=ROUNDS,
         most_rounds=_MOST_ROUNDS,
         agree=_AGREE,
-        undisturbed=_UNDISTURBED,
         least_rounds=_LEAST_ROUNDS,
         least_sizes=_LEAST_SIZES,
     )
     ends = _COPIES.replace("{sizes}", repr(sizes)).replace("{seconds}", repr(seconds))
-    with Progress("calibrating") as progress:
+    with ProgressLine("calibrating") as progress:
         values = run(sweep + ends, progress.show)
     swept = next(iter(values.values()))[0]
     times = _slowest([rounds for _, rounds, _ in values.values()])
     fabric = replace(
         _fitted(swept, times, n),
-        disagreement=_disagreement(times),
+        disagreement=disagreement(times),
         devices={str(rank): copies for rank, (_, _, copies) in values.items()},
     )
     if fabric.caveat:
@@ -163,14 +162,14 @@ def measure(run: Run, n: int, seconds: float) -> FittedFabric:
     return fabric
 
 
-class Progress:
+class ProgressLine:
     """Shows how far a cell is, in one line of standard error, which is removed at the end."""
 
     def __init__(self, what: str) -> None:
         self._what = what
         self._shown = ""
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> ProgressLine:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -205,8 +204,11 @@ def _undisturbed(rounds: list[list[list[float]]]) -> list[float]:
     ]
 
 
-def _disagreement(rounds: list[list[list[float]]]) -> float:
-    """Return by how much the halves of the rounds differ: the median over sizes."""
+def disagreement(rounds: list[list[list[float]]]) -> float:
+    """Return by how much the halves of the rounds differ: the median over sizes.
+
+    `rounds` are the times of each repetition, by round and size.
+    """
     half = len(rounds) // 2
     first, second = (np.array(_undisturbed(part)) for part in (rounds[:half], rounds[half:]))
     both = np.isfinite(first + second)

@@ -22,6 +22,7 @@ _SIZES_PER_BEND = 4
 """How many sizes are needed for each line of a fit with bends."""
 _SMALL_ERROR = 0.01
 """Relative errors below this one count as squares, larger ones as they are."""
+_NO_BANDWIDTH = "no bandwidth: measure larger sizes"
 
 Array = NDArray[np.float64]
 
@@ -75,7 +76,7 @@ class FittedFabric:
     def us_per_byte(self) -> float:
         """Additional time per byte of a large payload."""
         last = self.knots_bytes[-1] - self.knots_bytes[-2]
-        return max((self.knots_us[-1] - self.knots_us[-2]) / last, float(np.finfo(float).tiny))
+        return (self.knots_us[-1] - self.knots_us[-2]) / last
 
     @property
     def held_out_error(self) -> float:
@@ -85,12 +86,14 @@ class FittedFabric:
 
     @property
     def reliable(self) -> bool:
-        """Whether it fits well enough for predictions."""
-        return self.error <= UNRELIABLE
+        """Whether it fits well enough for predictions, and has a bandwidth."""
+        return self.error <= UNRELIABLE and math.isfinite(self.busbw_gbps)
 
     @property
     def caveat(self) -> str:
         """Why predictions are not used, or may be off, or an empty string."""
+        if math.isinf(self.busbw_gbps):
+            return f"{_NO_BANDWIDTH}, as the times of these do not grow with the size"
         if not self.reliable:
             return (
                 f"calibration is unreliable (error {self.error:.0%}): "
@@ -103,15 +106,19 @@ class FittedFabric:
             )
         return ""
 
-    def __repr__(self) -> str:
-        """Return the fit, its errors and the measured times in words."""
-        lines = [
-            (
-                f"An allreduce on {self.n} ranks takes {self.fixed_us:,.0f} µs and, if large, "
-                f"{self.us_per_byte * 1e6:,.0f} µs per MB ({self.busbw_gbps:,.2f} Gbit/s bus "
-                f"bandwidth), within {self.error:.0%} of nine in ten measured times."
-            )
-        ]
+    @property
+    def sentences(self) -> list[str]:
+        """The fit, its errors at the sizes that were held out, and its caveat, if there are any."""
+        large = (
+            f"{self.us_per_byte * 1e6:,.0f} µs per MB ({self.busbw_gbps:,.2f} Gbit/s bus bandwidth)"
+            if math.isfinite(self.busbw_gbps)
+            else f"an unknown time per MB ({_NO_BANDWIDTH})"
+        )
+        first = (
+            f"An allreduce on {self.n} ranks takes {self.fixed_us:,.0f} µs and, if large, "
+            f"{large}, within {self.error:.0%} of nine in ten measured times."
+        )
+        lines = [first]
         if self.held_out:
             sizes = ", ".join(f"{size:,}" for size, _, _ in self.held_out)
             worst = max(error for _, _, error in self.held_out)
@@ -119,7 +126,11 @@ class FittedFabric:
                 f"At sizes that the fit has not used ({sizes} bytes): median error "
                 f"{self.held_out_error:.1%}, largest {worst:.1%}."
             )
-        lines += [*filter(None, [self.caveat])]
+        return [*lines, *filter(None, [self.caveat])]
+
+    def __repr__(self) -> str:
+        """Return the sentences, and the measured and fitted times as a table."""
+        lines = self.sentences
         lines.append(f"{'bytes':>12}  {'measured µs':>12}  {'fitted µs':>12}")
         rows = [*zip(self.sizes_bytes, self.measured_us, strict=True)]
         for size, measured in sorted([*rows, *((size, us) for size, us, _ in self.held_out)]):
@@ -150,10 +161,13 @@ class FittedFabric:
 
     @property
     def busbw_gbps(self) -> float:
-        """Bus bandwidth of a very large allreduce, 10^9 bits per second.
+        """Bus bandwidth of a very large allreduce, 10^9 bits per second; infinite if unknown.
 
-        That is 2(n-1)/n times its algorithm bandwidth (nccl-tests).
+        That is 2(n-1)/n times its algorithm bandwidth (nccl-tests). It is unknown if the last
+        line is flat.
         """
+        if self.knots_us[-1] - self.knots_us[-2] <= _SMALL_ERROR * self.knots_us[-1]:
+            return math.inf
         return 2 * (self.n - 1) / self.n * 8 / (self.us_per_byte * 1e3)
 
 
@@ -219,7 +233,7 @@ def _best_knots(size: Array, time: Array) -> Array:
     """Return the ends and bends of the lines that predict left-out sizes best."""
     found = []
     for bends in _BENDS:
-        if bends and len(size) < _SIZES_PER_BEND * (bends + 1):
+        if bends and len(np.unique(size)) < _SIZES_PER_BEND * (bends + 1):
             break
         knots = _place_bends(size, time, bends)
         errors = []
@@ -237,7 +251,7 @@ def _place_bends(size: Array, time: Array, bends: int) -> Array:
     def total(knots: Array) -> float:
         return float(np.abs(_predict(size, knots, _fit_values(size, time, knots)) / time - 1).sum())
 
-    inner = combinations(size[1:-1].tolist(), bends)
+    inner = combinations(np.unique(size)[1:-1].tolist(), bends)
     return min((np.array([0.0, *places, size[-1]]) for places in inner), key=total)
 
 

@@ -17,6 +17,7 @@ from workbench.resources import Distance, Gpu, NvLinks, Snapshot, Unknown
 
 _SHARED_MEMORY = Unknown("through the host's memory, whose nominal rate the guest does not see")
 _NO_SNAPSHOT = Unknown("the VM did not answer")
+_ONE_GPU = Unknown("both ranks use this GPU: no link is between them")
 
 
 @dataclass(frozen=True)
@@ -109,6 +110,10 @@ def _within(
         return
     devices = _addresses(first, second)
     distance = snapshot.distance(first, second)
+    if distance == Distance.LOC:
+        memory = f"memory of GPU {first.index} of {one.vm}"
+        yield Hop(memory, "GPU memory", ends, one.vm, devices, _ONE_GPU)
+        return
     if distance == Distance.NVLINK:
         between = f"NVLink of GPU {first.index} and GPU {second.index} of {one.vm}"
         yield Hop(between, "NVLink", ends, one.vm, devices, _nvlink_gb_per_s(first, second))

@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 
 from workbench.errors import UsageError
-from workbench.fabric.calibration import Progress, Run
+from workbench.fabric.calibration import ProgressLine, RunCell
 
 SLOW = 0.75
-"""A link with less than this share of the best one's bandwidth is slow."""
+"""A link with less than this share of the upper quartile of all links is slow."""
+_TYPICAL = 0.75
 _REPETITIONS = 5
 _SMALLEST_BYTES = 1 << 18
 _LARGEST_BYTES = 1 << 26
@@ -55,13 +56,14 @@ def _workbench_matrix(steps, senders, smallest, largest, seconds, repetitions):
         pairs = {tuple(pair) for pair in step}
         if rank == 0:
             print(f"{number / len(steps):.0%}")
-        found.append([min(exchange(pairs, size) for _ in range(repetitions))
+        found.append([sorted(exchange(pairs, size) for _ in range(repetitions))
                       for size in (count // 4, count)])
     return 4 * count, found
 _workbench_matrix(
 """
 _STEP_S = 0.04
 """A transfer takes at least this long, unless the largest does not."""
+_STEP_LIMIT_S, _LEAST_LIMIT_S = 4.0, 300.0
 
 Cells = tuple[tuple[float | None, ...], ...]
 
@@ -75,8 +77,8 @@ class BandwidthMatrix:
     names
         The VMs; or the ranks, if all of them are on one VM.
     alone_gbps
-        Gbit/s by sender and receiver, one pair at a time; None where it could not be measured, as
-        from a VM to itself.
+        Gbit/s by sender and receiver, one pair at a time; None from a VM to itself, and where the
+        repetitions of a transfer differ by as much as a small and a large one.
     together_gbps
         The same while the other VMs exchange data in pairs of their own.
     """
@@ -89,7 +91,10 @@ class BandwidthMatrix:
     def slow(self) -> tuple[str, ...]:
         """The slow VMs, the slow links between others, and what is slow only together."""
         alone = _known(self.alone_gbps)
-        found = list(_slow(self.names, alone, float(np.nanmax(alone, initial=0.0))))
+        known = alone[np.isfinite(alone)]
+        # not the best one: its two times may be nearly equal by chance
+        usual = float(np.quantile(known, _TYPICAL, method="higher")) if known.size else 0.0
+        found = list(_slow(self.names, alone, usual))
         together = _known(self.together_gbps)
         ratio = together / alone
         share = float(np.nanmedian(ratio)) if np.isfinite(ratio).any() else 1.0
@@ -100,8 +105,20 @@ class BandwidthMatrix:
             )
         return tuple(found)
 
+    @property
+    def unknown(self) -> str:
+        """The pairs without a bandwidth in one of the matrices, with the reason; may be empty."""
+        pairs = [
+            f"{one} to {other}"
+            for a, one in enumerate(self.names)
+            for b, other in enumerate(self.names)
+            if a != b and None in (self.alone_gbps[a][b], self.together_gbps[a][b])
+        ]
+        why = "repeated transfers differ too much. Measure again on idle VMs"
+        return f"{', '.join(pairs)}: {why}" if pairs else ""
+
     def __repr__(self) -> str:
-        """Return both matrices as text, a row per sender, and what is slow."""
+        """Return both matrices as text, a row per sender, and what is slow or unknown."""
         width = max(8, *(len(name) + 2 for name in self.names))
         lines = []
         for title, cells in (
@@ -113,10 +130,16 @@ class BandwidthMatrix:
             for name, row in zip(self.names, cells, strict=True):
                 texts = ("\u2013" if value is None else f"{value:.2f}" for value in row)
                 lines.append("".join(text.rjust(width) for text in (name, *texts)))
-        return "\n".join([*lines, *(f"slow: {text}" for text in self.slow)])
+        lines += [f"slow: {text}" for text in self.slow]
+        return "\n".join([*lines, *([f"unknown: {self.unknown}"] if self.unknown else [])])
 
 
-def measure(run: Run, ends: Mapping[str, int]) -> BandwidthMatrix:
+def limit_s(count: int) -> float:
+    """Return the seconds after which a measurement of the pairs of `count` VMs is interrupted."""
+    return _LEAST_LIMIT_S + _STEP_LIMIT_S * count * (count + 1)
+
+
+def measure(run: RunCell, ends: Mapping[str, int]) -> BandwidthMatrix:
     """Measure each pair of VMs in both directions, alone and with other pairs at once.
 
     Parameters
@@ -134,7 +157,7 @@ def measure(run: Run, ends: Mapping[str, int]) -> BandwidthMatrix:
     steps = alone + together
     arguments = (steps, ranks, _SMALLEST_BYTES, _LARGEST_BYTES, _STEP_S, _REPETITIONS)
     source = f"{_SOURCE}{', '.join(map(repr, arguments))})"
-    with Progress("measuring pairs") as progress:
+    with ProgressLine("measuring pairs") as progress:
         values = run(source, progress.show)
     gbps = _rates(steps, values)
     place = {rank: number for number, rank in enumerate(ranks)}
@@ -158,16 +181,20 @@ def _matchings(ranks: Sequence[int]) -> Iterator[list[tuple[int, int]]]:
 def _rates(
     steps: list[list[tuple[int, int]]], values: Mapping[int, Any]
 ) -> list[dict[tuple[int, int], float | None]]:
-    """Return Gbit/s by pair of each step, from the slower of the pair's two ranks."""
+    """Return Gbit/s by pair of each step, from the slower of the pair's two ranks.
+
+    `values` are a size in bytes, and by step the sorted seconds of a quarter of it and of all, by
+    rank. A rate is None if the shortest two times of one size differ as much as the two sizes.
+    """
     size = next(iter(values.values()))[0]
     found = []
     for number, pairs in enumerate(steps):
         rates: dict[tuple[int, int], float | None] = {}
-        for a, b in pairs:
-            small, large = (
-                max(values[end][1][number][which] for end in (a, b)) for which in (0, 1)
-            )
-            rates[a, b] = 0.75 * size * 8e-9 / (large - small) if large > small else None
+        for pair in pairs:
+            small, large = (max(values[end][1][number][which] for end in pair) for which in (0, 1))
+            noise = max(times[1] - times[0] for times in (small, large))
+            taken = large[0] - small[0]
+            rates[pair] = 0.75 * size * 8e-9 / taken if taken > noise else None
         found.append(rates)
     return found
 
@@ -184,20 +211,20 @@ def _known(cells: Cells) -> np.ndarray:
     return np.array([[math.nan if gbps is None else gbps for gbps in row] for row in cells])
 
 
-def _slow(names: tuple[str, ...], gbps: np.ndarray, best: float) -> Iterator[str]:
-    """Yield what is slow compared with the best link: VMs first, then links between others."""
-    slow = gbps < SLOW * best
+def _slow(names: tuple[str, ...], gbps: np.ndarray, usual: float) -> Iterator[str]:
+    """Yield what is slow compared with the usual rate: VMs first, then links between others."""
+    slow = gbps < SLOW * usual
     others = len(names) - 1
     named: set[int] = set()
     for place, name in enumerate(names):
         cells = {"sends to": gbps[place], "receives from": gbps[:, place]}
-        wrong = [what for what, own in cells.items() if (own < SLOW * best).sum() == others]
+        wrong = [what for what, own in cells.items() if (own < SLOW * usual).sum() == others]
         if others > 1 and wrong:
             named.add(place)
             rate = np.nanmedian(np.concatenate([cells[what] for what in wrong]))
             yield (
-                f"{name} {' and '.join(wrong)} all others slowly: {rate:.2f} of {best:.2f} Gbit/s"
+                f"{name} {' and '.join(wrong)} all others slowly: {rate:.2f} of {usual:.2f} Gbit/s"
             )
     for a, b in zip(*np.nonzero(slow), strict=True):
         if a not in named and b not in named:
-            yield f"{names[a]} to {names[b]}: {gbps[a, b]:.2f} of {best:.2f} Gbit/s"
+            yield f"{names[a]} to {names[b]}: {gbps[a, b]:.2f} of {usual:.2f} Gbit/s"

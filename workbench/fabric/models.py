@@ -47,7 +47,7 @@ def ring_us(size: float, n: int, gbps: float, latency_us: float = 0.0) -> float:
 
 def halving_doubling_us(size: float, n: int, gbps: float, latency_us: float = 0.0) -> float:
     """Return 2 ceil(log2 n) latency + 2(n-1)/n size/bandwidth."""
-    return 2 * _steps(n) * latency_us + ring_us(size, n, gbps)
+    return 2 * _steps(n, latency_us) * latency_us + ring_us(size, n, gbps)
 
 
 def tree_us(size: float, n: int, gbps: float, latency_us: float = 0.0) -> float:
@@ -77,7 +77,7 @@ def hierarchical_us(
 
 def reduce_scatter_us(size: float, n: int, gbps: float, latency_us: float = 0.0) -> float:
     """Return (n-1) latency + (n-1)/n size/bandwidth; an all-gather takes as long."""
-    _steps(n)
+    _steps(n, latency_us)
     return (n - 1) * latency_us + (n - 1) / n * transfer_us(size, gbps)
 
 
@@ -88,7 +88,7 @@ all_to_all_us = reduce_scatter_us
 
 def broadcast_us(size: float, n: int, gbps: float, latency_us: float = 0.0) -> float:
     """Return about ceil(log2 n) latency + size/bandwidth, for a pipelined tree."""
-    steps = _steps(n)
+    steps = _steps(n, latency_us)
     return steps * latency_us + transfer_us(size, gbps) if steps else 0.0
 
 
@@ -124,8 +124,10 @@ def rdma_efficiency(mtu: int = 4096, link_layer: str = "Ethernet") -> float:
     return mtu / (mtu + (INFINIBAND_BYTES if link_layer == "InfiniBand" else ROCE_BYTES))
 
 
-def _steps(n: int) -> int:
-    """Return ceil(log2 n)."""
-    if n < 1:
+def _steps(n: int, latency_us: float = 0.0) -> int:
+    """Return ceil(log2 n); raise an error for a wrong number of ranks or latency."""
+    if not 1 <= n < math.inf:
         raise UsageError(f"n={n}: not a number of ranks. Give 1 or more.")
+    if not 0 <= latency_us < math.inf:
+        raise UsageError(f"latency_us={latency_us}: not a latency. Give 0 or more microseconds.")
     return math.ceil(math.log2(n))

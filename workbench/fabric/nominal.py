@@ -42,30 +42,36 @@ INFINIBAND_LANE_GBPS = {
 UPI_GB_PER_S = {9.6: 19.2, 10.4: 20.8, 11.2: 22.4, 16.0: 32.0, 20.0: 40.0, 24.0: 48.0}
 """One link between two Intel CPUs, by its gigatransfers per second of 2 bytes (Intel ARK)."""
 
-# Memory bandwidth by the name that the driver reports: the first that matches (NVIDIA's data
-# sheets of these products).
+# Memory bandwidth by the name that the driver reports, after the brand (NVIDIA's data sheets of
+# these products).
+_BRAND = r"(?:NVIDIA |Tesla |Quadro )*"
 _MEMORY_GB_PER_S = {
-    r"P100.*16GB": 732.0,
-    r"V100S": 1134.0,
-    r"V100": 900.0,
-    r"A100.*PCIE?.*80GB|A100 80GB PCIe": 1935.0,
-    r"A100.*80GB": 2039.0,
-    r"A100.*40GB": 1555.0,
-    r"A30\b": 933.0,
-    r"A40\b": 696.0,
-    r"A10\b": 600.0,
-    r"L40S|L40\b": 864.0,
-    r"L4\b": 300.0,
-    r"H200": 4800.0,
+    r"P100-\w+-16GB": 732.0,
+    r"V100S-PCIE-32GB": 1134.0,
+    r"V100-(SXM2|PCIE|DGXS)-(16|32)GB": 900.0,
+    r"GV100": 870.0,
+    r"T4": 320.0,
+    r"A100-PCIE-80GB|A100 80GB PCIe": 1935.0,
+    r"A100-SXM\d?-80GB": 2039.0,
+    r"A100-(SXM\d?|PCIE)-40GB": 1555.0,
+    r"A30": 933.0,
+    r"A40": 696.0,
+    r"A10": 600.0,
+    r"L40S?": 864.0,
+    r"L4": 300.0,
     r"H100 NVL": 3900.0,
     r"H100 PCIe": 2000.0,
-    r"H100.*HBM3": 3350.0,
-    r"B200": 8000.0,
+    r"H100 80GB HBM3": 3350.0,
+    r"H200( NVL)?": 4800.0,
+    r"GH200 480GB": 4000.0,
+    r"G?B200": 8000.0,
 }
 _NOT_MEASURED = Unknown("not measured: %fabric calibrate measures it")
 _PVRDMA = Unknown("PVRDMA: the rate of the host's NIC, which the guest does not see")
-_NO_UPI = Unknown(
-    "the guest does not see the links between CPUs; one UPI link has "
+_LINK_DOWN = Unknown("the link is down")
+_NO_SPEED = Unknown("the driver reports no speed")
+_CPU_LINKS = Unknown(
+    "the guest does not see the links between CPUs; between two of Intel, one UPI link has "
     f"{min(UPI_GB_PER_S.values()):.0f} to {max(UPI_GB_PER_S.values()):.0f} GB/s"
 )
 
@@ -132,7 +138,7 @@ def memory_gb_per_s(gpu: Gpu) -> float | Unknown:
     if gpu.form not in ("whole", "passthrough"):
         return Unknown(f"a device of form {gpu.form} shares the memory's bandwidth with others")
     for pattern, rate in _MEMORY_GB_PER_S.items():
-        if re.search(pattern, str(gpu.name)):
+        if re.fullmatch(f"{_BRAND}(?:{pattern})", str(gpu.name)):
             return rate
     return Unknown(f"no published rate for the memory of {gpu.name} is known here")
 
@@ -151,13 +157,18 @@ def pcie_link_gb_per_s(snapshot: Snapshot, device: Gpu | Nic) -> tuple[str, floa
     gtps, lanes = found[0].link_gtps, found[0].link_width
     if isinstance(gtps, Unknown) or isinstance(lanes, Unknown):
         return "PCIe", gtps if isinstance(gtps, Unknown) else Unknown(str(lanes))
+    if not gtps * lanes > 0:
+        return "PCIe", _LINK_DOWN
     named = [f"{number}.0" for number, rate in PCIE_GTPS.items() if rate == gtps]
     return f"PCIe {named[0] if named else f'{gtps:g} GT/s'} x{lanes}", lanes_gb_per_s(gtps, lanes)
 
 
 def nic_gbps(nic: Nic) -> float | Unknown:
-    """Return the rate of a NIC or RDMA port in Gbit/s."""
-    return _PVRDMA if str(nic.hca_type).startswith("VMW_PVRDMA") else nic.rate_gbps
+    """Return the rate of a NIC or RDMA port in Gbit/s, above 0."""
+    if str(nic.hca_type).startswith("VMW_PVRDMA"):
+        return _PVRDMA
+    rate = nic.rate_gbps
+    return rate if isinstance(rate, Unknown) or rate > 0 else _NO_SPEED
 
 
 def find_nic(snapshot: Snapshot, name: str) -> Nic | None:
@@ -213,7 +224,7 @@ def _rates(snapshot: Snapshot) -> Iterator[tuple[str, str, str, float | Unknown]
         Unknown("the guest does not see its modules"),
     )
     if isinstance(snapshot.host.numa_nodes, int) and snapshot.host.numa_nodes > 1:
-        yield "CPU to CPU", "CPU to CPU", f"{snapshot.host.numa_nodes} NUMA nodes", _NO_UPI
+        yield "CPU to CPU", "CPU to CPU", f"{snapshot.host.numa_nodes} NUMA nodes", _CPU_LINKS
     for nic in _physical(snapshot.nics):
         rate = nic_gbps(nic)
         if isinstance(rate, Unknown):

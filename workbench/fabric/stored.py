@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -37,28 +39,25 @@ def find(folder: Path, context: Mapping[str, str]) -> FittedFabric | None:
         return _from_plain(load_json(read_file(path, _MOST_BYTES)))
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, TypeError, KeyError, IndexError) as error:
+    except (OSError, ValueError, TypeError, AttributeError, LookupError) as error:
         raise UsageError(
             f"{path}: not a calibration ({error}). Remove it, and run cluster.calibrate() again."
         ) from error
 
 
-def differences(fabric: FittedFabric, context: Mapping[str, str]) -> list[str]:
-    """Return how the cluster of a calibration differs from another one."""
-    own = fabric.context
-    return [
+def check(fabric: FittedFabric, context: Mapping[str, str]) -> None:
+    """Raise `UsageError` if a calibration was not measured on such a cluster."""
+    own, measure = fabric.context, "Measure this one: cluster.calibrate() or %fabric calibrate."
+    if not own:
+        raise UsageError(f"This calibration does not say of which cluster it is. {measure}")
+    different = [
         f"{what}: {own.get(what, 'unknown')} there, {context.get(what, 'unknown')} here"
         for what in {**own, **context}
         if own.get(what) != context.get(what)
     ]
-
-
-def check(fabric: FittedFabric, context: Mapping[str, str]) -> None:
-    """Raise `UsageError` if a calibration was measured on another cluster."""
-    if different := differences(fabric, context):
+    if different:
         raise UsageError(
-            f"This calibration is of another cluster ({'; '.join(different)}). Measure this one: "
-            "cluster.calibrate() or %fabric calibrate."
+            f"This calibration is of another cluster ({'; '.join(different)}). {measure}"
         )
 
 
@@ -75,6 +74,19 @@ def _from_plain(plain: Any) -> FittedFabric:
     given = plain | {name: tuple(plain[name]) for name in numbers}
     given["held_out"] = tuple((size, us, error) for size, us, error in plain["held_out"])
     fabric = FittedFabric(**given)
-    if not (fabric.n > 1 and fabric.predict_us(fabric.sizes_bytes[-1]) > 0):
+    figures = [
+        *(fabric.n, fabric.error, fabric.disagreement, fabric.measured_at),
+        *(value for name in numbers for value in given[name]),
+        *(value for row in fabric.held_out for value in row),
+        *(rate for copies in fabric.devices.values() for rate in copies.values()),
+    ]
+    usable = (
+        all(isinstance(value, int | float) and math.isfinite(value) for value in figures)
+        and all(isinstance(text, str) for text in fabric.context.values())
+        and all(a < b for a, b in pairwise(fabric.knots_bytes))
+        and len(fabric.knots_bytes) == len(fabric.knots_us) > 1
+        and len(fabric.sizes_bytes) == len(fabric.measured_us) > 0
+    )
+    if not (usable and fabric.n > 1 and fabric.predict_us(fabric.sizes_bytes[-1]) > 0):
         raise ValueError("its values are not those of a measurement")
     return fabric

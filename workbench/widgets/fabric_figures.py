@@ -100,10 +100,12 @@ def _landscape_table(rows: list[tuple[str, Bandwidth]], notes: list[str]) -> Tab
     """Return all rates, with the reasons of unknown ones."""
     cells = []
     for name, one in rows:
-        pair = (one.nominal_gb_per_s, one.measured_gb_per_s)
-        texts = (f"unknown: {x.reason}" if isinstance(x, Unknown) else f"{x:,.4g}" for x in pair)
-        both = not any(isinstance(x, Unknown) for x in pair)
-        share = f"{float(str(pair[1])) / float(str(pair[0])):.0%}" if both else _DASH
+        nominal, measured = one.nominal_gb_per_s, one.measured_gb_per_s
+        texts = (f"unknown: {x.reason}" if isinstance(x, Unknown) else f"{x:,.4g}"
+                 for x in (nominal, measured))  # fmt: skip
+        share = _DASH
+        if not isinstance(nominal, Unknown) and not isinstance(measured, Unknown):
+            share = f"{measured / nominal:.0%}"
         cells.append((name, *texts, share))
     return Table(
         "GB/s in one direction", ("link or memory", "nominal", "measured", "achieved"), cells, notes
@@ -118,7 +120,7 @@ def calibration_figure(fabric: FittedFabric, nominal_gbps: float | None = None) 
     from workbench.widgets.plotly_figure import new_figure
     from workbench.widgets.sizes import line_trace
 
-    figure = new_figure(repr(fabric).partition("\n")[0])
+    figure = new_figure(fabric.sentences[0])
     measured = [(float(size), us / 1e3) for size, us in
                 zip(fabric.sizes_bytes, fabric.measured_us, strict=True)]  # fmt: skip
     held_out = [(float(size), us / 1e3) for size, us, _ in fabric.held_out]
@@ -135,7 +137,7 @@ def calibration_figure(fabric: FittedFabric, nominal_gbps: float | None = None) 
         nominal = [ring_us(size, fabric.n, nominal_gbps) for size in sizes]
         name = f"nominal, {nominal_gbps:g} Gbit/s"
         figure.add_trace(line_trace(name, sizes, nominal, EXPOSED, "dash"))
-    notes = repr(fabric).split("\n")[: 2 + bool(fabric.caveat)]
+    notes = fabric.sentences
     figure.apply_style(height=440, notes=_wrapped(notes))
     figure.update_xaxes(title_text="size (bytes)", type="log", tickformat="~s", dtick=1)
     figure.update_yaxes(title_text="allreduce (ms)", type="log", tickformat="~g", dtick=1)
@@ -171,9 +173,10 @@ def matrix_html(matrix: BandwidthMatrix) -> str:
         )
     )
     said = "".join(f"<div><b>Slow:</b> {escape(text)}</div>" for text in matrix.slow)
+    unknown = f"<div><b>Unknown:</b> {escape(matrix.unknown)}</div>" if matrix.unknown else ""
     return (
         f'<div style="display:flex;gap:32px;flex-wrap:wrap;font-size:12px">{"".join(tables)}</div>'
-        f'<div style="font-size:12px;margin-top:6px">{said or "No link is slow."}</div>'
+        f'<div style="font-size:12px;margin-top:6px">{said or "No link is slow."}{unknown}</div>'
     )
 
 

@@ -81,7 +81,7 @@ def links_figure(cluster: Cluster | None, snapshot: Snapshot | None = None) -> A
     found: dict[tuple[Bandwidth, ...], list[str]] = {}
     for vm, snapshot in snapshots.items():
         measured = dict(fabric.devices.get(vm, {})) if fabric else {}
-        if fabric and len(snapshots) > 1:
+        if fabric and fabric.reliable and len(snapshots) > 1:
             nics = {one.nic.rpartition(", ")[2] for one in ranks if one.vm == vm}
             measured |= dict.fromkeys(nics, fabric.busbw_gbps / 8)
         found.setdefault(landscape(snapshot, measured), []).append(vm)
@@ -93,8 +93,8 @@ def links_figure(cluster: Cluster | None, snapshot: Snapshot | None = None) -> A
 def _notes(cluster: Cluster, fabric: FittedFabric | None) -> list[str]:
     if fabric is None:
         return [f"This fabric was not calibrated. {_RUN}"]
-    lines = [repr(fabric).partition("\n")[0]]
+    lines = fabric.sentences
     if cluster.fabric is None:
         when = datetime.fromtimestamp(fabric.measured_at).strftime("%Y-%m-%d %H:%M")
         lines.append(f"That was measured at {when}: %fabric calibrate --stored uses it again.")
-    return [*lines, *filter(None, [fabric.caveat])]
+    return lines

@@ -1,21 +1,22 @@
 """What a calibration measures, and how far it may be off."""
 
+import json
 import re
-import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
 from clusters import waiting_for
-from timers import when
+from timers import eventually, when
 from true_figures import HEARD, causes, rows_of
 
 from workbench.cluster import TextSink
 from workbench.errors import CellInterrupted, RanksFailed, UsageError
-from workbench.fabric import fit
+from workbench.fabric import calibration, fit, matrix, stored
 from workbench.timings.runs import runs_folder
 from workbench.widgets.cluster_source import ClusterSource
+from workbench.widgets.fabric_figures import calibration_figure
 
 
 def test_a_calibration_that_fits_badly_gives_no_advice():
@@ -73,13 +74,12 @@ def test_progress_begins_with_the_measurement(cluster, capsys, tmp_path):
     with warnings.catch_warnings(), ThreadPoolExecutor() as threads:
         warnings.simplefilter("ignore")  # a busy machine
         fabric = threads.submit(cluster.calibrate, seconds=1)
-        time.sleep(0.5)
-        waiting = capsys.readouterr().err
+        waiting = eventually(lambda: "".join(capsys.readouterr()))
         mark.touch()
         fabric.result()
     before.result()
     cluster.fabric = None
-    assert waiting == ""
+    assert waiting.startswith("this cell: waiting for the cells that were queued before")
     shown = capsys.readouterr().err
     assert re.match(r"\rcalibrating: \d+%", shown)
     assert re.search(r"%\r +\r$", shown)
@@ -172,6 +172,7 @@ def test_a_busy_fabric_is_named():
         ([4, 1000], [float("nan"), 2.0], 2),
         ([4, 1000], [1.0, 2.0], 1),
         ([4], [1.0], 2),
+        ([4, 4], [1.0, 2.0], 2),
     ],
 )
 def test_what_cannot_be_fitted_is_refused(given):
@@ -195,3 +196,71 @@ def test_a_fit_with_bends_predicts_sizes_that_were_left_out():
     assert fabric.predict_us(1 << 24, n=1) == 0
     with pytest.raises(UsageError, match="not a size"):
         fabric.predict_us(-1)
+
+
+@pytest.mark.parametrize("times", [[100, 99], [100, 100], [100, 100.5]])
+def test_times_that_do_not_grow_give_no_bandwidth(times):
+    """Neither advice nor a figure uses one; the reason is in the fit's text."""
+    fabric = fit([1000, 2000], times, 2)
+    assert fabric.busbw_gbps == float("inf")
+    assert not fabric.reliable
+    assert fabric.caveat.startswith("no bandwidth: measure larger sizes")
+    first = fabric.sentences[0]
+    assert first.startswith("An allreduce on 2 ranks takes ")
+    assert "unknown time per MB (no bandwidth: measure larger sizes)" in first
+    assert fabric.predict_us(4000) == pytest.approx(100, rel=0.02)
+
+
+def test_bends_are_between_different_sizes():
+    """The largest size was measured several times: no line begins where it ends."""
+    sizes = [1 << power for power in range(10, 16)]
+    fabric = fit([*sizes, *[sizes[-1]] * 4], [*range(100, 161, 12), *[355] * 4], 2)
+    assert len(set(fabric.knots_bytes)) == len(fabric.knots_bytes)
+    assert fabric.predict_us(1 << 21) > fabric.predict_us(1 << 15)
+
+
+CONTEXT = {"ranks": "2"}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"devices": []},
+        {"devices": {"vm1": [1]}},
+        {"knots_bytes": [0, 10, 10], "knots_us": [1, 2, 3]},
+        {"knots_us": [1]},
+        {"knots_us": ["1", "2"]},
+        {"sizes_bytes": [], "measured_us": []},
+        {"held_out": [[1, 2]]},
+        {"context": ["ranks"]},
+        {"error": "small"},
+        {"n": 1},
+    ],
+)
+def test_damaged_files_are_refused(tmp_path, wrong):
+    """The error names the file, whatever is wrong in it."""
+    fabric = replace(fit([1000, 1_000_000], [100, 900], 2, [(3000, 102)]), context=CONTEXT)
+    path = stored.save(tmp_path, fabric)
+    assert stored.find(tmp_path, CONTEXT) == fabric
+    path.write_text(json.dumps(json.loads(path.read_text()) | wrong))
+    with pytest.raises(UsageError, match=f"{path}: not a calibration"):
+        stored.find(tmp_path, CONTEXT)
+
+
+def test_a_calibration_of_an_unknown_cluster_is_refused():
+    with pytest.raises(UsageError, match="does not say of which cluster it is"):
+        stored.check(fit([1000, 1_000_000], [100, 900], 2), CONTEXT)
+
+
+def test_the_figure_has_the_sentences_only():
+    """Without sizes that were held out, no line of the table is a note."""
+    fabric = fit([1000, 1_000_000], [100, 900], 2)
+    text = repr(calibration_figure(fabric)._values)
+    assert text.endswith(fabric.sentences[0])
+    assert "measured µs" not in text
+
+
+def test_a_long_calibration_is_not_interrupted():
+    """Its time limit follows from how long it may take."""
+    assert calibration.limit_s(600) > 2 * 600
+    assert matrix.limit_s(34) > 34 * 33 * 1.0
