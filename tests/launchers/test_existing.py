@@ -74,25 +74,52 @@ def test_ranks_take_the_place_of_engines(bare, monkeypatch):
             assert quiet(cluster, GIVEN).values == expected
             assert eventually(lambda: not any(agent.reconnecting for agent in cluster.agents))
             agents = [agent.hello.pid for agent in cluster.agents]
+            # both ranks take what the only engine that is left has
+            bare.engines[1].kill()
+            assert eventually(lambda: len(one.client.ids) == 2)
+            os.kill(agents[0], signal.SIGKILL)
+            assert eventually(lambda: cluster.state == "failed")
+            cluster.restart()
+            assert quiet(cluster, GIVEN).values == {0: expected[0], 1: expected[0]}
+            agents.append(cluster.agents[0].hello.pid)
         assert gone(agents)
         assert not children("workbench.agent.tunnel")
         assert one.apply_sync(os.getpid) in before
 
 
+BEFORE_A_CLOCK_STEP = """
+import sys
+if "ipyparallel.engine" in sys.orig_argv:
+    import psutil._pslinux
+    psutil._pslinux.boot_time = lambda: 0.0
+    psutil._pslinux.BOOT_TIME = 0.0
+"""
+
+
 def test_the_next_kernel_attaches(bare, tmp_path, monkeypatch):
-    """A kept cluster outlives its kernel."""
+    """A kept cluster outlives its kernel, also with engines from before the clock was set."""
     monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path))
-    with engine(bare), engine(bare):
+    (tmp_path / "sitecustomize.py").write_text(BEFORE_A_CLOCK_STEP)
+    stepped = {"PYTHONPATH": str(tmp_path)}
+    with engine(bare, **stepped), engine(bare, **stepped):
         given = f"launcher='existing', connection_file={str(bare.file)!r}, keep='600s'"
         name, pids = kernel("", given)
         cluster = wb.Cluster.attach(name)
         try:
             assert quiet(cluster, "kept").values == {0: 0, 1: 10}
+            same = wb.Cluster.from_file(bare.file)
+            assert same.options.identity == cluster.options.identity
+            assert "secret" not in repr(cluster.options)
             cluster.restart(ranks=[1])
             assert quiet(cluster, "'kept' in globals()").values == {0: True, 1: False}
         finally:
             cluster.stop()
         assert gone(pids)
+        with engine(bare):
+            try:
+                assert cluster.start().n == 3
+            finally:
+                cluster.stop()
 
 
 @on_vms

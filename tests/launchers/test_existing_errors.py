@@ -33,7 +33,7 @@ def refused(match, start, **options):
 def test_no_engines(bare):
     """The start waits for them, and says how many there are."""
     start = partial(wb.Cluster.from_file, bare.file, start_timeout_s=0.5)
-    refused("no engines are registered at .*client.json after .* start engines", start)
+    refused("no engines are registered at .*client.json after .* start more engines", start)
     with engine(bare):
         refused("1 of 2 engines are registered", start, n=2)
 
@@ -53,11 +53,13 @@ def test_a_busy_engine(bare):
          r"gradient-workbench is not installed for .*python.* there: install it .*-m pip install"),
         ("sitecustomize.py", "import platform; platform.python_version = lambda: '3.9.2'",
          r"engine \d+ of .* Python 3\.9\.2 runs there .*: start its engines with the same version"),
+        ("sitecustomize.py", "import workbench._version as own; own.__version__ = '0.0.9'",
+         r"engine \d+ of .* gradient-workbench 0\.0\.9 is installed there .*: install the same"),
     ],
-    ids=["without workbench", "another Python"],
+    ids=["without workbench", "another Python", "another version"],
 )  # fmt: skip
 def test_an_engine_that_cannot_be_used(bare, tmp_path, name, text, match):
-    """Without this package, or with another version of Python."""
+    """Without this package, or with another version of it or of Python."""
     (tmp_path / name).write_text(text)
     with engine(bare, PYTHONPATH=str(tmp_path)):
         refused(match, wb.Cluster.from_file, file=bare.file)

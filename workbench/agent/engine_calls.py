@@ -14,38 +14,41 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import psutil
-
+from workbench._version import __version__
 from workbench.agent import mpi_slot
 from workbench.resources import Unknown
 from workbench.resources.host.machine import machine_identity
-from workbench.wire.foreign_engine import ForeignEngine
+from workbench.wire.foreign_engine import ForeignEngine, start_ticks
 
 _REACH_S = 2.0
-_START_S = 45.0
 _OWN = (*mpi_slot.VARIABLES, "IPP_")
 """Begin the variables of this engine alone: with them, another process would pass for it."""
 
 
-def describe(addresses: Sequence[str], port: int, token: str) -> ForeignEngine:
-    """Return this engine, and at which addresses it reaches the kernel, which sends the token."""
+def describe(addresses: Sequence[str], port: int, token: str) -> dict[str, Any]:
+    """Return this engine, and at which addresses it reaches the kernel, which sends the token.
+
+    These are the fields of `ForeignEngine` as plain values, which a kernel with another version of
+    this package can read too, and that version.
+    """
     machine = machine_identity()
-    process = psutil.Process()
-    return ForeignEngine(
+    engine = ForeignEngine(
         machine=None if isinstance(machine, Unknown) else machine,
         host=socket.gethostname(),
         job=_job(),
-        pid=process.pid,
-        began=process.create_time(),
+        pid=os.getpid(),
+        began=start_ticks(os.getpid()),
         python=platform.python_version(),
         executable=sys.executable,
         cores=tuple(sorted(os.sched_getaffinity(0))),
         gpus=os.environ.get("CUDA_VISIBLE_DEVICES"),
         routes=_routes(addresses, port, token),
     )
+    return {"version": __version__, **asdict(engine)}
 
 
 def _job() -> str:
@@ -69,29 +72,34 @@ def _routes(addresses: Sequence[str], port: int, token: str) -> dict[str, str]:
         return {address: text for address, text in found if text}
 
 
-def start(given: dict[str, Any]) -> str:
-    """Start the agent; return the line of `workbench.agent.tunnel`, or why it failed."""
+def start(given: dict[str, Any], limit_s: float) -> str | None:
+    """Start the agent; return the line of `workbench.agent.tunnel`, or why it failed.
+
+    Return None if it takes longer than `limit_s` seconds.
+    """
     environment = {name: text for name, text in os.environ.items() if not name.startswith(_OWN)}
-    done = subprocess.run(
-        [sys.executable, "-m", "workbench.agent.tunnel"],
-        input=json.dumps(given),
-        capture_output=True,
-        text=True,
-        errors="replace",
-        timeout=_START_S,
-        env=environment,
-        check=False,
-    )
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "workbench.agent.tunnel"],
+            input=json.dumps(given),
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=limit_s,
+            env=environment,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return None
     return (done.stdout + done.stderr).strip()
 
 
-def give(folder: str, slot: int, cores: Sequence[int]) -> None:
-    """Write this engine's variables for the rank of a slot, and its cores if they are not all."""
-    mpi_slot.write(
-        Path(folder),
-        slot,
-        {
-            "environment": {n: text for n, text in os.environ.items() if not n.startswith(_OWN)},
-            "cores": [] if set(own := os.sched_getaffinity(0)) >= set(cores) else sorted(own),
-        },
-    )
+def give(folder: str, slots: Sequence[int], cores: Sequence[int]) -> None:
+    """Write this engine's variables for the ranks of slots, and its cores if they are not all."""
+    own = os.sched_getaffinity(0)
+    given = {
+        "environment": {n: text for n, text in os.environ.items() if not n.startswith(_OWN)},
+        "cores": [] if own >= set(cores) else sorted(own),
+    }
+    for slot in slots:
+        mpi_slot.write(Path(folder), slot, given)

@@ -1,10 +1,11 @@
 """What mpiexec starts for each rank: slot 0 of a VM starts the agent, and all wait for its end.
 
-``python -m workbench.agent.mpi_slot FOLDER FIRST GRACE_S MARK``
+``python -m workbench.agent.mpi_slot FOLDER FIRST GRACE_S FIRST_S MARK``
 
-FIRST is the MPI rank of slot 0 on this VM. Each slot writes to FOLDER, the agent's, what mpiexec
-gave it: its variables, with which another process can take its place in the MPI job, and its
-cores. Then it prints a line that begins with MARK, which mpiexec passes on to the kernel.
+FIRST is the MPI rank of slot 0 on this VM; GRACE_S and FIRST_S are the agent's. Each
+slot writes to FOLDER, the agent's, what mpiexec gave it: its variables, with which another process
+can take its place in the MPI job, and its cores. Then it prints a line that begins with MARK,
+which mpiexec passes on to the kernel.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def main() -> int:
                 os.chdir(Path.home())
         if bound:
             os.sched_setaffinity(0, range(os.cpu_count() or 1))
-        process, connection = start_agent(folder, float(sys.argv[3]))
+        process, connection = start_agent(folder, float(sys.argv[3]), first_s=float(sys.argv[4]))
         connection.close()
         write(folder, slot, given)
         lock = _locked(folder)
@@ -86,7 +87,7 @@ def _locked(folder: Path) -> int:
 
 def _report(folder: Path, slot: int) -> None:
     # one write: mpiexec mixes what several processes write
-    os.write(1, f"{sys.argv[4]} {folder} {slot}\n".encode())
+    os.write(1, f"{sys.argv[5]} {folder} {slot}\n".encode())
 
 
 # in the agent

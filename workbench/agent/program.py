@@ -322,10 +322,11 @@ def _retire(pid: int, began: float) -> None:
 
 def main() -> None:
     """Run the agent."""
-    parent = int(sys.argv[2]) if len(sys.argv) > 2 else None
+    parent = int(sys.argv[2]) or None
+    first_s = float(sys.argv[3]) if len(sys.argv) > 3 else None
     code = 1
     try:
-        AgentProcess(KernelSocket(float(sys.argv[1]), parent)).run()
+        AgentProcess(KernelSocket(float(sys.argv[1]), parent, first_s)).run()
         code = 0
     except SystemExit:
         code = 0

@@ -14,6 +14,7 @@ Both ends are CURVE sockets of ZeroMQ. Their secret keys do not leave their mach
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import signal
@@ -26,13 +27,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TypedDict
 
-import psutil
 import zmq
 from zmq.auth.thread import ThreadAuthenticator
 from zmq.utils.monitor import parse_monitor_message
 
 from workbench.wire.detached import agent_log_tail, connect_agent, remove_folder, start_agent
-from workbench.wire.foreign_engine import TUNNEL
+from workbench.wire.foreign_engine import TUNNEL, start_ticks
 
 _DOMAIN = "workbench"
 _POLL_MS = 250
@@ -47,17 +47,18 @@ _END_S = 1.0
 class _Given(TypedDict):
     """What the agent's end reads.
 
-    `folder` and `grace_s` are the agent's, `cores` those that its ranks may use, and `environment`
-    has variables to set, or to remove. `engines` has the process id and the begin of each process
-    without which the agent ends, and `why` the reason that is reported then. `endpoint` and
-    `server_key` are the kernel's.
+    `folder`, `grace_s` and `first_s` are the agent's, `cores` those that its ranks may use, and
+    `environment` has variables to set, or to remove. `engines` has the process id and the begin
+    (`start_ticks`) of each process without which the agent ends, and `why` the reason that is
+    reported then. `endpoint` and `server_key` are the kernel's.
     """
 
     folder: str
     grace_s: float
+    first_s: float
     cores: list[int]
     environment: dict[str, str | None]
-    engines: list[tuple[int, float]]
+    engines: list[tuple[int, int]]
     why: str
     endpoint: str
     server_key: str
@@ -90,7 +91,9 @@ def accept(port: str, client: str, patience_s: float) -> int:
         monitor.recv_multipart()
         _carry(tunnel, monitor, kernel)
     except zmq.ZMQError as error:
-        sys.stderr.write(f"{endpoint}: {error}\n")
+        in_use = error.errno == errno.EADDRINUSE
+        why = "used by another process. End it; `ss -ltnp` shows it" if in_use else error
+        sys.stderr.write(f"{endpoint}: {why}\n")
         code = 1
     finally:
         known.stop()
@@ -117,7 +120,7 @@ def serve() -> int:
         os.environ.update({name: text} if text is not None else {})
     folder = Path(given["folder"])
     try:
-        process, connection = start_agent(folder, given["grace_s"], os.getpid())
+        process, connection = start_agent(folder, given["grace_s"], os.getpid(), given["first_s"])
     except OSError as error:
         sys.stdout.write(f"{error}\n")
         return 1
@@ -142,18 +145,10 @@ def serve() -> int:
 
 def _follow(given: _Given, process: subprocess.Popen[bytes], why: list[str]) -> None:
     """End the agent when all of its engines have ended."""
-    while any(_runs(pid, began) for pid, began in given["engines"]):
+    while any(start_ticks(pid) == began for pid, began in given["engines"]):
         time.sleep(_ENGINES_S)
     why.append(given["why"])
     process.kill()  # its ranks end with it
-
-
-def _runs(pid: int, began: float) -> bool:
-    try:
-        process = psutil.Process(pid)
-        return bool(process.create_time() == began and process.status() != psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return False
 
 
 def _connect_once(

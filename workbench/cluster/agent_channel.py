@@ -303,7 +303,8 @@ class AgentChannel:
             self._unreceived.extend(line for line in lines if line in again)
             io_loop().call_soon(self._flush)
         elif isinstance(message, messages.AgentEnded):
-            self._agent_ended, self.code, self.why_lost = True, message.code, message.why
+            self._agent_ended, self.code = True, message.code
+            self.why_lost = message.why or self.why_lost
             self._said.extend(message.log.splitlines())
         elif isinstance(message, messages.Replaced):
             self.why_lost = "another kernel has attached to this cluster"

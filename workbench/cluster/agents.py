@@ -143,6 +143,8 @@ class Agents:
     def _ask_slots(self, vm: int, agent: Agent) -> None:
         if self.launcher.has_slots:
             slots = agent.ask("slots")
+            for place in [place for place in self._given if place.vm == vm]:
+                del self._given[place]  # of an agent that has ended
             self._given |= {Place(vm, int(slot)): given for slot, given in slots.items()}
 
     def _run_preflight(self, agents: list[Agent]) -> None:

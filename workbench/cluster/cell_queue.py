@@ -196,7 +196,7 @@ class CellQueue:
                 ranks = latest.ranks
             if state.timings.iterations_of(latest.number) == 0:
                 raise no_iterations()
-        return source, parse_ranks(ranks, state.n)
+        return source, state.parse_ranks(ranks)
 
     def _check_no_cell_runs(self, what: str) -> None:
         if self._state.state == "running":

@@ -18,7 +18,7 @@ from workbench.cluster.threads import in_background, interrupts_later, uninterru
 from workbench.cluster.transfer import Transfer, check_pushed, load_pulled
 from workbench.errors import UsageError
 from workbench.output.sink import Sink
-from workbench.ranks import Ranks, parse_ranks
+from workbench.ranks import Ranks
 from workbench.wire import values
 
 if TYPE_CHECKING:
@@ -180,7 +180,7 @@ class Execution:
         ClusterStopped
             The cluster was not started, or is gone.
         """
-        chosen, timeout_s = parse_ranks(ranks, self.n), parse_duration(timeout, "timeout")
+        chosen, timeout_s = self._state.parse_ranks(ranks), parse_duration(timeout, "timeout")
         if not isinstance(names, Mapping):
             raise UsageError(
                 f"push: values are of type {type(names).__name__}, and have no names. Give a dict "
@@ -222,7 +222,7 @@ class Execution:
         RanksFailed, CellTimeout, ClusterStopped
             As for `push`.
         """
-        chosen, timeout_s = parse_ranks(ranks, self.n), parse_duration(timeout, "timeout")
+        chosen, timeout_s = self._state.parse_ranks(ranks), parse_duration(timeout, "timeout")
         try:
             wanted = [names] if isinstance(names, str) else list(names)
         except TypeError:

@@ -66,7 +66,8 @@ class Options:
     job
         The `JobRequest` of a new allocation; empty for none.
     allocation
-        What the launcher has allocated, for another kernel; None before, and for nothing.
+        What the launcher has allocated, for another kernel; None before, and for nothing. Its
+        "n", if any, is the number that the user has requested.
     """
 
     n: int
@@ -82,7 +83,7 @@ class Options:
     mpi_args: tuple[str, ...] = ()
     record: bool = True
     job: Mapping[str, Any] = field(default_factory=dict)
-    allocation: Mapping[str, Any] | None = None
+    allocation: Mapping[str, Any] | None = field(default=None, repr=False)  # it may have keys
 
     @classmethod
     def checked(
@@ -130,7 +131,12 @@ class Options:
     def identity(self) -> tuple[object, ...]:
         """The options that two clusters share if they are the same."""
         given = (self.launcher, self.mpi_args, self.ssh_config, self.job)
-        return (*given, self.n, None if self.allocation else self.hosts, self.backend)
+        return (*given, self.requested_n, None if self.allocation else self.hosts, self.backend)
+
+    @property
+    def requested_n(self) -> int:
+        """The user's `n`, also when the launcher has found how many engines there are."""
+        return int((self.allocation or {}).get("n", self.n))
 
     @property
     def remote(self) -> bool:

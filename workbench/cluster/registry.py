@@ -68,6 +68,7 @@ def _start(n: int | None, options: dict[str, Any]) -> Cluster:
     if running is not None and running.state not in _DOWN:
         failed = running.state == "failed"
         if failed or running.options.identity != cluster.options.identity:
+            size = f" with {running.n}" if running.n else ""
             raise ClusterError(
                 f"Cannot start a cluster{f' of {cluster.n} ranks' if cluster.n else ''}: "
                 f"{running.name} "
@@ -75,7 +76,7 @@ def _start(n: int | None, options: dict[str, Any]) -> Cluster:
                     "has failed. Repair it with %cluster restart, or stop it first with "
                     "%cluster stop."
                     if failed
-                    else f"runs with {running.n}. Stop it first with %cluster stop."
+                    else f"runs{size}. Stop it first with %cluster stop."
                 )
             )
         if not cluster.options.record and running.recording:

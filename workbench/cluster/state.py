@@ -148,6 +148,12 @@ class ClusterState:
             f"cluster {self.name}: {self.state}{why}. Start one with %cluster start."
         )
 
+    def parse_ranks(self, ranks: Ranks) -> tuple[int, ...]:
+        """Return the numbers of ranks; raise `ClusterStopped` if it is not known how many are."""
+        if not self.n:
+            self.usable()
+        return parse_ranks(ranks, self.n)
+
     def trouble(self) -> str:
         """Return why the cluster cannot run a cell, and what to do."""
         return cluster_trouble(self.processes.engines, self.lost(), self.message)
@@ -169,7 +175,8 @@ class ClusterState:
                     raise ClusterError(f"cluster {self.name} is {self.state}: stop it first")
                 begun = True
                 if self.options.allocation:  # of the cluster that was attached to, and has ended
-                    self.options = replace(self.options, hosts=None, allocation=None)
+                    n = self.options.requested_n
+                    self.options = replace(self.options, n=n, hosts=None, allocation=None)
                 self._owner, self.n = os.getpid(), self.options.n
                 self._timings = None
                 processes = self.processes = self.new_processes(progress=show)
@@ -235,10 +242,8 @@ class ClusterState:
             except Exception as error:
                 self.n = len(engines.ranks)
                 if not engines.interrupted.is_set():
-                    if (
-                        engines.complete and not engines.backend.ring_broken
-                    ):  # only the state file could not be written
-                        self.set(*before)
+                    if engines.complete and not engines.backend.ring_broken:
+                        self.set(*before)  # only the state file could not be written
                     else:
                         self.set("failed", change_failure(error, engines.wanted))
                     raise
@@ -264,7 +269,7 @@ class ClusterState:
                 "the others have changed their numbers. Start what is missing with %cluster "
                 "restart first."
             )
-        chosen = tuple(self.lost()) if ranks is None else parse_ranks(ranks, self.n)
+        chosen = tuple(self.lost()) if ranks is None else self.parse_ranks(ranks)
         if chosen and ranks is None and engines.backend.controller == "MPI":
             chosen = tuple(range(self.n))
         if chosen:

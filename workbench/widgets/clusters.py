@@ -26,7 +26,8 @@ def cluster_table(cluster: Cluster) -> Table:
     """Return a cluster's current state: a row per rank."""
     memory = cluster.memory_bytes()
     plural = "s" if cluster.n > 1 else ""
-    title = f"{cluster.name}: {cluster.n} rank{plural}, {cluster.state}"
+    ranks = f"{cluster.n} rank{plural}, " if cluster.n else ""  # not known before the start
+    title = f"{cluster.name}: {ranks}{cluster.state}"
     if cluster.message:
         title += f" ({cluster.message})"
     if cluster.state == "stopped":

@@ -123,7 +123,7 @@ def exit_text(code: int) -> str:
 
 
 def start_agent(
-    folder: Path, grace_s: float, parent: int | None = None
+    folder: Path, grace_s: float, parent: int | None = None, first_s: float | None = None
 ) -> tuple[subprocess.Popen[bytes], socket.socket]:
     """Create an agent's folder and start the agent; return the process and a connection.
 
@@ -133,6 +133,8 @@ def start_agent(
         The agent ends after so many seconds without a kernel.
     parent
         Process id of this process, if the agent must end with it.
+    first_s
+        As in `workbench.wire.kernel_socket.KernelSocket`.
 
     Raises
     ------
@@ -141,7 +143,7 @@ def start_agent(
     """
     folder.mkdir(mode=0o700)
     program = [sys.executable, "-m", "workbench.agent.program", str(grace_s)]
-    program += [] if parent is None else [str(parent)]
+    program += [str(parent or 0), *([] if first_s is None else [str(first_s)])]
     try:
         return start(folder / _SOCKET, program, folder / _LOG)
     except OSError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 GIVEN_GPUS = "WORKBENCH_GIVEN_GPUS"
 """Set for an agent whose CUDA_VISIBLE_DEVICES has all GPUs that its ranks may use."""
@@ -21,7 +22,7 @@ class ForeignEngine:
     host, job
         The machine's name, and the cgroups of the process, which two jobs do not share.
     pid, began
-        The process, and when it began, in seconds since the epoch.
+        The process, and when it began, as `start_ticks`.
     python, executable
         The version and the path of its interpreter.
     cores, gpus
@@ -34,9 +35,22 @@ class ForeignEngine:
     host: str
     job: str
     pid: int
-    began: float
+    began: int | None
     python: str
     executable: str
     cores: tuple[int, ...]
     gpus: str | None
     routes: dict[str, str]
+
+
+def start_ticks(pid: int) -> int | None:
+    """Return when a process began, in clock ticks since the boot; None if it has ended.
+
+    psutil's `create_time` is a date, which changes when the clock is set.
+    """
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    fields = text.rpartition(")")[2].split()
+    return None if fields[0] in {"Z", "X"} else int(fields[19])

@@ -16,8 +16,7 @@ _WRITE_S = 5.0
 """A kernel that does not read for so long is disconnected."""
 _NEWCOMERS = 16
 """Most connections that have not sent `Attach`; the oldest are closed."""
-FIRST_S = 60.0
-"""How long the start of several processes may take until a kernel attaches to each."""
+_FIRST_S = 60.0
 
 
 class KernelSocket:
@@ -34,7 +33,8 @@ class KernelSocket:
         Process id of its parent, the kernel, if it must end together with it.
     first_s
         The process must end after so many seconds if no kernel has attached yet: the start of
-        which it is a part has failed.
+        which it is a part has failed. None if the kernel has connected before: `grace_s`, and
+        at most a minute.
 
     Attributes
     ----------
@@ -44,14 +44,17 @@ class KernelSocket:
         The kernel's connection counts as closed after so many seconds without a message.
     """
 
-    def __init__(self, grace_s: float, parent: int | None = None, first_s: float = FIRST_S) -> None:
+    def __init__(
+        self, grace_s: float, parent: int | None = None, first_s: float | None = None
+    ) -> None:
         self._server = socket.socket(fileno=os.dup(0))
         self._server.setblocking(False)
         with open(os.devnull, "rb") as null:  # noqa: PTH123 - there is no path to build
             os.dup2(null.fileno(), 0)
         self.path = Path(self._server.getsockname())
         self.silence_s = float("inf")
-        self._grace_s, self._limit_s = grace_s, min(grace_s, first_s)
+        self._grace_s = grace_s
+        self._limit_s = min(grace_s, _FIRST_S) if first_s is None else first_s
         self._parent = parent
         self._client: socket.socket | None = None
         self._newcomers: dict[socket.socket, MessageReader] = {}

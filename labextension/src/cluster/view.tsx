@@ -85,7 +85,7 @@ function Linked(props: {
       <Controls
         canStart={!up && pending === null}
         canStop={up && cluster.state !== 'stopping' && pending === null}
-        ranks={up ? cluster.n : null}
+        ranks={up ? cluster.n || null : null}
         onStart={n => void link.start(n)}
         onStop={() => void link.stop()}
         trans={trans}
@@ -132,6 +132,7 @@ function Status(props: {
       <span>
         {cluster &&
           state !== 'stopped' &&
+          cluster.n > 0 &&
           trans._n('%1 rank', '%1 ranks', cluster.n)}
       </span>
       <span className={`jp-gw-Status-detail jp-gw-mod-${state}`} title={detail}>

@@ -25,6 +25,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -47,6 +48,7 @@ DEFAULT = "local"
 FOR_HOSTS = "ssh"
 """The default where the user names hosts."""
 _LOG_BYTES = 4096
+_CONNECT_S = 15.0
 
 
 def launcher_class(name: str) -> type[Launcher]:
@@ -238,6 +240,14 @@ class Launcher(ABC):
         said
             Their output.
         """
+
+
+def first_s(deadline: float) -> float:
+    """Return for how many seconds agents that `Launcher.launch` starts wait for the kernel.
+
+    They have started until `deadline` (by `time.monotonic`), and only then it connects.
+    """
+    return deadline - time.monotonic() + _CONNECT_S
 
 
 def python_failure(code: int | None, said: str, python: str) -> tuple[str, str] | None:

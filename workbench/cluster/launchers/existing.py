@@ -21,8 +21,19 @@ from typing import Any, cast
 
 import zmq
 
-from workbench.cluster.launchers import AgentStart, Connection, RelayLauncher, python_failure
-from workbench.cluster.launchers.foreign_cluster import ForeignCluster, connection_file
+from workbench._version import __version__
+from workbench.cluster.launchers import (
+    AgentStart,
+    Connection,
+    RelayLauncher,
+    first_s,
+    python_failure,
+)
+from workbench.cluster.launchers.foreign_cluster import (
+    ForeignCluster,
+    connection_file,
+    free_port,
+)
 from workbench.cluster.options import Options
 from workbench.errors import StartFailed
 from workbench.hosts import Host
@@ -33,6 +44,8 @@ from workbench.wire.foreign_engine import GIVEN_GPUS, TUNNEL, ForeignEngine
 
 _PROGRAM = "workbench.agent.tunnel"
 _RETRY_S = 2.0
+_OF_LIMIT = 0.9
+"""An engine gives up the start of an agent before this kernel does, and says so."""
 
 
 class ExistingLauncher(RelayLauncher):
@@ -63,7 +76,7 @@ class ExistingLauncher(RelayLauncher):
         source = str(file) if "connection_file" in options.job else f"profile {name!r}"
         public, secret = (key.decode() for key in zmq.curve_keypair())
         self._taken = {"file": str(file), "source": source, "public": public, "secret": secret}
-        self._taken |= {"hosts": {}, "tunnels": {}, "address": ""}
+        self._taken |= {"hosts": {}, "tunnels": {}, "address": "", "n": options.n}
         cluster = self._connected()
         cluster.wait_for_engines(options.n, deadline, progress, self._stopped)
         progress(f"waiting until engines of {source} have time")
@@ -75,7 +88,11 @@ class ExistingLauncher(RelayLauncher):
     def _connected(self) -> ForeignCluster:
         if self._cluster is None:
             self._cluster = ForeignCluster(Path(self._taken["file"]), self._taken["source"])
-        return self._cluster
+        cluster = self._cluster
+        if self._stopped.is_set():  # while it connected
+            self.release()
+            raise StartFailed("interrupted")
+        return cluster
 
     def _describe(
         self, engines: Iterable[int], enough: int, deadline: float, stop: threading.Event
@@ -85,8 +102,17 @@ class ExistingLauncher(RelayLauncher):
         if not unknown:
             return
         found = self._connected().describe(unknown, enough, deadline, stop)
-        for number, engine in sorted(found.items()):
-            where = f"engine {number} of {self._taken['source']} on {engine.host}"
+        for number, plain in sorted(found.items()):
+            where = f"engine {number} of {self._taken['source']} on {plain['host']}"
+            version = plain.pop("version")
+            if version != __version__:
+                raise StartFailed(
+                    f"gradient-workbench {version} is installed there ({plain['executable']}), and "
+                    f"{__version__} here",
+                    vm=where,
+                    cure="install the same version, and start its engines again",
+                )
+            engine = ForeignEngine(**plain)
             if engine.python.split(".")[:2] != platform.python_version().split(".")[:2]:
                 raise StartFailed(
                     f"Python {engine.python} runs there ({engine.executable}), and Python "
@@ -100,7 +126,7 @@ class ExistingLauncher(RelayLauncher):
                     vm=where,
                     cure="open the firewall between both, for any port",
                 )
-        self._known |= found
+            self._known[number] = engine
 
     def _group(self, engines: dict[int, ForeignEngine]) -> tuple[Host, ...]:
         """Return a host for each job on a machine; ranks and jobs in the order of engines."""
@@ -187,7 +213,10 @@ class ExistingLauncher(RelayLauncher):
                     cure="then restart the lost ranks",
                 )
                 continue
-            calls[engines[0]] = f"start({self._given(host, agent.folder, grace_s)!r})"
+            given = self._given(host, agent.folder) | {"grace_s": grace_s}
+            given["first_s"] = first_s(deadline)
+            limit_s = _OF_LIMIT * max(deadline - time.monotonic(), 0)
+            calls[engines[0]] = f"start({given!r}, {limit_s})"
             started[engines[0]] = agent
         for number, said in cluster.call(calls, deadline, interrupted).items():
             host = _of(started[number])
@@ -198,12 +227,13 @@ class ExistingLauncher(RelayLauncher):
             self._errors[host.shown] = (
                 said if isinstance(said, StartFailed) else _start_failure(host, said)
             )
-        gives = {
-            number: (host, f"give({str(agent.folder)!r}, {slot}, {self._cores(host)!r})")
-            for agent in started.values()
-            for host in [_of(agent)]
-            for slot, number in enumerate(self._engines_of(host)[: agent.slots])
-        }
+        gives = {}
+        for agent in started.values():
+            host, cores = _of(agent), self._cores(_of(agent))
+            engines = self._engines_of(host)[: agent.slots]
+            for first, number in enumerate(engines):  # with fewer engines, several ranks use one's
+                slots = list(range(first, agent.slots, len(engines)))
+                gives[number] = host, f"give({str(agent.folder)!r}, {slots}, {cores!r})"
         expressions = {number: text for number, (_, text) in gives.items()}
         for number, error in cluster.call(expressions, deadline, interrupted).items():
             if isinstance(error, StartFailed):
@@ -229,12 +259,12 @@ class ExistingLauncher(RelayLauncher):
         """Return the cores on which any engine of a host may run."""
         return sorted({core for n in self._engines_of(host) for core in self._known[n].cores})
 
-    def _given(self, host: Host, folder: Path, grace_s: float) -> dict[str, Any]:
+    def _given(self, host: Host, folder: Path) -> dict[str, Any]:
         """Return what `workbench.agent.tunnel` reads on the agent's machine."""
         engines = [self._known[number] for number in self._engines_of(host)]
-        with socket.create_server((self._taken["address"], 0)) as probe:
-            port = probe.getsockname()[1]
+        port = free_port(self._taken["address"])
         self._taken["tunnels"][str(folder)] = [str(port)]
+        self._taken["hosts"][host.shown]["port"] = port
         gpus = {one.gpus for one in engines}
         named = [name for text in gpus for name in (text or "").split(",") if name]
         environment = {
@@ -244,7 +274,6 @@ class ExistingLauncher(RelayLauncher):
         }
         return {
             "folder": str(folder),
-            "grace_s": grace_s,
             "cores": self._cores(host),
             "environment": environment,
             "engines": [(one.pid, one.began) for one in engines],
@@ -282,8 +311,9 @@ class ExistingLauncher(RelayLauncher):
         if host.shown in self._errors:
             return self._errors[host.shown]
         lines = [line.strip() for line in said.splitlines() if line.strip()]
-        cause = self.why_gone(host) or "its agent has not answered in time"
-        cure = "check the log of its engines, and that it reaches this machine"
+        port = self._taken["hosts"][host.shown].get("port")
+        cause = self.why_gone(host) or f"its agent has not connected to port {port} here in time"
+        cure = "check the log of its engines, and that its machine reaches that port (firewall)"
         return StartFailed(cause + (f" ({lines[-1]})" if lines else ""), vm=host.shown, cure=cure)
 
 
@@ -292,9 +322,15 @@ def _of(agent: AgentStart) -> Host:
     return agent.host
 
 
-def _start_failure(host: Host, said: str) -> StartFailed:
+def _start_failure(host: Host, said: str | None) -> StartFailed:
+    if said is None:
+        return StartFailed(
+            "its agent has not started in time: its Python or its file system is slow",
+            vm=host.shown,
+            cure="start again with a higher start_timeout_s",
+        )
     cause, cure = python_failure(None, said, host.python or "its Python") or (
         f"its agent cannot be started ({said.splitlines()[-1] if said else 'no output'})",
-        "correct that there",
+        "correct that on its machine, where engines start the agent",
     )
     return StartFailed(cause, vm=host.shown, cure=cure)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import random
 import secrets
 import socket
 import threading
@@ -17,15 +18,19 @@ import psutil
 
 from workbench.cluster.launchers import python_failure
 from workbench.errors import StartFailed
-from workbench.wire.foreign_engine import ForeignEngine
 
 _CONNECT_S = 10.0
 _POLL_S = 0.02
 _ENOUGH_S = 1.0
 """How long an engine may take to answer if the others are enough."""
+_SETTLED_S = 2.0
+"""A start of as many ranks as there are engines waits so long for another engine."""
 _CALLS = "workbench.agent.engine_calls"
 _WHO = "(lambda s, h: (h.gethostname(), s.executable))(__import__('sys'), __import__('socket'))"
 _WHO_S = 5.0
+_EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
+_UNPRIVILEGED = 1024
+_TRIES = 20
 
 
 def connection_file(job: Mapping[str, Any]) -> Path:
@@ -115,23 +120,31 @@ class ForeignCluster:
     def wait_for_engines(
         self, n: int, deadline: float, progress: Callable[[str], None], stop: threading.Event
     ) -> None:
-        """Wait until n engines are registered, or one if n is 0; raise `StartFailed` if not."""
-        began = time.monotonic()
-        while len(self.engines) < max(n, 1):
-            there = f"{len(self.engines)} of {n}" if n and self.engines else "no"
-            if time.monotonic() > deadline or stop.is_set():
+        """Wait until n engines are registered; raise `StartFailed` if they are not in time.
+
+        If n is 0, wait for the first, and until no others have come for `_SETTLED_S`.
+        """
+        began = changed = time.monotonic()
+        known = 0
+        while (found := len(self.engines)) < max(n, 1) or n == 0:
+            now = time.monotonic()
+            if found != known:
+                known, changed = found, now
+            if not n and found and (now - changed > _SETTLED_S or now > deadline):
+                return
+            there = f"{found} of {n}" if n and found else str(found or "no")
+            if now > deadline or stop.is_set():
                 raise StartFailed(
-                    f"{there} engines are registered at {self._source} after "
-                    f"{time.monotonic() - began:.0f} s",
-                    cure="start engines, fewer ranks, or wait longer (start_timeout_s)",
+                    f"{there} engines are registered at {self._source} after {now - began:.0f} s",
+                    cure="start more engines, ask for fewer ranks (n), or raise start_timeout_s",
                 )
             progress(f"{there} engines are registered at {self._source}")
             time.sleep(_POLL_S)
 
     def describe(
         self, engines: set[int], enough: int, deadline: float, stop: threading.Event
-    ) -> dict[int, ForeignEngine]:
-        """Return what engines report about themselves.
+    ) -> dict[int, dict[str, Any]]:
+        """Return what engines report about themselves (`workbench.agent.engine_calls.describe`).
 
         Raise `StartFailed` if one cannot. With `enough` (not 0), those that are busy are left out
         if so many others have answered.
@@ -212,6 +225,21 @@ class ForeignCluster:
         return StartFailed(
             f"engine {engine} of {self._source} has ended", cure="start another engine"
         )
+
+
+def free_port(address: str) -> int:
+    """Return a free port of this machine at which a later kernel can listen too.
+
+    It is outside of the range that the system gives to connections, if there are such ports.
+    """
+    low, high = map(int, _EPHEMERAL.read_text().split()) if _EPHEMERAL.exists() else (0, 0)
+    ports = range(max(high + 1, _UNPRIVILEGED), 1 << 16) or range(_UNPRIVILEGED, low)
+    for port in [*random.sample(ports, min(_TRIES, len(ports))), 0]:
+        with contextlib.suppress(OSError), socket.create_server((address, port)) as probe:
+            return int(probe.getsockname()[1])
+    raise StartFailed(
+        f"no port of {address} is free", cure="end processes that listen there (`ss -ltnp`)"
+    )
 
 
 @contextlib.contextmanager

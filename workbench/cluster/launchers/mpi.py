@@ -25,7 +25,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
 
-from workbench.cluster.launchers import AgentStart, Connection, LocalLauncher
+from workbench.cluster.launchers import AgentStart, Connection, LocalLauncher, first_s
 from workbench.cluster.launchers.ssh import SshLauncher, cause_of, key_file
 from workbench.errors import StartFailed
 from workbench.hosts import Host
@@ -145,7 +145,7 @@ class MpiLauncher(SshLauncher):
     ) -> None:
         """Start these agents by one mpiexec; see `Launcher`."""
         _check_mpiexec()
-        run = self._start_mpiexec(agents, grace_s)
+        run = self._start_mpiexec(agents, (grace_s, first_s(deadline)))
         while True:
             ended = run.process.poll() is not None
             said = run.read()
@@ -169,13 +169,13 @@ class MpiLauncher(SshLauncher):
                 status = run.process.returncode if ended else None
                 self._errors[agent.host] = _failure(status, said, [agent.host])
 
-    def _start_mpiexec(self, agents: Sequence[AgentStart], grace_s: float) -> _Run:
+    def _start_mpiexec(self, agents: Sequence[AgentStart], limits: tuple[float, float]) -> _Run:
         environment = {name: os.environ[name] for name in os.environ if name != "SSH_CONNECTION"}
         if os.geteuid() == 0:  # mpiexec refuses to run as root otherwise
             environment |= dict.fromkeys(_ROOT, "1")
         remote = agents[0].host is not None
         folder = Path(tempfile.mkdtemp(prefix="workbench-mpi-"))
-        command = ["sh", "-c", _RUN, str(folder), *self._command(agents, folder, grace_s)]
+        command = ["sh", "-c", _RUN, str(folder), *self._command(agents, folder, limits)]
         log = tempfile.TemporaryFile()  # noqa: SIM115 - mpiexec writes to it as long as it runs
         # in a session of its own, so that Ctrl-C in a terminal does not end it
         process = subprocess.Popen(
@@ -191,7 +191,9 @@ class MpiLauncher(SshLauncher):
         self._runs.append(run)
         return run
 
-    def _command(self, agents: Sequence[AgentStart], folder: Path, grace_s: float) -> list[str]:
+    def _command(
+        self, agents: Sequence[AgentStart], folder: Path, limits: tuple[float, float]
+    ) -> list[str]:
         """Return the command of mpiexec; `folder` is for its files on this machine."""
         command = ["mpiexec", "--enable-recovery", "--mca", "orte_local_tmpdir_base", str(folder)]
         if agents[0].host is not None:
@@ -220,7 +222,7 @@ class MpiLauncher(SshLauncher):
                 "sh",
                 f"{_FAILED} {agent.folder}",
                 *slot,
-                str(grace_s),
+                *map(str, limits),
                 _READY,
             ]
             first += agent.slots
