@@ -39,7 +39,7 @@ export class StageTable {
     this.node.hidden = true;
   }
 
-  readonly node = element('section', 'jp-gw-Live-section jp-gw-Live-worst');
+  readonly node = element('section', 'jp-gw-Live-section jp-gw-Live-stages');
 
   /** Show stages, or why they are unknown; nothing if no rank waits for messages. */
   update(stages: readonly IStage[] | IUnknown): void {
