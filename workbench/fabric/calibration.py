@@ -163,7 +163,10 @@ def measure(run: RunCell, n: int, seconds: float) -> FittedFabric:
 
 
 class ProgressLine:
-    """Shows how far a cell is, in one line of standard error, which is removed at the end."""
+    """Shows how far a cell is, in one line of standard output.
+
+    Notebooks show standard error as if something was wrong.
+    """
 
     def __init__(self, what: str) -> None:
         self._what = what
@@ -172,19 +175,23 @@ class ProgressLine:
     def __enter__(self) -> ProgressLine:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, failed: type[BaseException] | None, *_: object) -> None:
         if self._shown:
-            sys.stderr.write("\r" + " " * len(self._shown) + "\r")
-            sys.stderr.flush()
+            end = "stopped" if failed else "done"
+            self._write(f"\r{self._what}: {end}".ljust(len(self._shown)) + "\n")
 
     def show(self, output: str) -> None:
         """Show the last line of a cell's output, such as ``[rank 0] 35%``."""
         share = output.rstrip().rpartition(" ")[2]
-        text = f"{self._what}: {share}"
+        text = f"\r{self._what}: {share}"
         if share.endswith("%") and text != self._shown:
             self._shown = text
-            sys.stderr.write("\r" + text)
-            sys.stderr.flush()
+            self._write(text)
+
+    @staticmethod
+    def _write(text: str) -> None:
+        sys.stdout.write(text)
+        sys.stdout.flush()
 
 
 def _slowest(ranks: list[list[list[list[float]]]]) -> list[list[list[float]]]:
