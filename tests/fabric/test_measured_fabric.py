@@ -93,7 +93,7 @@ def test_copies_are_measured_on_each_vm(measured):
 
 
 def test_an_interrupted_matrix_leaves_the_ranks_as_they_were(measured, capsys):
-    stop = when(lambda: capsys.readouterr().err, measured.cluster.interrupt)
+    stop = when(lambda: capsys.readouterr().out, measured.cluster.interrupt)
     with pytest.raises(CellInterrupted):
         measured.cluster.bandwidth_matrix()
     stop.join()
