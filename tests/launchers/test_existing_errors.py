@@ -2,6 +2,7 @@
 
 import time
 from functools import partial
+from pathlib import Path
 
 import ipcluster
 import pytest
@@ -10,8 +11,11 @@ from ipcluster import engine
 from timers import FAR_S
 
 import workbench as wb
+from workbench.agent import engine_calls
 from workbench.cluster.launchers import foreign_cluster
-from workbench.errors import StartFailed, UsageError
+from workbench.cluster.launchers.existing import ExistingLauncher
+from workbench.errors import ClusterStopped, StartFailed, UsageError
+from workbench.widgets.clusters import cluster_table
 
 pytestmark = pytest.mark.slow
 
@@ -36,6 +40,33 @@ def test_no_engines(bare):
     refused("no engines are registered at .*client.json after .* start more engines", start)
     with engine(bare):
         refused("1 of 2 engines are registered", start, n=2)
+
+
+def test_before_the_engines_are_known(tmp_path):
+    """No number of ranks is shown, and a push is refused because the cluster is not started."""
+    cluster = wb.Cluster.from_file(tmp_path / "none.json")
+    assert f"{cluster.name}: stopped" in repr(cluster_table(cluster))
+    with pytest.raises(ClusterStopped, match="Start one"):
+        cluster.push({"x": 1}, ranks=[0])
+
+
+def test_a_stop_while_the_kernel_connects(bare):
+    """The connection to the controller is closed."""
+    launcher = ExistingLauncher()
+    launcher.release()
+    with pytest.raises(StartFailed, match="interrupted"):
+        launcher.allocate(wb.Cluster.from_file(bare.file).options, print)
+
+
+def test_a_port_for_later_kernels():
+    """The system does not give it to connections."""
+    low, high = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
+    assert not low <= foreign_cluster.free_port("127.0.0.1") <= high
+
+
+def test_an_engine_that_is_slow():
+    """It gives up the start of an agent in time; its Python is not to blame."""
+    assert engine_calls.start({}, 1e-3) is None
 
 
 def test_a_busy_engine(bare):
