@@ -20,6 +20,7 @@ _MB = 1 << 20
 _FUSION = [("off", 0), *((f"{1 << power} MB", _MB << power) for power in range(9))]
 _CYCLES_MS = (0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0)
 _CURVE_POINTS = 25
+_ROWS = ["measured", "predicted", "transfers"]
 _DECADES = 1.5
 """How many powers of ten of link rates are shown on each side of the measured one."""
 _SLIDER = {"continuous_update": True, "style": {"description_width": "11em"}}
@@ -85,7 +86,7 @@ class WhatIfStudy(VBox):
             exposed.x = [found.measured_exposed_us / 1e3, found.predicted_exposed_us / 1e3]
             transfers.base = [begin / 1e3 for begin, _ in bars]
             transfers.x = [(end - begin) / 1e3 for begin, end in bars]
-            transfers.y = ["transfers"] * len(bars)
+            transfers.y = [2] * len(bars)
             line.y = curve
             here.x = [self.controls["gbps"].value]
             here.y = [found.predicted_us / 1e3]
@@ -151,14 +152,13 @@ def _computes(found: Prediction) -> tuple[float, float]:
 
 def _figure(measured: MeasuredTraining) -> Any:
     """Return the figure without its predicted values."""
-    rows = ["measured", "predicted"]
     bar = {"orientation": "h", "xaxis": "x", "yaxis": "y"}
     figure = new_figure("What-if: predicted iteration")
-    figure.add_bar(x=[0, 0], y=rows, name="compute", marker_color=_COMPUTE, **bar)
+    figure.add_bar(x=[0, 0], y=[0, 1], name="compute", marker_color=_COMPUTE, **bar)
     figure.add_bar(
-        x=[0, 0], y=rows, name="exposed communication", marker_color=EXPOSED.color, **bar
+        x=[0, 0], y=[0, 1], name="exposed communication", marker_color=EXPOSED.color, **bar
     )
-    figure.add_bar(x=[0], y=["transfers"], name="transfers", marker_color=_TRANSFER, **bar)
+    figure.add_bar(x=[0], y=[2], name="transfers", marker_color=_TRANSFER, **bar)
     figure.add_scatter(
         x=_rates(measured), name="predicted, by link rate", xaxis="x2", yaxis="y2",
         line={"color": _TRANSFER},
@@ -170,7 +170,7 @@ def _figure(measured: MeasuredTraining) -> Any:
     figure.update_layout(
         barmode="overlay",
         xaxis={"domain": [0, 0.58], "title": "time (ms)"},
-        yaxis={"type": "category", "categoryarray": ["transfers", "predicted", "measured"]},
+        yaxis={"tickvals": [0, 1, 2], "ticktext": _ROWS, "range": [2.6, -0.6]},
         xaxis2={"domain": [0.68, 1], "anchor": "y2", "type": "log", "title": "link (Gbit/s)"},
         yaxis2={"anchor": "x2", "title": "iteration (ms)", "rangemode": "tozero"},
     )
