@@ -50,7 +50,7 @@ from workbench._version import __version__
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
-    from workbench.advisor import explain
+    from workbench.advisor import explain, what_if
     from workbench.advisor.scaling import ScalingStudy, scaling_study
     from workbench.cluster import Cluster
     from workbench.doctor import diagnose, diagnose_all
