@@ -68,7 +68,7 @@ def test_a_calibration_sweeps_the_device_of_its_rank(cluster):
 
 
 def test_progress_begins_with_the_measurement(cluster, capsys, tmp_path):
-    """A calibration that waits for its turn shows nothing; its line says at the end that it is done."""
+    """A calibration that waits for its turn shows nothing; its line ends with "done"."""
     mark = tmp_path / "mark"
     before = cluster.run_in_background(waiting_for(mark), sink=TextSink())
     with warnings.catch_warnings(), ThreadPoolExecutor() as threads:
