@@ -71,7 +71,7 @@ class Measurements(Execution):
 
     def calibrate(
         self,
-        timeout: str | float | None = None,
+        timeout: str | float = "auto",
         *,
         seconds: str | float = 30.0,
         stored: bool | FittedFabric = False,
@@ -83,8 +83,8 @@ class Measurements(Execution):
         Parameters
         ----------
         timeout
-            The ranks are interrupted after this time: seconds, or such as ``"5m"``; by default
-            after several times what it should take.
+            The ranks are interrupted after this time: seconds, or such as ``"5m"``; with
+            ``"auto"`` after several times what it should take.
         seconds
             About the longest time of the measurement; less is less precise.
         stored
@@ -99,7 +99,7 @@ class Measurements(Execution):
             self.fabric = _reused(self, stored)
         return self.fabric
 
-    def bandwidth_matrix(self, timeout: str | float | None = None) -> matrix.BandwidthMatrix:
+    def bandwidth_matrix(self, timeout: str | float = "auto") -> matrix.BandwidthMatrix:
         """Measure the bandwidth between each pair of VMs, alone and with other pairs at once.
 
         It names the slow links and VMs. On one VM, it measures the pairs of its ranks.
@@ -116,9 +116,9 @@ class Measurements(Execution):
             ends = {phrase([info.rank]): info.rank for info in self.ranks}
         return matrix.measure(self._runner(timeout, matrix.limit_s(len(ends))), ends)
 
-    def _runner(self, timeout: str | float | None, default_s: float) -> RunCell:
+    def _runner(self, timeout: str | float, default_s: float) -> RunCell:
         """Return a function that runs a cell of ours, with its output for a progress line."""
-        timeout_s = default_s if timeout is None else parse_duration(timeout, "timeout")
+        timeout_s = default_s if timeout == "auto" else parse_duration(timeout, "timeout")
 
         def run(source: str, show: Callable[[str], None]) -> dict[int, Any]:
             sink = TextSink(lambda: show(sink.text))
