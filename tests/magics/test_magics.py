@@ -56,8 +56,10 @@ class Notebook:
 
 
 @pytest.fixture(scope="module")
-def notebook():
-    notebook = Notebook()
+def notebook(tmp_path_factory):
+    """A kernel with runs and calibrations of its own."""
+    notebook, runs = Notebook(), str(tmp_path_factory.mktemp("runs"))
+    notebook.run(f"import os\nos.environ['GRADIENT_WORKBENCH_RUNS'] = {runs!r}")
     notebook.run("%load_ext workbench")
     yield notebook
     notebook.stop()
