@@ -14,7 +14,7 @@ import numpy as np
 
 from workbench.errors import UsageError
 from workbench.fabric import FittedFabric, ring_us
-from workbench.fabric.plan_figures import FORWARD_SHARE
+from workbench.fabric.plan_figures import fully_overlapped
 from workbench.ranks import checked_int
 from workbench.safefiles import load_json, read_file
 from workbench.timings.derive import columns
@@ -302,8 +302,8 @@ def _efficiency(compute_us: float, communication_us: float | None) -> tuple[floa
     """Return the efficiency without and with full overlap."""
     if communication_us is None:
         return None
-    overlapped = max(compute_us, FORWARD_SHARE * compute_us + communication_us)
-    return compute_us / (compute_us + communication_us), compute_us / overlapped
+    overlapped_us = fully_overlapped(compute_us, communication_us)
+    return compute_us / (compute_us + communication_us), compute_us / overlapped_us
 
 
 def _interval(count: int) -> tuple[int, int]:

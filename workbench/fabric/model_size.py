@@ -38,6 +38,11 @@ class ModelSize:
     activation_bytes: float | None = None
     forward_flop: float | None = None
 
+    @property
+    def training_flop(self) -> float | None:
+        """Operations of an iteration, per sample: a backward counts as two forwards."""
+        return None if self.forward_flop is None else 3 * self.forward_flop
+
 
 def measure_model(model: torch.nn.Module, example: Any = None) -> ModelSize:
     """Count a model's parameters; with an example batch, measure a forward too.

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 from workbench.fabric.fit import FittedFabric
 from workbench.fabric.model_size import ModelSize
-from workbench.fabric.models import ring_us
+from workbench.fabric.models import busbw_factor, ring_us
 from workbench.fabric.plan_record import Figure, ScalingRow
 from workbench.fabric.quantities import format_quantity
 
-FORWARD_SHARE = 1 / 3
+_FORWARD = 1 / 3
 """Share of the forward in the time of compute: a backward takes about twice as long."""
 
 
@@ -47,12 +47,12 @@ class PlanInputs:
 
     def rate_gbps(self, vms: int) -> float | None:
         """Return the rate of the slowest hop of the ring, in one direction."""
-        between = self.gbps if vms > 1 else math.inf
         inside = math.inf if self.ranks_per_vm == 1 else self.local_gbps
-        if vms > 1 and inside is None:  # only the rate between the VMs is known
-            inside = math.inf
-        known = [rate for rate in (between, inside) if rate is not None]
-        return min(known) if len(known) == 2 else None
+        if vms == 1:
+            return inside
+        if self.gbps is None or inside is None:  # else only the rate between the VMs is known
+            return self.gbps
+        return min(self.gbps, inside)
 
     def iterations(self, ranks: int) -> int | None:
         """Return the iterations per epoch, if they are known."""
@@ -68,7 +68,7 @@ class PlanInputs:
         spent = nominal if calibrated is None else calibrated
         overlapped = sequential = efficiency = epoch = None
         if spent is not None and self.compute_s is not None:
-            overlapped = max(self.compute_s, self.compute_s * FORWARD_SHARE + spent)
+            overlapped = fully_overlapped(self.compute_s, spent)
             sequential = self.compute_s + spent
             efficiency = self.compute_s / sequential
         iterations = self.iterations(ranks)
@@ -95,6 +95,11 @@ class PlanInputs:
         return self.fabric.predict_us(self.gradient_bytes, ranks) / 1e6
 
 
+def fully_overlapped(compute: float, communication: float) -> float:
+    """Return the time of an iteration whose communication starts as soon as its backward."""
+    return max(compute, compute * _FORWARD + communication)
+
+
 def gradients(job: PlanInputs, last: ScalingRow) -> Iterator[Figure]:
     """Yield what is communicated in an iteration."""
     size, count, total = job.bytes_each[1], job.size.trainable, job.gradient_bytes
@@ -104,7 +109,7 @@ def gradients(job: PlanInputs, last: ScalingRow) -> Iterator[Figure]:
         if ranks > 1:
             yield Figure(
                 f"moved per iteration, {ranks} ranks",
-                2 * (ranks - 1) / ranks * total,
+                busbw_factor("allreduce", ranks) * total,
                 "B",
                 f"2 (n - 1) / n × {_bytes(total)}, sent by each rank, n = {ranks}",
             )
@@ -125,9 +130,10 @@ def compute(job: PlanInputs, tflops: float | None) -> Iterator[Figure]:
         if tflops is not None:
             formula = f"operations of an iteration / {tflops:g} TFLOP/s"
         yield Figure("compute per iteration", job.compute_s, "s", formula)
-    if not job.size.forward_flop:
+    each = job.size.training_flop
+    if not (each and job.size.forward_flop):
         return
-    operations = 3 * job.size.forward_flop * job.batch
+    operations = each * job.batch
     yield Figure(
         "operations per iteration",
         operations,
@@ -151,7 +157,7 @@ def compute(job: PlanInputs, tflops: float | None) -> Iterator[Figure]:
     )
     yield Figure(
         "batch at the balance",
-        math.ceil(balance * moved / (3 * job.size.forward_flop)),
+        math.ceil(balance * moved / each),
         "",
         f"{balance:,.0f} × {_bytes(moved)} / operations per sample",
     )

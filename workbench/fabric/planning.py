@@ -157,9 +157,9 @@ def _compute_s(
 ) -> float | None:
     if tflops is None:
         return None if compute_ms is None else compute_ms / 1e3
-    if not size.forward_flop:
+    if not size.training_flop:
         raise UsageError(
             "tflops: the model's operations are not known, or none was counted. Give the model "
             "itself and an example batch, or the measured compute_ms."
         )
-    return 3 * size.forward_flop * batch / (tflops * 1e12)
+    return size.training_flop * batch / (tflops * 1e12)
