@@ -13,15 +13,14 @@ from workbench.cluster.agents import memory_bytes, samples, snapshots
 from workbench.cluster.execution import Execution
 from workbench.cluster.options import Options, parse_duration
 from workbench.errors import UsageError
-from workbench.fabric import calibration, matrix, stored
-from workbench.fabric.calibration import RunCell
-from workbench.fabric.fit import FittedFabric
 from workbench.output.sink import TextSink
 from workbench.ranks import RankInfo, Ranks, phrase
 from workbench.timings.runs import runs_folder
 
 if TYPE_CHECKING:
     from workbench.cluster.agent import Agent
+    from workbench.fabric import BandwidthMatrix, FittedFabric
+    from workbench.fabric.calibration import RunCell
     from workbench.resources import Snapshot, Unknown
     from workbench.resources.usage import Sample
     from workbench.timings.overhead import Overhead
@@ -91,15 +90,17 @@ class Measurements(Execution):
             True for the stored calibration instead of a measurement, or a calibration of an
             earlier cluster, which is refused if it was another one.
         """
+        from workbench.fabric.calibration import limit_s  # loaded when it is needed
+
         about_s = parse_duration(seconds, "seconds")
-        run = self._runner(timeout, calibration.limit_s(about_s))
+        run = self._runner(timeout, limit_s(about_s))
         if stored is False:
             self.fabric = _calibrated(self, run, about_s)
         else:
             self.fabric = _reused(self, stored)
         return self.fabric
 
-    def bandwidth_matrix(self, timeout: str | float = "auto") -> matrix.BandwidthMatrix:
+    def bandwidth_matrix(self, timeout: str | float = "auto") -> BandwidthMatrix:
         """Measure the bandwidth between each pair of VMs, alone and with other pairs at once.
 
         It names the slow links and VMs. On one VM, it measures the pairs of its ranks.
@@ -109,6 +110,8 @@ class Measurements(Execution):
         timeout
             As for `calibrate`.
         """
+        from workbench.fabric import matrix
+
         ends: dict[str, int] = {}
         for info in self.ranks:
             ends.setdefault(info.vm, info.rank)
@@ -129,6 +132,8 @@ class Measurements(Execution):
 
     def stored_calibration(self) -> FittedFabric | None:
         """Return what ``calibrate(stored=True)`` would use; None if nothing is stored."""
+        from workbench.fabric import stored
+
         return stored.find(runs_folder(self.options.runs), _context(self))
 
     def measure_overhead(
@@ -176,6 +181,8 @@ class Measurements(Execution):
 
 def _calibrated(cluster: Measurements, run: RunCell, seconds: float) -> FittedFabric:
     """Measure the fabric, and store the result."""
+    from workbench.fabric import calibration, stored
+
     fabric = calibration.measure(run, cluster.n, seconds)
     vm_of = {str(info.rank): info.vm for info in cluster.ranks}
     devices: dict[str, Mapping[str, float]] = {}
@@ -188,6 +195,8 @@ def _calibrated(cluster: Measurements, run: RunCell, seconds: float) -> FittedFa
 
 def _reused(cluster: Measurements, given: FittedFabric | bool) -> FittedFabric:
     """Return a calibration that was measured before, if it is of such a cluster."""
+    from workbench.fabric import FittedFabric, stored
+
     own = _context(cluster)
     found = cluster.stored_calibration() if given is True else given
     if isinstance(found, FittedFabric):
