@@ -67,6 +67,14 @@ def test_parts_add_up_to_the_whole():
     assert progress(every, every).samples_per_s == pytest.approx(16)
 
 
+def test_the_rows_of_a_higher_rank_may_come_first():
+    """Passes over the data are those of one rank, whose rows are not the first that arrive."""
+    parts = SoFar()
+    for rank, batch in ((1, [1, 2]), (0, [1, 2, 3]), (1, [3, 4]), (0, [4])):
+        parts.add(rows(batch, rank=rank))
+    assert parts.progress(rows([4])).epochs == 1
+
+
 def test_unknown_is_unknown():
     """Without batches, samples, clocks or rows nothing is made up."""
     own = rows([0, 0], batches=0, samples=[8, 0])

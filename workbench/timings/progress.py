@@ -65,19 +65,21 @@ class SoFar:
     def __init__(self) -> None:
         self._epochs = 0.0
         self._left = np.nan
-        self._cell, self._batch = -1, 0
+        self._rank, self._cell, self._batch = -1, -1, 0
         self._exposed_ns: dict[int, float] = {}
         self._timed = False
 
     def add(self, rows: Rows) -> None:
-        """Add rows of any ranks; passes over the data are those of the first rank."""
+        """Add rows of any ranks; passes over the data are those of the lowest rank."""
         ranks, places = np.unique(rows["rank"], return_inverse=True)
         exposed_ns = np.bincount(places, rows["exposed_ns"])
         for rank, spent_ns in zip(ranks.tolist(), exposed_ns.tolist(), strict=True):
             self._exposed_ns[rank] = self._exposed_ns.get(rank, 0.0) + spent_ns
         self._timed |= not communication_unseen(rows).all()
-        first = rows["rank"] == min(self._exposed_ns, default=0)
-        own = rows[first & (rows["batches"] > 0) & (rows["batch"] > 0)]
+        lowest = min(self._exposed_ns, default=-1)
+        if lowest != self._rank:  # it has had no row before
+            self._rank, self._epochs, self._cell, self._batch = lowest, 0.0, -1, 0
+        own = rows[(rows["rank"] == lowest) & (rows["batches"] > 0) & (rows["batch"] > 0)]
         own = own[np.argsort(own["iteration"], kind="stable")]
         if not len(own):
             return
