@@ -313,7 +313,7 @@ class Cluster(Measurements):
         StartFailed
             A VM does not answer, or a new process did not start.
         """
-        self._state.restart(ranks)
+        recovery.restart(self._state, ranks)
         return self
 
     def resize(self, n: int | None = None) -> Cluster:

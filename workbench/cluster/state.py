@@ -18,7 +18,7 @@ from workbench.cluster.outcomes import STOPPED, change_failure, cluster_trouble,
 from workbench.cluster.processes import ClusterProcesses
 from workbench.cluster.threads import FairLock, IdleWatch, interrupts_later, uninterrupted
 from workbench.errors import ClusterError, ClusterStopped, UsageError, reason
-from workbench.ranks import Ranks, parse_ranks, phrase
+from workbench.ranks import Ranks, parse_ranks
 
 if TYPE_CHECKING:
     from workbench.cluster.engines import Engines
@@ -255,34 +255,6 @@ class ClusterState:
                 ) from None
             finally:
                 engines.interrupted.clear()
-
-    def restart(self, ranks: Ranks) -> None:
-        """Replace some ranks, start those that are missing, or form the ring; see `Cluster`."""
-        engines, failed = self.processes.engines, self.state == "failed"
-        if failed and engines.wanted is not None and ranks is None:
-            n = engines.wanted
-            self.change(f"going on with {n} ranks", lambda engines: engines.resize(n), n)
-            return
-        if failed and engines.renumbered:
-            raise UsageError(
-                f"--ranks {ranks}: ranks are missing, because an earlier change ended early, and "
-                "the others have changed their numbers. Start what is missing with %cluster "
-                "restart first."
-            )
-        chosen = tuple(self.lost()) if ranks is None else self.parse_ranks(ranks)
-        if chosen and ranks is None and engines.backend.controller == "MPI":
-            chosen = tuple(range(self.n))
-        if chosen:
-            self.change(
-                f"replacing {phrase(chosen)}", lambda engines: engines.restart(chosen), self.n
-            )
-        elif failed and engines.backend.ring_broken:
-            self.change("rebuilding the ring", lambda engines: engines.reform())
-        else:
-            raise UsageError(
-                "Nothing to restart: no rank is lost. Name the ranks to replace, such as "
-                "%cluster restart --ranks 1."
-            )
 
     # steps
 

@@ -103,7 +103,7 @@ class Sampler:
             if stopped:
                 break  # what follows the last step is in no iteration
             now = perf_counter()
-            line = _line() if loop.in_no_phase else None
+            line = _line() if loop.clock.in_no_phase else None
             if line is not None:
                 latest[line] += now - last  # type: ignore[assignment]
             last = now

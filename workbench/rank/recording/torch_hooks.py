@@ -95,7 +95,7 @@ class TorchHooks(Hooks):
         self._begun += 1
         key, loop = id(optimizer), self._recorder.loop
         within = loop.in_step_of_another(key) and _is_within_step()
-        if loop.forward_unseen and not self._modules.searching:
+        if loop.clock.forward_unseen and not self._modules.searching:
             self._search_again()
         loop.step_begins(key, complete=not _is_adasum(optimizer), within=within)
         steps = self._steps[key] = self._steps.get(key, 0) + 1

@@ -67,6 +67,8 @@ class TrainingLoop:
 
     Attributes
     ----------
+    clock
+        The times of the phases of the current step.
     steps
         Number of optimizer steps that have ended.
     buckets
@@ -76,7 +78,7 @@ class TrainingLoop:
     def __init__(
         self, clock: PhaseClock, reported: Reported, waits: Waits, records: CellRecords
     ) -> None:
-        self._clock = clock
+        self.clock = clock
         self._waits = waits
         self._records = records
         self._cycle: Cycle[StepRecord] = Cycle()
@@ -94,16 +96,6 @@ class TrainingLoop:
         """Whether a backward runs."""
         return self._backwards > 0
 
-    @property
-    def forward_unseen(self) -> bool:
-        """Whether a backward of this step has begun without a forward of a module before it."""
-        return self._clock.forward_unseen
-
-    @property
-    def in_no_phase(self) -> bool:
-        """Whether an iteration has begun, and none of its phases runs; in any thread."""
-        return self._clock.in_no_phase
-
     def end(self) -> None:
         """Deliver what remains at the end of the cell."""
         self.buckets.find_done()
@@ -114,7 +106,7 @@ class TrainingLoop:
 
     def loaded(self, began: int, batch: object = None, loader: object = None) -> None:
         """Note that a DataLoader has returned the batch that was requested at `began`."""
-        self._clock.loaded(began, perf_counter_ns())
+        self.clock.loaded(began, perf_counter_ns())
         self._batches.loaded(batch, loader)
 
     def forward_begins(
@@ -125,15 +117,15 @@ class TrainingLoop:
         `model` is the module's `id`, and `arguments` are the positional ones.
         """
         if grad and training:
-            self._clock.forward(perf_counter_ns())
+            self.clock.forward(perf_counter_ns())
             self._batches.forward(model, arguments)
         elif grad:
-            self._clock.maybe_forward(perf_counter_ns())
+            self.clock.maybe_forward(perf_counter_ns())
 
     def forward_ends(self, *, grad: bool) -> None:
         """Note the end of that call."""
         if not grad:
-            self._clock.evaluated(perf_counter_ns())
+            self.clock.evaluated(perf_counter_ns())
             self._batches.discard()
 
     def backward_begins(self) -> None:
@@ -141,7 +133,7 @@ class TrainingLoop:
         self._backwards += 1
         self._trained = True
         if self._backwards == 1:
-            self._clock.backward(perf_counter_ns())
+            self.clock.backward(perf_counter_ns())
 
     def backward_ends(self, *, raised: bool = False) -> None:
         """Note the end of a call of ``torch.autograd.backward``."""
@@ -150,10 +142,10 @@ class TrainingLoop:
             self._stepped_in_backward = False
         if self._backwards == 0:
             now = self.buckets.backward_ended()
-            self._clock.backward_ended(now)
+            self.clock.backward_ended(now)
             if self._stepped_in_backward:
                 self._stepped_in_backward = False
-                self._clock.step(now)
+                self.clock.step(now)
                 self._records.add(self._cycle.step(_IN_BACKWARD, self._take_step(now)))
 
     def gradients_begin(self, *, goes_on: bool) -> None:
@@ -166,14 +158,14 @@ class TrainingLoop:
             self.backward_begins()
         else:
             self._trained = True
-            self._clock.push(Phase.BACKWARD, perf_counter_ns())
+            self.clock.push(Phase.BACKWARD, perf_counter_ns())
 
     def gradients_end(self, *, goes_on: bool) -> None:
         """Note the end of a call of ``torch.autograd.grad``."""
         if self._backwards:
             self.backward_ends()
         elif goes_on:
-            self._clock.pop(perf_counter_ns())
+            self.clock.pop(perf_counter_ns())
 
     def in_step_of_another(self, optimizer: int) -> bool:
         """Return whether another optimizer's step has begun; it may have raised since."""
@@ -194,19 +186,19 @@ class TrainingLoop:
         if self._backwards:
             if complete:
                 self._stepped_in_backward = True
-                self._clock.push(Phase.OPTIMIZER, perf_counter_ns())
+                self.clock.push(Phase.OPTIMIZER, perf_counter_ns())
             return
         # at most two nested steps: otherwise an earlier step has raised
         if len(self._steps) == 2 or (self.in_step_of_another(optimizer) and not within):
             self._steps.clear()
         self._steps.append(optimizer)
         if len(self._steps) == 1:
-            self._clock.step(perf_counter_ns())
+            self.clock.step(perf_counter_ns())
 
     def step_ends(self, optimizer: int, *, complete: bool = False) -> None:
         """Note the end of a step."""
         if self._backwards and complete:
-            self._clock.pop(perf_counter_ns())
+            self.clock.pop(perf_counter_ns())
         if self._backwards or not self._steps:
             return
         self._steps.pop()
@@ -218,12 +210,12 @@ class TrainingLoop:
             self._records.add(self._cycle.step(optimizer, self._take_step(now)))
         else:
             # hvd.broadcast_optimizer_state runs a step with zeros, to create the state
-            self._clock.no_step(now)
+            self.clock.no_step(now)
 
     def compiled_step(self, function: int) -> None:
         """Note that a compiled function has ended that trains; its phases are not known."""
         now = perf_counter_ns()
-        self._clock.step(now)
+        self.clock.step(now)
         self._records.add(self._cycle.step(function, self._take_step(now, compiled=True)))
 
     def reduces_gradients(self) -> None:
@@ -232,27 +224,27 @@ class TrainingLoop:
 
     def enter(self, phase: Phase) -> None:
         """Begin a call that always belongs to one phase, such as ``zero_grad`` or a copy."""
-        self._clock.push(phase, perf_counter_ns())
+        self.clock.push(phase, perf_counter_ns())
 
     def leave(self) -> None:
         """End such a call; a GPU may still execute its work."""
-        self._clock.pop(perf_counter_ns())
+        self.clock.pop(perf_counter_ns())
 
     def note_unheard(self) -> None:
         """Note that collectives run which cannot be timed."""
-        if self._clock.begun:
+        if self.clock.begun:
             self._unheard = True
 
     def _take_step(self, now: int, *, compiled: bool = False) -> StepRecord:
         self.steps += 1
-        flags = _FORWARD_UNSEEN if compiled else self._clock.place_of_other
-        if self._clock.first:
+        flags = _FORWARD_UNSEEN if compiled else self.clock.place_of_other
+        if self.clock.first:
             flags |= _FIRST_OF_CELL
         if self._unheard:
             flags |= _UNHEARD
             self._unheard = False
-        unseen = self._clock.forward_unseen
-        start, spent, spans = self._clock.step_ended(now)
+        unseen = self.clock.forward_unseen
+        start, spent, spans = self.clock.step_ended(now)
         if unseen and not spent[Phase.FORWARD]:  # otherwise a loss may be the second of a forward
             flags |= _FORWARD_UNSEEN
         self._trained = False
