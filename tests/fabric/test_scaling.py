@@ -7,7 +7,7 @@ import pytest
 
 import workbench as wb
 from workbench import ScalingStudy
-from workbench.advisor.scaling import ScalingPoint
+from workbench.advisor.scaling_record import ScalingPoint
 from workbench.fabric import fit
 
 TRAINING = """
@@ -78,7 +78,7 @@ def test_two_studies_are_compared(study):
         for point in study.points
     ]
     slow = dataclasses.replace(study, label="slow", points=tuple(points[1:]))
-    frame = study.compare(slow)
+    frame = study.compare(slow).to_frame()
     assert list(frame["ranks"]) == [2]
     assert frame["ratio"][0] == pytest.approx(2)
     assert frame["low"][0] <= 2 <= frame["high"][0]
