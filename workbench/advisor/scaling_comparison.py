@@ -88,8 +88,9 @@ class StudyComparison:
             return f"{found}: no difference beyond the noise."
         value, low, high = size.loss
         if value < 0:
-            return f"{found}: its throughput is {-value:.1%} higher ({-high:.1%} to {-low:.1%})."
-        return f"{found}: it loses {value:.1%} of the throughput ({low:.1%} to {high:.1%})."
+            gain = f"{-value:.1%} higher ({-high:.1%} to {-low:.1%})"
+            return f"{found}: the throughput of {other} is {gain}."
+        return f"{found}: {other} loses {value:.1%} of the throughput ({low:.1%} to {high:.1%})."
 
     def __repr__(self) -> str:
         return "\n".join(self.sentences)
