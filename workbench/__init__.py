@@ -51,7 +51,8 @@ if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
     from workbench.advisor import explain, what_if
-    from workbench.advisor.scaling import ScalingStudy, scaling_study
+    from workbench.advisor.scaling import scaling_study
+    from workbench.advisor.scaling_record import ScalingStudy
     from workbench.cluster import Cluster
     from workbench.doctor import diagnose, diagnose_all
     from workbench.errors import (
@@ -69,6 +70,7 @@ if TYPE_CHECKING:
         RunError,
         SnapshotError,
         StartFailed,
+        StudyInterrupted,
         UsageError,
         VmsUnavailable,
         WireError,
@@ -80,7 +82,7 @@ if TYPE_CHECKING:
 _MODULES = {
     "Cluster": "workbench.cluster",
     "Distance": "workbench.resources",
-    "ScalingStudy": "workbench.advisor.scaling",
+    "ScalingStudy": "workbench.advisor.scaling_record",
     "Snapshot": "workbench.resources",
     "diagnose": "workbench.doctor",
     "diagnose_all": "workbench.doctor",
@@ -94,8 +96,8 @@ _MODULES = {
         (
             *("BuildFailed", "CellError", "CellInterrupted", "CellTimeout", "ClusterError"),
             *("ClusterStopped", "HorovodError", "HorovodMissing", "NoCluster", "RankError"),
-            *("RanksFailed", "RunError", "SnapshotError", "StartFailed", "UsageError"),
-            *("VmsUnavailable", "WireError", "WorkbenchError"),
+            *("RanksFailed", "RunError", "SnapshotError", "StartFailed"),
+            *("StudyInterrupted", "UsageError", "VmsUnavailable", "WireError", "WorkbenchError"),
         ),
         "workbench.errors",
     ),
@@ -120,6 +122,7 @@ __all__ = [
     "Snapshot",
     "SnapshotError",
     "StartFailed",
+    "StudyInterrupted",
     "UsageError",
     "VmsUnavailable",
     "WireError",

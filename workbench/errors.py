@@ -12,6 +12,7 @@ Each message says what was given or attempted, what is wrong, and what to do.
         - `RanksFailed`: the cell raised on some ranks (`.errors`)
         - `CellTimeout`: the cell exceeded its `--timeout` (`.unfinished`)
         - `CellInterrupted`: the user stopped the cell
+            - `StudyInterrupted`: one of a scaling study (`.study`)
     - `HorovodError`
         - `HorovodMissing`: a `StartFailed`, as no Horovod fits this PyTorch
         - `BuildFailed`: Horovod did not build (`.cause`, `.cure`)
@@ -25,7 +26,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 """The escape sequences of colours in a traceback."""
@@ -204,6 +205,20 @@ class CellTimeout(CellError):
 
 class CellInterrupted(CellError):
     """The user stopped the cell; its ranks were released."""
+
+
+class StudyInterrupted(CellInterrupted):
+    """The user stopped a scaling study after some sizes.
+
+    Attributes
+    ----------
+    study : ScalingStudy
+        The sizes that were measured.
+    """
+
+    def __init__(self, message: str, study: Any) -> None:
+        super().__init__(message)
+        self.study = study
 
 
 class HorovodError(WorkbenchError):

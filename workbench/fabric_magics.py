@@ -14,7 +14,13 @@ from workbench.magic_line import parse_line
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
-_VERBS = ("show", "calibrate", "matrix", "whatif", "scaling")
+_VERBS = ("show", "calibrate", "matrix", "whatif", "scaling", "compare")
+_OPTIONS = (
+    ("calibrate", "seconds", "stored"),
+    ("scaling", "ranks", "label"),
+    ("scaling", "gbps", "save"),
+)
+"""A verb, and options that only it has."""
 
 
 @magics_class
@@ -23,11 +29,25 @@ class FabricMagics(Magics):
 
     @magic_arguments()
     @argument("verb", nargs="?", choices=_VERBS, default="show", help="what to do")
-    @argument("name", nargs="?", help="show: a snapshot or topology file; whatif: a recorded run")
+    @argument(
+        "name",
+        nargs="?",
+        help="show: a snapshot or topology file; whatif: a recorded run; "
+        "compare: the file of a scaling study",
+    )
+    @argument("other", nargs="?", help="compare: the file of the other study")
     @argument("--seconds", default=None, metavar="TIME", help="calibrate: 30s by default")
     @argument("--stored", action="store_true", help="calibrate: use the stored calibration")
     @argument("--ranks", default=None, metavar="LIST", help="scaling: numbers of ranks, 1,2,4")
     @argument("--label", default="", help="scaling: name of the study")
+    @argument(
+        "--gbps",
+        type=float,
+        default=None,
+        metavar="RATE",
+        help="scaling: rate of the VMs' links in Gbit/s, by default that of their NICs",
+    )
+    @argument("--save", default=None, metavar="FILE", help="scaling: file for the study")
     @line_cell_magic
     def fabric(self, line: str, cell: str | None = None) -> Any:
         """Show the bandwidth of each link, and the weakest hop of the ring.
@@ -36,31 +56,43 @@ class FabricMagics(Magics):
         measures the time of allreduces by size, for advice and predictions, and
         ``%fabric matrix`` the bandwidth of each pair of VMs, which names slow links.
         ``%fabric whatif`` shows what an iteration would take on another fabric.
-        ``%%fabric scaling --ranks 1,2,4`` runs the cell at each size and compares them.
+        ``%%fabric scaling --ranks 1,2,4 --save tcp.json`` runs the cell at each size, and
+        ``%fabric compare tcp.json rdma.json`` compares two studies, such as of a bare host and of
+        VMs.
         """
         args = parse_line(self.fabric, line)
-        if (args.verb == "scaling") != (cell is not None):
-            raise UsageError(
-                f"%fabric {line}: only scaling runs a cell. Write %%fabric scaling --ranks 1,2,4 "
-                "above a training cell."
-            )
-        if args.verb != "scaling" and (args.ranks or args.label):
-            raise UsageError(f"%fabric {line}: --ranks and --label are for scaling. Remove them.")
-        if args.verb not in ("show", "whatif") and args.name:
-            raise UsageError(f"%fabric {line}: {args.verb} accepts no name. Remove {args.name}.")
-        if args.verb != "calibrate" and (args.seconds is not None or args.stored):
-            raise UsageError(
-                f"%fabric {line}: --seconds and --stored are for calibrate. Remove them."
-            )
+        _check(args, line, cell)
         from workbench.widgets import fabric_view
 
         if args.verb == "scaling":
-            return fabric_view.scaling_view(cell or "", _sizes(args.ranks, line), args.label)
+            return fabric_view.scaling_view(cell or "", _sizes(args.ranks, line), args)
+        if args.verb == "compare":
+            return fabric_view.comparison_view(args.name, args.other)
         if args.verb == "whatif":
             from workbench.widgets.study import what_if_view
 
             return what_if_view(args.name)
         return fabric_view.fabric_view(args)
+
+
+def _check(args: Any, line: str, cell: str | None) -> None:
+    """Raise `UsageError` if arguments do not fit the verb."""
+    if (args.verb == "scaling") != (cell is not None):
+        raise UsageError(
+            f"%fabric {line}: only scaling runs a cell. Write %%fabric scaling --ranks 1,2,4 "
+            "above a training cell."
+        )
+    for verb, *names in _OPTIONS:
+        if args.verb != verb and any(getattr(args, name) for name in names):
+            options = " and ".join(f"--{name}" for name in names)
+            raise UsageError(f"%fabric {line}: {options} are for {verb}. Remove them.")
+    if args.verb not in ("show", "whatif", "compare") and args.name:
+        raise UsageError(f"%fabric {line}: {args.verb} accepts no name. Remove {args.name}.")
+    if (args.verb == "compare") != (args.other is not None):
+        raise UsageError(
+            f"%fabric {line}: compare needs two files, and no other verb accepts two. Write "
+            "%fabric compare tcp.json rdma.json."
+        )
 
 
 def _sizes(text: str | None, line: str) -> list[int]:

@@ -2,12 +2,16 @@
 
 import dataclasses
 import json
+import re
+import signal
+import threading
 
 import pytest
+from timers import when
 
 import workbench as wb
 from workbench import ScalingStudy
-from workbench.advisor.scaling import ScalingPoint
+from workbench.advisor.scaling_record import FailedSize, ScalingPoint
 from workbench.fabric import fit
 
 TRAINING = """
@@ -22,6 +26,11 @@ for _ in range(12):
     model(torch.ones(4, 1000)).sum().backward()
     optimizer.step()
 """
+
+PAIR = """class Pair(torch.nn.Linear):
+    def forward(self, x, _):
+        return super().forward(x)
+model = Pair"""
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +57,32 @@ def test_each_size_is_measured(cluster, study):
     assert (alone.efficiency, alone.calibrated) == (1, (1, 1))
     assert both.efficiency == pytest.approx(alone.iteration_us / both.iteration_us)
     assert both.exposed_us >= 0
+
+
+def test_samples_per_second(study):
+    """Four samples of each rank: weak scaling; throughput is of all ranks together."""
+    assert (study.scaling, study.unit) == ("weak", "samples/s")
+    for point in study.points:
+        assert point.samples == 4 * point.ranks
+        assert point.per_second == pytest.approx(4 * point.ranks / point.iteration_us * 1e6)
+    assert list(study.to_frame()["samples_per_s"]) == [one.per_second for one in study.points]
+    both = study.points[1]
+    efficiency, low, high = study.efficiency(both)
+    assert efficiency == both.efficiency
+    assert low <= study.points[0].low_us / both.iteration_us
+    assert high >= study.points[0].high_us / both.iteration_us
+
+
+def test_strong_scaling(cluster):
+    """The batch is divided: two ranks that take as long as one have half the efficiency."""
+    source = TRAINING.replace("torch.ones(4, 1000)", "torch.ones(8 // world_size, 1000)")
+    study = wb.scaling_study(cluster, source, (1, 2))
+    assert study.scaling == "strong"
+    assert [point.samples for point in study.points] == [8, 8]
+    alone, both = study.points
+    assert both.efficiency == pytest.approx(alone.iteration_us / both.iteration_us / 2)
+    assert (both.nominal, both.calibrated[0]) == (None, pytest.approx(0.9, abs=0.1))
+    assert "all ranks share one VM" in repr(study)
 
 
 def test_the_efficiency_of_the_calibrated_fabric(study):
@@ -78,12 +113,48 @@ def test_two_studies_are_compared(study):
         for point in study.points
     ]
     slow = dataclasses.replace(study, label="slow", points=tuple(points[1:]))
-    frame = study.compare(slow)
+    frame = study.compare(slow).to_frame()
     assert list(frame["ranks"]) == [2]
     assert frame["ratio"][0] == pytest.approx(2)
     assert frame["low"][0] <= 2 <= frame["high"][0]
     with pytest.raises(wb.UsageError, match="no number of ranks in common"):
         slow.compare(dataclasses.replace(study, points=study.points[:1]))
+
+
+def test_sizes_that_fail(cluster, tmp_path):
+    """They have their reasons, the others are kept and saved, and the cluster goes on."""
+    fails = "if world_size == 2:\n    raise ValueError('too large')\n"
+    unequal = TRAINING.replace("model = torch.nn.Linear", PAIR)
+    source = fails + unequal.replace("torch.ones(4, 1000)", "torch.ones(4, 1000), torch.ones(3)")
+    study = wb.scaling_study(cluster, source, (1, 2, 100_000), save=tmp_path / "study.json")
+    assert [point.ranks for point in study.points] == [1]
+    assert study.failed[0] == FailedSize(2, "rank 0: ValueError: too large")
+    assert study.failed[1].ranks == 100_000
+    assert "2  not measured: rank 0: ValueError: too large" in repr(study)
+    assert ScalingStudy.load(tmp_path / "study.json") == study
+    assert (cluster.state, cluster.n) == ("ready", 2)
+    assert (study.scaling, study.unit, study.points[0].samples) == ("unknown", "iterations/s", None)
+    assert "Samples per second are unknown" in repr(study)
+
+
+def test_the_smallest_size_fails(cluster):
+    """Nothing was measured, so the error is that of the cell."""
+    with pytest.raises(wb.RanksFailed, match="too large"):
+        wb.scaling_study(cluster, "raise ValueError('too large')", (1, 2))
+    assert (cluster.state, cluster.n) == ("ready", 2)
+
+
+def test_an_interrupt(cluster, tmp_path):
+    """The sizes before are in the error and in the file."""
+    begun, saved, main = tmp_path / "begun", tmp_path / "study.json", threading.main_thread().ident
+    wait = f"\nif world_size == 2:\n    open({str(begun)!r}, 'w').close()\n    time.sleep(600)\n"
+    waiter = when(begun.exists, lambda: signal.pthread_kill(main, signal.SIGINT))
+    with pytest.raises(wb.StudyInterrupted, match=r"ranks = 2.*before \(1\) are in ") as error:
+        wb.scaling_study(cluster, TRAINING + wait, (1, 2), save=saved)
+    waiter.join()
+    assert [point.ranks for point in error.value.study.points] == [1]
+    assert ScalingStudy.load(saved) == error.value.study
+    assert (cluster.state, cluster.n) == ("ready", 2)
 
 
 def test_a_cell_without_iterations(cluster):
@@ -99,6 +170,10 @@ def test_a_cell_without_iterations(cluster):
         wb.scaling_study(cluster, TRAINING, ())
     with pytest.raises(wb.UsageError, match="ranks=0"):
         wb.scaling_study(cluster, TRAINING, (0, 1))
+    with pytest.raises(wb.UsageError, match="nominal_gbps=0: not the rate of a link"):
+        wb.scaling_study(cluster, TRAINING, (1,), nominal_gbps=0)
+    with pytest.raises(wb.UsageError, match="save='/no/such/file': not a file in an existing"):
+        wb.scaling_study(cluster, TRAINING, (1,), save="/no/such/file")
 
 
 @pytest.mark.parametrize(
@@ -119,6 +194,29 @@ def test_files_that_hold_no_study(tmp_path, content):
         ScalingStudy.load(path)
     with pytest.raises(wb.UsageError, match="not a scaling study"):
         ScalingStudy.load(tmp_path / "missing.json")
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "says"),
+    [
+        ("version", 3, "version 3, this release reads 2"),
+        ("points", [], "numbers of ranks"),
+        ("low_us", 11.0, "its values for ranks = 1"),
+        ("efficiency", 0, "its values for ranks = 1"),
+        ("nominal", [1.0], "its values for ranks = 1"),
+        ("ranks", "1", "'1' is not of type int"),
+        ("iteration_us", 1e999, "Infinity"),
+    ],
+)
+def test_damaged_files(tmp_path, place, value, says):
+    """Each says what is wrong."""
+    path = tmp_path / "other.json"
+    ScalingStudy("a", (ScalingPoint(1, 6, 10.0, 9.0, 11.0, None, 1.0),)).save(path)
+    plain = json.loads(path.read_text())
+    (plain if place in plain else plain["points"][0])[place] = value
+    path.write_text(json.dumps(plain))
+    with pytest.raises(wb.UsageError, match=re.escape(says)):
+        ScalingStudy.load(path)
 
 
 def test_a_point_without_times_of_communication(tmp_path):

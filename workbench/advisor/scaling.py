@@ -2,169 +2,40 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
-from workbench.errors import UsageError
+from workbench.advisor.scaling_record import FailedSize, ScalingPoint, ScalingStudy
+from workbench.errors import (
+    CellInterrupted,
+    RanksFailed,
+    StudyInterrupted,
+    UsageError,
+    WorkbenchError,
+    shortened,
+)
 from workbench.fabric import FittedFabric, ring_us
 from workbench.fabric.plan_figures import fully_overlapped
 from workbench.ranks import checked_int
-from workbench.safefiles import load_json, read_file
 from workbench.timings.derive import columns
+from workbench.timings.progress import samples as samples_of
 from workbench.timings.store import warm
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from workbench.cluster import Cluster
 
-_VERSION = 1
-_LARGEST_FILE = 1 << 20
 _LEAST_ITERATIONS = 6
 """Fewer have no 95 % interval of their median."""
-
-
-@dataclass(frozen=True)
-class ScalingPoint:
-    """The iterations of the cell at one number of ranks.
-
-    Attributes
-    ----------
-    ranks
-        Number of ranks.
-    iterations
-        Number of iterations measured, without the first of the cell.
-    iteration_us
-        Median time of an iteration, of the slowest rank in each.
-    low_us, high_us
-        Its 95 % interval, from the order statistics of the median (at least six iterations).
-    exposed_us
-        Mean time in which ranks waited for communication; None if it was not timed.
-    efficiency
-        Throughput, divided by that of as many ranks as fast as those of the smallest size.
-    nominal, calibrated
-        The efficiency that the link's rate allows, and that of the calibrated fabric, each
-        without and with full overlap; None if unknown, such as for an unreliable calibration.
-    """
-
-    ranks: int
-    iterations: int
-    iteration_us: float
-    low_us: float
-    high_us: float
-    exposed_us: float | None
-    efficiency: float
-    nominal: tuple[float, float] | None = None
-    calibrated: tuple[float, float] | None = None
-
-
-@dataclass(frozen=True)
-class ScalingStudy:
-    """Several points of one cell; can be saved, loaded and compared.
-
-    Attributes
-    ----------
-    label
-        Name of the study, such as ``"TCP"``.
-    points
-        In the order of the number of ranks.
-    transports
-        How collectives were carried, as the libraries report it.
-    hosts
-        The VMs of the largest size.
-    """
-
-    label: str
-    points: tuple[ScalingPoint, ...]
-    transports: tuple[str, ...] = field(default=())
-    hosts: tuple[str, ...] = field(default=())
-
-    def __repr__(self) -> str:
-        head = f"{'ranks':>5}  {'iteration ms':>12}  {'95 % interval':>17}  {'efficiency':>10}"
-        lines = [f"{self.label}: {', '.join(self.transports) or 'transport unknown'}", head]
-        for point in self.points:
-            interval = f"{point.low_us / 1e3:.2f} to {point.high_us / 1e3:.2f}"
-            lines.append(
-                f"{point.ranks:>5}  {point.iteration_us / 1e3:>12.2f}  {interval:>17}  "
-                f"{point.efficiency:>10.0%}"
-                f"{_allowed('nominal', point.nominal)}{_allowed('calibrated', point.calibrated)}"
-            )
-        return "\n".join(lines)
-
-    def to_frame(self) -> pd.DataFrame:
-        """Return one row for each number of ranks; columns as in `ScalingPoint`."""
-        import pandas as pd
-
-        return pd.DataFrame(self.points)
-
-    def compare(self, other: ScalingStudy) -> pd.DataFrame:
-        """Return the ratios of `other`'s iterations to these, for the sizes that both have.
-
-        Returns
-        -------
-        pandas.DataFrame
-            ``ranks``, ``iteration_us`` and ``other_us``, their ``ratio``, and ``low`` and
-            ``high``, between which it is if both medians are within their intervals. A ratio of
-            1.05 means that an iteration takes 5 % longer in `other`.
-
-        Raises
-        ------
-        UsageError
-            The studies have no size in common.
-        """
-        import pandas as pd
-
-        theirs = {point.ranks: point for point in other.points}
-        rows = [
-            {
-                "ranks": point.ranks,
-                "iteration_us": point.iteration_us,
-                "other_us": theirs[point.ranks].iteration_us,
-                "ratio": theirs[point.ranks].iteration_us / point.iteration_us,
-                "low": theirs[point.ranks].low_us / point.high_us,
-                "high": theirs[point.ranks].high_us / point.low_us,
-            }
-            for point in self.points
-            if point.ranks in theirs
-        ]
-        if not rows:
-            raise UsageError(
-                f"{self.label} and {other.label}: no number of ranks in common. Run both with the "
-                "same sizes."
-            )
-        return pd.DataFrame(rows)
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the study as JSON."""
-        text = json.dumps({"version": _VERSION, **asdict(self)}, indent=2, allow_nan=False)
-        Path(path).write_text(text, encoding="utf-8")
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> ScalingStudy:
-        """Read a study that `save` has written.
-
-        Raises
-        ------
-        UsageError
-            There is no such file, or it holds no study.
-        """
-        try:
-            plain = load_json(read_file(path, _LARGEST_FILE))
-            if plain.pop("version") != _VERSION:
-                raise ValueError("it is of another version")
-            points = tuple(_point(one) for one in plain.pop("points"))
-            return cls(points=points, **{name: _tupled(one) for name, one in plain.items()})
-        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-            raise UsageError(
-                f"{path}: not a scaling study ({error}). Give a file that ScalingStudy.save wrote."
-            ) from error
+_MOST_ALIKE = 0.9
+"""Highest correlation of neighbouring iterations that is assumed."""
+_LONGEST_REASON = 300
 
 
 def scaling_study(
@@ -175,12 +46,18 @@ def scaling_study(
     label: str = "",
     nominal_gbps: float | None = None,
     timeout: str | float | None = None,
+    save: str | os.PathLike[str] | None = None,
 ) -> ScalingStudy:
     """Run a cell at several numbers of ranks and measure its iterations.
 
     The cluster is resized for each and has its earlier number of ranks afterwards; variables of
-    ranks that were taken away are lost, so the cell must create all it needs. Each rank should
-    have the same work at every size (weak scaling): the efficiency assumes it.
+    ranks that were taken away are lost, so the cell must create all it needs. The batch may stay
+    for each rank (weak scaling) or for all ranks together (strong scaling): throughput is in
+    samples per second where batches are recorded. Where they are not, the efficiency assumes
+    that the work of each rank stays.
+
+    A size that fails after others were measured is in `ScalingStudy.failed`, and the study goes
+    on.
 
     Parameters
     ----------
@@ -197,51 +74,169 @@ def scaling_study(
         on several VMs.
     timeout
         For each run of the cell: seconds, or such as ``"5m"``.
+    save
+        A file for the study, written after each size; see `ScalingStudy.load`.
 
     Raises
     ------
     UsageError
-        No size was given, recording is off, or a run recorded fewer than six iterations
-        after the first.
+        No size was given, recording is off, or the smallest size recorded fewer than six
+        iterations after the first.
+    StudyInterrupted
+        The user stopped it after some sizes, which its ``study`` has.
+    WorkbenchError
+        The smallest size failed.
     """
     sizes = sorted({checked_int(one, "ranks", 1) for one in ranks})
+    _check(cluster, sizes, nominal_gbps, save)
+    work = _Work(cluster, source, timeout, label, nominal_gbps, save, cluster.fabric)
+    before = cluster.n
+    try:
+        for size in sizes:
+            work.measure(size)
+    finally:
+        work.restore(before)
+    return work.study()
+
+
+def _check(
+    cluster: Cluster,
+    sizes: list[int],
+    nominal_gbps: float | None,
+    save: str | os.PathLike[str] | None,
+) -> None:
     if not sizes:
         raise UsageError("scaling_study: no number of ranks given. Give some, such as (1, 2, 4).")
+    if nominal_gbps is not None and not 0 < nominal_gbps < math.inf:
+        raise UsageError(
+            f"nominal_gbps={nominal_gbps!r}: not the rate of a link. Give Gbit/s, such as 25."
+        )
     if not cluster.recording:
         raise UsageError(
             "scaling_study: recording is off. Switch it on with cluster.recording = True."
         )
-    before = cluster.n
-    fabric = cluster.fabric if cluster.fabric and cluster.fabric.reliable else None
-    try:
-        measured = [_run(cluster, source, size, timeout) for size in sizes]
-    finally:
-        if cluster.state == "ready" and cluster.n != before:
-            cluster.resize(before)
-    transports = tuple(sorted({one for size in measured for one in size.transports}))
-    hosts = dict.fromkeys(vm for size in measured for vm in size.vms)
-    return ScalingStudy(
-        label=label or ", ".join(transports) or "study",
-        points=tuple(_point_of(one, measured[0], fabric, nominal_gbps) for one in measured),
-        transports=transports,
-        hosts=tuple(hosts),
-    )
+    if save is not None and (Path(save).is_dir() or not Path(save).absolute().parent.is_dir()):
+        raise UsageError(f"save={str(save)!r}: not a file in an existing folder. Give another.")
+
+
+@dataclass
+class _Work:
+    """What is measured, and what was measured so far."""
+
+    cluster: Cluster
+    source: str
+    timeout: str | float | None
+    label: str
+    gbps: float | None
+    path: str | os.PathLike[str] | None
+    fabric: FittedFabric | None
+    measured: list[_MeasuredSize] = field(default_factory=list)
+    failed: list[FailedSize] = field(default_factory=list)
+    trouble: str = ""
+
+    def measure(self, size: int) -> None:
+        """Run the cell at a size, and write the file."""
+        try:
+            self.measured.append(_run(self.cluster, self.source, size, self.timeout))
+        except (CellInterrupted, KeyboardInterrupt) as error:
+            if not self.measured:
+                raise
+            done = ", ".join(str(len(one.vms)) for one in self.measured)
+            where = self.path or "`study` of this error (sys.last_value.study in a notebook)"
+            raise StudyInterrupted(
+                f"The study was interrupted at ranks = {size}. The sizes measured before ({done}) "
+                f"are in {where}.",
+                self.study(),
+            ) from error
+        except WorkbenchError as error:
+            if not self.measured:
+                raise
+            self.failed.append(FailedSize(size, _reason(error)))
+        if self.path is not None:
+            self.study().save(self.path)
+
+    def restore(self, n: int) -> None:
+        """Give the cluster its earlier number of ranks, with those that were lost."""
+        state = self.cluster.state
+        if state == "failed" or (state == "ready" and self.cluster.n != n):
+            try:
+                self.cluster.resize(n)
+            except WorkbenchError as error:  # what was measured is not lost with it
+                self.trouble = f"The cluster could not be given its {n} ranks: {_reason(error)}"
+
+    def study(self) -> ScalingStudy:
+        """Return the study of the sizes so far."""
+        first, last = self.measured[0], self.measured[-1]
+        fabric = self.fabric if self.fabric and self.fabric.reliable else None
+        points = tuple(_point_of(one, first, fabric, self.gbps) for one in self.measured)
+        return ScalingStudy(
+            label=self.label or ", ".join(last.transports) or "study",
+            points=points,
+            transports=last.transports,
+            hosts=tuple(dict.fromkeys(last.vms)),
+            failed=tuple(self.failed),
+            notes=tuple(self._notes(points)),
+        )
+
+    def _notes(self, points: tuple[ScalingPoint, ...]) -> Iterator[str]:
+        """Yield what is not known, and why."""
+        if self.trouble:
+            yield self.trouble
+        if any(point.samples is None for point in points):
+            yield (
+                "Samples per second are unknown (batches without a common first dimension). The "
+                "efficiency assumes that the work of each rank stays."
+            )
+        if points[-1].ranks == 1:
+            return
+        if points[0].ranks > 1:
+            yield (
+                "The nominal and the calibrated efficiency are unknown: they need the time of one "
+                "rank alone. Include 1 in the sizes."
+            )
+            return
+        if len(set(self.measured[-1].vms)) == 1:
+            yield "The nominal efficiency is unknown: all ranks share one VM, without a link."
+        elif self.gbps is None:
+            yield (
+                "The nominal efficiency is unknown: so is the rate of the VMs' links. Give it as "
+                "nominal_gbps, or --gbps."
+            )
+        if self.fabric is None:
+            yield (
+                "The calibrated efficiency is unknown: calibrate before the study, with "
+                "cluster.calibrate() or %fabric calibrate."
+            )
+        elif not self.fabric.reliable:
+            yield f"The calibrated efficiency is unknown: {self.fabric.caveat}"
+
+
+def _reason(error: WorkbenchError) -> str:
+    """Return why a size failed, in one line."""
+    if isinstance(error, RanksFailed) and error.errors:
+        rank, failed = next(iter(error.errors.items()))
+        text = f"rank {rank}: {failed.name}: {failed.message}"
+    else:
+        text = str(error)
+    return shortened(" ".join(text.split()), _LONGEST_REASON)
 
 
 @dataclass(frozen=True)
 class _MeasuredSize:
-    """The iterations at one number of ranks, and where these were."""
+    """The iterations at one number of ranks, in their order, and where these were."""
 
-    times_us: np.ndarray
+    times_us: npt.NDArray[np.float64]
     exposed_us: float | None
     moved_bytes: int
-    transports: frozenset[str]
+    tensors: int
+    samples: float | None
+    transports: tuple[str, ...]
     vms: tuple[str, ...]
 
 
 def _run(cluster: Cluster, source: str, size: int, timeout: str | float | None) -> _MeasuredSize:
     """Run the cell on `size` ranks, and measure its iterations."""
-    if cluster.n != size:
+    if cluster.n != size or cluster.state == "failed":
         cluster.resize(size)
     earlier = cluster.timings.rows()["cell"].max(initial=-1)
     cluster.run(source, timeout=timeout)
@@ -259,11 +254,14 @@ def _run(cluster: Cluster, source: str, size: int, timeout: str | float | None) 
     slowest = np.zeros(len(numbers))
     np.maximum.at(slowest, places, table["iteration_us"])
     exposed = table["exposed_us"][~np.isnan(table["exposed_us"])]
+    samples = float(np.median(np.bincount(places, samples_of(rows))))
     return _MeasuredSize(
-        times_us=np.sort(slowest),
+        times_us=slowest,
         exposed_us=float(exposed.mean()) if len(exposed) else None,
-        moved_bytes=round(float(rows["bytes"].mean())),
-        transports=frozenset(one.transport for one in cluster.ranks if one.transport),
+        moved_bytes=round(float(np.median(rows["bytes"]))),
+        tensors=round(float(np.median(rows["tensors"]))),
+        samples=None if math.isnan(samples) else samples,
+        transports=tuple(sorted({one.transport for one in cluster.ranks if one.transport})),
         vms=tuple(one.vm for one in cluster.ranks),
     )
 
@@ -275,9 +273,12 @@ def _point_of(
     gbps: float | None,
 ) -> ScalingPoint:
     """Return a point, with the efficiency that the fabric allows if one rank was measured."""
-    times, ranks = measured.times_us, len(measured.vms)
-    low, high = _interval(len(times))
-    base = float(np.median(smallest.times_us))
+    times, ranks = np.sort(measured.times_us), len(measured.vms)
+    low, high = _interval(measured.times_us)
+    work = 1.0  # of a rank, as a multiple of that at the smallest size
+    if measured.samples is not None and smallest.samples is not None:
+        work = measured.samples / ranks / (smallest.samples / len(smallest.vms))
+    compute = float(np.median(smallest.times_us)) * work
     nominal_us = calibrated_us = None
     if len(smallest.vms) == 1:
         moved = measured.moved_bytes
@@ -292,9 +293,12 @@ def _point_of(
         low_us=float(times[low]),
         high_us=float(times[high]),
         exposed_us=measured.exposed_us,
-        efficiency=base / float(np.median(times)),
-        nominal=_efficiency(base, nominal_us),
-        calibrated=_efficiency(base, calibrated_us),
+        efficiency=compute / float(np.median(times)),
+        nominal=_efficiency(compute, nominal_us),
+        calibrated=_efficiency(compute, calibrated_us),
+        samples=measured.samples,
+        gradient_bytes=measured.moved_bytes,
+        tensors=measured.tensors,
     )
 
 
@@ -306,23 +310,15 @@ def _efficiency(compute_us: float, communication_us: float | None) -> tuple[floa
     return compute_us / (compute_us + communication_us), compute_us / overlapped_us
 
 
-def _interval(count: int) -> tuple[int, int]:
-    """Return the places of the sorted values that enclose the median with 95 %."""
-    half = 1.96 * math.sqrt(count) / 2
+def _interval(values: npt.NDArray[Any]) -> tuple[int, int]:
+    """Return the places of the sorted values that enclose the median with 95 %.
+
+    The values are in their order in time. If neighbours are alike, with a rank correlation of r,
+    n values count as n (1 - r) / (1 + r) independent ones (a first-order autoregression).
+    """
+    count = len(values)
+    order = np.argsort(np.argsort(values)).astype(np.float64)
+    alike = min(max(float(np.corrcoef(order[1:], order[:-1])[0, 1]), 0.0), _MOST_ALIKE)
+    half = 1.96 * math.sqrt(count * (1 + alike) / (1 - alike)) / 2
     low = max(0, math.floor(count / 2 - half))
     return low, min(count - 1, math.ceil(count / 2 + half) - 1)
-
-
-def _allowed(name: str, efficiency: tuple[float, float] | None) -> str:
-    if efficiency is None:
-        return ""
-    low, high = efficiency
-    return f", {name} {low:.0%}" + (f" to {high:.0%}" if high > low else "")
-
-
-def _point(plain: dict[str, Any]) -> ScalingPoint:
-    return ScalingPoint(**{name: _tupled(value) for name, value in plain.items()})
-
-
-def _tupled(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value

@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 
     from IPython.core.formatters import DisplayFormatter
 
-    from workbench.advisor.scaling import ScalingStudy
+    from workbench.advisor.scaling_comparison import StudyComparison
+    from workbench.advisor.scaling_record import ScalingStudy
     from workbench.cluster import Cluster
     from workbench.fabric import Bandwidth, BandwidthMatrix, FittedFabric
 
@@ -20,15 +21,32 @@ _RUN = "Measure it with %fabric calibrate."
 
 
 def register(formatter: DisplayFormatter) -> None:
-    """Register how notebooks show a matrix, without importing its module."""
+    """Register how notebooks show matrices and studies, without importing their modules."""
     html = formatter.formatters["text/html"]
-    html.for_type_by_name("workbench.fabric.matrix", "BandwidthMatrix", _matrix_html)
+    for module, name, shown in (
+        ("fabric.matrix", "BandwidthMatrix", _matrix_html),
+        ("advisor.scaling_record", "ScalingStudy", _study_html),
+        ("advisor.scaling_comparison", "StudyComparison", _comparison_html),
+    ):
+        html.for_type_by_name(f"workbench.{module}", name, shown)
 
 
 def _matrix_html(matrix: BandwidthMatrix) -> str:
     from workbench.widgets.fabric_figures import matrix_html
 
     return matrix_html(matrix)
+
+
+def _study_html(study: ScalingStudy) -> str:
+    from workbench.widgets.scaling_figures import study_html
+
+    return study_html(study)
+
+
+def _comparison_html(comparison: StudyComparison) -> str:
+    from workbench.widgets.scaling_figures import comparison_html
+
+    return comparison_html(comparison)
 
 
 def fabric_view(args: Any) -> Any:
@@ -50,13 +68,23 @@ def fabric_view(args: Any) -> Any:
     return calibration_figure(fabric, _known_rate(cluster))
 
 
-def scaling_view(source: str, sizes: Sequence[int], label: str) -> ScalingStudy:
+def scaling_view(source: str, sizes: Sequence[int], args: Any) -> ScalingStudy:
     """Run a cell at several numbers of ranks, with the nominal rate of the cluster's links."""
     from workbench.advisor.scaling import scaling_study
     from workbench.cluster import registry
 
     cluster = registry.required()
-    return scaling_study(cluster, source, sizes, label=label, nominal_gbps=_known_rate(cluster))
+    gbps = _known_rate(cluster) if args.gbps is None else args.gbps
+    return scaling_study(
+        cluster, source, sizes, label=args.label, nominal_gbps=gbps, save=args.save
+    )
+
+
+def comparison_view(path: str, other: str) -> StudyComparison:
+    """Compare two studies that were saved."""
+    from workbench.advisor.scaling_record import ScalingStudy
+
+    return ScalingStudy.load(path).compare(ScalingStudy.load(other))
 
 
 def _known_rate(cluster: Cluster) -> float | None:

@@ -1,0 +1,175 @@
+"""How notebooks show scaling studies and their comparisons."""
+
+from __future__ import annotations
+
+from textwrap import wrap
+from typing import TYPE_CHECKING, Any
+
+from workbench.advisor.scaling_record import Ratio, ScalingPoint, ScalingStudy, allowed_text
+from workbench.errors import UsageError
+from workbench.widgets.phases import EXPOSED, FORWARD, OVERLAPPED, PhaseStyle
+from workbench.widgets.static_figure import INK
+from workbench.widgets.table import Table
+
+if TYPE_CHECKING:
+    from workbench.advisor.scaling_comparison import StudyComparison
+
+_ROW_PX, _LEAST_PX = 74, 130
+_THICK, _THIN = 0.24, 0.06
+_NOTE_CHARACTERS = 95
+_DASH = "\u2013"
+_NOTE = (
+    "Nominal and calibrated: solid without overlap, pale with full overlap of communication and "
+    "backward. Thin line: 95 % interval of the measured efficiency."
+)
+
+
+def study_figure(*studies: ScalingStudy) -> Any:
+    """Draw the efficiency of studies by size: measured, calibrated and nominal.
+
+    Parameters
+    ----------
+    *studies
+        One or more; the rows are grouped by the number of ranks. The smallest size of a study,
+        to which the others are compared, has no row unless it is the only one.
+
+    Returns
+    -------
+    plotly.graph_objects.Figure
+        Three bars for each size and study. An efficiency that is not known has no bar.
+
+    Raises
+    ------
+    UsageError
+        No study was given.
+    """
+    from workbench.widgets.plotly_figure import new_figure
+
+    if not studies:
+        raise UsageError("study_figure: no study given. Give one or more scaling studies.")
+    found = sorted(
+        ((point, study) for study in studies for point in study.points[1:] or study.points),
+        key=lambda one: one[0].ranks,
+    )
+    names = [_row_name(point, study, several=len(studies) > 1) for point, study in found]
+    figure = new_figure("Efficiency by the number of ranks: measured, calibrated and nominal")
+    figure.update_layout(barmode="overlay")
+    ratios = [study.efficiency(point) for point, study in found]
+    bars = [(row - 0.27, 0.0, one.value) for row, one in enumerate(ratios)]
+    _add_bars(figure, "measured", OVERLAPPED, bars)
+    for name, style, at in (("calibrated", FORWARD, 0.0), ("nominal", EXPOSED, 0.27)):
+        allowed = [(row, pair) for row, (point, _) in enumerate(found)
+                   if (pair := getattr(point, name)) is not None]  # fmt: skip
+        _add_bars(figure, name, style, [(row + at, 0.0, low) for row, (low, _) in allowed])
+        pale = [(row + at, low, high) for row, (low, high) in allowed if high > low]
+        _add_bars(figure, name, style, pale, opacity=0.35, showlegend=False)
+    known = [(row - 0.27, one.low, one.high) for row, one in enumerate(ratios)
+             if one.high > one.low]  # fmt: skip
+    spread = PhaseStyle("", "", INK)
+    _add_bars(figure, "95 % interval", spread, known, thick=_THIN, showlegend=False)
+    figure.apply_style(
+        height=_LEAST_PX + _ROW_PX * len(found), notes=tuple(wrap(_NOTE, _NOTE_CHARACTERS))
+    )
+    figure.update_xaxes(title_text="efficiency (%)", rangemode="tozero")
+    figure.update_yaxes(
+        tickvals=list(range(len(found))), ticktext=names,
+        range=[len(found) - 0.5, -0.5], zeroline=False, showgrid=False,
+    )  # fmt: skip
+    figure._values = _table("Efficiency", found, several=len(studies) > 1)
+    return figure
+
+
+def _row_name(point: ScalingPoint, study: ScalingStudy, *, several: bool) -> str:
+    ranks = f"{point.ranks} rank{'s' * (point.ranks > 1)}"
+    return f"{ranks}, {study.label}" if several else ranks
+
+
+def _add_bars(
+    figure: Any,
+    name: str,
+    style: PhaseStyle,
+    bars: list[tuple[float, float, float]],
+    *,
+    thick: float = _THICK,
+    **options: Any,
+) -> None:
+    """Add bars from one efficiency to another, if there are any: place, begin and end."""
+    if bars:
+        figure.add_bar(
+            name=name, orientation="h", y=[row for row, _, _ in bars],
+            base=[100 * begin for _, begin, _ in bars],
+            x=[100 * (end - begin) for _, begin, end in bars],
+            width=[thick] * len(bars), customdata=[100 * end for _, _, end in bars],
+            marker={"color": style.color, "line": {"color": style.edge, "width": 1}},
+            hovertemplate=name + ": %{customdata:.1f} %<extra></extra>", **options,
+        )  # fmt: skip
+
+
+def _table(
+    title: str, found: list[tuple[ScalingPoint, ScalingStudy]], *, several: bool, notes: Any = ()
+) -> Table:
+    unit = found[0][1].unit if len({study.unit for _, study in found}) == 1 else "per second"
+    head = ("ranks", "iteration ms", "95 % interval", unit, "efficiency", "95 % interval",
+            "calibrated", "nominal")  # fmt: skip
+    rows = []
+    for point, study in found:
+        pairs = (point.calibrated, point.nominal)
+        efficiency = study.efficiency(point)
+        number = f"{point.per_second:,.1f}"
+        rows.append(
+            (
+                *((study.label,) if several else ()),
+                str(point.ranks),
+                f"{point.iteration_us / 1e3:,.2f}",
+                f"{point.low_us / 1e3:,.2f} to {point.high_us / 1e3:,.2f}",
+                number if unit != "per second" else f"{number} {study.unit}",
+                f"{efficiency.value:.1%}",
+                _interval(efficiency),
+                *("unknown" if pair is None else allowed_text(pair) for pair in pairs),
+            )
+        )
+    return Table(title, (*(("study",) if several else ()), *head), rows, notes)
+
+
+def _interval(ratio: Ratio) -> str:
+    return f"{ratio.low:.1%} to {ratio.high:.1%}" if ratio.high > ratio.low else _DASH
+
+
+def study_html(study: ScalingStudy) -> str:
+    """Return a study as a table and a picture."""
+    failed = [f"ranks = {one.ranks}: not measured: {one.reason}" for one in study.failed]
+    found = [(point, study) for point in study.points]
+    table = _table(study.summary, found, several=False, notes=[*failed, *study.notes])
+    return f"{table._repr_html_()}{_picture(study)}"
+
+
+def comparison_html(comparison: StudyComparison) -> str:
+    """Return a comparison as a table, sentences and a picture."""
+    rows = []
+    for size in comparison.sizes:
+        loss = size.loss
+        rows.append(
+            (
+                str(size.ranks),
+                f"{size.iteration_us / 1e3:,.2f}",
+                f"{size.other_us / 1e3:,.2f}",
+                f"{size.ratio:.3f}",
+                f"{size.low:.3f} to {size.high:.3f}",
+                f"{loss.value:.1%}",
+                f"{loss.low:.1%} to {loss.high:.1%}",
+                "yes" if size.clear else "no",
+            )
+        )
+    one, other = (study.label for study in comparison.studies)
+    head = ("ranks", f"{one}, ms", f"{other}, ms", "ratio", "95 % interval",
+            "throughput lost", "95 % interval", "more than noise")  # fmt: skip
+    notes = [*comparison.sentences]
+    table = Table(f"{other} compared with {one}", head, rows, notes)
+    return f"{table._repr_html_()}{_picture(*comparison.studies)}"
+
+
+def _picture(*studies: ScalingStudy) -> str:
+    from workbench.widgets.static_figure import static_html
+
+    figure = study_figure(*studies)
+    return static_html(figure, figure._title, figure._values)
