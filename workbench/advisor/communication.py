@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from workbench.advisor.cause import Cause
 from workbench.advisor.evidence import Evidence
+from workbench.advisor.what_if import link_gbps
 from workbench.fabric.overlap import CYCLE_US
 from workbench.timings import Summary
 
@@ -15,6 +16,10 @@ SLOW_GBPS = 1.0
 the cause."""
 LITTLE = 0.2
 """Bytes that take less than this share of a duration are not its cause."""
+FEW_BUFFERS = 2
+"""Fusion cannot save much of so few buffers."""
+MOSTLY = 0.5
+"""Latency is the cause if it is at least this share of the time that training waits."""
 LESS_OFTEN = (
     "communicate less often: a larger batch, or gradients of several batches together "
     "(backward_passes_per_step, no_sync)"
@@ -56,10 +61,27 @@ def exposed_of(evidence: Evidence) -> float:
     return max(0.0, exposed - waiting.named_us - waiting.uneven_us)
 
 
+def fixed_us(evidence: Evidence) -> float:
+    """Return the time of communication that does not depend on its bytes, if it is the cause.
+
+    That is if a few buffers carry all gradients, and their latency, negotiation and cycles take
+    most of the time that training waits, and about as long as it computes. Otherwise 0.
+    """
+    same, exposed = evidence.predict(), exposed_of(evidence)
+    if evidence.model is None or same is None or not exposed:
+        return 0.0
+    model, count = evidence.model.model, len(same.simulated.buffer_bytes)
+    fixed = count * (model.fixed_us + model.negotiation_us) + min(model.cycle_us, CYCLE_US) / 2
+    waited = min(exposed, evidence.model.exposed_us)  # medians: some iterations have a pause
+    computed = evidence.model.iteration_us - evidence.model.exposed_us
+    few = count <= FEW_BUFFERS and model.cycle_us <= CYCLE_US
+    return fixed if few and fixed >= MOSTLY * max(waited, computed) else 0.0
+
+
 def queueing(evidence: Evidence) -> Iterator[Cause]:
     """Yield the time in which gradients wait and nothing is transferred."""
     exposed, queued = exposed_of(evidence), evidence.summary.queued_us
-    if not exposed or math.isnan(queued):
+    if not exposed or math.isnan(queued) or fixed_us(evidence):
         return
     queued = min(queued, exposed)
     text, model = _QUEUED.format(queued / 1e3), evidence.model
@@ -100,6 +122,8 @@ def sending(evidence: Evidence) -> Iterator[Cause]:
         f"(\u00b1 {fabric.error:.0%}), of which {fabric.fixed_us / 1e3:.2f} ms for any size"
     )
     if should - fabric.fixed_us < LITTLE * should:
+        if fixed_us(evidence):
+            return
         saved = min(exposed, fabric.fixed_us)
         yield evidence.cause("latency of communication", text, LESS_OFTEN, saved, bound=True)
         return
@@ -133,8 +157,8 @@ def _described(evidence: Evidence) -> str:
 
 def _faster_link(evidence: Evidence) -> str:
     """Return what a faster link would save, in words; empty if it is unknown."""
-    rate = evidence.link_gbps
-    faster = None if rate is None else evidence.predict(gbps=2 * rate)
+    model = evidence.model
+    faster = None if model is None else evidence.predict(gbps=2 * link_gbps(model))
     if faster is None:
         return ""
     saved = faster.measured_us - faster.predicted_us

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from workbench.advisor.cause import TOO_FEW, Cause, interval
 from workbench.advisor.measured_training import MeasuredTraining, measure
 from workbench.advisor.waiting import Waiting, find_waiting
-from workbench.advisor.what_if import Prediction, link_gbps, predict
+from workbench.advisor.what_if import Prediction, predict
 from workbench.doctor import diagnose, diagnose_all
 from workbench.doctor.finding import Finding
 from workbench.errors import UsageError
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from workbench.resources import Snapshot
     from workbench.wire.sample_messages import LineSamples
 
+MOST_OFF = 0.5
+"""Relative error of the simulation of the measured iteration above which none is used."""
 _CALIBRATE = "run cluster.calibrate() to measure it"
 _SHOWN = 3
 """Most findings of the doctor that a cause names."""
@@ -100,7 +102,10 @@ class Evidence:
             return None
 
     def predict(self, **changes: Any) -> Prediction | None:
-        """Return the iteration with some changes; None if it cannot be simulated reliably."""
+        """Return the iteration with some changes; None if it cannot be simulated.
+
+        The simulation of the measured iteration may be off by up to `MOST_OFF`; see `predicted`.
+        """
         key = repr(sorted(changes.items()))
         if key not in self._predicted:
             found = None
@@ -109,13 +114,9 @@ class Evidence:
                     found = predict(self.model, **changes)
                 except UsageError:  # such as the rate between VMs, where all ranks are on one
                     found = None
-            self._predicted[key] = found if found is not None and found.reliable else None
+            off = found is None or abs(found.replay_error) > MOST_OFF
+            self._predicted[key] = None if off else found
         return self._predicted[key]
-
-    @property
-    def link_gbps(self) -> float | None:
-        """The rate of a link that would limit the measured transfers; None if it is unknown."""
-        return None if self.model is None else link_gbps(self.model)
 
     # what the training ran on
 
@@ -245,11 +246,36 @@ class Evidence:
         self, name: str, evidence: str, cure: str, found: Prediction, *, measure: str = ""
     ) -> Cause:
         """Return a cause whose saving is predicted by the simulation of a change."""
+        saved = found.measured_us - found.predicted_us
+        return self.simulated(name, evidence, cure, saved, found, measure=measure)
+
+    def simulated(
+        self,
+        name: str,
+        evidence: str,
+        cure: str,
+        saving_us: float,
+        same: Prediction,
+        *,
+        measure: str = "",
+    ) -> Cause:
+        """Return a cause with a simulated saving, widened by the error of the simulation.
+
+        If the simulation of the measured iteration is off, the saving is only a bound.
+
+        Parameters
+        ----------
+        same
+            A prediction, of which the error of that simulation is used.
+        """
+        if not same.reliable:
+            evidence += f"; simulated, the measured iteration is {same.replay_error:+.0%} off"
         return self.cause(
             name,
             evidence,
             cure,
-            min(found.measured_us - found.predicted_us, self.summary.iteration_us),
-            error_us=abs(found.replay_error) * found.measured_us,
+            min(saving_us, self.summary.exposed_us),
+            bound=not same.reliable,
+            error_us=abs(same.replay_error) * same.measured_us,
             measure=measure,
         )

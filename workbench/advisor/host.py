@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterator
 
@@ -15,6 +14,9 @@ from workbench.wire import Flag
 
 OTHER_SHARE = 0.1
 """Time outside all phases is reported from this share of the iteration on."""
+CPU_SHARE = 0.25
+"""CPU time of communication is reported from this share of the iteration on: whether all cores
+were busy meanwhile is not recorded."""
 _PLACES = {
     Flag.FORWARD_UNSEEN: "as no module's forward was seen: it includes loading and forward",
     Flag.OTHER_BEFORE_FORWARD: (
@@ -113,7 +115,7 @@ def cpu_of_communication(evidence: Evidence) -> Iterator[Cause]:
     """Yield the CPU time of communication where compute uses all cores, and so waits for it."""
     spent = evidence.summary.progress.communication_cpu_s * 1e6
     overlapped = min(spent, evidence.summary.overlapped_us)
-    if math.isnan(spent) or not overlapped > 0:
+    if not overlapped >= CPU_SHARE * evidence.summary.iteration_us:
         return
     slots = Counter(info.vm for info in evidence.ranks)
     short = {
@@ -137,4 +139,6 @@ def cpu_of_communication(evidence: Evidence) -> Iterator[Cause]:
         "leave a core for communication: torch.set_num_threads() or OMP_NUM_THREADS of one less, "
         "or fewer ranks per VM; RDMA needs less CPU time than TCP"
     )
-    yield evidence.cause("CPU time of communication", text, cure, overlapped, bound=True)
+    measure = "whether all cores are busy during the training, with `top` on that VM"
+    name = "CPU time of communication"
+    yield evidence.cause(name, text, cure, overlapped, bound=True, measure=measure)

@@ -10,7 +10,7 @@ from dataclasses import replace
 from itertools import accumulate
 
 from workbench.advisor.cause import Cause
-from workbench.advisor.communication import LESS_OFTEN, exposed_of
+from workbench.advisor.communication import LESS_OFTEN, exposed_of, fixed_us
 from workbench.advisor.evidence import Evidence
 from workbench.fabric.overlap import Workload, simulate
 
@@ -22,10 +22,6 @@ LATE_SHARE = 0.8
 """Gradients do not overlap if none is ready before this share of the backward."""
 _PIECES = 8
 """A single gradient is assumed to be divided into so many."""
-_MOSTLY = 0.5
-"""Latency is the cause if it is at least this share of the time that training waits."""
-_FEW_BUFFERS = 2
-"""Fusion cannot save much of so few buffers."""
 
 
 def fusion(evidence: Evidence) -> Iterator[Cause]:
@@ -41,7 +37,7 @@ def fusion(evidence: Evidence) -> Iterator[Cause]:
     saved = same.predicted_us - best
     good = [one for one in found if same.predicted_us - one.predicted_us >= AS_GOOD * saved]
     advised = good[-1]
-    if saved <= abs(same.replay_error) * same.measured_us or advised is None:
+    if saved <= abs(same.replay_error) * same.measured_us and same.reliable:
         return  # the simulation is not that precise
     size = int(advised.changes.fusion_threshold_bytes or 0)
     before, after = (len(one.simulated.buffer_bytes) for one in (same, advised))
@@ -83,8 +79,7 @@ def overlap(evidence: Evidence) -> Iterator[Cause]:
         "reduce gradients while the backward computes others: hvd.DistributedOptimizer or DDP "
         "around separate parameters, not one flattened tensor, nor a reduction after the backward"
     )
-    error_us = abs(same.replay_error) * same.measured_us
-    yield evidence.cause("no overlap with the backward", text, cure, saved, error_us=error_us)
+    yield evidence.simulated("no overlap with the backward", text, cure, saved, same)
 
 
 def work_count(work: Workload) -> str:
@@ -105,23 +100,14 @@ def _spread(work: Workload, backward_us: float) -> Workload:
 
 def too_little_work(evidence: Evidence) -> Iterator[Cause]:
     """Yield compute that is short compared with the latency of communication."""
-    model, same = evidence.model, evidence.predict()
-    exposed = exposed_of(evidence)
-    if model is None or same is None or not exposed:
+    fixed, larger = fixed_us(evidence), evidence.predict(batch_scale=2.0)
+    if not fixed or larger is None:
         return
-    count = len(same.simulated.buffer_bytes)
-    fixed = model.model.fixed_us + model.model.negotiation_us
-    latency, computed = count * fixed, evidence.summary.iteration_us - evidence.summary.exposed_us
-    if count > _FEW_BUFFERS or latency < _MOSTLY * exposed or latency < _MOSTLY * computed:
-        return
-    larger = evidence.predict(batch_scale=2.0)
-    if larger is None:
-        return
+    computed = evidence.summary.iteration_us - evidence.summary.exposed_us
     text = (
         f"a rank computes {computed / 1e3:.2f} ms per iteration, and communication takes "
-        f"{latency / 1e3:.2f} ms whatever the number of bytes"
+        f"{fixed / 1e3:.2f} ms whatever the number of bytes"
     )
     saved = larger.measured_us - larger.predicted_us / 2
-    error_us = abs(same.replay_error) * same.measured_us
     cure = f"{LESS_OFTEN}. The saving is that of twice the batch, for the same samples"
-    yield evidence.cause("too little work per rank", text, cure, saved, error_us=error_us)
+    yield evidence.simulated("too little work per rank", text, cure, saved, larger)
