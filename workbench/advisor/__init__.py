@@ -1,6 +1,10 @@
 """What slows down this training, and what each change would bring.
 
-`explain` names causes; `what_if` predicts an iteration, from the model of a `measured_training`.
+- `explain`: ranks the causes that the next modules find, each a `cause`
+- `late`, `communication`, `links`, `settings`, `transport`, `pipeline`, `host`: find causes in the
+  `evidence`; `waiting` and `sampled` are parts of it
+- `what_if`: predicts an iteration, from the model of a `measured_training`
+- `scaling`: measures a cell on different numbers of ranks
 """
 
 from workbench.advisor.cause import Cause

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from workbench.advisor.explain import timings_of
+from workbench.advisor.training import timings_of
 from workbench.errors import UsageError
 from workbench.fabric.models import rdma_efficiency, tcp_efficiency
 from workbench.fabric.overlap import CYCLE_US, FUSION_BYTES, CommunicationModel, Workload

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import groupby
 
-from workbench.advisor.cause import Cause, cause
+from workbench.advisor.cause import Cause
+from workbench.advisor.evidence import Evidence
 from workbench.ranks import phrase
-from workbench.timings import Summary
-from workbench.timings.stages import Pipeline, Pipelines, StageFigures
+from workbench.timings.stages import Pipeline, StageFigures, newest
 
 UNBALANCED = 0.1
 """A stage is slower than the others from this excess over their mean on."""
@@ -19,24 +19,28 @@ _UNKNOWN_CURE = (
 )
 
 
-def pipeline_causes(
-    summary: Summary, pipelines: Pipelines, stages: Sequence[StageFigures]
-) -> Iterator[Cause]:
-    """Yield the idle time of stages, as a cause for each pipeline; `stages` have their figures."""
+def pipeline_causes(evidence: Evidence) -> Iterator[Cause]:
+    """Yield the idle time of stages, as a cause for each pipeline."""
+    summary = evidence.summary
+    if not summary.messages_us > 0:
+        return
+    pipelines, stages = newest(evidence.timings, evidence.rows)
     for pipeline, some in groupby(stages, key=lambda one: one.pipeline):
         own = list(some)
         if len(own) == len(pipeline.ranks):
-            yield _bubble(summary, pipeline, own)
-    if pipelines.unknown and summary.messages_us > 0:
-        evidence = (
+            yield _bubble(evidence, pipeline, own)
+    if pipelines.unknown:
+        text = (
             f"training waits {summary.messages_us / 1e3:.2f} ms per iteration in sends and "
             f"receives. {' '.join(pipelines.unknown)}".rstrip(".")
         )
-        saving = summary.messages_us
-        yield cause(summary, "waiting for messages", evidence, _UNKNOWN_CURE, saving, bound=True)
+        saving, varies = summary.messages_us, evidence.each("messages")
+        yield evidence.cause(
+            "waiting for messages", text, _UNKNOWN_CURE, saving, bound=True, varies=varies
+        )
 
 
-def _bubble(summary: Summary, pipeline: Pipeline, stages: list[StageFigures]) -> Cause:
+def _bubble(evidence: Evidence, pipeline: Pipeline, stages: list[StageFigures]) -> Cause:
     """Return the idle time of a pipeline's stages, with what balancing and more batches save.
 
     With the busy times b of n stages and m microbatches, an iteration takes the sum of b / m, and
@@ -65,17 +69,17 @@ def _bubble(summary: Summary, pipeline: Pipeline, stages: list[StageFigures]) ->
         cures.append("more microbatches")
     if pipeline.chunks < 2:
         cures.append("an interleaved schedule, with several stages on each rank")
-    return cause(
-        summary,
+    return evidence.cause(
         _NAME,
-        _evidence(pipeline, stages, slow=slow),
+        _described(pipeline, stages, slow=slow),
         "; ".join(cures),
         min(saving, idle),
         bound=not turns,
+        varies=evidence.each("messages"),
     )
 
 
-def _evidence(pipeline: Pipeline, stages: list[StageFigures], *, slow: bool) -> str:
+def _described(pipeline: Pipeline, stages: list[StageFigures], *, slow: bool) -> str:
     name = f" {pipeline.group}" if pipeline.group else ""
     shares = ", ".join(
         f"stage {one.stage} (rank {one.rank}) {one.idle_us / one.iteration_us:.0%}"

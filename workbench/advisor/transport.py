@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any
 
-from workbench.advisor.cause import Cause, cause
+from workbench.advisor.cause import Cause
+from workbench.advisor.evidence import Evidence
 from workbench.ranks import phrase
 from workbench.resources.nccl_ports import active_ports, settings_of, tcp_only
 from workbench.resources.nics.records import Nic
 from workbench.resources.snapshot import Snapshot
-from workbench.timings import Summary
 from workbench.wire.transport import Transport
 
 _GLOO_CURE = (
@@ -29,29 +28,24 @@ _DIRECT_CURE = (
 )
 
 
-def transport_causes(summary: Summary, training: Any) -> Iterator[Cause]:
-    """Yield transports that are slower than the hardware allows, for a cluster that runs.
-
-    Nothing is known of the hardware of a run on disk.
-    """
-    reported: dict[int, tuple[Transport, ...]] = getattr(training, "transports", {})
+def transport_causes(evidence: Evidence) -> Iterator[Cause]:
+    """Yield transports that are slower than the hardware allows."""
+    summary, reported, infos = evidence.summary, evidence.transports, evidence.ranks
     if not any(one.network for ones in reported.values() for one in ones):
         return
-    infos = training.ranks
     if len({info.vm for info in infos}) < 2 or not summary.exposed_us > 0:
         return
-    snapshots: dict[str, Snapshot] = training.snapshot()
     saving = min(summary.exposed_us, summary.transfer_us)  # also where the second is unknown
     if math.isnan(summary.transfer_us):
         saving = summary.exposed_us
     slow: dict[tuple[str, str, str], list[int]] = {}
     for info in infos:
         for one in _carrying(reported.get(info.rank, ())):
-            found = _slower(one, snapshots.get(info.vm))
+            found = _slower(one, evidence.snapshots.get(info.vm))
             if found is not None:
                 slow.setdefault(found, []).append(info.rank)
-    for (name, evidence, cure), ranks in slow.items():
-        yield cause(summary, name, f"{phrase(ranks)}: {evidence}", cure, saving, bound=True)
+    for (name, text, cure), ranks in slow.items():
+        yield evidence.cause(name, f"{phrase(ranks)}: {text}", cure, saving, bound=True)
 
 
 def _carrying(transports: tuple[Transport, ...]) -> list[Transport]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, wait
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from workbench.cluster.agents import Agents
@@ -16,9 +16,8 @@ from workbench.cluster.threads import uninterrupted
 from workbench.errors import StartFailed, UsageError
 from workbench.ranks import Place, RankInfo, phrase, ranks_text
 from workbench.wire.address import Address, of_vm
-from workbench.wire.message import from_json
 from workbench.wire.rank_messages import ReleaseRanks
-from workbench.wire.transport import Transport
+from workbench.wire.transport import transports_from_plain, transports_to_plain
 
 if TYPE_CHECKING:
     from workbench.timings import Timings
@@ -116,10 +115,7 @@ class Engines:
             "members": self.members.to_saved(),
             "wanted": self.wanted,
             "controller": self.backend.controller,
-            "transports": {
-                str(rank): [asdict(one) for one in ones]
-                for rank, ones in self.backend.transports.items()
-            },
+            "transports": transports_to_plain(self.backend.transports),
         }
 
     def restore(self, saved: dict[str, Any]) -> None:
@@ -127,10 +123,7 @@ class Engines:
         self.members.restore(saved["members"])
         self.connect(saved["connection"])
         self.backend.controller = saved["controller"]
-        self.backend.transports = {
-            int(rank): tuple(from_json(Transport, one) for one in ones)
-            for rank, ones in saved.get("transports", {}).items()
-        }
+        self.backend.transports = transports_from_plain(saved.get("transports", {}))
         if (wanted := saved.get("wanted")) is None:
             return
         self.wanted, self.renumbered, self.backend.ring_broken = int(wanted), True, True

@@ -6,7 +6,7 @@ import time
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from workbench.cluster.agents import memory_bytes, samples, snapshots
@@ -98,6 +98,7 @@ class Measurements(Execution):
             self.fabric = _calibrated(self, run, about_s)
         else:
             self.fabric = _reused(self, stored)
+        self._state.timings.note(calibration=asdict(self.fabric))
         return self.fabric
 
     def bandwidth_matrix(self, timeout: str | float = "auto") -> BandwidthMatrix:

@@ -29,7 +29,7 @@ from workbench.wire.rank_messages import (
 )
 from workbench.wire.sample_messages import LineSamples
 from workbench.wire.transfer_messages import Chunk
-from workbench.wire.transport import Transport
+from workbench.wire.transport import Transport, transports_to_plain
 
 if TYPE_CHECKING:
     from workbench.timings import Timings
@@ -220,8 +220,15 @@ class ClusterProcesses:
             self._keep_timings()
 
     def _keep_timings(self) -> None:
-        ranks, options = [asdict(info) for info in self.engines.ranks], self.agents.options
-        self._timings().keep(self.name, ranks, folder=options.runs, kept_s=options.keep_s)
+        options = self.agents.options
+        self._timings().keep(
+            self.name,
+            [asdict(info) for info in self.engines.ranks],
+            folder=options.runs,
+            kept_s=options.keep_s,
+            transports=transports_to_plain(self.engines.backend.transports),
+            snapshots={one.name: one.facts.snapshot for one in self.agents.all},
+        )
 
     def _close(self) -> None:
         self._timings().close()

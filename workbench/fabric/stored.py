@@ -36,7 +36,7 @@ def find(folder: Path, context: Mapping[str, str]) -> FittedFabric | None:
     """
     path = _path(folder, context)
     try:
-        return _from_plain(load_json(read_file(path, _MOST_BYTES)))
+        return from_plain(load_json(read_file(path, _MOST_BYTES)))
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError, AttributeError, LookupError) as error:
@@ -67,7 +67,14 @@ def _path(folder: Path, context: Mapping[str, str]) -> Path:
     return folder / "calibrations" / f"{name}.json"
 
 
-def _from_plain(plain: Any) -> FittedFabric:
+def from_plain(plain: Any) -> FittedFabric:
+    """Return the calibration that `asdict` has made plain.
+
+    Raises
+    ------
+    ValueError, TypeError, AttributeError, LookupError
+        It is no calibration.
+    """
     if not isinstance(plain, dict):
         raise ValueError("not a JSON object")
     numbers = ("sizes_bytes", "measured_us", "knots_bytes", "knots_us")

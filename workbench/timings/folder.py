@@ -1,6 +1,7 @@
 """The folder of one run: its files, its facts, and its lock.
 
 - ``run.json``: the facts about the run
+- ``snapshots.json``: the hardware of each VM, as its agent found it
 - ``iterations-K.arrows``, ``offsets-K.arrows``, ``collectives-K.arrows``,
   ``layouts-K.arrows``: Arrow IPC streams; K counts the kernels that wrote it (several
   if another kernel attached to a kept cluster)
@@ -27,12 +28,17 @@ FORMAT = 1
 HEARTBEAT_S = 60.0
 """Interval between updates of the lock's time, for file systems without locks."""
 
+SNAPSHOTS = "snapshots"
+"""Key of the snapshots of the VMs, by name, among the facts that a `RunWriter` is given."""
 _FACTS = "run.json"
+_SNAPSHOTS = f"{SNAPSHOTS}.json"
 _LOCK = "lock"
 _LOCK_S = 2.0
 """How long a writer waits for a process that checks the lock."""
 _MOST_BYTES = 16 << 20
 """Largest `run.json` that is read; that of 512 ranks has 100 kB."""
+_MOST_SNAPSHOT_BYTES = 64 << 20
+"""Largest `snapshots.json` that is read; a VM of 8 GPUs has some 100 kB."""
 _STREAM = re.compile(r"(iterations|offsets|collectives|layouts)-(\d+)\.arrows")
 
 
@@ -81,6 +87,14 @@ class RunFolder:
         """Write the facts about the run, completely or not at all."""
         write_private(self.path / _FACTS, json.dumps(facts, indent=1))
 
+    def read_snapshots(self) -> Any:
+        """Return the snapshots of the VMs as plain values; raise as `read_facts`."""
+        return load_json(read_file(self.path / _SNAPSHOTS, _MOST_SNAPSHOT_BYTES), finite=False)
+
+    def write_snapshots(self, snapshots: dict[str, Any]) -> None:
+        """Write the snapshots of the VMs by name, completely or not at all."""
+        write_private(self.path / _SNAPSHOTS, json.dumps(snapshots))
+
     def lock(self) -> int:
         """Lock the run for writing, and return the open lock file; closing it unlocks the run.
 
@@ -120,7 +134,7 @@ class RunFolder:
             if not free or self.quiet_s() < kept_s + HEARTBEAT_S * bool(kept_s):
                 return False
             for name in self._names():
-                if _STREAM.fullmatch(name) or name in {_FACTS, f"{_FACTS}.part"}:
+                if _STREAM.fullmatch(name) or name.removesuffix(".part") in {_FACTS, _SNAPSHOTS}:
                     (self.path / name).unlink(missing_ok=True)
             (self.path / _LOCK).unlink(missing_ok=True)
         with contextlib.suppress(OSError):  # it contains other files

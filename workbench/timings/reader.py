@@ -11,7 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from workbench.errors import printable
+from workbench.errors import SnapshotError, printable
+from workbench.resources import Snapshot
 from workbench.timings import arrow_files
 from workbench.timings.arrow_files import (
     LAYOUT_KEYS,
@@ -67,6 +68,17 @@ class RunReader:
         if bad:
             self._report(f"run.json was damaged or edited: {', '.join(bad)} cannot be read")
         return {name: value for name, value in plain.items() if name not in bad}
+
+    def snapshots(self) -> dict[str, Snapshot]:
+        """Return the snapshot of each VM, as far as they can be read."""
+        try:
+            plain = self._folder.read_snapshots()
+            return {printable(vm): Snapshot.from_plain(one) for vm, one in plain.items() if one}
+        except FileNotFoundError:  # a run of an earlier version
+            return {}
+        except (OSError, ValueError, AttributeError, SnapshotError) as error:
+            self._report(f"the hardware of its VMs cannot be read ({error})")
+            return {}
 
     def rows(self) -> Rows:
         """Return all rows, in order of arrival."""

@@ -11,6 +11,7 @@ import numpy as np
 
 from workbench.errors import RunError
 from workbench.ranks import checked_int
+from workbench.resources import Snapshot
 from workbench.timings.folder import RunFolder
 from workbench.timings.queries import TimingsQueries
 from workbench.timings.reader import RunReader
@@ -88,6 +89,10 @@ class Run(TimingsQueries):
     def ranks(self) -> list[dict[str, Any]]:
         """The last ranks: ``rank``, ``vm``, ``gpu``, ``nic`` and more."""
         return list(self.facts.get("ranks") or [])
+
+    def snapshot(self) -> dict[str, Snapshot]:
+        """Return the snapshot of each VM as its agent took it; empty if none can be read."""
+        return self._reader.snapshots()
 
     def vm_names(self) -> dict[int, str]:
         """Return the host name of each rank's VM, where known."""

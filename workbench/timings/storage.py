@@ -67,7 +67,7 @@ class RunStorage:
         folder
             The folder of all runs; see `runs.runs_folder`.
         """
-        self._facts |= facts
+        self.add(facts)
         if self._thread is not None:
             return
         try:
@@ -77,6 +77,10 @@ class RunStorage:
             return
         self._thread = threading.Thread(target=self._run, name="workbench-run", daemon=True)
         self._thread.start()
+
+    def add(self, facts: dict[str, Any]) -> None:
+        """Add facts about the run, or change them."""
+        self._facts |= facts
 
     def restore(self, path: Path) -> None:
         """Continue the run that an earlier kernel began, with the records that it wrote."""

@@ -135,6 +135,10 @@ class Timings(LiveSource, TimingsQueries):
         given = {"cluster": name, "world_size": len(ranks), "ranks": ranks, **facts}
         self._storage.begin(given, folder)
 
+    def note(self, **facts: Any) -> None:
+        """Add facts, as plain values, to those of the run that `keep` has begun."""
+        self._storage.add(facts)
+
     def joined(self) -> None:
         """Begin a new ring: other ranks, or new processes of the same ranks."""
         self._store.forget_layouts()

@@ -19,7 +19,7 @@ from workbench._version import __version__
 from workbench.safefiles import make_private_folder
 from workbench.timings import arrow_files
 from workbench.timings.collective_records import RecordBlock
-from workbench.timings.folder import FORMAT, HEARTBEAT_S, RunFolder
+from workbench.timings.folder import FORMAT, HEARTBEAT_S, SNAPSHOTS, RunFolder
 from workbench.timings.runs import Limits, prune
 from workbench.timings.store import Rows, Store
 from workbench.wire import Layout
@@ -51,7 +51,8 @@ class RunWriter:
     path
         The run's folder.
     facts
-        The contents of ``run.json``; may change.
+        The contents of ``run.json``, and with the key `SNAPSHOTS` those of ``snapshots.json``;
+        may change.
     written
         How many rows and records of `store` the folder already contains.
     """
@@ -81,6 +82,7 @@ class RunWriter:
         self._heartbeat_s = 0.0
         self._own: dict[str, Any] = {}
         self._facts_on_disk: dict[str, Any] = {}
+        self._snapshots_on_disk: dict[str, Any] | None = None
         self._recent: list[tuple[float, Rows]] = []  # offsets of the last rows, and when written
         self._corrected_s = time.monotonic()
 
@@ -154,6 +156,10 @@ class RunWriter:
 
     def _write_facts(self) -> None:
         facts = self._own | self._facts
+        snapshots = facts.pop(SNAPSHOTS, None)
+        if snapshots is not self._snapshots_on_disk:
+            self._folder.write_snapshots(snapshots)
+            self._snapshots_on_disk = snapshots
         if facts != self._facts_on_disk:
             self._folder.write_facts(facts)
             self._facts_on_disk = copy.deepcopy(facts)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from html import escape
 from typing import TYPE_CHECKING, Any
@@ -89,9 +88,11 @@ class Causes:
         self._note = note
 
     def __repr__(self) -> str:
+        savings = [f"{cause.saving} [{cause.uncertainty}]" for cause in self.causes]
+        width = max(map(len, savings), default=0)
         lines = [
-            f"{_saving(cause)}  {cause.name}: {cause.evidence}. {cause.cure}."
-            for cause in self.causes
+            f"{saving:>{width}}  {cause.name}: {cause.text}"
+            for saving, cause in zip(savings, self.causes, strict=True)
         ]
         return "\n".join([*(lines or [_NO_CAUSE]), *filter(None, [self._note])])
 
@@ -107,7 +108,7 @@ class Causes:
             "<tr>"
             + "".join(
                 f'<td style="text-align:left;vertical-align:top">{escape(text)}</td>'
-                for text in (_saving(cause), cause.name, cause.evidence, cause.cure)
+                for text in _cells(cause)
             )
             + "</tr>"
             for cause in self.causes
@@ -121,8 +122,12 @@ def say_unrecorded(cluster: Cluster) -> None:
         sys.stdout.write(f"{note}\n")
 
 
-def _saving(cause: Cause) -> str:
-    if math.isnan(cause.saving_us):
-        return "unknown"
-    least = "up to " if cause.bound else ""
-    return f"{least}{cause.saving_us / 1e3:.2f} ms ({cause.saving_share:.0%})"
+def _cells(cause: Cause) -> tuple[str, ...]:
+    """Return a cause as the cells of its row."""
+    measure = f" To measure: {cause.measure}." if cause.measure else ""
+    return (
+        f"{cause.saving}, {cause.uncertainty}",
+        cause.name,
+        f"{cause.evidence}.{measure}" if measure else cause.evidence,
+        cause.cure,
+    )

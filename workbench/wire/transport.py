@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from workbench.wire.message import from_json
 
 _GPUDIRECT = {
     "": "",
@@ -50,3 +53,17 @@ class Transport:
         network += _GPUDIRECT[self.gpudirect]
         parts = [part for part in (network, *self.within) if part]
         return f"{self.library}: {'; '.join(parts) or 'no connections'}"
+
+
+def transports_to_plain(
+    transports: Mapping[int, tuple[Transport, ...]],
+) -> dict[str, list[dict[str, Any]]]:
+    """Return the transports of ranks as plain values, which JSON can hold."""
+    return {str(rank): [asdict(one) for one in ones] for rank, ones in transports.items()}
+
+
+def transports_from_plain(plain: Mapping[str, Any]) -> dict[int, tuple[Transport, ...]]:
+    """Return what `transports_to_plain` was given."""
+    return {
+        int(rank): tuple(from_json(Transport, one) for one in ones) for rank, ones in plain.items()
+    }

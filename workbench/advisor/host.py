@@ -1,0 +1,144 @@
+"""What a VM's own processor and memory cost: loading, copies, other time, and communication."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from workbench.advisor.cause import Cause
+from workbench.advisor.evidence import Evidence
+from workbench.advisor.late import COMPUTE_RULES
+from workbench.advisor.sampled import sampled_lines
+from workbench.timings.store import Rows, has_flag, phases_unseen
+from workbench.wire import Flag
+
+OTHER_SHARE = 0.1
+"""Time outside all phases is reported from this share of the iteration on."""
+CPU_SHARE = 0.25
+"""CPU time of communication is reported from this share of the iteration on: whether all cores
+were busy meanwhile is not recorded."""
+_PLACES = {
+    Flag.FORWARD_UNSEEN: "as no module's forward was seen: it includes loading and forward",
+    Flag.OTHER_BEFORE_FORWARD: (
+        "most of it between optimizer.step() and the next forward, outside any DataLoader"
+    ),
+    Flag.OTHER_BEFORE_STEP: "most of it between the backward and optimizer.step()",
+}
+
+
+def data_loading(evidence: Evidence) -> Iterator[Cause]:
+    """Yield the time in which ranks wait for their next batch."""
+    loading = evidence.summary.phases_us["data"]
+    if not loading > 0:
+        return
+    yield evidence.cause(
+        "data loading",
+        f"the next batch takes {loading / 1e3:.2f} ms per iteration",
+        "prefetch: DataLoader(num_workers=..., prefetch_factor=...)",
+        loading,
+        bound=True,
+        varies=evidence.each("data"),
+    )
+
+
+def copies(evidence: Evidence) -> Iterator[Cause]:
+    """Yield the time of copies from host to device."""
+    spent = evidence.summary.phases_us["copy"]
+    if not spent > 0:
+        return
+    text = f"copies from host to device take {spent / 1e3:.2f} ms per iteration"
+    fabric = evidence.fabric
+    rates = [] if fabric is None else [one["PCIe"] for one in fabric.devices.values()
+                                       if "PCIe" in one]  # fmt: skip
+    measure = "" if rates else "the rate of such copies, with %fabric calibrate"
+    if rates:
+        text += f"; a GPU copies {min(rates):.1f} GB/s from pinned memory"
+    found, cures = evidence.findings(COMPUTE_RULES)
+    cure = (
+        "let them overlap with compute: DataLoader(pin_memory=True), and "
+        "batch.to(device, non_blocking=True) for the next batch"
+    )
+    yield evidence.cause(
+        "copies from host to device",
+        text + found,
+        f"{cure}; {cures}" if cures else cure,
+        spent,
+        bound=True,
+        varies=evidence.each("copy"),
+        measure=measure,
+    )
+
+
+def other_time(evidence: Evidence) -> Iterator[Cause]:
+    """Yield time outside all phases, with the lines where it was spent, or its position."""
+    summary, rows = evidence.summary, evidence.rows
+    other = summary.phases_us["other"]
+    compiled = phases_unseen(rows)  # not a cost, but unknown
+    if not other >= OTHER_SHARE * summary.iteration_us or compiled.mean() > 0.5:
+        return
+    text = f"{other / 1e3:.2f} ms per iteration are in no phase of training, {_place(evidence)}"
+    cure = (
+        "check what the loop does there: a pause, logging, a checkpoint, an evaluation, or a data "
+        "source other than a DataLoader (a DataLoader with num_workers prefetches)"
+    )
+    measure = ""
+    if summary.unheard:
+        text += "; communication that is not timed may be included"
+    lines = sampled_lines(evidence.samples)
+    if lines:
+        text += f"; sampled: {lines}"
+    else:
+        cure += ". To see the lines, run %explain --sample, then the cell again"
+        measure = "the lines of Python, with %explain --sample"
+    yield evidence.cause(
+        "time in no phase (other)",
+        text,
+        cure,
+        other,
+        bound=True,
+        varies=evidence.each("other"),
+        measure=measure,
+    )
+
+
+def _place(evidence: Evidence) -> str:
+    """Return where most of `other` is."""
+    rows: Rows = evidence.warm
+    half = rows["other_ns"].sum() / 2
+    for flag, words in _PLACES.items():
+        if rows["other_ns"][has_flag(rows, flag)].sum() > half:
+            return words
+    return "such as an evaluation between the steps"
+
+
+def cpu_of_communication(evidence: Evidence) -> Iterator[Cause]:
+    """Yield the CPU time of communication where compute uses all cores, and so waits for it."""
+    spent = evidence.summary.progress.communication_cpu_s * 1e6
+    overlapped = min(spent, evidence.summary.overlapped_us)
+    if not overlapped >= CPU_SHARE * evidence.summary.iteration_us:
+        return
+    slots = Counter(info.vm for info in evidence.ranks)
+    short = {
+        info.vm: cpus
+        for info in evidence.ranks
+        if info.gpu == "CPU"
+        and (snapshot := evidence.snapshots.get(info.vm)) is not None
+        and isinstance(cpus := snapshot.host.cpus, int)
+        and info.threads * slots[info.vm] >= cpus
+    }
+    if not short:  # a core is left for it, or that is unknown
+        return
+    vm, cpus = next(iter(short.items()))
+    threads = next(info.threads for info in evidence.ranks if info.vm == vm) * slots[vm]
+    text = (
+        f"the backend's threads use {spent / 1e3:.2f} ms of CPU time per iteration, of which up "
+        f"to {overlapped / 1e3:.2f} ms while the model computes; on {vm}, {threads} threads of "
+        f"PyTorch have {cpus} cores"
+    )
+    cure = (
+        "leave a core for communication: torch.set_num_threads() or OMP_NUM_THREADS of one less, "
+        "or fewer ranks per VM; RDMA needs less CPU time than TCP"
+    )
+    measure = "whether all cores are busy during the training, with `top` on that VM"
+    name = "CPU time of communication"
+    yield evidence.cause(name, text, cure, overlapped, bound=True, measure=measure)

@@ -1,0 +1,197 @@
+"""Ranks that the others wait for, and links that are slow for a while."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from workbench.advisor.cause import Cause
+from workbench.advisor.communication import NETWORK_RULES
+from workbench.advisor.evidence import Evidence
+from workbench.advisor.sampled import sampled_lines
+from workbench.resources import Snapshot
+from workbench.resources.gpus.records import Gpu
+from workbench.resources.gpus.vgpu import VgpuProfile
+from workbench.timings.ring_delays import UNKNOWN
+
+MOSTLY = 0.75
+"""A rank that causes at least this share of such waiting is named."""
+VARIES = 1.25
+"""Compute varies if the slow iterations take this many times the usual time..."""
+VARIES_SHARE = 0.05
+"""...and cost at least this share of the iteration."""
+COMPUTE_RULES = frozenset({
+    "throttled", "vgpu_unlicensed", "licences_unlike", "gpus_unlike", "ecc_errors",
+    "pcie_link_reduced", "gpu_on_other_numa_node", "clock_source", "machines_unlike",
+    "memory_limit", "ecc_unlike", "drivers_unlike",
+})  # fmt: skip
+"""Rules of the doctor whose findings explain slow compute or copies."""
+_CURES = {
+    "other": "check what it does between a step and the next forward, or before a step: "
+    "a checkpoint, logging, a data source other than a DataLoader",
+    "slow data": "its loader is slower than the others': check its disk, workers and file share",
+    "slow compute": "it computes more, or on a slower or busier VM: check its batches and load",
+}
+_STEAL = (
+    "what the host takes from a VM, during the training: column st of `vmstat 1`; and other "
+    "processes there, with `top`"
+)
+
+
+def late_ranks(evidence: Evidence) -> Iterator[Cause]:
+    """Yield late ranks and slow links, each for its share of the iterations."""
+    for found in evidence.late:
+        length = found["last_iteration"] - found["first_iteration"] + 1
+        share = length / max(evidence.summary.iterations, length)
+        when = "throughout" if found["how_often"] == "always" else found["how_often"]
+        inside = (evidence.warm["iteration"] >= found["first_iteration"]) & (
+            evidence.warm["iteration"] <= found["last_iteration"] + 1
+        )
+        own = Evidence(evidence.training, evidence.timings, evidence.warm[inside])
+        varies = own.each("exposed") if inside.any() else None
+        if found["rank"] < 0:
+            excess = found["excess_us"]
+            text, more = evidence.findings(NETWORK_RULES)
+            yield evidence.cause(
+                "a slow link",
+                f"{found['kind']}, {when}: collectives take {excess / 1e3:.2f} ms longer{text}",
+                more or "check the NICs' counters and other users of the network",
+                excess * share,
+                bound=True,
+                varies=varies,
+                measure="the rate of each pair of VMs, with %fabric matrix",
+            )
+            continue
+        text, cure = _why_late(evidence, found)
+        yield evidence.cause(
+            f"waiting for rank {found['rank']}",
+            f"{found['kind']}, {when}: {text}",
+            cure,
+            found["late_us"] * share,
+            bound=True,
+            varies=varies,
+        )
+
+
+def _why_late(evidence: Evidence, found: dict[str, Any]) -> tuple[str, str]:
+    """Return evidence and cure of a late rank."""
+    rank, kind = found["rank"], found["kind"]
+    text = _lateness(found["phase"], found["excess_us"], found["late_us"])
+    if found["phase"] == "other" and rank in evidence.samples:
+        text += f"; sampled: {sampled_lines({0: evidence.samples[rank]})}"
+    cure = _CURES.get(found["phase"]) or _CURES.get(
+        kind, "see timings.stragglers() and timings.arrivals()"
+    )
+    if kind == "slow compute" or found["phase"] == "copy":
+        vm = next((info.vm for info in evidence.ranks if info.rank == rank), "")
+        said, more = evidence.findings(COMPUTE_RULES, vm) if vm else ("", "")
+        shared = _shared_gpus(evidence.snapshots.get(vm)) if vm else []
+        if shared:
+            said += f"; on {vm}, {_shared_words(shared)}"
+        text, cure = text + said, f"{cure}; {more}" if more else cure
+    return text, cure
+
+
+def _lateness(phase: str, excess_us: float, late_us: float) -> str:
+    """Return which phase of a rank takes longer, and for how long the others wait."""
+    wait = f"and the others wait {late_us / 1e3:.2f} ms for it"
+    if phase == UNKNOWN:
+        return (
+            f"its gradients are ready {excess_us / 1e3:.2f} ms later than the others', which wait "
+            "for it, but none of its phases takes that much longer"
+        )
+    what = "time outside all phases (other)" if phase == "other" else phase
+    return f"its {what} takes {excess_us / 1e3:.2f} ms longer, {wait}"
+
+
+def uneven(evidence: Evidence) -> Iterator[Cause]:
+    """Yield waiting for ranks that are late now and then, or in turn."""
+    waiting = evidence.waiting
+    if not waiting.uneven_us:
+        return
+    one = waiting.rank_share >= MOSTLY
+    saving = waiting.rank_us if one else waiting.uneven_us
+    text = (
+        f"the others wait {saving / 1e3:.2f} ms per iteration for rank {waiting.rank} "
+        f"({waiting.rank_share:.0%} of such waiting), which is late by varying times"
+        if one
+        else f"ranks wait {saving / 1e3:.2f} ms per iteration for the last one, which is not "
+        "always the same one"
+    )
+    yield evidence.cause(
+        "uneven iterations",
+        text,
+        "give all ranks the same work in each iteration: batches of the same length, and "
+        "checkpoints and logging outside the loop or on all ranks at once. "
+        "see timings.arrivals()",
+        saving,
+        bound=True,
+        measure="" if _varying_us(evidence) is None else _STEAL,
+    )
+
+
+def noisy_neighbour(evidence: Evidence) -> Iterator[Cause]:
+    """Yield forward and backward that take longer in some iterations, on all ranks in turn.
+
+    A rank that is slower than the others is a cause of its own, and so is waiting for ranks in
+    turn, which is subtracted.
+    """
+    longer = _varying_us(evidence)
+    if longer is None or evidence.late or not len(evidence.warm):
+        return
+    saving = float(longer.mean()) - evidence.waiting.uneven_us
+    if saving < VARIES_SHARE * evidence.summary.iteration_us:
+        return
+    slow = longer > (VARIES - 1) * np.median(evidence.each("forward", "backward"))
+    text = (
+        f"forward and backward take {longer[slow].mean() / 1e3:.2f} ms longer than usual in "
+        f"{slow.mean():.0%} of the iterations"
+    )
+    shared = [
+        f"on {vm}, {_shared_words(gpus)}"
+        for vm, snapshot in evidence.snapshots.items()
+        if (gpus := _shared_gpus(snapshot))
+    ]
+    cure = "keep other processes off the cores of the ranks, or give all iterations equal batches"
+    if shared:
+        text += f"; {'; '.join(shared)}"
+        cure = "ask for vGPUs with the entire frame buffer, or a host without other VMs on its GPUs"
+    yield evidence.cause(
+        "compute of varying speed",
+        text,
+        cure,
+        saving,
+        bound=True,
+        varies=longer,
+        measure="" if shared else _STEAL,
+    )
+
+
+def _varying_us(evidence: Evidence) -> np.ndarray[Any, np.dtype[np.float64]] | None:
+    """Return by how much compute exceeds its median in each iteration; None if it is steady."""
+    spent = evidence.each("forward", "backward")
+    usual = float(np.median(spent))
+    longer = np.maximum(spent - usual, 0.0)
+    slow = longer > (VARIES - 1) * usual
+    if not usual > 0 or slow.sum() < 2 or longer[slow].sum() < longer.sum() / 2:
+        return None
+    return np.where(slow, longer, 0.0)
+
+
+def _shared_gpus(snapshot: Snapshot | None) -> list[Gpu]:
+    """Return the vGPUs that other VMs may use in turn: time-sliced, with a part of the memory."""
+    return [
+        gpu
+        for gpu in (snapshot.gpus if snapshot is not None else ())
+        if gpu.form == "vgpu"
+        and isinstance(gpu.vgpu, VgpuProfile)
+        and not gpu.vgpu.mig_backed
+        and gpu.vgpu.whole_frame_buffer is False
+    ]
+
+
+def _shared_words(gpus: list[Gpu]) -> str:
+    profiles = ", ".join(sorted({str(gpu.vgpu_profile) for gpu in gpus}))
+    return f"other VMs may use the GPU in turn (time-sliced profile {profiles})"
