@@ -15,6 +15,7 @@ from workbench.advisor.waiting import Waiting, find_waiting
 from workbench.errors import UsageError
 from workbench.ranks import checked_int
 from workbench.timings import Summary, stages, stragglers
+from workbench.timings.pauses import only_rank
 from workbench.timings.ring_delays import UNKNOWN
 from workbench.timings.store import Rows, has_flag, phases_unseen, warm
 from workbench.timings.summary import summarize
@@ -78,12 +79,13 @@ def explain(
         off = getattr(timings, "unrecorded", "")
         why = off or "no iteration was recorded. Train in a %%distributed cell first."
         raise UsageError(f"Nothing to explain: {why}")
-    late = stragglers.find(rows)
+    vms = _vms(timings)
+    late = stragglers.find(rows, vms)
     samples = _samples(timings, rows)
     waiting = find_waiting(summary, warm(rows), late)
     causes = [
         *_unheard(summary),
-        *_late(summary, late, samples),
+        *_late(summary, late, samples, vms),
         *_uneven(summary, waiting),
         *communication_causes(summary, fabric, rows, waiting),
         *transport_causes(summary, training),
@@ -121,12 +123,18 @@ def _check_recorded(timings: Any) -> None:
 
 
 def _late(
-    summary: Summary, late: list[dict[str, Any]], samples: dict[int, LineSamples]
+    summary: Summary,
+    late: list[dict[str, Any]],
+    samples: dict[int, LineSamples],
+    vms: dict[int, str],
 ) -> Iterator[Cause]:
-    """Yield late ranks and slow links, each for its share of the iterations."""
+    """Yield late ranks, slow links and pauses of VMs, each for its share of the iterations."""
     for found in late:
         length = found["last_iteration"] - found["first_iteration"] + 1
         share = length / max(summary.iterations, length)
+        if found["vm"]:  # its length is not per iteration
+            yield _pause(summary, found)
+            continue
         excess = found["excess_us"] if found["rank"] < 0 else found["late_us"]
         if found["rank"] < 0:
             name, cure = "a slow link", "check the NICs' counters and other users of the network"
@@ -139,10 +147,39 @@ def _late(
             cure = _CURES.get(found["phase"]) or _CURES.get(
                 found["kind"], "see timings.stragglers() and timings.arrivals()"
             )
+            vm = only_rank(found["rank"], vms) if length == 1 else ""
+            if vm:
+                evidence += (
+                    f"; rank {found['rank']} is the only one of VM {vm}, so a pause of the VM "
+                    "(such as vMotion, snapshot or suspend) would look the same"
+                )
         when = "throughout" if found["how_often"] == "always" else found["how_often"]
         yield cause(
             summary, name, f"{found['kind']}, {when}: {evidence}", cure, excess * share, bound=True
         )
+
+
+def _pause(summary: Summary, found: dict[str, Any]) -> Cause:
+    """Return a pause of a VM, whose cost is how long the others waited for it."""
+    first, last, waited_us = found["first_iteration"], found["last_iteration"], found["late_us"]
+    where = f"iteration {first}" if first == last else f"iterations {first} to {last}"
+    return cause(
+        summary,
+        f"pause of VM {found['vm']} (such as vMotion, snapshot or suspend)",
+        f"in {where} all ranks of {found['vm']} stopped at once for "
+        f"{found['excess_us'] / 1e3:.0f} ms, and the others waited {waited_us / 1e3:.0f} ms",
+        f"ask the administrator for events of {found['vm']} at that time (vMotion by DRS, "
+        "snapshot, suspend, backup), and to exclude it from them while it trains; if there were "
+        "none, check what else uses its CPUs",
+        waited_us / max(summary.iterations, 1),
+        bound=True,
+    )
+
+
+def _vms(timings: Any) -> dict[int, str]:
+    """Return the host names of the ranks' VMs, where known."""
+    names = getattr(timings, "vm_names", None)
+    return {} if names is None else names()
 
 
 def _lateness(phase: str, excess_us: float, late_us: float) -> str:
