@@ -66,6 +66,7 @@ class Machine:
         address: str,
         *,
         vendor="0x15b3",
+        device="",
         pci_class="0x020000",
         numa=0,
         driver="",
@@ -75,6 +76,8 @@ class Machine:
         folder = self.sysfs / "devices" / above / address
         self.write(folder / "vendor", f"{vendor}\n")
         self.write(folder / "class", f"{pci_class}\n")
+        if device:
+            self.write(folder / "device", f"{device}\n")
         self.write(folder / "numa_node", f"{numa}\n")
         (self.sysfs / "bus/pci/devices" / address).symlink_to(folder)
         if driver:

@@ -30,7 +30,7 @@ def test_stragglers_are_named_by_span():
     assert found == {
         "rank": 1, "phase": "data", "excess_us": 20_000,
         "first_iteration": 10, "last_iteration": 29,
-        "kind": "slow data", "how_often": "from 10 to 29", "late_us": 20_000,
+        "kind": "slow data", "how_often": "from 10 to 29", "late_us": 20_000, "vm": "",
     }  # fmt: skip
 
 

@@ -68,8 +68,14 @@ class Evidence:
 
     @cached_property
     def late(self) -> list[dict[str, Any]]:
-        """Late ranks and slow links, as fields of `stragglers.Straggler`."""
-        return stragglers.find(self.rows)
+        """Late ranks, slow links and pauses of VMs, as fields of `stragglers.Straggler`."""
+        return stragglers.find(self.rows, self.vms)
+
+    @cached_property
+    def vms(self) -> dict[int, str]:
+        """The host names of the ranks' VMs, where known."""
+        names = getattr(self.timings, "vm_names", None)
+        return {} if names is None else names()
 
     @cached_property
     def waiting(self) -> Waiting:

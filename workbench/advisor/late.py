@@ -1,4 +1,4 @@
-"""Ranks that the others wait for, and links that are slow for a while."""
+"""Ranks that the others wait for, pauses of VMs, and links that are slow for a while."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from workbench.advisor.sampled import sampled_lines
 from workbench.resources import Snapshot
 from workbench.resources.gpus.records import Gpu
 from workbench.resources.gpus.vgpu import VgpuProfile
+from workbench.timings.pauses import only_rank
 from workbench.timings.ring_delays import UNKNOWN
 
 MOSTLY = 0.75
@@ -41,8 +42,11 @@ _STEAL = (
 
 
 def late_ranks(evidence: Evidence) -> Iterator[Cause]:
-    """Yield late ranks and slow links, each for its share of the iterations."""
+    """Yield late ranks, slow links and pauses of VMs, each for its share of the iterations."""
     for found in evidence.late:
+        if found["vm"]:  # its length is not per iteration
+            yield _pause(evidence, found)
+            continue
         length = found["last_iteration"] - found["first_iteration"] + 1
         share = length / max(evidence.summary.iterations, length)
         when = "throughout" if found["how_often"] == "always" else found["how_often"]
@@ -75,6 +79,22 @@ def late_ranks(evidence: Evidence) -> Iterator[Cause]:
         )
 
 
+def _pause(evidence: Evidence, found: dict[str, Any]) -> Cause:
+    """Return a pause of a VM, whose cost is how long the others waited for it."""
+    first, last, waited_us = found["first_iteration"], found["last_iteration"], found["late_us"]
+    where = f"iteration {first}" if first == last else f"iterations {first} to {last}"
+    return evidence.cause(
+        f"pause of VM {found['vm']} (such as vMotion, snapshot or suspend)",
+        f"in {where} all ranks of {found['vm']} stopped at once for "
+        f"{found['excess_us'] / 1e3:.0f} ms, and the others waited {waited_us / 1e3:.0f} ms",
+        f"ask the administrator for events of {found['vm']} at that time (vMotion by DRS, "
+        "snapshot, suspend, backup), and to exclude it from them while it trains; if there were "
+        "none, check what else uses its CPUs",
+        waited_us / max(evidence.summary.iterations, 1),
+        bound=True,
+    )
+
+
 def _why_late(evidence: Evidence, found: dict[str, Any]) -> tuple[str, str]:
     """Return evidence and cure of a late rank."""
     rank, kind = found["rank"], found["kind"]
@@ -84,6 +104,13 @@ def _why_late(evidence: Evidence, found: dict[str, Any]) -> tuple[str, str]:
     cure = _CURES.get(found["phase"]) or _CURES.get(
         kind, "see timings.stragglers() and timings.arrivals()"
     )
+    once = found["first_iteration"] == found["last_iteration"]
+    alone = only_rank(rank, evidence.vms) if once else ""
+    if alone:
+        text += (
+            f"; rank {rank} is the only one of VM {alone}, so a pause of the VM "
+            "(such as vMotion, snapshot or suspend) would look the same"
+        )
     if kind == "slow compute" or found["phase"] == "copy":
         vm = next((info.vm for info in evidence.ranks if info.rank == rank), "")
         said, more = evidence.findings(COMPUTE_RULES, vm) if vm else ("", "")

@@ -77,7 +77,8 @@ def _within(rows: Rows, late: list[dict[str, Any]]) -> npt.NDArray[np.bool_]:
     """Return which rows belong to iterations with a late rank, or follow one that delays them."""
     inside = np.zeros(len(rows), dtype=bool)
     for found in late:
-        if found["rank"] >= 0:
-            last = found["last_iteration"] + (found["phase"] in AFTER_REDUCTION)
+        if found["rank"] >= 0 or found["vm"]:
+            delays_next = found["phase"] in AFTER_REDUCTION or found["vm"]
+            last = found["last_iteration"] + bool(delays_next)
             inside |= (rows["iteration"] >= found["first_iteration"]) & (rows["iteration"] <= last)
     return inside

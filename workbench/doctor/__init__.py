@@ -3,8 +3,8 @@
 - `finding`: what a rule reports, and its layout on a terminal;
 - `rule`: what a rule is, the decorator that makes one, and the comparison of VMs;
 - `facts`: what several rules read from a snapshot, and the names of GPUs and ports;
-- `host`, `gpus`, `vgpus`, `nvlinks`, `pcie`, `topology_file`, `rdma`, `nccl_settings`: the rules
-  about one VM, by subject;
+- `host`, `gpus`, `vgpus`, `nvlinks`, `pcie`, `topology_file`, `rdma`, `pvrdma`, `nccl_settings`:
+  the rules about one VM, by subject;
 - `mismatches`, `rdma_mismatches`: the rules about several VMs;
 - `rules`: the tables of all rules, and `diagnose`, which runs them;
 - `text`: reports for a terminal.

@@ -10,6 +10,7 @@ from workbench.doctor.facts import count, text_if_known
 from workbench.doctor.finding import Severity
 from workbench.doctor.gpus import same_gpu_twice
 from workbench.doctor.nccl_settings import nccl_setting_mismatch
+from workbench.doctor.pvrdma import PVRDMA_MISMATCHES
 from workbench.doctor.rdma_mismatches import RDMA_MISMATCHES
 from workbench.doctor.rule import (
     Case,
@@ -246,6 +247,7 @@ MISMATCHES: tuple[Rule[Mapping[str, Snapshot]], ...] = (
         source="NVIDIA, nvidia-smi documentation, ECC Mode",
     ),
     *RDMA_MISMATCHES,
+    *PVRDMA_MISMATCHES,
     must_match(
         "topology_files_unlike",
         "warning",

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
+from workbench.doctor.pvrdma import PVRDMA_DOWN
 from workbench.doctor.rule import Case, rule
 from workbench.resources import Gid, Nic, Snapshot, Unknown
 from workbench.resources.nccl_ports import settings_of
+from workbench.resources.nics.records import is_pvrdma
 from workbench.resources.usage import NicUse, Sample
 
 # RoCE packets carry up to 4096 bytes; with headers that needs an Ethernet MTU of 4200.
@@ -47,6 +49,8 @@ def rdma_port_not_active(snapshot: Snapshot) -> Iterator[Case]:
             cure="The link is up but no subnet manager has configured it: ask the administrator "
             "to start one (`systemctl start opensm` on one node, or on the switch)."
             if needs_subnet_manager
+            else PVRDMA_DOWN.format(nic.name)
+            if is_pvrdma(nic)
             else f"Bring the interface up (`ip link set dev {nic.name} up`) and ask the "
             "administrator to check the cable, the switch port and the VF's link state "
             "(on the host: `ip link set dev PF vf N state auto`).",
@@ -196,25 +200,6 @@ def _first_gid(nic: Nic, version: str) -> Gid | None:
 
 def _has_version(gid: Gid, version: str) -> bool:
     return isinstance(gid.type, str) and gid.type.endswith(version)
-
-
-@rule(
-    "info",
-    why="Its driver has no counters, so its RDMA traffic cannot be shown; and it does not accept "
-    "GPU memory as dma-buf, so gradients on GPUs pass through host memory.",
-    cure="No change is needed. For counters and GPUDirect RDMA ask for a passthrough adapter or "
-    "an SR-IOV virtual function (which gives up vMotion).",
-    source="Linux kernel, drivers/infiniband/hw/vmw_pvrdma/pvrdma_main.c, pvrdma_dev_ops",
-)
-def pvrdma(snapshot: Snapshot) -> Iterator[Case]:
-    """Find VMware's paravirtual RDMA adapters."""
-    for nic in snapshot.nics:
-        is_type = isinstance(nic.hca_type, str) and nic.hca_type.startswith("VMW_PVRDMA")
-        if nic.kind == "rdma" and (is_type or nic.driver == "vmw_pvrdma"):
-            yield Case(
-                f"a VMware PVRDMA adapter (driver {nic.driver}, type {nic.hca_type})",
-                f"{nic.rdma_device}",
-            )
 
 
 @rule("warning", source="NVIDIA, Understanding mlx5 Linux counters and status parameters")

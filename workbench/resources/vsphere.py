@@ -15,7 +15,7 @@ from workbench.resources.distance import Distance
 from workbench.resources.gpus.profiles import board_memory_gb
 from workbench.resources.gpus.records import Gpu
 from workbench.resources.gpus.vgpu import decode_profile
-from workbench.resources.nics.records import Nic
+from workbench.resources.nics.records import Nic, is_pvrdma
 from workbench.resources.snapshot_record import SnapshotRecord
 from workbench.resources.unknown import Unknown
 
@@ -144,5 +144,4 @@ def vsphere_lines(snapshot: SnapshotRecord) -> Iterator[str]:
 
 
 def _driver(nic: Nic) -> str | Unknown:
-    is_pvrdma = isinstance(nic.hca_type, str) and nic.hca_type.startswith("VMW_PVRDMA")
-    return "vmw_pvrdma" if is_pvrdma else nic.driver
+    return "vmw_pvrdma" if is_pvrdma(nic) else nic.driver

@@ -12,7 +12,8 @@ that arrive together, `counts` counts them, and `collective_records` has their c
   together, and how long that took. `export/` is for other tools.
 - Who waited for whom: `clocks` and `cell_clocks` convert the ranks' times to the kernel's
   clock. `lateness` finds who waited, `stragglers` for whom and why, from the `ring_delays` of
-  each cell, and `noise` separates outliers from noise.
+  each cell: of slow ranks, of `slow_links`, and of `pauses` of VMs. `noise` separates outliers
+  from noise.
 - What recording costs: `overhead` compares runs of a cell with and without recording.
 - On disk: `runs` finds and removes runs, `run.Run` is one of them, and `folder` is its folder.
   `writer` and `reader` write and read its files, which `arrow_files` defines.

@@ -92,15 +92,15 @@ class TimingsQueries(TimingsSource):
         return stages.table(rows, records)
 
     def stragglers(self) -> pd.DataFrame:
-        """Return the iterations in which the others waited for one rank, as spans.
+        """Return the iterations in which the others waited for one rank or VM, as spans.
 
         Columns: rank, phase, excess_us, first_iteration, last_iteration, kind,
-        how_often, late_us, uncertainty_us; see `stragglers.Straggler`.
+        how_often, late_us, uncertainty_us, vm; see `stragglers.Straggler`.
         """
         import pandas as pd
 
         names = [field.name for field in fields(stragglers.Straggler)]
-        return pd.DataFrame(stragglers.find(self.rows()), columns=names)
+        return pd.DataFrame(stragglers.find(self.rows(), self.vm_names()), columns=names)
 
     def arrivals(self) -> pd.DataFrame:
         """Return when each rank submitted the first and the last collective of each iteration.

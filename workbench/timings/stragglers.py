@@ -10,7 +10,7 @@ Each training is compared with itself: 10 ms are much in iterations of 20 ms, an
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from workbench.timings import noise
 from workbench.timings.lateness import Lateness, Matrix
+from workbench.timings.pauses import find_pauses
 from workbench.timings.ring_delays import (
     AFTER_REDUCTION,
     EXPLAINING,
@@ -28,6 +29,7 @@ from workbench.timings.ring_delays import (
     RingDelays,
     ring_delays,
 )
+from workbench.timings.slow_links import slow_links
 from workbench.timings.store import Rows
 
 CONFIRMED = 0.5
@@ -38,12 +40,6 @@ CONTENDED = 0.2
 `LEAST_SHARE` of the iteration: ranks that share cores compute longer meanwhile."""
 CLEAR = 1.5
 """The others wait for at least this many times the noise of lateness."""
-LINK_TIMES = 2.0
-"""A link is slow if collectives take at least this many times their usual duration..."""
-LINK_LEAST = 20
-"""...in at least this many iterations..."""
-LINK_ALIKE = 0.3
-"""...most of which differ by at most this share: a link's rate is steady, a busy core is not."""
 ONCE_LEAST_US = 100_000.0
 """A single late iteration is reported if it is late by at least this time, because a busy
 machine's scheduler delays for less..."""
@@ -57,6 +53,9 @@ ONCE_AMONG = 16
 """Least number of iterations among which a single late one is clear."""
 ONCE_NEIGHBOURS = 50
 """Number of neighbours on either side, also of the border of two cells."""
+
+PAUSE = "pause"
+"""The kind of a pause of a VM."""
 
 _KINDS = {
     **dict.fromkeys(EXPLAINING, "slow compute"),
@@ -72,20 +71,21 @@ class Straggler:
     Attributes
     ----------
     rank
-        The rank; -1 for a link. A ring's collectives use all links and take equally long on all
-        ranks, so their times do not show which link is slow.
+        The rank; -1 for a link or a VM. A ring's collectives use all links and take equally long
+        on all ranks, so their times do not show which link is slow.
     phase
         The phase that takes longer; ``"unknown"`` if no phase explains why the rank is late;
-        ``"communication"`` for a link.
+        ``"communication"`` for a link. A VM pauses in any phase: ``"unknown"``.
     excess_us
         By how much the phase exceeds the median of the other ranks: the median over the span.
-        For a link, by how much communication exceeds that of the rest of the run.
+        For a link, by how much communication exceeds that of the rest of the run; for a VM, the
+        length of its pause.
     first_iteration, last_iteration
         The span.
     kind
-        ``"slow data"``, ``"slow compute"`` (also for ``"other"``), ``"slow link"``, or
-        ``"unknown"``. A link is only reported if it is slow in a part of the run; `fabric`
-        finds a link that is always slow.
+        ``"slow data"``, ``"slow compute"`` (also for ``"other"``), ``"slow link"``, ``"pause"``
+        of a VM (see `pauses`), or ``"unknown"``. A link is only reported if it is slow in a part
+        of the run; `fabric` finds a link that is always slow.
     how_often
         ``"one iteration"``, ``"always"``, or such as ``"from 10 to 29"``.
     late_us
@@ -93,6 +93,8 @@ class Straggler:
         waited for it; less than the excess if that overlapped with communication.
     uncertainty_us
         Uncertainty of `late_us` because of the clocks; NaN if clocks were not used.
+    vm
+        The host name of a VM that pauses; otherwise empty.
     """
 
     rank: int
@@ -104,6 +106,7 @@ class Straggler:
     how_often: str
     late_us: float
     uncertainty_us: float
+    vm: str = ""
 
 
 class _Span(NamedTuple):
@@ -114,15 +117,18 @@ class _Span(NamedTuple):
     places: npt.NDArray[np.intp]
 
 
-def find(rows: Rows) -> list[dict[str, Any]]:
-    """Return spans and single iterations as fields of `Straggler`, by first iteration."""
+def find(rows: Rows, vms: Mapping[int, str] | None = None) -> list[dict[str, Any]]:
+    """Return spans and single iterations as fields of `Straggler`, by first iteration.
+
+    `vms` are the host names of the ranks' VMs; without them no pause of a VM is recognized.
+    """
     found: list[Straggler] = []
     for ring in ring_delays(rows):
         covered = np.zeros(len(ring.late), dtype=bool)
         by_link = covered.copy()
-        for straggler, places in _slow_links(ring):
+        for places, excess_us in slow_links(ring):
             by_link[places[0] : places[-1] + 2] = True
-            found.append(straggler)
+            found.append(_of_all(ring, places, excess_us, "communication", "slow link"))
         # a slow link delays one side, which then begins the next iteration late
         spans = [
             span
@@ -131,6 +137,9 @@ def find(rows: Rows) -> list[dict[str, Any]]:
         ]
         for span in spans:
             covered[span.places[0] : span.places[-1] + 2] = True  # and the iteration it delays
+        for pause in find_pauses(ring, vms or {}):
+            covered[pause.places[0] : pause.places[-1] + 2] = True
+            found.append(_of_all(ring, *pause[1:3], UNKNOWN, PAUSE, late_us=pause[3], vm=pause.vm))
         spans += [
             _Span(one.column, one.phase, one.places + begin)
             for begin, cell in ring.cells(ONCE_AMONG)
@@ -282,40 +291,19 @@ def _single(ring: RingDelays, covered: npt.NDArray[np.bool_]) -> Iterator[_Span]
             yield _Span(column, phase, np.array([cause]))
 
 
-def _slow_links(ring: RingDelays) -> Iterator[tuple[Straggler, npt.NDArray[np.intp]]]:
-    """Yield spans in which collectives take much longer after all ranks have submitted them."""
-    found = ring.found
-    sizes = found.rows[["bytes", "tensors"]][:, 0]
-    for size in np.unique(sizes[ring.warm]):
-        same = np.flatnonzero((sizes == size) & ring.warm)
-        service, counts_us = found.service_us[same], LEAST_SHARE * ring.iteration_us[same]
-        usual = float(np.quantile(service, 0.1))
-        longer = np.where(service - usual >= counts_us, service - usual, 0.0)
-        least = max(float(counts_us.min()), (LINK_TIMES - 1) * usual)
-        counted, end = np.ones(len(same), dtype=bool), -1
-        slow = noise.spans(longer[:, np.newaxis], least, counted)
-        for first, last in sorted(
-            (first, last) for _, _, first, last in slow if last - first >= LINK_LEAST - 1
-        ):
-            if first <= end:
-                continue
-            end, places = last, same[first : last + 1]
-            excess = found.service_us[places] - usual
-            middle = float(np.median(excess))
-            if (np.abs(excess - middle) <= LINK_ALIKE * middle).mean() < noise.OFTEN:
-                continue
-            link = Straggler(
-                rank=-1,
-                phase="communication",
-                excess_us=middle,
-                first_iteration=int(found.iterations[places[0]]),
-                last_iteration=int(found.iterations[places[-1]]),
-                kind="slow link",
-                how_often=_how_often(found, places),
-                late_us=0.0,
-                uncertainty_us=float("nan"),
-            )
-            yield link, places
+def _of_all(
+    ring: RingDelays,
+    places: npt.NDArray[np.intp],
+    excess_us: float,
+    *cause: str,
+    late_us: float = 0.0,
+    vm: str = "",
+) -> Straggler:
+    """Return the straggler of a link or VM; `cause` is the phase and the kind."""
+    phase, kind = cause
+    ends = (int(ring.found.iterations[place]) for place in places[[0, -1]])
+    how_often = _how_often(ring.found, places)
+    return Straggler(-1, phase, excess_us, *ends, kind, how_often, late_us, float("nan"), vm)
 
 
 def _describe(ring: RingDelays, column: int, phase: str, places: npt.NDArray[np.intp]) -> Straggler:

@@ -74,6 +74,8 @@ class HostInfo:
     peer_memory_modules
         Loaded modules that give NICs access to GPU memory (``"nvidia_peermem"``); the open
         module needs none, as it uses dma-buf.
+    pvrdma_module
+        Whether the kernel module ``vmw_pvrdma`` is loaded.
     """
 
     hostname: str | Unknown
@@ -96,6 +98,7 @@ class HostInfo:
     nccl_settings: Mapping[str, str] | Unknown
     nvidia_module: str | Unknown = EARLIER
     peer_memory_modules: tuple[str, ...] | Unknown = EARLIER
+    pvrdma_module: bool | Unknown = EARLIER
 
 
 def probe_host(sysfs: Path, procfs: Path, devfs: Path, nccl: NcclSettings) -> HostInfo:
@@ -123,6 +126,7 @@ def probe_host(sysfs: Path, procfs: Path, devfs: Path, nccl: NcclSettings) -> Ho
         nccl_settings=nccl.all(),
         nvidia_module=_nvidia_module(procfs),
         peer_memory_modules=_peer_memory_modules(sysfs),
+        pvrdma_module=_pvrdma_module(sysfs),
     )
 
 
@@ -215,6 +219,13 @@ def _peer_memory_modules(sysfs: Path) -> tuple[str, ...] | Unknown:
     if not modules.is_dir():
         return Unknown(f"{modules} does not exist")
     return tuple(name for name in _PEER_MEMORY if (modules / name).exists())
+
+
+def _pvrdma_module(sysfs: Path) -> bool | Unknown:
+    modules = sysfs / "module"
+    if not modules.is_dir():
+        return Unknown(f"{modules} does not exist")
+    return (modules / "vmw_pvrdma").exists()
 
 
 def _nvidia_pci_addresses(sysfs: Path) -> tuple[str, ...] | Unknown:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,6 +14,9 @@ from workbench.resources.files import children, link_name, pci_folder, read_int,
 from workbench.resources.nics.records import Gid, Nic
 from workbench.resources.numa import numa_node
 from workbench.resources.unknown import Unknown
+
+_Addresses = dict[str, tuple[tuple[str, str | None], ...]] | Unknown
+"""IP addresses and netmasks of each interface."""
 
 _UNSET_GID = "0000:0000:0000:0000:0000:0000:0000:0000"
 _RATE = re.compile(r"([\d.]+)\s*Gb/sec")
@@ -158,7 +162,7 @@ def _is_loopback(folder: Path) -> bool:
     return read_int(folder / "type") == _LOOPBACK
 
 
-def _rdma_nic(sysfs: Path, port: RdmaPort, addresses: dict[str, tuple[str, ...]] | Unknown) -> Nic:
+def _rdma_nic(sysfs: Path, port: RdmaPort, addresses: _Addresses) -> Nic:
     no_interface = Unknown(f"{port.device} has no network interface in this VM")
     interface = sysfs / "class/net" / port.interface if port.interface else None
     return Nic(
@@ -177,12 +181,11 @@ def _rdma_nic(sysfs: Path, port: RdmaPort, addresses: dict[str, tuple[str, ...]]
         gids=port.gids,
         numa_node=_numa_node(port.folder / "device"),
         pci_address=_pci_address(port.folder / "device"),
+        networks=_networks_of(interface.name, addresses) if interface else no_interface,
     )
 
 
-def _plain_nic(
-    folder: Path, bonds: dict[str, str], addresses: dict[str, tuple[str, ...]] | Unknown
-) -> Nic:
+def _plain_nic(folder: Path, bonds: dict[str, str], addresses: _Addresses) -> Nic:
     no_rdma = Unknown(_why_no_rdma(folder, bonds))
     link_type = read_int(folder / "type")
     return Nic(
@@ -203,6 +206,7 @@ def _plain_nic(
         gids=(),
         numa_node=_numa_node(folder / "device"),
         pci_address=_pci_address(folder / "device"),
+        networks=_networks_of(folder.name, addresses),
     )
 
 
@@ -239,17 +243,29 @@ def _pci_address(device: Path) -> str | Unknown:
     return Unknown("not a PCI device") if folder is None else folder.name
 
 
-def _addresses(sysfs: Path) -> dict[str, tuple[str, ...]] | Unknown:
+def _addresses(sysfs: Path) -> _Addresses:
     if sysfs != Path("/sys"):
         return Unknown("sysfs has no addresses, and this sysfs is not that of this machine")
     found = psutil.net_if_addrs()
     return {
-        name: tuple(x.address for x in entries if x.family.name in ("AF_INET", "AF_INET6"))
+        name: tuple(
+            (x.address, x.netmask) for x in entries if x.family.name in ("AF_INET", "AF_INET6")
+        )
         for name, entries in found.items()
     }
 
 
-def _addresses_of(
-    name: str, addresses: dict[str, tuple[str, ...]] | Unknown
-) -> tuple[str, ...] | Unknown:
-    return addresses if isinstance(addresses, Unknown) else addresses.get(name, ())
+def _addresses_of(name: str, addresses: _Addresses) -> tuple[str, ...] | Unknown:
+    if isinstance(addresses, Unknown):
+        return addresses
+    return tuple(address for address, _ in addresses.get(name, ()))
+
+
+def _networks_of(name: str, addresses: _Addresses) -> tuple[str, ...] | Unknown:
+    if isinstance(addresses, Unknown):
+        return addresses
+    return tuple(
+        str(ipaddress.ip_network(f"{address}/{mask}", strict=False))
+        for address, mask in addresses.get(name, ())
+        if mask is not None and ":" not in address
+    )

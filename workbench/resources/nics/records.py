@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from workbench.resources.unknown import Unknown
+from workbench.resources.unknown import EARLIER, Unknown
 
 
 @dataclass(frozen=True)
@@ -59,6 +59,8 @@ class Nic:
         The entries of the port's GID table that are set; empty for a plain NIC.
     numa_node, pci_address
         Location of the device; see `PciDevice.address`.
+    networks
+        IPv4 networks of the addresses: ``"10.0.0.0/24"``.
     """
 
     name: str
@@ -76,3 +78,10 @@ class Nic:
     gids: tuple[Gid, ...]
     numa_node: int | Unknown
     pci_address: str | Unknown
+    networks: tuple[str, ...] | Unknown = EARLIER
+
+
+def is_pvrdma(nic: Nic) -> bool:
+    """Whether it is a port of VMware's paravirtual RDMA adapter."""
+    is_type = isinstance(nic.hca_type, str) and nic.hca_type.startswith("VMW_PVRDMA")
+    return nic.kind == "rdma" and (is_type or nic.driver == "vmw_pvrdma")
