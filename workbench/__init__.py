@@ -50,7 +50,7 @@ from workbench._version import __version__
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
-    from workbench.advisor import explain, what_if
+    from workbench.advisor import explain, verdict, what_if
     from workbench.advisor.scaling import scaling_study
     from workbench.advisor.scaling_record import ScalingStudy
     from workbench.cluster import Cluster
@@ -91,6 +91,7 @@ _MODULES = {
     "open_run": "workbench.timings.run",
     "scaling_study": "workbench.advisor.scaling",
     "take_snapshot": "workbench.resources",
+    "verdict": "workbench.advisor",
     "what_if": "workbench.advisor",
     **dict.fromkeys(
         (
@@ -135,6 +136,7 @@ __all__ = [
     "open_run",
     "scaling_study",
     "take_snapshot",
+    "verdict",
     "what_if",
 ]
 
@@ -143,6 +145,8 @@ def __getattr__(name: str) -> Any:
     """Import a public name from its module on first use (PEP 562)."""
     if name in _MODULES:
         value = getattr(importlib.import_module(_MODULES[name]), name)
+        if name == "Cluster":
+            value.after_cell = _conclude
         globals()[name] = value
         return value
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -150,6 +154,11 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted(set(globals()) | set(_MODULES))
+
+
+def _conclude(cluster: Cluster | None) -> None:
+    """Store the verdict of a cluster's last cell; the advisor is loaded after the first cell."""
+    importlib.import_module("workbench.advisor.verdict").conclude(cluster)
 
 
 def load_ipython_extension(shell: InteractiveShell) -> None:
@@ -163,9 +172,11 @@ def load_ipython_extension(shell: InteractiveShell) -> None:
             "runs on a rank. Use them in a cell without %%distributed."
         )
     from workbench import fabric_magics, magics
+    from workbench.cluster import registry
 
     magics.register(shell)
     fabric_magics.register(shell)
+    registry.subscribe(lambda: __getattr__("Cluster"))  # loaded with the first cluster
 
 
 def _jupyter_labextension_paths() -> list[dict[str, str]]:

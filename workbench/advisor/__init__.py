@@ -4,11 +4,12 @@
 - `late`, `communication`, `links`, `settings`, `transport`, `pipeline`, `host`: find causes in the
   `evidence`; `waiting` and `sampled` are parts of it
 - `what_if`: predicts an iteration, from the model of a `measured_training`
-- `scaling`: measures a cell on different numbers of ranks
-"""
+- `verdict`: sums up a cell in one line, with the first cause
+- `scaling`: measures a cell on different numbers of ranks"""
 
 from workbench.advisor.cause import Cause
 from workbench.advisor.explain import explain
+from workbench.advisor.verdict import verdict
 from workbench.advisor.what_if import Prediction, what_if
 
-__all__ = ["Cause", "Prediction", "explain", "what_if"]
+__all__ = ["Cause", "Prediction", "explain", "verdict", "what_if"]

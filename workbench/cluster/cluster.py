@@ -8,13 +8,14 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
-from weakref import WeakSet
+from weakref import WeakSet, ref
 
 from workbench.cluster import recovery
 from workbench.cluster.cell_queue import CellQueue
 from workbench.cluster.measuring import Measurements
 from workbench.cluster.options import Options, checked_n
 from workbench.cluster.state import ClusterState
+from workbench.cluster.threads import LatestTask
 from workbench.errors import ClusterError, StartFailed, UsageError
 from workbench.hosts import HostsLike
 from workbench.rank.backends import DEFAULT
@@ -161,6 +162,8 @@ class Cluster(Measurements):
         self._state = ClusterState(name, options)
         of_this_process.add(self)
         self._cells = CellQueue(self._state, first_cell)
+        own = ref(self)
+        self._conclusions = LatestTask(lambda: Cluster.after_cell(own()))
 
     @property
     def state(self) -> str:
@@ -291,6 +294,7 @@ class Cluster(Measurements):
         In a process that was forked from the cluster's, it does nothing.
         """
         self._state.stop()
+        self._conclusions.wait()
 
     def restart(self, ranks: Ranks = None) -> Cluster:
         """Replace the processes of some ranks; the others keep their variables.

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from keyword import iskeyword
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from workbench.cluster.cell_queue import BackgroundRun, CellQueue
+from workbench.cluster.cell_run import CellRun
 from workbench.cluster.options import parse_duration
 from workbench.cluster.outcomes import RunResult
 from workbench.cluster.processes import ClusterProcesses
 from workbench.cluster.recovery import use_again
 from workbench.cluster.state import ClusterState
-from workbench.cluster.threads import in_background, interrupts_later, uninterrupted
+from workbench.cluster.threads import (
+    LatestTask,
+    in_background,
+    interrupts_later,
+    uninterrupted,
+)
 from workbench.cluster.transfer import Transfer, check_pushed, load_pulled
 from workbench.errors import UsageError
 from workbench.output.sink import Sink
@@ -31,8 +37,13 @@ class Execution:
     A base class of `Cluster`.
     """
 
+    after_cell: ClassVar[Callable[[Any], None]] = staticmethod(lambda _: None)
+    """Called in a thread after a recorded cell, with the cluster, or None if that is gone; set by
+    `workbench`, because this package does not import the advisor."""
+
     _state: ClusterState
     _cells: CellQueue
+    _conclusions: LatestTask
 
     @property
     def n(self) -> int:
@@ -76,7 +87,10 @@ class Execution:
             The cluster was not started, or is gone.
         """
         run = self._cells.latest = self._cells.submit(source, ranks, timeout, sink)
-        return self._cells.follow(run)
+        try:
+            return self._cells.follow(run)
+        finally:
+            self._conclude(run)
 
     def run_in_background(
         self,
@@ -95,8 +109,14 @@ class Execution:
             run = self._cells.latest = self._cells.submit(source, ranks, timeout, sink)
             ticket = self._state.turns.ticket()
             future = BackgroundRun(partial(self._cells.interrupt, run))
+            future.add_done_callback(lambda _: self._conclude(run))
             in_background(lambda: self._cells.follow(run, ticket), future)
             return future
+
+    def _conclude(self, run: CellRun) -> None:
+        """Have the verdict of a cell computed in a thread, if the cell was recorded."""
+        if any(run.records.values()):
+            self._conclusions.request()
 
     def interrupt(self) -> tuple[int, ...]:
         """Stop the running cell, as the stop button does; return its ranks immediately.

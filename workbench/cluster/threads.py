@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import os
 import signal
 import sys
@@ -213,6 +214,43 @@ class FairLock:
                 "before, which go on. Wait for them, or end the one that runs with "
                 "%cluster interrupt."
             ) from None
+
+
+class LatestTask:
+    """Calls `task` in a thread after a request, once more for all requests that come meanwhile.
+
+    `task` raises nothing. At the exit of the interpreter, a call that lasts is completed.
+    """
+
+    def __init__(self, task: Callable[[], None]) -> None:
+        self._task = task
+        self._requested = self._running = False
+        self._changed = threading.Condition()
+
+    def request(self) -> None:
+        """Have `task` called, and return immediately."""
+        with self._changed:
+            self._requested = True
+            if self._running or not threading.main_thread().is_alive():
+                return
+            self._running = True
+        atexit.register(self.wait)
+        in_background(self._run)
+
+    def wait(self, timeout_s: float = 5.0) -> bool:
+        """Wait until all requests have been served; return False if that takes too long."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._running, timeout_s)
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._running, self._requested = self._requested, False
+                if not self._running:
+                    self._changed.notify_all()
+                    break
+            self._task()
+        atexit.unregister(self.wait)
 
 
 class IdleWatch:

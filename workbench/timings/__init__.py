@@ -15,6 +15,7 @@ that arrive together, `counts` counts them, and `collective_records` has their c
   each cell: of slow ranks, of `slow_links`, and of `pauses` of VMs. `noise` separates outliers
   from noise.
 - What recording costs: `overhead` compares runs of a cell with and without recording.
+- `verdict`: the verdict of a cell, which the advisor computes.
 - On disk: `runs` finds and removes runs, `run.Run` is one of them, and `folder` is its folder.
   `writer` and `reader` write and read its files, which `arrow_files` defines.
 """

@@ -2,6 +2,7 @@
 
 - ``run.json``: the facts about the run
 - ``snapshots.json``: the hardware of each VM, as its agent found it
+- ``verdict.json``: the verdict of the last training cell (`verdict.Verdict`)
 - ``iterations-K.arrows``, ``offsets-K.arrows``, ``collectives-K.arrows``,
   ``layouts-K.arrows``: Arrow IPC streams; K counts the kernels that wrote it (several
   if another kernel attached to a kept cluster)
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from workbench.safefiles import load_json, read_file, wait_for_lock, write_private
+from workbench.timings.verdict import Verdict
 
 FORMAT = 1
 """Format of the folder; incremented when earlier versions would misread it."""
@@ -32,6 +34,8 @@ SNAPSHOTS = "snapshots"
 """Key of the snapshots of the VMs, by name, among the facts that a `RunWriter` is given."""
 _FACTS = "run.json"
 _SNAPSHOTS = f"{SNAPSHOTS}.json"
+_VERDICT = "verdict.json"
+_JSON = frozenset({_FACTS, _SNAPSHOTS, _VERDICT})
 _LOCK = "lock"
 _LOCK_S = 2.0
 """How long a writer waits for a process that checks the lock."""
@@ -95,6 +99,23 @@ class RunFolder:
         """Write the snapshots of the VMs by name, completely or not at all."""
         write_private(self.path / _SNAPSHOTS, json.dumps(snapshots))
 
+    def read_verdict(self) -> Verdict | None:
+        """Return the verdict of the run's last training cell; None if none is stored.
+
+        Raises
+        ------
+        OSError, ValueError, RunError
+            It cannot be read.
+        """
+        try:
+            return Verdict.from_dict(load_json(read_file(self.path / _VERDICT, _MOST_BYTES)))
+        except FileNotFoundError:
+            return None
+
+    def write_verdict(self, verdict: Verdict) -> None:
+        """Replace the verdict, completely or not at all."""
+        write_private(self.path / _VERDICT, json.dumps(verdict.to_dict(), indent=1))
+
     def lock(self) -> int:
         """Lock the run for writing, and return the open lock file; closing it unlocks the run.
 
@@ -134,7 +155,7 @@ class RunFolder:
             if not free or self.quiet_s() < kept_s + HEARTBEAT_S * bool(kept_s):
                 return False
             for name in self._names():
-                if _STREAM.fullmatch(name) or name.removesuffix(".part") in {_FACTS, _SNAPSHOTS}:
+                if _STREAM.fullmatch(name) or name.removesuffix(".part") in _JSON:
                     (self.path / name).unlink(missing_ok=True)
             (self.path / _LOCK).unlink(missing_ok=True)
         with contextlib.suppress(OSError):  # it contains other files

@@ -18,6 +18,7 @@ from workbench.timings.reader import RunReader
 from workbench.timings.runs import FolderLike, all_runs, find
 from workbench.timings.source import checked_span
 from workbench.timings.store import ROW, CollectiveRecord, Rows
+from workbench.timings.verdict import Verdict
 from workbench.wire import Layout
 
 
@@ -112,6 +113,17 @@ class Run(TimingsQueries):
         if self._folder.in_use():
             return "running"
         return "ended" if "ended_s" in self.facts else "cut off"
+
+    @property
+    def stored_verdict(self) -> Verdict | None:
+        """The stored verdict of the last training cell; None if there is none, or in `problems`."""
+        try:
+            return self._folder.read_verdict()
+        except (OSError, ValueError, RunError) as error:
+            why = f"verdict.json: {getattr(error, 'strerror', None) or error}"
+            if why not in self._reader.problems:
+                self._reader.problems.append(why)
+            return None
 
     @property
     def iterations(self) -> int:

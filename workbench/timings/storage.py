@@ -12,6 +12,7 @@ from workbench.timings.runs import FolderLike, new_path
 from workbench.timings.store import Rows, Store
 
 if TYPE_CHECKING:
+    from workbench.timings.verdict import Verdict
     from workbench.timings.writer import RunWriter
 
 _PERIOD_S = 1.0
@@ -82,17 +83,21 @@ class RunStorage:
         """Add facts about the run, or change them."""
         self._facts |= facts
 
-    def restore(self, path: Path) -> None:
-        """Continue the run that an earlier kernel began, with the records that it wrote."""
+    def restore(self, path: Path) -> Verdict | None:
+        """Continue the run that an earlier kernel began, with the records that it wrote.
+
+        Return the verdict of the run's last training cell, if it is stored.
+        """
         from workbench.timings.folder import RunFolder
         from workbench.timings.run import Run
 
         self.path = path
         if not RunFolder(path).is_run():
-            return  # nothing was trained yet
+            return None  # nothing was trained yet
         run = Run(RunFolder(path))
         self._store.restore(run.rows(), run.records(), run.layouts())
         self._written = self._store.total, len(self._store.collectives())
+        return run.stored_verdict
 
     def flush(self, timeout_s: float = _FLUSH_S) -> bool:
         """Write everything received so far; return whether that was done in time."""
@@ -105,6 +110,14 @@ class RunStorage:
             mine = self._requested
             self._changed.notify_all()
             return self._changed.wait_for(lambda: self._done >= mine, timeout_s)
+
+    def write_verdict(self, verdict: Verdict) -> None:
+        """Write the verdict of a cell; report an error as one of the records."""
+        from workbench.timings.folder import RunFolder
+
+        if self.path is not None:
+            path = self.path
+            self._try(lambda: RunFolder(path).write_verdict(verdict))
 
     def warn(self) -> None:
         """Warn, in the cell's output, of errors since the last call."""

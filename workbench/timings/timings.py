@@ -20,6 +20,7 @@ from workbench.wire.vm_messages import VmLayout, VmRecords
 
 if TYPE_CHECKING:
     from workbench.timings.export.publish import Publisher
+    from workbench.timings.verdict import Verdict
     from workbench.wire.sample_messages import LineSamples
 
 RECORDING_OFF = "Recording is off: switch it on with %timings on."
@@ -47,6 +48,8 @@ class Timings(LiveSource, TimingsQueries):
         Whether the next cell is recorded.
     storage_errors
         Why the run could not be written to disk, the newest last.
+    verdict
+        Of the last cell that was concluded; its `cell` may be earlier than the newest iterations.
     """
 
     def __init__(self, *, one_clock: bool = False, recording: bool = True) -> None:
@@ -59,6 +62,7 @@ class Timings(LiveSource, TimingsQueries):
         self.closed = False
         self._ended: tuple[int, dict[int, int]] = 0, {}
         self.line_samples: dict[int, LineSamples] = {}
+        self.verdict: Verdict | None = None
         self._arrived = threading.Condition()
         self._inbox: Inbox | None = None
         self._received: list[Sent] = []
@@ -74,7 +78,7 @@ class Timings(LiveSource, TimingsQueries):
     def listen(self, interface: str = "127.0.0.1", state: dict[str, Any] | None = None) -> None:
         """Open a port for the ranks on `interface`, or restore it from an earlier `state`."""
         if state is not None and state.get("run") is not None:
-            self._storage.restore(Path(state["run"]))
+            self.verdict = self._storage.restore(Path(state["run"]))
         if state is not None:
             self.recording = bool(state.get("recording", True))
             self._last_cell = int(state.get("last_cell", 0))
@@ -185,6 +189,12 @@ class Timings(LiveSource, TimingsQueries):
         self._notify()
         return complete()
 
+    def conclude(self, verdict: Verdict) -> None:
+        """Store the verdict of the last cell with the run, for views and later kernels."""
+        self.verdict = verdict
+        self._storage.write_verdict(verdict)
+        self._notify()
+
     def close(self) -> None:
         """Stop receiving and end the run's files; the timings can still be read."""
         self.closed = True
@@ -239,9 +249,14 @@ class Timings(LiveSource, TimingsQueries):
         return not self._unrecorded_cell or self._last_cell != self._unrecorded_cell
 
     @property
+    def newest_cell(self) -> int:
+        """The cell of the newest iterations; 0 before any."""
+        return self._store.newest_cell
+
+    @property
     def outdated(self) -> bool:
         """Whether a cell of the user was not recorded after the newest iterations were."""
-        return self._unrecorded_cell > self._store.newest_cell
+        return self._unrecorded_cell > self.newest_cell
 
     def iterations_of(self, cell: int) -> int | None:
         """Return how many iterations the last cell had, on the rank with most; None if unknown."""

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workbench.cluster import Cluster
+from workbench.errors import WorkbenchError
 from workbench.ranks import phrase
 from workbench.resources import Unknown
 from workbench.timings import Summary, Timings, stragglers
@@ -20,6 +21,7 @@ from workbench.timings.derive import columns
 from workbench.timings.progress import SoFar
 from workbench.timings.store import Rows, first_of_cell, warm
 from workbench.timings.summary import COMPILED, LATEST, UNHEARD, notes, summarize
+from workbench.timings.verdict import Verdict
 from workbench.widgets.nominal import NominalRate
 from workbench.widgets.source import (
     COLUMNS,
@@ -81,7 +83,19 @@ class ClusterSource:
         state = self._state(timings)
         places = tuple(RankPlace(info.rank, info.vm) for info in self._cluster.ranks)
         message = self._message(timings, state)
-        return Status(self._run, state, message, places, timings.unrecorded)
+        verdict = timings.verdict if state == "ended" else None
+        if verdict is not None and verdict.cell != timings.newest_cell:
+            verdict = None  # of an earlier cell
+        return Status(self._run, state, message, places, timings.unrecorded, verdict)
+
+    def explain(self) -> Verdict | Unknown:
+        """Return what slows down the newest iterations of the last cell, or why it is unknown."""
+        from workbench.advisor import verdict
+
+        try:
+            return verdict(self._cluster)
+        except WorkbenchError as error:
+            return Unknown(str(error))
 
     def summary(self) -> KeyFigures:
         """Return the key figures of the newest iterations."""

@@ -23,6 +23,7 @@ from workbench.widgets.source import TimingSource, TimingsReading
 from workbench.widgets.stages import stages_table
 from workbench.widgets.stream import Stream
 from workbench.widgets.tables import collectives_table, summary_line, summary_table
+from workbench.widgets.verdict import verdict_table
 
 SAVE_EVERY_S = 10.0
 """How often the notebook's saved output is updated while a run is in progress."""
@@ -124,8 +125,8 @@ class LiveView:
         picture = draw_picture(reading, self._view_id)
         bundle = {
             MIME_TYPE: make_snapshot(reading, self._view_id, self._seq),
-            "text/html": f"{picture}{summary_table(reading)}{collectives_table(reading)}"
-            f"{stages_table(reading)}",
+            "text/html": f"{picture}{verdict_table(reading.status.verdict)}{summary_table(reading)}"
+            f"{collectives_table(reading)}{stages_table(reading)}",
             "text/plain": summary_line(reading),
         }
         if self._widget is not None and reading.status.state != "ended":

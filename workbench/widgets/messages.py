@@ -172,7 +172,8 @@ def answer(source: TimingSource, request: dict[str, Any]) -> ViewMessage | None:
     """Answer a page's request; return None if the request is not valid.
 
     ``{"type": "details", "first": 10, "last": 20}`` requests the cost of a range of iterations,
-    ``{"type": "rows", "before": 10}`` older rows.
+    ``{"type": "rows", "before": 10}`` older rows, and ``{"type": "explain"}`` what slows down the
+    newest iterations.
     """
     status = source.status()
     content = {"type": "answer", "run": status.run, "asked": request}
@@ -185,6 +186,8 @@ def answer(source: TimingSource, request: dict[str, Any]) -> ViewMessage | None:
     if request.get("type") == "details" and {"first", "last"} <= numbers.keys():
         details: Details = source.details(numbers["first"], numbers["last"])
         return ViewMessage({**content, "details": encode(details)})
+    if request.get("type") == "explain":
+        return ViewMessage({**content, "verdict": encode(source.explain())})
     if request.get("type") == "rows" and "before" in numbers:
         return _with_rows(content, source.before(numbers["before"], MOST_ROWS))
     return None

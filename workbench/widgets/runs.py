@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from workbench.timings.run import Run
 
 VERBS = ("list", "open", "compare")
-_LIST_HEAD = ("name", "started", "cluster", "ranks", "iterations", "size", "state")
+_LIST_HEAD = ("name", "started", "cluster", "ranks", "iterations", "size", "state", "verdict")
 _NOT_KNOWN = "\u2013 (unknown)"
 
 
@@ -69,7 +69,7 @@ def _count(number: int, noun: str) -> str:
 
 
 def _list_row(run: Run) -> tuple[str, ...]:
-    started = run.started
+    started, verdict = run.started, run.stored_verdict
     return (
         run.name,
         _NOT_KNOWN if started is None else f"{started:%Y-%m-%d %H:%M:%S}",
@@ -78,6 +78,7 @@ def _list_row(run: Run) -> tuple[str, ...]:
         f"{run.iterations:,}",
         format_bytes(run.size_bytes),
         run.state,
+        "\u2013 (none stored)" if verdict is None else verdict.headline,
     )
 
 
@@ -103,7 +104,10 @@ def run_table(run: Run) -> Table:
         f"Means over {_count(summary.iterations, 'iteration')} and "
         f"{_count(summary.ranks, 'rank')}; the sum of the phases is the iteration."
     )
-    remarks = [means, *notes(summary), *run.problems] if summary.iterations else run.problems
+    verdict = run.stored_verdict
+    remarks = [] if verdict is None else [f"Verdict: {verdict.text}."]
+    remarks += [means, *notes(summary)] if summary.iterations else []
+    remarks += run.problems
     return Table(title, ("figure", "value"), figures, remarks)
 
 

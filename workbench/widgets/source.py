@@ -1,7 +1,8 @@
 """The interface between a live view and the timings that it shows.
 
 `LiveView` reads a `TimingSource` and does not depend on how timings arrive. All methods
-are called from any thread, at most a dozen times a second, and return immediately from memory.
+are called from any thread, at most a dozen times a second, and all but `explain` return
+immediately from memory.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 
 from workbench.resources import Unknown
 from workbench.timings.totals import CollectiveTotal
+from workbench.timings.verdict import Verdict
 
 COLUMNS = (
     "iteration",
@@ -72,6 +74,8 @@ class Status:
         In rank order; they do not change during a run.
     unrecorded
         A line about cells that are not recorded, which is also in `message`; empty if all are.
+    verdict
+        Of the newest iterations' cell, after its end; None before it is known.
     """
 
     run: int
@@ -79,6 +83,7 @@ class Status:
     message: str
     ranks: tuple[RankPlace, ...]
     unrecorded: str = ""
+    verdict: Verdict | None = None
 
 
 @dataclass(frozen=True)
@@ -279,6 +284,12 @@ class TimingSource(Protocol):
         """Return what the iterations `first` to `last` cost, both included; None: the newest.
 
         Called at most once a second, and when the user selects a range.
+        """
+
+    def explain(self) -> Verdict | Unknown:
+        """Return what slows down the newest iterations of the last cell, or why it is unknown.
+
+        Called when the user asks for it; it may take some tenths of a second.
         """
 
     def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:

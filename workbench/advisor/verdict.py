@@ -1,0 +1,167 @@
+"""The verdict of a training cell, from its newest iterations and `explain`."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from workbench.advisor.cause import Cause
+from workbench.advisor.explain import explain, timings_of
+from workbench.errors import UsageError
+from workbench.resources import Unknown
+from workbench.timings import Summary
+from workbench.timings.store import Rows, warm
+from workbench.timings.summary import COMPILED, UNHEARD, summarize
+from workbench.timings.verdict import CHANGE, Verdict, VerdictCause
+
+if TYPE_CHECKING:
+    from workbench.cluster import Cluster
+    from workbench.timings import Timings
+    from workbench.timings.run import Run
+
+LATEST = 64
+"""Most iterations of a verdict: the newest of the cell."""
+_NOTHING = "nothing visible here slows it down by 1 % or more"
+_ONE_RANK = "a single rank does not communicate"
+_NO_SAMPLES = "its batches have no common first dimension"
+_NO_PARTS = "the transfers of these iterations were not recorded"
+_NO_SAVING = "it cannot be predicted"
+
+
+def verdict(training: Cluster | Timings | Run) -> Verdict:
+    """Return what an iteration of the last training cell takes, and why.
+
+    After each cell that has recorded iterations, a cluster stores its verdict with the run, as
+    ``verdict.json``. Of a run on disk this is the stored one, if there is one.
+
+    Parameters
+    ----------
+    training
+        A cluster, its timings, or a run on disk (`open_run`).
+
+    Raises
+    ------
+    UsageError
+        There is nothing to explain; see `explain`.
+    """
+    stored = getattr(training, "stored_verdict", None)
+    if isinstance(stored, Verdict):
+        return stored
+    timings = timings_of(training)
+    rows = _newest(timings)
+    # `explain` reads these rows only: copying and searching all of them would take long
+    part = _Part(timings, rows=lambda start=0: rows[start:].copy())
+    view: Any = part if timings is training else _Part(training, timings=part)
+    causes = explain(view)
+    return _verdict(rows, summarize(rows), causes)
+
+
+def conclude(cluster: Cluster | None) -> None:
+    """Store the verdict of a cluster's last training cell with its run; None is ignored."""
+    if cluster is None:
+        return
+    timings = cluster.timings
+    try:
+        timings.conclude(verdict(cluster))
+    except UsageError:
+        pass  # the cell has ended no iteration
+    except Exception as error:  # noqa: BLE001 - nobody waits for this thread
+        timings.storage_errors.append(f"the verdict of the last cell is not stored: {error}")
+
+
+class _Part:
+    """A training in which some attributes are replaced."""
+
+    def __init__(self, training: object, **attributes: Any) -> None:
+        self._training = training
+        vars(self).update(attributes)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._training, name)
+
+
+def _newest(timings: Any) -> Rows:
+    """Return the rows of the newest iterations of the last cell that recorded any."""
+    size = len(timings)
+    last: Rows = timings.rows(max(0, size - 1))
+    ranks = int(last["world_size"].max(initial=1))
+    # ranks send several rows at a time, not all in the order of the iterations
+    rows: Rows = timings.rows(max(0, size - 2 * LATEST * ranks))
+    rows = rows[rows["cell"] == rows["cell"].max(initial=0)]
+    return np.asarray(rows[rows["iteration"] > rows["iteration"].max(initial=0) - LATEST])
+
+
+def _verdict(rows: Rows, summary: Summary, causes: list[Cause]) -> Verdict:
+    ranks = int(rows["world_size"].max())
+    unseen = UNHEARD if summary.unheard else COMPILED if summary.compiled else _ONE_RANK
+    parts = (summary.waiting_us, summary.queued_us, summary.transfer_us)
+    why = unseen if math.isnan(summary.exposed_us) else _NO_PARTS
+    waiting, queued, transfer = (_known(us, why) for us in parts)
+    found = tuple(map(_cause, causes))
+    return Verdict(
+        text=f"{_figures(summary, ranks)}; {_first(found)}",
+        cell=int(rows["cell"].max()),
+        first_iteration=int(rows["iteration"].min()),
+        last_iteration=int(rows["iteration"].max()),
+        ranks=ranks,
+        iteration_us=float(summary.iteration_us),
+        median_us=float(np.median(warm(rows)["iteration_ns"])) / 1e3,
+        exposed_us=_known(summary.exposed_us, unseen),
+        exposed_share=_known(summary.exposed_share, unseen),
+        waiting_us=waiting,
+        queued_us=queued,
+        transfer_us=transfer,
+        samples_per_s=_known(summary.progress.samples_per_s, _NO_SAMPLES),
+        causes=found,
+    )
+
+
+def _figures(summary: Summary, ranks: int) -> str:
+    """Return what an iteration takes, and what of it is known about communication."""
+    text = f"{_duration(summary.iteration_us)} per iteration"
+    if summary.compiled:
+        return f"{text}, its phases are unknown (a tf.function does not report them)"
+    if ranks < 2:
+        return f"{text} on one rank, without communication"
+    if summary.unheard or math.isnan(summary.exposed_share):
+        return f"{text}, communication is not timed"
+    return f"{text}, {summary.exposed_share * 100:.0f} % of it exposed communication"
+
+
+def _first(causes: tuple[VerdictCause, ...]) -> str:
+    """Return the first cause and what would help."""
+    if not causes:
+        return _NOTHING
+    first = causes[0]
+    saving = ""
+    if not isinstance(first.saving_us, Unknown):
+        saving = f" ({'up to ' if first.bound else ''}{_duration(first.saving_us)})"
+    return f"first cause: {first.name}{saving}{CHANGE}{first.change}"
+
+
+def _cause(one: Cause) -> VerdictCause:
+    why = getattr(one, "unknown", "") or _NO_SAVING
+    return VerdictCause(
+        name=one.name,
+        evidence=one.evidence,
+        change=one.cure,
+        saving_us=_known(one.saving_us, why),
+        saving_share=_known(one.saving_share, why),
+        bound=one.bound,
+        uncertainty=getattr(one, "uncertainty", ""),
+        measure=getattr(one, "measure", ""),
+    )
+
+
+def _known(value: float, why: str) -> float | Unknown:
+    return float(value) if math.isfinite(value) else Unknown(why)
+
+
+def _duration(us: float) -> str:
+    """Return a duration with three digits in a unit that fits."""
+    for unit, scale in (("\u00b5s", 1.0), ("ms", 1e3)):
+        if us < 999.5 * scale:
+            return f"{us / scale:.3g} {unit}"
+    return f"{us / 1e6:,.3g} s" if us < 999.5e6 else f"{us / 1e6:,.0f} s"
