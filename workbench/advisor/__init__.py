@@ -5,7 +5,8 @@
   `evidence`; `waiting` and `sampled` are parts of it
 - `what_if`: predicts an iteration, from the model of a `measured_training`
 - `verdict`: sums up a cell in one line, with the first cause
-- `scaling`: measures a cell on different numbers of ranks"""
+- `scaling`: measures a cell on different numbers of ranks
+"""
 
 from workbench.advisor.cause import Cause
 from workbench.advisor.explain import explain

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from workbench.advisor.cause import Cause
-from workbench.advisor.explain import explain, timings_of
+from workbench.advisor.explain import explain
+from workbench.advisor.training import timings_of
 from workbench.errors import UsageError
 from workbench.resources import Unknown
 from workbench.timings import Summary
