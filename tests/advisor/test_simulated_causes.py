@@ -144,8 +144,8 @@ def test_a_ring_that_crosses_vms_too_often():
 
 def test_a_simulation_that_is_off_gives_a_bound_only():
     """The cause says by how much the simulation is off."""
-    training = Trained(work([MB] * 8, [80_000.0] * 8), link(2.0), exposed_ms=20)
-    found = named(training)["no overlap with the backward"]
+    training = Trained(work(SIZES), link(0.5), fabric=calibrated(2.0), exposed_ms=70)
+    found = named(training)["communication slower than the fabric"]
     assert found.bound
     assert "simulated, the measured iteration is +" in found.evidence
     assert found.low_us < found.saving_us < found.high_us
