@@ -164,7 +164,12 @@ class Evidence:
         own = [(vm, one) for vm, found in self.snapshots.items() for one in diagnose(found)]
         across = diagnose_all(self.snapshots) if len(self.snapshots) > 1 else []
         every = [*own, *(("", one) for one in across)]
-        return [(vm, one) for vm, one in every if one.severity != "info"]
+        on_cpus = all(info.gpu == "CPU" for info in self.ranks)
+        return [
+            (vm, one)
+            for vm, one in every
+            if one.severity != "info" and not (on_cpus and "GPU" in one.subject)
+        ]
 
     def findings(self, rules: Collection[str], vm: str = "") -> tuple[str, str]:
         """Return what the doctor finds by some rules, as evidence and as cure; empty if nothing.
@@ -176,17 +181,15 @@ class Evidence:
         vm
             Only what is about this VM; of all VMs by default.
         """
-        found = [
-            (where, one)
-            for where, one in self._findings
-            if one.rule in rules and (not vm or vm == where or vm in one.subject)
-        ][:_SHOWN]
-        if not found:
-            return "", ""
-        texts = [f"{f'{where}, ' if where else ''}{one.subject}: {one.evidence}"
-                 for where, one in found]  # fmt: skip
-        cures = list(dict.fromkeys(one.cure.rstrip(".") for _, one in found))
-        return f"; the doctor finds {'; '.join(texts)}", "; ".join(cures)
+        own = {(one.subject, one.evidence): one for where, one in self._findings
+               if one.rule in rules and (not vm or vm == where or vm in one.subject)}  # fmt: skip
+        texts = []
+        for subject, read in list(own)[:_SHOWN]:
+            same = [where for where, one in self._findings if one.evidence == read]
+            vms = ", ".join(filter(None, dict.fromkeys(same)))
+            texts.append(f"{f'{vms}: ' if vms else ''}{subject}: {read}")
+        cures = dict.fromkeys(one.cure.rstrip(".") for one in list(own.values())[:_SHOWN])
+        return f"; the doctor finds {'; '.join(texts)}" if texts else "", "; ".join(cures)
 
     # the fabric
 
