@@ -202,6 +202,10 @@ class LiveView:
         self.readout = self.node.locator(".jp-gw-Live-readout")
         self.notice = self.node.locator(".jp-gw-Live-statusLine")
         self.collectives = self.node.get_by_role("table", name="Collectives")
+        self.verdict = self.node.locator(".jp-gw-Live-verdictText")
+        self.explain = self.node.get_by_role("button", name="Explain")
+        self.explanation = self.node.get_by_role("region", name="Explanation")
+        self.causes = self.explanation.get_by_role("listitem")
         self._page = notebook.lab.page
         self._iteration = self.node.locator(".jp-gw-Live-iteration .jp-gw-Live-value")
 

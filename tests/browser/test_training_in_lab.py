@@ -26,6 +26,10 @@ VIEW_TEXTS = (
     ".jp-gw-Live-select",
     ".jp-gw-Live-sort",
     ".jp-gw-Live-collectives .jp-gw-Live-value",
+    ".jp-gw-Live-causeName",
+    ".jp-gw-Live-saving",
+    ".jp-gw-Live-evidence",
+    ".jp-gw-Live-change",
 )
 
 PANEL_TEXTS = (
@@ -190,6 +194,19 @@ def test_named_for_screen_readers(view):
     assert unnamed == []
 
 
+def test_explain_while_it_trains(view):
+    """The kernel names the causes in mid-cell; the button works by keyboard and says what it is."""
+    view.explain.focus()
+    view.node.page.keyboard.press("Enter")
+    expect(view.causes.first).to_contain_text("Change")
+    expect(view.explain).to_have_attribute("aria-expanded", "true")
+    expect(view.verdict).to_have_text("")  # the cell has not ended
+    expect(view.explanation).to_contain_text(re.compile(r"iterations [\d,]+ to [\d,]+"))
+    view.explanation.get_by_role("button", name="Close").click()
+    expect(view.explanation).to_be_hidden()
+    expect(view.explain).to_be_focused()
+
+
 @pytest.mark.parametrize("theme", THEMES)
 @pytest.mark.parametrize("width", [1280, 1920])
 def test_readable(notebook, view, screenshots, theme, width):
@@ -198,6 +215,8 @@ def test_readable(notebook, view, screenshots, theme, width):
     notebook.lab.set_theme(theme)
     view.show()
     view.wait_for_iterations(1)
+    view.explain.click()
+    expect(view.causes.first).to_be_visible()
     name = f"{theme.removeprefix('JupyterLab ').lower().replace(' ', '-')}-{width}.png"
     notebook.lab.page.screenshot(path=screenshots / f"page-{name}")
     view.node.screenshot(path=screenshots / f"live-view-{name}")
@@ -221,3 +240,24 @@ def test_reload_in_mid_cell(notebook, view):
     # JupyterLab itself forgets the mark of the cell that runs; the panel does not.
     expect(notebook.lab.panel.status).to_contain_text("running")
     assert notebook.lab.complaints == []
+
+
+@pytest.mark.parametrize("theme", THEMES[:2])
+def test_the_verdict_after_the_end(notebook, screenshots, theme):
+    """Once the cell has ended its verdict is a line of the view, and in the saved output."""
+    notebook.lab.run_command("notebook:interrupt-kernel")
+    notebook.expect_ended(TRAINS)
+    notebook.lab.set_theme(theme)
+    view = notebook.view
+    view.show()
+    expect(view.verdict).to_have_text(re.compile("^Verdict: .* per iteration, .* communication; "))
+    assert contrast(view.verdict) >= READABLE
+    view.explain.click()
+    expect(view.causes.first).to_be_visible()
+    view.node.screenshot(path=screenshots / f"verdict-{theme.split()[-1].lower()}.png")
+
+    def saved():
+        outputs = [one.get("data", {}) for cell in notebook.outputs() for one in cell]
+        return any("Verdict: " in "".join(one.get("text/html", "")) for one in outputs)
+
+    assert eventually(saved)

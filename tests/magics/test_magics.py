@@ -6,6 +6,7 @@ import psutil
 import pytest
 from clusters import training, waiting_for
 from jupyter_client.manager import start_new_kernel
+from timers import eventually
 
 TRAINING = f"%%distributed\n{training(5)}"
 
@@ -243,6 +244,13 @@ def test_runs_are_listed_opened_and_compared(started):
     assert error is None
     assert f"running, {count} iterations on 2 ranks" in bundles[0]["text/plain"]
     assert "optimizer" in bundles[0]["text/html"]
+
+    def shown(line):
+        return started.run(line)[1][0]["text/plain"]
+
+    assert eventually(lambda: "Verdict: " in shown(f"%timings open {name}"))
+    (line,) = [line for line in shown("%timings list").splitlines() if line.startswith(name)]
+    assert " per iteration" in line
     _, bundles, error = started.run(f"%timings compare {name}")
     assert error is None
     assert "within the spread" in bundles[0]["text/html"]

@@ -31,12 +31,14 @@ def record(index, *, cell=1, exposed=4, collectives=2, **more):
         "data_ns": MS, "copy_ns": 0, "forward_ns": 5 * MS, "backward_ns": 8 * MS,
         "exposed_ns": exposed * MS, "optimizer_ns": 2 * MS, "other_ns": 0,
     }  # fmt: skip
+    phases |= {name: more.pop(name) for name in phases if name in more}
     duration = sum(phases.values())
     submitted = range(10, 10 + collectives)
     return IterationRecord(
         cell, index, index * duration, duration, **phases,
         communication_ns=(exposed + 6) * MS, overlapped_ns=6 * MS,
-        size_bytes=1200, tensors=3, world_size=2, **{
+        size_bytes=1200, tensors=3, **{
+                "world_size": 2,
             "submitted": array("I", submitted),
             "responded": array("I", submitted),
             "began": array("I", submitted),

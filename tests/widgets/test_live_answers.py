@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -14,6 +15,7 @@ from workbench.resources import Unknown
 from workbench.timings import Timings
 from workbench.timings.totals import MOST_RECORDS, total
 from workbench.widgets.cluster_source import ClusterSource
+from workbench.widgets.live import LiveView
 from workbench.widgets.messages import MOST_ROWS, answer
 from workbench.widgets.source import COLUMNS
 from workbench.wire import IterationRecord, Layout
@@ -172,6 +174,45 @@ def test_older_rows_come_on_request(cluster):
     data = np.frombuffer(message.buffers[0], "<f4").reshape(len(COLUMNS), message.content["rows"])
     assert (data[0].min(), data[0].max()) == (0, 19)
     assert message.content["rows"] == 40 <= MOST_ROWS
+
+
+def test_an_explanation_is_given_on_request(cluster):
+    """The causes of the newest iterations, or the text of the error."""
+    source = ClusterSource(cluster)
+    none = answer(source, {"type": "explain"}).content["explanation"]
+    assert none["unknown"].startswith("Nothing to explain: no iteration was recorded.")
+    train(cluster, 30, late=4)
+    found = answer(source, {"type": "explain"}).content["explanation"]
+    assert (found["first_iteration"], found["last_iteration"]) == (0, 29)
+    [late] = [one for one in found["causes"] if one["name"] == "waiting for rank 1"]
+    assert late["saving_us"] == pytest.approx(4000)
+
+
+def test_a_verdict_is_shown_after_the_end_of_its_cell(cluster):
+    """Not while the next cell trains, and not with the iterations of another cell."""
+    timings, source = cluster.timings, ClusterSource(cluster)
+    train(cluster, 30, late=4)
+    verdict = source.explain()
+    timings.begin_cell(1)
+    timings.conclude(verdict)
+    assert source.status().verdict is None
+    timings.end_cell(1, {0: 30, 1: 30})
+    assert source.status().verdict == verdict
+    for rank in range(2):
+        timings._store.add(rank, replace(iteration(0, [12, 14]), cell=2))
+    assert source.status().verdict is None
+
+
+def test_a_page_without_a_kernel_has_the_verdict_and_its_causes():
+    """In the HTML of a saved or exported notebook, once the cell has ended."""
+    source = SyntheticSource(2)
+    source.step(20)
+    assert "Verdict" not in LiveView(source)._repr_mimebundle_()["text/html"]
+    source.end()
+    page = LiveView(source)._repr_mimebundle_()["text/html"]
+    assert "Verdict: 18.5 ms per iteration; first cause: exposed communication" in page
+    assert "training waits 5.60 ms for &lt;gradients&gt;" in page
+    assert "up to 2.80 ms (15%)" in page
 
 
 def test_what_no_page_asks_for_is_left_alone():

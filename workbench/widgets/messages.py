@@ -187,7 +187,7 @@ def answer(source: TimingSource, request: dict[str, Any]) -> ViewMessage | None:
         details: Details = source.details(numbers["first"], numbers["last"])
         return ViewMessage({**content, "details": encode(details)})
     if request.get("type") == "explain":
-        return ViewMessage({**content, "verdict": encode(source.explain())})
+        return ViewMessage({**content, "explanation": encode(source.explain())})
     if request.get("type") == "rows" and "before" in numbers:
         return _with_rows(content, source.before(numbers["before"], MOST_ROWS))
     return None

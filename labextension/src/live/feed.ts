@@ -11,6 +11,7 @@ import {
   IStatus,
   ISummary,
   IUpdate,
+  IVerdict,
   readMessage,
   readSnapshot,
   Request
@@ -121,6 +122,27 @@ export class TimingFeed {
     setTimeout(() => this._changed(), PATIENCE_MS);
   }
 
+  /** What slows down the newest iterations, or why that is unknown; null without an answer. */
+  get explanation(): IVerdict | IUnknown | null {
+    return this._explanation;
+  }
+
+  /** Whether the kernel was asked for an explanation, does not answer yet, or cannot be asked. */
+  get explaining(): 'asked' | 'late' | 'offline' {
+    if (this._send === null) {
+      return 'offline';
+    }
+    return Date.now() - this._explainedAt < PATIENCE_MS ? 'asked' : 'late';
+  }
+
+  /** Request an explanation of the newest iterations; the answer is a change. */
+  explain(): void {
+    this._explanation = null;
+    this._explainedAt = Date.now();
+    this._send?.({ type: 'explain' });
+    setTimeout(() => this._changed(), PATIENCE_MS);
+  }
+
   /** Cancel the request. */
   forget(): void {
     this._asked = null;
@@ -196,10 +218,11 @@ export class TimingFeed {
     return null;
   }
 
-  private _take({ run, asked, details, window }: IAnswer): void {
+  private _take({ run, asked, details, window, explanation }: IAnswer): void {
     if (run !== this._status.run) {
       return;
     }
+    this._explanation = explanation ?? this._explanation;
     if (window) {
       this.store.add(window);
       // Once more, a little later; an empty answer means that there are no older rows.
@@ -236,6 +259,7 @@ export class TimingFeed {
     if (status.run !== this._status.run) {
       this.store.clear();
       this.forget();
+      this._explanation = null;
       this._details = noDetails(this._trans);
       this._asksBefore = -1;
     }
@@ -250,6 +274,8 @@ export class TimingFeed {
   private _gap = false;
   private _details: IDetails;
   private _answer: IDetails | null = null;
+  private _explanation: IVerdict | IUnknown | null = null;
+  private _explainedAt = 0;
   private _asked: { type: 'details'; first: number; last: number } | null =
     null;
   private _askedAt = 0;

@@ -146,10 +146,36 @@ export interface IDetails {
   stages?: IStage[] | IUnknown;
 }
 
+/** One reason why iterations take as long as they do. */
+export interface ICause {
+  name: string;
+  evidence: string;
+  change: string;
+  /** Predicted saving per iteration, and its share of the iteration. */
+  saving_us: Known<number>;
+  saving_share: Known<number>;
+  /** Whether the saving is only an upper bound. */
+  bound: boolean;
+  /** In which interval the saving is, in words. */
+  uncertainty: string;
+  /** What to measure to know more; empty if nothing is missing. */
+  measure: string;
+}
+
+/** What an iteration takes, and why. */
+export interface IVerdict {
+  text: string;
+  cell: number;
+  first_iteration: number;
+  last_iteration: number;
+  causes: ICause[];
+}
+
 /** A page's request to the kernel. */
 export type Request =
   | { type: 'details'; first: number; last: number }
-  | { type: 'rows'; before: number };
+  | { type: 'rows'; before: number }
+  | { type: 'explain' };
 
 /** The state of the run in every snapshot and message. */
 export interface IStatus {
@@ -159,6 +185,8 @@ export interface IStatus {
   message: string;
   ranks: IRankPlace[];
   summary: ISummary;
+  /** Of the newest cell, after its end; absent in outputs of earlier versions. */
+  verdict?: IVerdict | null;
 }
 
 /** Rows of a run: one float32 array per column that the kernel sent. */
@@ -181,13 +209,14 @@ export interface IUpdate extends IStatus {
   details: IDetails | null;
 }
 
-/** The answer to a request: details of a selection, or older rows. */
+/** The answer to a request: details of a selection, older rows, or causes. */
 export interface IAnswer {
   type: 'answer';
   run: number;
   asked: Request;
   details: IDetails | null;
   window: IRows | null;
+  explanation: IVerdict | IUnknown | null;
 }
 
 /** The output as the kernel would save it. */
@@ -256,6 +285,7 @@ interface IRawMessage extends IStatus {
   type: string;
   asked: Request;
   details?: IDetails;
+  explanation?: IVerdict | IUnknown | null;
   columns?: string[];
   rows: number;
   data: Record<string, unknown>;
@@ -300,8 +330,9 @@ export function readMessage(
     case 'saved':
       return { type: 'saved', data: raw.data };
     case 'answer': {
-      const { run, asked, details = null } = raw;
-      return { type: 'answer', run, asked, details, window: rows() };
+      const { run, asked, details = null, explanation = null } = raw;
+      const window = rows();
+      return { type: 'answer', run, asked, details, window, explanation };
     }
     case 'state':
     case 'delta':
@@ -315,8 +346,8 @@ export function readMessage(
 }
 
 function readStatus(raw: IStatus): IStatus {
-  const { run, seq, state, message, ranks, summary } = raw;
-  return { run, seq, state, message, ranks, summary };
+  const { run, seq, state, message, ranks, summary, verdict } = raw;
+  return { run, seq, state, message, ranks, summary, verdict };
 }
 
 function decodeBase64(text: string): ArrayBuffer {

@@ -16,6 +16,7 @@ import { ViewRange } from './range';
 import { SingleIterationChart } from './singleiteration';
 import { ENGLISH, ITranslate } from '../common/translate';
 import { readTheme, watchTheme } from './theme';
+import { VerdictLine } from './verdict';
 import { contentWidth, watchSize, watchVisibility } from './watch';
 
 export class LiveView {
@@ -33,6 +34,7 @@ export class LiveView {
     this._single = new SingleIterationChart(this._trans, readTheme(this.node));
     this._charts = this._makeCharts();
     this._figures = this._makeFigures();
+    this._verdict = new VerdictLine(this._feed, this._trans);
     this._controls = this._makeControls();
     this._cursor = this._makeCursor();
     this._listenToKeys();
@@ -64,6 +66,7 @@ export class LiveView {
     this._frames.dispose();
     this._stop.forEach(stop => stop());
     this._charts.dispose();
+    this._verdict.dispose();
     this.node.remove();
   }
 
@@ -117,6 +120,7 @@ export class LiveView {
     this._body.append(
       this._figures.keyFigures.node,
       this._figures.statusLine.node,
+      this._verdict.node,
       this._main,
       this._figures.table.node,
       this._figures.stages.node,
@@ -253,6 +257,7 @@ export class LiveView {
   private _cursor: Cursor;
   private _focus: Focus;
   private _figures: Figures;
+  private _verdict: VerdictLine;
   private _frames = new FrameScheduler(() => this._draw());
   private _controls: Controls;
   private _waiting = element('div', 'jp-gw-Live-waiting');
