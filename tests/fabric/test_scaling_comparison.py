@@ -59,6 +59,10 @@ def test_a_study_does_not_differ_from_itself():
     """Nor from one within the noise."""
     assert not any(one.clear for one in BARE.compare(BARE).sizes)
     assert BARE.compare(BARE).differences == ()
+    assert "do not have what changes between runs" in repr(BARE.compare(BARE))
+    often = [dataclasses.replace(one, runs=3) for one in BARE.points]
+    repeated = dataclasses.replace(BARE, points=tuple(often))
+    assert "between runs" not in repr(repeated.compare(repeated))
 
 
 def test_unequal_studies():

@@ -41,7 +41,7 @@ class SizeComparison:
 
     @property
     def clear(self) -> bool:
-        """Whether the difference is larger than the noise within the runs."""
+        """Whether the difference is larger than the noise, see `ScalingPoint.low_us`."""
         return self.low > 1 or self.high < 1
 
     @property
@@ -74,8 +74,14 @@ class StudyComparison:
 
     @property
     def sentences(self) -> list[str]:
-        """One sentence for each size, and the differences."""
-        return [*(self._sentence(size) for size in self.sizes), *self.differences]
+        """One sentence for each size, the differences, and what the intervals do not have."""
+        found = [*(self._sentence(size) for size in self.sizes), *self.differences]
+        if any(point.runs == 1 for study in self.studies for point in study.points):
+            found.append(
+                "The intervals of sizes that were run once do not have what changes between runs, "
+                "such as other load: run both studies with repeats=3 or more."
+            )
+        return found
 
     def _sentence(self, size: SizeComparison) -> str:
         one, other = (study.label for study in self.studies)

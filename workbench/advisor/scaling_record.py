@@ -42,11 +42,12 @@ class ScalingPoint:
     iterations
         Number of iterations measured, without the first of the cell.
     iteration_us
-        Median time of an iteration, of the slowest rank in each.
+        Median time of an iteration, of the slowest rank in each; of several runs, the geometric
+        mean of their medians.
     low_us, high_us
-        Its 95 % interval, from the order statistics of the median (at least six iterations).
-        It is wider where neighbouring iterations are alike. What changes from one run to the
-        next is not in it.
+        Its 95 % interval. Of one run: from the order statistics of the median (at least six
+        iterations), wider where neighbouring iterations are alike; what changes between runs is
+        not in it. Of several runs: from the spread of their medians.
     exposed_us
         Mean time in which ranks waited for communication; None if it was not timed.
     efficiency
@@ -59,6 +60,8 @@ class ScalingPoint:
         Samples in an iteration of all ranks together (median); None if unknown.
     gradient_bytes, tensors
         What a rank sends to be averaged in an iteration (median).
+    runs
+        How often the cell was run at this size.
     """
 
     ranks: int
@@ -73,6 +76,7 @@ class ScalingPoint:
     samples: float | None = None
     gradient_bytes: int = 0
     tensors: int = 0
+    runs: int = 1
 
     @property
     def per_second(self) -> float:
@@ -87,7 +91,7 @@ class ScalingPoint:
 
 @dataclass(frozen=True)
 class FailedSize:
-    """A number of ranks that was not measured, and why."""
+    """A number of ranks at which the cell failed, and why."""
 
     ranks: int
     reason: str
@@ -108,7 +112,7 @@ class ScalingStudy:
     hosts
         The VMs of the largest size.
     failed
-        The sizes that were not measured.
+        The sizes at which the cell failed.
     notes
         What is not known of this study, and why.
     """
@@ -164,7 +168,7 @@ class ScalingStudy:
                 f"{point.ranks:>5}  {point.iteration_us / 1e3:>12.2f}  {interval:>17}  "
                 f"{point.per_second:>12,.1f}  {self._efficiency_text(point)}"
             )
-        lines += [f"{one.ranks:>5}  not measured: {one.reason}" for one in self.failed]
+        lines += [f"{one.ranks:>5}  failed: {one.reason}" for one in self.failed]
         return "\n".join([*lines, *self.notes])
 
     @property
@@ -293,6 +297,7 @@ def _check(study: ScalingStudy) -> None:
         if (
             not 0 < point.low_us <= point.iteration_us <= point.high_us
             or point.efficiency <= 0
+            or point.runs < 1
             or (point.samples is not None and point.samples <= 0)
             or any(len(pair) != 2 or not 0 < pair[0] <= pair[1] for pair in pairs)
         ):

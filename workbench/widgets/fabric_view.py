@@ -75,9 +75,11 @@ def scaling_view(source: str, sizes: Sequence[int], args: Any) -> ScalingStudy:
 
     cluster = registry.required()
     gbps = _known_rate(cluster) if args.gbps is None else args.gbps
+    repeats = 1 if args.repeats is None else args.repeats
     return scaling_study(
-        cluster, source, sizes, label=args.label, nominal_gbps=gbps, save=args.save
-    )
+        cluster, source, sizes,
+        label=args.label, nominal_gbps=gbps, save=args.save, repeats=repeats,
+    )  # fmt: skip
 
 
 def comparison_view(path: str, other: str) -> StudyComparison:

@@ -137,7 +137,7 @@ def _interval(ratio: Ratio) -> str:
 
 def study_html(study: ScalingStudy) -> str:
     """Return a study as a table and a picture."""
-    failed = [f"ranks = {one.ranks}: not measured: {one.reason}" for one in study.failed]
+    failed = [f"ranks = {one.ranks}: failed: {one.reason}" for one in study.failed]
     found = [(point, study) for point in study.points]
     table = _table(study.summary, found, several=False, notes=[*failed, *study.notes])
     return f"{table._repr_html_()}{_picture(study)}"
