@@ -6,7 +6,8 @@ import re
 import pytest
 
 import workbench as wb
-from workbench.advisor.scaling_record import FailedSize, ScalingPoint, ScalingStudy
+from workbench.advisor.scaling_point import FailedSize, ScalingPoint
+from workbench.advisor.scaling_record import ScalingStudy
 from workbench.widgets.fabric_view import comparison_view
 from workbench.widgets.scaling_figures import comparison_html, study_figure, study_html
 

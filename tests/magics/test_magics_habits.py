@@ -123,8 +123,11 @@ def test_a_cell_is_run_at_several_sizes(trained):
 
 def matches(notebook, code):
     """What the kernel offers at the end of a cell."""
-    reply = run_sync(notebook.client.kc.complete)(code, len(code), reply=True, timeout=100)
-    return reply["content"]["matches"]
+
+    async def ask():
+        return await notebook.client.kc.complete(code, len(code), reply=True, timeout=100)
+
+    return run_sync(ask)()["content"]["matches"]
 
 
 def test_magics_complete(trained, tmp_path):

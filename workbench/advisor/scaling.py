@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from workbench.advisor.scaling_record import FailedSize, ScalingPoint, ScalingStudy
+from workbench.advisor.scaling_point import FailedSize, ScalingPoint
+from workbench.advisor.scaling_record import ScalingStudy
 from workbench.advisor.scaling_size import MOST_REPEATS, MeasuredSize, measure_size, point_of
 from workbench.errors import (
     CellInterrupted,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from workbench.advisor.scaling_record import ScalingPoint
+from workbench.advisor.scaling_point import ScalingPoint
 from workbench.errors import UsageError
 from workbench.fabric import FittedFabric, ring_us
 from workbench.fabric.plan_figures import fully_overlapped

@@ -12,8 +12,7 @@ if TYPE_CHECKING:
 
     from IPython.core.formatters import DisplayFormatter
 
-    from workbench.advisor.scaling_comparison import StudyComparison
-    from workbench.advisor.scaling_record import ScalingStudy
+    from workbench.advisor.scaling_record import ScalingStudy, StudyComparison
     from workbench.cluster import Cluster
     from workbench.fabric import Bandwidth, BandwidthMatrix, FittedFabric
 
@@ -26,7 +25,7 @@ def register(formatter: DisplayFormatter) -> None:
     for module, name, shown in (
         ("fabric.matrix", "BandwidthMatrix", _matrix_html),
         ("advisor.scaling_record", "ScalingStudy", _study_html),
-        ("advisor.scaling_comparison", "StudyComparison", _comparison_html),
+        ("advisor.scaling_record", "StudyComparison", _comparison_html),
     ):
         html.for_type_by_name(f"workbench.{module}", name, shown)
 

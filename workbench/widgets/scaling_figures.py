@@ -5,14 +5,15 @@ from __future__ import annotations
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
-from workbench.advisor.scaling_record import Ratio, ScalingPoint, ScalingStudy, allowed_text
+from workbench.advisor.scaling_point import Ratio, ScalingPoint, allowed_text
+from workbench.advisor.scaling_record import ScalingStudy
 from workbench.errors import UsageError
 from workbench.widgets.phases import EXPOSED, FORWARD, OVERLAPPED, PhaseStyle
 from workbench.widgets.static_figure import INK
 from workbench.widgets.table import Table
 
 if TYPE_CHECKING:
-    from workbench.advisor.scaling_comparison import StudyComparison
+    from workbench.advisor.scaling_record import StudyComparison
 
 _ROW_PX, _LEAST_PX = 74, 130
 _THICK, _THIN = 0.24, 0.06
