@@ -8,6 +8,7 @@ belongs to one of them, or can run in any. Imports only go to lower layers:
 layer package                              process       content
 ===== ==================================== ============= ===========================
 6     `magics.py`, `fabric_magics.py`      kernel        parse, delegate, display
+6     `completion.py`                      kernel        completes magics and rank names
 6     `cli.py`                             shell         parse, delegate, print
 5     `magic_line.py`                      kernel        parses the lines of magics
 5     `widgets/`                           kernel        views in a notebook
@@ -171,11 +172,12 @@ def load_ipython_extension(shell: InteractiveShell) -> None:
             "%load_ext workbench: the magics only work in the notebook's kernel, and this cell "
             "runs on a rank. Use them in a cell without %%distributed."
         )
-    from workbench import fabric_magics, magics
+    from workbench import completion, fabric_magics, magics
     from workbench.cluster import registry
 
     magics.register(shell)
     fabric_magics.register(shell)
+    completion.register(shell)
     registry.subscribe(lambda: __getattr__("Cluster"))  # loaded with the first cluster
 
 

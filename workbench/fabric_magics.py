@@ -19,6 +19,7 @@ _OPTIONS = (
     ("calibrate", "seconds", "stored"),
     ("scaling", "ranks", "label"),
     ("scaling", "gbps", "save"),
+    ("scaling", "repeats"),
 )
 """A verb, and options that only it has."""
 
@@ -47,6 +48,7 @@ class FabricMagics(Magics):
         metavar="RATE",
         help="scaling: rate of the VMs' links in Gbit/s, by default that of their NICs",
     )
+    @argument("--repeats", type=int, default=None, metavar="N", help="scaling: runs of each size")
     @argument("--save", default=None, metavar="FILE", help="scaling: file for the study")
     @line_cell_magic
     def fabric(self, line: str, cell: str | None = None) -> Any:
@@ -85,7 +87,10 @@ def _check(args: Any, line: str, cell: str | None) -> None:
     for verb, *names in _OPTIONS:
         if args.verb != verb and any(getattr(args, name) for name in names):
             options = " and ".join(f"--{name}" for name in names)
-            raise UsageError(f"%fabric {line}: {options} are for {verb}. Remove them.")
+            raise UsageError(
+                f"%fabric {line}: {options} {'are' if len(names) > 1 else 'is'} for {verb}. "
+                f"Remove {'them' if len(names) > 1 else 'it'}."
+            )
     if args.verb not in ("show", "whatif", "compare") and args.name:
         raise UsageError(f"%fabric {line}: {args.verb} accepts no name. Remove {args.name}.")
     if (args.verb == "compare") != (args.other is not None):

@@ -11,7 +11,7 @@ from timers import when
 
 import workbench as wb
 from workbench import ScalingStudy
-from workbench.advisor.scaling_record import FailedSize, ScalingPoint
+from workbench.advisor.scaling_point import FailedSize, ScalingPoint
 from workbench.fabric import fit
 
 TRAINING = """
@@ -121,6 +121,18 @@ def test_two_studies_are_compared(study):
         slow.compare(dataclasses.replace(study, points=study.points[:1]))
 
 
+def test_several_runs(cluster):
+    """The interval has what changes between runs: each waits for 50 ms longer than the last."""
+    longer = "turn = globals().get('turn', 0) + 1\n"
+    source = longer + TRAINING.replace("time.sleep(0.02)", "time.sleep(0.05 * turn)")
+    (point,) = wb.scaling_study(cluster, source, (2,), repeats=3).points
+    assert (point.runs, point.iterations) == (3, 33)
+    assert point.iteration_us > 50_000
+    assert point.high_us > 2 * point.low_us
+    with pytest.raises(wb.UsageError, match="repeats=11: more than 10"):
+        wb.scaling_study(cluster, TRAINING, (1,), repeats=11)
+
+
 def test_sizes_that_fail(cluster, tmp_path):
     """They have their reasons, the others are kept and saved, and the cluster goes on."""
     fails = "if world_size == 2:\n    raise ValueError('too large')\n"
@@ -130,7 +142,7 @@ def test_sizes_that_fail(cluster, tmp_path):
     assert [point.ranks for point in study.points] == [1]
     assert study.failed[0] == FailedSize(2, "rank 0: ValueError: too large")
     assert study.failed[1].ranks == 100_000
-    assert "2  not measured: rank 0: ValueError: too large" in repr(study)
+    assert "2  failed: rank 0: ValueError: too large" in repr(study)
     assert ScalingStudy.load(tmp_path / "study.json") == study
     assert (cluster.state, cluster.n) == ("ready", 2)
     assert (study.scaling, study.unit, study.points[0].samples) == ("unknown", "iterations/s", None)

@@ -6,7 +6,8 @@ import re
 import pytest
 
 import workbench as wb
-from workbench.advisor.scaling_record import FailedSize, ScalingPoint, ScalingStudy
+from workbench.advisor.scaling_point import FailedSize, ScalingPoint
+from workbench.advisor.scaling_record import ScalingStudy
 from workbench.widgets.fabric_view import comparison_view
 from workbench.widgets.scaling_figures import comparison_html, study_figure, study_html
 
@@ -59,6 +60,10 @@ def test_a_study_does_not_differ_from_itself():
     """Nor from one within the noise."""
     assert not any(one.clear for one in BARE.compare(BARE).sizes)
     assert BARE.compare(BARE).differences == ()
+    assert "do not have what changes between runs" in repr(BARE.compare(BARE))
+    often = [dataclasses.replace(one, runs=3) for one in BARE.points]
+    repeated = dataclasses.replace(BARE, points=tuple(often))
+    assert "between runs" not in repr(repeated.compare(repeated))
 
 
 def test_unequal_studies():

@@ -7,6 +7,7 @@ import re
 import nbconvert
 import pytest
 from clusters import training
+from jupyter_core.utils import run_sync
 from run_notebook import error_of, opened, text_of, values_of
 
 import workbench as wb
@@ -91,6 +92,13 @@ def test_a_timeout_as_any_duration(trained, timeout):
         ("%%fabric scaling\n1", "--ranks must be numbers of ranks. Write --ranks 1,2,4."),
         ("%%fabric scaling --ranks 0\n1", "--ranks must be numbers of ranks"),
         ("%fabric show --ranks 1,2", "--ranks and --label are for scaling"),
+        ("%fabric show --save x.json", "--gbps and --save are for scaling"),
+        ("%fabric show --repeats 3", "--repeats is for scaling. Remove it."),
+        ("%%fabric scaling --ranks 1 --gbps fast\n1", "argument --gbps"),
+        ("%%fabric scaling --ranks 1 --gbps -1\n1", "nominal_gbps=-1.0: not the rate of a link"),
+        ("%fabric compare a.json", "compare needs two files"),
+        ("%fabric show a.json b.json", "no other verb accepts two"),
+        ("%fabric compare a.json b.json", "a.json: not a scaling study"),
         ("%fabric show --stored", "--seconds and --stored are for calibrate"),
         ("%fabric matrix name", "matrix accepts no name. Remove name."),
         ("%fabric show no-such-file", "no-such-file"),
@@ -111,6 +119,49 @@ def test_a_cell_is_run_at_several_sizes(trained):
     assert values_of(trained.run("cluster.n")) == "2"
     for source in (f"%%distributed\n{training(30)}", "%%distributed\nprint('no training')"):
         assert not error_of(trained.run(source))
+
+
+def matches(notebook, code):
+    """What the kernel offers at the end of a cell."""
+
+    async def ask():
+        return await notebook.client.kc.complete(code, len(code), reply=True, timeout=100)
+
+    return run_sync(ask)()["content"]["matches"]
+
+
+def test_magics_complete(trained, tmp_path):
+    """Verbs, options and their values, hosts of the ssh configuration, and names of runs."""
+    assert matches(trained, "%cluster st") == ["start", "status", "stop"]
+    assert "--hosts" in matches(trained, "cluster = %cluster start --h")
+    assert matches(trained, "%%distributed --no") == ["--noblock"]
+    assert matches(trained, "%cluster start --backend h") == ["horovod"]
+    assert "compare" in matches(trained, "%fabric co")
+    config = tmp_path / "config"
+    config.write_text("Host vm1 vm2\n Port 22\nHost *\nHost other\n")
+    line = f"%cluster start --ssh-config {config} --hosts vm1:2,v"
+    assert matches(trained, line) == ["vm1", "vm2"]
+    name = values_of(trained.run("import workbench as wb\nwb.list_runs()[0].name")).strip("'")
+    for line in ("%explain ", "%timings open ", "%timings compare ", "%fabric whatif "):
+        assert name in matches(trained, line + name[:3])
+    assert not error_of(trained.run("%reload_ext workbench"))
+    assert matches(trained, "%cluster sta") == ["start", "status"]
+
+
+def test_names_of_the_ranks_complete(trained):
+    """While the ranks are busy, too; names of the notebook are neither needed nor changed."""
+    assert not error_of(trained.run("%%distributed\nimport torch as pytorch_of_ranks\nmany_9 = 1"))
+    busy = "%%distributed --noblock --out done\nimport time\ntime.sleep(600)"
+    assert not error_of(trained.run(busy))
+    assert "pytorch_of_ranks" in matches(trained, "%%distributed\nx = pytorch_of")
+    assert "many_10" in matches(trained, "%%distributed\nmany_10 = 2\nprint(many_")
+    assert "many_9" in matches(trained, "%%distributed\nmany_10 = 2\nprint(many_")
+    assert "world_size" in matches(trained, "%%distributed\nworld")
+    assert "many_9" not in matches(trained, "many_")
+    assert values_of(trained.run("'many_9' in globals()")) == "False"
+    assert not error_of(trained.run("%cluster interrupt"))
+    trained.run("try:\n    done.result()\nexcept wb.WorkbenchError:\n    pass")
+    assert not error_of(trained.run("%%distributed\nprint('no training')"))
 
 
 def test_explain_is_about_the_last_training(trained):

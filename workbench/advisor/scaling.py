@@ -7,12 +7,11 @@ import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import numpy as np
-import numpy.typing as npt
-
-from workbench.advisor.scaling_record import FailedSize, ScalingPoint, ScalingStudy
+from workbench.advisor.scaling_point import FailedSize, ScalingPoint
+from workbench.advisor.scaling_record import ScalingStudy
+from workbench.advisor.scaling_size import MOST_REPEATS, MeasuredSize, measure_size, point_of
 from workbench.errors import (
     CellInterrupted,
     RanksFailed,
@@ -21,20 +20,12 @@ from workbench.errors import (
     WorkbenchError,
     shortened,
 )
-from workbench.fabric import FittedFabric, ring_us
-from workbench.fabric.plan_figures import fully_overlapped
+from workbench.fabric import FittedFabric
 from workbench.ranks import checked_int
-from workbench.timings.derive import columns
-from workbench.timings.progress import samples as samples_of
-from workbench.timings.store import warm
 
 if TYPE_CHECKING:
     from workbench.cluster import Cluster
 
-_LEAST_ITERATIONS = 6
-"""Fewer have no 95 % interval of their median."""
-_MOST_ALIKE = 0.9
-"""Highest correlation of neighbouring iterations that is assumed."""
 _LONGEST_REASON = 300
 
 
@@ -47,6 +38,7 @@ def scaling_study(
     nominal_gbps: float | None = None,
     timeout: str | float | None = None,
     save: str | os.PathLike[str] | None = None,
+    repeats: int = 1,
 ) -> ScalingStudy:
     """Run a cell at several numbers of ranks and measure its iterations.
 
@@ -76,6 +68,9 @@ def scaling_study(
         For each run of the cell: seconds, or such as ``"5m"``.
     save
         A file for the study, written after each size; see `ScalingStudy.load`.
+    repeats
+        How often all sizes are run in turn, up to 10. One run has no spread between runs, which
+        on shared VMs can be larger than that within a run: to compare studies, use three or more.
 
     Raises
     ------
@@ -88,11 +83,13 @@ def scaling_study(
         The smallest size failed.
     """
     sizes = sorted({checked_int(one, "ranks", 1) for one in ranks})
+    if checked_int(repeats, "repeats", 1) > MOST_REPEATS:
+        raise UsageError(f"repeats={repeats}: more than {MOST_REPEATS}. Give at most that many.")
     _check(cluster, sizes, nominal_gbps, save)
     work = _Work(cluster, source, timeout, label, nominal_gbps, save, cluster.fabric)
     before = cluster.n
     try:
-        for size in sizes:
+        for size in sizes * repeats:
             work.measure(size)
     finally:
         work.restore(before)
@@ -130,14 +127,16 @@ class _Work:
     gbps: float | None
     path: str | os.PathLike[str] | None
     fabric: FittedFabric | None
-    measured: list[_MeasuredSize] = field(default_factory=list)
+    measured: list[MeasuredSize] = field(default_factory=list)
     failed: list[FailedSize] = field(default_factory=list)
     trouble: str = ""
 
     def measure(self, size: int) -> None:
-        """Run the cell at a size, and write the file."""
+        """Run the cell at a size, and write the file; a size that has failed is left out."""
+        if any(one.ranks == size for one in self.failed):
+            return
         try:
-            self.measured.append(_run(self.cluster, self.source, size, self.timeout))
+            new = measure_size(self.cluster, self.source, size, self.timeout)
         except (CellInterrupted, KeyboardInterrupt) as error:
             if not self.measured:
                 raise
@@ -152,8 +151,17 @@ class _Work:
             if not self.measured:
                 raise
             self.failed.append(FailedSize(size, _reason(error)))
+        else:
+            self._add(new)
         if self.path is not None:
             self.study().save(self.path)
+
+    def _add(self, new: MeasuredSize) -> None:
+        for place, earlier in enumerate(self.measured):
+            if len(earlier.vms) == len(new.vms):
+                self.measured[place] = new.with_runs(earlier)
+                return
+        self.measured.append(new)
 
     def restore(self, n: int) -> None:
         """Give the cluster its earlier number of ranks, with those that were lost."""
@@ -168,7 +176,7 @@ class _Work:
         """Return the study of the sizes so far."""
         first, last = self.measured[0], self.measured[-1]
         fabric = self.fabric if self.fabric and self.fabric.reliable else None
-        points = tuple(_point_of(one, first, fabric, self.gbps) for one in self.measured)
+        points = tuple(point_of(one, first, fabric, self.gbps) for one in self.measured)
         return ScalingStudy(
             label=self.label or ", ".join(last.transports) or "study",
             points=points,
@@ -219,106 +227,3 @@ def _reason(error: WorkbenchError) -> str:
     else:
         text = str(error)
     return shortened(" ".join(text.split()), _LONGEST_REASON)
-
-
-@dataclass(frozen=True)
-class _MeasuredSize:
-    """The iterations at one number of ranks, in their order, and where these were."""
-
-    times_us: npt.NDArray[np.float64]
-    exposed_us: float | None
-    moved_bytes: int
-    tensors: int
-    samples: float | None
-    transports: tuple[str, ...]
-    vms: tuple[str, ...]
-
-
-def _run(cluster: Cluster, source: str, size: int, timeout: str | float | None) -> _MeasuredSize:
-    """Run the cell on `size` ranks, and measure its iterations."""
-    if cluster.n != size or cluster.state == "failed":
-        cluster.resize(size)
-    earlier = cluster.timings.rows()["cell"].max(initial=-1)
-    cluster.run(source, timeout=timeout)
-    rows = cluster.timings.rows()
-    rows = rows[rows["cell"] > earlier]
-    rows = warm(rows) if len(rows) else rows
-    table = columns(rows)
-    numbers, places = np.unique(rows["iteration"], return_inverse=True)
-    if len(numbers) < _LEAST_ITERATIONS:
-        raise UsageError(
-            f"scaling_study: the cell recorded {len(numbers)} iterations on {size} "
-            f"rank{'s' * (size > 1)}, without the first, and at least {_LEAST_ITERATIONS} are "
-            "needed. Train for more iterations in it."
-        )
-    slowest = np.zeros(len(numbers))
-    np.maximum.at(slowest, places, table["iteration_us"])
-    exposed = table["exposed_us"][~np.isnan(table["exposed_us"])]
-    samples = float(np.median(np.bincount(places, samples_of(rows))))
-    return _MeasuredSize(
-        times_us=slowest,
-        exposed_us=float(exposed.mean()) if len(exposed) else None,
-        moved_bytes=round(float(np.median(rows["bytes"]))),
-        tensors=round(float(np.median(rows["tensors"]))),
-        samples=None if math.isnan(samples) else samples,
-        transports=tuple(sorted({one.transport for one in cluster.ranks if one.transport})),
-        vms=tuple(one.vm for one in cluster.ranks),
-    )
-
-
-def _point_of(
-    measured: _MeasuredSize,
-    smallest: _MeasuredSize,
-    fabric: FittedFabric | None,
-    gbps: float | None,
-) -> ScalingPoint:
-    """Return a point, with the efficiency that the fabric allows if one rank was measured."""
-    times, ranks = np.sort(measured.times_us), len(measured.vms)
-    low, high = _interval(measured.times_us)
-    work = 1.0  # of a rank, as a multiple of that at the smallest size
-    if measured.samples is not None and smallest.samples is not None:
-        work = measured.samples / ranks / (smallest.samples / len(smallest.vms))
-    compute = float(np.median(smallest.times_us)) * work
-    nominal_us = calibrated_us = None
-    if len(smallest.vms) == 1:
-        moved = measured.moved_bytes
-        if gbps is not None and (ranks == 1 or len(set(measured.vms)) > 1):
-            nominal_us = ring_us(moved, ranks, gbps)
-        if fabric is not None:
-            calibrated_us = fabric.predict_us(moved, ranks) if ranks > 1 else 0.0
-    return ScalingPoint(
-        ranks=ranks,
-        iterations=len(times),
-        iteration_us=float(np.median(times)),
-        low_us=float(times[low]),
-        high_us=float(times[high]),
-        exposed_us=measured.exposed_us,
-        efficiency=compute / float(np.median(times)),
-        nominal=_efficiency(compute, nominal_us),
-        calibrated=_efficiency(compute, calibrated_us),
-        samples=measured.samples,
-        gradient_bytes=measured.moved_bytes,
-        tensors=measured.tensors,
-    )
-
-
-def _efficiency(compute_us: float, communication_us: float | None) -> tuple[float, float] | None:
-    """Return the efficiency without and with full overlap."""
-    if communication_us is None:
-        return None
-    overlapped_us = fully_overlapped(compute_us, communication_us)
-    return compute_us / (compute_us + communication_us), compute_us / overlapped_us
-
-
-def _interval(values: npt.NDArray[Any]) -> tuple[int, int]:
-    """Return the places of the sorted values that enclose the median with 95 %.
-
-    The values are in their order in time. If neighbours are alike, with a rank correlation of r,
-    n values count as n (1 - r) / (1 + r) independent ones (a first-order autoregression).
-    """
-    count = len(values)
-    order = np.argsort(np.argsort(values)).astype(np.float64)
-    alike = min(max(float(np.corrcoef(order[1:], order[:-1])[0, 1]), 0.0), _MOST_ALIKE)
-    half = 1.96 * math.sqrt(count * (1 + alike) / (1 - alike)) / 2
-    low = max(0, math.floor(count / 2 - half))
-    return low, min(count - 1, math.ceil(count / 2 + half) - 1)

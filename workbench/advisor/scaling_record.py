@@ -1,13 +1,23 @@
-"""A scaling study as data: its sizes, their efficiency, and the file that stores it."""
+"""Scaling studies as data: their efficiency, the file that stores one, and two compared."""
 
 from __future__ import annotations
 
 import json
 import math
 import os
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
+from workbench.advisor.scaling_point import (
+    FailedSize,
+    Ratio,
+    ScalingPoint,
+    SizeComparison,
+    allowed_text,
+    check,
+    time_ratio,
+)
 from workbench.errors import UsageError
 from workbench.safefiles import load_json, read_file, write_regular
 from workbench.wire.message import from_json
@@ -15,82 +25,13 @@ from workbench.wire.message import from_json
 if TYPE_CHECKING:
     import pandas as pd
 
-    from workbench.advisor.scaling_comparison import StudyComparison
 
 _VERSION = 2
 _LARGEST_FILE = 1 << 20
 _SAME_BATCH = 0.02
 """Batches per rank are the same if they differ by no more than this share."""
-
-
-class Ratio(NamedTuple):
-    """A ratio, and the ends of its 95 % interval."""
-
-    value: float
-    low: float
-    high: float
-
-
-@dataclass(frozen=True)
-class ScalingPoint:
-    """The iterations of the cell at one number of ranks.
-
-    Attributes
-    ----------
-    ranks
-        Number of ranks.
-    iterations
-        Number of iterations measured, without the first of the cell.
-    iteration_us
-        Median time of an iteration, of the slowest rank in each.
-    low_us, high_us
-        Its 95 % interval, from the order statistics of the median (at least six iterations).
-        It is wider where neighbouring iterations are alike. What changes from one run to the
-        next is not in it.
-    exposed_us
-        Mean time in which ranks waited for communication; None if it was not timed.
-    efficiency
-        Throughput of a rank, divided by that of a rank at the smallest size: in samples per
-        second, or in iterations per second if `samples` is None.
-    nominal, calibrated
-        The efficiency that the link's rate allows, and that of the calibrated fabric, each
-        without and with full overlap; None if unknown, see `ScalingStudy.notes`.
-    samples
-        Samples in an iteration of all ranks together (median); None if unknown.
-    gradient_bytes, tensors
-        What a rank sends to be averaged in an iteration (median).
-    """
-
-    ranks: int
-    iterations: int
-    iteration_us: float
-    low_us: float
-    high_us: float
-    exposed_us: float | None
-    efficiency: float
-    nominal: tuple[float, float] | None = None
-    calibrated: tuple[float, float] | None = None
-    samples: float | None = None
-    gradient_bytes: int = 0
-    tensors: int = 0
-
-    @property
-    def per_second(self) -> float:
-        """Samples per second of all ranks together; iterations per second if `samples` is None."""
-        return (1.0 if self.samples is None else self.samples) / self.iteration_us * 1e6
-
-    @property
-    def samples_per_rank(self) -> float | None:
-        """Samples in an iteration of one rank (mean of the ranks); None if unknown."""
-        return None if self.samples is None else self.samples / self.ranks
-
-
-@dataclass(frozen=True)
-class FailedSize:
-    """A number of ranks that was not measured, and why."""
-
-    ranks: int
-    reason: str
+_SAME = 0.005
+"""Batches and gradients of two studies are the same if they differ by no more than this share."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +49,7 @@ class ScalingStudy:
     hosts
         The VMs of the largest size.
     failed
-        The sizes that were not measured.
+        The sizes at which the cell failed.
     notes
         What is not known of this study, and why.
     """
@@ -164,7 +105,7 @@ class ScalingStudy:
                 f"{point.ranks:>5}  {point.iteration_us / 1e3:>12.2f}  {interval:>17}  "
                 f"{point.per_second:>12,.1f}  {self._efficiency_text(point)}"
             )
-        lines += [f"{one.ranks:>5}  not measured: {one.reason}" for one in self.failed]
+        lines += [f"{one.ranks:>5}  failed: {one.reason}" for one in self.failed]
         return "\n".join([*lines, *self.notes])
 
     @property
@@ -218,9 +159,7 @@ class ScalingStudy:
         UsageError
             The studies have no size in common, or their batches differ.
         """
-        from workbench.advisor.scaling_comparison import compare
-
-        return compare(self, other)
+        return _compare(self, other)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the study as JSON.
@@ -253,7 +192,7 @@ class ScalingStudy:
             if version != _VERSION:
                 raise ValueError(f"version {str(version)[:20]}, this release reads {_VERSION}")
             study: ScalingStudy = from_json(cls, plain)
-            _check(study)
+            check(study.points)
             return replace(study, points=tuple(sorted(study.points, key=lambda one: one.ranks)))
         except OSError as error:
             raise _not_a_study(path, error.strerror or str(error)) from error
@@ -261,45 +200,139 @@ class ScalingStudy:
             raise _not_a_study(path, str(error)) from error
 
 
-def time_ratio(one: ScalingPoint, other: ScalingPoint) -> Ratio:
-    """Return the iteration time of `one` divided by that of `other`.
-
-    Its interval is that of two independent medians: the distances of their ends from them, on a
-    logarithmic scale, are added in quadrature.
-    """
-    value = one.iteration_us / other.iteration_us
-    down = math.hypot(
-        math.log(one.iteration_us / one.low_us), math.log(other.high_us / other.iteration_us)
-    )
-    up = math.hypot(
-        math.log(one.high_us / one.iteration_us), math.log(other.iteration_us / other.low_us)
-    )
-    return Ratio(value, value * math.exp(-down), value * math.exp(up))
-
-
-def allowed_text(efficiency: tuple[float, float]) -> str:
-    """Return the efficiency without and with full overlap as text."""
-    low, high = (f"{one:.0%}" for one in efficiency)
-    return low if low == high else f"{low} to {high}"
-
-
-def _check(study: ScalingStudy) -> None:
-    """Raise `ValueError` if the values of a file are not those of a study."""
-    sizes = [point.ranks for point in study.points]
-    if not sizes or len(set(sizes)) < len(sizes) or min(sizes) < 1:
-        raise ValueError("its numbers of ranks are not positive, missing or repeated")
-    for point in study.points:
-        pairs = [pair for pair in (point.nominal, point.calibrated) if pair is not None]
-        if (
-            not 0 < point.low_us <= point.iteration_us <= point.high_us
-            or point.efficiency <= 0
-            or (point.samples is not None and point.samples <= 0)
-            or any(len(pair) != 2 or not 0 < pair[0] <= pair[1] for pair in pairs)
-        ):
-            raise ValueError(f"its values for ranks = {point.ranks} are not those of a study")
-
-
 def _not_a_study(path: str | os.PathLike[str], why: str) -> UsageError:
     return UsageError(
         f"{path}: not a scaling study ({why}). Give a file that ScalingStudy.save wrote."
     )
+
+
+@dataclass(frozen=True)
+class StudyComparison:
+    """Two studies compared, with the sizes that both have.
+
+    Attributes
+    ----------
+    studies
+        Both studies.
+    sizes
+        In the order of the number of ranks.
+    differences
+        What else differs between the studies, in sentences.
+    """
+
+    studies: tuple[ScalingStudy, ScalingStudy]
+    sizes: tuple[SizeComparison, ...]
+    differences: tuple[str, ...]
+
+    @property
+    def sentences(self) -> list[str]:
+        """One sentence for each size, the differences, and what the intervals do not have."""
+        found = [*(self._sentence(size) for size in self.sizes), *self.differences]
+        if any(point.runs == 1 for study in self.studies for point in study.points):
+            found.append(
+                "The intervals of sizes that were run once do not have what changes between runs, "
+                "such as other load: run both studies with repeats=3 or more."
+            )
+        return found
+
+    def _sentence(self, size: SizeComparison) -> str:
+        one, other = (study.label for study in self.studies)
+        ranks = f"{size.ranks} rank{'s' * (size.ranks > 1)}"
+        found = (
+            f"{ranks}: an iteration of {other} takes {size.ratio:.3f} times as long as one of "
+            f"{one} (95 % interval {size.low:.3f} to {size.high:.3f})"
+        )
+        if not size.clear:
+            return f"{found}: no difference beyond the noise."
+        value, low, high = size.loss
+        if value < 0:
+            gain = f"{-value:.1%} higher ({-high:.1%} to {-low:.1%})"
+            return f"{found}: the throughput of {other} is {gain}."
+        return f"{found}: {other} loses {value:.1%} of the throughput ({low:.1%} to {high:.1%})."
+
+    def __repr__(self) -> str:
+        return "\n".join(self.sentences)
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return one row for each size.
+
+        Returns
+        -------
+        pandas.DataFrame
+            Columns as in `SizeComparison`, and ``clear``, ``loss``, ``loss_low`` and
+            ``loss_high``.
+        """
+        import pandas as pd
+
+        return pd.DataFrame(
+            [
+                asdict(one)
+                | {"clear": one.clear}
+                | dict(zip(("loss", "loss_low", "loss_high"), one.loss, strict=True))
+                for one in self.sizes
+            ]
+        )
+
+
+def _compare(one: ScalingStudy, other: ScalingStudy) -> StudyComparison:
+    """Compare two studies, see `ScalingStudy.compare`."""
+    if not isinstance(other, ScalingStudy):
+        raise UsageError(
+            f"{other!r}: not a scaling study. Give a ScalingStudy, such as one that "
+            "ScalingStudy.load has read."
+        )
+    theirs = {point.ranks: point for point in other.points}
+    pairs = [(point, theirs[point.ranks]) for point in one.points if point.ranks in theirs]
+    if not pairs:
+        raise UsageError(
+            f"{one.label} and {other.label}: no number of ranks in common. Run both with the "
+            "same sizes."
+        )
+    names = (one.label, other.label)
+    _check_batches(names, pairs)
+    sizes = []
+    for point, own in pairs:
+        ratio = time_ratio(own, point)
+        sizes.append(SizeComparison(point.ranks, point.iteration_us, own.iteration_us, *ratio))
+    differences = (*_sizes_of_one(one, other), *_unequal(names, pairs))
+    return StudyComparison((one, other), tuple(sizes), differences)
+
+
+def _check_batches(names: tuple[str, str], pairs: list[tuple[ScalingPoint, ScalingPoint]]) -> None:
+    for point, own in pairs:
+        if point.samples is None or own.samples is None:
+            continue
+        if not math.isclose(point.samples, own.samples, rel_tol=_SAME):
+            raise UsageError(
+                f"{names[0]} and {names[1]}: an iteration on {point.ranks} "
+                f"rank{'s' * (point.ranks > 1)} has {point.samples:g} samples in {names[0]} and "
+                f"{own.samples:g} in {names[1]}, so their times cannot be compared. Run both with "
+                "the same batch."
+            )
+
+
+def _sizes_of_one(one: ScalingStudy, other: ScalingStudy) -> Iterator[str]:
+    """Yield the sizes that only one study has."""
+    for study, against in ((one, other), (other, one)):
+        theirs = {point.ranks for point in against.points}
+        only = [str(point.ranks) for point in study.points if point.ranks not in theirs]
+        if only:
+            yield f"Only {study.label} has ranks = {', '.join(only)}."
+
+
+def _unequal(
+    names: tuple[str, str], pairs: list[tuple[ScalingPoint, ScalingPoint]]
+) -> Iterator[str]:
+    """Yield what is unequal at the same number of ranks, once."""
+    for name in ("gradient_bytes", "tensors"):
+        for point, own in pairs:
+            mine, theirs = getattr(point, name), getattr(own, name)
+            if not math.isclose(mine, theirs, rel_tol=_SAME):
+                words = name.replace("gradient_bytes", "bytes of gradients")
+                yield (
+                    f"The {words} of an iteration differ: {mine:,} in {names[0]} and {theirs:,} in "
+                    f"{names[1]}. Is it the same model, with the same compression?"
+                )
+                break
+    if any((point.samples is None) != (own.samples is None) for point, own in pairs):
+        yield "The batch of one study is unknown, so it is not known whether both have the same."

@@ -12,8 +12,7 @@ if TYPE_CHECKING:
 
     from IPython.core.formatters import DisplayFormatter
 
-    from workbench.advisor.scaling_comparison import StudyComparison
-    from workbench.advisor.scaling_record import ScalingStudy
+    from workbench.advisor.scaling_record import ScalingStudy, StudyComparison
     from workbench.cluster import Cluster
     from workbench.fabric import Bandwidth, BandwidthMatrix, FittedFabric
 
@@ -26,7 +25,7 @@ def register(formatter: DisplayFormatter) -> None:
     for module, name, shown in (
         ("fabric.matrix", "BandwidthMatrix", _matrix_html),
         ("advisor.scaling_record", "ScalingStudy", _study_html),
-        ("advisor.scaling_comparison", "StudyComparison", _comparison_html),
+        ("advisor.scaling_record", "StudyComparison", _comparison_html),
     ):
         html.for_type_by_name(f"workbench.{module}", name, shown)
 
@@ -75,9 +74,11 @@ def scaling_view(source: str, sizes: Sequence[int], args: Any) -> ScalingStudy:
 
     cluster = registry.required()
     gbps = _known_rate(cluster) if args.gbps is None else args.gbps
+    repeats = 1 if args.repeats is None else args.repeats
     return scaling_study(
-        cluster, source, sizes, label=args.label, nominal_gbps=gbps, save=args.save
-    )
+        cluster, source, sizes,
+        label=args.label, nominal_gbps=gbps, save=args.save, repeats=repeats,
+    )  # fmt: skip
 
 
 def comparison_view(path: str, other: str) -> StudyComparison:

@@ -5,14 +5,15 @@ from __future__ import annotations
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
-from workbench.advisor.scaling_record import Ratio, ScalingPoint, ScalingStudy, allowed_text
+from workbench.advisor.scaling_point import Ratio, ScalingPoint, allowed_text
+from workbench.advisor.scaling_record import ScalingStudy
 from workbench.errors import UsageError
 from workbench.widgets.phases import EXPOSED, FORWARD, OVERLAPPED, PhaseStyle
 from workbench.widgets.static_figure import INK
 from workbench.widgets.table import Table
 
 if TYPE_CHECKING:
-    from workbench.advisor.scaling_comparison import StudyComparison
+    from workbench.advisor.scaling_record import StudyComparison
 
 _ROW_PX, _LEAST_PX = 74, 130
 _THICK, _THIN = 0.24, 0.06
@@ -137,7 +138,7 @@ def _interval(ratio: Ratio) -> str:
 
 def study_html(study: ScalingStudy) -> str:
     """Return a study as a table and a picture."""
-    failed = [f"ranks = {one.ranks}: not measured: {one.reason}" for one in study.failed]
+    failed = [f"ranks = {one.ranks}: failed: {one.reason}" for one in study.failed]
     found = [(point, study) for point in study.points]
     table = _table(study.summary, found, several=False, notes=[*failed, *study.notes])
     return f"{table._repr_html_()}{_picture(study)}"

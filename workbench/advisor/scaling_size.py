@@ -1,0 +1,157 @@
+"""A cell at one number of ranks: its iterations measured, and the efficiency that they have."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from workbench.advisor.scaling_point import ScalingPoint
+from workbench.errors import UsageError
+from workbench.fabric import FittedFabric, ring_us
+from workbench.fabric.plan_figures import fully_overlapped
+from workbench.timings.derive import columns
+from workbench.timings.progress import samples as samples_of
+from workbench.timings.store import warm
+
+if TYPE_CHECKING:
+    from workbench.cluster import Cluster
+
+_LEAST_ITERATIONS = 6
+"""Fewer have no 95 % interval of their median."""
+_MOST_ALIKE = 0.9
+"""Highest correlation of neighbouring iterations that is assumed."""
+_STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
+"""Quantiles 0.975 of Student's distribution, with 1 and more degrees of freedom."""
+
+MOST_REPEATS = 1 + len(_STUDENT)
+"""Most runs of a size."""
+
+
+@dataclass(frozen=True)
+class MeasuredSize:
+    """The iterations at one number of ranks, in their order by run, and where these were."""
+
+    runs_us: tuple[npt.NDArray[np.float64], ...]
+    exposed_us: float | None
+    moved_bytes: int
+    tensors: int
+    samples: float | None
+    transports: tuple[str, ...]
+    vms: tuple[str, ...]
+
+    def with_runs(self, earlier: MeasuredSize) -> MeasuredSize:
+        """Return this with the runs of an earlier one before its own."""
+        return replace(self, runs_us=earlier.runs_us + self.runs_us)
+
+    def time_us(self) -> tuple[float, float, float]:
+        """Return the time of an iteration, with the ends of its 95 % interval.
+
+        Of one run, the median and the order statistics around it. Of several, the geometric mean
+        of their medians, and Student's interval of it, which has what changes between runs.
+        """
+        medians = [float(np.median(run)) for run in self.runs_us]
+        if len(medians) == 1:
+            times = np.sort(self.runs_us[0])
+            low, high = _interval(self.runs_us[0])
+            return medians[0], float(times[low]), float(times[high])
+        logs = np.log(medians)
+        half = _STUDENT[len(logs) - 2] * float(np.std(logs, ddof=1)) / math.sqrt(len(logs))
+        middle = math.exp(float(logs.mean()))
+        return middle, middle * math.exp(-half), middle * math.exp(half)
+
+
+def measure_size(
+    cluster: Cluster, source: str, size: int, timeout: str | float | None
+) -> MeasuredSize:
+    """Run the cell on `size` ranks, and measure its iterations."""
+    if cluster.n != size or cluster.state == "failed":
+        cluster.resize(size)
+    earlier = cluster.timings.rows()["cell"].max(initial=-1)
+    cluster.run(source, timeout=timeout)
+    rows = cluster.timings.rows()
+    rows = rows[rows["cell"] > earlier]
+    rows = warm(rows) if len(rows) else rows
+    table = columns(rows)
+    numbers, places = np.unique(rows["iteration"], return_inverse=True)
+    if len(numbers) < _LEAST_ITERATIONS:
+        raise UsageError(
+            f"scaling_study: the cell recorded {len(numbers)} iterations on {size} "
+            f"rank{'s' * (size > 1)}, without the first, and at least {_LEAST_ITERATIONS} are "
+            "needed. Train for more iterations in it."
+        )
+    slowest = np.zeros(len(numbers))
+    np.maximum.at(slowest, places, table["iteration_us"])
+    exposed = table["exposed_us"][~np.isnan(table["exposed_us"])]
+    samples = float(np.median(np.bincount(places, samples_of(rows))))
+    return MeasuredSize(
+        runs_us=(slowest,),
+        exposed_us=float(exposed.mean()) if len(exposed) else None,
+        moved_bytes=round(float(np.median(rows["bytes"]))),
+        tensors=round(float(np.median(rows["tensors"]))),
+        samples=None if math.isnan(samples) else samples,
+        transports=tuple(sorted({one.transport for one in cluster.ranks if one.transport})),
+        vms=tuple(one.vm for one in cluster.ranks),
+    )
+
+
+def point_of(
+    measured: MeasuredSize,
+    smallest: MeasuredSize,
+    fabric: FittedFabric | None,
+    gbps: float | None,
+) -> ScalingPoint:
+    """Return a point, with the efficiency that the fabric allows if one rank was measured."""
+    ranks = len(measured.vms)
+    middle, low, high = measured.time_us()
+    work = 1.0  # of a rank, as a multiple of that at the smallest size
+    if measured.samples is not None and smallest.samples is not None:
+        work = measured.samples / ranks / (smallest.samples / len(smallest.vms))
+    compute = smallest.time_us()[0] * work
+    nominal_us = calibrated_us = None
+    if len(smallest.vms) == 1:
+        moved = measured.moved_bytes
+        if gbps is not None and (ranks == 1 or len(set(measured.vms)) > 1):
+            nominal_us = ring_us(moved, ranks, gbps)
+        if fabric is not None:
+            calibrated_us = fabric.predict_us(moved, ranks) if ranks > 1 else 0.0
+    return ScalingPoint(
+        ranks=ranks,
+        iterations=sum(map(len, measured.runs_us)),
+        iteration_us=middle,
+        low_us=low,
+        high_us=high,
+        exposed_us=measured.exposed_us,
+        efficiency=compute / middle,
+        nominal=_efficiency(compute, nominal_us),
+        calibrated=_efficiency(compute, calibrated_us),
+        samples=measured.samples,
+        gradient_bytes=measured.moved_bytes,
+        tensors=measured.tensors,
+        runs=len(measured.runs_us),
+    )
+
+
+def _efficiency(compute_us: float, communication_us: float | None) -> tuple[float, float] | None:
+    """Return the efficiency without and with full overlap."""
+    if communication_us is None:
+        return None
+    overlapped_us = fully_overlapped(compute_us, communication_us)
+    return compute_us / (compute_us + communication_us), compute_us / overlapped_us
+
+
+def _interval(values: npt.NDArray[Any]) -> tuple[int, int]:
+    """Return the places of the sorted values that enclose the median with 95 %.
+
+    The values are in their order in time. If neighbours are alike, with a rank correlation of r,
+    n values count as n (1 - r) / (1 + r) independent ones (a first-order autoregression).
+    """
+    count = len(values)
+    order = np.argsort(np.argsort(values)).astype(np.float64)
+    alike = min(max(float(np.corrcoef(order[1:], order[:-1])[0, 1]), 0.0), _MOST_ALIKE)
+    half = 1.96 * math.sqrt(count * (1 + alike) / (1 - alike)) / 2
+    low = max(0, math.floor(count / 2 - half))
+    return low, min(count - 1, math.ceil(count / 2 + half) - 1)
