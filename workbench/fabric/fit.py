@@ -39,11 +39,14 @@ class FittedFabric:
         Relative error that nine of ten measured sizes do not exceed, with those that were held
         out.
     sizes_bytes, measured_us
-        The sizes of the fit, and the times of the slowest rank.
+        The sizes of the fit, and their times, means over ranks.
     knots_bytes, knots_us
         Where the lines begin and end; the first is at 0 bytes, the last line goes on.
     held_out
         Sizes that were measured but not used by the fit, with their times and relative errors.
+    held_out_noise
+        Relative standard errors of these times: a smaller error of the fit is not known to be
+        its own. Empty if they are unknown.
     disagreement
         By how much the halves of the sweep differ (median over sizes); 0 if there is one only.
     context
@@ -66,6 +69,7 @@ class FittedFabric:
     context: Mapping[str, str] = field(default_factory=dict)
     measured_at: float = 0.0
     devices: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    held_out_noise: tuple[float, ...] = ()
 
     @property
     def fixed_us(self) -> float:
@@ -124,9 +128,15 @@ class FittedFabric:
             worst = max(error for _, _, error in self.held_out)
             lines.append(
                 f"At sizes that the fit has not used ({sizes} bytes): median error "
-                f"{self.held_out_error:.1%}, largest {worst:.1%}."
+                f"{self.held_out_error:.1%}, largest {worst:.1%}.{self._noise}"
             )
         return [*lines, *filter(None, [self.caveat])]
+
+    @property
+    def _noise(self) -> str:
+        if not self.held_out_noise:
+            return ""
+        return f" Noise of these times: up to {max(self.held_out_noise):.1%}."
 
     def __repr__(self) -> str:
         """Return the sentences, and the measured and fitted times as a table."""
