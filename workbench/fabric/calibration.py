@@ -29,8 +29,9 @@ HELD_OUT_BYTES = tuple(3 << power for power in range(12, 24, 2))
 """Measured like the others, to learn how well the fit predicts sizes that it has not used."""
 
 _ROUNDS = 8
-"""So many rounds measure all sizes if the time suffices; later ones those that are still noisy."""
-_LEAST_ROUNDS = 2
+"""After so many rounds, only sizes that are still noisy are measured."""
+_LEAST_ROUNDS = 3
+"""So many rounds measure all sizes in any case."""
 _PRECISE = 0.01
 """A size is noisy while the relative standard error of its time exceeds this."""
 _SIZE_S = 0.015
@@ -38,8 +39,6 @@ _SIZE_S = 0.015
 _MOST_REPETITIONS = 8
 _LONG_S = 1 / 40
 """If an allreduce takes this share of all the time, larger ones are not measured."""
-_WARM_S = 0.1
-"""An allreduce that takes longer is not repeated to warm up."""
 _LEAST_SIZES = 4
 _LIMIT, _LEAST_LIMIT_S = 4.0, 180.0
 _UNDISTURBED = 0.25
@@ -66,11 +65,9 @@ def _workbench_sweep(sizes, seconds):
         ring.allreduce(sums, f"workbench.sweep.means.{{count}}")
         return [total / world_size for total in sums.tolist()]
     began, tensors, warm = time.perf_counter(), {{}}, []
-    for size in sizes:  # in ascending order, to warm up and to see how long each takes
+    for size in sizes:  # in ascending order, the better of two to warm up
         tensors[size] = torch.zeros(size // 4, device=on)
-        (took,) = means([once(size)], 1)
-        if took < {warm_s}:
-            (took,) = means([once(size)], 1)
+        took = min(means([once(size), once(size)], 2))
         warm.append([took * 1e6])
         if len(tensors) >= {least_sizes} and took > {long_s} * seconds:
             break
@@ -83,7 +80,7 @@ def _workbench_sweep(sizes, seconds):
         elapsed, *found = means([time.perf_counter() - began, *own], {most} * len(tensors) + 1)
         turn = iter(found)
         rounds.append([[next(turn) for _ in range(count)] for count in counts])
-    return list(tensors), rounds[1:]
+    return list(tensors), rounds
 """
 
 # Copies of 64 MB: the bytes read and written for memory, as in the STREAM benchmark, and the
@@ -145,9 +142,7 @@ def measure(run: RunCell, n: int, seconds: float) -> FittedFabric:
             "Cannot calibrate on 1 rank: a collective takes at least 2. Start a cluster of more."
         )
     sizes = sorted((*SIZES_BYTES, *HELD_OUT_BYTES))
-    sweep = _SWEEP.format(
-        most=_MOST_REPETITIONS, warm_s=_WARM_S, long_s=_LONG_S, least_sizes=_LEAST_SIZES
-    )
+    sweep = _SWEEP.format(most=_MOST_REPETITIONS, long_s=_LONG_S, least_sizes=_LEAST_SIZES)
     ends = _COPIES.replace("{sizes}", repr(sizes)).replace("{seconds}", repr(seconds))
     with ProgressLine("calibrating") as progress:
         values = run(sweep + ends, progress.show)
@@ -203,12 +198,12 @@ def plan_round(rounds: Rounds, elapsed_s: float, seconds: float) -> list[int]:
     Parameters
     ----------
     rounds
-        Times in microseconds of each repetition, by round and size. The first round warmed up.
+        Times in microseconds of each repetition, by round and size. The first round has one each.
     elapsed_s, seconds
         How long the sweep has run, and how long it may take.
     """
     spent_s = [sum(times) / 1e6 for times in _by_size(rounds)]
-    found = [_undisturbed(times) for times in _by_size(rounds[1:] or rounds)]
+    found = [_undisturbed(times) for times in _by_size(rounds)]
     early = len(rounds) <= _LEAST_ROUNDS
     noisy = [len(rounds) <= _ROUNDS or error > _PRECISE for _, error in found]
     share_s = elapsed_s / max(1, sum(noisy))
