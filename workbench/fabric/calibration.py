@@ -254,7 +254,6 @@ def _fitted(sizes: list[int], rounds: Rounds, n: int) -> FittedFabric:
     found = dict(zip(sizes, map(_undisturbed, _by_size(rounds)), strict=True))
     used = [size for size in sizes if size in SIZES_BYTES]
     inside = [size for size in sizes if size not in SIZES_BYTES and size < used[-1]]
-    fabric = fit(
-        used, [found[size][0] for size in used], n, [(size, found[size][0]) for size in inside]
-    )
+    times, noise = zip(*[found[size] for size in used], strict=True)
+    fabric = fit(used, times, n, [(size, found[size][0]) for size in inside], noise)
     return replace(fabric, held_out_noise=tuple(found[size][1] for size in inside))
