@@ -26,10 +26,10 @@ class Recorded:
 
     def __init__(
         self, model, *, ranks=2, kinds="allreduce", by="optimizer", compute_us=None, per_vm=1,
-        exposed=None, process_set=None, network="",
+        exposed=None, process_set=None, network="", early_us=0.0,
     ):  # fmt: skip
         self.store, self.layout = Store(), _layout(ranks, kinds, by, process_set)
-        self.per_vm, self.exposed = per_vm, exposed
+        self.per_vm, self.exposed, self.early_us = per_vm, exposed, early_us
         if network:
             self.ranks = [{"rank": rank, "transport": network} for rank in range(ranks)]
         self.work = Workload(
@@ -41,13 +41,13 @@ class Recorded:
             self.store.add_layout(rank, self.layout)
         for index in range(ITERATIONS):
             for rank in range(ranks):
-                self.store.add(rank, self._record(index, ranks))
+                self.store.add(rank, self._record(index, ranks, early_us * (rank > 0)))
 
-    def _record(self, index, ranks):
+    def _record(self, index, ranks, early_us):
         times = {name: array("I") for name in ("responded", "began", "ended", "finished")}
         for (begin, end), size in zip(self.true.transfers_us, self.true.buffer_bytes, strict=True):
             for name, at in zip(times, (begin, begin, end, end), strict=True):
-                times[name].extend([round(at * 10)] * round(size / SIZE))
+                times[name].extend([round((at + early_us) * 10)] * round(size / SIZE))
         compute, exposed = round(self.work.compute_us * 1e3), round(self.true.exposed_us * 1e3)
         exposed = exposed if self.exposed is None else self.exposed
         duration = compute + exposed + round(self.work.tail_us * 1e3)
@@ -58,7 +58,8 @@ class Recorded:
             communication_ns=duration // 2, overlapped_ns=0, size_bytes=COUNT * SIZE,
             tensors=COUNT, world_size=ranks,
             flags=Flag.TRANSFERS_SEEN | (Flag.NONE if index else Flag.FIRST_OF_CELL),
-            submitted=array("I", [round(us * 10) for us in self.work.ready_us]), **times,
+            submitted=array("I", [round((us + early_us) * 10) for us in self.work.ready_us]),
+            **times,
         )  # fmt: skip
 
     def rows(self, start=0):
@@ -118,6 +119,27 @@ def test_a_change_is_predicted_as_the_fabric_would_be(change, truth):
         truth = fabric(change["gbps"] * tcp_efficiency())
     true_us = simulate(training.work, truth).iteration_us
     assert wb.what_if(training, **change).predicted_us == pytest.approx(true_us, rel=0.02)
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_what_a_limit_passes_after_idle_time_is_no_rate(ranks):
+    """The burst of a token bucket is told from the rate, and is bytes of the link, as it is."""
+    burst = SIZE / 2
+    training = Recorded(fabric(0.5, burst_bytes=burst))
+    found = wb.what_if(training, gbps=0.25, measured_gbps=0.5 / tcp_efficiency(), ranks=ranks)
+    steps = 2 * (ranks - 1) / ranks
+    truth = fabric(0.25 * tcp_efficiency(), ranks, burst_bytes=burst / steps)
+    true_us = simulate(training.work, truth).iteration_us
+    assert found.predicted_us == pytest.approx(true_us, rel=0.01)
+    assert abs(found.replay_error) < 0.01
+
+
+def test_ranks_that_begin_an_iteration_at_other_times_have_one_clock():
+    """Their times are since their own begin; they finish each transfer together."""
+    even, uneven = Recorded(fabric(0.5)), Recorded(fabric(0.5), early_us=5000.0)
+    expected, found = wb.what_if(even, gbps=0.2), wb.what_if(uneven, gbps=0.2)
+    assert found.replay_error == pytest.approx(expected.replay_error, abs=0.001)
+    assert found.predicted_us == pytest.approx(expected.predicted_us, rel=0.001)
 
 
 def test_half_the_bytes_and_a_larger_batch_hide_more():

@@ -27,21 +27,27 @@ SHAPED_FRAMING_BYTES = 14
 """The shaped links count Ethernet's header, and no more."""
 
 
-@pytest.fixture(scope="module", params=["horovod", "ddp"])
-def measured(request):
-    """Three VMs, of which the third is slow, with what was measured on them."""
+@pytest.fixture(scope="module")
+def machines():
     if why_not() is not None:
         pytest.skip(str(why_not()))
     with vms(3, gbps=GBPS) as machines:
-        cluster = wb.Cluster(
-            hosts=machines.hosts(), ssh_config=machines.ssh_config, backend=request.param
-        )
-        with cluster, warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a busy machine
-            even = cluster.calibrate(seconds=3)
-            machines.shape("vm3", SLOW_GBPS)
-            slow, matrix = cluster.calibrate(seconds=3), cluster.bandwidth_matrix()
-            yield SimpleNamespace(cluster=cluster, even=even, slow=slow, matrix=matrix)
+        yield machines
+
+
+@pytest.fixture(scope="module", params=["horovod", "ddp"])
+def measured(request, machines):
+    """Three VMs, of which the third is slow, with what was measured on them."""
+    machines.shape("vm3", GBPS)
+    cluster = wb.Cluster(
+        hosts=machines.hosts(), ssh_config=machines.ssh_config, backend=request.param
+    )
+    with cluster, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a busy machine
+        even = cluster.calibrate(seconds=3)
+        machines.shape("vm3", SLOW_GBPS)
+        slow, matrix = cluster.calibrate(seconds=3), cluster.bandwidth_matrix()
+        yield SimpleNamespace(cluster=cluster, even=even, slow=slow, matrix=matrix)
 
 
 def test_the_ring_is_as_fast_as_its_slowest_link(measured):

@@ -10,10 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from workbench.advisor.training import timings_of
+from workbench.advisor.transfers import LEAST, Buffers, fit_transfers
 from workbench.errors import UsageError
 from workbench.fabric.models import rdma_efficiency, tcp_efficiency
 from workbench.fabric.overlap import CYCLE_US, FUSION_BYTES, CommunicationModel, Workload
-from workbench.timings.buffers import is_timed, number_buffers, service_times
+from workbench.timings.buffers import is_timed
 from workbench.timings.store import CollectiveRecord, Rows, peers, warm
 from workbench.wire import Layout
 from workbench.wire.record import TICK_NS, TIMES
@@ -21,14 +22,10 @@ from workbench.wire.record import TICK_NS, TIMES
 LATEST = 64
 """Most iterations that are used: the newest of the cell."""
 _GRADIENTS = ("optimizer", "ddp")
-_MARGIN_US = 500.0
-"""A collective that was ready so long before a cycle was part of it."""
 _USUAL_CYCLE = 2.5
 """Up to this multiple of Horovod's default, the cycle time is taken to be the default."""
 _SPREAD = 1.5
 """Sizes of buffers within this factor do not show the time of a byte."""
-_LEAST = 3
-"""Least number of buffers from which a time is taken."""
 
 _ONE_RANK = (
     "Nothing to simulate: the training ran on 1 rank, or its process set has 1 rank, which does "
@@ -99,11 +96,11 @@ def measure(training: Any) -> MeasuredTraining:
     every = np.array([_times(records) for records in found])
     chosen = np.array([by in _GRADIENTS for by in layout.by])
     _check(layout, chosen)
-    times = every[..., chosen] * (TICK_NS / 1e3)
+    times, early = _on_one_clock(every[..., chosen] * (TICK_NS / 1e3))
     part = _only(layout, chosen)
     rows_us = _phases(rows, found)
-    work = _workload(times, rows_us, part)
-    buffers = _Buffers(times, part)
+    work = _workload(times, rows_us, early, part)
+    buffers = Buffers(times, part)
     n = peers(layout, int(rows["world_size"].max()))[1]
     if n < 2:
         raise UsageError(_ONE_RANK)
@@ -128,11 +125,22 @@ def measure(training: Any) -> MeasuredTraining:
     )
 
 
-def _workload(times: Floats, phases: dict[str, Floats], layout: Layout) -> Workload:
+def _on_one_clock(times: Floats) -> tuple[Floats, Floats]:
+    """Return the times since the mean begin of the iteration, and how early each rank began it.
+
+    Times of a rank are since its own begin. All ranks finish the last collective at about the
+    same time, which shows how much earlier than the others a rank began.
+    """
+    last = times[:, :, -1].max(axis=2)
+    early = last - last.mean(axis=1, keepdims=True)
+    return times - early[:, :, None, None], early
+
+
+def _workload(times: Floats, phases: dict[str, Floats], early: Floats, layout: Layout) -> Workload:
     """Return medians over iterations, of the rank that is last."""
     ready = np.median(times[:, :, 0].max(axis=1), axis=0)
     finished = times[:, :, -1].max(axis=2)
-    compute = _wait_begins(phases, finished).max(axis=1)
+    compute = _wait_begins(phases, finished, early).max(axis=1)
     rest = phases["iteration"].mean(axis=1) - np.maximum(compute, finished.max(axis=1))
     order = np.argsort(ready, kind="stable")
     return Workload(
@@ -212,14 +220,14 @@ def _phases(rows: Rows, found: list[list[CollectiveRecord]]) -> dict[str, Floats
     return figures
 
 
-def _wait_begins(phases: dict[str, Floats], finished: Floats) -> Floats:
+def _wait_begins(phases: dict[str, Floats], finished: Floats, early: Floats) -> Floats:
     """Return when training began to wait for the last collective; else when its compute ended.
 
     Of shape (iterations, ranks). A rank that hardly waits may have begun before the end of the
     last collective or after it.
     """
     waited = phases["exposed"] > 0.01 * phases["iteration"]
-    ended = phases["iteration"] - phases["exposed"] - phases["optimizer"]
+    ended = phases["iteration"] - phases["exposed"] - phases["optimizer"] - early
     return np.asarray(np.where(waited, finished - phases["exposed"], ended))
 
 
@@ -237,71 +245,18 @@ def _payload(training: Any) -> float:
     return tcp_efficiency()
 
 
-class _Buffers:
-    """The buffers of the iterations, in the order of their transfers.
-
-    Attributes
-    ----------
-    size, single, delay, idle, service, copies
-        Of each buffer: bytes, whether it has one collective, the time from when it could be
-        negotiated to its response, whether nothing was transferred before that, the time of its
-        transfer and of its copies.
-    split
-        Most bytes of a fused buffer, if collectives that were ready were left for another; 0
-        otherwise.
-    transfer_sums
-        Sum of the transfers of each iteration.
-    """
-
-    def __init__(self, times: Floats, layout: Layout) -> None:
-        columns: list[tuple[float, ...]] = []
-        sizes = np.array(layout.sizes_bytes, float)
-        left, largest = 0, 0.0
-        sums = []
-        for own in times:
-            services = service_times(own.astype(np.int64), layout)
-            number = number_buffers(own[0].astype(np.int64), layout)
-            ready, free, previous, total = own[:, 0].max(axis=0), 0.0, None, 0.0
-            for buffer in range(int(number.max()) + 1):
-                inside = np.flatnonzero(number == buffer)
-                one = inside[0]
-                first, size = float(ready[inside].min()), float(sizes[inside].sum())
-                responded, began, ended, finished = own[0, 1:, inside].max(axis=0)
-                copies = began - responded + finished - ended
-                service, fused = float(services[one]), len(inside) > 1
-                columns.append(
-                    (size, not fused, responded - max(first, free), first >= free, service, copies)
-                )
-                left += previous is not None and first < previous - _MARGIN_US
-                largest = max(largest, size * fused)
-                previous, free, total = responded, float(finished), total + service
-            sums.append(total)
-        table = np.array(columns)
-        self.size, self.delay, self.service, self.copies = table[:, [0, 2, 4, 5]].T
-        self.single, self.idle = table[:, 1] > 0, table[:, 3] > 0
-        self.split = max(largest, 1.0) if left >= max(_LEAST, 0.05 * len(table)) else 0.0
-        self.transfer_sums = np.array(sums)
-
-    def copy_us_per_byte(self, *, single: bool) -> float:
-        chosen = self.single == single
-        if chosen.sum() < _LEAST:
-            chosen = np.ones(len(chosen), bool)
-        return max(0.0, float(np.median(self.copies[chosen] / self.size[chosen])))
-
-
 def _communication(
-    buffers: _Buffers, timed: bool, n: int, fabric: Any
+    buffers: Buffers, timed: bool, n: int, fabric: Any
 ) -> tuple[CommunicationModel, str]:
     """Return how long collectives take, and where that is known from."""
-    intercept, slope, link = _transfer(buffers, n, fabric)
-    fixed, burst = max(intercept, 0.0), max(-intercept, 0.0) / slope
+    fixed, slope, burst, link = _transfer(buffers, n, fabric)
     if not timed:  # DDP: buckets are transferred in turn, and their copies are not known
         return CommunicationModel(fixed, slope, burst, cycle_us=0.0, fusion_bytes=0.0), link
     idle = buffers.delay[buffers.idle]
     backlog = buffers.delay[~buffers.idle & (buffers.delay > 20.0)]
     typical = float(np.median(idle)) if len(idle) else CYCLE_US / 2
     negotiation = max(0.0, typical - CYCLE_US / 2)
-    if len(backlog) >= _LEAST:
+    if len(backlog) >= LEAST:
         negotiation = min(negotiation, float(np.median(backlog)))
     cycle = 2 * (typical - negotiation)
     if cycle < _USUAL_CYCLE * CYCLE_US:
@@ -321,25 +276,25 @@ def _communication(
     )
 
 
-def _transfer(buffers: _Buffers, n: int, fabric: Any) -> tuple[float, float, str]:
-    """Return the time of an empty transfer, which may be negative, and that of a byte."""
-    sizes = np.unique(buffers.size)
-    own = np.array([np.median(buffers.service[buffers.size == size]) for size in sizes])
-    if not (own > 0).any():
+def _transfer(buffers: Buffers, n: int, fabric: Any) -> tuple[float, float, float, str]:
+    """Return the time of an empty transfer and that of a byte, the burst, and their source."""
+    took = buffers.service > 0
+    if not took.any():
         raise UsageError(
             "Cannot simulate: no transfer took a time that was measured. Train with larger "
             "gradients, or on more VMs."
         )
-    sizes, own = sizes[own > 0], own[own > 0]
-    counts = np.array([(buffers.size == size).sum() for size in sizes])
-    if sizes[-1] >= _SPREAD * sizes[0]:
-        slope, intercept = np.polyfit(sizes, own, 1, w=np.sqrt(counts) / own)
-        if slope > 0 and intercept > -0.5 * slope * sizes[0]:
-            return float(intercept), float(slope), "this training's own transfers"
-    whole = float(np.average(own / sizes, weights=counts * sizes))
+    size, service = buffers.size[took], buffers.service[took]
+    if size.max() >= _SPREAD * size.min():
+        found = fit_transfers(size, service, buffers.unused[took])
+        if found.us_per_byte > 0:
+            slope = found.us_per_byte
+            return found.fixed_us, slope, found.burst_us / slope, "this training's own transfers"
+    whole = float(np.average(service / size, weights=size))
     usable = fabric is not None and fabric.n == n and fabric.reliable
     if usable and fabric.us_per_byte < whole:
-        mean = float(np.average(sizes, weights=counts))
-        intercept = mean * (whole - fabric.us_per_byte)
-        return intercept, float(fabric.us_per_byte), "the calibration and this training's transfers"
-    return 0.0, whole, "this training's own transfers (of one size: any latency is in its bytes)"
+        fixed = float(size.mean()) * (whole - fabric.us_per_byte)
+        source = "the calibration and this training's transfers"
+        return fixed, float(fabric.us_per_byte), 0.0, source
+    source = "this training's own transfers (of one size: any latency is in its bytes)"
+    return 0.0, whole, 0.0, source

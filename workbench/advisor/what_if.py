@@ -255,16 +255,16 @@ def _changed_model(
     _check_link(measured, change, vms)
     link, processing = _divided(measured, change, vms, assumptions)
     steps, factor = vms if change.hierarchical else ranks, busbw_factor("allreduce", n)
+    share = busbw_factor("allreduce", steps) / factor
     if vms == 1 and change.vm_gbps:
         link = ring_us(1.0, ranks, change.vm_gbps)
     else:
-        link *= busbw_factor("allreduce", steps) / factor
+        link *= share
         if change.hierarchical and change.vm_gbps:
             link += ring_us(1.0, per_vm, change.vm_gbps)
     fixed = model.fixed_us * (steps - 1) / (n - 1)
     if change.latency_us is not None:
         fixed = 2 * (steps - 1) * change.latency_us
-    negotiation = max(0.0, model.negotiation_us + (fixed - model.fixed_us))
     if steps != n:
         assumptions.append(
             f"Each of {ranks} ranks computes as before; no rank is late; ranks do not compete for "
@@ -274,20 +274,20 @@ def _changed_model(
         model,
         fixed_us=max(0.0, fixed),
         us_per_byte=link + processing * busbw_factor("allreduce", ranks) / factor,
-        negotiation_us=negotiation,
+        burst_bytes=model.burst_bytes / share if share else 0.0,
+        negotiation_us=max(0.0, model.negotiation_us + (fixed - model.fixed_us)),
     )
-    for given, name, factor in (
-        (change.fusion_threshold_bytes, "fusion_bytes", 1),
-        (change.cycle_time_ms, "cycle_us", 1e3),
-    ):
-        if given is not None:
-            if not measured.fuses:
-                raise UsageError(
-                    "fusion_threshold_bytes and cycle_time_ms are Horovod's, and this training ran "
-                    "without Horovod. Leave them out."
-                )
-            model = replace(model, **{name: given * factor})
-    return model, ranks
+    settings: dict[str, float] = {}
+    if change.fusion_threshold_bytes is not None:
+        settings["fusion_bytes"] = change.fusion_threshold_bytes
+    if change.cycle_time_ms is not None:
+        settings["cycle_us"] = change.cycle_time_ms * 1e3
+    if settings and not measured.fuses:
+        raise UsageError(
+            "fusion_threshold_bytes and cycle_time_ms are Horovod's, and this training ran "
+            "without Horovod. Leave them out."
+        )
+    return replace(model, **settings), ranks
 
 
 def _check_link(measured: MeasuredTraining, change: Changes, vms: int) -> None:

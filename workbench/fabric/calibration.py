@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,37 +20,37 @@ RunCell = Callable[[str, Callable[[str], None]], Mapping[int, Any]]
 It calls the function with the cell's output several times a second while the cell runs.
 """
 
+Rounds = list[list[list[float]]]
+"""Microseconds of each repetition, by round and size."""
+
 SIZES_BYTES = tuple(1 << power for power in range(12, 25))
 """4 KB to 16 MB; over a slow fabric only those that take up to `_LONG_S`."""
 HELD_OUT_BYTES = tuple(3 << power for power in range(12, 24, 2))
 """Measured like the others, to learn how well the fit predicts sizes that it has not used."""
 
-ROUNDS = 16
-"""All sizes are measured in turn, this often if the time suffices."""
-_MOST_ROUNDS = 64
-_LEAST_ROUNDS = 2
-_AGREE = 0.02
-"""After `ROUNDS` rounds, further ones follow until their halves differ by less."""
+_ROUNDS = 8
+"""After so many rounds, only sizes that are still noisy are measured."""
+_LEAST_ROUNDS = 3
+"""So many rounds measure all sizes in any case."""
+_PRECISE = 0.01
+"""A size is noisy while the relative standard error of its time exceeds this."""
 _SIZE_S = 0.015
 """How long each round repeats one size, but no more than `_MOST_REPETITIONS` times."""
 _MOST_REPETITIONS = 8
-_MOST_SKIPPED = 4
-"""A size that takes longer is measured in every second to fourth round only."""
 _LONG_S = 1 / 40
 """If an allreduce takes this share of all the time, larger ones are not measured."""
 _LEAST_SIZES = 4
 _LIMIT, _LEAST_LIMIT_S = 4.0, 180.0
-_UNDISTURBED = 0.1
-"""The quantile of the repetitions that counts: other processes only ever make them longer."""
+_UNDISTURBED = 0.25
+"""The share of the repetitions that counts, the shortest: others only ever make them longer."""
 
-# The ranks must agree on how often they go on: `slowest` gives all of them the same number.
+# All ranks decide by the means of their times, which are the same numbers on each.
 _SWEEP = """
 def _workbench_sweep(sizes, seconds):
     import time, torch
-    from workbench.fabric.calibration import disagreement
+    from workbench.fabric.calibration import plan_round
     from workbench.rank.session import backend
     ring, on = backend(), torch.device(device)
-    slowest = lambda taken: ring.largest(taken, "workbench.sweep.slowest")
     finish = torch.cuda.synchronize if on.type == "cuda" else lambda _: None
     def once(size):
         finish(on)
@@ -59,27 +59,28 @@ def _workbench_sweep(sizes, seconds):
         ring.allreduce(tensors[size], f"workbench.sweep.{{size}}")
         finish(on)
         return time.perf_counter() - began
-    began, tensors, repetitions, every = time.perf_counter(), {{}}, {{}}, {{}}
-    for size in sizes:  # in ascending order, to warm up and to see how long each takes
+    def means(values, count):
+        padded = [*values, *[0.0] * (count - len(values))]
+        sums = torch.tensor(padded, dtype=torch.float64, device=on)
+        ring.allreduce(sums, f"workbench.sweep.means.{{count}}")
+        return [total / world_size for total in sums.tolist()]
+    began, tensors, warm = time.perf_counter(), {{}}, []
+    for size in sizes:  # in ascending order, the better of two to warm up
         tensors[size] = torch.zeros(size // 4, device=on)
-        took = slowest(min(once(size), once(size)))
-        repetitions[size] = max(1, min({most}, int({size_s} / took)))
-        every[size] = max(1, min({most_skipped}, int(took / {size_s})))
+        took = min(means([once(size), once(size)], 2))
+        warm.append([took * 1e6])
         if len(tensors) >= {least_sizes} and took > {long_s} * seconds:
             break
-    rounds = []
-    while len(rounds) < {most_rounds}:
-        if len(rounds) >= {rounds} and slowest(disagreement(rounds)) < {agree}:
-            break
-        share = slowest((time.perf_counter() - began) / seconds)
-        if len(rounds) >= {least_rounds} and share * (1 + 1 / len(rounds)) > 1:
-            break
+    rounds = [warm]
+    (elapsed,) = means([time.perf_counter() - began], 1)
+    while counts := plan_round(rounds, elapsed, seconds):
         if rank == 0:
-            print(f"{{min(1.0, share):.0%}}")
-        turn = len(rounds)
-        rounds.append([[once(size) * 1e6 for _ in range(0 if turn % every[size] else count)]
-                       for size, count in repetitions.items()])
-    return list(repetitions), rounds
+            print(f"{{min(1.0, elapsed / seconds):.0%}}")
+        own = [once(size) * 1e6 for size, count in zip(tensors, counts) for _ in range(count)]
+        elapsed, *found = means([time.perf_counter() - began, *own], {most} * len(tensors) + 1)
+        turn = iter(found)
+        rounds.append([[next(turn) for _ in range(count)] for count in counts])
+    return list(tensors), rounds
 """
 
 # Copies of 64 MB: the bytes read and written for memory, as in the STREAM benchmark, and the
@@ -116,12 +117,17 @@ def limit_s(seconds: float) -> float:
 
 
 def measure(run: RunCell, n: int, seconds: float) -> FittedFabric:
-    """Sweep allreduces over all ranks, and fit lines to the times of the slowest rank.
+    """Sweep allreduces over all ranks, and fit lines to their times.
 
-    The tensors are on each rank's `device`. All sizes are measured in turn, in several rounds
-    until these agree, and the shortest tenth of each size's repetitions counts, so that other
-    processes disturb the result little. If the halves of the rounds still differ, the result's
-    `caveat` and a warning say so. If the fit is unreliable, `explain` does not use it for advice.
+    The time of an allreduce is the mean over ranks, as nccl-tests reports it, from the end of a
+    barrier. The tensors are on each rank's `device`. All sizes are measured in turn in several
+    rounds, so that a change of the fabric affects all of them; further rounds measure only those
+    whose time is still uncertain. The time of a size is the mean of the shortest quarter of its
+    repetitions, so that other processes disturb the result little. It is the same for sizes of
+    the fit and for those that are held out.
+
+    If the halves of the rounds differ, the result's `caveat` and a warning say so. If the fit is
+    unreliable, `explain` does not use it for advice.
 
     Parameters
     ----------
@@ -136,25 +142,14 @@ def measure(run: RunCell, n: int, seconds: float) -> FittedFabric:
             "Cannot calibrate on 1 rank: a collective takes at least 2. Start a cluster of more."
         )
     sizes = sorted((*SIZES_BYTES, *HELD_OUT_BYTES))
-    sweep = _SWEEP.format(
-        most=_MOST_REPETITIONS,
-        most_skipped=_MOST_SKIPPED,
-        size_s=_SIZE_S,
-        long_s=_LONG_S,
-        rounds=ROUNDS,
-        most_rounds=_MOST_ROUNDS,
-        agree=_AGREE,
-        least_rounds=_LEAST_ROUNDS,
-        least_sizes=_LEAST_SIZES,
-    )
+    sweep = _SWEEP.format(most=_MOST_REPETITIONS, long_s=_LONG_S, least_sizes=_LEAST_SIZES)
     ends = _COPIES.replace("{sizes}", repr(sizes)).replace("{seconds}", repr(seconds))
     with ProgressLine("calibrating") as progress:
         values = run(sweep + ends, progress.show)
-    swept = next(iter(values.values()))[0]
-    times = _slowest([rounds for _, rounds, _ in values.values()])
+    swept, rounds, _ = next(iter(values.values()))
     fabric = replace(
-        _fitted(swept, times, n),
-        disagreement=disagreement(times),
+        _fitted(swept, rounds, n),
+        disagreement=_disagreement(rounds),
         devices={str(rank): copies for rank, (_, _, copies) in values.items()},
     )
     if fabric.caveat:
@@ -194,36 +189,71 @@ class ProgressLine:
         sys.stdout.flush()
 
 
-def _slowest(ranks: list[list[list[list[float]]]]) -> list[list[list[float]]]:
-    """Return the times by round and size: of each repetition, that of the slowest rank."""
-    return [
-        [[max(times) for times in zip(*size, strict=True)] for size in zip(*rounds, strict=True)]
-        for rounds in zip(*ranks, strict=True)
-    ]
+def plan_round(rounds: Rounds, elapsed_s: float, seconds: float) -> list[int]:
+    """Return how often the next round of a sweep repeats each size; nothing if the sweep ends.
 
+    No size takes more than its share of the time that has passed, so that the large ones, which
+    take long and vary little, leave most repetitions to the small ones.
 
-def _undisturbed(rounds: list[list[list[float]]]) -> list[float]:
-    """Return the time of each size; NaN for one that none of these rounds has measured."""
-    by_size = ([us for times in size for us in times] for size in zip(*rounds, strict=True))
-    return [
-        float(np.quantile(times, _UNDISTURBED, method="lower")) if times else math.nan
-        for times in by_size
-    ]
-
-
-def disagreement(rounds: list[list[list[float]]]) -> float:
-    """Return by how much the halves of the rounds differ: the median over sizes.
-
-    `rounds` are the times of each repetition, by round and size.
+    Parameters
+    ----------
+    rounds
+        Times in microseconds of each repetition, by round and size. The first round has one each.
+    elapsed_s, seconds
+        How long the sweep has run, and how long it may take.
     """
+    spent_s = [sum(times) / 1e6 for times in _by_size(rounds)]
+    found = [_undisturbed(times) for times in _by_size(rounds)]
+    early = len(rounds) <= _LEAST_ROUNDS
+    noisy = [len(rounds) <= _ROUNDS or error > _PRECISE for _, error in found]
+    share_s = elapsed_s / max(1, sum(noisy))
+    counts = [
+        max(1, min(_MOST_REPETITIONS, int(_SIZE_S * 1e6 / us)))
+        if early or (more and spent <= share_s)
+        else 0
+        for (us, _), spent, more in zip(found, spent_s, noisy, strict=True)
+    ]
+    needed_s = sum(us * count for (us, _), count in zip(found, counts, strict=True)) / 1e6
+    ends = not any(counts) or elapsed_s + needed_s > seconds
+    return [] if ends and not early else counts
+
+
+def _by_size(rounds: Rounds) -> list[list[float]]:
+    return [[us for times in size for us in times] for size in zip(*rounds, strict=True)]
+
+
+def _undisturbed(times: Sequence[float]) -> tuple[float, float]:
+    """Return the mean of the shortest repetitions, and its relative standard error.
+
+    The error is that of independent repetitions (of a tail mean: its variance, and that of the
+    quantile which limits it). Both are NaN without repetitions.
+    """
+    if not times:
+        return math.nan, math.nan
+    ordered = np.sort(np.asarray(times, float))
+    count = max(1, int(_UNDISTURBED * len(ordered)))
+    shortest, edge = ordered[:count], ordered[min(count, len(ordered) - 1)]
+    mean = float(shortest.mean())
+    variance = float(shortest.var()) + (1 - _UNDISTURBED) * (float(edge) - mean) ** 2
+    return mean, math.sqrt(variance / count) / mean
+
+
+def _disagreement(rounds: Rounds) -> float:
+    """Return by how much the halves of the rounds differ: the median over sizes."""
     half = len(rounds) // 2
-    first, second = (np.array(_undisturbed(part)) for part in (rounds[:half], rounds[half:]))
+    first, second = (
+        np.array([_undisturbed(times)[0] for times in _by_size(part)])
+        for part in (rounds[:half], rounds[half:])
+        if part
+    )
     both = np.isfinite(first + second)
     return float(np.median(np.abs(first[both] / second[both] - 1))) if both.any() else 0.0
 
 
-def _fitted(sizes: list[int], rounds: list[list[list[float]]], n: int) -> FittedFabric:
-    found = dict(zip(sizes, _undisturbed(rounds), strict=True))
+def _fitted(sizes: list[int], rounds: Rounds, n: int) -> FittedFabric:
+    found = dict(zip(sizes, map(_undisturbed, _by_size(rounds)), strict=True))
     used = [size for size in sizes if size in SIZES_BYTES]
     inside = [size for size in sizes if size not in SIZES_BYTES and size < used[-1]]
-    return fit(used, [found[size] for size in used], n, [(size, found[size]) for size in inside])
+    times, noise = zip(*[found[size] for size in used], strict=True)
+    fabric = fit(used, times, n, [(size, found[size][0]) for size in inside], noise)
+    return replace(fabric, held_out_noise=tuple(found[size][1] for size in inside))

@@ -39,11 +39,14 @@ class FittedFabric:
         Relative error that nine of ten measured sizes do not exceed, with those that were held
         out.
     sizes_bytes, measured_us
-        The sizes of the fit, and the times of the slowest rank.
+        The sizes of the fit, and their times, means over ranks.
     knots_bytes, knots_us
         Where the lines begin and end; the first is at 0 bytes, the last line goes on.
     held_out
         Sizes that were measured but not used by the fit, with their times and relative errors.
+    held_out_noise
+        Relative standard errors of these times: a smaller error of the fit is not known to be
+        its own. Empty if they are unknown.
     disagreement
         By how much the halves of the sweep differ (median over sizes); 0 if there is one only.
     context
@@ -66,6 +69,7 @@ class FittedFabric:
     context: Mapping[str, str] = field(default_factory=dict)
     measured_at: float = 0.0
     devices: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    held_out_noise: tuple[float, ...] = ()
 
     @property
     def fixed_us(self) -> float:
@@ -124,9 +128,15 @@ class FittedFabric:
             worst = max(error for _, _, error in self.held_out)
             lines.append(
                 f"At sizes that the fit has not used ({sizes} bytes): median error "
-                f"{self.held_out_error:.1%}, largest {worst:.1%}."
+                f"{self.held_out_error:.1%}, largest {worst:.1%}.{self._noise}"
             )
         return [*lines, *filter(None, [self.caveat])]
+
+    @property
+    def _noise(self) -> str:
+        if not self.held_out_noise:
+            return ""
+        return f" Noise of these times: up to {max(self.held_out_noise):.1%}."
 
     def __repr__(self) -> str:
         """Return the sentences, and the measured and fitted times as a table."""
@@ -176,6 +186,7 @@ def fit(
     measured_us: Sequence[float],
     n: int,
     held_out: Sequence[tuple[int, float]] = (),
+    noise: Sequence[float] = (),
 ) -> FittedFabric:
     """Return the increasing lines with the smallest relative error.
 
@@ -191,6 +202,9 @@ def fit(
         Number of ranks in the sweep, at least 2.
     held_out
         Further sizes with their times, which the fit does not use, to measure its error.
+    noise
+        Relative standard errors of the times: uncertain ones count less. Without, all count
+        equally.
     """
     _check(sizes_bytes, [*measured_us, *(us for _, us in held_out)], n)
     if len(set(sizes_bytes)) < 2 or len(sizes_bytes) != len(measured_us):
@@ -200,8 +214,9 @@ def fit(
         )
     order = np.argsort(sizes_bytes)
     size, time = np.asarray(sizes_bytes, float)[order], np.asarray(measured_us, float)[order]
-    knots = _best_knots(size, time)
-    values = _fit_values(size, time, knots)
+    scale = time * np.maximum(np.asarray(noise or [0.0] * len(time))[order] / _SMALL_ERROR, 1.0)
+    knots = _best_knots(size, time, scale)
+    values = _fit_values(size, time, scale, knots)
     fabric = FittedFabric(
         n,
         0.0,
@@ -229,41 +244,44 @@ def _check(sizes: Sequence[int], times: Sequence[float], n: int) -> None:
             )
 
 
-def _best_knots(size: Array, time: Array) -> Array:
-    """Return the ends and bends of the lines that predict left-out sizes best."""
+def _best_knots(size: Array, time: Array, scale: Array) -> Array:
+    """Return the ends and bends of the lines that predict left-out sizes best.
+
+    `scale` is by what the error of each time is divided: the time, or more if that is uncertain.
+    """
     found = []
     for bends in _BENDS:
         if bends and len(np.unique(size)) < _SIZES_PER_BEND * (bends + 1):
             break
-        knots = _place_bends(size, time, bends)
+        knots = _place_bends(size, time, scale, bends)
         errors = []
         for place in range(1, len(size) - 1):
             rest = np.arange(len(size)) != place
-            guess = _predict(
-                size[place : place + 1], knots, _fit_values(size[rest], time[rest], knots)
-            )
-            errors.append(abs(float(guess[0]) / time[place] - 1))
+            values = _fit_values(size[rest], time[rest], scale[rest], knots)
+            guess = float(_predict(size[place : place + 1], knots, values)[0])
+            errors.append(abs(guess - time[place]) / scale[place])
         found.append((float(np.mean(errors)) if errors else 0.0, bends, knots))
     return min(found, key=lambda one: one[:2])[2]
 
 
-def _place_bends(size: Array, time: Array, bends: int) -> Array:
+def _place_bends(size: Array, time: Array, scale: Array, bends: int) -> Array:
     def total(knots: Array) -> float:
-        return float(np.abs(_predict(size, knots, _fit_values(size, time, knots)) / time - 1).sum())
+        fitted = _predict(size, knots, _fit_values(size, time, scale, knots))
+        return float((np.abs(fitted - time) / scale).sum())
 
     inner = combinations(np.unique(size)[1:-1].tolist(), bends)
     return min((np.array([0.0, *places, size[-1]]) for places in inner), key=total)
 
 
-def _fit_values(size: Array, time: Array, knots: Array) -> Array:
+def _fit_values(size: Array, time: Array, scale: Array, knots: Array) -> Array:
     """Return the times at the knots: each at least as long as the one before."""
     rows = _hats(size, knots)
-    weights = 1 / time
+    weights = 1 / scale
     for _ in range(1 if len(size) < 2 * _SIZES_PER_BEND else 8):
         values = _increasing(rows * weights[:, None], time * weights)
         # a few disturbed sizes must not move the others: weights as for absolute errors
-        wrong = np.maximum(np.abs(rows @ values / time - 1), _SMALL_ERROR)
-        weights = 1 / time / np.sqrt(wrong)
+        wrong = np.maximum(np.abs(rows @ values - time) / scale, _SMALL_ERROR)
+        weights = 1 / scale / np.sqrt(wrong)
     return values
 
 

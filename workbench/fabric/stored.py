@@ -80,11 +80,13 @@ def from_plain(plain: Any) -> FittedFabric:
     numbers = ("sizes_bytes", "measured_us", "knots_bytes", "knots_us")
     given = plain | {name: tuple(plain[name]) for name in numbers}
     given["held_out"] = tuple((size, us, error) for size, us, error in plain["held_out"])
+    given["held_out_noise"] = tuple(plain.get("held_out_noise", ()))
     fabric = FittedFabric(**given)
     figures = [
         *(fabric.n, fabric.error, fabric.disagreement, fabric.measured_at),
         *(value for name in numbers for value in given[name]),
         *(value for row in fabric.held_out for value in row),
+        *fabric.held_out_noise,
         *(rate for copies in fabric.devices.values() for rate in copies.values()),
     ]
     usable = (

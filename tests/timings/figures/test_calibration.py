@@ -142,6 +142,8 @@ def test_a_calibration_is_kept_for_such_clusters(cluster):
         warnings.simplefilter("ignore")  # a busy machine
         measured = cluster.calibrate(seconds=1)
     cluster.fabric = None
+    assert len(measured.held_out_noise) == len(measured.held_out) > 0
+    assert f"up to {max(measured.held_out_noise):.1%}" in repr(measured)
     assert cluster.stored_calibration() == measured
     assert cluster.calibrate(stored=True) == cluster.fabric == measured
     other = replace(measured, context=measured.context | {"VMs": "vm1:1, vm2:1"})
