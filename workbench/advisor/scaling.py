@@ -7,16 +7,16 @@ import math
 import os
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from workbench.errors import UsageError
+from workbench.errors import SnapshotError, UsageError
 from workbench.fabric import FittedFabric, ring_us
 from workbench.fabric.plan_figures import fully_overlapped
 from workbench.ranks import checked_int
-from workbench.safefiles import load_json, read_file
+from workbench.resources.codec import decode
+from workbench.safefiles import load_json, read_file, write_regular
 from workbench.timings.derive import columns
 from workbench.timings.store import warm
 
@@ -142,9 +142,20 @@ class ScalingStudy:
         return pd.DataFrame(rows)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the study as JSON."""
+        """Write the study as JSON.
+
+        Raises
+        ------
+        UsageError
+            The file cannot be written.
+        """
         text = json.dumps({"version": _VERSION, **asdict(self)}, indent=2, allow_nan=False)
-        Path(path).write_text(text, encoding="utf-8")
+        try:
+            write_regular(path, text)
+        except OSError as error:
+            raise UsageError(
+                f"{path}: cannot write the study ({error.strerror}). Name another file."
+            ) from error
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> ScalingStudy:
@@ -157,14 +168,16 @@ class ScalingStudy:
         """
         try:
             plain = load_json(read_file(path, _LARGEST_FILE))
-            if plain.pop("version") != _VERSION:
+            study = decode(cls, plain, "")
+            if plain.get("version") != _VERSION:
                 raise ValueError("it is of another version")
-            points = tuple(_point(one) for one in plain.pop("points"))
-            return cls(points=points, **{name: _tupled(one) for name, one in plain.items()})
-        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+            if not all(_is_measured(point) for point in study.points):
+                raise ValueError("its values are not those of a measurement")
+        except (OSError, ValueError, SnapshotError) as error:
             raise UsageError(
                 f"{path}: not a scaling study ({error}). Give a file that ScalingStudy.save wrote."
             ) from error
+        return study
 
 
 def scaling_study(
@@ -320,9 +333,6 @@ def _allowed(name: str, efficiency: tuple[float, float] | None) -> str:
     return f", {name} {low:.0%}" + (f" to {high:.0%}" if high > low else "")
 
 
-def _point(plain: dict[str, Any]) -> ScalingPoint:
-    return ScalingPoint(**{name: _tupled(value) for name, value in plain.items()})
-
-
-def _tupled(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
+def _is_measured(point: ScalingPoint) -> bool:
+    times = point.low_us, point.iteration_us, point.high_us
+    return 0 < times[0] <= times[1] <= times[2] and point.ranks > 0 and point.iterations > 0
