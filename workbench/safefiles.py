@@ -14,6 +14,7 @@ import math
 import os
 import stat
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -48,16 +49,7 @@ def open_regular(path: str | os.PathLike[str]) -> int:
     OSError
         If it cannot be opened, or is a folder, a pipe, a socket or a device.
     """
-    try:
-        file = os.open(
-            Path(path).expanduser(), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
-        )
-    except (
-        TypeError,  # not a path at all
-        ValueError,  # NUL, or a lone surrogate
-        RuntimeError,  # the home of an unknown user
-    ) as error:
-        raise OSError(errno.EINVAL, f"not a valid path ({error})") from error
+    file = _open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     kind = os.fstat(file).st_mode
     if stat.S_ISREG(kind):
         return file
@@ -98,19 +90,28 @@ def write_regular(path: str | os.PathLike[str], text: str) -> None:
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
     try:
-        file = os.open(path, flags, 0o666)
+        file = _open(path, flags)
     except OSError as error:
         if error.errno == errno.ENXIO:  # a pipe without a reader, or a socket
             raise OSError(errno.EINVAL, "a pipe or a socket, not a file") from None
         raise
-    except ValueError as error:
-        raise OSError(errno.EINVAL, f"not a valid path ({error})") from error
     with os.fdopen(file, "w", encoding="utf-8") as stream:
         kind = os.fstat(file).st_mode
         if not stat.S_ISREG(kind):
             raise OSError(errno.EINVAL, f"{_kind(kind)}, not a file")
         stream.truncate(0)
         stream.write(text)
+
+
+def _open(path: str | os.PathLike[str], flags: int) -> int:
+    try:
+        return os.open(Path(path).expanduser(), flags, 0o666)
+    except (
+        TypeError,  # not a path at all
+        ValueError,  # NUL, or a lone surrogate
+        RuntimeError,  # the home of an unknown user
+    ) as error:
+        raise OSError(errno.EINVAL, f"not a valid path ({error})") from error
 
 
 def wait_for_lock(descriptor: int, operation: int, timeout_s: float) -> None:
@@ -234,8 +235,8 @@ def _finite(text: str) -> float:
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in found if names.count(name) > 1)
+        counts = Counter(name for name, _ in pairs)
+        twice = next(name for name in found if counts[name] > 1)
         raise ValueError(f"it has the field {twice[:60]!r} twice")
     return found
 

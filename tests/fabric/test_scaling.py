@@ -188,6 +188,13 @@ def test_a_cell_without_iterations(cluster):
         wb.scaling_study(cluster, TRAINING, (1,), save="/no/such/file")
 
 
+def _stored(**wrong):
+    """A study of one point with other values in it or in its point."""
+    point = dataclasses.asdict(ScalingPoint(1, 5, 10.0, 9.0, 11.0, 2.0, 1.0, (1.0, 1.0)))
+    in_point = {name: value for name, value in wrong.items() if name in point}
+    return json.dumps({"version": 1, "label": "a", "points": [point | in_point], **wrong})
+
+
 @pytest.mark.parametrize(
     "content",
     [
@@ -196,6 +203,16 @@ def test_a_cell_without_iterations(cluster):
         '{"version": 2, "label": "a", "points": []}',
         '{"version": 1, "label": "a", "points": [{"ranks": 1}]}',
         '{"version": 1, "points": [], "what": 1}',
+        _stored(label=5),
+        _stored(hosts="vm1"),
+        _stored(iteration_us="10"),
+        _stored(low_us=0),
+        _stored(low_us=20),
+        _stored(ranks=-1),
+        _stored(nominal=[1]),
+        _stored(nominal=["a", "b"]),
+        _stored(nominal=0.5),
+        _stored(exposed_us={}),
     ],
 )
 def test_files_that_hold_no_study(tmp_path, content):
@@ -238,3 +255,10 @@ def test_a_point_without_times_of_communication(tmp_path):
     study.save(tmp_path / "a.json")
     assert json.loads((tmp_path / "a.json").read_text())["points"][0]["exposed_us"] is None
     assert ScalingStudy.load(tmp_path / "a.json") == study
+
+
+@pytest.mark.parametrize("path", [None, "\0", "missing/study.json", "/dev/full", "~nobody-x/a"])
+def test_a_study_that_cannot_be_written(path):
+    """It is one error, which names the file."""
+    with pytest.raises(wb.UsageError, match="cannot write the study"):
+        ScalingStudy("a", ()).save(path)

@@ -278,6 +278,13 @@ save_state(new_folder(), {{"name": "x"}})
 """
 
 
+def test_a_field_twice_among_many():
+    """The time grows with the number of fields: with its square, it would be half an hour."""
+    names = [*(f"a{number}" for number in range(400_000)), "z", "z"]
+    with pytest.raises(ValueError, match="the field 'z' twice"):
+        load_json("{" + ",".join(f'"{name}":0' for name in names) + "}")
+
+
 @pytest.mark.parametrize("umask", ["0o000", "0o022", "0o077"])
 def test_what_is_written_is_private(tmp_path, umask):
     """Runs, the runtime folder and notices are the user's alone, whatever the umask."""

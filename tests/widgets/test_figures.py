@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import re
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import numpy as np
@@ -239,3 +241,31 @@ def test_a_run_on_the_common_clock_begins_at_zero():
     figure = waterfall_figure(recorded(3, vms={0: "vm1", 1: "vm1"}), 1)
     assert min(begin for _, begin, _ in bars(figure, "data")) == 0
     assert true_start(1) > MS  # what the axis does not show
+
+
+LOADING = """
+import sys, threading
+import plotly.graph_objects
+from workbench.fabric import fit
+begun, drawn = threading.Event(), threading.Event()
+
+class Slow:
+    def find_spec(self, name, path=None, target=None):
+        if name == "pandas.core.api":
+            begun.set()
+            drawn.wait(3)  # it is not set before, where the figure waits for pandas
+
+sys.meta_path.insert(0, Slow())
+thread = threading.Thread(target=__import__, args=("pandas",))
+thread.start()
+begun.wait()
+from workbench.widgets.fabric_figures import calibration_figure
+calibration_figure(fit([1000, 1_000_000], [100, 900], 2))
+drawn.set()
+thread.join()
+"""
+
+
+def test_pandas_is_loaded_by_another_thread():
+    """The writer of a run does, through pyarrow: a figure waits for it, and does not fail."""
+    subprocess.run([sys.executable, "-c", LOADING], check=True)

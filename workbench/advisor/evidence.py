@@ -17,7 +17,7 @@ from workbench.advisor.waiting import Waiting, find_waiting
 from workbench.advisor.what_if import Prediction, predict
 from workbench.doctor import diagnose, diagnose_all
 from workbench.doctor.finding import Finding
-from workbench.errors import UsageError
+from workbench.errors import SnapshotError, UsageError
 from workbench.fabric import stored
 from workbench.ranks import RankInfo
 from workbench.timings import Summary, stragglers
@@ -204,7 +204,7 @@ class Evidence:
         if found is None and "calibration" in self.facts:
             try:
                 found = stored.from_plain(self.facts["calibration"])
-            except (ValueError, TypeError, AttributeError, LookupError):  # an edited file
+            except (ValueError, SnapshotError):  # an edited file
                 return None
         return found
 

@@ -292,8 +292,9 @@ class Agent:
         if self._gone:
             return f"{self._gone}; {text}"
         reason = end.oom
-        if end.code == -signal.SIGABRT and end.log:  # a library has written why
-            reason = reason or end.log.splitlines()[-1].strip()
+        if end.code == -signal.SIGABRT:  # a library has written why; the engine logs each request
+            *_, last = "", *(line for line in end.log.splitlines() if "[Engine." not in line)
+            reason = reason or last.strip()
         return f"{text} ({reason})" if reason else text
 
     def close(self) -> None:

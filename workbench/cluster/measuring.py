@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -190,7 +191,17 @@ def _calibrated(cluster: Measurements, run: RunCell, seconds: float) -> FittedFa
     for rank, copies in fabric.devices.items():
         devices.setdefault(vm_of.get(rank, rank), copies)
     fabric = replace(fabric, context=_context(cluster), measured_at=time.time(), devices=devices)
-    stored.save(runs_folder(cluster.options.runs), fabric)
+    folder = runs_folder(cluster.options.runs)
+    try:
+        stored.save(folder, fabric)
+    except OSError as error:
+        warnings.warn(
+            f"The calibration was measured, but not stored in {folder} ({error.strerror}): later "
+            "clusters have to measure again. Free space there, or choose another folder with "
+            "runs=....",
+            RuntimeWarning,
+            stacklevel=3,
+        )
     return fabric
 
 

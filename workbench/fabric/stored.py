@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from workbench.errors import UsageError
+from workbench.errors import SnapshotError, UsageError
 from workbench.fabric.fit import FittedFabric
+from workbench.resources.codec import decode
 from workbench.safefiles import load_json, read_file, write_private
 
 _MOST_BYTES = 1 << 20
+_MOST_SECONDS = 1e11
+"""More since the epoch is no date."""
 
 
 def save(folder: Path, fabric: FittedFabric) -> Path:
@@ -39,7 +41,7 @@ def find(folder: Path, context: Mapping[str, str]) -> FittedFabric | None:
         return from_plain(load_json(read_file(path, _MOST_BYTES)))
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, TypeError, AttributeError, LookupError) as error:
+    except (OSError, ValueError, SnapshotError) as error:
         raise UsageError(
             f"{path}: not a calibration ({error}). Remove it, and run cluster.calibrate() again."
         ) from error
@@ -72,30 +74,24 @@ def from_plain(plain: Any) -> FittedFabric:
 
     Raises
     ------
-    ValueError, TypeError, AttributeError, LookupError
+    ValueError, SnapshotError
         It is no calibration.
     """
-    if not isinstance(plain, dict):
-        raise ValueError("not a JSON object")
-    numbers = ("sizes_bytes", "measured_us", "knots_bytes", "knots_us")
-    given = plain | {name: tuple(plain[name]) for name in numbers}
-    given["held_out"] = tuple((size, us, error) for size, us, error in plain["held_out"])
-    given["held_out_noise"] = tuple(plain.get("held_out_noise", ()))
-    fabric = FittedFabric(**given)
-    figures = [
-        *(fabric.n, fabric.error, fabric.disagreement, fabric.measured_at),
-        *(value for name in numbers for value in given[name]),
-        *(value for row in fabric.held_out for value in row),
-        *fabric.held_out_noise,
-        *(rate for copies in fabric.devices.values() for rate in copies.values()),
-    ]
+    fabric = decode(FittedFabric, plain, "")
+    rows = [*zip(fabric.sizes_bytes, fabric.measured_us, strict=True)]
+    rows += [(size, us) for size, us, _ in fabric.held_out]
     usable = (
-        all(isinstance(value, int | float) and math.isfinite(value) for value in figures)
-        and all(isinstance(text, str) for text in fabric.context.values())
-        and all(a < b for a, b in pairwise(fabric.knots_bytes))
+        fabric.n > 1
+        and len(fabric.sizes_bytes) > 0
+        and all(size > 0 and us > 0 for size, us in rows)
+        and min(fabric.error, fabric.disagreement, *(one for _, _, one in fabric.held_out)) >= 0
+        and all(one >= 0 for one in fabric.held_out_noise)
         and len(fabric.knots_bytes) == len(fabric.knots_us) > 1
-        and len(fabric.sizes_bytes) == len(fabric.measured_us) > 0
+        and all(a < b for a, b in pairwise(fabric.knots_bytes))
+        and all(a <= b for a, b in pairwise((0, *fabric.knots_us)))
+        and all(rate > 0 for copies in fabric.devices.values() for rate in copies.values())
+        and 0 <= fabric.measured_at < _MOST_SECONDS
     )
-    if not (usable and fabric.n > 1 and fabric.predict_us(fabric.sizes_bytes[-1]) > 0):
+    if not (usable and fabric.predict_us(fabric.sizes_bytes[-1]) > 0):
         raise ValueError("its values are not those of a measurement")
     return fabric

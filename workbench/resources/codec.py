@@ -63,8 +63,8 @@ def decode(cls: type[C], data: Any, where: str) -> C:
     Parameters
     ----------
     cls
-        A frozen dataclass whose fields are plain values, records, tuples of
-        one type, or mappings from names to one type.
+        A frozen dataclass whose fields are plain values, records, tuples of one type or of
+        a type for each item, or mappings from names to one type.
     data
         The JSON value.
     where
@@ -149,8 +149,14 @@ def _check_size(data: Any, where: str, limit: int) -> None:
 def _build(option: Any, data: Any, where: str) -> Any:
     origin = get_origin(option)
     if origin is tuple:
-        item = get_args(option)[0]
-        return tuple(_decode_value(item, value, f"{where}[{i}]") for i, value in enumerate(data))
+        first, *others = get_args(option)
+        items = [first] * len(data) if others in ([], [...]) else [first, *others]
+        if len(items) != len(data):
+            raise SnapshotError(f"{where}: {len(data):,} entries instead of {len(items)}")
+        pairs = zip(items, data, strict=True)
+        return tuple(
+            _decode_value(item, one, f"{where}[{i}]") for i, (item, one) in enumerate(pairs)
+        )
     if origin is not None:
         item = get_args(option)[1]
         return {

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pandas as pd  # noqa: F401 - plotly would use it while another thread loads it
 import plotly.graph_objects as go
 
 from workbench.widgets.static_figure import INK, static_html

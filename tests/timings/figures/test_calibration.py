@@ -159,6 +159,22 @@ def test_a_calibration_is_kept_for_such_clusters(cluster):
         cluster.calibrate(stored=True)
 
 
+def test_a_calibration_that_cannot_be_stored_is_used(cluster):
+    """What was measured is not lost with the disk; the warning names the reason."""
+    folder = runs_folder() / "calibrations"
+    aside = folder.rename(folder.with_name("aside")) if folder.exists() else None
+    folder.write_text("")
+    cluster.fabric = None
+    try:
+        with pytest.warns(RuntimeWarning, match=r"not stored in .* \(.*exists\): later clusters"):
+            measured = cluster.calibrate(seconds=1)
+    finally:
+        folder.unlink()
+        if aside:
+            aside.rename(folder)
+    assert cluster.fabric == measured
+
+
 def test_a_busy_fabric_is_named():
     """Repeated sweeps that disagree are reported, and still used."""
     fabric = replace(fit([1_000, 1_000_000], [100, 900], 2), disagreement=0.3)
@@ -236,7 +252,14 @@ CONTEXT = {"ranks": "2"}
         {"held_out": [[1, 2]]},
         {"context": ["ranks"]},
         {"error": "small"},
+        {"error": -1},
         {"n": 1},
+        {"n": 2.5},
+        {"knots_us": [900, 100]},
+        {"knots_us": [-100, 900]},
+        {"measured_us": [-1, 900]},
+        {"sizes_bytes": [1000]},
+        {"measured_at": 1e300},
     ],
 )
 def test_damaged_files_are_refused(tmp_path, wrong):
