@@ -35,7 +35,7 @@ class Cluster {
   say(data: Json): void {
     const message = readKernelMessage(data, 'message');
     if (message.type === 'vms') {
-      this.link.vms.hearVms(message.vms, message.findings);
+      this.link.vms.hearVms(message.vms, message.findings, message.weakest);
     } else if (message.type === 'samples') {
       this.link.vms.hearSamples(message.samples);
     } else if (message.type === 'state') {

@@ -2,6 +2,7 @@ import { nullTranslator } from '@jupyterlab/translation';
 import React, { act } from 'react';
 import { createRoot, Root } from 'react-dom/client';
 
+import { IHop } from '../src/schema/cluster';
 import { Topology } from '../src/topology/topology';
 import { machine, MACHINES, sampleAt } from './topology-fixtures';
 
@@ -58,6 +59,63 @@ describe('the drawing', () => {
       true
     );
     expect(all('button').filter(one => one.tabIndex === 0)).toHaveLength(1);
+  });
+
+  const hop = (kind: string, devices: string[], end: string): IHop => ({
+    name: 'a link of vm2',
+    kind,
+    ranks: [1, 2],
+    vm: 'vm2',
+    devices,
+    gb_per_s: 12.5,
+    end
+  });
+  const marked = (): (string | null)[] =>
+    all('.jp-gw-Topology-edges .jp-gw-Edge-weakest').map(one =>
+      one.querySelector('path')!.getAttribute('d')
+    );
+  const edgeOf = (kind: string, place: number): string | null =>
+    all(`.jp-gw-Topology-edges .jp-gw-Edge.jp-gw-mod-${kind} path`)[
+      place
+    ].getAttribute('d');
+
+  it('marks the weakest hop of the ring, and names it with its rate and ranks', () => {
+    const snapshot = machine('hgx-h100-vm');
+    const nic = snapshot.nics[0].name;
+    const words =
+      'Weakest hop of the ring: a link of vm2, 12.5 GB/s, from rank 1 to rank 2';
+    draw({ snapshot, weakest: hop('network', [], nic) });
+    expect(marked()).toEqual([edgeOf('network', 0)]);
+    expect(host.querySelector('.jp-gw-Topology-weakest')!.textContent).toBe(words); // prettier-ignore
+    expect(host.querySelector('.jp-gw-Edge-weakest title')!.textContent).toBe(words); // prettier-ignore
+    expect(all('.jp-gw-Topology-weakest svg')).toHaveLength(1);
+  });
+
+  it('marks PCIe of one device, and NVLink of two', () => {
+    const snapshot = machine('hgx-h100-vm');
+    const gpus = snapshot.gpus.map(one => String(one.pci_address));
+    draw({ snapshot, weakest: hop('PCIe', gpus.slice(0, 2), gpus[1]) });
+    expect(marked()).toHaveLength(1);
+    draw({ snapshot, weakest: hop('NVLink', [gpus[0], gpus[3]], '') });
+    expect(marked()).toEqual([edgeOf('nvlink', 0), edgeOf('nvlink', 3)]);
+    const pairs = machine('bridged-a100');
+    const [a, b] = pairs.gpus.map(one => String(one.pci_address));
+    draw({ snapshot: pairs, weakest: hop('NVLink', [a, b], '') });
+    expect(marked()).toEqual([edgeOf('nvlink', 0)]);
+  });
+
+  it('marks nothing where the hop is unknown or not drawn, and says why', () => {
+    const snapshot = machine('hgx-h100-vm');
+    draw({ snapshot, weakest: { unknown: 'the driver reports no speed' } });
+    expect(marked()).toEqual([]);
+    expect(host.textContent).toContain(
+      'Weakest hop of the ring unknown: the driver reports no speed'
+    );
+    draw({ snapshot, weakest: hop('network', [], 'gone0') });
+    expect(marked()).toEqual([]);
+    expect(host.textContent).toContain('to rank 2 (not in the drawing)');
+    draw({ snapshot, weakest: null });
+    expect(host.querySelector('.jp-gw-Topology-weakest')).toBeNull();
   });
 
   it('says that there is no GPU, and why', () => {

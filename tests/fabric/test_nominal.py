@@ -140,6 +140,7 @@ def test_two_ranks_on_one_gpu_have_no_link():
 def test_a_ring_within_a_vm_uses_nvlink():
     hop = fabric.weakest_hop(ranks(("vm1", "0 (H100)"), ("vm1", "3 (H100)")), {"vm1": HGX})
     assert (hop.kind, hop.gb_per_s, hop.vm) == ("NVLink", 450, "vm1")
+    assert (hop.devices, hop.end) == ((HGX.gpus[0].pci_address, HGX.gpus[3].pci_address), "")
 
 
 def test_the_weakest_hop_is_the_slowest_nic_between_vms():
@@ -149,7 +150,12 @@ def test_the_weakest_hop_is_the_slowest_nic_between_vms():
     snapshots = {"vm1": HGX, "vm2": slow}
     hop = fabric.weakest_hop(ranks(*places), snapshots)
     assert str(hop) == "NIC ib0, mlx5_0 of vm2, 100 Gbit/s: 12.5 GB/s (rank 1 to 2)"
-    kinds = [one.kind for one in fabric.ring_hops(ranks(*places), snapshots)]
+    assert hop.end == slow.nics[0].name
+    hops = fabric.ring_hops(ranks(*places), snapshots)
+    pcie = [one.end for one in hops if one.kind == "PCIe" and one.ranks == (1, 2)]
+    gpus, nic = (HGX.gpus[1], slow.gpus[0]), slow.nics[0].pci_address
+    assert pcie == [gpus[0].pci_address, nic, gpus[1].pci_address, nic]
+    kinds = [one.kind for one in hops]
     assert kinds.count("network") == 4  # out of and into each VM
 
 

@@ -8,6 +8,7 @@ import pytest
 
 import workbench as wb
 from workbench.cli import main
+from workbench.errors import UsageError
 from workbench.fabric import ModelSize, fit, plan
 
 
@@ -241,3 +242,90 @@ def test_the_figure_of_several_plans():
         scaling_figure({"a": plan("340M", gbps=10)})
     with pytest.raises(wb.UsageError, match="no plan given"):
         scaling_figure({})
+
+
+# roofline
+
+SMALL = ModelSize(1_000_000, 1_000_000, activation_bytes=1e5, forward_flop=2e9)
+# SGD in float32: 4 uses of 4 MB of parameters and 2 of 4 MB of gradients; 2 of the activations
+TRAFFIC = 4 * 4e6 + 2 * 4e6
+
+
+@pytest.mark.parametrize(
+    ("rate", "bound", "attainable"), [(1_000, "compute", 10e12), (10, "memory", None)]
+)
+def test_the_roofline_names_what_limits_compute(rate, bound, attainable):
+    """The lesser of the rate of operations and of intensity times memory bandwidth."""
+    made = plan(SMALL, tflops=10, memory_gb_per_s=rate, batch=2, optimizer="sgd", vms=1)
+    traffic, operations = TRAFFIC + 2 * 2e5, 3 * 2e9 * 2
+    assert made["memory traffic per iteration"].value == traffic
+    assert "estimate" in made["memory traffic per iteration"].formula
+    assert made["operations per byte of memory"].value == pytest.approx(operations / traffic)
+    attainable = attainable or operations / traffic * rate * 1e9
+    found = made["attainable operations per second"]
+    assert found.value == pytest.approx(attainable)
+    assert f"{bound} is the limit" in found.formula
+    assert made["least compute per iteration"].value == pytest.approx(operations / attainable)
+    assert made.roofline.bound == bound
+    assert found.name in repr(made)
+
+
+def test_at_the_ridge_both_limits_are_equal():
+    made = plan(SMALL, tflops=10, memory_gb_per_s=50, vms=1).roofline
+    assert made.ridge == 200
+    assert made.at(200) == made.at(400) == 10
+    assert made.at(100) == 5
+
+
+def test_the_optimizer_and_the_precision_change_the_traffic():
+    """Adam reads and writes two values per parameter; "mixed" keeps a copy as well."""
+    moved = {
+        (precision, optimizer): plan(
+            SMALL, tflops=10, memory_gb_per_s=50, precision=precision, optimizer=optimizer, vms=1
+        ).roofline.memory_bytes
+        for precision, optimizer in (("float32", "sgd"), ("float32", "adam"), ("mixed", "sgd"))
+    }
+    assert moved["float32", "adam"] - moved["float32", "sgd"] == 2 * 8e6
+    assert moved["mixed", "sgd"] - moved["float32", "sgd"] == 2 * 4e6 - 6 * 2e6
+
+
+@pytest.mark.parametrize(("gpu", "rate"), [("A100", 1555), ("H100XM", 3350), ("H200X", 4800)])
+def test_a_boards_memory_bandwidth_is_the_published_one(gpu, rate):
+    assert plan(SMALL, tflops=10, gpu=gpu, vms=1).roofline.memory_gb_per_s == rate
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "says"),
+    [
+        ("1M", {"memory_gb_per_s": 50}, "operations and activations. Give the model"),
+        (SMALL, {"memory_gb_per_s": 50}, "the rate of operations of one rank. Give tflops"),
+        (SMALL, {"tflops": 10}, "no GPU was given. Give memory_gb_per_s"),
+        (SMALL, {"tflops": 10, "gpu": "H100XL"}, "the memory of H100XL is known here"),
+    ],
+)
+def test_a_roofline_that_is_unknown_says_why(model, options, says):
+    """No figure of it is in the plan."""
+    made = plan(model, vms=1, **options)
+    assert says in made.roofline.reason
+    assert f"roofline unknown: {made.roofline.reason}" in repr(made)
+    with pytest.raises(KeyError):
+        made["memory traffic per iteration"]
+
+
+def test_an_impossible_memory_bandwidth():
+    with pytest.raises(UsageError, match="memory_gb_per_s=0: must be a positive number"):
+        plan(SMALL, tflops=10, memory_gb_per_s=0)
+
+
+def test_the_roofline_is_drawn():
+    """The iteration is a point on its roof, which is flat from the ridge on."""
+    from workbench.widgets.plan_figure import roofline_figure
+
+    made = plan(SMALL, tflops=10, memory_gb_per_s=10, batch=2, vms=1)
+    line, point = roofline_figure(made).data
+    assert (point.x[0], point.y[0]) == (made.roofline.intensity, made.roofline.attainable_tflops)
+    assert max(line.y) == 10
+    assert made.roofline.ridge in line.x
+    assert all(y == pytest.approx(made.roofline.at(x)) for x, y in zip(line.x, line.y, strict=True))
+    with pytest.raises(UsageError, match="has no roofline, unknown is the model's operations"):
+        roofline_figure(plan("1M"))

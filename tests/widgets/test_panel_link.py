@@ -128,11 +128,11 @@ def test_a_page_that_watches_learns_that_there_are_no_vms(page: Page) -> None:
     page.ask("watch", on=True)
     page.ask("watch", on=True)
     page.wait(lambda: bool(described()), "the VMs")
-    assert described() == [{"type": "vms", "vms": [], "findings": []}]
+    assert described() == [{"type": "vms", "vms": [], "findings": [], "weakest": None}]
     page.heard.clear()
     page.ask("refresh")
     page.wait(lambda: {one["type"] for one in page.heard} == {"state", "vms"}, "both")
-    assert described() == [{"type": "vms", "vms": [], "findings": []}]
+    assert described() == [{"type": "vms", "vms": [], "findings": [], "weakest": None}]
     page.ask("watch", on=False)
 
 

@@ -38,6 +38,9 @@ class Hop:
         PCI addresses at its ends, as far as they are known.
     gb_per_s
         Nominal GB/s of this hop in one direction. Hops that share a NIC have equal parts of it.
+    end
+        The device whose own link it is: the PCI address for PCIe, the name of the NIC for the
+        network. Empty for a link between two devices.
     """
 
     name: str
@@ -46,6 +49,7 @@ class Hop:
     vm: str
     devices: tuple[str, ...]
     gb_per_s: float | Unknown
+    end: str = ""
 
     def __str__(self) -> str:
         """Return its name, its rate and its ranks in one line."""
@@ -121,7 +125,7 @@ def _within(
     for gpu in (first, second):
         link, rate = pcie_link_gb_per_s(snapshot, gpu)
         name = f"{link} of GPU {gpu.index} of {one.vm} ({distance})"
-        yield Hop(name, "PCIe", ends, one.vm, devices, rate)
+        yield Hop(name, "PCIe", ends, one.vm, devices, rate, str(gpu.pci_address))
 
 
 def _to_network(
@@ -139,11 +143,13 @@ def _to_network(
             link, rate = pcie_link_gb_per_s(snapshot, device)
             way = f" ({snapshot.distance(gpu, nic)})" if gpu else ""
             devices = _addresses(*filter(None, (gpu, nic)))
-            yield Hop(f"{link} of {name} of {vm}{way}", "PCIe", ends, vm, devices, rate)
+            link = f"{link} of {name} of {vm}{way}"
+            yield Hop(link, "PCIe", ends, vm, devices, rate, device.pci_address)
     gbps, shared = nic_gbps(nic), f", shared by {users} hops" if users > 1 else ""
     rated = "" if isinstance(gbps, Unknown) else f", {gbps:g} Gbit/s"
     rate = gbps if isinstance(gbps, Unknown) else gbps / 8 / users
-    yield Hop(f"NIC {info.nic} of {vm}{rated}{shared}", "network", ends, vm, _addresses(nic), rate)
+    name = f"NIC {info.nic} of {vm}{rated}{shared}"
+    yield Hop(name, "network", ends, vm, _addresses(nic), rate, nic.name)
 
 
 def _gpu(snapshot: Snapshot | None, info: RankInfo) -> Gpu | None:

@@ -66,6 +66,26 @@ _MEMORY_GB_PER_S = {
     r"GH200 480GB": 4000.0,
     r"G?B200": 8000.0,
 }
+# Boards of vGPU profiles, by the names of these GPUs. Others, such as H100XL, are not known here.
+_OF_BOARD = {
+    "A10": "A10",
+    "A30": "A30",
+    "A40": "A40",
+    "A100": "A100-PCIE-40GB",
+    "A100X": "A100-SXM4-40GB",
+    "A100D": "A100 80GB PCIe",
+    "A100DX": "A100-SXM4-80GB",
+    "B200X": "B200",
+    "H100": "H100 PCIe",
+    "H100L": "H100 NVL",
+    "H100XM": "H100 80GB HBM3",
+    "H200": "H200 NVL",
+    "H200X": "H200",
+    "L4": "L4",
+    "L40": "L40",
+    "L40S": "L40S",
+    "T4": "T4",
+}
 _NOT_MEASURED = Unknown("not measured: %fabric calibrate measures it")
 _PVRDMA = Unknown("PVRDMA: the rate of the host's NIC, which the guest does not see")
 _LINK_DOWN = Unknown("the link is down")
@@ -137,10 +157,19 @@ def memory_gb_per_s(gpu: Gpu) -> float | Unknown:
     """Return the nominal bandwidth of a GPU's memory."""
     if gpu.form not in ("whole", "passthrough"):
         return Unknown(f"a device of form {gpu.form} shares the memory's bandwidth with others")
+    return _published(str(gpu.name))
+
+
+def board_memory_gb_per_s(board: str) -> float | Unknown:
+    """Return the nominal bandwidth of a board's memory, by its name in vGPU profiles."""
+    return _published(_OF_BOARD.get(board, board))
+
+
+def _published(name: str) -> float | Unknown:
     for pattern, rate in _MEMORY_GB_PER_S.items():
-        if re.fullmatch(f"{_BRAND}(?:{pattern})", str(gpu.name)):
+        if re.fullmatch(f"{_BRAND}(?:{pattern})", name):
             return rate
-    return Unknown(f"no published rate for the memory of {gpu.name} is known here")
+    return Unknown(f"no published rate for the memory of {name} is known here")
 
 
 def pcie_link_gb_per_s(snapshot: Snapshot, device: Gpu | Nic) -> tuple[str, float | Unknown]:

@@ -8,13 +8,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from workbench.fabric.quantities import format_quantity
+from workbench.resources import Unknown
 from workbench.resources.gpus.profiles import GpuShare
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from workbench.fabric.roofline import Roofline
+
 SPARE = 0.1
 """Share of a GPU's memory that is left to the CUDA context, the allocator and NCCL."""
+NO_ROOFLINE = Unknown("it was not computed")
 
 
 @dataclass(frozen=True)
@@ -97,6 +101,8 @@ class Plan:
         What to ask for on vSphere, so that the GPUs of a VM exchange data fast; may be empty.
     caveat
         Why the calibration may be wrong; empty without one.
+    roofline
+        What limits the compute of an iteration; or what is missing for that.
     """
 
     figures: tuple[Figure, ...]
@@ -104,6 +110,7 @@ class Plan:
     shares: tuple[GpuShare, ...] | None
     request: str = ""
     caveat: str = ""
+    roofline: Roofline | Unknown = NO_ROOFLINE
 
     def __getitem__(self, name: str) -> Figure:
         """Return the figure of a name."""
@@ -149,6 +156,8 @@ class Plan:
         )
         notes += [self.caveat] if self.caveat else []
         notes += [f"for each VM, ask for {self.request}"] if self.request else []
+        if isinstance(self.roofline, Unknown):
+            notes.append(f"roofline unknown: {self.roofline.reason}.")
         return notes + [
             f"not known: {what}. Give {argument}."
             for field, (what, argument) in _MISSING.items()

@@ -8,10 +8,13 @@ from workbench.errors import UsageError
 from workbench.fabric import plan_figures
 from workbench.fabric.fit import FittedFabric
 from workbench.fabric.model_size import ModelSize, measure_model
+from workbench.fabric.nominal import board_memory_gb_per_s
 from workbench.fabric.plan_figures import PlanInputs
 from workbench.fabric.plan_record import SPARE, Plan
 from workbench.fabric.quantities import check_positive, parse_count
+from workbench.fabric.roofline import roofline
 from workbench.ranks import checked_int
+from workbench.resources import Unknown
 from workbench.resources.gpus.profiles import smallest_shares
 from workbench.resources.vsphere import gpu_request
 
@@ -38,6 +41,7 @@ def plan(
     local_gbps: float | None = None,
     compute_ms: float | None = None,
     tflops: float | None = None,
+    memory_gb_per_s: float | None = None,
     precision: str = "float32",
     optimizer: str = "adam",
     gpu: str | None = None,
@@ -75,7 +79,9 @@ def plan(
         Time of an iteration on one rank without communication, with this batch.
     tflops
         Rate of one rank in 10^12 operations per second, to compute that time from the
-        model's operations instead.
+        model's operations instead; with it, the roofline is in the plan.
+    memory_gb_per_s
+        Bandwidth of the GPU's memory for the roofline; by default the nominal one of `gpu`.
     precision
         ``"float32"``, ``"bfloat16"``, or ``"mixed"`` (half precision, with a copy of the
         parameters in full precision).
@@ -109,9 +115,11 @@ def plan(
     )
     rows = [job.row(count) for count in range(1, checked_int(vms, "vms", 1) + 1)]
     memory = tuple(plan_figures.memory(job, precision, optimizer))
+    roof = roofline(job, tflops, _memory_rate(memory_gb_per_s, gpu))
     figures = (
         *plan_figures.gradients(job, rows[-1]),
         *plan_figures.compute(job, tflops),
+        *(() if isinstance(roof, Unknown) else roof.figures()),
         *plan_figures.duration(job, rows[-1]),
         *memory,
     )
@@ -120,12 +128,12 @@ def plan(
         shares = tuple(smallest_shares(gpu, memory[-1].value / 1e9 / (1 - SPARE)))
     request = gpu_request(gpu, job.ranks_per_vm) if gpu and job.ranks_per_vm > 1 else ""
     caveat = fabric.caveat if fabric else ""
-    return Plan(tuple(figures), tuple(rows), shares, request, caveat)
+    return Plan(figures, tuple(rows), shares, request, caveat, roof)
 
 
 def _check(given: dict[str, Any]) -> None:
     """Raise an error for an argument that is not possible."""
-    for name in ("gbps", "local_gbps", "compute_ms", "tflops"):
+    for name in ("gbps", "local_gbps", "compute_ms", "tflops", "memory_gb_per_s"):
         if given[name] is not None:
             check_positive(given[name], name)
     if given["latency_us"] != 0:
@@ -150,6 +158,12 @@ def _size(model: Any, example: Any) -> ModelSize:
         return model
     count = parse_count(model, "parameters")
     return ModelSize(count, count)
+
+
+def _memory_rate(given: float | None, gpu: str | None) -> float | Unknown:
+    if given is not None:
+        return given
+    return Unknown("no GPU was given") if gpu is None else board_memory_gb_per_s(gpu)
 
 
 def _compute_s(

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from workbench.cluster import Cluster
     from workbench.cluster.agent import Agent
+    from workbench.ranks import RankInfo
 
 TARGET = "workbench.cluster"
 COMM_ID = "workbench-cluster"
@@ -46,7 +47,7 @@ class PanelLink:
         self._comm = PreopenedComm(kernel, TARGET, COMM_ID, self._on_request)
         self._changed = threading.Event()
         self._cell_runs = False
-        self._watch = VmWatch(self._comm.send, _agents, lambda: self._cell_runs)
+        self._watch = VmWatch(self._comm.send, _agents, lambda: self._cell_runs, _ranks)
         shell.events.register("pre_run_cell", self._on_cell_start)
         shell.events.register("post_run_cell", self._on_cell_end)
         registry.subscribe(self._changed.set)
@@ -103,6 +104,11 @@ class PanelLink:
 def _agents() -> Sequence[Agent]:
     cluster = registry.current()
     return () if cluster is None else cluster.agents
+
+
+def _ranks() -> Sequence[RankInfo]:
+    cluster = registry.current()
+    return () if cluster is None else cluster.ranks
 
 
 def describe(cluster: Cluster | None) -> dict[str, Any] | None:

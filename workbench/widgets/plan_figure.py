@@ -1,17 +1,24 @@
-"""The efficiency that plans predict, by the number of VMs."""
+"""Figures of plans: the efficiency by the number of VMs, and the roofline."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from workbench.errors import UsageError
+from workbench.resources import Unknown
 from workbench.widgets.phases import BACKWARD, DATA, EXPOSED, FORWARD, OPTIMIZER, OVERLAPPED
 
 if TYPE_CHECKING:
     from workbench.fabric import Plan
 
 _COLOURS = tuple(style.color for style in (BACKWARD, EXPOSED, FORWARD, OPTIMIZER, OVERLAPPED, DATA))
+_ROOF_POINTS = 60
+_ROOF_DECADES = 2
+"""How far the roof is drawn to either side of the ridge."""
+_ESTIMATE = "The traffic of memory, and so the intensity, is an estimate; see the plan's formulas."
 _NOTE = "Solid: without overlap. Dashed: all communication overlaps with the backward."
 
 
@@ -58,4 +65,41 @@ def scaling_figure(plans: Mapping[str, Plan]) -> Any:
     figure.apply_style(height=380, notes=(_NOTE,))
     figure.update_xaxes(title="VMs")
     figure.update_yaxes(title="efficiency", tickformat=".0%", rangemode="tozero")
+    return figure
+
+
+def roofline_figure(made: Plan) -> Any:
+    """Draw the attainable rate of a plan's iteration below its roof, on logarithmic axes.
+
+    Returns
+    -------
+    plotly.graph_objects.Figure
+        The roof as a line, and the iteration as a point on it.
+
+    Raises
+    ------
+    UsageError
+        The roofline of the plan is unknown.
+    """
+    from workbench.widgets.plotly_figure import new_figure
+
+    roof = made.roofline
+    if isinstance(roof, Unknown):
+        raise UsageError(f"roofline_figure: the plan has no roofline, unknown is {roof.reason}.")
+    around = np.log10([roof.ridge, roof.intensity])
+    span = np.logspace(around.min() - _ROOF_DECADES, around.max() + _ROOF_DECADES, _ROOF_POINTS)
+    intensities = sorted([*span.tolist(), roof.ridge])
+    figure = new_figure(f"Roofline: {roof.bound} limits the compute of an iteration")
+    figure.add_scatter(
+        x=intensities, y=[roof.at(one) for one in intensities], mode="lines",
+        name=f"{roof.tflops:g} TFLOP/s, {roof.memory_gb_per_s:g} GB/s",
+        line={"color": OVERLAPPED.color},
+    )  # fmt: skip
+    figure.add_scatter(
+        x=[roof.intensity], y=[roof.attainable_tflops], mode="markers", name="this iteration",
+        marker={"color": EXPOSED.color, "symbol": "diamond", "size": 11},
+    )  # fmt: skip
+    figure.apply_style(height=380, notes=(_ESTIMATE,))
+    figure.update_xaxes(title="operations per byte of memory", type="log", tickformat="~g", dtick=1)
+    figure.update_yaxes(title="TFLOP/s", type="log", tickformat="~g", dtick=1)
     return figure

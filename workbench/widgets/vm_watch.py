@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from workbench.doctor import Finding, diagnose, diagnose_all
@@ -15,6 +15,8 @@ from workbench.resources.usage import Sample
 if TYPE_CHECKING:
     from workbench.cluster.agent import Agent
     from workbench.cluster.agent_channel import Question
+    from workbench.fabric import Hop
+    from workbench.ranks import RankInfo
 
 WAIT_S = 0.9
 """A VM that has not answered within this time is shown as unknown until it does."""
@@ -43,6 +45,8 @@ class VmWatch:
         Returns the agents of the cluster's VMs, empty without a cluster.
     cell_runs
         Returns whether a cell is running.
+    ranks
+        Returns the cluster's ranks in the order of their ring, empty without a cluster.
     """
 
     def __init__(
@@ -50,10 +54,13 @@ class VmWatch:
         send: Callable[[dict[str, Any]], None],
         agents: Callable[[], Sequence[Agent]],
         cell_runs: Callable[[], bool],
+        ranks: Callable[[], Sequence[RankInfo]],
     ) -> None:
         self._send = send
         self._agents = agents
         self._cell_runs = cell_runs
+        self._ranks = ranks
+        self._places: list[tuple[object, ...]] = []
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
@@ -116,7 +123,9 @@ class VmWatch:
 
     def _tick(self) -> None:
         began = time.monotonic()
-        changed = self._update_views(self._agents())
+        ranks = self._ranks()
+        before, self._places = self._places, [_place(rank) for rank in ranks]
+        changed = self._update_views(self._agents()) or before != self._places
         others = [view for view in self._views if not view.local]
         for view in others:
             view.request_sample()
@@ -125,7 +134,7 @@ class VmWatch:
                 view.wait(began + WAIT_S)
         for view in self._views:
             changed |= view.update()
-        self._send_vms(changed)
+        self._send_vms(changed, ranks)
         samples = {view.name: view.sample(began + WAIT_S) for view in others}
         if samples:
             self._send({"type": "samples", "samples": samples})
@@ -138,10 +147,10 @@ class VmWatch:
         self._views = [before.get(agent) or VmView(agent) for agent in agents]
         return True
 
-    def _send_vms(self, changed: bool) -> None:
+    def _send_vms(self, changed: bool, ranks: Sequence[RankInfo]) -> None:
         now, message = time.monotonic(), self._sent
         if changed or message is None:
-            message = {"type": "vms", **describe(self._views)}
+            message = {"type": "vms", **describe(self._views, ranks)}
         elif not (self._views and self._cell_runs() and now - self._sent_at >= _AGAIN_S):
             return
         self._sent, self._sent_at = message, now
@@ -153,10 +162,28 @@ class VmWatch:
             self._send({"type": "error", "message": text})
 
 
-def describe(views: Sequence[VmView]) -> dict[str, Any]:
-    """Return the VMs and the findings between them as plain JSON."""
+def describe(views: Sequence[VmView], ranks: Sequence[RankInfo]) -> dict[str, Any]:
+    """Return the VMs, the findings between them and the ring's weakest hop as plain JSON."""
     known = {v.name: v.snapshot for v in views if v.snapshot is not None and not v.lost}
-    return {"vms": [view.to_plain() for view in views], "findings": encode(diagnose_all(known))}
+    return {
+        "vms": [view.to_plain() for view in views],
+        "findings": encode(diagnose_all(known)),
+        "weakest": encode(_weakest(ranks, known)),
+    }
+
+
+def _weakest(ranks: Sequence[RankInfo], snapshots: Mapping[str, Snapshot]) -> Hop | Unknown | None:
+    """Return the weakest hop of the ranks' ring; None if there is no ring."""
+    if len(ranks) < 2:
+        return None
+    from workbench.fabric import weakest_hop  # many modules, for those who watch only
+
+    return weakest_hop(ranks, snapshots)
+
+
+def _place(rank: RankInfo) -> tuple[object, ...]:
+    """Return what the ring of a rank depends on."""
+    return rank.rank, rank.vm, rank.gpu, rank.nic
 
 
 class VmView:

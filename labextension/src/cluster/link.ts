@@ -157,7 +157,11 @@ export class KernelLink implements IDisposable {
         case 'state':
           return this._onCluster(message.cluster);
         case 'vms':
-          return this.vms.hearVms(message.vms, message.findings);
+          return this.vms.hearVms(
+            message.vms,
+            message.findings,
+            message.weakest
+          );
         case 'samples':
           return this._onSamples(message.samples);
         case 'error':

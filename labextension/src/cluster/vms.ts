@@ -3,7 +3,7 @@ import { ISignal, Signal } from '@lumino/signaling';
 
 import { ENGLISH, ITranslate } from '../common/translate';
 import { Machine } from '../resources/machine';
-import { IVm } from '../schema/cluster';
+import { IHop, IVm } from '../schema/cluster';
 import { IFinding } from '../schema/findings';
 import { Known } from '../schema/known';
 import { ISample } from '../schema/sample';
@@ -34,6 +34,11 @@ export class VmList implements IDisposable {
     return this._findings;
   }
 
+  /** The weakest hop of the ranks' ring; `null` without a ring. */
+  get weakest(): Known<IHop | null> {
+    return this._weakest;
+  }
+
   /** Emits when VMs are added or removed, or findings across them change; not for samples. */
   get changed(): ISignal<this, void> {
     return this._changed;
@@ -49,13 +54,18 @@ export class VmList implements IDisposable {
     Signal.clearData(this);
   }
 
-  hearVms(vms: readonly IVm[], findings: readonly IFinding[]): void {
+  hearVms(
+    vms: readonly IVm[],
+    findings: readonly IFinding[],
+    weakest: Known<IHop | null> = null
+  ): void {
     this._entries = vms.map(vm => {
       const machine = vm.local ? null : this._machine(vm.name);
       machine?.setSnapshot(vm.snapshot, vm.findings);
       return { name: vm.name, machine };
     });
     this._findings = findings;
+    this._weakest = weakest;
     this._isListed = true;
     this._changed.emit();
   }
@@ -88,6 +98,7 @@ export class VmList implements IDisposable {
     if (this._entries.length > 0 || this._isListed) {
       this._entries = [];
       this._findings = [];
+      this._weakest = null;
       this._isListed = false;
       this._changed.emit();
     }
@@ -115,6 +126,7 @@ export class VmList implements IDisposable {
 
   private _entries: readonly VmList.IEntry[] = [];
   private _findings: readonly IFinding[] = [];
+  private _weakest: Known<IHop | null> = null;
   private _isListed = false;
   private _isDisposed = false;
   private _timer: ReturnType<typeof setTimeout> | undefined;

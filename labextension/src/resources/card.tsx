@@ -5,11 +5,13 @@ import React, { memo, useEffect, useMemo, useRef } from 'react';
 import { percentFigure } from '../common/format';
 import { Sparkline } from '../common/sparkline';
 import { Dash } from '../common/value';
-import { IRank } from '../schema/cluster';
-import { isUnknown } from '../schema/known';
+import { IHop, IRank } from '../schema/cluster';
+import { isUnknown, Known } from '../schema/known';
 import { findUnreadable } from '../schema/reader';
 import { ISnapshot } from '../schema/snapshot';
+import { realNics } from '../topology/read';
 import { Topology } from '../topology/topology';
+import { Weakest } from '../topology/weakest';
 import { isPartial, machineLine, oneLine } from './describe';
 import { CpuAndMemory } from './devices';
 import { Findings, Trouble, Verdict } from './findings';
@@ -23,7 +25,7 @@ import { useMachine, useSeen, useShared } from './shared';
 
 /** One machine: a line while closed, all details while open. */
 export const Card = memo((props: Card.IProps): JSX.Element => {
-  const { machine, onClose, onOpen, open, ranks } = props;
+  const { machine, onClose, onOpen, open, ranks, weakest } = props;
   const { trans } = useShared();
   const summary = useGreeting(machine);
   const item = useRef<HTMLLIElement>(null);
@@ -45,7 +47,7 @@ export const Card = memo((props: Card.IProps): JSX.Element => {
         <summary ref={summary}>
           <Head machine={machine} open={open} />
         </summary>
-        {open && <Body machine={machine} ranks={ranks} />}
+        {open && <Body machine={machine} ranks={ranks} weakest={weakest} />}
       </details>
       {onClose && (
         <button
@@ -68,6 +70,8 @@ export namespace Card {
     open: boolean;
     /** The cluster's ranks on it. */
     ranks: readonly IRank[];
+    /** The weakest hop of the ring, if it has that; or why it is unknown. */
+    weakest: Known<IHop | null>;
     onOpen: (machine: Machine, open: boolean) => void;
     /** Absent if it cannot be closed. */
     onClose?: (machine: Machine) => void;
@@ -106,6 +110,7 @@ function sameCard(one: Card.IProps, other: Card.IProps): boolean {
     one.open === other.open &&
     one.onOpen === other.onOpen &&
     one.onClose === other.onClose &&
+    one.weakest === other.weakest &&
     one.ranks.length === other.ranks.length &&
     one.ranks.every((rank, index) => rank === other.ranks[index])
   );
@@ -164,11 +169,10 @@ function Use({ machine }: { machine: Machine }): JSX.Element {
   );
 }
 
-function Body(props: {
-  machine: Machine;
-  ranks: readonly IRank[];
-}): JSX.Element {
-  const { machine, ranks } = props;
+function Body(
+  props: Pick<Card.IProps, 'machine' | 'ranks' | 'weakest'>
+): JSX.Element {
+  const { machine, ranks, weakest } = props;
   const { trans } = useShared();
   const { snapshot, trouble } = machine;
   return (
@@ -184,7 +188,12 @@ function Body(props: {
         </p>
       )}
       {snapshot && !isUnknown(snapshot) && (
-        <Contents machine={machine} snapshot={snapshot} ranks={ranks} />
+        <Contents
+          machine={machine}
+          snapshot={snapshot}
+          ranks={ranks}
+          weakest={weakest}
+        />
       )}
       {(!snapshot || isUnknown(snapshot)) && (
         <Ranks machine={machine} ranks={ranks} />
@@ -197,8 +206,9 @@ function Contents(props: {
   machine: Machine;
   snapshot: ISnapshot;
   ranks: readonly IRank[];
+  weakest: Known<IHop | null>;
 }): JSX.Element {
-  const { machine, ranks, snapshot } = props;
+  const { machine, ranks, snapshot, weakest } = props;
   const { trans } = useShared();
   const unreadable = useMemo(() => findUnreadable(snapshot), [snapshot]);
   return (
@@ -206,13 +216,14 @@ function Contents(props: {
       {!isPartial(snapshot) && (
         <CpuAndMemory machine={machine} host={snapshot.host} />
       )}
-      {isWorthDrawing(machine, snapshot) && (
+      {isWorthDrawing(machine, snapshot, weakest) ? (
         <Section machine={machine} name="topology" title={trans.__('Topology')}>
           {unreadable === null ? (
             <Topology
               snapshot={snapshot}
               sample={machine.sample}
               ranks={ranks}
+              weakest={weakest}
               trans={trans}
             />
           ) : (
@@ -221,6 +232,8 @@ function Contents(props: {
             </p>
           )}
         </Section>
+      ) : (
+        <Weakest hop={weakest} isDrawn={null} trans={trans} />
       )}
       <Gpus machine={machine} snapshot={snapshot} ranks={ranks} />
       <Nics machine={machine} snapshot={snapshot} />
@@ -235,12 +248,18 @@ function Contents(props: {
   );
 }
 
-/** Whether there is a GPU or an RDMA port; otherwise the lists are shorter than a drawing. */
-function isWorthDrawing(machine: Machine, snapshot: ISnapshot): boolean {
+/** Whether there is a GPU, an RDMA port or the weakest hop; else the lists are shorter. */
+function isWorthDrawing(
+  machine: Machine,
+  snapshot: ISnapshot,
+  weakest: Known<IHop | null>
+): boolean {
+  const end = weakest === null || isUnknown(weakest) ? '' : weakest.end;
   return (
     machine.kind === 'file' ||
     snapshot.gpus.length > 0 ||
-    snapshot.nics.some(nic => nic.kind === 'rdma')
+    snapshot.nics.some(nic => nic.kind === 'rdma') ||
+    realNics(snapshot).some(nic => nic.name === end)
   );
 }
 

@@ -3,8 +3,9 @@ import { VDomModel } from '@jupyterlab/ui-components';
 
 import { ClusterModel } from '../cluster/model';
 import { VmList } from '../cluster/vms';
-import { IRank } from '../schema/cluster';
+import { IHop, IRank } from '../schema/cluster';
 import { IFinding } from '../schema/findings';
+import { isUnknown, Known } from '../schema/known';
 import { ResourcesClient } from './client';
 import { FileShelf } from './files';
 import { LiveFeed } from './livefeed';
@@ -80,6 +81,17 @@ export class ResourcesModel extends VDomModel {
     }
     const name = this._nameInCluster(machine);
     return cluster.ranks.filter(one => one.vm === name);
+  }
+
+  /** The weakest hop of the ranks' ring: `null` if another machine has it, or there is none. */
+  weakestOn(machine: Machine): Known<IHop | null> {
+    const weakest = this._vms?.weakest ?? null;
+    if (weakest === null || this.ranksOn(machine).length === 0) {
+      return null;
+    }
+    return isUnknown(weakest) || weakest.vm === this._nameInCluster(machine)
+      ? weakest
+      : null;
   }
 
   /** Whether a card is open: as set by the user, or else by the number of cards. */

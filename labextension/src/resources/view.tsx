@@ -97,6 +97,7 @@ export class ResourcesView extends VDomRenderer<ResourcesModel> {
       machine={machine}
       open={this.model.isOpen(machine)}
       ranks={this.model.ranksOn(machine)}
+      weakest={this.model.weakestOn(machine)}
       onOpen={this._onOpen}
       onClose={machine.kind === 'file' ? this._onClose : undefined}
     />

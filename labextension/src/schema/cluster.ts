@@ -1,5 +1,6 @@
 /** The kernel's messages about its cluster, and the page's requests. */
 import { readFindings } from './findings';
+import { Known } from './known';
 import {
   boolean,
   dictionary,
@@ -59,13 +60,32 @@ const vm = record({
   findings: readFindings
 });
 
+/** A link of the ring that the ranks form; see `workbench.fabric.Hop`. */
+const hop = record({
+  name: string,
+  kind: string,
+  /** Sender and receiver. */
+  ranks: list(number),
+  vm: string,
+  /** PCI addresses at its ends, as far as they are known. */
+  devices: list(string),
+  gb_per_s: known(number),
+  /** The device whose own link it is: a PCI address or a NIC's name; empty if between two. */
+  end: string
+});
+
+const weakest: Reader<Known<Infer<typeof hop> | null>> = (value, path, trans) =>
+  tolerant(nullable(hop))(value ?? null, path, trans);
+
 export const readKernelMessage = variants({
   state: record({ cluster: nullable(cluster) }),
   vms: record({
     /** In the cluster's order. */
     vms: list(vm),
     /** Findings across the VMs. */
-    findings: readFindings
+    findings: readFindings,
+    /** The weakest hop of the ranks' ring; `null` without a ring. */
+    weakest
   }),
   /** By name, for VMs that are not local. */
   samples: record({ samples: dictionary(tolerant(readSample)) }),
@@ -77,6 +97,7 @@ export type KernelMessage = Infer<typeof readKernelMessage>;
 export type ICluster = Infer<typeof cluster>;
 export type ClusterState = Infer<typeof state>;
 export type IRank = Infer<typeof rank>;
+export type IHop = Infer<typeof hop>;
 export type IVm = Infer<typeof vm>;
 
 /** A request of this page. */

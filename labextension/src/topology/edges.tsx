@@ -3,6 +3,7 @@ import React from 'react';
 import { isUnknown, Known, orElse } from '../schema/known';
 import { IEdge, ILayout } from './layout';
 import { highlight, Lit } from './paths';
+import { WeakestEdge } from './weakest';
 
 /** Loads are drawn in this number of steps, so that a small change redraws nothing. */
 const STEPS = 32;
@@ -22,8 +23,12 @@ export function Edges(props: {
   layout: ILayout;
   steps: ReadonlyMap<string, Step>;
   lit: Lit | null;
+  /** The edges of the ring's weakest hop. */
+  weakest: readonly IEdge[];
+  /** That hop in words. */
+  hop: string;
 }): JSX.Element {
-  const { layout, steps, lit } = props;
+  const { hop, layout, lit, steps, weakest } = props;
   const width = Math.ceil(layout.width);
   const height = Math.ceil(layout.height);
   return (
@@ -40,6 +45,9 @@ export function Edges(props: {
           className={`jp-gw-Edge-crossing ${highlight(lit, one.id)}`}
           d={one.path}
         />
+      ))}
+      {weakest.map(edge => (
+        <WeakestEdge key={edge.id} edge={edge} title={hop} />
       ))}
       {layout.edges.map(edge => (
         <Edge

@@ -2,13 +2,15 @@ import { TranslationBundle } from '@jupyterlab/translation';
 import React, { useMemo, useRef, useState } from 'react';
 
 import { More } from '../common/some';
+import { IHop } from '../schema/cluster';
+import { Known } from '../schema/known';
 import { ISnapshot } from '../schema/snapshot';
 import { About } from './about';
 import { Badge, Branches, Device } from './boxes';
 import { IDrawing, useDrawing } from './drawing';
 import { Edges, Step, stepOf } from './edges';
 import { drawingName, fixedLabels, labelNow } from './labels';
-import { ILayout } from './layout';
+import { IEdge, ILayout } from './layout';
 import { ITopologySample, Loads, loadsOf } from './loads';
 import { highlight } from './paths';
 import { IPointer, ISelected, usePointer } from './pointer';
@@ -16,6 +18,7 @@ import { IRankPlace, ITopologyRank, ranksOf } from './ranks';
 import { MOST_DRAWN } from './read';
 import { Table } from './table';
 import { useWidth } from './usewidth';
+import { edgesOf, hopWords, Weakest } from './weakest';
 
 const NO_RANKS: readonly ITopologyRank[] = [];
 
@@ -40,7 +43,12 @@ export function Topology(props: Topology.IProps): JSX.Element {
   const pointer = usePointer(drawing, root, props.onSelect);
   const loads = loadsOf(graph, props.sample ?? null, trans);
   const steps = Private.stepsOf(layout, loads);
-  const shared = { drawing, loads, pointer, steps, trans };
+  const hop = props.weakest ?? null;
+  const weakest = useMemo(
+    () => edgesOf(hop, graph, layout),
+    [hop, graph, layout]
+  );
+  const shared = { drawing, hop, loads, pointer, steps, trans, weakest };
   const why = snapshot.probes.gpus.reason;
   return (
     <div
@@ -52,6 +60,7 @@ export function Topology(props: Topology.IProps): JSX.Element {
       onKeyDown={pointer.onKeyDown}
     >
       <Picture {...shared} isSampled={Boolean(props.sample)} why={why} />
+      <Weakest hop={hop} isDrawn={weakest.length > 0} trans={trans} />
       <CpuRanks
         ranks={drawing.ranks}
         onHoverRank={pointer.onHoverRank}
@@ -80,6 +89,8 @@ interface IPictureProps {
   pointer: IPointer;
   loads: ReadonlyMap<string, Loads>;
   steps: ReadonlyMap<string, Step>;
+  hop: Known<IHop | null>;
+  weakest: readonly IEdge[];
   /** Whether there is a sample, and therefore loads to describe. */
   isSampled: boolean;
   /** Why there is no GPU. */
@@ -89,14 +100,20 @@ interface IPictureProps {
 
 /** The edges, and above them the boxes. */
 function Picture(props: IPictureProps): JSX.Element {
-  const { drawing, pointer, trans } = props;
+  const { drawing, hop, pointer, trans, weakest } = props;
   const { graph, layout } = drawing;
   return (
     <div
       className="jp-gw-Topology-drawing"
       style={{ width: layout.width, height: layout.height }}
     >
-      <Edges layout={layout} steps={props.steps} lit={pointer.lit} />
+      <Edges
+        layout={layout}
+        steps={props.steps}
+        lit={pointer.lit}
+        weakest={weakest}
+        hop={hop === null ? '' : hopWords(hop, false, trans)}
+      />
       <Branches graph={graph} layout={layout} lit={pointer.lit} trans={trans} />
       <Devices {...props} />
     </div>
@@ -165,6 +182,9 @@ export namespace Topology {
 
     /** The ranks on this VM. Pass the same list while nothing changes. */
     ranks?: readonly ITopologyRank[];
+
+    /** The weakest hop of the ranks' ring, if this VM has it; or why it is unknown. */
+    weakest?: Known<IHop | null>;
 
     /** A device was selected, or (null) released. */
     onSelect?: (device: ISelected | null) => void;

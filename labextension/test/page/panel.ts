@@ -27,6 +27,8 @@ interface IScene {
   /** As the kernel tells of them. */
   vms: Json[];
   across: Json[];
+  /** The weakest hop of the ring; absent without one. */
+  weakest?: Json;
   /** Names of VMs that do not answer. */
   lost: string[];
   /** What fields of the first GPU are. */
@@ -59,7 +61,7 @@ class Cluster {
   hear(data: Json): void {
     const message = readKernelMessage(data, 'message');
     if (message.type === 'vms') {
-      this.link.vms.hearVms(message.vms, message.findings);
+      this.link.vms.hearVms(message.vms, message.findings, message.weakest);
     } else if (message.type === 'samples') {
       this.link.vms.hearSamples(message.samples);
     }
@@ -113,7 +115,12 @@ function start(scene: IScene): (seconds: number) => void {
   });
   panel.node.style.height = '100%';
   Widget.attach(panel, document.body);
-  cluster.hear({ type: 'vms', vms: scene.vms, findings: scene.across });
+  cluster.hear({
+    type: 'vms',
+    vms: scene.vms,
+    findings: scene.across,
+    weakest: scene.weakest
+  });
   Object.assign(window, { resources });
   return seconds => {
     const first = scene.first ?? {};
