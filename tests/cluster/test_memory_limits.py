@@ -34,6 +34,15 @@ def fill(sizes):
         except MemoryError: pass
     return held
 """
+USES_ALL = """
+def use_all():  # a function, because IPython needs memory between two statements of a cell
+    held = fill(sizes)
+    time.sleep(2)
+    while held is not None: held = held[0]
+if rank == 1: use_all()
+resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY,) * 2)
+train(2)
+"""
 UNLIMITED = "resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY,) * 2)"
 
 
@@ -71,14 +80,7 @@ def test_a_rank_uses_all_memory_for_some_time(new_ranks):
     cluster = new_ranks
     quiet(cluster, "kept = 41 + rank\n" + training(2) + FILLED)
     for _ in range(2):
-        source = f"""
-held = fill(sizes) if rank == 1 else None
-time.sleep(2)
-while held is not None: held = held[0]
-{UNLIMITED}
-train(2)
-"""
-        assert quiet(cluster, source + "kept").values == {0: 41, 1: 42}
+        assert quiet(cluster, USES_ALL + "kept").values == {0: 41, 1: 42}
     assert len(cluster.timings.to_frame()) == 2 * (2 + 2 + 2)
 
 

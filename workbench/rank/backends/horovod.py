@@ -51,7 +51,7 @@ _WITHOUT_TENSOR = (mpi_ops.barrier.__code__, mpi_ops.join.__code__)
 _FUNCTION_FILES = ("horovod/torch/mpi_ops.py", "horovod/torch/functions.py")
 _LOST = (
     "Horovod's thread has ended without finishing its collectives, and logged the reason above. "
-    "They are given up, and the ring is rebuilt."
+    "They are given up, and the ring is rebuilt.\n"
 )
 _LOG = re.compile(r"Horovod could not be initialized: (?:\[[^]]*\.(?:cc|h):\d+\] )*(.*)")
 
@@ -277,7 +277,7 @@ class HorovodBackend(Backend):
                 continue
             with self._shutdown:
                 if self._ring is ring:
-                    print(_LOST, file=sys.stderr, flush=True)
+                    sys.stderr.write(_LOST)
                     mpi_ops.mpi_lib.horovod_torch_reset()
             return
 
