@@ -89,6 +89,8 @@ def checked_int(value: object, name: str, least: int | None = None) -> int:
     number = as_int(value)
     if number is None or (least is not None and number < least):
         kind = "a positive integer" if least == 1 else "an integer"
+        if least not in {None, 1}:
+            kind += f" of {least} or more"
         raise UsageError(
             f"{name}={shortened(repr(value), 80)}: must be {kind}. Write a number such as 10."
         )

@@ -223,7 +223,7 @@ def test_a_result_says_what_it_assumes():
         ({"gbps": -1}, "gbps=-1"),
         ({"gbps": math.nan}, "gbps=nan"),
         ({"gbps": "fast"}, "gbps='fast': must be a positive number"),
-        ({"ranks": 1}, "ranks"),
+        ({"ranks": 1}, "ranks=1: must be an integer of 2 or more"),
         ({"ranks": 2.5}, "ranks"),
         ({"latency_us": math.inf}, "latency_us=inf"),
         ({"latency_us": False}, "latency_us=False"),

@@ -19,6 +19,30 @@ for i in range(100):
         if {size} > 1 << 20: break
     train(1)
 """
+FILLED = """
+import resource, time
+def limit(extra):
+    used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + extra, resource.RLIM_INFINITY))
+sizes = [*(1 << power for power in range(22, 9, -1)), *range(512, 0, -16)]
+def fill(sizes):
+    limit(1 << 20)
+    held = None
+    for size in sizes:
+        try:
+            while True: held = held, bytes(size)
+        except MemoryError: pass
+    return held
+"""
+USES_ALL = """
+def use_all():  # a function, because IPython needs memory between two statements of a cell
+    held = fill(sizes)
+    time.sleep(2)
+    while held is not None: held = held[0]
+if rank == 1: use_all()
+resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY,) * 2)
+train(2)
+"""
 UNLIMITED = "resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY,) * 2)"
 
 
@@ -49,3 +73,42 @@ def test_a_ring_for_which_there_is_no_memory(new_ranks):
     cluster.restart(1)
     assert cluster.pull("kept", 0) == {0: {"kept": 41}}
     assert quiet(cluster, "hvd.size()").values == {0: 2, 1: 2}
+
+
+def test_a_rank_uses_all_memory_for_some_time(new_ranks):
+    """The threads that serve its connections go on when there is memory again."""
+    cluster = new_ranks
+    quiet(cluster, "kept = 41 + rank\n" + training(2) + FILLED)
+    for _ in range(2):
+        assert quiet(cluster, USES_ALL + "kept").values == {0: 41, 1: 42}
+    assert len(cluster.timings.to_frame()) == 2 * (2 + 2 + 2)
+
+
+def test_a_rank_without_memory_waits_for_one_that_failed(new_ranks):
+    """It can be freed: the thread that does so has memory that cells cannot use."""
+    cluster = new_ranks
+    quiet(cluster, "kept = 41 + rank\n" + training(2) + FILLED)
+    with pytest.raises(wb.RanksFailed, match=r"\[rank 0\] ZeroDivisionError"):
+        quiet(
+            cluster,
+            """
+hvd.allreduce(torch.ones(1), name="both")
+held = fill(sizes[:4]) if rank == 1 else 1 / 0
+hvd.allreduce(torch.ones(1), name="alone")
+""",
+        )
+    assert quiet(cluster, f"held = None; {UNLIMITED}; kept").values == {0: 41, 1: 42}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("record", [True, False])
+def test_no_memory_for_the_fusion_buffer(new_ranks, record):
+    """It ends Horovod's thread, which leaves its collectives unfinished: their wait ends."""
+    cluster = new_ranks
+    cluster.recording = record
+    limited = "kept = 41 + rank\nif rank == 1: limit(8 << 20)\n" + training(2)
+    with pytest.raises(wb.RanksFailed, match=r"\[rank 1\] ValueError: Handle") as caught:
+        quiet(cluster, FILLED + limited)
+    assert list(caught.value.errors) == [1]
+    assert quiet(cluster, f"{UNLIMITED}; kept").values == {0: 41, 1: 42}
+    quiet(cluster, training(2))

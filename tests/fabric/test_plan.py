@@ -179,6 +179,7 @@ def test_every_figure_has_a_formula():
     ("options", "words"),
     [
         ({"model": "0"}, "parameters='0': must be a number from 1"),
+        ({"model": "9" * 10 + "B"}, "must be a number from 1 to 1e+18"),
         ({"model": "many"}, "parameters='many'"),
         ({"model": -5}, "parameters=-5"),
         ({"model": float("nan")}, "parameters=nan"),

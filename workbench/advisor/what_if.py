@@ -173,7 +173,7 @@ class Prediction:
     def __repr__(self) -> str:
         """Return the figures and the remarks as text."""
         lines = [f"{'':24}{'measured':>14}{self.heading:>14}   ({self.changes})"]
-        lines += [f"{name:24}{old:>14}{new:>14}" for name, old, new in self.rows()]
+        lines += [f"{name:24}{old:>14} {new:>13}" for name, old, new in self.rows()]
         lines.append(f"{'speedup':24}{'':14}{self.speedup:>13.2f}x")
         return "\n".join([*lines, *self.remarks])
 

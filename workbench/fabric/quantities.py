@@ -32,8 +32,8 @@ def parse_count(value: object, name: str) -> int:
         number = _as_float(value)
     if not 1 <= number <= _LARGEST:
         raise UsageError(
-            f"{name}={shortened(repr(value), 80)}: must be a number from 1. Write one such as "
-            "340_000_000 or '340M'."
+            f"{name}={shortened(repr(value), 80)}: must be a number from 1 to {_LARGEST:g}. Write "
+            "one such as 340_000_000 or '340M'."
         )
     return round(number)
 

@@ -6,12 +6,13 @@ import asyncio
 import contextlib
 import os
 import pickle
+import re
 import sys
 import tokenize
 import traceback
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 from IPython.core.async_helpers import get_asyncio_loop
@@ -25,6 +26,8 @@ from workbench.rank.process_state import GradientMode, ProcessState
 
 VALUE_LIMIT_BYTES = 64 << 20
 """A larger value of a last expression is not sent to the kernel."""
+_LITTLE_BYTES = 256 << 20
+"""If less memory is left after an error about memory, its limit is named."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,8 @@ def run(
                 if raised is not None:
                     state.reserve.release()
                 error = None if raised is None else _described(shell, raised)
+                if error is not None and _NO_MEMORY.search(f"{error.name}: {error.message}"):
+                    error = _with_shortage(error, state)
                 # these refer to the error, and its frames refer to these. Without this, the cycle
                 # would keep tensors, and DataLoader workers that take 5 s each to collect
                 done.error_before_exec = done.error_in_exec = caught.error = raised = None
@@ -121,6 +126,16 @@ def _described(shell: Any, error: BaseException) -> RankError:
     except Exception as other:  # noqa: BLE001 - methods of a user's exception may raise anything
         message, text = f"<cannot be shown: {type(other).__name__}>", ""
     return RankError(name, message, text)
+
+
+_NO_MEMORY = re.compile(r"MemoryError|bad_alloc|allocate memory|start new thread")
+
+
+def _with_shortage(error: RankError, state: ProcessState) -> RankError:
+    """Return the error with the limit of memory in its message, if the process is near it."""
+    shortage = state.reserve.shortage(_LITTLE_BYTES)
+    parts = filter(None, [error.message, shortage])
+    return replace(error, message=": ".join(parts))
 
 
 def leave() -> None:

@@ -92,10 +92,20 @@ class AddressReserve:
             size //= 2
 
     def release(self) -> None:
-        """Make the space available until the next cell."""
-        if self._mapped is not None:
-            self._mapped.close()
-            self._mapped = None
+        """Make the space available until the next cell; in any thread."""
+        mapped, self._mapped = self._mapped, None
+        if mapped is not None:
+            mapped.close()
+
+    def shortage(self, left_bytes: int = _RESERVE_BYTES) -> str:
+        """Return how much is used if at most `left_bytes` of the limit are left; else nothing."""
+        limit, used = resource.getrlimit(resource.RLIMIT_AS)[0], _address_space()
+        if not 0 <= limit < used + left_bytes:
+            return ""
+        return (
+            f"{used / 1e9:.2f} GB of memory are used of the {limit / 1e9:.2f} GB that RLIMIT_AS "
+            "(ulimit -v) allows"
+        )
 
     @contextmanager
     def released(self, purpose: str) -> Iterator[None]:
@@ -110,12 +120,8 @@ class AddressReserve:
         try:
             yield
         except Exception as error:
-            limit, used = resource.getrlimit(resource.RLIMIT_AS)[0], _address_space()
-            if 0 <= limit < used + _RESERVE_BYTES:
-                raise MemoryError(
-                    f"{purpose} needs more memory: {used / 1e9:.2f} GB are used of the "
-                    f"{limit / 1e9:.2f} GB that RLIMIT_AS (ulimit -v) allows"
-                ) from error
+            if shortage := self.shortage():
+                raise MemoryError(f"{purpose} needs more memory: {shortage}") from error
             raise
 
 

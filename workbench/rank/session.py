@@ -38,7 +38,13 @@ from workbench.rank.transfers import Transfers
 from workbench.resources.process_registry import register_rank
 from workbench.wire import Address, Message, Outbox
 from workbench.wire.cell_cost import CellCost
-from workbench.wire.rank_messages import CellEnded, RankGreeting, RingCheck
+from workbench.wire.rank_messages import (
+    AbortInit,
+    CellEnded,
+    RankGreeting,
+    ReleaseRanks,
+    RingCheck,
+)
 
 
 class Session:
@@ -143,6 +149,8 @@ class Session:
 
     def _receive(self, message: Message) -> None:
         """Handle a message from the kernel, in the outbox's thread."""
+        if isinstance(message, ReleaseRanks | AbortInit):
+            self._state.reserve.release()  # they need threads, also where a cell has all memory
         receivers = (self.backend, self.transfers, self._capture.channel, self._control)
         any(receiver.receive(message) for receiver in receivers)
 

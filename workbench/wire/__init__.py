@@ -10,7 +10,8 @@
 - `transport`: which library carries collectives, over which network
 - `values`: pickles values for push and pull
 - `address`: how a process connects to the kernel
-- `link`: encrypted sockets between the kernel and its ranks; `wakeup`: wakes their threads
+- `link`: encrypted sockets between the kernel and its ranks; `socket_thread`: the thread of each,
+  and `wakeup` wakes it
 - `detached`: starts agents and other processes that continue after their kernel;
   `kernel_socket`: the socket at which a kernel attaches to such a process
 - `foreign_engine`: what an engine of another ipyparallel cluster reports

@@ -23,9 +23,8 @@ from zmq.auth.thread import ThreadAuthenticator
 from workbench.errors import WireError
 from workbench.wire.address import Address as Address
 from workbench.wire.message import Message, encoded
-from workbench.wire.wakeup import Wakeup
+from workbench.wire.socket_thread import SocketThread
 
-_LINGER_MS = 500
 _SEND_MS = 200
 """How long a thread waits to send before it checks whether its socket is being closed."""
 _DOMAIN = "workbench"
@@ -45,66 +44,7 @@ class _KnownKeys:
         return domain == _DOMAIN and key in self.keys
 
 
-class _SocketThread:
-    """A socket, and the only thread that uses it.
-
-    It calls `_woken` after another thread has set the wakeup, to have something sent, and
-    `_readable` when the peer has sent something.
-    """
-
-    def __init__(self, kind: int) -> None:
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._socket = self._context.socket(kind)
-        self._socket.linger = _LINGER_MS
-        self._wakeup = Wakeup()
-        self._closing = threading.Event()
-
-    def _start(self, name: str) -> None:
-        self._thread = threading.Thread(target=self._run, name=f"workbench-{name}", daemon=True)
-        self._thread.start()
-
-    @property
-    def is_own_thread(self) -> bool:
-        """Whether the caller is the thread that uses the socket."""
-        return threading.current_thread() is self._thread
-
-    def close(self) -> None:
-        """Stop the thread and free the socket; may be called again."""
-        if self._closing.is_set():
-            return
-        self._closing.set()
-        self._wakeup.set()
-        self._thread.join(timeout=5)
-        self._free()
-
-    def _free(self) -> None:
-        self._stop_helpers()
-        self._socket.close()
-        self._context.term()
-        self._wakeup.close()
-
-    def _run(self) -> None:
-        poller = zmq.Poller()
-        poller.register(self._socket, zmq.POLLIN)
-        poller.register(self._wakeup.fd, zmq.POLLIN)
-        while not self._closing.is_set():
-            ready = dict(poller.poll())
-            if self._wakeup.fd in ready:
-                self._woken()
-            if self._socket in ready:
-                self._readable()
-
-    def _woken(self) -> None:
-        raise NotImplementedError
-
-    def _readable(self) -> None:
-        raise NotImplementedError
-
-    def _stop_helpers(self) -> None:
-        """Stop what uses the socket's context; called when the thread has ended."""
-
-
-class Inbox(_SocketThread):
+class Inbox(SocketThread):
     """The kernel's socket: receives from every rank, and sends to a rank by its number.
 
     Parameters
@@ -247,7 +187,7 @@ class Inbox(_SocketThread):
             self._on_error(WireError(f"{what}: failed, {error!r}."))
 
 
-class Outbox(_SocketThread):
+class Outbox(SocketThread):
     """A rank's socket: sends from any thread, without blocking the caller.
 
     Parameters

@@ -41,7 +41,8 @@ def connection_file(job: Mapping[str, Any]) -> Path:
         if path.is_file():
             return path.absolute()
         raise StartFailed(
-            f"connection_file='{given}': there is no such file",
+            f"connection_file='{given}': "
+            f"{'it is not a regular file' if path.exists() else 'there is no such file'}",
             cure="give the path of ipcontroller-client.json, which ipcontroller writes into the "
             "folder `security` of its profile",
         )

@@ -5,10 +5,11 @@ from __future__ import annotations
 import gc
 import os
 import re
+import sys
 import threading
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from functools import partial
 from types import FrameType
 from typing import Any
@@ -48,6 +49,10 @@ _SYNCHRONIZE = mpi_ops.synchronize.__code__
 """Of the function in which every wait for a collective ends."""
 _WITHOUT_TENSOR = (mpi_ops.barrier.__code__, mpi_ops.join.__code__)
 _FUNCTION_FILES = ("horovod/torch/mpi_ops.py", "horovod/torch/functions.py")
+_LOST = (
+    "Horovod's thread has ended without finishing its collectives, and logged the reason above. "
+    "They are given up, and the ring is rebuilt.\n"
+)
 _LOG = re.compile(r"Horovod could not be initialized: (?:\[[^]]*\.(?:cc|h):\d+\] )*(.*)")
 
 
@@ -256,6 +261,31 @@ class HorovodBackend(Backend):
         while shutdown.is_alive() and self._ring is ring and time.monotonic() < deadline:
             ring.shut_down()  # repeatedly, since Gloo may use further connections
             shutdown.join(_BREAK_PERIOD_S)
+        if not shutdown.is_alive() and not ring.forming:
+            self._end_lost(ring)
+
+    def _end_lost(self, ring: RingSockets) -> None:
+        """End the waits for collectives of a ring that Horovod's thread has left unfinished.
+
+        An error in that thread ends it, such as too little memory for the fusion buffer, and what
+        it was executing is never done. The callers get a ValueError.
+        """
+        deadline = time.monotonic() + _SHUTDOWN_S
+        while self._ring is ring and _unfinished():
+            if time.monotonic() < deadline:
+                time.sleep(_BREAK_PERIOD_S)
+                continue
+            with self._shutdown:
+                if self._ring is ring:
+                    sys.stderr.write(_LOST)
+                    mpi_ops.mpi_lib.horovod_torch_reset()
+            return
+
+
+def _unfinished() -> bool:
+    with suppress(ValueError):  # cleared meanwhile
+        return any(not horovod_hooks.poll(handle) for handle in list(mpi_ops._handle_map))
+    return False
 
 
 def _transport(ring: RingSockets) -> Transport:

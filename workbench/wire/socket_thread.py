@@ -1,0 +1,87 @@
+"""A thread that uses one ZeroMQ socket, and that other threads can wake."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import zmq
+
+from workbench.wire.wakeup import Wakeup
+
+_LINGER_MS = 500
+_NO_MEMORY_S = 0.05
+
+
+class SocketThread:
+    """A socket, and the only thread that uses it.
+
+    It calls `_woken` after another thread has set the wakeup, to have something sent, and
+    `_readable` when the peer has sent something. After a MemoryError it tries again: a cell that
+    uses all memory frees it when it ends, and nothing else would serve the socket until then.
+    """
+
+    def __init__(self, kind: int) -> None:
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._socket = self._context.socket(kind)
+        self._socket.linger = _LINGER_MS
+        self._wakeup = Wakeup()
+        self._closing = threading.Event()
+
+    def _start(self, name: str) -> None:
+        self._thread = threading.Thread(target=self._run, name=f"workbench-{name}", daemon=True)
+        self._thread.start()
+
+    @property
+    def is_own_thread(self) -> bool:
+        """Whether the caller is the thread that uses the socket."""
+        return threading.current_thread() is self._thread
+
+    def close(self) -> None:
+        """Stop the thread and free the socket; may be called again."""
+        if self._closing.is_set():
+            return
+        self._closing.set()
+        self._wakeup.set()
+        self._thread.join(timeout=5)
+        self._free()
+
+    def _free(self) -> None:
+        self._stop_helpers()
+        self._socket.close()
+        self._context.term()
+        self._wakeup.close()
+
+    def _run(self) -> None:
+        poller = zmq.Poller()
+        poller.register(self._socket, zmq.POLLIN)
+        poller.register(self._wakeup.fd, zmq.POLLIN)
+        failed = False
+        while True:
+            try:
+                if failed:
+                    time.sleep(_NO_MEMORY_S)
+                    self._wakeup.set()  # what was being sent is still queued
+                    failed = False
+                if self._closing.is_set():
+                    return
+                self._serve(poller)
+            except MemoryError:  # nothing else here: it could raise another
+                failed = True
+
+    def _serve(self, poller: zmq.Poller) -> None:
+        """Wait for the next event, and handle it."""
+        ready = dict(poller.poll())
+        if self._wakeup.fd in ready:
+            self._woken()
+        if self._socket in ready:
+            self._readable()
+
+    def _woken(self) -> None:
+        raise NotImplementedError
+
+    def _readable(self) -> None:
+        raise NotImplementedError
+
+    def _stop_helpers(self) -> None:
+        """Stop what uses the socket's context; called when the thread has ended."""
