@@ -100,6 +100,7 @@ LogLevel VERBOSE
 # At level 1 bash runs no ~/.bashrc, as it otherwise does for sshd. The home folder is this
 # machine's: what a killed shell leaves there, as the lock of pyenv, delays every later shell.
 SetEnv SHLVL=1
+AcceptEnv HOROVOD_*
 # A launcher may open many connections at a time.
 MaxStartups 200
 MaxSessions 200
@@ -119,5 +120,6 @@ Host {vm.name}
     GlobalKnownHostsFile /dev/null
     StrictHostKeyChecking yes
     UpdateHostKeys no
+    SendEnv HOROVOD_*
     BatchMode yes
 """
