@@ -74,6 +74,7 @@ export class VerdictLine {
     const trans = this._trans;
     const { verdict } = this._feed.status;
     setText(this._line, verdict ? trans.__('Verdict: %1.', verdict.text) : '');
+    this._line.title = this._line.textContent ?? '';
     const isOpen = !this._panel.hidden;
     this._explain.setAttribute('aria-expanded', String(isOpen));
     if (!isOpen) {
