@@ -292,6 +292,10 @@ class WorkbenchMagics(Magics):
         By default, this explains the last cell that recorded iterations. ``--sample`` finds the
         lines of Python with time in no phase: of a cell that runs in the background, or of the
         next cell.
+
+        After each cell that recorded iterations, the first cause is in its verdict, a line that the
+        live view and ``%timings list`` show and ``wb.verdict(cluster)`` returns. The live view's
+        Explain button lists the causes of the newest iterations, also while a cell trains.
         """
         args = parse_line(self.explain, line)
         if args.all and args.latest is not None:

@@ -28,7 +28,7 @@ export class VerdictLine {
     this._line.setAttribute('role', 'status');
     this._state.setAttribute('role', 'status');
     this._list.setAttribute('aria-label', _trans.__('Causes'));
-    this._panel.id = `jp-gw-causes-${Private.number++}`;
+    this._panel.id = `jp-gw-causes-${VerdictLine._panels++}`;
     this._panel.setAttribute('role', 'region');
     this._panel.setAttribute('aria-label', _trans.__('Explanation'));
     this._explain.setAttribute('aria-controls', this._panel.id);
@@ -74,6 +74,7 @@ export class VerdictLine {
     const trans = this._trans;
     const { verdict } = this._feed.status;
     setText(this._line, verdict ? trans.__('Verdict: %1.', verdict.text) : '');
+    this._line.title = this._line.textContent ?? '';
     const isOpen = !this._panel.hidden;
     this._explain.setAttribute('aria-expanded', String(isOpen));
     if (!isOpen) {
@@ -181,6 +182,9 @@ export class VerdictLine {
     );
   }
 
+  /** Numbers the panels of a page, for their ids. */
+  private static _panels = 0;
+
   private _explain = element('button', 'jp-gw-Live-button');
   private _line = element('span', 'jp-gw-Live-verdictText');
   private _panel = Private.hidden(element('section', 'jp-gw-Live-causes'));
@@ -193,9 +197,6 @@ export class VerdictLine {
 }
 
 namespace Private {
-  /** Numbers the panels of a page, for ids. */
-  export let number = 0;
-
   export function hidden<T extends HTMLElement>(node: T): T {
     node.hidden = true;
     return node;
