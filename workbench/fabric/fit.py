@@ -22,6 +22,8 @@ _SIZES_PER_BEND = 4
 """How many sizes are needed for each line of a fit with bends."""
 _SMALL_ERROR = 0.01
 """Relative errors below this one count as squares, larger ones as they are."""
+_CERTAIN = 0.05
+"""Times whose noise is below this count equally."""
 _NO_BANDWIDTH = "no bandwidth: measure larger sizes"
 
 Array = NDArray[np.float64]
@@ -214,7 +216,7 @@ def fit(
         )
     order = np.argsort(sizes_bytes)
     size, time = np.asarray(sizes_bytes, float)[order], np.asarray(measured_us, float)[order]
-    scale = time * np.maximum(np.asarray(noise or [0.0] * len(time))[order] / _SMALL_ERROR, 1.0)
+    scale = time * np.maximum(np.asarray(noise or [0.0] * len(time))[order] / _CERTAIN, 1.0)
     knots = _best_knots(size, time, scale)
     values = _fit_values(size, time, scale, knots)
     fabric = FittedFabric(
