@@ -4,7 +4,9 @@ import pytest
 from combinations import BACKENDS
 from timers import eventually
 
-from .box import bounded, ours, quiet
+from workbench.errors import RanksFailed
+
+from .box import MEET, bounded, ours, quiet
 
 
 @pytest.fixture(params=BACKENDS.values(), ids=str)
@@ -33,3 +35,15 @@ def test_a_replaced_rank_is_tried_again(ring):
     assert not path.exists()
     quiet(cluster, "kept = 10", ranks=[1])
     ring.lives()
+
+
+def test_a_rank_is_lost_while_the_ring_is_rebuilt(box):
+    """The message says how to replace it, as where it is lost in a cell."""
+    cluster = box.cluster
+    path = box.put("init_ring", "os.kill(os.getpid(), 9)")
+    with pytest.raises(RanksFailed):
+        quiet(cluster, f"if rank == 0: 1 / 0\n{MEET}")
+    assert eventually(lambda: cluster.state == "failed")
+    assert not path.exists()
+    assert "Replace what is lost with %cluster restart --ranks 1" in cluster.message
+    box.lives((1,))

@@ -112,7 +112,8 @@ def form_ring(
     try:
         processes.engines.reform(report)
     except WorkbenchError as error:
-        state.set("failed", f"the ring could not be rebuilt: {reason(error)}")
+        why = f"the ring could not be rebuilt: {reason(error)}"
+        state.set("failed", state.trouble() if state.lost() else why)
     finally:
         ended.set()
 

@@ -88,7 +88,7 @@ def from_plain(plain: Any) -> FittedFabric:
         and all(one >= 0 for one in fabric.held_out_noise)
         and len(fabric.knots_bytes) == len(fabric.knots_us) > 1
         and all(a < b for a, b in pairwise(fabric.knots_bytes))
-        and all(a <= b for a, b in pairwise((0, *fabric.knots_us)))
+        and all(a <= b for a, b in pairwise((0, *fabric.knots_us, _MOST_SECONDS * 1e6)))
         and all(rate > 0 for copies in fabric.devices.values() for rate in copies.values())
         and 0 <= fabric.measured_at < _MOST_SECONDS
     )

@@ -257,6 +257,7 @@ CONTEXT = {"ranks": "2"}
         {"n": 2.5},
         {"knots_us": [900, 100]},
         {"knots_us": [-100, 900]},
+        {"knots_us": [100, 1e308]},
         {"measured_us": [-1, 900]},
         {"sizes_bytes": [1000]},
         {"measured_at": 1e300},
