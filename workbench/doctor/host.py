@@ -9,6 +9,7 @@ from workbench.doctor.rule import Case, rule
 from workbench.resources import Snapshot, Unknown
 from workbench.resources.summary import show_bytes
 from workbench.resources.time_limited_call import NO_ANSWER
+from workbench.resources.vsphere_limits import reached_limits
 
 _SUBJECTS = {"gpus": "the GPUs", "nics": "the NICs", "pcie": "PCIe", "host": "this VM"}
 _PROBE_CURES = {
@@ -158,3 +159,18 @@ def open_files_limit(snapshot: Snapshot) -> Iterator[Case]:
             f"a process may have {limit} files open at once",
             severity="info" if limit == _USUAL_OPEN_FILES else "warning",
         )
+
+
+@rule(
+    "info",
+    why="No further device of this kind can be added to the VM in these releases.",
+    cure="No change is needed. For more devices ask for a newer release of vSphere with its "
+    "virtual hardware version, or for more VMs.",
+    source="Broadcom, knowledge article 309986, Configuring VMDirectPath I/O passthrough devices; "
+    "VMware, vSphere Virtual Machine Administration 7.0 and 8.0, Hardware Features Available with "
+    "Virtual Machine Compatibility Settings",
+)
+def vsphere_limit(snapshot: Snapshot) -> Iterator[Case]:
+    """Find VMs on vSphere with as many devices as a release permits."""
+    for devices, releases in reached_limits(snapshot):
+        yield Case(f"{devices}, which is the limit of vSphere {releases}")

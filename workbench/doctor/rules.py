@@ -60,6 +60,7 @@ RULES: tuple[Rule[Snapshot], ...] = (
     host.open_files_limit,
     host.memory_limit,
     host.clock_source,
+    host.vsphere_limit,
     rdma.rdma_without_device_nodes,
     rdma.roce_without_v2_gid,
     rdma.roce_v1_gid,

@@ -9,8 +9,17 @@ from dataclasses import dataclass
 from workbench.fabric.fit import FittedFabric
 from workbench.fabric.model_size import ModelSize
 from workbench.fabric.models import busbw_factor, ring_us
-from workbench.fabric.plan_record import Figure, ScalingRow
+from workbench.fabric.plan_record import (
+    ACTIVATION_USES,
+    GRADIENT_USES,
+    PARAMETER_USES,
+    STATE_USES,
+    Figure,
+    Roofline,
+    ScalingRow,
+)
 from workbench.fabric.quantities import format_quantity
+from workbench.resources import Unknown
 
 _FORWARD = 1 / 3
 """Share of the forward in the time of compute: a backward takes about twice as long."""
@@ -225,6 +234,27 @@ def memory(job: PlanInputs, precision: str, optimizer: str) -> Iterator[Figure]:
     yield from parts
     left_out = "" if job.size.activation_bytes is not None else "; activations are not known"
     yield Figure("memory", sum(one.value for one in parts), "B", f"sum of the above{left_out}")
+
+
+def roofline(
+    job: PlanInputs, tflops: float | None, memory_gb_per_s: float | Unknown
+) -> Roofline | Unknown:
+    """Return the roofline of a plan; unknown if one of its inputs is."""
+    size = job.size
+    if not size.training_flop or size.activation_bytes is None:
+        return Unknown("the model's operations and activations. Give the model and an example")
+    if tflops is None:
+        return Unknown("the rate of operations of one rank. Give tflops")
+    if isinstance(memory_gb_per_s, Unknown):
+        return Unknown(f"the memory bandwidth: {memory_gb_per_s.reason}. Give memory_gb_per_s")
+    value, gradient, state, copy = job.bytes_each
+    moved = (
+        PARAMETER_USES * size.parameters * value
+        + GRADIENT_USES * size.trainable * gradient
+        + STATE_USES * size.trainable * (job.states * state + copy)
+        + ACTIVATION_USES * size.activation_bytes * job.batch
+    )
+    return Roofline(size.training_flop * job.batch, moved, tflops, memory_gb_per_s)
 
 
 def _number(count: float) -> str:

@@ -14,10 +14,16 @@ from workbench.resources.gpus.profiles import GpuShare
 if TYPE_CHECKING:
     import pandas as pd
 
-    from workbench.fabric.roofline import Roofline
-
 SPARE = 0.1
 """Share of a GPU's memory that is left to the CUDA context, the allocator and NCCL."""
+PARAMETER_USES = 4
+"""Read in the forward, in the backward and by the optimizer, which writes them."""
+GRADIENT_USES = 2
+"""Written by the backward, read by the optimizer."""
+STATE_USES = 2
+"""Read and written by the optimizer."""
+ACTIVATION_USES = 2
+"""Written by the forward, read by the backward."""
 NO_ROOFLINE = Unknown("it was not computed")
 
 
@@ -44,6 +50,86 @@ class Figure:
 
     def __str__(self) -> str:
         return format_quantity(self.value, self.unit)
+
+
+@dataclass(frozen=True)
+class Roofline:
+    """What limits the compute of an iteration: a GPU's operations or its memory.
+
+    The attainable rate is the lesser of the GPU's rate of operations and of intensity times memory
+    bandwidth (S. Williams, A. Waterman and D. Patterson, "Roofline", 2009). The bytes are an
+    estimate: each value moves once for each use. What caches keep makes them fewer, and tensors
+    that no backward needs make them more.
+
+    Attributes
+    ----------
+    operations
+        Floating-point operations of an iteration on one rank.
+    memory_bytes
+        Bytes that move between the GPU and its memory in an iteration, an estimate.
+    tflops
+        Rate of operations of the rank, in 10^12 per second.
+    memory_gb_per_s
+        Bandwidth of its memory, in 10^9 bytes per second.
+    """
+
+    operations: float
+    memory_bytes: float
+    tflops: float
+    memory_gb_per_s: float
+
+    @property
+    def intensity(self) -> float:
+        """Operations per byte of memory."""
+        return self.operations / self.memory_bytes
+
+    @property
+    def ridge(self) -> float:
+        """The intensity from which on the operations are the limit."""
+        return self.tflops * 1e3 / self.memory_gb_per_s
+
+    @property
+    def bound(self) -> str:
+        """``"compute"`` or ``"memory"``."""
+        return "memory" if self.intensity < self.ridge else "compute"
+
+    @property
+    def attainable_tflops(self) -> float:
+        """The highest rate of operations, in 10^12 per second."""
+        return self.at(self.intensity)
+
+    @property
+    def least_s(self) -> float:
+        """The shortest time of the iteration's compute at that rate, in seconds."""
+        return self.operations / (self.attainable_tflops * 1e12)
+
+    def at(self, intensity: float) -> float:
+        """Return the attainable rate at another intensity, in 10^12 operations per second."""
+        return min(self.tflops, intensity * self.memory_gb_per_s / 1e3)
+
+    def figures(self) -> tuple[Figure, ...]:
+        """Return its figures, each with its formula."""
+        moved, tflops = format_quantity(self.memory_bytes, "B"), f"{self.tflops:g} TFLOP/s"
+        rate = f"{self.memory_gb_per_s:g} GB/s"
+        least = "operations / attainable rate, without communication"
+        return (
+            Figure(
+                "memory traffic per iteration",
+                self.memory_bytes,
+                "B",
+                f"estimate: {PARAMETER_USES} × parameters + {GRADIENT_USES} × gradients + "
+                f"{STATE_USES} × optimizer + {ACTIVATION_USES} × activations",
+            ),
+            Figure("operations per byte of memory", self.intensity, "", f"operations / {moved}"),
+            Figure(
+                "attainable operations per second",
+                self.attainable_tflops * 1e12,
+                "FLOP",
+                f"the lesser of {tflops} and {self.intensity:.3g} × {rate}: {self.bound} is the "
+                f"limit, as the ridge is at {self.ridge:.3g} operations per byte",
+            ),
+            Figure("least compute per iteration", self.least_s, "s", least),
+        )
 
 
 @dataclass(frozen=True)

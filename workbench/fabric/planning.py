@@ -12,7 +12,6 @@ from workbench.fabric.nominal import board_memory_gb_per_s
 from workbench.fabric.plan_figures import PlanInputs
 from workbench.fabric.plan_record import SPARE, Plan
 from workbench.fabric.quantities import check_positive, parse_count
-from workbench.fabric.roofline import roofline
 from workbench.ranks import checked_int
 from workbench.resources import Unknown
 from workbench.resources.gpus.profiles import smallest_shares
@@ -115,7 +114,7 @@ def plan(
     )
     rows = [job.row(count) for count in range(1, checked_int(vms, "vms", 1) + 1)]
     memory = tuple(plan_figures.memory(job, precision, optimizer))
-    roof = roofline(job, tflops, _memory_rate(memory_gb_per_s, gpu))
+    roof = plan_figures.roofline(job, tflops, _memory_rate(memory_gb_per_s, gpu))
     figures = (
         *plan_figures.gradients(job, rows[-1]),
         *plan_figures.compute(job, tflops),

@@ -18,16 +18,23 @@ from workbench.resources.gpus.vgpu import decode_profile
 from workbench.resources.nics.records import Nic, is_pvrdma
 from workbench.resources.snapshot_record import SnapshotRecord
 from workbench.resources.unknown import Unknown
+from workbench.resources.vsphere_limits import (
+    MOST_VGPUS,
+    hardware_version,
+    passthrough_words,
+    reached_limits,
+)
 
 GROUP_SIZES = (2, 4, 8)
 """Numbers of GPUs in the device groups that vSphere offers."""
-MOST_VGPUS = 8
-"""Most vGPUs of one VM since vSphere 8.0."""
 
 _ON_HGX = ("X", "XL", "XM", "XS")
 """How names of boards end whose GPUs NVSwitch connects."""
 
-_NO_MOVING = "no vMotion, suspend or snapshots; DRS can choose the host only at power-on"
+_NO_MOVING = (
+    "no vMotion, suspend or snapshots; all memory of the VM is reserved; DRS can choose the host "
+    "only at power-on"
+)
 _PERMITTED = {
     "passthrough": f"DirectPath I/O, so {_NO_MOVING}, and only with Dynamic DirectPath I/O",
     "vgpu": (
@@ -107,7 +114,11 @@ def gpu_request(board: str, count: int) -> str:
     if whole.p2p is False:
         return f"{count} GPUs of {board}, which has no NVLink: they exchange data over PCIe"
     if count > MOST_VGPUS:
-        return f"{count} GPUs by DirectPath I/O: a VM has at most {MOST_VGPUS} vGPUs"
+        return (
+            f"{count} GPUs by DirectPath I/O: a VM has at most {MOST_VGPUS} vGPUs in vSphere 8.0. "
+            f"PCI passthrough devices, with NICs: {passthrough_words()}. All memory of the VM is "
+            "reserved"
+        )
     complete = f"with a complete frame buffer each ({board}-{memory_gb}C), which NVLink needs"
     sizes = GROUP_SIZES if board.endswith(_ON_HGX) else GROUP_SIZES[:1]
     size = next((one for one in sizes if one >= count), 0)
@@ -133,6 +144,11 @@ def vsphere_lines(snapshot: SnapshotRecord) -> Iterator[str]:
     if snapshot.host.hypervisor != "VMware":
         return
     yield "vSphere:"
+    version = hardware_version(snapshot)
+    at_least = version if isinstance(version, Unknown) else f"at least {version}"
+    yield f"  virtual hardware version: {at_least}"
+    for devices, releases in reached_limits(snapshot):
+        yield f"  {devices}: no more are possible in vSphere {releases}"
     for group in device_groups(snapshot):
         yield f"  {group}"
     seen = [(f"GPU {gpu.index}", gpu.form) for gpu in snapshot.gpus]

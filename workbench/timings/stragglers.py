@@ -301,9 +301,11 @@ def _of_all(
 ) -> Straggler:
     """Return the straggler of a link or VM; `cause` is the phase and the kind."""
     phase, kind = cause
-    ends = (int(ring.found.iterations[place]) for place in places[[0, -1]])
+    first, last = (int(ring.found.iterations[place]) for place in places[[0, -1]])
     how_often = _how_often(ring.found, places)
-    return Straggler(-1, phase, excess_us, *ends, kind, how_often, late_us, float("nan"), vm)
+    return Straggler(
+        *(-1, phase, excess_us, first, last, kind, how_often, late_us, float("nan"), vm)
+    )
 
 
 def _describe(ring: RingDelays, column: int, phase: str, places: npt.NDArray[np.intp]) -> Straggler:

@@ -76,6 +76,8 @@ class HostInfo:
         module needs none, as it uses dma-buf.
     pvrdma_module
         Whether the kernel module ``vmw_pvrdma`` is loaded.
+    product
+        Product name in DMI: ``"VMware20,1"``.
     """
 
     hostname: str | Unknown
@@ -99,6 +101,7 @@ class HostInfo:
     nvidia_module: str | Unknown = EARLIER
     peer_memory_modules: tuple[str, ...] | Unknown = EARLIER
     pvrdma_module: bool | Unknown = EARLIER
+    product: str | Unknown = EARLIER
 
 
 def probe_host(sysfs: Path, procfs: Path, devfs: Path, nccl: NcclSettings) -> HostInfo:
@@ -127,6 +130,7 @@ def probe_host(sysfs: Path, procfs: Path, devfs: Path, nccl: NcclSettings) -> Ho
         nvidia_module=_nvidia_module(procfs),
         peer_memory_modules=_peer_memory_modules(sysfs),
         pvrdma_module=_pvrdma_module(sysfs),
+        product=read_text(sysfs / "class/dmi/id/product_name"),
     )
 
 

@@ -1,0 +1,113 @@
+"""How many devices a VM may have, by the release of vSphere.
+
+Sources: Broadcom, knowledge article 309986, "Configuring VMDirectPath I/O passthrough devices"
+(passthrough, and the reserved memory); VMware, vSphere Virtual Machine Administration 7.0 and
+8.0, "Hardware Features Available with Virtual Machine Compatibility Settings" (NICs up to
+hardware version 19, PVRDMA from 7.0 Update 2 on); VMware, "vSphere 8 Expands Machine Learning
+Support: Device Groups for NVIDIA GPUs and NICs" (vGPUs of 8.0).
+
+What these do not say is unknown here: all of 9.0, vGPUs before and after 8.0, PVRDMA before 7.0
+Update 2, NICs from 8.0 on, and the space for memory-mapped I/O.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from workbench.resources.nics.records import is_pvrdma
+from workbench.resources.snapshot_record import SnapshotRecord
+from workbench.resources.unknown import Unknown
+
+MOST_VGPUS = 8
+"""Most vGPUs of one VM in vSphere 8.0."""
+_UNKNOWN = Unknown("no public document that states it is known here")
+_PRODUCT = re.compile(r"VMware(\d+),\d+")
+_FIRST_SHOWN = 20
+"""Earlier hardware versions have names such as ``VMware7,1``, whose number is another one."""
+_VIRTUAL_NICS = ("vmxnet3", "e1000", "e1000e")
+_PASSTHROUGH_NICS = ("mlx4_core", "mlx5_core", "bnxt_en", "irdma", "ice", "ixgbevf", "iavf")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Most devices of one VM.
+
+    Attributes
+    ----------
+    release
+        The first release of vSphere with these limits.
+    hardware_version
+        The virtual hardware version that they need.
+    passthrough, nics, pvrdma
+        PCI passthrough devices, virtual network adapters, and PVRDMA adapters.
+    """
+
+    release: str
+    hardware_version: int
+    passthrough: int
+    nics: int | Unknown
+    pvrdma: int | Unknown
+
+
+LIMITS = (
+    Limits("7.0", 17, 16, 10, _UNKNOWN),
+    Limits("7.0 Update 2", 19, 16, 10, 10),
+    Limits("8.0", 20, 32, _UNKNOWN, 10),
+    Limits("8.0 Update 1", 20, 64, _UNKNOWN, 10),
+    Limits("8.0 Update 2", 21, 128, _UNKNOWN, 10),
+)
+
+
+def hardware_version(snapshot: SnapshotRecord) -> int | Unknown:
+    """Return a lower limit of the VM's virtual hardware version.
+
+    The guest sees only the product name of DMI, which changes with some versions.
+    """
+    product = snapshot.host.product
+    if isinstance(product, Unknown):
+        return product
+    match = _PRODUCT.fullmatch(product)
+    if match is None or int(match[1]) < _FIRST_SHOWN:
+        return Unknown(f"the product name {product} does not show it")
+    return int(match[1])
+
+
+def passthrough_words() -> str:
+    """Return the limits of passthrough devices in words."""
+    words = [f"{LIMITS[0].passthrough} in vSphere 7"]
+    words += [f"{one.passthrough} from {one.release} on" for one in LIMITS if one.release >= "8.0"]
+    return ", ".join(words)
+
+
+def reached_limits(snapshot: SnapshotRecord) -> Iterator[tuple[str, str]]:
+    """Yield which devices are as many as a release permits, and the releases that do."""
+    if snapshot.host.hypervisor != "VMware":
+        return
+    version = hardware_version(snapshot)
+    least = 0 if isinstance(version, Unknown) else version
+    possible = [one for one in LIMITS if one.hardware_version >= least]
+    for name, words, count in (
+        ("passthrough", "PCI passthrough devices", _passthrough(snapshot)),
+        ("nics", "virtual network adapters", _virtual_nics(snapshot)),
+        ("pvrdma", "PVRDMA adapters", sum(map(is_pvrdma, snapshot.nics))),
+    ):
+        reached = [
+            f"{one.release} ({most})"
+            for one in possible
+            if not isinstance(most := getattr(one, name), Unknown) and count >= most
+        ]
+        if reached:
+            yield f"{count} {words}", ", ".join(reached)
+
+
+def _passthrough(snapshot: SnapshotRecord) -> int:
+    whole = {gpu.pci_address for gpu in snapshot.gpus if gpu.form in ("passthrough", "mig")}
+    ports = {nic.pci_address for nic in snapshot.nics if nic.driver in _PASSTHROUGH_NICS}
+    return len([one for one in whole | ports if isinstance(one, str)])
+
+
+def _virtual_nics(snapshot: SnapshotRecord) -> int:
+    """Count adapters; the interface of a PVRDMA adapter belongs to its port."""
+    return sum(nic.driver in _VIRTUAL_NICS or is_pvrdma(nic) for nic in snapshot.nics)
