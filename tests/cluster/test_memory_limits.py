@@ -6,6 +6,7 @@ import pytest
 from clusters import quiet, training
 
 import workbench as wb
+from workbench.cluster.backends import horovod
 
 LIMITED = """
 import resource
@@ -101,14 +102,16 @@ hvd.allreduce(torch.ones(1), name="alone")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("record", [True, False])
-def test_no_memory_for_the_fusion_buffer(new_ranks, record):
+def test_no_memory_for_the_fusion_buffer(monkeypatch):
     """It ends Horovod's thread, which leaves its collectives unfinished: their wait ends."""
-    cluster = new_ranks
-    cluster.recording = record
+    monkeypatch.setattr(horovod, "_GLOO_TIMEOUT_S", 5)  # after which the other rank notices
     limited = "kept = 41 + rank\nif rank == 1: limit(8 << 20)\n" + training(2)
-    with pytest.raises(wb.RanksFailed, match=r"\[rank 1\] ValueError: Handle") as caught:
-        quiet(cluster, FILLED + limited)
-    assert list(caught.value.errors) == [1]
-    assert quiet(cluster, f"{UNLIMITED}; kept").values == {0: 41, 1: 42}
-    quiet(cluster, training(2))
+    with wb.Cluster(n=2) as cluster:
+        quiet(cluster, FILLED + "import torch._dynamo")
+        for record in (True, False):
+            cluster.recording = record
+            with pytest.raises(wb.RanksFailed, match=r"\[rank 1\] ValueError: Handle") as caught:
+                quiet(cluster, limited)
+            assert list(caught.value.errors) == [1]
+            assert quiet(cluster, f"{UNLIMITED}; kept").values == {0: 41, 1: 42}
+        quiet(cluster, training(2))

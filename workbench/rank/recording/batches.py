@@ -86,8 +86,7 @@ def first_dimension(batch: Any) -> int:
         values = batch
     found = 0
     for value in values:
-        # a pipeline's stage finds its shapes with a forward of tensors without data
-        if isinstance(value, torch.Tensor) and value.dim() and not value.is_meta:
+        if isinstance(value, torch.Tensor) and value.dim():
             size = value.shape[0]
             if found and size != found:
                 return _DIFFERENT
