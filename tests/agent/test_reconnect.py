@@ -189,7 +189,7 @@ import os, time
 import workbench as wb
 from workbench.cluster import TextSink
 cluster = wb.Cluster(hosts={hosts!r}, ssh_config={config!r}, start_timeout_s=120).start()
-cluster.run_in_background("while True: pass", sink=TextSink())
+cluster.run_in_background("import time\\nwhile True: time.sleep(0.01)", sink=TextSink())
 print(*[info.pid for info in cluster.ranks], flush=True)
 print(*[agent.hello.pid for agent in cluster.agents], flush=True)
 print(*[agent.folder for agent in cluster.agents], flush=True)

@@ -73,25 +73,44 @@ def server(browser, tmp_path_factory):
     server.stop()
 
 
+@pytest.fixture(scope="package")
+def profile(browser):
+    """Make a browser profile for each Lab; its pages share a cache of what they load."""
+    profiles = {}
+
+    def of(server):
+        if server.url not in profiles:
+            profiles[server.url] = browser.new_context()
+            profiles[server.url].set_default_timeout(SLOWEST_MS)
+        return profiles[server.url]
+
+    yield of
+    for context in profiles.values():
+        context.close()
+
+
 @pytest.fixture(scope="module")
-def new_lab(browser):
-    """Make pages, each in a browser profile and a workspace of its own."""
-    contexts = []
+def new_lab(profile):
+    """Make pages, each in a workspace of its own."""
+    pages = []
 
     def make(server, width=1280, height=900):
-        context = browser.new_context(viewport={"width": width, "height": height})
-        context.set_default_timeout(SLOWEST_MS)
-        contexts.append(context)
-        return Lab(context.new_page(), server, secrets.token_hex(4))
+        page = profile(server).new_page()
+        page.set_viewport_size({"width": width, "height": height})
+        pages.append(page)
+        return Lab(page, server, secrets.token_hex(4))
 
     yield make
-    for context in contexts:
-        context.close()
+    for page in pages:
+        page.close()
 
 
 @pytest.fixture
 def lab(new_lab, server):
-    return new_lab(server)
+    """A page for one test: one that stays open goes on showing the machine's load."""
+    lab = new_lab(server)
+    yield lab
+    lab.page.close()
 
 
 @pytest.fixture(scope="session")

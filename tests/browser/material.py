@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 KERNEL = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
 
 TRAINING = """%%distributed
-import torch
+import time, torch
 from torch import nn
 torch.manual_seed(0)
 model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 10))
@@ -26,6 +26,7 @@ for _ in range({iterations}):
     optimizer.zero_grad()
     nn.functional.cross_entropy(model(batch), target).backward()
     optimizer.step()
+    time.sleep(0.01)  # leaves the cores to the page
 """
 
 ENDLESS = 1_000_000
@@ -47,10 +48,12 @@ def training_cells(iterations: int) -> tuple[str, str, str]:
 
 
 def longer_quickstart(server: LabServer, name: str, epochs: int) -> str:
-    """The quickstart, trained for more epochs, so that there is time to watch it."""
+    """The quickstart, trained for more epochs with pauses, so that there is time to watch it."""
     notebook = read(server.root / "01-quickstart.ipynb")
     for cell in notebook.cells:
-        cell.source = cell.source.replace("range(15)", f"range({epochs})")
+        cell.source = cell.source.replace(
+            "for epoch in range(15)", f"import time\nfor epoch in range({epochs})"
+        ).replace("optimizer.step()", "optimizer.step(); time.sleep(0.04)")
     nbformat.write(notebook, server.root / name)
     return name
 

@@ -9,8 +9,8 @@ from timers import eventually
 
 from .material import cell_with, longer_quickstart
 
-EPOCHS = 60
-"""Enough to be watched on a fast machine."""
+EPOCHS = 20
+"""Of a second each, and more: enough to be watched on a fast machine."""
 
 
 @dataclass

@@ -193,7 +193,8 @@ def test_a_script_that_shuts_horovod_down(cluster):
 def test_a_rank_that_does_not_react_is_reported():
     """A rank that nothing can interrupt is named, and the cluster refuses further cells."""
     with wb.Cluster(n=1) as cluster:
-        source = "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nwhile True: pass"
+        source = "import signal, time\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+        source += "while True: time.sleep(0.01)"
         with pytest.raises(CellTimeout, match="rank 0 did not react"):
             quiet(cluster, source, timeout=1)
         assert cluster.state == "failed"
