@@ -190,7 +190,7 @@ export class VerdictLine {
   private _panel = Private.hidden(element('section', 'jp-gw-Live-causes'));
   private _scope = element('span', 'jp-gw-Live-legend');
   private _close = element('button', 'jp-gw-Live-link');
-  private _state = element('div', 'jp-gw-Live-none');
+  private _state = element('div', 'jp-gw-Live-explainState');
   private _list = element('ol', 'jp-gw-Live-causeList');
   private _shown: IVerdict | null = null;
   private _stop: () => void;

@@ -71,7 +71,9 @@ describe('the verdict', () => {
     click('Explain');
     await new Promise(done => setTimeout(done));
     expect(page.kernel.asked).toContainEqual({ type: 'explain' });
-    expect(text(panel(), '.jp-gw-Live-none')).toBe('Waiting for the kernel.');
+    expect(text(panel(), '.jp-gw-Live-explainState')).toBe(
+      'Waiting for the kernel.'
+    );
     page.kernel.send({
       type: 'answer',
       run: 0,
@@ -103,7 +105,7 @@ describe('the verdict', () => {
       asked: { type: 'explain' },
       explanation: { unknown: reason }
     });
-    expect(text(panel(), '.jp-gw-Live-none')).toBe(reason);
+    expect(text(panel(), '.jp-gw-Live-explainState')).toBe(reason);
     expect(causes()).toEqual([]);
   });
 
@@ -111,7 +113,9 @@ describe('the verdict', () => {
     const ended = { state: 'ended', verdict: verdict({ causes: [] }) };
     output = page.open(snapshot(1, rows(0, 10), ended));
     click('Explain');
-    expect(text(panel(), '.jp-gw-Live-none')).toContain('Nothing visible');
+    expect(text(panel(), '.jp-gw-Live-explainState')).toContain(
+      'Nothing visible'
+    );
   });
 
   it('is in a saved notebook, whose kernel is gone', () => {
@@ -126,7 +130,9 @@ describe('the verdict', () => {
     page.session.session = null;
     output = page.open(snapshot(1, rows(0, 10), { state: 'ended' }));
     click('Explain');
-    expect(text(panel(), '.jp-gw-Live-none')).toContain('No kernel answers');
+    expect(text(panel(), '.jp-gw-Live-explainState')).toContain(
+      'No kernel answers'
+    );
   });
 
   it('replaces an older explanation that is still open', () => {

@@ -73,8 +73,9 @@ describe('the view', () => {
 
   it('stands still while paused, and collects', () => {
     const output = page.open(snapshot(4, rows(0, 10)));
-    const pause =
-      output.node.querySelector<HTMLButtonElement>('.jp-gw-Live-button')!;
+    const pause = output.node.querySelector<HTMLButtonElement>(
+      '.jp-gw-Live-button[aria-pressed]'
+    )!;
     pause.click();
     page.kernel.send(...message('delta', 5, rows(10, 12)));
     browser.frame();
