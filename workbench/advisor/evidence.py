@@ -196,22 +196,12 @@ class Evidence:
     @cached_property
     def fabric(self) -> FittedFabric | None:
         """The calibration of these ranks; None if there is none that is reliable."""
-        return None if self.fabric_unknown else self._calibration
-
-    @cached_property
-    def _calibration(self) -> FittedFabric | None:
-        found: FittedFabric | None = getattr(self.training, "fabric", None)
-        if found is None and "calibration" in self.facts:
-            try:
-                found = stored.from_plain(self.facts["calibration"])
-            except (ValueError, SnapshotError):  # an edited file
-                return None
-        return found
+        return None if self.fabric_unknown else _calibration(self.training, self.facts)
 
     @cached_property
     def fabric_unknown(self) -> str:
         """Why there is no calibration to compare with; empty if there is one."""
-        found, n = self._calibration, int(self.rows["world_size"].max())
+        found, n = _calibration(self.training, self.facts), int(self.rows["world_size"].max())
         if found is None:
             return _CALIBRATE
         if found.n != n:
@@ -288,3 +278,14 @@ class Evidence:
             error_us=abs(same.replay_error) * same.measured_us,
             measure=measure,
         )
+
+
+def _calibration(training: Any, facts: Mapping[str, Any]) -> FittedFabric | None:
+    """Return the calibration of a cluster, or the one that its run has stored."""
+    found: FittedFabric | None = getattr(training, "fabric", None)
+    if found is None and "calibration" in facts:
+        try:
+            return stored.from_plain(facts["calibration"])
+        except (ValueError, SnapshotError):  # an edited file
+            return None
+    return found

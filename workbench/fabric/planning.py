@@ -96,7 +96,7 @@ def plan(
         An argument is not possible: not positive, unknown, or two that exclude each other.
     """
     _check(locals())
-    size = _size(model, example)
+    size, each = _size(model, example), checked_int(ranks_per_vm, "ranks_per_vm", 1)
     job = PlanInputs(
         size=size,
         batch=checked_int(batch, "batch", 1),
@@ -106,13 +106,13 @@ def plan(
         gbps=gbps,
         latency_us=latency_us,
         fabric=fabric,
-        ranks_per_vm=checked_int(ranks_per_vm, "ranks_per_vm", 1),
+        ranks_per_vm=each,
         local_gbps=local_gbps,
         compute_s=_compute_s(compute_ms, tflops, size, batch),
         bytes_each=_BYTES[precision],
         states=_STATES[optimizer],
     )
-    rows = [job.row(count) for count in range(1, checked_int(vms, "vms", 1) + 1)]
+    rows = tuple(map(job.row, range(1, checked_int(vms, "vms", 1) + 1)))
     memory = tuple(plan_figures.memory(job, precision, optimizer))
     roof = plan_figures.roofline(job, tflops, _memory_rate(memory_gb_per_s, gpu))
     figures = (
@@ -122,12 +122,10 @@ def plan(
         *plan_figures.duration(job, rows[-1]),
         *memory,
     )
-    shares = None
-    if gpu is not None:
-        shares = tuple(smallest_shares(gpu, memory[-1].value / 1e9 / (1 - SPARE)))
-    request = gpu_request(gpu, job.ranks_per_vm) if gpu and job.ranks_per_vm > 1 else ""
-    caveat = fabric.caveat if fabric else ""
-    return Plan(figures, tuple(rows), shares, request, caveat, roof)
+    needed_gb = memory[-1].value / 1e9 / (1 - SPARE)
+    shares = None if gpu is None else tuple(smallest_shares(gpu, needed_gb))
+    request = gpu_request(gpu, each) if gpu and each > 1 else ""
+    return Plan(figures, rows, shares, request, fabric.caveat if fabric else "", roof)
 
 
 def _check(given: dict[str, Any]) -> None:

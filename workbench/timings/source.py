@@ -130,6 +130,16 @@ class LiveSource(TimingsSource):
         return self.clocks
 
     @property
+    def newest_cell(self) -> int:
+        """The cell of the newest iterations; 0 before any."""
+        return self._store.newest_cell
+
+    def joined(self) -> None:
+        """Begin a new ring: other ranks, or new processes of the same ranks."""
+        self._store.forget_layouts()
+        self.clocks.joined()
+
+    @property
     def dropped(self) -> int:
         """Records that were lost before they arrived, or could not be read."""
         return self._store.counts.dropped + len(self.errors)

@@ -84,7 +84,7 @@ class Timings(LiveSource, TimingsQueries):
             self._last_cell = int(state.get("last_cell", 0))
             self._unrecorded_cell = int(state.get("unrecorded_cell", 0))
         self._inbox = Inbox(
-            self._receive,
+            lambda rank, message: self._received.append(_sent(rank, message)),
             interface=interface,
             on_error=lambda error: self.errors.append(str(error)),
             after=self._store_received,
@@ -142,11 +142,6 @@ class Timings(LiveSource, TimingsQueries):
     def note(self, **facts: Any) -> None:
         """Add facts, as plain values, to those of the run that `keep` has begun."""
         self._storage.add(facts)
-
-    def joined(self) -> None:
-        """Begin a new ring: other ranks, or new processes of the same ranks."""
-        self._store.forget_layouts()
-        self.clocks.joined()
 
     def record(self, *, on: bool) -> None:
         """Note that the next cells are recorded, or are not."""
@@ -249,11 +244,6 @@ class Timings(LiveSource, TimingsQueries):
         return not self._unrecorded_cell or self._last_cell != self._unrecorded_cell
 
     @property
-    def newest_cell(self) -> int:
-        """The cell of the newest iterations; 0 before any."""
-        return self._store.newest_cell
-
-    @property
     def outdated(self) -> bool:
         """Whether a cell of the user was not recorded after the newest iterations were."""
         return self._unrecorded_cell > self.newest_cell
@@ -263,16 +253,6 @@ class Timings(LiveSource, TimingsQueries):
         if cell <= self._unrecorded_cell:
             return None
         return max((self._store.counts.iterations(cell, rank) for rank in self.vms), default=0)
-
-    def _receive(self, rank: int, message: Message) -> None:
-        if isinstance(message, Layout):
-            self._received.append(((rank,), message.check()))
-        elif isinstance(message, Records):
-            self._received.append(((rank,) * len(message.records), message.records))
-        elif isinstance(message, VmLayout):
-            self._received.append((message.ranks, message.layout.check()))
-        elif isinstance(message, VmRecords):
-            self._received.append((message.ranks, message.split()))
 
     def _store_received(self) -> None:
         """Store all that has arrived together, which costs less than one record at a time."""
@@ -284,6 +264,18 @@ class Timings(LiveSource, TimingsQueries):
         with self._arrived:
             self._arrived.notify_all()
         self._notify()
+
+
+def _sent(rank: int, message: Message) -> Sent:
+    """Return what a message of a rank, or of a VM's agent, adds to the store, by rank."""
+    if isinstance(message, Layout):
+        return (rank,), message.check()
+    if isinstance(message, Records):
+        return (rank,) * len(message.records), message.records
+    if isinstance(message, VmLayout):
+        return message.ranks, message.layout.check()
+    assert isinstance(message, VmRecords)  # no other is sent here
+    return message.ranks, message.split()
 
 
 def _count_remark(iterations: dict[int, int], recorded: bool, earlier: bool) -> str:

@@ -59,6 +59,25 @@ _NOT_CALIBRATED = Unknown("not measured yet: run cluster.calibrate()")
 _NO_COLLECTIVE = Unknown("no single collective is stored for these iterations")
 
 
+def _message(timings: Timings, state: State) -> str:
+    if state == "waiting":
+        if timings.closed:
+            return "The cluster was stopped before a training cell ran."
+        if timings.unrecorded:
+            return timings.unrecorded
+        if timings.remark:
+            return timings.remark
+        return "Waiting for the first iteration of a %%distributed cell."
+    if state == "running":
+        unheard = f"{UNHEARD}." if timings.unheard else ""
+        notes = (_lag_text(timings.lag_s), unheard, timings.unrecorded)
+        return " ".join(filter(None, ("Training.", *notes)))
+    ended = "The cluster was stopped." if timings.closed else "The cell has ended."
+    if timings.unrecorded:  # the remark may be about an earlier cell
+        return timings.unrecorded if not timings.closed else f"{ended} {timings.unrecorded}"
+    return f"{ended} {timings.remark}".strip()
+
+
 class ClusterSource:
     """The timings of a cluster as a `TimingSource`; each start of the cluster is a new run."""
 
@@ -82,7 +101,7 @@ class ClusterSource:
         timings = self._current()
         state = self._state(timings)
         places = tuple(RankPlace(info.rank, info.vm) for info in self._cluster.ranks)
-        message = self._message(timings, state)
+        message = _message(timings, state)
         verdict = timings.verdict if state == "ended" else None
         if verdict is not None and verdict.cell != timings.newest_cell:
             verdict = None  # of an earlier cell
@@ -270,24 +289,6 @@ class ClusterSource:
         if not len(timings):
             return "waiting"
         return "running" if timings.running else "ended"
-
-    def _message(self, timings: Timings, state: State) -> str:
-        if state == "waiting":
-            if timings.closed:
-                return "The cluster was stopped before a training cell ran."
-            if timings.unrecorded:
-                return timings.unrecorded
-            if timings.remark:
-                return timings.remark
-            return "Waiting for the first iteration of a %%distributed cell."
-        if state == "running":
-            unheard = f"{UNHEARD}." if timings.unheard else ""
-            notes = (_lag_text(timings.lag_s), unheard, timings.unrecorded)
-            return " ".join(filter(None, ("Training.", *notes)))
-        ended = "The cluster was stopped." if timings.closed else "The cell has ended."
-        if timings.unrecorded:  # the remark may be about an earlier cell
-            return timings.unrecorded if not timings.closed else f"{ended} {timings.unrecorded}"
-        return f"{ended} {timings.remark}".strip()
 
     def _data(self, rows: Rows) -> NDArray[np.float32]:
         rows = rows[np.lexsort((rows["rank"], rows["iteration"]))]
