@@ -81,7 +81,9 @@ class MagicCompleter:
         """Yield what the last word of a magic's line can be."""
         find = self._shell.find_cell_magic if in_cell else self._shell.find_line_magic
         actions = getattr(find(name), "parser", argparse.ArgumentParser())._actions
+        flags = {name for one in actions if one.nargs == 0 for name in one.option_strings}
         *words, last = text.split(" ")
+        words = [word for word in words if word and word not in flags]
         if last.startswith("-"):
             for action in actions:
                 yield from action.option_strings

@@ -81,26 +81,32 @@ def read_file(path: str | os.PathLike[str], limit: int) -> bytes:
 
 
 def write_regular(path: str | os.PathLike[str], text: str) -> None:
-    """Create or replace a regular file, without waiting for the reader of a pipe.
+    """Create or replace a regular file atomically, without waiting for the reader of a pipe.
+
+    An existing file keeps its permissions, and a symbolic link its target's place.
 
     Raises
     ------
     OSError
-        If it cannot be written, or is a folder, a pipe, a socket or a device.
+        If it cannot be written, or is a folder, a pipe, a socket or a device; an existing file
+        is then unchanged.
     """
-    flags = os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
+    permissions = None
     try:
-        file = _open(path, flags)
+        file = _open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+    except FileNotFoundError:
+        pass
     except OSError as error:
         if error.errno == errno.ENXIO:  # a pipe without a reader, or a socket
             raise OSError(errno.EINVAL, "a pipe or a socket, not a file") from None
         raise
-    with os.fdopen(file, "w", encoding="utf-8") as stream:
+    else:
         kind = os.fstat(file).st_mode
+        os.close(file)
         if not stat.S_ISREG(kind):
             raise OSError(errno.EINVAL, f"{_kind(kind)}, not a file")
-        stream.truncate(0)
-        stream.write(text)
+        permissions = stat.S_IMODE(kind)
+    _replace(Path(path).expanduser().resolve(), text, 0o666, permissions)
 
 
 def _open(path: str | os.PathLike[str], flags: int) -> int:
@@ -212,11 +218,23 @@ def write_private(path: Path, text: str) -> None:
     OSError
         If it cannot be written; the existing file is then unchanged.
     """
+    _replace(path, text, 0o600)
+
+
+def _replace(path: Path, text: str, mode: int, permissions: int | None = None) -> None:
+    """Replace a file atomically; its permissions are `mode` without the umask, unless given."""
     temporary = path.with_name(f"{path.name}.part")
     temporary.unlink(missing_ok=True)
-    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        file.write(text)
-    temporary.replace(path)
+    file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+    try:
+        with os.fdopen(file, "w", encoding="utf-8") as stream:
+            stream.write(text)
+        if permissions is not None:
+            temporary.chmod(permissions)
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 def _int(text: str) -> int:

@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import resource
 import subprocess
 import sys
 
@@ -213,7 +214,10 @@ def test_a_long_argument_is_quoted_in_part(cluster, call):
 
 
 def test_a_topology_is_written_to_a_file_only(tmp_path):
-    """A pipe that nobody reads, a folder and a device are refused; old files are replaced."""
+    """A pipe that nobody reads, a folder and a device are refused; old files are replaced.
+
+    They keep their permissions, and their content if the new one cannot be written in full.
+    """
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     for path in (pipe, tmp_path, "/dev/zero", "/dev/null", "a\0b"):
@@ -227,6 +231,20 @@ def test_a_topology_is_written_to_a_file_only(tmp_path):
     for text in ("a longer text", "short"):
         write_regular(path, text)
         assert path.read_text() == text
+    path.chmod(0o640)
+    link = tmp_path / "link.xml"
+    link.symlink_to(path)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, limits[1]))
+    try:
+        with pytest.raises(OSError, match="too large"):
+            write_regular(link, "x" * (1 << 17))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert path.read_text() == "short"
+    write_regular(link, "other")
+    assert (path.read_text(), path.stat().st_mode & 0o777) == ("other", 0o640)
+    assert {one.name for one in tmp_path.iterdir()} == {"pipe", "topology.xml", "link.xml"}
 
 
 def test_errors_say_what_is_wrong_and_what_to_do(cluster, tmp_path):

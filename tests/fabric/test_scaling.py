@@ -2,16 +2,19 @@
 
 import dataclasses
 import json
+import os
 import re
 import signal
 import threading
 
+import numpy as np
 import pytest
 from timers import when
 
 import workbench as wb
 from workbench import ScalingStudy
 from workbench.advisor.scaling_point import FailedSize, ScalingPoint
+from workbench.advisor.scaling_size import MeasuredSize
 from workbench.fabric import fit
 
 TRAINING = """
@@ -133,6 +136,35 @@ def test_several_runs(cluster):
         wb.scaling_study(cluster, TRAINING, (1,), repeats=11)
 
 
+def test_runs_of_a_size():
+    """Waits are averaged over all iterations; runs with other work are refused."""
+    run = MeasuredSize((np.full(10, 9.0),), 2.0, 400, 2, 8.0, ("TCP eth0",), ("vm1", "vm1"))
+    other = dataclasses.replace(
+        run, runs_us=(np.full(30, 9.0),), exposed_us=6.0, transports=("TCP eth1",)
+    )
+    both = other.with_runs(run)
+    assert (both.iterations, both.exposed_us) == (40, 5)
+    assert both.transports == ("TCP eth0", "TCP eth1")
+    assert both.with_runs(dataclasses.replace(run, exposed_us=None)).exposed_us is None
+    for change, says in (
+        ({"samples": 4.0}, "had 4 samples in the runs before, and 8 in this"),
+        ({"samples": None}, "had unknown samples in the runs before, and 8 in this"),
+        ({"moved_bytes": 4000}, "had 4,000 bytes of gradients in the runs before, and 400 in"),
+    ):
+        with pytest.raises(wb.UsageError, match=says):
+            run.with_runs(dataclasses.replace(run, **change))
+
+
+def test_a_later_run_that_fails(cluster):
+    """The reason says which; the run before is kept. The file that cannot be written is noted."""
+    once = "tries = globals().get('tries', 0) + 1\nassert tries < 2, 'too often'\n"
+    study = wb.scaling_study(cluster, once + TRAINING, (2,), repeats=3, save="/dev/full")
+    assert [(point.ranks, point.runs) for point in study.points] == [(2, 1)]
+    reason = "in run 2 of 3: rank 0: AssertionError: too often"
+    assert study.failed == (FailedSize(2, reason),)
+    assert "The study was not saved. /dev/full: cannot be written" in study.notes[0]
+
+
 def test_sizes_that_fail(cluster, tmp_path):
     """They have their reasons, the others are kept and saved, and the cluster goes on."""
     fails = "if world_size == 2:\n    raise ValueError('too large')\n"
@@ -169,6 +201,23 @@ def test_an_interrupt(cluster, tmp_path):
     assert (cluster.state, cluster.n) == ("ready", 2)
 
 
+def test_an_interrupt_while_the_study_is_saved(cluster, tmp_path):
+    """The size just measured is in the error."""
+    trained = tmp_path / "trained"
+
+    class Interrupting(os.PathLike):
+        def __fspath__(self):
+            if trained.exists():
+                signal.raise_signal(signal.SIGINT)
+            return str(tmp_path / "study.json")
+
+    source = f"{TRAINING}\nopen({str(trained)!r}, 'w').close()\n"
+    with pytest.raises(wb.StudyInterrupted, match=r"before \(2\) are in `study`") as error:
+        wb.scaling_study(cluster, source, (2,), save=Interrupting())
+    assert [point.ranks for point in error.value.study.points] == [2]
+    assert not (tmp_path / "study.json").exists()
+
+
 def test_a_cell_without_iterations(cluster):
     """None is too few, and the cluster has its earlier size again."""
     with pytest.raises(wb.UsageError, match="recorded 0 iterations on 1 rank,"):
@@ -188,33 +237,7 @@ def test_a_cell_without_iterations(cluster):
         wb.scaling_study(cluster, TRAINING, (1,), save="/no/such/file")
 
 
-def _stored(**wrong):
-    """A study of one point with other values in it or in its point."""
-    point = dataclasses.asdict(ScalingPoint(1, 5, 10.0, 9.0, 11.0, 2.0, 1.0, (1.0, 1.0)))
-    in_point = {name: value for name, value in wrong.items() if name in point}
-    return json.dumps({"version": 1, "label": "a", "points": [point | in_point], **wrong})
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        "",
-        "[]",
-        '{"version": 2, "label": "a", "points": []}',
-        '{"version": 1, "label": "a", "points": [{"ranks": 1}]}',
-        '{"version": 1, "points": [], "what": 1}',
-        _stored(label=5),
-        _stored(hosts="vm1"),
-        _stored(iteration_us="10"),
-        _stored(low_us=0),
-        _stored(low_us=20),
-        _stored(ranks=-1),
-        _stored(nominal=[1]),
-        _stored(nominal=["a", "b"]),
-        _stored(nominal=0.5),
-        _stored(exposed_us={}),
-    ],
-)
+@pytest.mark.parametrize("content", ["", "[]", "{}"])
 def test_files_that_hold_no_study(tmp_path, content):
     """The error names the file."""
     path = tmp_path / "other.json"
@@ -225,26 +248,45 @@ def test_files_that_hold_no_study(tmp_path, content):
         ScalingStudy.load(tmp_path / "missing.json")
 
 
+NOT_OF_A_STUDY = "its values for ranks = 1"
+
+
 @pytest.mark.parametrize(
     ("place", "value", "says"),
     [
         ("version", 3, "version 3, this release reads 2"),
         ("points", [], "numbers of ranks"),
-        ("low_us", 11.0, "its values for ranks = 1"),
-        ("efficiency", 0, "its values for ranks = 1"),
-        ("nominal", [1.0], "its values for ranks = 1"),
-        ("ranks", "1", "'1' is not of type int"),
+        ("points", [{"ranks": 1}], "points: fields are missing or unknown"),
+        ("label", 5, "label: 5 is not of type str"),
+        ("hosts", "vm1", "hosts: 'vm1' is not of type list"),
+        ("what", 1, "fields are missing or unknown: what"),
+        ("iteration_us", "10", "iteration_us: '10' is not of type"),
         ("iteration_us", 1e999, "Infinity"),
+        ("low_us", 0, NOT_OF_A_STUDY),
+        ("low_us", 11.0, NOT_OF_A_STUDY),
+        ("efficiency", 0, NOT_OF_A_STUDY),
+        ("ranks", "1", "'1' is not of type int"),
+        ("ranks", -1, "numbers of ranks"),
+        ("nominal", [1.0], NOT_OF_A_STUDY),
+        ("nominal", ["a", "b"], "nominal: 'a' is not of type"),
+        ("nominal", 0.5, "nominal: 0.5 is not of type list"),
+        ("exposed_us", {}, "exposed_us: {} is not of type"),
+        ("exposed_us", -5.0, NOT_OF_A_STUDY),
+        ("iterations", -1, NOT_OF_A_STUDY),
+        ("iterations", 0, NOT_OF_A_STUDY),
+        ("gradient_bytes", -3, NOT_OF_A_STUDY),
+        ("tensors", -1, NOT_OF_A_STUDY),
+        ("runs", 0, NOT_OF_A_STUDY),
     ],
 )
 def test_damaged_files(tmp_path, place, value, says):
     """Each says what is wrong."""
     path = tmp_path / "other.json"
-    ScalingStudy("a", (ScalingPoint(1, 6, 10.0, 9.0, 11.0, None, 1.0),)).save(path)
-    plain = json.loads(path.read_text())
-    (plain if place in plain else plain["points"][0])[place] = value
+    study = ScalingStudy("a", (ScalingPoint(1, 6, 10.0, 9.0, 11.0, None, 1.0),))
+    plain = {"version": 2} | dataclasses.asdict(study)
+    (plain["points"][0] if place in plain["points"][0] else plain)[place] = value
     path.write_text(json.dumps(plain))
-    with pytest.raises(wb.UsageError, match=re.escape(says)):
+    with pytest.raises(wb.UsageError, match=rf"other\.json: not .*{re.escape(says)}"):
         ScalingStudy.load(path)
 
 
@@ -260,5 +302,5 @@ def test_a_point_without_times_of_communication(tmp_path):
 @pytest.mark.parametrize("path", [None, "\0", "missing/study.json", "/dev/full", "~nobody-x/a"])
 def test_a_study_that_cannot_be_written(path):
     """It is one error, which names the file."""
-    with pytest.raises(wb.UsageError, match="cannot write the study"):
+    with pytest.raises(wb.UsageError, match="cannot be written"):
         ScalingStudy("a", ()).save(path)

@@ -142,7 +142,13 @@ def test_magics_complete(trained, tmp_path):
     line = f"%cluster start --ssh-config {config} --hosts vm1:2,v"
     assert matches(trained, line) == ["vm1", "vm2"]
     name = values_of(trained.run("import workbench as wb\nwb.list_runs()[0].name")).strip("'")
-    for line in ("%explain ", "%timings open ", "%timings compare ", "%fabric whatif "):
+    for line in (
+        "%explain ",
+        "%explain --all ",
+        "%timings open ",
+        "%timings compare ",
+        "%fabric whatif ",
+    ):
         assert name in matches(trained, line + name[:3])
     assert not error_of(trained.run("%reload_ext workbench"))
     assert matches(trained, "%cluster sta") == ["start", "status"]

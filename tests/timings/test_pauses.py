@@ -1,9 +1,10 @@
 """Pauses of a VM, told apart from slow ranks, slow links and shared disks."""
 
+import contextlib
 import os
 import signal
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -172,27 +173,29 @@ def stopped_while_training(cluster, pids, folder):
     The ranks wait in that forward until the processes are stopped, then the others go on.
     """
     first = int(cluster.timings.to_frame()["iteration"].max()) + 1
-    lengths = []
 
     def stop():
-        eventually(lambda: all((folder / str(info.rank)).exists() for info in cluster.ranks))
-        for pid in pids:
-            os.kill(pid, signal.SIGSTOP)
-        began = time.monotonic()
         try:
+            assert eventually(
+                lambda: all((folder / str(info.rank)).exists() for info in cluster.ranks)
+            )
+            for pid in pids:
+                os.kill(pid, signal.SIGSTOP)
+            began = time.monotonic()
             (folder / "on").touch()
             time.sleep(LONG_S)
-        finally:
-            lengths.append(time.monotonic() - began)
+            return time.monotonic() - began
+        finally:  # the ranks wait for the file without a time limit
+            (folder / "on").touch()
             for pid in pids:
-                os.kill(pid, signal.SIGCONT)
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGCONT)
 
-    thread = threading.Thread(target=stop)
-    thread.start()
-    cluster.run(f"train(60, {str(folder)!r})", sink=TextSink())
-    thread.join()
+    with ThreadPoolExecutor(1) as thread:
+        length = thread.submit(stop)
+        cluster.run(f"train(60, {str(folder)!r})", sink=TextSink())
     found = cluster.timings.stragglers()
-    return lengths[0], found[found["first_iteration"] >= first]
+    return length.result(), found[found["first_iteration"] >= first]
 
 
 @pytest.mark.slow

@@ -48,8 +48,9 @@ def scaling_study(
     samples per second where batches are recorded. Where they are not, the efficiency assumes
     that the work of each rank stays.
 
-    A size that fails after others were measured is in `ScalingStudy.failed`, and the study goes
-    on.
+    A size that fails after others were measured is in `ScalingStudy.failed`, with the run in
+    which it failed, and the study goes on without it. Its earlier runs are kept. If the file of
+    `save` cannot be written, the study goes on too, and `ScalingStudy.notes` has the reason.
 
     Parameters
     ----------
@@ -78,7 +79,7 @@ def scaling_study(
         No size was given, recording is off, or the smallest size recorded fewer than six
         iterations after the first.
     StudyInterrupted
-        The user stopped it after some sizes, which its ``study`` has.
+        The user stopped it after some sizes were measured; its ``study`` has them.
     WorkbenchError
         The smallest size failed.
     """
@@ -89,10 +90,16 @@ def scaling_study(
     work = _Work(cluster, source, timeout, label, nominal_gbps, save, cluster.fabric)
     before = cluster.n
     try:
-        for size in sizes * repeats:
-            work.measure(size)
-    finally:
-        work.restore(before)
+        try:
+            for run in range(1, repeats + 1):
+                for size in sizes:
+                    work.measure(size, f"in run {run} of {repeats}: " if repeats > 1 else "")
+        finally:
+            work.restore(before)
+    except (CellInterrupted, KeyboardInterrupt) as error:
+        if not work.measured:
+            raise
+        raise work.interrupted() from error
     return work.study()
 
 
@@ -129,32 +136,48 @@ class _Work:
     fabric: FittedFabric | None
     measured: list[MeasuredSize] = field(default_factory=list)
     failed: list[FailedSize] = field(default_factory=list)
-    trouble: str = ""
+    size: int = 0
+    saved: bool = False
+    not_saved: str = ""
+    not_restored: str = ""
 
-    def measure(self, size: int) -> None:
+    def measure(self, size: int, run: str) -> None:
         """Run the cell at a size, and write the file; a size that has failed is left out."""
         if any(one.ranks == size for one in self.failed):
             return
+        self.size = size
         try:
-            new = measure_size(self.cluster, self.source, size, self.timeout)
-        except (CellInterrupted, KeyboardInterrupt) as error:
-            if not self.measured:
-                raise
-            done = ", ".join(str(len(one.vms)) for one in self.measured)
-            where = self.path or "`study` of this error (sys.last_value.study in a notebook)"
-            raise StudyInterrupted(
-                f"The study was interrupted at ranks = {size}. The sizes measured before ({done}) "
-                f"are in {where}.",
-                self.study(),
-            ) from error
+            self._add(measure_size(self.cluster, self.source, size, self.timeout))
+        except CellInterrupted:
+            raise
         except WorkbenchError as error:
             if not self.measured:
                 raise
-            self.failed.append(FailedSize(size, _reason(error)))
-        else:
-            self._add(new)
-        if self.path is not None:
+            self.failed.append(FailedSize(size, f"{run}{_reason(error)}"))
+        self._save()
+
+    def _save(self) -> None:
+        """Write the file; what was measured is not lost if that fails."""
+        self.saved = False
+        if self.path is None:
+            return
+        self.not_saved = ""
+        try:
             self.study().save(self.path)
+        except UsageError as error:
+            self.not_saved = f"The study was not saved. {error}"
+        else:
+            self.saved = True
+
+    def interrupted(self) -> StudyInterrupted:
+        """Return the error of an interrupt, with the study so far."""
+        done = ", ".join(str(len(one.vms)) for one in self.measured)
+        where = "`study` of this error (sys.last_value.study in a notebook)"
+        return StudyInterrupted(
+            f"The study was interrupted at ranks = {self.size}. The sizes measured before "
+            f"({done}) are in {self.path if self.saved else where}.",
+            self.study(),
+        )
 
     def _add(self, new: MeasuredSize) -> None:
         for place, earlier in enumerate(self.measured):
@@ -170,7 +193,9 @@ class _Work:
             try:
                 self.cluster.resize(n)
             except WorkbenchError as error:  # what was measured is not lost with it
-                self.trouble = f"The cluster could not be given its {n} ranks: {_reason(error)}"
+                self.not_restored = (
+                    f"The cluster could not be given its {n} ranks: {_reason(error)}"
+                )
 
     def study(self) -> ScalingStudy:
         """Return the study of the sizes so far."""
@@ -188,8 +213,7 @@ class _Work:
 
     def _notes(self, points: tuple[ScalingPoint, ...]) -> Iterator[str]:
         """Yield what is not known, and why."""
-        if self.trouble:
-            yield self.trouble
+        yield from filter(None, (self.not_saved, self.not_restored))
         if any(point.samples is None for point in points):
             yield (
                 "Samples per second are unknown (batches without a common first dimension). The "

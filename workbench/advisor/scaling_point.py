@@ -75,7 +75,11 @@ class ScalingPoint:
 
 @dataclass(frozen=True)
 class FailedSize:
-    """A number of ranks at which the cell failed, and why."""
+    """A number of ranks at which the cell failed, and why.
+
+    With repeats, `reason` begins with the run that failed. The runs before it are a
+    `ScalingPoint` of the same size; the size is not run again.
+    """
 
     ranks: int
     reason: str
@@ -150,7 +154,8 @@ def check(points: tuple[ScalingPoint, ...]) -> None:
         if (
             not 0 < point.low_us <= point.iteration_us <= point.high_us
             or point.efficiency <= 0
-            or point.runs < 1
+            or min(point.runs, point.iterations) < 1
+            or min(point.exposed_us or 0, point.gradient_bytes, point.tensors) < 0
             or (point.samples is not None and point.samples <= 0)
             or any(len(pair) != 2 or not 0 < pair[0] <= pair[1] for pair in pairs)
         ):

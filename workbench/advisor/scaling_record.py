@@ -49,7 +49,7 @@ class ScalingStudy:
     hosts
         The VMs of the largest size.
     failed
-        The sizes at which the cell failed.
+        The sizes at which the cell failed; one that failed in a later run is in `points` too.
     notes
         What is not known of this study, and why.
     """

@@ -24,6 +24,8 @@ _LEAST_ITERATIONS = 6
 """Fewer have no 95 % interval of their median."""
 _MOST_ALIKE = 0.9
 """Highest correlation of neighbouring iterations that is assumed."""
+_SAME = 0.005
+"""Samples and bytes of two runs are the same if they differ by no more than this share."""
 _STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 """Quantiles 0.975 of Student's distribution, with 1 and more degrees of freedom."""
 
@@ -33,7 +35,10 @@ MOST_REPEATS = 1 + len(_STUDENT)
 
 @dataclass(frozen=True)
 class MeasuredSize:
-    """The iterations at one number of ranks, in their order by run, and where these were."""
+    """The iterations at one number of ranks, in their order by run, and where these were.
+
+    `vms` are those of the last run, and `exposed_us` is the mean of all iterations.
+    """
 
     runs_us: tuple[npt.NDArray[np.float64], ...]
     exposed_us: float | None
@@ -44,8 +49,42 @@ class MeasuredSize:
     vms: tuple[str, ...]
 
     def with_runs(self, earlier: MeasuredSize) -> MeasuredSize:
-        """Return this with the runs of an earlier one before its own."""
-        return replace(self, runs_us=earlier.runs_us + self.runs_us)
+        """Return this with the runs of an earlier one before its own.
+
+        Raises
+        ------
+        UsageError
+            An iteration has other samples or other bytes than in the earlier runs.
+        """
+        for name, before, now in (
+            ("samples", earlier.samples, self.samples),
+            ("bytes of gradients", earlier.moved_bytes, self.moved_bytes),
+        ):
+            if not math.isclose(before or 0, now or 0, rel_tol=_SAME):
+                raise UsageError(
+                    f"scaling_study: an iteration had {_count_text(before)} {name} in the runs "
+                    f"before, and {_count_text(now)} in this. Give a cell that does the same in "
+                    "each run."
+                )
+        exposed = None
+        if earlier.exposed_us is not None and self.exposed_us is not None:
+            exposed = float(
+                np.average(
+                    (earlier.exposed_us, self.exposed_us),
+                    weights=(earlier.iterations, self.iterations),
+                )
+            )
+        return replace(
+            self,
+            runs_us=earlier.runs_us + self.runs_us,
+            exposed_us=exposed,
+            transports=tuple(sorted({*earlier.transports, *self.transports})),
+        )
+
+    @property
+    def iterations(self) -> int:
+        """Number of iterations of all runs."""
+        return sum(map(len, self.runs_us))
 
     def time_us(self) -> tuple[float, float, float]:
         """Return the time of an iteration, with the ends of its 95 % interval.
@@ -120,7 +159,7 @@ def point_of(
             calibrated_us = fabric.predict_us(moved, ranks) if ranks > 1 else 0.0
     return ScalingPoint(
         ranks=ranks,
-        iterations=sum(map(len, measured.runs_us)),
+        iterations=measured.iterations,
         iteration_us=middle,
         low_us=low,
         high_us=high,
@@ -133,6 +172,10 @@ def point_of(
         tensors=measured.tensors,
         runs=len(measured.runs_us),
     )
+
+
+def _count_text(count: float | None) -> str:
+    return "unknown" if count is None else f"{count:,.10g}"
 
 
 def _efficiency(compute_us: float, communication_us: float | None) -> tuple[float, float] | None:
