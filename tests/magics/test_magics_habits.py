@@ -144,7 +144,10 @@ def test_magics_complete(trained, tmp_path):
     name = values_of(trained.run("import workbench as wb\nwb.list_runs()[0].name")).strip("'")
     for line in ("%explain ", "%timings open ", "%timings compare ", "%fabric whatif "):
         assert name in matches(trained, line + name[:3])
+    listeners = "from workbench.cluster import registry\nlen(registry._listeners)"
+    before = values_of(trained.run(listeners))
     assert not error_of(trained.run("%reload_ext workbench"))
+    assert values_of(trained.run(listeners)) == before
     assert matches(trained, "%cluster sta") == ["start", "status"]
 
 
