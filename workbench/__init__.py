@@ -173,12 +173,10 @@ def load_ipython_extension(shell: InteractiveShell) -> None:
             "runs on a rank. Use them in a cell without %%distributed."
         )
     from workbench import completion, fabric_magics, magics
-    from workbench.cluster import registry
 
     magics.register(shell)
     fabric_magics.register(shell)
     completion.register(shell)
-    registry.subscribe(lambda: __getattr__("Cluster"))  # loaded with the first cluster
 
 
 def _jupyter_labextension_paths() -> list[dict[str, str]]:

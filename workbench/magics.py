@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 from IPython.core.magic import Magics, cell_magic, line_cell_magic, line_magic, magics_class
 from IPython.core.magic_arguments import argument, magic_arguments
 
+import workbench
 from workbench.errors import CellError, UsageError, WorkbenchError
 from workbench.magic_line import parse_line
 
@@ -327,11 +328,18 @@ def _interrupt(cluster: Cluster) -> None:
     )
 
 
+def _load_cluster() -> None:
+    """Load the public `Cluster`, which stores verdicts; called when the first one is started."""
+    workbench.Cluster  # noqa: B018 - a module attribute that is imported on first use
+
+
 def register(shell: InteractiveShell) -> None:
     """Register the magics, and connect the kernel to the panel if it runs in Jupyter."""
+    from workbench.cluster import registry
     from workbench.widgets import clusters, panel, recording, runs
 
     shell.register_magics(WorkbenchMagics)
+    registry.subscribe(_load_cluster)
     clusters.register(shell.display_formatter)
     runs.register(shell.display_formatter)
     recording.register(shell.display_formatter)

@@ -10,9 +10,12 @@ from clusters import training
 from explained import Trained, link, work
 from iterations import record
 from recorded import MS
+from recorded_training import Training
 from timers import eventually
 
 import workbench as wb
+from workbench.advisor.evidence import Evidence
+from workbench.doctor.finding import Finding
 from workbench.resources.gpus.vgpu import decode_profile
 from workbench.timings.store import Store
 from workbench.widgets.views import Causes
@@ -103,6 +106,25 @@ def test_findings_explain_communication_that_takes_time():
     assert said in next(one for one in slow if one.name == "exposed communication").evidence
     for found in fast, on_cpus:
         assert not any("no RDMA port is near enough" in one.evidence for one in found)
+
+
+def test_findings_of_a_vm_are_not_those_of_vms_whose_names_begin_alike():
+    """Findings across VMs name several of them in one subject."""
+    subjects = ("vm10, vm2", "vm1, vm2", "dev-vm1", "vm1.lan", "ens192 of vm1", "NICs: vm1: ens192")
+    found = [("", Finding("r", "warning", one, f"({one})", "", "", "")) for one in subjects]
+    evidence = Evidence(None, None, None)
+    vars(evidence)["_findings"] = found
+    text, _ = evidence.findings(("r",), "vm1")
+    assert {one for one in subjects if f"({one})" in text} == {subjects[1], *subjects[4:]}
+
+
+def test_a_stopped_cluster_has_the_hardware_that_its_run_keeps(tmp_path):
+    """Its agents no longer answer."""
+    stopped = Training(folder=tmp_path, snapshots={"vm1": VM1.to_plain()})
+    stopped.train(12)
+    stopped.close()
+    stopped.snapshot = dict
+    assert Evidence(stopped, stopped.timings, stopped.timings.rows()).snapshots == {"vm1": VM1}
 
 
 @pytest.mark.parametrize(("cores", "is_cause"), [(2, True), (8, False)])

@@ -10,6 +10,7 @@ import workbench as wb
 from workbench.advisor.cause import LEAST_ITERATIONS
 from workbench.fabric import fit, tcp_efficiency
 from workbench.fabric.overlap import simulate
+from workbench.wire.transport import Transport
 
 EXAMPLES = Path(__file__).parents[2] / "notebooks" / "examples"
 MB = 1 << 20
@@ -140,6 +141,9 @@ def test_a_ring_that_crosses_vms_too_often():
     assert "leaves VMs 4 times, and 2 would do" in far["poor placement"].evidence
     assert far["poor placement"].saving_us > 0
     assert "poor placement" not in near
+    nccl = Trained(work(SIZES), link(0.5), vms=("vm1", "vm2", "vm1", "vm2"))
+    nccl.transports = {rank: (Transport("NCCL", "TCP", ("ens192",)),) for rank in range(4)}
+    assert "poor placement" not in named(nccl)  # its rings are ordered by VM
 
 
 def test_a_simulation_that_is_off_gives_a_bound_only():

@@ -11,6 +11,7 @@ from timers import eventually
 import workbench as wb
 from workbench.errors import RanksFailed, UsageError
 from workbench.resources import Unknown
+from workbench.widgets.runs import RunList, run_table
 from workbench.wire import Flag
 
 
@@ -52,11 +53,13 @@ def test_each_training_cell_leaves_its_verdict_with_the_run(cluster):
     assert [one["name"] for one in data["causes"]] == [one.name for one in wb.explain(cluster, 64)]
     with pytest.raises(RanksFailed):
         quiet(cluster, "train(3)\n1 / 0")
-    assert eventually(lambda: stored_of(path).cell > first.cell)
+    assert eventually(lambda: timings.verdict.cell > first.cell)
+    assert cluster._conclusions.wait()
     failed = stored_of(path)
     assert failed.last_iteration - failed.first_iteration + 1 <= 64
     assert failed.first_iteration > first.last_iteration
     quiet(cluster, "1 + 1")
+    assert cluster._conclusions.wait()
     assert stored_of(path) == failed
     assert timings.storage_errors == []
 
@@ -113,6 +116,23 @@ def test_a_run_without_a_stored_verdict_is_judged_when_asked(trained):
     run = wb.open_run(one.timings.path)
     assert run.stored_verdict is None
     assert wb.verdict(run) == wb.verdict(one.timings)
+
+
+def test_a_stored_verdict_of_an_earlier_cell_is_not_that_of_the_run(trained):
+    """While the last cell goes on, and if its kernel ended before its verdict was stored."""
+    one = trained(20)
+    first = wb.verdict(one.timings)
+    one.timings.conclude(first)
+    assert eventually(lambda: stored_of(one.timings.path) == first)
+    one.train(30)
+    assert eventually(lambda: len(wb.open_run(one.timings.path)) == 2 * 50)
+    assert stored_of(one.timings.path) is None
+    one.close()
+    run = wb.open_run(one.timings.path)
+    assert (run.facts["newest_cell"], run.stored_verdict) == (2, None)
+    assert wb.verdict(run) == wb.verdict(one.timings) != first
+    assert "none stored" in repr(RunList([run]))
+    assert "Verdict" not in repr(run_table(run))
 
 
 @pytest.mark.parametrize(

@@ -150,7 +150,10 @@ def test_magics_complete(trained, tmp_path):
         "%fabric whatif ",
     ):
         assert name in matches(trained, line + name[:3])
+    listeners = "from workbench.cluster import registry\nlen(registry._listeners)"
+    before = values_of(trained.run(listeners))
     assert not error_of(trained.run("%reload_ext workbench"))
+    assert values_of(trained.run(listeners)) == before
     assert matches(trained, "%cluster sta") == ["start", "status"]
 
 

@@ -58,7 +58,7 @@ def iteration(index, finished, begin=8, *, together=False, **more):
 def cluster():
     """The cluster of a live view, around real timings of two ranks."""
     timings = Timings()
-    ranks = [SimpleNamespace(rank=rank, vm="vm1", nic="lo") for rank in range(2)]
+    ranks = [SimpleNamespace(rank=rank, vm="vm1", gpu="CPU", nic="lo") for rank in range(2)]
     cluster = SimpleNamespace(timings=timings, ranks=ranks, n=2, fabric=None)
     yield cluster
     timings.close()

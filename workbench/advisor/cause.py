@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from workbench.timings.verdict import saving_text
+
 CONFIDENCE = 0.9
 """Probability that an interval of a saving is to contain its mean."""
 LEAST_ITERATIONS = 8
@@ -61,8 +63,7 @@ class Cause:
         """The saving in words, such as ``"up to 12.00 ms (30%)"``; ``"unknown"`` if it is."""
         if math.isnan(self.saving_us):
             return "unknown"
-        most = "up to " if self.bound else ""
-        return f"{most}{self.saving_us / 1e3:.2f} ms ({self.saving_share:.0%})"
+        return saving_text(self.saving_us, self.saving_share, bound=self.bound)
 
     @property
     def uncertainty(self) -> str:
@@ -88,8 +89,9 @@ def interval(
     """Return where a mean saving lies with a probability of `CONFIDENCE`; NaN if unknown.
 
     A block bootstrap: blocks of consecutive iterations, of which each is as long as the cube root
-    of their number, are drawn at random until they are as many iterations again. The means of
-    such draws vary as means of other iterations would, also if iterations depend on those before.
+    of their number, are drawn at random until they are as many iterations again. The first
+    iteration follows the last one, so that all are drawn equally often. The means of such draws
+    vary as means of other iterations would, also if iterations depend on those before.
 
     Parameters
     ----------
@@ -107,8 +109,8 @@ def interval(
         return max(0.0, saving_us - error_us), saving_us + error_us
     length = max(1, round(count ** (1 / 3)))
     draw = np.random.default_rng(0)  # the same answer each time
-    begins = draw.integers(0, count - length + 1, (_RESAMPLES, -(-count // length)))
-    sums = np.concatenate([[0.0], np.cumsum(values)])
+    begins = draw.integers(0, count, (_RESAMPLES, -(-count // length)))
+    sums = np.concatenate([[0.0], np.cumsum(np.append(values, values[: length - 1]))])
     means = (sums[begins + length] - sums[begins]).mean(axis=1) / length
     tail = (1 - CONFIDENCE) / 2
     low, high = (float(one) / mean * saving_us for one in np.quantile(means, (tail, 1 - tail)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -21,6 +22,7 @@ from workbench.errors import SnapshotError, UsageError
 from workbench.fabric import stored
 from workbench.ranks import RankInfo
 from workbench.timings import Summary, stragglers
+from workbench.timings.folder import RunFolder
 from workbench.timings.store import Rows, warm
 from workbench.timings.summary import summarize
 from workbench.wire.transport import Transport, transports_from_plain
@@ -154,10 +156,15 @@ class Evidence:
 
     @cached_property
     def snapshots(self) -> Mapping[str, Snapshot]:
-        """The snapshot of each VM, as far as it is known."""
+        """The snapshot of each VM, as far as it is known; of a stopped cluster, from its run."""
         take = getattr(self.training, "snapshot", None)
         found: Mapping[str, Snapshot] = take() if callable(take) else {}
-        return found
+        path = getattr(self.timings, "path", None)
+        if found or path is None:
+            return found
+        from workbench.timings.reader import RunReader
+
+        return RunReader(RunFolder(path)).snapshots()
 
     @cached_property
     def _findings(self) -> list[tuple[str, Finding]]:
@@ -181,8 +188,12 @@ class Evidence:
         vm
             Only what is about this VM; of all VMs by default.
         """
-        own = {(one.subject, one.evidence): one for where, one in self._findings
-               if one.rule in rules and (not vm or vm == where or vm in one.subject)}  # fmt: skip
+        named = re.compile(rf"(?<![\w.-]){re.escape(vm)}(?![\w.-])")
+        own = {
+            (one.subject, one.evidence): one
+            for where, one in self._findings
+            if one.rule in rules and (vm in ("", where) or named.search(one.subject))
+        }
         texts = []
         for subject, read in list(own)[:_SHOWN]:
             same = [where for where, one in self._findings if one.evidence == read]

@@ -89,7 +89,12 @@ def _weakest(evidence: Evidence) -> Hop | None:
 
 
 def placement(evidence: Evidence) -> Iterator[Cause]:
-    """Yield a ring that crosses the links between VMs more often than it has to."""
+    """Yield a ring that crosses the links between VMs more often than it has to.
+
+    NCCL orders its rings by VM, whatever the ranks' numbers.
+    """
+    if any(one.library == "NCCL" for ones in evidence.transports.values() for one in ones):
+        return
     vms = [info.vm for info in sorted(evidence.ranks, key=lambda info: info.rank)]
     crossings = sum(one != other for one, other in zip(vms, vms[1:] + vms[:1], strict=True))
     needed, model = len(set(vms)), evidence.model
@@ -102,5 +107,8 @@ def placement(evidence: Evidence) -> Iterator[Cause]:
         f"the ring of the ranks leaves VMs {crossings} times, and {needed} would do: "
         f"{', '.join(f'rank {rank} on {vm}' for rank, vm in enumerate(vms[:8]))}"
     )
-    cure = "give the ranks of a VM consecutive numbers: start the cluster again"
+    cure = (
+        "give the ranks of a VM consecutive numbers: start ipyparallel's engines in the order of "
+        "the VMs (ranks of named hosts are in their order), then the cluster again"
+    )
     yield evidence.predicted("poor placement", text, cure, better)

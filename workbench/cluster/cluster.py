@@ -207,10 +207,9 @@ class Cluster(Measurements):
 
         What connects Horovod's ranks (Gloo or MPI); Slurm's job, partition, nodes and time left.
         """
-        processes = self._state.processes
-        controller = processes.engines.backend.controller
+        controller = self._state.processes.engines.backend.controller
         lines = [f"{controller} connects Horovod's ranks."] if controller else []
-        lines.append(processes.agents.launcher.describe() if self.agents else "")
+        lines.append(self._state.processes.agents.launcher.describe() if self.agents else "")
         return "\n".join(filter(None, lines))
 
     @property
@@ -293,8 +292,11 @@ class Cluster(Measurements):
 
         In a process that was forked from the cluster's, it does nothing.
         """
-        self._state.stop()
-        self._conclusions.wait()
+        try:
+            self._conclusions.wait()  # it asks agents; if it takes too long, `verdict` computes it
+        finally:
+            self._state.stop()
+        self._conclusions.wait()  # of a cell that the stop has ended
 
     def restart(self, ranks: Ranks = None) -> Cluster:
         """Replace the processes of some ranks; the others keep their variables.

@@ -38,8 +38,10 @@ class Execution:
     """
 
     after_cell: ClassVar[Callable[[Any], None]] = staticmethod(lambda _: None)
-    """Called in a thread after a recorded cell, with the cluster, or None if that is gone; set by
-    `workbench`, because this package does not import the advisor."""
+    """Called in a thread after a recorded cell, with the cluster, or None if that is gone.
+
+    `workbench.Cluster` and ``%load_ext workbench`` set it, because this package does not import the
+    advisor. A script with only ``from workbench.cluster import Cluster`` stores no verdict."""
 
     _state: ClusterState
     _cells: CellQueue

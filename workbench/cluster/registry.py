@@ -126,8 +126,12 @@ def set_current(cluster: Cluster | None) -> None:
 
 
 def subscribe(listener: Callable[[], None]) -> Callable[[], None]:
-    """Call `listener`, from any thread, after every change; return a function that ends that."""
-    _listeners.append(listener)
+    """Call `listener`, from any thread, after every change; return a function that ends that.
+
+    One that is subscribed already, such as by ``%reload_ext``, is called once.
+    """
+    if listener not in _listeners:
+        _listeners.append(listener)
     return lambda: _listeners.remove(listener) if listener in _listeners else None
 
 

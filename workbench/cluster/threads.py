@@ -12,7 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import copy_context
 from functools import partial
 from types import FrameType
@@ -219,7 +219,8 @@ class FairLock:
 class LatestTask:
     """Calls `task` in a thread after a request, once more for all requests that come meanwhile.
 
-    `task` raises nothing. At the exit of the interpreter, a call that lasts is completed.
+    `task` reports its own errors; one that it raises ends that call only. At the exit of the
+    interpreter, a call that lasts is completed.
     """
 
     def __init__(self, task: Callable[[], None]) -> None:
@@ -233,9 +234,9 @@ class LatestTask:
             self._requested = True
             if self._running or not threading.main_thread().is_alive():
                 return
+            in_background(self._run)  # its first step waits for the lock
             self._running = True
-        atexit.register(self.wait)
-        in_background(self._run)
+            atexit.register(self.wait)
 
     def wait(self, timeout_s: float = 5.0) -> bool:
         """Wait until all requests have been served; return False if that takes too long."""
@@ -243,14 +244,18 @@ class LatestTask:
             return self._changed.wait_for(lambda: not self._running, timeout_s)
 
     def _run(self) -> None:
-        while True:
-            with self._changed:
-                self._running, self._requested = self._requested, False
-                if not self._running:
-                    self._changed.notify_all()
-                    break
-            self._task()
-        atexit.unregister(self.wait)
+        while self._take_request():
+            with suppress(BaseException):
+                self._task()
+
+    def _take_request(self) -> bool:
+        """Return whether the task is to be called again; if not, the thread ends."""
+        with self._changed:
+            self._running, self._requested = self._requested, False
+            if not self._running:
+                atexit.unregister(self.wait)
+                self._changed.notify_all()
+            return self._running
 
 
 class IdleWatch:

@@ -237,9 +237,12 @@ def memory(job: PlanInputs, precision: str, optimizer: str) -> Iterator[Figure]:
 
 
 def roofline(
-    job: PlanInputs, tflops: float | None, memory_gb_per_s: float | Unknown
+    job: PlanInputs, tflops: float | None, memory_gb_per_s: float | Unknown, board: str = ""
 ) -> Roofline | Unknown:
-    """Return the roofline of a plan; unknown if one of its inputs is."""
+    """Return the roofline of a plan; unknown if one of its inputs is.
+
+    `board` names the board whose nominal bandwidth `memory_gb_per_s` is, if it is one.
+    """
     size = job.size
     if not size.training_flop or size.activation_bytes is None:
         return Unknown("the model's operations and activations. Give the model and an example")
@@ -254,7 +257,7 @@ def roofline(
         + STATE_USES * size.trainable * (job.states * state + copy)
         + ACTIVATION_USES * size.activation_bytes * job.batch
     )
-    return Roofline(size.training_flop * job.batch, moved, tflops, memory_gb_per_s)
+    return Roofline(size.training_flop * job.batch, moved, tflops, memory_gb_per_s, board)
 
 
 def _number(count: float) -> str:

@@ -71,12 +71,16 @@ class Roofline:
         Rate of operations of the rank, in 10^12 per second.
     memory_gb_per_s
         Bandwidth of its memory, in 10^9 bytes per second.
+    board
+        The board of which that is the nominal bandwidth; a MIG slice has a part of it. Empty if
+        the bandwidth was given.
     """
 
     operations: float
     memory_bytes: float
     tflops: float
     memory_gb_per_s: float
+    board: str = ""
 
     @property
     def intensity(self) -> float:
@@ -110,7 +114,8 @@ class Roofline:
     def figures(self) -> tuple[Figure, ...]:
         """Return its figures, each with its formula."""
         moved, tflops = format_quantity(self.memory_bytes, "B"), f"{self.tflops:g} TFLOP/s"
-        rate = f"{self.memory_gb_per_s:g} GB/s"
+        whole = f" (of the whole board {self.board})" if self.board else ""
+        rate = f"{self.memory_gb_per_s:g} GB/s{whole}"
         least = "operations / attainable rate, without communication"
         return (
             Figure(

@@ -80,7 +80,8 @@ def plan(
         Rate of one rank in 10^12 operations per second, to compute that time from the
         model's operations instead; with it, the roofline is in the plan.
     memory_gb_per_s
-        Bandwidth of the GPU's memory for the roofline; by default the nominal one of `gpu`.
+        Bandwidth of a rank's GPU memory for the roofline; by default the nominal one of the
+        whole board `gpu`. A MIG slice has a part of it, such as an eighth.
     precision
         ``"float32"``, ``"bfloat16"``, or ``"mixed"`` (half precision, with a copy of the
         parameters in full precision).
@@ -114,7 +115,8 @@ def plan(
     )
     rows = tuple(map(job.row, range(1, checked_int(vms, "vms", 1) + 1)))
     memory = tuple(plan_figures.memory(job, precision, optimizer))
-    roof = plan_figures.roofline(job, tflops, _memory_rate(memory_gb_per_s, gpu))
+    board = gpu if gpu and memory_gb_per_s is None else ""
+    roof = plan_figures.roofline(job, tflops, _memory_rate(memory_gb_per_s, gpu), board)
     figures = (
         *plan_figures.gradients(job, rows[-1]),
         *plan_figures.compute(job, tflops),

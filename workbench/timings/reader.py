@@ -268,6 +268,7 @@ _FACTS: dict[str, Callable[[Any], bool]] = {
     "ended_s": _is_time,
     "kept_s": lambda value: value is None or _is_time(value),
     "iterations": _is_count,
+    "newest_cell": _is_count,
     "dropped": _is_count,
     "left_out": lambda value: value is None or _is_list(value, lambda one: isinstance(one, str)),
     "ranks": lambda value: value is None or _is_list(value, _is_rank),

@@ -116,14 +116,24 @@ class Run(TimingsQueries):
 
     @property
     def stored_verdict(self) -> Verdict | None:
-        """The stored verdict of the last training cell; None if there is none, or in `problems`."""
+        """The stored verdict of the last training cell; None if there is none, or in `problems`.
+
+        One of an earlier cell is None: the last one goes on, or its kernel ended before its verdict
+        was stored.
+        """
         try:
-            return self._folder.read_verdict()
+            verdict = self._folder.read_verdict()
+            return None if verdict is None or verdict.cell < self._newest_cell() else verdict
         except (OSError, ValueError, RunError) as error:
             why = f"verdict.json: {getattr(error, 'strerror', None) or error}"
             if why not in self._reader.problems:
                 self._reader.problems.append(why)
             return None
+
+    def _newest_cell(self) -> int:
+        """Return the cell of the newest iterations, without reading those of an ended run."""
+        noted = self.facts.get("newest_cell") if self.state == "ended" else None
+        return int(self.rows()["cell"].max(initial=0) if noted is None else noted)
 
     @property
     def iterations(self) -> int:

@@ -19,6 +19,11 @@ CHANGE = "; change: "
 """What is before the change in `Verdict.text`."""
 
 
+def saving_text(us: float, share: float, *, bound: bool) -> str:
+    """Return a saving per iteration in words, such as ``"up to 7.20 ms (31%)"``."""
+    return f"{'up to ' if bound else ''}{us / 1e3:.2f} ms ({share:.0%})"
+
+
 @dataclass(frozen=True)
 class VerdictCause:
     """One reason why iterations take as long as they do; see `workbench.advisor.Cause`.
@@ -54,11 +59,10 @@ class VerdictCause:
 
     @property
     def saving(self) -> str:
-        """The saving as text, such as ``"up to 7.20 ms (31%)"``."""
+        """The saving as text; see `saving_text`."""
         if isinstance(self.saving_us, Unknown) or isinstance(self.saving_share, Unknown):
             return "unknown"
-        least = "up to " if self.bound else ""
-        return f"{least}{self.saving_us / 1e3:.2f} ms ({self.saving_share:.0%})"
+        return saving_text(self.saving_us, self.saving_share, bound=self.bound)
 
 
 @dataclass(frozen=True)

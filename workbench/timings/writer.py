@@ -128,6 +128,7 @@ class RunWriter:
             self._own |= {
                 "ended_s": time.time(),
                 "iterations": max(self._iterations, self._own.get("iterations", 0)),
+                "newest_cell": self._store.newest_cell,
                 "dropped": self._store.counts.dropped,
             }
             self._write_facts()

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from IPython.core.formatters import DisplayFormatter
 
 _STYLE = "font-variant-numeric:tabular-nums;border-collapse:collapse;font-size:12px"
-_CELL = "padding:2px 10px 2px 0;text-align:"
+_CELL = "padding:2px 10px 2px 0;vertical-align:top;text-align:"
 _NUMBER = re.compile(r"[-+]?(\d+|\d{1,3}(,\d{3})+)(\.\d+)?( ?[^\W\d_/%][\w/]*| ?%)?")
 """A number, perhaps with its unit."""
 _NONE = ("\u2013", "none", "unknown")

@@ -11,6 +11,7 @@ from workbench.errors import UsageError
 from workbench.widgets.cluster_source import ClusterSource
 from workbench.widgets.live import LiveView
 from workbench.widgets.source import TimingsReading
+from workbench.widgets.table import Table
 from workbench.widgets.tables import summary_table, summary_text
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from workbench.cluster import Cluster
 
 _TABLE_ROWS = 1 << 16
+_HEAD = ("saving per iteration", "cause", "evidence", "cure")
 _NO_CAUSE = "Nothing visible here slows down this training by 1 % or more."
 _live_views: WeakKeyDictionary[Cluster, LiveView] = WeakKeyDictionary()
 
@@ -85,7 +87,7 @@ class Causes:
 
     def __init__(self, causes: list[Cause], note: str = "") -> None:
         self.causes = causes
-        self._note = note
+        self._notes = [note] if note else []
 
     def __repr__(self) -> str:
         savings = [f"{cause.saving} [{cause.uncertainty}]" for cause in self.causes]
@@ -94,26 +96,11 @@ class Causes:
             f"{saving:>{width}}  {cause.name}: {cause.text}"
             for saving, cause in zip(savings, self.causes, strict=True)
         ]
-        return "\n".join([*(lines or [_NO_CAUSE]), *filter(None, [self._note])])
+        return "\n".join([*(lines or [_NO_CAUSE]), *self._notes])
 
     def _repr_html_(self) -> str:
-        note = f"<p>{escape(self._note)}</p>" if self._note else ""
-        if not self.causes:
-            return f"<p>{_NO_CAUSE}</p>{note}"
-        head = "".join(
-            f'<th style="text-align:left">{name}</th>'
-            for name in ("saving per iteration", "cause", "evidence", "cure")
-        )
-        rows = "".join(
-            "<tr>"
-            + "".join(
-                f'<td style="text-align:left;vertical-align:top">{escape(text)}</td>'
-                for text in _cells(cause)
-            )
-            + "</tr>"
-            for cause in self.causes
-        )
-        return f"<table><tr>{head}</tr>{rows}</table>{note}"
+        title = "What slows down this training:" if self.causes else _NO_CAUSE
+        return Table(title, _HEAD, [*map(_cells, self.causes)], self._notes)._repr_html_()
 
 
 def say_unrecorded(cluster: Cluster) -> None:
