@@ -50,10 +50,14 @@ def training_cells(iterations: int) -> tuple[str, str, str]:
 def longer_quickstart(server: LabServer, name: str, epochs: int) -> str:
     """The quickstart, trained for more epochs with pauses, so that there is time to watch it."""
     notebook = read(server.root / "01-quickstart.ipynb")
-    for cell in notebook.cells:
-        cell.source = cell.source.replace(
-            "for epoch in range(15)", f"import time\nfor epoch in range({epochs})"
-        ).replace("optimizer.step()", "optimizer.step(); time.sleep(0.04)")
+    changes = {
+        "for epoch in range(15)": f"import time\nfor epoch in range({epochs})",
+        "optimizer.step()": "optimizer.step(); time.sleep(0.04)",
+    }
+    for old, new in changes.items():
+        assert any(old in cell.source for cell in notebook.cells), f"no cell has {old!r}"
+        for cell in notebook.cells:
+            cell.source = cell.source.replace(old, new)
     nbformat.write(notebook, server.root / name)
     return name
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from fake_machine import roce_gids, snap
 
 from workbench.resources import Unknown
+from workbench.resources.nics.probe import ipv4_networks
 
 
 def only_nic(machine):
@@ -104,3 +105,17 @@ def test_no_nic_at_all(machine):
     """A machine without any interface is reported as such."""
     probe = snap(machine).probes["nics"]
     assert (probe.status, probe.reason) == ("absent", "this machine has no network interface")
+
+
+def test_networks_of_addresses():
+    """Each once, and an odd netmask does not cost the others."""
+    addresses = (
+        ("10.0.0.5", "255.255.255.0"),
+        ("10.0.0.6", "255.255.255.0"),
+        ("10.1.0.5", "255.0.255.0"),
+        ("10.2.0.5", ""),
+        ("10.3.0.5", None),
+        ("fe80::1", "ffff:ffff:ffff:ffff::"),
+        ("192.168.1.9", "255.255.0.0"),
+    )
+    assert ipv4_networks(addresses) == ("10.0.0.0/24", "192.168.0.0/16")

@@ -83,6 +83,8 @@ def add_nics(machine, count, driver):
     [
         ("VMware7,1", "mlx5_core", 16, "7.0 (16), 7.0 Update 2 (16)"),
         ("VMware7,1", "mlx5_core", 15, ""),
+        ("VMware7,1", "mlx5_core", 20, ""),  # so many need 8.0
+        ("VMware7,1", "mlx5_core", 32, "8.0 (32)"),
         ("VMware20,1", "mlx5_core", 16, ""),
         ("VMware20,1", "mlx5_core", 32, "8.0 (32)"),
         ("VMware7,1", "vmxnet3", 10, "7.0 (10), 7.0 Update 2 (10)"),
@@ -90,7 +92,7 @@ def add_nics(machine, count, driver):
     ],
 )
 def test_devices_at_the_limit_of_a_release(machine, product, driver, count, reached):
-    """Only of releases that the virtual hardware version does not exclude."""
+    """Only of releases that neither the virtual hardware version nor the number excludes."""
     machine.set_dmi("VMware, Inc.", product)
     add_nics(machine, count, driver)
     taken = snap(machine)

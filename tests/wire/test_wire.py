@@ -135,6 +135,40 @@ def test_a_message_that_cannot_be_encoded_ends_no_thread(inbox, capfd):
     assert "TypeError" in capfd.readouterr().err
 
 
+class _Scarce(list):
+    """Frames of which one cannot be read at first, because there is no memory."""
+
+    failures = 0
+
+    def __getitem__(self, index):
+        if len(self) == 2 and not self.failures:
+            self.failures += 1
+            raise MemoryError
+        return super().__getitem__(index)
+
+
+@dataclasses.dataclass(frozen=True)
+class _SentWithoutMemory(DropTransfer):
+    def encode(self):
+        return _Scarce(DropTransfer(self.transfer).encode())
+
+
+def test_no_memory_within_a_message_loses_nothing(inbox):
+    """The message is sent to its end, and what was taken with it is sent, each once."""
+    outbox = Outbox(inbox.address_for(5))
+    source = [DropTransfer(1), _SentWithoutMemory(2), DropTransfer(3)]
+
+    def take():
+        taken, source[:] = list(source), []
+        return taken
+
+    outbox.send_later(take)
+    outbox.send(DropTransfer(4))
+    got = [inbox.received.get(timeout=60) for _ in range(4)]
+    assert got == [(5, DropTransfer(number)) for number in (1, 2, 3, 4)]
+    outbox.close()
+
+
 def test_a_stranger_without_a_key_is_not_heard(inbox):
     """A peer with a key pair of its own making cannot send a message in."""
     address = inbox.address_for(0)

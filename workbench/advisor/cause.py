@@ -73,6 +73,13 @@ class Cause:
         return f"{self.low_us / 1e3:.2f} to {self.high_us / 1e3:.2f} ms"
 
     @property
+    def prediction(self) -> str:
+        """The saving and its interval in words, or why the saving is unknown."""
+        if math.isnan(self.saving_us):
+            return self.uncertainty
+        return f"{self.saving} [{self.uncertainty}]"
+
+    @property
     def text(self) -> str:
         """The evidence, the cure, and what to measure, in sentences."""
         text = f"{self.evidence}. {self.cure}."
@@ -80,7 +87,7 @@ class Cause:
 
     def __str__(self) -> str:
         """Return all of it in one line."""
-        return f"{self.saving} [{self.uncertainty}]  {self.name}: {self.text}"
+        return f"{self.prediction}  {self.name}: {self.text}"
 
 
 def interval(

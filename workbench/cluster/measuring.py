@@ -191,14 +191,16 @@ def _calibrated(cluster: Measurements, run: RunCell, seconds: float) -> FittedFa
     for rank, copies in fabric.devices.items():
         devices.setdefault(vm_of.get(rank, rank), copies)
     fabric = replace(fabric, context=_context(cluster), measured_at=time.time(), devices=devices)
-    folder = runs_folder(cluster.options.runs)
+    where = ""
     try:
+        folder = runs_folder(cluster.options.runs)
+        where = f" in {folder}"
         stored.save(folder, fabric)
-    except OSError as error:
+    except (OSError, RuntimeError) as error:  # a full disk, or no home
+        why = getattr(error, "strerror", None) or error
         warnings.warn(
-            f"The calibration was measured, but not stored in {folder} ({error.strerror}): later "
-            "clusters have to measure again. Free space there, or choose another folder with "
-            "runs=....",
+            f"The calibration was measured, but not stored{where} ({why}): later clusters have to "
+            "measure again. Free space there, or choose another folder with runs=....",
             RuntimeWarning,
             stacklevel=3,
         )

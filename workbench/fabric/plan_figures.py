@@ -245,11 +245,15 @@ def roofline(
     """
     size = job.size
     if not size.training_flop or size.activation_bytes is None:
-        return Unknown("the model's operations and activations. Give the model and an example")
+        return Unknown(
+            "the model's operations and activations are unknown. Give the model and an example"
+        )
     if tflops is None:
-        return Unknown("the rate of operations of one rank. Give tflops")
+        return Unknown("the rate of operations of one rank is unknown. Give tflops")
     if isinstance(memory_gb_per_s, Unknown):
-        return Unknown(f"the memory bandwidth: {memory_gb_per_s.reason}. Give memory_gb_per_s")
+        return Unknown(
+            f"the memory bandwidth is unknown: {memory_gb_per_s.reason}. Give memory_gb_per_s"
+        )
     value, gradient, state, copy = job.bytes_each
     moved = (
         PARAMETER_USES * size.parameters * value

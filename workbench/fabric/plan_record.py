@@ -24,7 +24,7 @@ STATE_USES = 2
 """Read and written by the optimizer."""
 ACTIVATION_USES = 2
 """Written by the forward, read by the backward."""
-NO_ROOFLINE = Unknown("it was not computed")
+NO_ROOFLINE = Unknown("it was not computed. Make the plan again")
 
 
 @dataclass(frozen=True)

@@ -99,13 +99,16 @@ class AddressReserve:
 
     def shortage(self, left_bytes: int = _RESERVE_BYTES) -> str:
         """Return how much is used if at most `left_bytes` of the limit are left; else nothing."""
-        limit, used = resource.getrlimit(resource.RLIMIT_AS)[0], _address_space()
-        if not 0 <= limit < used + left_bytes:
+        try:
+            limit, used = resource.getrlimit(resource.RLIMIT_AS)[0], _address_space()
+            if not 0 <= limit < used + left_bytes:
+                return ""
+            return (
+                f"{used / 1e9:.2f} GB of memory are used of the {limit / 1e9:.2f} GB that "
+                "RLIMIT_AS (ulimit -v) allows"
+            )
+        except MemoryError:  # the caller's own error must not be lost
             return ""
-        return (
-            f"{used / 1e9:.2f} GB of memory are used of the {limit / 1e9:.2f} GB that RLIMIT_AS "
-            "(ulimit -v) allows"
-        )
 
     @contextmanager
     def released(self, purpose: str) -> Iterator[None]:

@@ -13,7 +13,7 @@ Update 2, NICs from 8.0 on, and the space for memory-mapped I/O.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from workbench.resources.nics.records import is_pvrdma
@@ -26,6 +26,11 @@ _UNKNOWN = Unknown("no public document that states it is known here")
 _PRODUCT = re.compile(r"VMware(\d+),\d+")
 _FIRST_SHOWN = 20
 """Earlier hardware versions have names such as ``VMware7,1``, whose number is another one."""
+_DEVICES = {
+    "passthrough": "PCI passthrough devices",
+    "nics": "virtual network adapters",
+    "pvrdma": "PVRDMA adapters",
+}
 _VIRTUAL_NICS = ("vmxnet3", "e1000", "e1000e")
 _PASSTHROUGH_NICS = ("mlx4_core", "mlx5_core", "bnxt_en", "irdma", "ice", "ixgbevf", "iavf")
 
@@ -87,19 +92,22 @@ def reached_limits(snapshot: SnapshotRecord) -> Iterator[tuple[str, str]]:
         return
     version = hardware_version(snapshot)
     least = 0 if isinstance(version, Unknown) else version
-    possible = [one for one in LIMITS if one.hardware_version >= least]
-    for name, words, count in (
-        ("passthrough", "PCI passthrough devices", _passthrough(snapshot)),
-        ("nics", "virtual network adapters", _virtual_nics(snapshot)),
-        ("pvrdma", "PVRDMA adapters", sum(map(is_pvrdma, snapshot.nics))),
-    ):
-        reached = [
-            f"{one.release} ({most})"
-            for one in possible
-            if not isinstance(most := getattr(one, name), Unknown) and count >= most
-        ]
+    counts = {
+        "passthrough": _passthrough(snapshot),
+        "nics": _virtual_nics(snapshot),
+        "pvrdma": sum(map(is_pvrdma, snapshot.nics)),
+    }
+    possible = [one for one in LIMITS if one.hardware_version >= least and _permits(one, counts)]
+    for name, count in counts.items():
+        reached = [f"{one.release} ({count})" for one in possible if getattr(one, name) == count]
         if reached:
-            yield f"{count} {words}", ", ".join(reached)
+            yield f"{count} {_DEVICES[name]}", ", ".join(reached)
+
+
+def _permits(limits: Limits, counts: Mapping[str, int]) -> bool:
+    """Return whether a VM of this release may have so many devices; unknown limits permit all."""
+    known = ((getattr(limits, name), count) for name, count in counts.items())
+    return all(isinstance(most, Unknown) or count <= most for most, count in known)
 
 
 def _passthrough(snapshot: SnapshotRecord) -> int:

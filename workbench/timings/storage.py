@@ -21,6 +21,13 @@ _FLUSH_S = 5.0
 """How long the end of a cell waits for the disk."""
 _CLOSE_S = 5.0
 """How long `close` waits for the disk."""
+_NOT_WRITTEN = (
+    "this run is not being written to disk{where}: {error}. Training and the live view continue, "
+    "and the records in memory are written as soon as possible"
+)
+_NO_VERDICT = (
+    "the verdict of the last cell is not stored{where}: {error}. It is written as soon as possible"
+)
 
 
 class RunStorage:
@@ -52,8 +59,10 @@ class RunStorage:
         self._facts: dict[str, Any] = {}
         self._written = (0, 0)
         self._writer: RunWriter | None = None
-        self._reported: set[tuple[type, int | None]] = set()
+        self._reported: set[tuple[str, type, int | None]] = set()
         self._requested = self._done = 0
+        self._verdict: Verdict | None = None
+        """The newest verdict, until it is written."""
         self._closing = False
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
@@ -112,12 +121,12 @@ class RunStorage:
             return self._changed.wait_for(lambda: self._done >= mine, timeout_s)
 
     def write_verdict(self, verdict: Verdict) -> None:
-        """Write the verdict of a cell; report an error as one of the records."""
-        from workbench.timings.folder import RunFolder
-
-        if self.path is not None:
-            path = self.path
-            self._try(lambda: RunFolder(path).write_verdict(verdict))
+        """Write the verdict of a cell with the next rows; now if no thread will."""
+        with self._changed:
+            self._verdict = verdict
+            no_thread = self._closing or self._thread is None
+        if no_thread:
+            self._try(self._write_verdict, _NO_VERDICT)
 
     def warn(self) -> None:
         """Warn, in the cell's output, of errors since the last call."""
@@ -142,12 +151,13 @@ class RunStorage:
                     lambda: self._closing or self._requested > self._done, _PERIOD_S
                 )
                 closing, requested = self._closing, self._requested
-            self._try(self._write)
+            if self._try(self._write, _NOT_WRITTEN):
+                self._try(self._write_verdict, _NO_VERDICT)
             with self._changed:
                 self._done = requested
                 self._changed.notify_all()
         if self._writer is not None:
-            self._try(self._writer.close)
+            self._try(self._writer.close, _NOT_WRITTEN)
 
     def _write(self) -> None:
         if self._writer is None:
@@ -160,17 +170,26 @@ class RunStorage:
             self._writer = RunWriter(self._store, self._read, self.path, self._facts, self._written)
         self._writer.write()
 
-    def _try(self, action: Callable[[], None]) -> None:
-        """Call a function; report each kind of error once."""
+    def _write_verdict(self) -> None:
+        from workbench.timings.folder import RunFolder
+
+        verdict = self._verdict
+        if verdict is None or self.path is None:
+            return
+        RunFolder(self.path).write_verdict(verdict)
+        with self._changed:
+            if self._verdict is verdict:  # no newer one
+                self._verdict = None
+
+    def _try(self, action: Callable[[], None], failed: str) -> bool:
+        """Call a function and return whether it succeeds; report each kind of error once."""
         try:
             action()
         except Exception as error:  # noqa: BLE001 - training and the view go on without a disk
-            kind = type(error), getattr(error, "errno", None)
-            if kind in self._reported:
-                return
-            self._reported.add(kind)
-            where = f" in {self.path}" if self._writer is not None else ""
-            self.errors.append(
-                f"this run is not being written to disk{where}: {error}. Training and the live "
-                "view continue, and the records in memory are written as soon as possible"
-            )
+            kind = failed, type(error), getattr(error, "errno", None)
+            if kind not in self._reported:
+                self._reported.add(kind)
+                where = f" in {self.path}" if self._writer is not None else ""
+                self.errors.append(failed.format(where=where, error=error))
+            return False
+        return True

@@ -85,7 +85,7 @@ def roofline_figure(made: Plan) -> Any:
 
     roof = made.roofline
     if isinstance(roof, Unknown):
-        raise UsageError(f"roofline_figure: the plan has no roofline, unknown is {roof.reason}.")
+        raise UsageError(f"roofline_figure: this plan has no roofline: {roof.reason}.")
     around = np.log10([roof.ridge, roof.intensity])
     span = np.logspace(around.min() - _ROOF_DECADES, around.max() + _ROOF_DECADES, _ROOF_POINTS)
     intensities = sorted([*span.tolist(), roof.ridge])

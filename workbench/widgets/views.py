@@ -90,7 +90,7 @@ class Causes:
         self._notes = [note] if note else []
 
     def __repr__(self) -> str:
-        savings = [f"{cause.saving} [{cause.uncertainty}]" for cause in self.causes]
+        savings = [cause.prediction for cause in self.causes]
         width = max(map(len, savings), default=0)
         lines = [
             f"{saving:>{width}}  {cause.name}: {cause.text}"
@@ -113,7 +113,7 @@ def _cells(cause: Cause) -> tuple[str, ...]:
     """Return a cause as the cells of its row."""
     measure = f" To measure: {cause.measure}." if cause.measure else ""
     return (
-        f"{cause.saving}, {cause.uncertainty}",
+        cause.prediction,
         cause.name,
         f"{cause.evidence}.{measure}" if measure else cause.evidence,
         cause.cure,

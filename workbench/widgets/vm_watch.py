@@ -178,7 +178,10 @@ def _weakest(ranks: Sequence[RankInfo], snapshots: Mapping[str, Snapshot]) -> Ho
         return None
     from workbench.fabric import weakest_hop  # many modules, for those who watch only
 
-    return weakest_hop(ranks, snapshots)
+    try:
+        return weakest_hop(ranks, snapshots)
+    except Exception as error:  # noqa: BLE001 - the VMs must still be shown
+        return Unknown(f"cannot be determined: {type(error).__name__}: {error}")
 
 
 def _place(rank: RankInfo) -> tuple[object, ...]:

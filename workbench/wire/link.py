@@ -13,7 +13,7 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -216,6 +216,10 @@ class Outbox(SocketThread):
         self._socket.sndtimeo = _SEND_MS
         address.connect(self._socket)
         self._queue: deque[Callable[[], list[Message]]] = deque()
+        self._encoded: Iterator[list[bytes]] | None = None
+        """The messages of the first in the queue that have not been sent."""
+        self._frames: list[bytes] = []
+        """The rest of the message that is being sent."""
         self._awake = False
         self._hurry = threading.Event()
         self._start(name)
@@ -267,23 +271,31 @@ class Outbox(SocketThread):
         except Exception:  # noqa: BLE001 - one message must not end the thread
             traceback.print_exc()
 
-    def _sends(self, frames: list[bytes]) -> bool:
+    def _sends(self) -> bool:
         """Send a message, even if it has to wait for the kernel; return False if closed meanwhile.
 
         `close` frees the socket after some seconds, which must not be in use then.
         """
-        while True:
+        while self._frames:
             try:
-                self._socket.send_multipart(frames)
+                more = zmq.SNDMORE if len(self._frames) > 1 else 0
+                self._socket.send(self._frames[0], more)
             except zmq.Again:
                 if self._closing.is_set():
                     return False
             else:
-                return True
+                del self._frames[0]
+        return True
 
     def _drain(self) -> None:
+        """Send what is queued, from where a MemoryError has ended the previous call."""
         while self._queue:
-            if not all(map(self._sends, encoded(self._queue[0]))):
+            if self._encoded is None:
+                self._encoded = encoded(self._queue[0])
+            self._frames = self._frames or next(self._encoded, [])
+            if not self._frames:
+                # removed only now: for `flush` an empty queue means that ZeroMQ has everything
+                self._queue.popleft()
+                self._encoded = None
+            elif not self._sends():
                 return
-            # removed only now: for `flush` an empty queue means that ZeroMQ has everything
-            self._queue.popleft()

@@ -12,6 +12,7 @@ import math
 import operator
 import traceback
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from functools import partial
 from types import UnionType
@@ -201,12 +202,17 @@ def encoded(make: Callable[[], list[Message]]) -> Iterator[list[bytes]]:
     try:
         messages = make()
     except Exception:  # noqa: BLE001 - one failing function must not stop the others
-        traceback.print_exc()
+        _print_error()
         return
     for message in messages:
         try:
             frames = message.encode()
         except Exception:  # noqa: BLE001 - such as no memory: one message must not end the thread
-            traceback.print_exc()
+            _print_error()
         else:
             yield frames
+
+
+def _print_error() -> None:
+    with suppress(MemoryError):  # it would end the generator, and lose the other messages
+        traceback.print_exc()

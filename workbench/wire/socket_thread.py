@@ -26,6 +26,9 @@ class SocketThread:
         self._socket = self._context.socket(kind)
         self._socket.linger = _LINGER_MS
         self._wakeup = Wakeup()
+        self._poller = zmq.Poller()
+        self._poller.register(self._socket, zmq.POLLIN)
+        self._poller.register(self._wakeup.fd, zmq.POLLIN)
         self._closing = threading.Event()
 
     def _start(self, name: str) -> None:
@@ -53,9 +56,6 @@ class SocketThread:
         self._wakeup.close()
 
     def _run(self) -> None:
-        poller = zmq.Poller()
-        poller.register(self._socket, zmq.POLLIN)
-        poller.register(self._wakeup.fd, zmq.POLLIN)
         failed = False
         while True:
             try:
@@ -65,13 +65,13 @@ class SocketThread:
                     failed = False
                 if self._closing.is_set():
                     return
-                self._serve(poller)
+                self._serve()
             except MemoryError:  # nothing else here: it could raise another
                 failed = True
 
-    def _serve(self, poller: zmq.Poller) -> None:
+    def _serve(self) -> None:
         """Wait for the next event, and handle it."""
-        ready = dict(poller.poll())
+        ready = dict(self._poller.poll())
         if self._wakeup.fd in ready:
             self._woken()
         if self._socket in ready:

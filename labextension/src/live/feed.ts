@@ -4,6 +4,7 @@
 
 import { ENGLISH, ITranslate } from '../common/translate';
 import { IUnknown } from '../schema/known';
+import { IVerdict } from './causes';
 import {
   IAnswer,
   IDetails,
@@ -11,7 +12,6 @@ import {
   IStatus,
   ISummary,
   IUpdate,
-  IVerdict,
   readMessage,
   readSnapshot,
   Request

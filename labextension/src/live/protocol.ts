@@ -6,6 +6,7 @@
 
 import { ENGLISH, ITranslate } from '../common/translate';
 import { IUnknown, Known } from '../schema/known';
+import { IVerdict } from './causes';
 
 /** The MIME type of a live view's snapshot in a notebook's output. */
 export const MIME_TYPE = 'application/vnd.gradient-workbench.timings+json';
@@ -144,31 +145,6 @@ export interface IDetails {
   stragglers: IStraggler[];
   /** Of pipelines, or why they are unknown; absent in outputs of earlier versions. */
   stages?: IStage[] | IUnknown;
-}
-
-/** One reason why iterations take as long as they do. */
-export interface ICause {
-  name: string;
-  evidence: string;
-  change: string;
-  /** Predicted saving per iteration, and its share of the iteration. */
-  saving_us: Known<number>;
-  saving_share: Known<number>;
-  /** Whether the saving is only an upper bound. */
-  bound: boolean;
-  /** In which interval the saving is, in words. */
-  uncertainty: string;
-  /** What to measure to know more; empty if nothing is missing. */
-  measure: string;
-}
-
-/** What an iteration takes, and why. */
-export interface IVerdict {
-  text: string;
-  cell: number;
-  first_iteration: number;
-  last_iteration: number;
-  causes: ICause[];
 }
 
 /** A page's request to the kernel. */

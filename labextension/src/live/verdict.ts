@@ -4,10 +4,10 @@
  */
 
 import { isUnknown, IUnknown, Known } from '../schema/known';
+import { ICause, IVerdict } from './causes';
 import { element, keepKeys, setText } from './dom';
 import { TimingFeed } from './feed';
 import { count, percent, time } from './format';
-import { ICause, IVerdict } from './protocol';
 import { ITranslate } from '../common/translate';
 
 export class VerdictLine {

@@ -1,4 +1,4 @@
-import { IVerdict } from '../../src/live/protocol';
+import { IVerdict } from '../../src/live/causes';
 import { TimingsRenderer } from '../../src/live/renderer';
 import { installBrowser } from './browser';
 import { NotebookPage, text } from './notebook';

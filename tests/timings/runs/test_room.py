@@ -7,7 +7,7 @@ import time
 import disks
 import pytest
 from recorded_training import record, same, warned
-from timers import SOON_S
+from timers import SOON_S, eventually
 
 import workbench as wb
 from workbench.timings.storage import RunStorage
@@ -120,6 +120,28 @@ def test_a_folder_that_cannot_be_written_is_said_once(training, tmp_path, monkey
     assert "not being written to disk" in str(told.message)
     assert len(one.timings.to_frame()) == 12
     assert not one.timings.collectives().empty
+
+
+def test_a_verdict_that_cannot_be_written_is_said_and_written_later(training):
+    """The records are written meanwhile; the newest verdict of a closed run is on disk."""
+    one = training()
+    timings = one.train(20)
+    first = wb.verdict(timings)
+    assert eventually((timings.path / "run.json").exists)
+    obstacle = timings.path / "verdict.json"
+    obstacle.mkdir()
+    timings.conclude(first)
+    assert eventually(lambda: timings.storage_errors)
+    one.train(5)
+    (told,) = timings.storage_errors
+    assert told.startswith(f"the verdict of the last cell is not stored in {timings.path}: ")
+    assert len(wb.open_run(timings.path)) == len(timings)
+    obstacle.rmdir()
+    timings.conclude(second := wb.verdict(timings))
+    one.close()
+    assert wb.open_run(timings.path).stored_verdict == second != first
+    timings.conclude(first)
+    assert wb.open_run(timings.path).stored_verdict == first
 
 
 def test_a_disk_that_never_answers_is_waited_for_once(tmp_path):

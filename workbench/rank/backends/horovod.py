@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from functools import partial
 from types import FrameType
 from typing import Any
@@ -283,9 +283,14 @@ class HorovodBackend(Backend):
 
 
 def _unfinished() -> bool:
-    with suppress(ValueError):  # cleared meanwhile
-        return any(not horovod_hooks.poll(handle) for handle in list(mpi_ops._handle_map))
-    return False
+    return not all(map(_is_finished, list(mpi_ops._handle_map)))
+
+
+def _is_finished(handle: int) -> bool:
+    try:
+        return bool(horovod_hooks.poll(handle))
+    except ValueError:  # cleared meanwhile
+        return True
 
 
 def _transport(ring: RingSockets) -> Transport:

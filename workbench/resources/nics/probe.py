@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -264,8 +265,14 @@ def _addresses_of(name: str, addresses: _Addresses) -> tuple[str, ...] | Unknown
 def _networks_of(name: str, addresses: _Addresses) -> tuple[str, ...] | Unknown:
     if isinstance(addresses, Unknown):
         return addresses
-    return tuple(
-        str(ipaddress.ip_network(f"{address}/{mask}", strict=False))
-        for address, mask in addresses.get(name, ())
-        if mask is not None and ":" not in address
-    )
+    return ipv4_networks(addresses.get(name, ()))
+
+
+def ipv4_networks(addresses: Iterable[tuple[str, str | None]]) -> tuple[str, ...]:
+    """Return the networks of IPv4 addresses with their netmasks, each once."""
+    networks = []
+    for address, mask in addresses:
+        if mask is not None and ":" not in address:
+            with suppress(ValueError):  # a netmask such as 255.0.255.0 makes no network
+                networks.append(str(ipaddress.ip_network(f"{address}/{mask}", strict=False)))
+    return tuple(dict.fromkeys(networks))
