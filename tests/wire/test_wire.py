@@ -136,13 +136,13 @@ def test_a_message_that_cannot_be_encoded_ends_no_thread(inbox, capfd):
 
 
 class _Scarce(list):
-    """Frames of which one cannot be read at first, because there is no memory."""
+    """Frames of which the second access fails, because there is no memory."""
 
-    failures = 0
+    accesses = 0
 
     def __getitem__(self, index):
-        if len(self) == 2 and not self.failures:
-            self.failures += 1
+        self.accesses += 1
+        if self.accesses == 2:
             raise MemoryError
         return super().__getitem__(index)
 
