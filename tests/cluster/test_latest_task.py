@@ -1,5 +1,6 @@
 """The thread that computes verdicts: one call for all requests that come meanwhile."""
 
+import os
 import threading
 
 from workbench.cluster.threads import LatestTask
@@ -43,3 +44,16 @@ def test_a_call_that_raises_ends_no_later_one():
     latest.request()
     assert latest.wait()
     assert len(calls) == before + 1
+
+
+def test_a_fork_does_not_wait():
+    """It has no thread that could end the call."""
+    going_on = threading.Semaphore(0)
+    latest = LatestTask(going_on.acquire)
+    latest.request()
+    child = os.fork()
+    if not child:
+        os._exit(0 if latest.wait(600) else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    going_on.release()
+    assert latest.wait()

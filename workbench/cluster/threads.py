@@ -226,6 +226,7 @@ class LatestTask:
     def __init__(self, task: Callable[[], None]) -> None:
         self._task = task
         self._requested = self._running = False
+        self._process = os.getpid()
         self._changed = threading.Condition()
 
     def request(self) -> None:
@@ -234,12 +235,20 @@ class LatestTask:
             self._requested = True
             if self._running or not threading.main_thread().is_alive():
                 return
-            in_background(self._run)  # its first step waits for the lock
-            self._running = True
+            try:
+                in_background(self._run)  # its first step waits for the lock
+            except RuntimeError:  # no thread can start: the next request tries again
+                return
+            self._running, self._process = True, os.getpid()
             atexit.register(self.wait)
 
     def wait(self, timeout_s: float = 5.0) -> bool:
-        """Wait until all requests have been served; return False if that takes too long."""
+        """Wait until all requests have been served; return False if that takes too long.
+
+        A fork has no thread to wait for.
+        """
+        if self._process != os.getpid():
+            return True
         with self._changed:
             return self._changed.wait_for(lambda: not self._running, timeout_s)
 

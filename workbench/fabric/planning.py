@@ -10,11 +10,11 @@ from workbench.fabric.fit import FittedFabric
 from workbench.fabric.model_size import ModelSize, measure_model
 from workbench.fabric.nominal import board_memory_gb_per_s
 from workbench.fabric.plan_figures import PlanInputs
-from workbench.fabric.plan_record import SPARE, Plan
+from workbench.fabric.plan_record import SPARE, Plan, Roofline
 from workbench.fabric.quantities import check_positive, parse_count
 from workbench.ranks import checked_int
 from workbench.resources import Unknown
-from workbench.resources.gpus.profiles import smallest_shares
+from workbench.resources.gpus.profiles import GpuShare, smallest_shares
 from workbench.resources.vsphere import gpu_request
 
 # Bytes per parameter of its value, its gradient, one value of the optimizer's state, and
@@ -115,8 +115,7 @@ def plan(
     )
     rows = tuple(map(job.row, range(1, checked_int(vms, "vms", 1) + 1)))
     memory = tuple(plan_figures.memory(job, precision, optimizer))
-    board = gpu if gpu and memory_gb_per_s is None else ""
-    roof = plan_figures.roofline(job, tflops, _memory_rate(memory_gb_per_s, gpu), board)
+    roof = _roofline(job, tflops, memory_gb_per_s, gpu)
     figures = (
         *plan_figures.gradients(job, rows[-1]),
         *plan_figures.compute(job, tflops),
@@ -124,8 +123,7 @@ def plan(
         *plan_figures.duration(job, rows[-1]),
         *memory,
     )
-    needed_gb = memory[-1].value / 1e9 / (1 - SPARE)
-    shares = None if gpu is None else tuple(smallest_shares(gpu, needed_gb))
+    shares = _shares(gpu, memory[-1].value)
     request = gpu_request(gpu, each) if gpu and each > 1 else ""
     return Plan(figures, rows, shares, request, fabric.caveat if fabric else "", roof)
 
@@ -159,10 +157,20 @@ def _size(model: Any, example: Any) -> ModelSize:
     return ModelSize(count, count)
 
 
-def _memory_rate(given: float | None, gpu: str | None) -> float | Unknown:
+def _roofline(
+    job: PlanInputs, tflops: float | None, given: float | None, gpu: str | None
+) -> Roofline | Unknown:
+    """Return the roofline with the `given` memory bandwidth, or that of the whole board."""
     if given is not None:
-        return given
-    return Unknown("no GPU was given") if gpu is None else board_memory_gb_per_s(gpu)
+        return plan_figures.roofline(job, tflops, given)
+    if gpu is None:
+        return plan_figures.roofline(job, tflops, Unknown("no GPU was given"))
+    return plan_figures.roofline(job, tflops, board_memory_gb_per_s(gpu), gpu)
+
+
+def _shares(gpu: str | None, needed_bytes: float) -> tuple[GpuShare, ...] | None:
+    """Return the smallest shares of a GPU with room to spare; None if none was given."""
+    return None if gpu is None else tuple(smallest_shares(gpu, needed_bytes / 1e9 / (1 - SPARE)))
 
 
 def _compute_s(

@@ -123,17 +123,12 @@ class Run(TimingsQueries):
         """
         try:
             verdict = self._folder.read_verdict()
-            return None if verdict is None or verdict.cell < self._newest_cell() else verdict
+            return None if verdict is None or verdict.cell < _newest_cell(self) else verdict
         except (OSError, ValueError, RunError) as error:
             why = f"verdict.json: {getattr(error, 'strerror', None) or error}"
             if why not in self._reader.problems:
                 self._reader.problems.append(why)
             return None
-
-    def _newest_cell(self) -> int:
-        """Return the cell of the newest iterations, without reading those of an ended run."""
-        noted = self.facts.get("newest_cell") if self.state == "ended" else None
-        return int(self.rows()["cell"].max(initial=0) if noted is None else noted)
 
     @property
     def iterations(self) -> int:
@@ -179,3 +174,9 @@ class Run(TimingsQueries):
     def layouts(self) -> dict[tuple[int, int], Layout]:
         """Return the layouts that the ranks used last, by rank and number."""
         return self._reader.layouts()
+
+
+def _newest_cell(run: Run) -> int:
+    """Return the cell of the newest iterations, without reading those of an ended run."""
+    noted = run.facts.get("newest_cell") if run.state == "ended" else None
+    return int(run.rows()["cell"].max(initial=0) if noted is None else noted)

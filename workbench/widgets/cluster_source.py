@@ -115,6 +115,8 @@ class ClusterSource:
             return verdict(self._cluster)
         except WorkbenchError as error:
             return Unknown(str(error))
+        except Exception as error:  # noqa: BLE001 - the page waits for an answer
+            return Unknown(f"{type(error).__name__}: {error}")
 
     def summary(self) -> KeyFigures:
         """Return the key figures of the newest iterations."""
