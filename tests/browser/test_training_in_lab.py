@@ -246,7 +246,7 @@ def test_reload_in_mid_cell(notebook, view):
 def test_the_verdict_after_the_end(notebook, screenshots, theme):
     """Once the cell has ended its verdict is a line of the view, and in the saved output."""
     notebook.lab.run_command("notebook:interrupt-kernel")
-    notebook.expect_ended(TRAINS)
+    expect(notebook.lab.panel.status).to_contain_text("ready", timeout=60_000)
     notebook.lab.set_theme(theme)
     view = notebook.view
     view.show()
