@@ -55,12 +55,13 @@ def test_each_training_cell_leaves_its_verdict_with_the_run(cluster):
         quiet(cluster, "train(3)\n1 / 0")
     assert eventually(lambda: timings.verdict.cell > first.cell)
     assert cluster._conclusions.wait()
+    assert eventually(lambda: stored_of(path) == timings.verdict)
     failed = stored_of(path)
     assert failed.last_iteration - failed.first_iteration + 1 <= 64
     assert failed.first_iteration > first.last_iteration
     quiet(cluster, "1 + 1")
     assert cluster._conclusions.wait()
-    assert stored_of(path) == failed
+    assert timings.verdict == stored_of(path) == failed
     assert timings.storage_errors == []
 
 
