@@ -18,6 +18,8 @@ LITTLE = 0.2
 """Bytes that take less than this share of a duration are not its cause."""
 FEW_BUFFERS = 2
 """Fusion cannot save much of so few buffers."""
+LONGEST_NEGOTIATION_US = 10_000.0
+"""A negotiation that takes longer has waited for a long cycle, or for a busy core."""
 MOSTLY = 0.5
 """Latency is the cause if it is at least this share of the time that training waits."""
 LESS_OFTEN = (
@@ -75,6 +77,7 @@ def fixed_us(evidence: Evidence) -> float:
     waited = min(exposed, evidence.model.exposed_us)  # medians: some iterations have a pause
     computed = evidence.model.iteration_us - evidence.model.exposed_us
     few = count <= FEW_BUFFERS and model.cycle_us <= CYCLE_US
+    few &= model.negotiation_us <= LONGEST_NEGOTIATION_US
     return fixed if few and fixed >= MOSTLY * max(waited, computed) else 0.0
 
 
