@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import ipcluster
+import ipyparallel
 import mpi
 import pytest
 import slurm
-from timers import FAR_S
+from timers import FAR_S, eventually
 
 from workbench.testbed import vms, why_not
 
@@ -197,8 +198,10 @@ def _slurm() -> Iterator[dict[str, Any]]:
 def _existing() -> Iterator[dict[str, Any]]:
     _skip(why_not())
     with vms(2, gbps=1.0) as machines, ipcluster.running(machines.kernel_address) as engines:
-        for name in ("vm1", "vm1", "vm2"):
-            engines.add(partial(machines.inside, name))
+        with contextlib.closing(ipyparallel.Client(str(engines.file))) as client:
+            for count, name in enumerate(("vm1", "vm1", "vm2"), 1):  # ranks are in this order
+                engines.add(partial(machines.inside, name))
+                assert eventually(lambda count=count: len(client.ids) == count)
         yield {"n": 3, "connection_file": str(engines.file), "start_timeout_s": FAR_S}
 
 
