@@ -46,7 +46,7 @@ class Buffers:
         columns: list[tuple[float, ...]] = []
         sizes = np.array(layout.sizes_bytes, float)
         largest = 0.0
-        left = []  # the least size of a buffer that would have had no room for these
+        left = []  # the least size of a buffer that these would not have fitted into
         sums = []
         timed = bool(is_timed(layout).all())
         for own in times - np.minimum(times.min(axis=(1, 2, 3), keepdims=True), 0.0):
@@ -74,7 +74,7 @@ class Buffers:
         table = np.array(columns)
         self.size, self.delay, self.service, self.copies, self.unused = table[:, [0, 2, 4, 5, 6]].T
         self.single, self.idle = table[:, 1] > 0, table[:, 3] > 0
-        # a larger buffer elsewhere shows that it was not for want of room
+        # a larger buffer elsewhere shows that they would have fitted
         splits = sum(needed > largest for needed in left)
         self.split = max(largest, 1.0) if splits >= max(LEAST, 0.05 * len(table)) else 0.0
         self.transfer_sums = np.array(sums)

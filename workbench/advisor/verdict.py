@@ -143,7 +143,7 @@ def _first(causes: tuple[VerdictCause, ...]) -> str:
 
 
 def _cause(one: Cause) -> VerdictCause:
-    why = getattr(one, "unknown", "") or _NO_SAVING
+    why = one.unknown or _NO_SAVING
     return VerdictCause(
         name=one.name,
         evidence=one.evidence,
@@ -151,8 +151,8 @@ def _cause(one: Cause) -> VerdictCause:
         saving_us=_known(one.saving_us, why),
         saving_share=_known(one.saving_share, why),
         bound=one.bound,
-        uncertainty=getattr(one, "uncertainty", ""),
-        measure=getattr(one, "measure", ""),
+        uncertainty=one.uncertainty,
+        measure=one.measure,
     )
 
 
