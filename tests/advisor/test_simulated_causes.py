@@ -110,6 +110,19 @@ def test_small_tensors_without_fusion():
     assert "fusion threshold" not in named(fused)
 
 
+def test_a_fusion_threshold_that_is_better_than_the_usual_ones():
+    """All values that are tried are slower: there is nothing to advise."""
+    sizes = [(1 << 17) << (2 * place % 3) for place in range(16)]
+    training = Trained(
+        work(sizes, [41_000.0 + 4_300 * place for place in range(16)], compute_us=105_000.0),
+        link(0.24, fixed_us=30.0, fusion_bytes=917_504, copy_us_per_byte=1e-3, burst_bytes=120_000),
+        fabric=calibrated(0.24),
+    )
+    found = named(training)
+    assert found
+    assert "fusion threshold" not in found
+
+
 @pytest.mark.parametrize("count", [1, 8])
 def test_gradients_that_are_all_ready_at_the_end(count):
     """One flat parameter, or a reduction after the backward: nothing overlaps."""

@@ -32,7 +32,7 @@ class Trained:
 
     def __init__(self, work, model, *, fabric=None, vms=("vm1", "vm2"), snapshots=(), **phases):
         self.fabric, self.work, self.timings = fabric, work, self
-        self.true = simulate(work, model)
+        self.model, self.true = model, simulate(work, model)
         self.store, self.vms, gpu = Store(), vms, phases.pop("gpu", "CPU")
         self.ranks = [
             RankInfo(rank, vm, 1, gpu, "0", "ens192", "ready", 2) for rank, vm in enumerate(vms)
@@ -54,11 +54,17 @@ class Trained:
         times = {name: array("I") for name in ("responded", "began", "ended", "finished")}
         places = iter(range(len(self.work.sizes_bytes)))
         for (begin, end), size in zip(self.true.transfers_us, self.true.buffer_bytes, strict=True):
-            left = size
+            left, first = size, len(times["began"])
             while left > 0:  # sizes are multiples of 64 bytes, as Horovod rounds them
                 left -= self.work.sizes_bytes[next(places)]
-                for name, at in zip(times, (begin, begin, end, end), strict=True):
-                    times[name].append(round(at * 10))
+                for name in times:
+                    times[name].append(0)
+            fused = len(times["began"]) - first > 1
+            rate = self.model.copy_us_per_byte if fused else self.model.single_copy_us_per_byte
+            copy = size * rate / 2
+            for name, at in zip(times, (begin - copy, begin, end, end + copy), strict=True):
+                for place in range(first, len(times[name])):
+                    times[name][place] = round(at * 10)
         longer = (slower or (lambda index, rank: 0))(index, rank) * MS
         exposed = round(self.true.exposed_us * 1e3) if exposed_ms is None else exposed_ms * MS
         backward = round(BACKWARD_US * 1e3)

@@ -35,10 +35,11 @@ def fusion(evidence: Evidence) -> Iterator[Cause]:
         return
     best = min(one.predicted_us for one in found)
     saved = same.predicted_us - best
+    precision_us = abs(same.replay_error) * same.measured_us if same.reliable else 0.0
+    if saved <= precision_us:
+        return
     good = [one for one in found if same.predicted_us - one.predicted_us >= AS_GOOD * saved]
     advised = good[-1]
-    if saved <= abs(same.replay_error) * same.measured_us and same.reliable:
-        return  # the simulation is not that precise
     size = int(advised.changes.fusion_threshold_bytes or 0)
     before, after = (len(one.simulated.buffer_bytes) for one in (same, advised))
     text = (
