@@ -125,7 +125,7 @@ describe('KernelLink', () => {
     const link = await join();
     await link.start({ ranks: 3 });
     expect(kernel.executed).toEqual(['%load_ext workbench']);
-    expect(kernel.sent).toEqual([{ type: 'start', options: { ranks: 3 } }]);
+    expect(kernel.sent).toEqual([{ type: 'start', options: { n: 3 } }]);
     kernel.say({ type: 'state', cluster: cluster('ready') });
     await link.stop();
     await link.start({ ranks: 2 });
