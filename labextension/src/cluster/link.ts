@@ -277,12 +277,7 @@ export class KernelLink implements IDisposable {
 export namespace KernelLink {
   /** A request that has not started yet. */
   export type Pending =
-    | 'start'
-    | 'restart'
-    | 'resize'
-    | 'calibrate'
-    | 'stop'
-    | null;
+    'start' | 'restart' | 'resize' | 'calibrate' | 'stop' | null;
 
   export interface IState {
     /** Whether the kernel is known to have the extension. */

@@ -22,7 +22,8 @@ export class ClusterModel extends VDomModel {
     this._trans = options.trans;
     this.lastUsed = new LastUsed(options.state ?? null);
     const { chooseFile } = options;
-    this.chooseHostFile = chooseFile && (() => this._chooseHostFile(chooseFile));
+    this.chooseHostFile =
+      chooseFile && (() => this._chooseHostFile(chooseFile));
     this._tracker?.currentChanged.connect(this._follow, this);
   }
 

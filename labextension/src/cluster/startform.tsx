@@ -161,7 +161,9 @@ function FieldRow(props: IFieldRowProps): JSX.Element {
   };
   return (
     <div className="jp-gw-Form-row">
-      <label htmlFor={id}>{Private.label(field, trans)}</label>
+      <label htmlFor={id} title={Private.explanation(field, trans)}>
+        {Private.label(field, trans)}
+      </label>
       {field === 'backend' ? (
         <select {...common} value={draft.backend}>
           {BACKENDS.map(name => (
@@ -224,10 +226,25 @@ namespace Private {
       profile: trans.__('Profile'),
       partition: trans.__('Partition'),
       time: trans.__('Time limit'),
-      keep: trans.__('Keep without kernel for'),
-      releaseAfter: trans.__('Stop when idle for')
+      keep: trans.__('Keep for'),
+      releaseAfter: trans.__('Idle limit')
     };
     return labels[field];
+  }
+
+  /** What a label is too short to say. */
+  export function explanation(
+    field: Field,
+    trans: TranslationBundle
+  ): string | undefined {
+    const explanations: Partial<Record<Field, string>> = {
+      ranks: trans.__('The number of ranks, of all VMs together'),
+      hosts: trans.__('VMs with their ranks, or the path of a host file'),
+      sshConfig: trans.__('An ssh client configuration instead of yours'),
+      keep: trans.__('How long it survives its kernel'),
+      releaseAfter: trans.__('Stop after this time without a cell')
+    };
+    return explanations[field];
   }
 
   /** An example, or what an empty field means. */

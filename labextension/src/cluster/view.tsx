@@ -123,11 +123,7 @@ function Status(props: {
   const { cluster, pending, trans } = props;
   const state = pending ? Private.COMING[pending] : cluster?.state;
   if (!state) {
-    return (
-      <p className="jp-gw-Note">
-        {trans.__('No cluster.')}
-      </p>
-    );
+    return <p className="jp-gw-Note">{trans.__('No cluster.')}</p>;
   }
   const detail = pending
     ? trans.__('requested; waiting for the kernel')
@@ -170,10 +166,7 @@ function Ranks(props: {
 
 namespace Private {
   /** The state that a request leads to. */
-  export const COMING: Record<
-    NonNullable<KernelLink.Pending>,
-    ClusterState
-  > = {
+  export const COMING: Record<NonNullable<KernelLink.Pending>, ClusterState> = {
     start: 'starting',
     restart: 'starting',
     resize: 'starting',
