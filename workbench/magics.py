@@ -138,8 +138,11 @@ class WorkbenchMagics(Magics):
             if isinstance(error, WorkbenchError):
                 sys.stderr.write("\n".join(error._render_traceback_()) + "\n")
 
-    def _status(self, args: Any, line: str) -> Cluster | None:
-        """Return the cluster for a bare ``%cluster``, or print how to start one."""
+    def _status(self, args: Any, line: str) -> Any:
+        """Return what a bare ``%cluster`` shows: in a notebook, a form with the status.
+
+        Elsewhere the cluster, or nothing after printing how to start one.
+        """
         if line.strip():
             given = next(name for name, value in vars(args).items() if value is not None)
             raise UsageError(
@@ -149,6 +152,10 @@ class WorkbenchMagics(Magics):
 
         registry.adopt()
         cluster = registry.current()
+        if getattr(self.shell, "kernel", None) is not None:
+            from workbench.widgets.study import cluster_form
+
+            return cluster_form()
         if cluster is None:
             sys.stdout.write("No cluster runs in this notebook. Start one with %cluster start.\n")
         return cluster
