@@ -114,3 +114,28 @@ def test_calibration_shows_its_progress(lab, notebook):
     expect(panel.status).to_contain_text("ready", timeout=LONG_MS)
     expect(panel.node.get_by_text("An allreduce on 2 ranks takes")).to_be_visible()
     assert lab.complaints == []
+
+
+def test_the_form_of_a_bare_cluster(lab, server, screenshots):
+    """Without the panel, `%cluster` starts and stops ranks, and its table follows."""
+    path = write_notebook(server, "form.ipynb", "%load_ext workbench\n%cluster")
+    notebook = lab.open_notebook(path)
+    try:
+        notebook.run_all()
+        form = notebook.output(0)
+        expect(form).to_contain_text("No cluster runs")
+        form.get_by_label("Where").select_option("VMs over ssh")
+        expect(form.get_by_label("Partition")).to_be_hidden()
+        form.get_by_role("button", name="Start").click()
+        expect(form.get_by_role("alert")).to_contain_text("hosts are missing", timeout=LONG_MS)
+        picture(lab, screenshots, "controls-widget")
+        form.get_by_label("Where").select_option("This machine")
+        form.get_by_role("button", name="Start").click()
+        expect(form.get_by_role("row")).to_have_count(3, timeout=LONG_MS)
+        expect(form).to_contain_text("2 ranks, ready", timeout=LONG_MS)
+        picture(lab, screenshots, "controls-widget-ready")
+        form.get_by_role("button", name="Stop").click()
+        expect(form).to_contain_text("stopped", timeout=LONG_MS)
+        assert lab.complaints == []
+    finally:
+        server.shut_down_kernels_of(path)

@@ -118,7 +118,7 @@ function PlaceRow(props: StartForm.IProps & { draft: IDraft }): JSX.Element {
       <label htmlFor={id}>{trans.__('Where')}</label>
       <select
         id={id}
-        className="jp-gw-Form-field"
+        className="jp-gw-Form-field jp-gw-mod-wide"
         value={draft.launcher}
         disabled={props.disabled}
         onChange={event =>
@@ -151,7 +151,7 @@ function FieldRow(props: IFieldRowProps): JSX.Element {
   const byHosts = field === 'ranks' && hostsDecide(draft);
   const common = {
     id,
-    className: 'jp-gw-Form-field',
+    className: `jp-gw-Form-field${props.onChoose ? '' : ' jp-gw-mod-wide'}`,
     disabled: props.disabled || byHosts,
     'aria-invalid': problem !== undefined,
     'aria-describedby': problem === undefined ? undefined : `${id}-problem`,

@@ -9,6 +9,7 @@ from ipywidgets import HTML, Button, Dropdown, HBox, IntText, Layout, Text, VBox
 
 from workbench.cluster import registry
 from workbench.cluster.start_options import PLACES, START_OPTIONS, StartOption
+from workbench.cluster.threads import LatestTask
 from workbench.widgets import cluster_actions
 from workbench.widgets.clusters import cluster_table
 
@@ -36,7 +37,8 @@ class ClusterForm(VBox):
     """
 
     def __init__(self) -> None:
-        self.fields = {one.name: _field(one) for one in START_OPTIONS if one.label}
+        options = sorted(START_OPTIONS, key=lambda one: one.name != "launcher")
+        self.fields = {one.name: _field(one) for one in options if one.label}
         self.buttons = {
             "start": self._button("Start", lambda: cluster_actions.start(self.options())),
             "resize": self._button("Resize", lambda: cluster_actions.resize(self._ranks.value)),
@@ -54,7 +56,9 @@ class ClusterForm(VBox):
         super().__init__([start, change, self._message, self._state])
         self.fields["launcher"].observe(self._show_fields, "value")
         self._show_fields()
-        self._unsubscribe = registry.subscribe(self.update)
+        # In a thread, because the table asks the VMs, and listeners must not wait.
+        self._updates = LatestTask(self.update)
+        self._unsubscribe = registry.subscribe(self._updates.request)
         self.update()
 
     def close(self) -> None:
@@ -76,7 +80,7 @@ class ClusterForm(VBox):
         return found
 
     def update(self) -> None:
-        """Show the current state of the cluster; called from any thread."""
+        """Show the current state of the cluster."""
         cluster = registry.current()
         state = "stopped" if cluster is None else cluster.state
         up = state in _UP
@@ -103,7 +107,7 @@ class ClusterForm(VBox):
 
     def _begin(self, action: Callable[[], None]) -> None:
         self.error, self._pending = "", True
-        self.update()
+        self._updates.request()
         cluster_actions.begin(action, self._fail, self._end)
 
     def _fail(self, reason: str) -> None:
@@ -111,7 +115,7 @@ class ClusterForm(VBox):
 
     def _end(self) -> None:
         self._pending = False
-        self.update()
+        self._updates.request()
 
     def _show_fields(self, _change: object = None) -> None:
         """Show the fields that apply where the ranks shall run."""
