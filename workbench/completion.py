@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from IPython.core.completer import SimpleCompletion
 
+from workbench.cluster.start_options import START_OPTIONS
 from workbench.errors import WorkbenchError
 from workbench.safefiles import read_file
 
@@ -34,10 +35,7 @@ _OF_RUNS = {
     "explain": ("",),
 }
 """Magics that accept names of runs, and after which word; empty for the first word."""
-_VALUES = {
-    "--backend": ("horovod", "ddp"),
-    "--launcher": ("local", "ssh", "mpi", "slurm", "existing"),
-}
+_VALUES = {option.flag: option.values for option in START_OPTIONS}
 _LARGEST_FILE = 1 << 20
 _MOST_RUNS = 50
 

@@ -12,6 +12,7 @@ from IPython.core.magic import Magics, cell_magic, line_cell_magic, line_magic, 
 from IPython.core.magic_arguments import argument, magic_arguments
 
 import workbench
+from workbench.cluster.start_options import START_OPTIONS, arguments
 from workbench.errors import CellError, UsageError, WorkbenchError
 from workbench.magic_line import parse_line
 
@@ -27,37 +28,24 @@ _VIEWS = (*_CLUSTER_VIEWS, "list", "open", "compare", *_RECORDING)
 _VERBS = ("start", "status", "stop", "interrupt", "restart", "resize", "attach")
 
 
+def _start_arguments(magic: Callable[..., Any]) -> Callable[..., Any]:
+    """Declare the options of a start as those of a magic."""
+    for option in reversed(START_OPTIONS):
+        kind = int if option.is_number else str
+        declare = argument(
+            option.flag, type=kind, default=None, metavar=option.metavar, help=option.help
+        )
+        magic = declare(magic)
+    return magic
+
+
 @magics_class
 class WorkbenchMagics(Magics):
     """The magics that ``%load_ext workbench`` registers."""
 
     @magic_arguments()
     @argument("verb", nargs="?", choices=_VERBS, default=None, help="what to do; status by default")
-    @argument("-n", type=int, default=None, help="start, resize: number of ranks; 2 by default")
-    @argument("--hosts", default=None, help="start: VMs with ranks, vm1:2,vm2:2, or a host file")
-    @argument("--ssh-config", default=None, help="start: ssh client configuration file")
-    @argument("--ssh-key", default=None, metavar="FILE", help="start: private key for the hosts")
-    @argument(
-        "--backend", default=None, metavar="NAME", help="start: joins the ranks, horovod or ddp"
-    )
-    @argument(
-        "--launcher", default=None, metavar="NAME", help="start: local, ssh, mpi, slurm or existing"
-    )
-    @argument("--profile", default=None, metavar="NAME", help="start: where its ipengines run")
-    @argument("--connection-file", default=None, metavar="FILE", help="start: the same, by file")
-    @argument("--mpi-args", default=None, metavar="TEXT", help="start: options of mpiexec")
-    @argument("--partition", default=None, help="start with Slurm: as for sbatch, like these:")
-    @argument("--time", default=None, help="2:00:00")
-    @argument("--nodes", type=int, default=None, help="number of nodes")
-    @argument("--account", default=None, help="account")
-    @argument("--qos", default=None, help="quality of service")
-    @argument("--constraint", default=None, help="features of the nodes")
-    @argument("--cpus-per-task", type=int, default=None, help="cores for each rank")
-    @argument("--gpus-per-task", type=int, default=None, help="GPUs for each rank")
-    @argument("--sbatch", default=None, metavar="ARGS", help="further arguments, in quotes")
-    @argument("--queue-timeout", default=None, metavar="TIME", help="longest wait for the job, 1h")
-    @argument("--release-after", default=None, metavar="TIME", help="start: stop after idling, 30m")
-    @argument("--keep", default=None, metavar="TIME", help="start: survive the kernel, 30m")
+    @_start_arguments
     @argument("--no-record", action="store_true", default=None, help="start: do not record")
     @argument("--ranks", default=None, help="restart: such as 0,2-3; lost ranks by default")
     @argument("--name", default=None, help="attach: name of the cluster, if several run")
@@ -74,19 +62,14 @@ class WorkbenchMagics(Magics):
         """
         args = parse_line(self.cluster, line)
         from workbench.cluster import registry
-        from workbench.cluster.options import JobRequest
         from workbench.widgets.clusters import start_progress
 
         if args.verb is None:
             return self._status(args, line)
         if args.verb == "start":
-            given = ("hosts", "ssh_config", "ssh_key", "launcher", "mpi_args")
-            names = (*given, "release_after", "keep", *JobRequest.__annotations__)
-            options = {name: getattr(args, name) for name in names}
-            if args.backend is not None:
-                options["backend"] = args.backend
+            options = arguments({one.name: getattr(args, one.name) for one in START_OPTIONS})
             with start_progress():
-                return registry.start(args.n, record=not args.no_record, **options)
+                return registry.start(record=not args.no_record, **options)
         if args.verb == "attach":
             return registry.attach(args.name)
         if args.verb == "interrupt":
@@ -155,8 +138,11 @@ class WorkbenchMagics(Magics):
             if isinstance(error, WorkbenchError):
                 sys.stderr.write("\n".join(error._render_traceback_()) + "\n")
 
-    def _status(self, args: Any, line: str) -> Cluster | None:
-        """Return the cluster for a bare ``%cluster``, or print how to start one."""
+    def _status(self, args: Any, line: str) -> Any:
+        """Return what a bare ``%cluster`` shows: in a notebook, a form with the status.
+
+        Elsewhere the cluster, or nothing after printing how to start one.
+        """
         if line.strip():
             given = next(name for name, value in vars(args).items() if value is not None)
             raise UsageError(
@@ -166,6 +152,10 @@ class WorkbenchMagics(Magics):
 
         registry.adopt()
         cluster = registry.current()
+        if getattr(self.shell, "kernel", None) is not None:
+            from workbench.widgets.study import cluster_form
+
+            return cluster_form()
         if cluster is None:
             sys.stdout.write("No cluster runs in this notebook. Start one with %cluster start.\n")
         return cluster

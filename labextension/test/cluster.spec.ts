@@ -127,7 +127,7 @@ describe('the cluster of the notebook in front', () => {
     tracker.show(new Notebook('a.ipynb', new Connection('k1')));
     expect(await shown()).toContain('No cluster.');
     expect(button('Start').disabled).toBe(false);
-    expect(button('Stop').disabled).toBe(true);
+    expect(button('Stop')).toBeUndefined();
   });
 
   it('starts as many ranks as the field says', async () => {
@@ -136,7 +136,12 @@ describe('the cluster of the notebook in front', () => {
     await shown();
     button('Start').click();
     await shown();
-    expect(kernel.sent).toEqual([{ type: 'start', n: 2 }]);
+    expect(kernel.sent).toEqual([
+      {
+        type: 'start',
+        options: { n: 2, backend: 'horovod', launcher: 'local' }
+      }
+    ]);
     expect(view.node.textContent).toContain('starting');
     expect(button('Start').disabled).toBe(true);
   });
@@ -159,6 +164,112 @@ describe('the cluster of the notebook in front', () => {
       { type: 'watch', on: true },
       { type: 'stop' }
     ]);
+  });
+
+  const fill = async (label: string, value: string): Promise<void> => {
+    const name = [...view.node.querySelectorAll('label')].find(
+      one => one.textContent === label
+    )!;
+    const field = view.node.querySelector(`[id="${name.htmlFor}"]`) as
+      HTMLInputElement | HTMLSelectElement;
+    // React follows the value by its own setter.
+    const type = Object.getPrototypeOf(field);
+    Object.getOwnPropertyDescriptor(type, 'value')!.set!.call(field, value);
+    field.dispatchEvent(
+      new Event(field.tagName === 'SELECT' ? 'change' : 'input', {
+        bubbles: true
+      })
+    );
+    await shown();
+  };
+
+  it('starts on VMs with the fields that apply to them', async () => {
+    const kernel = new Connection('k1');
+    tracker.show(new Notebook('a.ipynb', kernel));
+    await shown();
+    await fill('Where', 'ssh');
+    expect(view.node.textContent).not.toContain('Partition');
+    button('Start').click();
+    expect(await shown()).toContain('Name VMs and ranks');
+    expect(kernel.sent).toEqual([]);
+    await fill('Hosts', 'vm1:2,vm2:2');
+    await fill('Backend', 'ddp');
+    await fill('ssh config', 'config');
+    button('Start').click();
+    await shown();
+    expect(kernel.sent).toEqual([
+      {
+        type: 'start',
+        options: {
+          hosts: 'vm1:2,vm2:2',
+          backend: 'ddp',
+          ssh_config: 'config',
+          launcher: 'ssh'
+        }
+      }
+    ]);
+  });
+
+  it('says next to the field what is wrong', async () => {
+    tracker.show(new Notebook('a.ipynb', new Connection('k1')));
+    await shown();
+    await fill('Ranks', '0');
+    await fill('Keep for', 'soon');
+    const problems = [...view.node.querySelectorAll('[role=alert]')];
+    expect(problems.map(one => one.textContent)).toEqual([
+      'Write a number from 1 to 1024.',
+      'Write a time such as 90s, 30m or 1h30m.'
+    ]);
+  });
+
+  it('leaves the number of ranks to the hosts', async () => {
+    const kernel = new Connection('k1');
+    tracker.show(new Notebook('a.ipynb', kernel));
+    await shown();
+    await fill('Where', 'mpi');
+    await fill('Hosts', 'vm1:2');
+    button('Start').click();
+    await shown();
+    expect(kernel.sent[0]).toMatchObject({
+      options: { hosts: 'vm1:2', launcher: 'mpi' }
+    });
+    expect(kernel.sent[0]).not.toHaveProperty('options.n');
+  });
+
+  it('resizes, calibrates and restarts lost ranks only', async () => {
+    const kernel = new Connection('k1');
+    tracker.show(new Notebook('a.ipynb', kernel));
+    kernel.hear({ type: 'state', cluster: cluster('ready', 2) });
+    await shown();
+    expect(view.node.textContent).not.toContain('lost');
+    await fill('Ranks', '3');
+    button('Resize').click();
+    await shown();
+    expect(kernel.sent).toContainEqual({ type: 'resize', ranks: 3 });
+    kernel.hear({ type: 'done', request: 'resize' });
+    await shown();
+    button('Calibrate').click();
+    await shown();
+    expect(kernel.sent).toContainEqual({ type: 'calibrate' });
+    const failed = cluster('failed', 2);
+    failed.ranks[1].state = 'dead';
+    kernel.hear({ type: 'done', request: 'calibrate' });
+    kernel.hear({ type: 'state', cluster: failed });
+    await shown();
+    expect(button('Calibrate').disabled).toBe(true);
+    button('Restart 1 lost rank').click();
+    await shown();
+    expect(kernel.sent).toContainEqual({ type: 'restart' });
+  });
+
+  it('says why ranks cannot be changed while a cell runs', async () => {
+    const kernel = new Connection('k1');
+    tracker.show(new Notebook('a.ipynb', kernel));
+    kernel.hear({ type: 'state', cluster: cluster('running', 2) });
+    await shown();
+    expect(button('Resize').disabled).toBe(true);
+    expect(button('Calibrate').title).toContain('Its ranks are in use');
+    expect(button('Stop').disabled).toBe(false);
   });
 
   it('shows an error of the kernel as an alert', async () => {

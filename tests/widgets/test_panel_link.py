@@ -14,6 +14,7 @@ from kernel_page import Page
 STAND_IN = """
 import threading, time
 from dataclasses import dataclass
+from types import SimpleNamespace
 import workbench.cluster.cluster as home
 from workbench.cluster import registry
 from workbench.errors import StartFailed
@@ -28,7 +29,8 @@ class Rank:
     state: str = "ready"
 
 class StandIn:
-    agents, recording = (), True
+    agents, recording, fabric = (), True, None
+    options = SimpleNamespace(keep_s=None)
     def __init__(self, n):
         self.n, self.name, self.state, self.message, self.ranks = n, "stand-in", "stopped", "", []
     def start(self):
@@ -85,7 +87,7 @@ def test_a_page_that_asks_learns_that_there_is_no_cluster(page: Page) -> None:
 
 def test_start_reports_each_state_and_then_the_ranks(page: Page) -> None:
     """A start from the panel ends with a row for each rank."""
-    page.ask("start", n=2)
+    page.ask("start", options={"n": 2})
     cluster = page.wait_for_state("ready")
     assert cluster["n"] == 2
     assert cluster["ranks"][1] == {
@@ -104,8 +106,8 @@ def test_stop_ends_what_a_cell_started(page: Page) -> None:
 @pytest.mark.parametrize(
     ("request_", "says"),
     [
-        ({"kind": "start", "n": 13}, "13 ranks were asked for, 12 came up"),
-        ({"kind": "start", "n": 14}, "OSError: no space left on device"),
+        ({"kind": "start", "options": {"n": 13}}, "13 ranks were asked for, 12 came up"),
+        ({"kind": "start", "options": {"n": 14}}, "OSError: no space left on device"),
         ({"kind": "stop"}, "No cluster runs"),
         ({"kind": "dance"}, "'dance'"),
     ],

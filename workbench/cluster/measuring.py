@@ -75,6 +75,7 @@ class Measurements(Execution):
         *,
         seconds: str | float = 30.0,
         stored: bool | FittedFabric = False,
+        show_progress: bool = True,
     ) -> FittedFabric:
         """Measure the time of this cluster's allreduces by size, and keep it in `fabric`.
 
@@ -90,17 +91,25 @@ class Measurements(Execution):
         stored
             True for the stored calibration instead of a measurement, or a calibration of an
             earlier cluster, which is refused if it was another one.
+        show_progress
+            False to have the progress in the cluster's `message` instead of printing it.
         """
         from workbench.fabric.calibration import limit_s  # loaded when it is needed
 
         about_s = parse_duration(seconds, "seconds")
         run = self._runner(timeout, limit_s(about_s))
         if stored is False:
-            self.fabric = _calibrated(self, run, about_s)
+            show = None if show_progress else self._report_calibration
+            self.fabric = _calibrated(self, run, about_s, show)
         else:
             self.fabric = _reused(self, stored)
         self._state.timings.note(calibration=asdict(self.fabric))
         return self.fabric
+
+    def _report_calibration(self, output: str) -> None:
+        """Report how far the calibration is, from its output so far, such as ``[rank 0] 35%``."""
+        share = output.rstrip().rpartition(" ")[2]
+        self._state.report(f"calibrating: {share}" if share.endswith("%") else "calibrating")
 
     def bandwidth_matrix(self, timeout: str | float = "auto") -> BandwidthMatrix:
         """Measure the bandwidth between each pair of VMs, alone and with other pairs at once.
@@ -181,11 +190,13 @@ class Measurements(Execution):
         return Measurement(run, self._state.timings).take(pairs, parse_duration(timeout, "timeout"))
 
 
-def _calibrated(cluster: Measurements, run: RunCell, seconds: float) -> FittedFabric:
+def _calibrated(
+    cluster: Measurements, run: RunCell, seconds: float, show: Callable[[str], None] | None
+) -> FittedFabric:
     """Measure the fabric, and store the result."""
     from workbench.fabric import calibration, stored
 
-    fabric = calibration.measure(run, cluster.n, seconds)
+    fabric = calibration.measure(run, cluster.n, seconds, show)
     vm_of = {str(info.rank): info.vm for info in cluster.ranks}
     devices: dict[str, Mapping[str, float]] = {}
     for rank, copies in fabric.devices.items():

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from workbench.cluster.start_options import start_line
 from workbench.errors import ClusterError, NoCluster
 
 if TYPE_CHECKING:
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
 _DOWN = frozenset({"stopped", "stopping"})
 _starting = threading.Lock()
 _current: Cluster | None = None
+_given: dict[str, Any] | None = None
+"""The arguments of `start`, if it has started the current cluster."""
 _listeners: list[Callable[[], None]] = []
 _unsubscribe: Callable[[], None] = lambda: None  # noqa: E731
 """Ends the subscription to the current cluster."""
@@ -62,6 +65,7 @@ def start(n: int | None = None, **options: Any) -> Cluster:
 
 
 def _start(n: int | None, options: dict[str, Any]) -> Cluster:
+    global _given  # noqa: PLW0603 - with the current cluster
     from workbench.cluster.cluster import Cluster
 
     cluster, running = Cluster(n, **options), _current
@@ -86,16 +90,22 @@ def _start(n: int | None, options: dict[str, Any]) -> Cluster:
             )
         return running
     set_current(cluster)
+    _given = {"n": n, **options}
     return cluster.start()
 
 
 def attach(name: str | None) -> Cluster:
-    """Attach to a cluster, and make it the current one; see `Cluster.attach`."""
+    """Attach to a cluster, and make it the current one; see `Cluster.attach`.
+
+    The current one is returned if it is named, so that a cell can be run again.
+    """
     from workbench.cluster.cluster import Cluster
 
     with _starting:
         if _current is not None and _current.state not in _DOWN:
-            if name == _current.name or (name is None and _current.options.keep_s is not None):
+            if name == _current.name:
+                return _current
+            if name is None and _current.options.keep_s is not None:
                 raise ClusterError(
                     f"Cannot attach to {_current.name}: this notebook is attached already. Run "
                     "cells with %%distributed; %cluster shows its status."
@@ -115,11 +125,24 @@ def stop() -> Cluster:
     return cluster
 
 
+def source() -> str:
+    """Return a cell that connects to the current cluster, now and in the notebook's next kernel.
+
+    The next kernel attaches to a kept cluster, and starts another one like this.
+    """
+    cluster = required()
+    if cluster.options.keep_s is not None:
+        line = f"%cluster attach --name {cluster.name}"
+    else:
+        line = "%cluster status" if _given is None else start_line(_given)
+    return f"%load_ext workbench\ncluster = {line}"
+
+
 def set_current(cluster: Cluster | None) -> None:
     """Make `cluster` the current one; call the listeners now and after each of its changes."""
-    global _current, _unsubscribe  # noqa: PLW0603 - one kernel has one current cluster
+    global _current, _given, _unsubscribe  # noqa: PLW0603 - one kernel has one current cluster
     _unsubscribe()
-    _current = cluster
+    _current, _given = cluster, None
     if cluster is not None:
         _unsubscribe = cluster.subscribe(changed)
     changed()

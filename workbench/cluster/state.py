@@ -102,6 +102,12 @@ class ClusterState:
             self.usable()
             self.set("running", message)
 
+    def report(self, progress: str) -> None:
+        """Make the progress of what runs the message."""
+        with self.lock:
+            if self.state == "running" and self.message != progress:
+                self.set("running", progress)
+
     def settle(self, since: str = "running", to: tuple[str, ...] = ("ready",)) -> None:
         """Leave the state `since`: go to `to`, or to ``failed`` if ranks are lost."""
         with self.lock:

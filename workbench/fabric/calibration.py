@@ -118,7 +118,9 @@ def limit_s(seconds: float) -> float:
     return _LEAST_LIMIT_S + _LIMIT * seconds
 
 
-def measure(run: RunCell, n: int, seconds: float) -> FittedFabric:
+def measure(
+    run: RunCell, n: int, seconds: float, show: Callable[[str], None] | None = None
+) -> FittedFabric:
     """Sweep allreduces over all ranks, and fit lines to their times.
 
     The time of an allreduce is the mean over ranks, as nccl-tests reports it, from the end of a
@@ -138,6 +140,8 @@ def measure(run: RunCell, n: int, seconds: float) -> FittedFabric:
     seconds
         No further round begins if it would end after this time. Over a slow fabric fewer sizes
         are measured.
+    show
+        Called with the output of the cell, instead of printing the progress.
     """
     if n < 2:
         raise UsageError(
@@ -147,7 +151,7 @@ def measure(run: RunCell, n: int, seconds: float) -> FittedFabric:
     sweep = _SWEEP.format(most=_MOST_REPETITIONS, long_s=_LONG_S, least_sizes=_LEAST_SIZES)
     ends = _COPIES.replace("{sizes}", repr(sizes)).replace("{seconds}", repr(seconds))
     with ProgressLine("calibrating") as progress:
-        values = run(sweep + ends, progress.show)
+        values = run(sweep + ends, progress.show if show is None else show)
     swept, rounds, _ = next(iter(values.values()))
     fabric = replace(
         _fitted(swept, rounds, n),

@@ -1,4 +1,4 @@
-"""The kernel's end of the sidebar panel: sends the cluster's state, starts and stops it."""
+"""The kernel's end of the sidebar panel: sends the cluster's state, starts and changes it."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from workbench.cluster import registry
-from workbench.errors import WorkbenchError
 from workbench.resources.codec import encode
+from workbench.widgets import cluster_actions
 from workbench.widgets.preopened_comm import PreopenedComm, cell_parent
 from workbench.widgets.vm_watch import VmWatch
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from workbench.cluster import Cluster
     from workbench.cluster.agent import Agent
+    from workbench.fabric import FittedFabric
     from workbench.ranks import RankInfo
 
 TARGET = "workbench.cluster"
@@ -25,10 +26,21 @@ COMM_ID = "workbench-cluster"
 
 REPEAT_S = 2.0
 """How often the state is sent while a cell runs: a page reloaded in that time can
-listen but cannot send requests."""
+listen but cannot send requests. Also how often it is checked while a cluster runs, because
+the loss of a rank between cells is no transition."""
 
 MIN_INTERVAL_S = 0.1
 """Changes within this time are sent as one message."""
+
+
+_ACTIONS: dict[Any, Callable[[dict[str, Any]], None]] = {
+    "start": lambda request: cluster_actions.start(request.get("options")),
+    "restart": lambda _: cluster_actions.restart(),
+    "resize": lambda request: cluster_actions.resize(request.get("ranks")),
+    "calibrate": lambda _: cluster_actions.calibrate(),
+    "stop": lambda _: cluster_actions.stop(),
+}
+"""Requests that change the cluster, by type."""
 
 
 def register(shell: InteractiveShell) -> None:
@@ -62,10 +74,15 @@ class PanelLink:
         self._cell_runs = False
 
     def _send_changes(self) -> None:
+        sent: dict[str, Any] | None = None
         while True:
-            self._changed.wait(REPEAT_S if self._cell_runs else None)
+            is_up = sent is not None and sent["state"] != "stopped"
+            changed = self._changed.wait(REPEAT_S if self._cell_runs or is_up else None)
             self._changed.clear()
-            self._comm.send({"type": "state", "cluster": describe(registry.current())})
+            found = describe(registry.current())
+            if changed or self._cell_runs or found != sent:
+                self._comm.send({"type": "state", "cluster": found})
+            sent = found
             time.sleep(MIN_INTERVAL_S)
 
     def _on_request(self, request: dict[str, Any]) -> None:
@@ -76,26 +93,17 @@ class PanelLink:
             self._watch.refresh()
         elif kind == "watch":
             self._watch.renew() if request.get("on") else self._watch.stop()
-        elif kind == "start":
-            self._start_task(lambda: registry.start(request.get("n", 0)))
-        elif kind == "stop":
-            self._start_task(registry.stop)
+        elif kind in _ACTIONS:
+            cluster_actions.begin(
+                lambda: _ACTIONS[kind](request), self._fail, lambda: self._end(kind)
+            )
         else:
-            self._fail(f"{kind!r}: unknown request. Send start, stop, refresh or watch.")
+            known = ", ".join((*_ACTIONS, "refresh"))
+            self._fail(f"{kind!r}: unknown request. Send {known} or watch.")
 
-    def _start_task(self, task: Callable[[], object]) -> None:
-        # In a thread, because the shell must stay free for the next request.
-        threading.Thread(target=self._attempt, args=(task,), daemon=True).start()
-
-    def _attempt(self, task: Callable[[], object]) -> None:
-        try:
-            task()
-        except WorkbenchError as error:
-            self._fail(str(error))
-        except Exception as error:  # noqa: BLE001 - the user who clicked must see any failure
-            self._fail(f"{type(error).__name__}: {error}")
-        finally:
-            self._changed.set()
+    def _end(self, kind: Any) -> None:
+        self._changed.set()
+        self._comm.send({"type": "done", "request": kind})
 
     def _fail(self, message: str) -> None:
         self._comm.send({"type": "error", "message": message})
@@ -111,6 +119,11 @@ def _ranks() -> Sequence[RankInfo]:
     return () if cluster is None else cluster.ranks
 
 
+def _calibrated(fabric: FittedFabric | None) -> str:
+    """Return the result of the calibration in one line; empty if there is none."""
+    return "" if fabric is None else " ".join([fabric.sentences[0], fabric.caveat]).strip()
+
+
 def describe(cluster: Cluster | None) -> dict[str, Any] | None:
     """Return what the panel shows of a cluster, as JSON."""
     if cluster is None:
@@ -121,5 +134,7 @@ def describe(cluster: Cluster | None) -> dict[str, Any] | None:
         "state": cluster.state,
         "n": cluster.n,
         "message": cluster.message,
+        "source": registry.source(),
+        "fabric": _calibrated(cluster.fabric),
         "ranks": [{name: encode(getattr(info, name)) for name in shown} for info in cluster.ranks],
     }

@@ -4,7 +4,13 @@ import { ISignal, Signal } from '@lumino/signaling';
 
 import { KernelComm } from '../common/kernelcomm';
 import { ENGLISH, ITranslate } from '../common/translate';
-import { ICluster, readKernelMessage, Request } from '../schema/cluster';
+import {
+  ClusterState,
+  ICluster,
+  IStartOptions,
+  readKernelMessage,
+  Request
+} from '../schema/cluster';
 import { Known } from '../schema/known';
 import { ISample } from '../schema/sample';
 import { hasRanks, isUp, same, vmsOf } from './states';
@@ -56,14 +62,36 @@ export class KernelLink implements IDisposable {
     return this._isDisposed;
   }
 
-  /** Start `n` ranks; load the extension first if the kernel has not. */
-  async start(n: number): Promise<void> {
+  /** Start a cluster; load the extension first if the kernel has not. */
+  async start(options: IStartOptions): Promise<void> {
     await this._attempt('start', async () => {
       if (!this._state.loaded) {
         await this._load();
       }
-      await this._comm.send({ type: 'start', n });
+      await this._comm.send({
+        type: 'start',
+        options: Private.toArguments(options)
+      });
     });
+  }
+
+  /** Replace the lost ranks. */
+  async restart(): Promise<void> {
+    await this._attempt('restart', () => this._comm.send({ type: 'restart' }));
+  }
+
+  /** Change the number of ranks, of all VMs together. */
+  async resize(ranks: number): Promise<void> {
+    await this._attempt('resize', () =>
+      this._comm.send({ type: 'resize', ranks })
+    );
+  }
+
+  /** Measure the fabric between its ranks. */
+  async calibrate(): Promise<void> {
+    await this._attempt('calibrate', () =>
+      this._comm.send({ type: 'calibrate' })
+    );
   }
 
   async stop(): Promise<void> {
@@ -166,9 +194,17 @@ export class KernelLink implements IDisposable {
           return this._onSamples(message.samples);
         case 'error':
           return this._setState({ error: message.message, pending: null });
+        case 'done':
+          return this._onDone(message.request);
       }
     } catch (error) {
       this._setState({ error: (error as Error).message, pending: null });
+    }
+  }
+
+  private _onDone(request: string): void {
+    if (request === this._state.pending) {
+      this._setState({ pending: null });
     }
   }
 
@@ -203,12 +239,8 @@ export class KernelLink implements IDisposable {
   /** A request is complete once the cluster has started to execute it. */
   private _stillPending(cluster: ICluster | null): KernelLink.Pending {
     const { pending } = this._state;
-    const taken =
-      pending === 'start'
-        ? cluster !== null && cluster.state !== 'stopped'
-        : cluster === null ||
-          !['ready', 'running', 'starting'].includes(cluster.state);
-    return taken ? null : pending;
+    const state = cluster?.state ?? 'stopped';
+    return pending && Private.TAKEN[pending].includes(state) ? null : pending;
   }
 
   private _onLeave(): void {
@@ -244,7 +276,8 @@ export class KernelLink implements IDisposable {
 
 export namespace KernelLink {
   /** A request that has not started yet. */
-  export type Pending = 'start' | 'stop' | null;
+  export type Pending =
+    'start' | 'restart' | 'resize' | 'calibrate' | 'stop' | null;
 
   export interface IState {
     /** Whether the kernel is known to have the extension. */
@@ -260,5 +293,36 @@ export namespace KernelLink {
     /** A connection that handles comms. */
     kernel: Kernel.IKernelConnection;
     trans?: ITranslate;
+  }
+}
+
+namespace Private {
+  /** The states that a request leads to. */
+  export const TAKEN: Record<
+    NonNullable<KernelLink.Pending>,
+    readonly ClusterState[]
+  > = {
+    start: ['starting', 'ready', 'running', 'stopping', 'failed'],
+    restart: ['starting', 'stopping', 'stopped'],
+    resize: ['starting', 'stopping', 'stopped'],
+    calibrate: ['running', 'stopping', 'stopped'],
+    stop: ['stopping', 'stopped', 'failed']
+  };
+
+  /** Options by the names of the kernel's arguments: `n` and `ssh_config`. */
+  export function toArguments(
+    options: IStartOptions
+  ): Record<string, string | number> {
+    const { ranks, ...others } = options;
+    const found: Record<string, string | number> = {};
+    if (ranks !== undefined) {
+      found.n = ranks;
+    }
+    for (const [name, value] of Object.entries(others)) {
+      if (value !== undefined) {
+        found[name.replace(/[A-Z]/g, at => `_${at.toLowerCase()}`)] = value;
+      }
+    }
+    return found;
   }
 }

@@ -1,9 +1,12 @@
 import { ISessionContext } from '@jupyterlab/apputils';
+import { PathExt } from '@jupyterlab/coreutils';
 import { INotebookTracker, NotebookPanel } from '@jupyterlab/notebook';
 import { Kernel } from '@jupyterlab/services';
+import { IStateDB } from '@jupyterlab/statedb';
 import { VDomModel } from '@jupyterlab/ui-components';
 
 import { ITranslate } from '../common/translate';
+import { LastUsed } from './lastused';
 import { KernelLink } from './link';
 
 /**
@@ -17,8 +20,21 @@ export class ClusterModel extends VDomModel {
     super();
     this._tracker = options.tracker;
     this._trans = options.trans;
+    this.lastUsed = new LastUsed(options.state ?? null);
+    const { chooseFile } = options;
+    this.chooseHostFile =
+      chooseFile && (() => this._chooseHostFile(chooseFile));
     this._tracker?.currentChanged.connect(this._follow, this);
   }
+
+  /** What the form that starts a cluster contains. */
+  readonly lastUsed: LastUsed;
+
+  /**
+   * Let the user choose a host file: its path for the kernel, or `null`; absent if the
+   * front end has no files.
+   */
+  readonly chooseHostFile?: () => Promise<string | null>;
 
   get situation(): ClusterModel.Situation {
     if (!this._session) {
@@ -52,6 +68,17 @@ export class ClusterModel extends VDomModel {
     }
   }
 
+  /** Insert a code cell below the active one of the notebook. */
+  async insertCell(source: string): Promise<void> {
+    const notebook = this._tracker?.currentWidget?.content;
+    if (notebook) {
+      const { NotebookActions } = await import('@jupyterlab/notebook');
+      NotebookActions.insertBelow(notebook);
+      NotebookActions.changeCellType(notebook, 'code');
+      notebook.activeCell?.model.sharedModel.setSource(source);
+    }
+  }
+
   /** Query its kernel again. */
   async refresh(): Promise<void> {
     await this._link?.refresh();
@@ -66,6 +93,15 @@ export class ClusterModel extends VDomModel {
     this._links.forEach(link => link.dispose());
     this._links.clear();
     super.dispose();
+  }
+
+  /** Kernels run in the folder of their notebook, so the path is relative to it. */
+  private async _chooseHostFile(
+    chooseFile: () => Promise<string | null>
+  ): Promise<string | null> {
+    const path = await chooseFile();
+    const folder = PathExt.dirname(this._session?.path ?? '');
+    return path === null ? null : `./${PathExt.relative(folder, path)}`;
   }
 
   private _follow(): void {
@@ -160,6 +196,10 @@ export namespace ClusterModel {
   export interface IOptions {
     /** `null` if the front end has no notebooks. */
     tracker: INotebookTracker | null;
+    /** Where the last start is stored; `null` if the front end stores nothing. */
+    state?: IStateDB | null;
+    /** Let the user choose a file: its path on the server, or `null`. */
+    chooseFile?: () => Promise<string | null>;
     trans?: ITranslate;
   }
 }

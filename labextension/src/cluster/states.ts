@@ -23,3 +23,8 @@ export function vmsOf(cluster: ICluster | null): string {
   const vms = hasRanks(cluster) ? cluster!.ranks.map(rank => rank.vm) : null;
   return JSON.stringify(vms);
 }
+
+/** How many of its ranks are lost. */
+export function lostRanks(cluster: ICluster): number {
+  return cluster.ranks.filter(rank => rank.state === 'dead').length;
+}

@@ -1,13 +1,14 @@
 import { TranslationBundle } from '@jupyterlab/translation';
-import { runIcon, stopIcon, VDomRenderer } from '@jupyterlab/ui-components';
-import React, { useId, useState } from 'react';
+import { VDomRenderer } from '@jupyterlab/ui-components';
+import React from 'react';
 
 import { RankTable } from '../common/ranktable';
 import { ClusterState, ICluster, IRank } from '../schema/cluster';
+import { Controls } from './controls';
 import { KernelLink } from './link';
 import { ClusterModel } from './model';
+import { StartForm } from './startform';
 
-const DEFAULT_RANKS = 2;
 const MOST_RANKS = 1024;
 
 /** Rows listed at a time. */
@@ -16,7 +17,7 @@ const MOST_ROWS = 128;
 /** With more ranks the table scrolls, and must be reachable by keyboard. */
 const FIT = 7;
 
-/** The cluster of the active notebook: its state, its ranks, start and stop. */
+/** The cluster of the active notebook: its state, its ranks, and what can be done with it. */
 export class ClusterView extends VDomRenderer<ClusterModel> {
   constructor(model: ClusterModel, trans: TranslationBundle) {
     super(model);
@@ -36,7 +37,12 @@ export class ClusterView extends VDomRenderer<ClusterModel> {
           </span>
         </h3>
         {link && link.state.language === 'python' ? (
-          <Linked key={link.kernel.id} link={link} trans={trans} />
+          <Linked
+            key={link.kernel.id}
+            link={link}
+            model={this.model}
+            trans={trans}
+          />
         ) : (
           <p className="jp-gw-Note">{this._whyNot()}</p>
         )}
@@ -74,22 +80,31 @@ export class ClusterView extends VDomRenderer<ClusterModel> {
 
 function Linked(props: {
   link: KernelLink;
+  model: ClusterModel;
   trans: TranslationBundle;
 }): JSX.Element {
-  const { link, trans } = props;
+  const { link, model, trans } = props;
   const { cluster, error, pending } = link.state;
   const up = cluster !== null && cluster.state !== 'stopped';
   return (
     <>
       <Status cluster={cluster} pending={pending} trans={trans} />
-      <Controls
-        canStart={!up && pending === null}
-        canStop={up && cluster.state !== 'stopping' && pending === null}
-        ranks={up ? cluster.n || null : null}
-        onStart={n => void link.start(n)}
-        onStop={() => void link.stop()}
-        trans={trans}
-      />
+      {up ? (
+        <Controls
+          cluster={cluster}
+          link={link}
+          onInsert={source => void model.insertCell(source)}
+          trans={trans}
+        />
+      ) : (
+        <StartForm
+          lastUsed={model.lastUsed}
+          disabled={pending !== null}
+          onStart={options => void link.start(options)}
+          onChoose={model.chooseHostFile}
+          trans={trans}
+        />
+      )}
       {error && !Private.isShown(error, cluster) && (
         <p className="jp-gw-Note jp-gw-mod-error" role="alert">
           {error}
@@ -106,20 +121,9 @@ function Status(props: {
   trans: TranslationBundle;
 }): JSX.Element {
   const { cluster, pending, trans } = props;
-  const state =
-    pending === 'start'
-      ? 'starting'
-      : pending === 'stop'
-        ? 'stopping'
-        : cluster?.state;
+  const state = pending ? Private.COMING[pending] : cluster?.state;
   if (!state) {
-    return (
-      <p className="jp-gw-Note">
-        {trans.__(
-          'No cluster. Ranks started here are Horovod ranks on this machine.'
-        )}
-      </p>
-    );
+    return <p className="jp-gw-Note">{trans.__('No cluster.')}</p>;
   }
   const detail = pending
     ? trans.__('requested; waiting for the kernel')
@@ -142,62 +146,6 @@ function Status(props: {
   );
 }
 
-interface IControlsProps {
-  canStart: boolean;
-  canStop: boolean;
-  /** The size of the running cluster; `null` if the user chooses. */
-  ranks: number | null;
-  onStart: (n: number) => void;
-  onStop: () => void;
-  trans: TranslationBundle;
-}
-
-function Controls(props: IControlsProps): JSX.Element {
-  const { trans } = props;
-  const [n, setN] = useState(String(DEFAULT_RANKS));
-  const id = useId();
-  const valid = /^\d+$/.test(n) && Number(n) >= 1 && Number(n) <= MOST_RANKS;
-  return (
-    <form
-      className="jp-gw-Controls"
-      onSubmit={event => {
-        event.preventDefault();
-        props.onStart(Number(n));
-      }}
-    >
-      <label htmlFor={id}>{trans.__('Ranks')}</label>
-      <input
-        id={id}
-        className="jp-gw-Controls-ranks"
-        type="number"
-        min={1}
-        max={MOST_RANKS}
-        value={props.ranks ?? n}
-        aria-invalid={!valid}
-        disabled={!props.canStart}
-        onChange={event => setN(event.target.value)}
-      />
-      <button
-        type="submit"
-        className="jp-gw-Button"
-        disabled={!props.canStart || !valid}
-      >
-        <runIcon.react tag="span" aria-hidden="true" />
-        {trans.__('Start')}
-      </button>
-      <button
-        type="button"
-        className="jp-gw-Button"
-        disabled={!props.canStop}
-        onClick={props.onStop}
-      >
-        <stopIcon.react tag="span" aria-hidden="true" />
-        {trans.__('Stop')}
-      </button>
-    </form>
-  );
-}
-
 function Ranks(props: {
   ranks: readonly IRank[];
   trans: TranslationBundle;
@@ -217,6 +165,15 @@ function Ranks(props: {
 }
 
 namespace Private {
+  /** The state that a request leads to. */
+  export const COMING: Record<NonNullable<KernelLink.Pending>, ClusterState> = {
+    start: 'starting',
+    restart: 'starting',
+    resize: 'starting',
+    calibrate: 'running',
+    stop: 'stopping'
+  };
+
   /** Return a row for each rank from the start, so that nothing moves when they start. */
   export function rows(
     cluster: ICluster,

@@ -5,6 +5,7 @@ import {
   JupyterFrontEndPlugin
 } from '@jupyterlab/application';
 import { ICommandPalette } from '@jupyterlab/apputils';
+import { IDocumentManager } from '@jupyterlab/docmanager';
 import { INotebookTracker } from '@jupyterlab/notebook';
 import { ISettingRegistry } from '@jupyterlab/settingregistry';
 import { IStateDB } from '@jupyterlab/statedb';
@@ -21,6 +22,7 @@ import { FileShelf } from '../resources/files';
 import { LiveFeed } from '../resources/livefeed';
 import { ResourcesModel } from '../resources/model';
 import { chooseFiles } from './filedrop';
+import { chooseHostFile } from './hostfile';
 import { workbenchIcon } from './icons';
 import { WorkbenchPanel } from './panel';
 import { followSettings } from './settings';
@@ -49,7 +51,8 @@ export const workbenchPanel: JupyterFrontEndPlugin<void> = {
     ILayoutRestorer,
     ITranslator,
     ISettingRegistry,
-    IStateDB
+    IStateDB,
+    IDocumentManager
   ],
   activate: (
     app: JupyterFrontEnd,
@@ -58,11 +61,19 @@ export const workbenchPanel: JupyterFrontEndPlugin<void> = {
     restorer: ILayoutRestorer | null,
     translator: ITranslator | null,
     settings: ISettingRegistry | null,
-    state: IStateDB | null
+    state: IStateDB | null,
+    documents: IDocumentManager | null
   ): void => {
     const trans = (translator ?? nullTranslator).load('gradient_workbench');
     const { serverSettings } = app.serviceManager;
-    const cluster = new ClusterModel({ tracker, trans });
+    const cluster = new ClusterModel({
+      tracker,
+      state,
+      chooseFile: documents
+        ? () => chooseHostFile(documents, trans, translator)
+        : undefined,
+      trans
+    });
     const resources = new ResourcesModel({
       client: new ResourcesClient({ serverSettings, trans }),
       feed: new LiveFeed({

@@ -33,6 +33,11 @@ const rank = record({
   state: string
 });
 
+function optional<T>(reader: Reader<T>, otherwise: T): Reader<T> {
+  return (value, path, trans) =>
+    value === undefined ? otherwise : reader(value, path, trans);
+}
+
 const state = oneOf(
   'starting',
   'ready',
@@ -49,6 +54,10 @@ const cluster = record({
   n: number,
   /** One line for the user; may be empty. */
   message: string,
+  /** A cell that connects to it; empty if the kernel's version knows none. */
+  source: optional(string, ''),
+  /** The result of its calibration; empty if there is none. */
+  fabric: optional(string, ''),
   ranks: list(rank)
 });
 
@@ -89,8 +98,10 @@ export const readKernelMessage = variants({
   }),
   /** By name, for VMs that are not local. */
   samples: record({ samples: dictionary(tolerant(readSample)) }),
-  /** The page's last request failed. */
-  error: record({ message: string })
+  /** A request failed. */
+  error: record({ message: string }),
+  /** A request that changes the cluster has ended, in success or not. */
+  done: record({ request: string })
 });
 
 export type KernelMessage = Infer<typeof readKernelMessage>;
@@ -100,9 +111,35 @@ export type IRank = Infer<typeof rank>;
 export type IHop = Infer<typeof hop>;
 export type IVm = Infer<typeof vm>;
 
+/** What a cluster is started with; what is left out has the default of `%cluster start`. */
+export interface IStartOptions {
+  /** The number of ranks; not together with `hosts`, whose slots are the ranks. */
+  ranks?: number;
+  /** `"vm1:2,vm2:2"`, or the path of a host file, from the notebook's folder. */
+  hosts?: string;
+  launcher?: string;
+  backend?: string;
+  sshConfig?: string;
+  /** Of Slurm. */
+  partition?: string;
+  /** The time limit of Slurm's job, such as `2:00:00`. */
+  time?: string;
+  /** The IPython profile whose engines are used. */
+  profile?: string;
+  /** How long it survives its kernel, such as `30m`. */
+  keep?: string;
+  /** The time without a cell after which it stops, such as `30m`. */
+  releaseAfter?: string;
+}
+
 /** A request of this page. */
 export type Request =
-  | { readonly type: 'start'; readonly n: number }
-  | { readonly type: 'stop' | 'refresh' }
+  | {
+      readonly type: 'start';
+      /** By the names of the arguments of `workbench.Cluster`. */
+      readonly options: Readonly<Record<string, string | number>>;
+    }
+  | { readonly type: 'resize'; readonly ranks: number }
+  | { readonly type: 'restart' | 'calibrate' | 'stop' | 'refresh' }
   /** Whether the VMs' samples are needed; the kernel forgets it after 12 s. */
   | { readonly type: 'watch'; readonly on: boolean };

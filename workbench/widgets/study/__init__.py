@@ -1,6 +1,7 @@
 """Controls with figures that answer while they are moved.
 
-`what_if_study`: what an iteration would take with other links, ranks or settings.
+- `what_if_study`: what an iteration would take with other links, ranks or settings
+- `cluster_form`: starts a cluster and changes it
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from workbench.widgets.study.cluster_form import ClusterForm
     from workbench.widgets.study.what_if_study import WhatIfStudy
 
 
@@ -19,3 +21,10 @@ def what_if_view(run: str | None) -> WhatIfStudy:
     from workbench.widgets.study.what_if_study import WhatIfStudy
 
     return WhatIfStudy(measure(registry.required() if run is None else open_run(run)))
+
+
+def cluster_form() -> ClusterForm:
+    """Return the form of ``%cluster``."""
+    from workbench.widgets.study.cluster_form import ClusterForm
+
+    return ClusterForm()

@@ -1,0 +1,141 @@
+"""The cluster's controls in the panel of a real JupyterLab."""
+
+import os
+import re
+import signal
+
+import pytest
+from playwright.sync_api import expect
+
+from workbench.testbed import vms, why_not
+
+from .material import write_notebook
+
+LONG_MS = 200_000
+
+
+@pytest.fixture
+def machines():
+    if why_not() is not None:
+        pytest.skip(why_not())
+    with vms(2) as machines:
+        yield machines
+
+
+@pytest.fixture
+def notebook(lab, server):
+    path = write_notebook(server, "controls.ipynb", "1 + 1")
+    notebook = lab.open_notebook(path)
+    notebook.wait_for_kernel()
+    lab.panel.open()
+    yield notebook
+    server.shut_down_kernels_of(path)
+
+
+def picture(lab, screenshots, name):
+    """Take a picture of what is shown, in both themes and widths."""
+    for theme in ("Light", "Dark"):
+        lab.set_theme(f"JupyterLab {theme}")
+        for width in (1280, 1920):
+            lab.page.set_viewport_size({"width": width, "height": 900})
+            lab.page.screenshot(path=screenshots / f"{name}-{theme.lower()}-{width}.png")
+    lab.set_theme("JupyterLab Light")
+    lab.page.set_viewport_size({"width": 1280, "height": 900})
+
+
+def button(panel, name):
+    """A button of the panel by the beginning of its name."""
+    return panel.node.get_by_role("button", name=re.compile(f"^{name}"))
+
+
+def test_a_cluster_on_vms(lab, notebook, server, machines, screenshots):
+    """A start from a host file; a lost rank is restarted; resize, a cell that connects, stop."""
+    (server.root / "hosts.txt").write_text("vm1 slots=1\nvm2 slots=2\n")
+    panel = lab.panel
+    panel.node.get_by_label("Where").select_option("ssh")
+    panel.start.click()
+    expect(panel.node.get_by_role("alert")).to_contain_text("Name VMs and ranks")
+    picture(lab, screenshots, "controls-form")
+    choose_host_file(lab, panel)
+    expect(panel.node.get_by_label("Hosts")).to_have_value("./hosts.txt")
+    panel.node.get_by_text("More options").click()
+    panel.node.get_by_label("ssh config").fill("/no/such/file")
+    panel.start.click()
+    expect(panel.node.get_by_role("alert")).to_contain_text("/no/such/file", timeout=LONG_MS)
+    panel.node.get_by_label("ssh config").fill(str(machines.ssh_config))
+    panel.start.click()
+    expect(panel.status).to_contain_text("ready", timeout=LONG_MS)
+    expect(panel.ranks).to_have_count(3)
+
+    os.kill(int(panel.ranks.nth(2).locator("td").nth(2).inner_text()), signal.SIGKILL)
+    restart = button(panel, "Restart 1 lost rank")
+    expect(restart).to_be_enabled(timeout=LONG_MS)
+    picture(lab, screenshots, "controls-lost")
+    restart.click()
+    expect(panel.status).to_contain_text("ready", timeout=LONG_MS)
+    expect(restart).to_have_count(0)
+
+    panel.number.fill("2")
+    button(panel, "Resize").click()
+    expect(panel.ranks).to_have_count(2, timeout=LONG_MS)
+    expect(panel.status).to_contain_text("ready", timeout=LONG_MS)
+
+    button(panel, "Cell").click()
+    expect(notebook.cells).to_have_count(2)
+    expect(notebook.cells.nth(1)).to_contain_text("%cluster start --hosts ./hosts.txt")
+    lab.run_command("notebook:run-cell")
+    notebook.expect_ended(1)
+    expect(panel.ranks).to_have_count(2)
+    picture(lab, screenshots, "controls-ready")
+
+    panel.stop.click()
+    expect(panel.status).to_contain_text("stopped", timeout=LONG_MS)
+    expect(panel.node.get_by_label("Hosts")).to_have_value("./hosts.txt")
+    assert lab.complaints == []
+
+
+def choose_host_file(lab, panel):
+    """Choose the host file in Lab's dialog."""
+    panel.node.get_by_role("button", name="Choose a host file").click()
+    dialog = lab.page.locator(".jp-Dialog")
+    dialog.locator(".jp-DirListing-item", has_text="hosts.txt").click()
+    dialog.get_by_role("button", name="Select").click()
+    expect(dialog).to_have_count(0)
+
+
+def test_calibration_shows_its_progress(lab, notebook):
+    """While it measures, the state says how far it is; then the result stays in the panel."""
+    panel = lab.panel
+    panel.start.click()
+    expect(panel.status).to_contain_text("ready", timeout=LONG_MS)
+    button(panel, "Calibrate").click()
+    expect(panel.status).to_contain_text(re.compile(r"calibrating: \d+%"), timeout=LONG_MS)
+    expect(button(panel, "Resize")).to_be_disabled()
+    expect(panel.status).to_contain_text("ready", timeout=LONG_MS)
+    expect(panel.node.get_by_text("An allreduce on 2 ranks takes")).to_be_visible()
+    assert lab.complaints == []
+
+
+def test_the_form_of_a_bare_cluster(lab, server, screenshots):
+    """Without the panel, `%cluster` starts and stops ranks, and its table follows."""
+    path = write_notebook(server, "form.ipynb", "%load_ext workbench\n%cluster")
+    notebook = lab.open_notebook(path)
+    try:
+        notebook.run_all()
+        form = notebook.output(0)
+        expect(form).to_contain_text("No cluster runs")
+        form.get_by_label("Where").select_option("VMs over ssh")
+        expect(form.get_by_label("Partition")).to_be_hidden()
+        form.get_by_role("button", name="Start").click()
+        expect(form.get_by_role("alert")).to_contain_text("hosts are missing", timeout=LONG_MS)
+        picture(lab, screenshots, "controls-widget")
+        form.get_by_label("Where").select_option("This machine")
+        form.get_by_role("button", name="Start").click()
+        expect(form.get_by_role("row")).to_have_count(3, timeout=LONG_MS)
+        expect(form).to_contain_text("2 ranks, ready", timeout=LONG_MS)
+        picture(lab, screenshots, "controls-widget-ready")
+        form.get_by_role("button", name="Stop").click()
+        expect(form).to_contain_text("stopped", timeout=LONG_MS)
+        assert lab.complaints == []
+    finally:
+        server.shut_down_kernels_of(path)
