@@ -48,6 +48,8 @@ MOST_EVIDENCE = 10
 """Evidence bundles that are kept, the newest."""
 _EVIDENCE = re.compile(r"evidence-[\w.-]+\.zip")
 _STREAM = re.compile(r"(iterations|offsets|collectives|layouts)-(\d+)\.arrows")
+_OWN = re.compile(rf"{_STREAM.pattern}|{_EVIDENCE.pattern}|\.evidence-[\w.-]+\.part")
+"""Files that are removed with the run, besides JSON."""
 
 
 class RunFolder:
@@ -173,8 +175,7 @@ class RunFolder:
             if not free or self.quiet_s() < kept_s + HEARTBEAT_S * bool(kept_s):
                 return False
             for name in self._names():
-                known = _STREAM.fullmatch(name) or _EVIDENCE.fullmatch(name)
-                if known or name.removesuffix(".part") in _JSON:
+                if _OWN.fullmatch(name) or name.removesuffix(".part") in _JSON:
                     (self.path / name).unlink(missing_ok=True)
             (self.path / _LOCK).unlink(missing_ok=True)
         with contextlib.suppress(OSError):  # it contains other files

@@ -14,7 +14,7 @@ from workbench.cluster.evidence.redaction import Redactor
 from workbench.cluster.evidence.states import SeenState
 from workbench.cluster.processes import ClusterProcesses
 from workbench.cluster.state import ClusterState
-from workbench.errors import CellError, RanksFailed
+from workbench.errors import CellError
 from workbench.wire.transport import transports_to_plain
 
 _SOURCE = (
@@ -56,7 +56,8 @@ def known(state: ClusterState, processes: ClusterProcesses, scene: Scene) -> Bun
     bundle.add_json("cluster.json", _cluster(state, processes), "the cluster, its state and VMs")
     ranks.add_ranks(bundle, processes, scene.states, scene.earlier, scene.lost)
     if error is not None:
-        errors = error.errors if isinstance(error, RanksFailed) else {}
+        # those of the run include ranks that were only freed: where they waited
+        errors = {} if run is None else {r: e for r, e in run.errors.items() if r >= 0}
         ranks.add_errors(bundle, errors, str(error.args[0]))
     else:
         bundle.miss("error.txt", "no cell had failed when this was written")

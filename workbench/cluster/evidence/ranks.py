@@ -135,15 +135,19 @@ def _stack(
     earlier: Mapping[int, SeenState],
     lost: Mapping[int, str],
 ) -> str:
-    seen = states.get(info.rank)
+    seen, before = states.get(info.rank), earlier.get(info.rank)
     if seen is not None:
-        return f"{_head(info)}\n{_where(seen)}{seen.state.stack}"
-    text = f"{_head(info)}\nunknown: {lost.get(info.rank) or _NO_ANSWER}\n"
-    before = earlier.get(info.rank)
-    if before is not None:
+        text = f"{_head(info)}\n{_where(seen)}{seen.state.stack}"
+    else:
+        text = f"{_head(info)}\nunknown: {lost.get(info.rank) or _NO_ANSWER}\n"
+    if before is not None and (seen is None or _place(seen) != _place(before)):
         text += f"Its newest earlier state, of {before.at_s:.3f}:\n"
         text += _where(before) + before.state.stack
     return text
+
+
+def _place(seen: SeenState) -> tuple[int | None, str | None]:
+    return seen.state.cell, seen.state.collective
 
 
 def _where(seen: SeenState) -> str:
