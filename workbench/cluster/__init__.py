@@ -13,6 +13,7 @@
   starts
 - `controller`: ipyparallel's controller
 - `evidence/`: what is known about a failure, in one file
+- `attributes`: names of attributes of the ranks' objects, for completion
 - `threads`: background tasks and locks
 
 A cell goes from `Cluster.run` through `CellQueue.follow`, which waits for its turn,

@@ -10,6 +10,7 @@ from concurrent.futures import Future
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from workbench.cluster.attributes import RemoteAttributes
 from workbench.cluster.cell_run import CellRun, acknowledge
 from workbench.cluster.evidence.recorder import EvidenceRecorder
 from workbench.cluster.options import parse_duration
@@ -68,6 +69,8 @@ class CellQueue:
         The user's latest cell.
     evidence
         Writes a bundle if a cell fails or hangs.
+    attributes
+        Names of attributes of the ranks' objects.
     """
 
     def __init__(self, state: ClusterState, first: int = 1) -> None:
@@ -78,6 +81,7 @@ class CellQueue:
         self._left: CellRun | None = None
         """A cell that was given up, while some ranks still run it."""
         self.evidence = EvidenceRecorder(state)
+        self.attributes = RemoteAttributes(state)
         state.receive = self._receive
         state.before_stop = self.evidence.wait
 

@@ -74,6 +74,19 @@ class Measurements(Execution):
         """
         return self._cells.evidence.on_demand(path, self._cells.current)
 
+    def attribute_names(self, path: str) -> tuple[str, ...]:
+        """Return the names of the attributes of an object of rank 0, without running its code.
+
+        There are none while a cell runs, if the rank does not answer within half a second, or if
+        the object can only be found by running code, such as that of a property.
+
+        Parameters
+        ----------
+        path
+            The name of a variable, and names of attributes: ``"model"``, ``"model.layer1"``.
+        """
+        return self._cells.attributes.names(tuple(path.split(".")))
+
     def samples(self) -> dict[str, Sample | Unknown]:
         """Return the current use of each VM by its name, or `Unknown` with the reason.
 
