@@ -7,6 +7,8 @@ from jupyter_client.manager import start_new_kernel
 from run_notebook import error_of, opened, text_of, values_of
 from timers import eventually
 
+from workbench.errors import COLOURS
+
 
 @pytest.fixture(scope="module")
 def notebook():
