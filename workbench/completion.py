@@ -74,12 +74,12 @@ class MagicCompleter:
             return _result(found, word, "param", suppress=True)
         in_cell = context.cursor_line and _CELL.match(context.full_text)
         if in_cell and (attribute := _ATTRIBUTE.search(before)):
-            found, word = _attributes(attribute["path"], attribute["word"]), attribute["word"]
-            return _result(found, word, "instance", suppress=True)
+            names = _attributes(attribute["path"], attribute["word"])
+            return _result(names, attribute["word"], "instance", suppress=True)
         word_match = _WORD.search(before)
         if in_cell and word_match:
-            names = self._names | _INITIAL | assigned(self._shell, _above(context))
-            return _result(sorted(names), word_match[0], "instance", suppress=False)
+            known = self._names | _INITIAL | assigned(self._shell, _above(context))
+            return _result(sorted(known), word_match[0], "instance", suppress=False)
         return _result((), "", "", suppress=False)
 
     def _words(self, name: str, in_cell: bool, text: str) -> Iterator[str]:

@@ -6,27 +6,40 @@ import contextlib
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from workbench.cluster.cell_run import CellRun
 from workbench.cluster.evidence.states import RankStates, SeenState
 from workbench.cluster.outcomes import STOPPED
 from workbench.cluster.processes import ClusterProcesses
 from workbench.cluster.state import ClusterState
-from workbench.cluster.threads import LatestTask
-from workbench.errors import CellError, CellInterrupted, CellTimeout, RanksFailed, UsageError
+from workbench.cluster.threads import LatestTask, in_background
+from workbench.errors import (
+    COLOURS,
+    EVIDENCE,
+    CellError,
+    CellInterrupted,
+    CellTimeout,
+    RankError,
+    RanksFailed,
+    UsageError,
+)
 from workbench.ranks import phrase
 from workbench.timings.folder import RunFolder
 from workbench.timings.runs import FolderLike, checked_path, prune_evidence
+
+if TYPE_CHECKING:
+    from workbench.cluster.evidence.bundle import Bundle
 
 _FIRST_S = 1.0
 """How long the error of a cell waits for the first version of its bundle."""
 _ANSWER_S = 0.5
 """How long ranks may take to report their states, for a bundle on demand."""
 _COMPLETE_S = 10.0
-_OF_THE_SOURCE = {
-    *("SyntaxError", "IndentationError", "TabError", "KeyboardInterrupt", "RankIsNotInteractive"),
-}
+_OF_THE_SOURCE = {"SyntaxError", "IndentationError", "TabError", "KeyboardInterrupt"}
 """Errors that say nothing about the ranks: no bundle is written."""
+_OF_THE_RANK = {"RankLost", "RankFailed"}
+"""Errors that have no traceback because no code of the cell has raised them."""
 
 
 class EvidenceRecorder:
@@ -135,6 +148,8 @@ class CellEvidence:
         """What the cell's output shows next."""
         self._line = ""
         """What became of the latest version of the bundle."""
+        self._error: CellError | None = None
+        self._writing = threading.Lock()
         self._written = threading.Event()
         recorder.states.forget()
 
@@ -150,7 +165,8 @@ class CellEvidence:
             self._stalled = True
             self._ask()
             reason = f"Cell {self._run.number} made no progress."
-            self._recorder.submit(lambda: self._write(reason, None, show=True))
+            with contextlib.suppress(RuntimeError):  # no thread can start
+                in_background(lambda: self._write(reason, None, show=True))
         note, self._note = self._note, ""
         return note
 
@@ -160,11 +176,15 @@ class CellEvidence:
             return self._line
         if not _is_evident(error):
             return ""
-        self._written.clear()
-        reason = _reason(self._run.number, error)
-        self._recorder.submit(lambda: self._write(reason, error))
-        if not self._written.wait(_FIRST_S):
-            return f"Evidence: is being written to {self._recorder.path(self._name)}"
+        self._error, reason = error, _reason(self._run.number, error)
+        self._line = f"Evidence: is being written to {self._recorder.path(self._name)}"
+        try:
+            in_background(lambda: self._write(reason, error))
+            self._written.wait(_FIRST_S)
+        except RuntimeError as problem:  # no thread can start
+            return f"Evidence: not written: {problem}"
+        except KeyboardInterrupt:  # the cell has ended, and its error comes first
+            pass
         return self._line
 
     @property
@@ -179,7 +199,7 @@ class CellEvidence:
         self._request = self._recorder.states.request(self._asked, engines.send)
 
     def _write(self, reason: str, error: CellError | None, *, show: bool = False) -> None:
-        """Write the first version, then the complete one; called in the recorder's thread."""
+        """Write the first version, and submit the complete one; called in a thread."""
         from workbench.cluster.evidence import collect
 
         path, recorder = self._recorder.path(self._name), self._recorder
@@ -193,29 +213,44 @@ class CellEvidence:
             lost = self._state.lost()
             scene = collect.Scene(reason, states, self._earlier, lost, self._run, error)
             bundle = collect.known(self._state, self._processes, scene)
-            self._save(lambda: bundle.write(path), path)
-            if self._line.endswith(str(path)) and show:
+            self._save(bundle, error, path)
+            if show and self._line == f"{EVIDENCE}{path}":
                 self._note = f"{self._line}\n"
         except Exception as problem:  # noqa: BLE001 - the user's own error must not be lost
             self._line = f"Evidence: not written: {type(problem).__name__}: {problem}"
             return
         finally:
-            self._written.set()
-        collect.complete(bundle, self._state, self._processes)
-        with contextlib.suppress(OSError):  # the first version is kept
-            bundle.write(path)
-        recorder.prune()
+            if error is not None:
+                self._written.set()
+        recorder.submit(lambda: self._complete(bundle, error, path))
 
-    def _save(self, write: Callable[[], None], path: Path) -> None:
+    def _complete(self, bundle: Bundle, error: CellError | None, path: Path) -> None:
+        """Write the version with the answers of the VMs; the first one is kept if that fails."""
+        from workbench.cluster.evidence import collect
+
+        collect.complete(bundle, self._state, self._processes)
+        with self._writing, contextlib.suppress(OSError):
+            if self._is_newest(error):
+                bundle.write(path)
+        self._recorder.prune()
+
+    def _is_newest(self, error: CellError | None) -> bool:
+        """Whether no error has come since the bundle of a stall was made."""
+        return error is self._error
+
+    def _save(self, bundle: Bundle, error: CellError | None, path: Path) -> None:
         try:
-            write()
+            with self._writing:
+                if not self._is_newest(error):
+                    return
+                bundle.write(path)
         except OSError as problem:
             self._line = (
                 f"Evidence: not written to {path} ({problem.strerror or problem}). Free space "
                 "there, or name another file with %cluster bundle --out FILE"
             )
         else:
-            self._line = f"Evidence: {path}"
+            self._line = f"{EVIDENCE}{path}"
 
 
 def _is_evident(error: CellError) -> bool:
@@ -224,8 +259,16 @@ def _is_evident(error: CellError) -> bool:
         return True
     if not isinstance(error, RanksFailed):
         return False
-    own = error.errors.values()
-    return not all(one.name in _OF_THE_SOURCE or one.message == STOPPED for one in own)
+    return any(map(_says_something, error.errors.values()))
+
+
+def _says_something(error: RankError) -> bool:
+    if error.name in _OF_THE_RANK:
+        return error.message != STOPPED
+    # an error that is only advice, such as that of input(), has no traceback
+    text = COLOURS.sub("", error.traceback).strip()
+    advice = text in {"", f"{error.name}: {error.message}".strip()}
+    return error.name not in _OF_THE_SOURCE and not advice
 
 
 def _reason(cell: int, error: CellError) -> str:

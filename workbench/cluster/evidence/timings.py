@@ -17,6 +17,7 @@ from workbench.timings.store import Rows
 
 LATEST = 100
 """Iterations of each rank."""
+_BEHIND = 4
 _COLLECTIVES_OF = 2
 """Iterations whose single collectives are added."""
 _NOTHING = "no iteration was recorded (no optimizer.step() ran, or recording was off)"
@@ -24,7 +25,7 @@ _NOTHING = "no iteration was recorded (no optimizer.step() ran, or recording was
 
 def add_iterations(bundle: Bundle, timings: TimingsQueries) -> None:
     """Add the last iterations of each rank, without loading pandas."""
-    rows = _latest(timings.rows())
+    rows = _latest(timings)
     if not len(rows):
         bundle.miss("iterations.csv", _NOTHING)
         return
@@ -42,7 +43,7 @@ def add_iterations(bundle: Bundle, timings: TimingsQueries) -> None:
 
 def add_collectives(bundle: Bundle, timings: TimingsQueries) -> None:
     """Add the single collectives of the last iterations."""
-    rows = _latest(timings.rows())
+    rows = _latest(timings)
     if not len(rows):
         bundle.miss("collectives.csv", _NOTHING)
         return
@@ -76,8 +77,11 @@ def unknown_counts() -> dict[str, str]:
     return {"unknown": Unknown(_NOTHING).reason}
 
 
-def _latest(rows: Rows) -> Rows:
-    """Return the last `LATEST` rows of each rank."""
+def _latest(timings: TimingsQueries) -> Rows:
+    """Return the last `LATEST` rows of each rank; a rank may be some behind the others."""
+    count = len(timings)
+    world = int(timings.rows(max(0, count - 1))["world_size"].max(initial=1))
+    rows = timings.rows(max(0, count - _BEHIND * LATEST * world))
     parts = [rows[rows["rank"] == rank][-LATEST:] for rank in np.unique(rows["rank"])]
     return np.concatenate(parts) if parts else rows
 
