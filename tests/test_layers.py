@@ -22,6 +22,7 @@ RESOURCES = PACKAGE / "resources"
 BESIDE = {("pcie", "gpus"), ("processes", "gpus")}  # within resources, on one layer
 DOCUMENTED = (
     *("agent", "hosts", "output", "cluster", "cluster/backends", "cluster/launchers"),
+    "cluster/evidence",
     *("rank", "rank/backends", "rank/recording"),
 )
 HEAVY = ["torch", "horovod", "plotly", "pandas", "pyarrow", "pynvml", "numpy", "ipyparallel", "zmq"]

@@ -1,7 +1,7 @@
 """Completion of magics and of rank names, in notebooks and in terminals.
 
-Nothing is asked of the ranks, so completion never waits for a cell that runs there: their names are
-those that earlier ``%%distributed`` cells have assigned.
+Names of the ranks are those that earlier ``%%distributed`` cells have assigned. Attributes of their
+objects are asked of rank 0, only while no cell runs, and without running code of the user there.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _LINE = re.compile(r"(?:^|=)\s*(?P<sign>%%?)(?P<name>\w+)\s(?P<words>.*)$")
 _CELL = re.compile(r"\s*%%distributed\b[^\n]*\n")
+_ATTRIBUTE = re.compile(r"(?<![\w.\])}\"'])(?P<path>[^\W\d]\w*(?:\.[^\W\d]\w*)*)\.(?P<word>\w*)$")
 _WORD = re.compile(r"(?<![\w.])\w*$")
 _OWN = ("cluster", "distributed", "push", "pull", "timings", "resources", "doctor", "explain",
         "fabric")  # fmt: skip
@@ -69,10 +70,14 @@ class MagicCompleter:
             word = re.split(r"[\s,]", magic["words"])[-1]
             found = self._words(magic["name"], magic["sign"] == "%%", magic["words"])
             return _result(found, word, "param", suppress=True)
+        in_cell = context.cursor_line and _CELL.match(context.full_text)
+        if in_cell and (attribute := _ATTRIBUTE.search(before)):
+            names = _attributes(attribute["path"], attribute["word"])
+            return _result(names, attribute["word"], "instance", suppress=True)
         word_match = _WORD.search(before)
-        if context.cursor_line and _CELL.match(context.full_text) and word_match:
-            names = self._names | _INITIAL | assigned(self._shell, _above(context))
-            return _result(sorted(names), word_match[0], "instance", suppress=False)
+        if in_cell and word_match:
+            known = self._names | _INITIAL | assigned(self._shell, _above(context))
+            return _result(sorted(known), word_match[0], "instance", suppress=False)
         return _result((), "", "", suppress=False)
 
     def _words(self, name: str, in_cell: bool, text: str) -> Iterator[str]:
@@ -125,6 +130,15 @@ def _runs() -> list[str]:
         return [run.name for run in list_runs()[:_MOST_RUNS]]
     except WorkbenchError:
         return []
+
+
+def _attributes(path: str, word: str) -> list[str]:
+    """Return attributes of an object of the ranks; private ones only after an underscore."""
+    from workbench.cluster import registry
+
+    cluster = registry.current()
+    names = () if cluster is None else cluster.attribute_names(path)
+    return [name for name in names if word.startswith("_") or not name.startswith("_")]
 
 
 def _above(context: CompletionContext) -> str:

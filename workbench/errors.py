@@ -26,10 +26,15 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 """The escape sequences of colours in a traceback."""
+
+
+EVIDENCE = "Evidence: "
+"""Begins the line of an error that names its evidence bundle."""
 
 
 def printable(text: str, keep: str = "") -> str:
@@ -140,9 +145,20 @@ class CellError(WorkbenchError):
     ----------
     output : str
         The merged output of its ranks.
+    evidence : Path or None
+        The evidence bundle, a zip file next to the run; None if none was written.
     """
 
     output: str = ""
+    evidence: Path | None = None
+
+    def add_evidence(self, line: str) -> None:
+        """Add a line about the evidence bundle at the end of the message; nothing if empty."""
+        if not line:
+            return
+        self.args = (f"{self.args[0]}\n{line}",)
+        path = Path(line.removeprefix(EVIDENCE))
+        self.evidence = path if line.startswith(EVIDENCE) and path.is_absolute() else None
 
     _escapes = False  # the traceback of the user's code keeps its colours
 

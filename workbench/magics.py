@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _CLUSTER_VIEWS = ("live", "summary", "table", "waterfall", "ranks", "collectives")
 _RECORDING = ("on", "off", "overhead")
 _VIEWS = (*_CLUSTER_VIEWS, "list", "open", "compare", *_RECORDING)
-_VERBS = ("start", "status", "stop", "interrupt", "restart", "resize", "attach")
+_VERBS = ("start", "status", "stop", "interrupt", "restart", "resize", "attach", "bundle")
 
 
 def _start_arguments(magic: Callable[..., Any]) -> Callable[..., Any]:
@@ -49,6 +49,7 @@ class WorkbenchMagics(Magics):
     @argument("--no-record", action="store_true", default=None, help="start: do not record")
     @argument("--ranks", default=None, help="restart: such as 0,2-3; lost ranks by default")
     @argument("--name", default=None, help="attach: name of the cluster, if several run")
+    @argument("--out", default=None, metavar="FILE", help="bundle: where it is written")
     @line_magic
     def cluster(self, line: str) -> Any:
         """Start the notebook's cluster, change it, or show its status.
@@ -59,6 +60,7 @@ class WorkbenchMagics(Magics):
 
         ``%cluster interrupt`` ends a cell in the background (``%%distributed --noblock``), as
         the stop button ends one in the foreground: variables are kept, and queued cells run next.
+        ``%cluster bundle --out FILE`` writes what is known about all ranks and VMs to one file.
         """
         args = parse_line(self.cluster, line)
         from workbench.cluster import registry
@@ -72,6 +74,8 @@ class WorkbenchMagics(Magics):
                 return registry.start(record=not args.no_record, **options)
         if args.verb == "attach":
             return registry.attach(args.name)
+        if args.verb == "bundle":
+            return registry.required().bundle(args.out)
         if args.verb == "interrupt":
             return _interrupt(registry.required())
         if args.verb == "restart":

@@ -210,7 +210,8 @@ def test_a_rank_that_fails_beyond_its_cell_is_reported():
             quiet(cluster, source, timeout=100)
         assert str(caught.value) == (
             "[rank 0] RankFailed: ZeroDivisionError: division by zero, outside the cell's own "
-            "code. If it happens again, replace the rank with %cluster restart --ranks 0."
+            "code. If it happens again, replace the rank with %cluster restart --ranks 0.\n"
+            f"Evidence: {caught.value.evidence}"
         )
 
 

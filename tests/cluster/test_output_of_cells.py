@@ -7,6 +7,8 @@ from jupyter_client.manager import start_new_kernel
 from run_notebook import error_of, opened, text_of, values_of
 from timers import eventually
 
+from workbench.errors import COLOURS
+
 
 @pytest.fixture(scope="module")
 def notebook():
@@ -187,12 +189,29 @@ def test_what_asks_the_user_says_that_it_cannot(notebook, source):
     assert text_of(notebook.run("%%distributed\nprint('usable')")) == "[ranks 0-2] usable\n"
 
 
-@pytest.mark.parametrize("source", ["?print", "print?", "hvd??", "*Error*?"])
-def test_help_in_a_rank_says_that_it_is_not_there(notebook, source):
-    """IPython's help opens a pager, which no rank has."""
-    cell = notebook.run(f"%%distributed\n{source}")
-    assert "not supported in a rank yet" in text_of(cell)
-    assert len(text_of(cell).splitlines()) == 1
+@pytest.mark.parametrize(
+    ("source", "lines"),
+    [
+        ("?area", ["[ranks 0-2] Signature: area(width: float) -> float"]),
+        (
+            "area?",
+            ["[ranks 0-2] Docstring: The area of a square.", "[ranks 0-2] File:      a cell"],
+        ),
+        ("area??", ["[ranks 0-2]     return width**2"]),
+        ("mine?", ["[ranks 0-2] Type:        int", "[rank 1] String form: 1"]),
+        ("nothing?", ["[ranks 0-2] Object `nothing` not found."]),
+        ("*Overflow*?", ["[ranks 0-2] OverflowError"]),
+    ],
+)
+def test_help_in_a_rank(notebook, source, lines):
+    """It is shown once where it is equal on the ranks, and with its ranks where they differ."""
+    notebook.run(
+        "%%distributed\ndef area(width: float) -> float:\n    'The area of a square.'\n"
+        "    return width**2\nmine = rank"
+    )
+    shown = COLOURS.sub("", text_of(notebook.run(f"%%distributed\n{source}"))).splitlines()
+    assert set(lines) <= {line.rstrip() for line in shown}
+    assert len(shown) < 20
 
 
 NOTED = """

@@ -6,7 +6,10 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any, Protocol
+
+from workbench.resources.unknown import Unknown
 
 _FRESH_S = 0.5
 """A younger sample is returned again: rates over shorter intervals would be noise."""
@@ -55,6 +58,43 @@ class Snapshots:
 
     def close(self) -> None:
         """See `Source`."""
+
+
+class KernelLogs:
+    """Lines of the kernel's log of this VM."""
+
+    def take(self) -> Any:
+        """See `Source`."""
+        from workbench.resources.kernel_log import read_kernel_log
+
+        return _plain(read_kernel_log())
+
+    def close(self) -> None:
+        """See `Source`."""
+
+
+class RasReports:
+    """What NCCL's RAS subsystem on this VM reports."""
+
+    def take(self) -> Any:
+        """See `Source`."""
+        from workbench.resources.nccl_ras import read_ras
+
+        return _plain(read_ras())
+
+    def close(self) -> None:
+        """See `Source`."""
+
+
+def _plain(record: Any) -> dict[str, Any]:
+    """Return a record as JSON values; raise if it is unknown, as a worker answers with errors."""
+    if isinstance(record, Unknown):
+        raise NotKnown(record.reason)
+    return asdict(record)
+
+
+class NotKnown(Exception):
+    """The answer to a question is unknown; the message says why."""
 
 
 class OnDemandWorker:
@@ -121,6 +161,8 @@ class OnDemandWorker:
             try:
                 source = source or self._make()
                 answer = {"answer": source.take()}
+            except NotKnown as error:
+                answer = {"error": str(error)}
             except Exception as error:  # noqa: BLE001 - the error is the answer
                 answer = {"error": f"{type(error).__name__}: {error}"}
             self._report(question, answer)

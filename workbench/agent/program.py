@@ -34,7 +34,13 @@ from workbench._version import __version__
 from workbench.agent import mpi_slot
 from workbench.agent.connectivity import Connectivity, networks
 from workbench.agent.folder import RankFolder, claim, remove
-from workbench.agent.on_demand import OnDemandWorker, Samples, Snapshots
+from workbench.agent.on_demand import (
+    KernelLogs,
+    OnDemandWorker,
+    RasReports,
+    Samples,
+    Snapshots,
+)
 from workbench.agent.rank_processes import RankProcesses, wait_until_ended
 from workbench.agent.record_stream import RecordStream
 from workbench.rank import backends
@@ -88,6 +94,8 @@ class AgentProcess:
         self._workers = {
             "snapshot": OnDemandWorker(Snapshots, self._report_answer),
             "sample": OnDemandWorker(Samples, self._report_answer),
+            "kernel log": OnDemandWorker(KernelLogs, self._report_answer),
+            "NCCL RAS": OnDemandWorker(RasReports, self._report_answer),
         }
         self._answers: deque[messages.Answer] = deque()
         self._facts = _facts()

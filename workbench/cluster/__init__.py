@@ -12,6 +12,8 @@
 - `agents`: one `agent` per VM, each connected by an `agent_channel`; `launchers/`: how an agent
   starts
 - `controller`: ipyparallel's controller
+- `evidence/`: what is known about a failure, in one file
+- `attributes`: names of attributes of the ranks' objects, for completion
 - `threads`: background tasks and locks
 
 A cell goes from `Cluster.run` through `CellQueue.follow`, which waits for its turn,

@@ -10,7 +10,9 @@ from concurrent.futures import Future
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from workbench.cluster.attributes import RemoteAttributes
 from workbench.cluster.cell_run import CellRun, acknowledge
+from workbench.cluster.evidence.recorder import EvidenceRecorder
 from workbench.cluster.options import parse_duration
 from workbench.cluster.outcomes import RunResult
 from workbench.cluster.processes import ClusterProcesses
@@ -20,6 +22,7 @@ from workbench.cluster.threads import in_background, uninterrupted
 from workbench.errors import CellError, CellInterrupted, StartFailed, UsageError
 from workbench.output.sink import NotebookSink, Sink
 from workbench.ranks import Ranks, parse_ranks
+from workbench.wire.rank_messages import RankState
 from workbench.wire.sample_messages import LineSamplesRequest
 
 if TYPE_CHECKING:
@@ -64,6 +67,10 @@ class CellQueue:
     ----------
     latest
         The user's latest cell.
+    evidence
+        Writes a bundle if a cell fails or hangs.
+    attributes
+        Names of attributes of the ranks' objects.
     """
 
     def __init__(self, state: ClusterState, first: int = 1) -> None:
@@ -73,7 +80,15 @@ class CellQueue:
         self._current: CellRun | None = None
         self._left: CellRun | None = None
         """A cell that was given up, while some ranks still run it."""
+        self.evidence = EvidenceRecorder(state)
+        self.attributes = RemoteAttributes(state)
         state.receive = self._receive
+        state.before_stop = self.evidence.wait
+
+    @property
+    def current(self) -> CellRun | None:
+        """The cell that runs."""
+        return self._current
 
     @property
     def busy(self) -> tuple[int, ...]:
@@ -118,10 +133,13 @@ class CellQueue:
             processes = self._state.usable()
             if processes.engines.backend.ring_broken:
                 repair_ring(self._state, processes, run.output.say)
+            evidence = self.evidence.of_cell(run, processes)
+            run.observe = evidence.observe
             try:
                 return run.wait(lambda: self._begin(run, processes, record))
             except CellError as error:
                 error.output = run.output.text
+                error.add_evidence(evidence.conclude(error))
                 if isinstance(error, CellInterrupted):  # a second interrupt changes nothing
                     with contextlib.suppress(KeyboardInterrupt):
                         self._settle_uninterrupted(run, processes)
@@ -208,6 +226,8 @@ class CellQueue:
     def _receive(self, rank: int, message: CellMessage) -> None:
         """Receive a message from a rank, in the control channel's thread."""
         run = self._current or self._left
+        if isinstance(message, RankState):
+            self.evidence.states.receive(rank, message)
         # a rank also reports its state between cells
         if run is not None and message.cell in {run.number, None}:
             run.deliver(rank, message)

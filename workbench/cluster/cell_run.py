@@ -99,6 +99,8 @@ class CellRun:
         self._freed_by_interrupt: float | None = None
         """When ranks that wait in MPI for a lost one were interrupted."""
         self._timeout_s = timeout_s
+        self.observe: Callable[[bool, bool], str] = lambda _stalled, _failed: ""
+        """As `CellEvidence.observe`."""
         self.interrupts = 0
         """Calls of `interrupt` that `wait` has not processed yet."""
 
@@ -191,6 +193,7 @@ class CellRun:
 
     def _time_out(self) -> None:
         unfinished = tuple(sorted(self._unfinished))
+        self.observe(False, True)  # before the interrupt changes what the ranks do
         stacks = self.monitor.stacks(set(unfinished), self._step)
         self._stop("timed out")
         stuck = "\n".join(
@@ -217,8 +220,9 @@ class CellRun:
         while self._unfinished and time.monotonic() < deadline:
             self._advance()
             now, rank_failed = time.monotonic(), bool(self.errors)
-            if not rank_failed and (text := self._stall_report.check(self._unfinished, now)):
-                self.output.note(text)
+            text = "" if rank_failed else self._stall_report.check(self._unfinished, now)
+            for note in filter(None, (text, self.observe(bool(text), rank_failed))):
+                self.output.note(note)
             if rank_failed or len(self._unfinished) < len(self.ranks) or not self.on_all_ranks:
                 self.monitor.check(
                     self._unfinished, now, rank_failed=rank_failed, peer_lost=self._peer_lost

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import time
 import warnings
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workbench.cluster.agents import memory_bytes, samples, snapshots
@@ -51,6 +53,39 @@ class Measurements(Execution):
     def snapshot(self) -> dict[str, Snapshot]:
         """Return a snapshot of each VM that answers, by its name."""
         return snapshots(self.agents)
+
+    def bundle(self, path: str | os.PathLike[str] | None = None) -> Path:
+        """Write an evidence bundle of the current state, also while a cell runs.
+
+        A zip file with the stacks of all ranks, their last 100 iterations, the collectives that
+        each has started, and of each VM the hardware, its use, findings, and the kernel's lines
+        about memory and GPUs; ``manifest.json`` says what is missing and why. A cell that fails or
+        hangs writes one by itself: `CellError.evidence`.
+
+        Parameters
+        ----------
+        path
+            The file; by default ``evidence-now.zip`` in the run's folder.
+
+        Raises
+        ------
+        UsageError
+            The cluster was never started, or the file cannot be written.
+        """
+        return self._cells.evidence.on_demand(path, self._cells.current)
+
+    def attribute_names(self, path: str) -> tuple[str, ...]:
+        """Return the names of the attributes of an object of rank 0, without running its code.
+
+        There are none while a cell runs, if the rank does not answer within half a second, or if
+        the object can only be found by running code, such as that of a property.
+
+        Parameters
+        ----------
+        path
+            The name of a variable, and names of attributes: ``"model"``, ``"model.layer1"``.
+        """
+        return self._cells.attributes.names(tuple(path.split(".")))
 
     def samples(self) -> dict[str, Sample | Unknown]:
         """Return the current use of each VM by its name, or `Unknown` with the reason.

@@ -19,6 +19,7 @@ from workbench.cluster.stuck_ranks import StuckRankMonitor
 from workbench.cluster.threads import in_background
 from workbench.errors import StartFailed
 from workbench.safefiles import write_private
+from workbench.wire.completion_messages import Attributes
 from workbench.wire.rank_messages import (
     CellEnded,
     CellMessage,
@@ -61,6 +62,8 @@ class ClusterProcesses:
     receive_chunk
         Called, in the control channel's thread, with each message of a rank about the push
         or pull that runs; None while none runs.
+    receive_attributes
+        Called, in the control channel's thread, with the names of attributes of a rank's object.
     monitor
         Frees the ranks of an earlier kernel's cell while this kernel attaches.
     """
@@ -81,6 +84,7 @@ class ClusterProcesses:
         self.attachable = False
         self.monitor: StuckRankMonitor | None = None
         self.receive_chunk: Callable[[int, Chunk], None] | None = None
+        self.receive_attributes: Callable[[Attributes], None] = lambda _: None
         self._controller = ControllerProcess(folder)
         self.agents = Agents(
             options,
@@ -203,6 +207,8 @@ class ClusterProcesses:
                     receive(rank, message)
             case RankState() if self.monitor is not None:
                 self.monitor.answer(rank, message)
+            case Attributes():
+                self.receive_attributes(message)
             case LineSamples():
                 self._timings().line_samples[rank] = message
             case RendezvousRequest():

@@ -52,6 +52,8 @@ class ClusterState:
         Held while a state is replaced by one that depends on it.
     receive
         Called, in the control channel's thread, with each message of a rank about a cell.
+    before_stop
+        Called before the processes are stopped.
     listeners
         Called, in any thread, after every change of the state.
     """
@@ -68,6 +70,7 @@ class ClusterState:
         self.idle = IdleWatch(after_s, self._release)
         self.lock = threading.RLock()
         self.receive: Callable[[int, CellMessage], None] = lambda _rank, _message: None
+        self.before_stop: Callable[[], None] = lambda: None
         self._timings: Timings | None = None
         self.listeners: list[Callable[[], None]] = []
         self._owner = os.getpid()
@@ -301,6 +304,7 @@ class ClusterState:
                 return False
             self.set("stopping")
         try:
+            self.before_stop()
             if keep and self.processes.attachable:
                 self.processes.detach()
             else:

@@ -74,6 +74,11 @@ class StuckRankMonitor:
         for rank in ranks:
             self._send(rank, InterruptCell(self._cell))
 
+    @property
+    def started(self) -> dict[int, dict[int, int]]:
+        """How many collectives ranks had started when they ended the cell, by process set."""
+        return {rank: dict(ended.calls) for rank, ended in self._ended.items()}
+
     def end(self, rank: int, ended: CellEnded, now: float) -> None:
         """Record that a rank has ended the cell, with or without an error."""
         if not (self._ended or ended.error):

@@ -8,6 +8,7 @@
   the kernel is behind; `not_interactive`: refuses to wait for a user's input
 - `control`: answers the kernel while the main thread is blocked; `sampler`: finds lines of
   Python outside all phases, while asked; `transfers`: push and pull
+- `attributes`: names of the attributes of its objects, for completion
 - `after_import`: calls functions when a cell imports a library
 - `backends/`: the process group of the ranks; `recording/`: records iterations
 """

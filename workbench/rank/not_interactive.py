@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import builtins
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import MethodType
 from typing import Any
+
+from workbench.rank.traceback_frames import CELL_FILE
+
+_CELL_PATH = re.compile(rf"\S*{re.escape(CELL_FILE)}\S*")
 
 
 class RankIsNotInteractive(RuntimeError):
@@ -36,11 +41,15 @@ def _no_debugger(*_: object, **__: object) -> None:
     )
 
 
-def _no_pager(shell: object, text: object, *_: object, **__: object) -> None:  # noqa: ARG001
-    """Replace IPython's pager, which shows the result of ``name?``."""
-    sys.stderr.write(
-        "name? and ?name: not supported in a rank yet. Use help(name) or print(name.__doc__).\n"
-    )
+def _print_page(shell: object, text: Any, *_: object, **__: object) -> None:  # noqa: ARG001
+    """Print what IPython's pager would show, such as the result of ``name?``.
+
+    The kernel merges the output of ranks: what is equal appears once, and differences with their
+    ranks.
+    """
+    page = text.get("text/plain", "") if isinstance(text, dict) else str(text)
+    page = _CELL_PATH.sub("a cell", page)  # its name differs between ranks
+    sys.stdout.write(f"{page.rstrip()}\n")
 
 
 @contextmanager
@@ -59,7 +68,7 @@ def not_interactive(shell: Any) -> Iterator[None]:
     pager = shell.hooks.show_in_pager
     for owner, name, value in replaced:
         setattr(owner, name, value)
-    shell.hooks.show_in_pager = MethodType(_no_pager, shell)
+    shell.hooks.show_in_pager = MethodType(_print_page, shell)
     try:
         yield
     finally:

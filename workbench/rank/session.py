@@ -21,6 +21,7 @@ import torch
 
 from workbench.rank import cell as cells
 from workbench.rank import console_bars
+from workbench.rank.attributes import AttributeNames
 from workbench.rank.backends import DEFAULT, backend_class
 from workbench.rank.backends.backend import Backend, CellCollectives
 from workbench.rank.control import Control
@@ -95,6 +96,7 @@ class Session:
             sampler=self._sampler,
         )
         self._threads = CommunicationThreads()
+        self._attributes = AttributeNames(shell, self.send, self._interrupts)
         self.transfers = Transfers(shell, self.send, self._interrupts)
         self._outbox = self._connect(control, timings, world_size)
         output = OutputChannel(self._outbox, lambda: self.recorder.records.iterations, world_size)
@@ -151,7 +153,10 @@ class Session:
         """Handle a message from the kernel, in the outbox's thread."""
         if isinstance(message, ReleaseRanks | AbortInit):
             self._state.reserve.release()  # they need threads, also where a cell has all memory
-        receivers = (self.backend, self.transfers, self._capture.channel, self._control)
+        receivers = (
+            *(self.backend, self.transfers, self._capture.channel),
+            *(self._control, self._attributes),
+        )
         any(receiver.receive(message) for receiver in receivers)
 
     def init_ring(self, *given: Any) -> RingCheck:

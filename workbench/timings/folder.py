@@ -2,6 +2,7 @@
 
 - ``run.json``: the facts about the run
 - ``snapshots.json``: the hardware of each VM, as its agent found it
+- ``evidence-NAME.zip``: evidence bundles of cells that failed or hung
 - ``verdict.json``: the verdict of the last training cell (`verdict.Verdict`)
 - ``iterations-K.arrows``, ``offsets-K.arrows``, ``collectives-K.arrows``,
   ``layouts-K.arrows``: Arrow IPC streams; K counts the kernels that wrote it (several
@@ -21,7 +22,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from workbench.safefiles import load_json, read_file, wait_for_lock, write_private
+from workbench.safefiles import load_json, modified_s, read_file, wait_for_lock, write_private
 from workbench.timings.verdict import Verdict
 
 FORMAT = 1
@@ -43,7 +44,12 @@ _MOST_BYTES = 16 << 20
 """Largest `run.json` that is read; that of 512 ranks has 100 kB."""
 _MOST_SNAPSHOT_BYTES = 64 << 20
 """Largest `snapshots.json` that is read; a VM of 8 GPUs has some 100 kB."""
+MOST_EVIDENCE = 10
+"""Evidence bundles that are kept, the newest."""
+_EVIDENCE = re.compile(r"evidence-[\w.-]+\.zip")
 _STREAM = re.compile(r"(iterations|offsets|collectives|layouts)-(\d+)\.arrows")
+_OWN = re.compile(rf"{_STREAM.pattern}|{_EVIDENCE.pattern}|\.evidence-[\w.-]+\.part")
+"""Files that are removed with the run, besides JSON."""
 
 
 class RunFolder:
@@ -116,6 +122,20 @@ class RunFolder:
         """Replace the verdict, completely or not at all."""
         write_private(self.path / _VERDICT, json.dumps(verdict.to_dict(), indent=1))
 
+    def evidence(self, name: str) -> Path:
+        """Return the file of an evidence bundle, which may not exist yet."""
+        return self.path / f"evidence-{name}.zip"
+
+    def all_evidence(self) -> list[Path]:
+        """Return the evidence bundles, the newest first."""
+        paths = [self.path / name for name in self._names() if _EVIDENCE.fullmatch(name)]
+        return sorted(paths, key=modified_s, reverse=True)
+
+    def prune_evidence(self) -> None:
+        """Remove all but the newest `MOST_EVIDENCE` evidence bundles."""
+        for path in self.all_evidence()[MOST_EVIDENCE:]:
+            path.unlink(missing_ok=True)
+
     def lock(self) -> int:
         """Lock the run for writing, and return the open lock file; closing it unlocks the run.
 
@@ -155,7 +175,7 @@ class RunFolder:
             if not free or self.quiet_s() < kept_s + HEARTBEAT_S * bool(kept_s):
                 return False
             for name in self._names():
-                if _STREAM.fullmatch(name) or name.removesuffix(".part") in _JSON:
+                if _OWN.fullmatch(name) or name.removesuffix(".part") in _JSON:
                     (self.path / name).unlink(missing_ok=True)
             (self.path / _LOCK).unlink(missing_ok=True)
         with contextlib.suppress(OSError):  # it contains other files

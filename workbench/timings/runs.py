@@ -173,6 +173,22 @@ def prune(folder: FolderLike | None, limits: Limits, new: Path) -> None:
             del sizes[run.path]
 
 
+def prune_evidence(folder: Path) -> None:
+    """Remove the oldest evidence bundles: of this run, and of clusters that trained nothing.
+
+    Raises
+    ------
+    OSError
+        One cannot be removed.
+    """
+    RunFolder(folder).prune_evidence()
+    others = [RunFolder(path) for path in folder.parent.iterdir() if path.is_dir()]
+    only = [run for run in others if run.path != folder and run.all_evidence() and not run.is_run()]
+    only.sort(key=lambda run: run.path.name, reverse=True)
+    for run in only[MOST_RUNS:]:
+        run.remove()
+
+
 def _kept_s(run: RunFolder) -> float:
     try:
         return float(run.read_facts().get("kept_s") or 0)

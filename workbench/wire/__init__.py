@@ -1,6 +1,7 @@
 """Messages between the kernel, the agents and the ranks, and the connections that carry them.
 
-- `rank_messages`, `transfer_messages`: messages between the kernel and a rank
+- `rank_messages`, `transfer_messages`, `completion_messages`: messages between the kernel and a
+  rank
 - `vm_messages`: what the ranks of a VM send, merged
 - `agent_messages`: messages between the kernel and the agent of a VM
 - `message`: the base class of messages, their codec and version

@@ -1,0 +1,139 @@
+"""The file of a bundle: its parts, its limits, and what is removed from it."""
+
+import json
+import stat
+
+import pytest
+from bundles import BundleFile
+
+from workbench.cluster.evidence import bundle as bundles
+from workbench.cluster.evidence.bundle import Bundle
+from workbench.cluster.evidence.redaction import REMOVED, Redactor
+from workbench.resources import Unknown
+from workbench.timings.folder import MOST_EVIDENCE, RunFolder
+from workbench.timings.runs import MOST_RUNS, prune_evidence
+
+
+@pytest.mark.parametrize(
+    ("text", "secret"),
+    [
+        ("MY_API_KEY=abcdef123456", "abcdef123456"),
+        ("password: 'tr0ub4dor'", "tr0ub4dor"),
+        ('{"client_secret": "xyz"}', "xyz"),
+        ("Authorization: Bearer aaaa.bbbb", "aaaa.bbbb"),
+        ("git clone https://me:hunter2@host/x", "hunter2"),
+        ("-----BEGIN RSA PRIVATE KEY-----\nMIIE\n-----END RSA PRIVATE KEY-----", "MIIE"),
+        ("hf token=hf_0123456789abc", "hf_0123456789abc"),
+    ],
+)
+def test_secrets_are_recognized_without_knowing_them(text, secret):
+    assert secret in text
+    cleaned = Redactor().clean(text)
+    assert secret not in cleaned
+    assert REMOVED in cleaned
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "tokenizer = AutoTokenizer.from_pretrained(name)",
+        "max_tokens=512000000 and key = keys[0]",
+        "rank 1 waits in 'allreduce.layer1.weight' for 3.25 s",
+        "see https://host:8888/path and a:b@c",
+    ],
+)
+def test_other_text_is_kept(text):
+    assert Redactor().clean(text) == text
+
+
+def test_values_of_an_environment_are_removed_wherever_they_are(monkeypatch, tmp_path):
+    """Also those of the hosts, and values that begin like a path; paths are kept."""
+    key = tmp_path / "id_key"
+    key.touch()
+    monkeypatch.setenv("OWN_PASSWORD", "/x+y/z==")
+    monkeypatch.setenv("SSH_KEY", str(key))
+    redactor = Redactor([{"THEIR_SECRET": "correct horse"}], ["controller"])
+    text = f"/x+y/z== correct horse controller {key}"
+    assert redactor.clean(text) == f"{REMOVED} {REMOVED} {REMOVED} {key}"
+    assert redactor.clean_json({"a": ["correct horse"], "auth_token": "t"}) == {
+        "a": [REMOVED],
+        "auth_token": REMOVED,
+    }
+
+
+def test_parts_and_what_is_missing(tmp_path):
+    """The manifest and the text list each part, and the reason for each missing one."""
+    made = Bundle("A test.", Redactor(), {"cell": 3})
+    made.add("a.txt", "text", "some text")
+    made.add_json("b.json", {"x": float("nan"), "y": [1, Unknown("why")]}, "values")
+    made.add_json("c.json", Unknown("it was not there"), "more")
+    made.add("d.txt", Unknown("later"), "")
+    made.add("d.txt", "now", "replaced")
+    path = tmp_path / "new" / "x.zip"
+    made.write(path)
+    found = BundleFile(path)
+    assert found["a.txt"] == "text"
+    assert found.json("b.json")["x"] is None
+    assert found["d.txt"] == "now"
+    assert found.missing == {"c.json": "it was not there"}
+    assert found.manifest["cell"] == 3
+    assert "c.json  it was not there" in found["README.txt"]
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+
+
+def test_the_size_is_limited(tmp_path, monkeypatch):
+    """Text is cut off, JSON is left out so that it stays readable; both are listed."""
+    monkeypatch.setattr(bundles, "MOST_PART_BYTES", 1000)
+    monkeypatch.setattr(bundles, "MOST_BYTES", 1500)
+    made = Bundle("A test.", Redactor())
+    made.add("long.txt", "x" * 5000, "long")
+    made.add("rest.txt", "y" * 5000, "longer than what is left")
+    made.add_json("values.json", list(range(1000)), "many")
+    path = tmp_path / "x.zip"
+    made.write(path)
+    found = BundleFile(path)
+    assert "4,000 further characters" in found["long.txt"]
+    assert len(found["rest.txt"]) < 600
+    assert found.manifest["cut_off"] == ["long.txt", "rest.txt"]
+    assert "too many" in found.missing["values.json"]
+
+
+def test_a_failed_write_keeps_the_earlier_file(tmp_path):
+    path = tmp_path / "x.zip"
+    Bundle("First.", Redactor()).write(path)
+    before = path.read_bytes()
+    broken = Bundle("Second.", Redactor())
+    broken._parts["a.txt"] = None, ""
+    with pytest.raises(AttributeError):
+        broken.write(path)
+    assert path.read_bytes() == before
+    assert [one.name for one in tmp_path.iterdir()] == ["x.zip"]
+
+
+def test_old_files_are_removed(tmp_path):
+    """Those of this run, and folders of clusters that trained nothing; runs are kept."""
+    own = tmp_path / "20260101-000000-own"
+    for folder in (own, *(tmp_path / f"2025{n:04}-000000-x" for n in range(MOST_RUNS + 2))):
+        folder.mkdir()
+        for number in range(MOST_EVIDENCE + 1 if folder == own else 1):
+            RunFolder(folder).evidence(f"cell-{number}").touch()
+    trained = tmp_path / "20240101-000000-trained"
+    trained.mkdir()
+    (trained / "run.json").write_text(json.dumps({}))
+    RunFolder(trained).evidence("now").touch()
+    prune_evidence(own)
+    assert len(RunFolder(own).all_evidence()) == MOST_EVIDENCE
+    assert len(list(tmp_path.glob("2025*"))) == MOST_RUNS
+    assert not (tmp_path / "20250000-000000-x").exists()
+    assert RunFolder(trained).all_evidence()
+
+
+def test_bundles_are_removed_with_their_run(tmp_path):
+    run = RunFolder(tmp_path / "run")
+    run.path.mkdir()
+    run.write_facts({})
+    run.evidence("cell-1").touch()
+    (run.path / ".evidence-cell-1.zip.123-ab.part").touch()
+    assert run.remove()
+    assert not run.path.exists()

@@ -1,0 +1,79 @@
+"""The states of the ranks, which their control threads report while the main threads wait."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Collection
+from dataclasses import asdict
+from typing import Any, NamedTuple
+
+from workbench.wire import Message
+from workbench.wire.rank_messages import RankState, StateRequest
+
+_MOST_REQUESTS = 4
+"""Requests whose answers are kept."""
+
+
+class SeenState(NamedTuple):
+    """A rank's state, and when it arrived in seconds since the epoch."""
+
+    at_s: float
+    state: RankState
+
+    def to_plain(self) -> dict[str, Any]:
+        """Return JSON values, without the stack."""
+        plain = asdict(self.state)
+        for name in ("stack", "asked_s", "for_stall_report"):
+            del plain[name]
+        return {"at_s": self.at_s, **plain}
+
+
+class RankStates:
+    """Collects the answers to requests for states; `receive` is called in another thread."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._latest: dict[int, SeenState] = {}
+        self._answers: dict[float, dict[int, SeenState]] = {}
+
+    def receive(self, rank: int, state: RankState) -> None:
+        """Keep a state that has a stack, whoever has requested it."""
+        if not state.stack:
+            return
+        with self._changed:
+            self._latest[rank] = seen = SeenState(time.time(), state)
+            if state.asked_s in self._answers:
+                self._answers[state.asked_s][rank] = seen
+                self._changed.notify_all()
+
+    def forget(self) -> None:
+        """Forget the states of the ranks; their numbers may be those of other processes now."""
+        with self._changed:
+            self._latest.clear()
+            self._answers.clear()
+
+    def request(self, ranks: Collection[int], send: Callable[[int, Message], None]) -> float:
+        """Ask ranks for their states, and return what identifies the request for `answers`."""
+        asked_s = time.monotonic()
+        with self._changed:
+            self._answers[asked_s] = {}
+            for old in list(self._answers)[:-_MOST_REQUESTS]:
+                del self._answers[old]
+        for rank in ranks:
+            send(rank, StateRequest(asked_s, stack=True, outstanding=True))
+        return asked_s
+
+    def answers(
+        self, asked_s: float, ranks: Collection[int] = (), limit_s: float = 0.0
+    ) -> dict[int, SeenState]:
+        """Return the answers to a request; wait up to `limit_s` seconds for those of `ranks`."""
+        with self._changed:
+            found = self._answers.get(asked_s, {})
+            self._changed.wait_for(lambda: set(ranks) <= set(found), limit_s)
+            return dict(found)
+
+    def latest(self) -> dict[int, SeenState]:
+        """Return the newest state of each rank that has reported one with a stack."""
+        with self._changed:
+            return dict(self._latest)

@@ -1,0 +1,136 @@
+"""What the RAS subsystem of NCCL 2.24 and newer reports about the communicators of a job.
+
+Each process that has initialized NCCL has a RAS thread; the first one on a VM serves text on a TCP
+port (NVIDIA's documentation: NCCL, troubleshooting, RAS). The answer describes the whole job.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from workbench.resources.unknown import Unknown
+
+VARIABLE = "NCCL_RAS_ADDR"
+DEFAULT = "localhost:28028"
+"""NCCL's default of NCCL_RAS_ADDR."""
+MOST_BYTES = 4 << 20
+_PROTOCOL = 2
+"""Version that is offered; the server answers with its own, and the commands used exist in all."""
+_COLLECT_S = 2
+"""How long NCCL may wait for other processes, in seconds."""
+_LIMIT_S = 4.0
+_CHUNK = 1 << 16
+
+
+@dataclass(frozen=True)
+class RasStatus:
+    """NCCL's report.
+
+    Attributes
+    ----------
+    address
+        Where it was read.
+    protocol
+        The version that the server named.
+    format
+        ``"json"`` (NCCL 2.28.7 or newer), or ``"text"``.
+    status
+        The parsed JSON, or the text.
+    """
+
+    address: str
+    protocol: str
+    format: str
+    status: Any
+
+
+def read_ras(address: str | None = None, limit_s: float = _LIMIT_S) -> RasStatus | Unknown:
+    """Return NCCL's report, or `Unknown` if no process of this VM serves it.
+
+    Parameters
+    ----------
+    address
+        Host and port; by default those of NCCL_RAS_ADDR.
+    limit_s
+        How long it may take.
+    """
+    where = address or os.environ.get(VARIABLE) or DEFAULT
+    host, _, port = where.rpartition(":")
+    if not port.isdecimal() or not 0 < int(port) < 1 << 16:
+        return Unknown(f"{VARIABLE}={where!r}: not host:port")
+    deadline = time.monotonic() + limit_s
+    try:
+        with socket.create_connection((host.strip("[]") or "localhost", int(port)), 1.0) as server:
+            return _read(_Lines(server, deadline), where)
+    except ConnectionRefusedError:
+        return Unknown(
+            f"nothing listens on {where}: no process of this VM runs NCCL 2.24 or newer, or "
+            "NCCL_RAS_ENABLE=0 is set"
+        )
+    except TimeoutError:
+        return Unknown(f"{where} did not answer within {limit_s:g} s")
+    except (OSError, ValueError) as error:
+        return Unknown(f"{where}: {getattr(error, 'strerror', None) or error}")
+
+
+def _read(server: _Lines, where: str) -> RasStatus:
+    greeting = server.ask(f"CLIENT PROTOCOL {_PROTOCOL}")
+    words = greeting.split()
+    if words[:2] != ["SERVER", "PROTOCOL"]:
+        raise ValueError(f"answered {greeting[:80]!r}, which is not NCCL's RAS protocol")
+    server.ask(f"TIMEOUT {_COLLECT_S}")
+    as_json = server.ask("SET FORMAT json").upper() == "OK"
+    server.send("VERBOSE STATUS")
+    text = server.rest()
+    if not text.strip():
+        raise ValueError("closed the connection without a status")
+    if as_json:
+        try:
+            return RasStatus(where, words[-1], "json", json.loads(text))
+        except ValueError:  # cut off, such as at the size limit
+            pass
+    return RasStatus(where, words[-1], "text", text)
+
+
+class _Lines:
+    """Lines of text over a connection, until a deadline."""
+
+    def __init__(self, connection: socket.socket, deadline: float) -> None:
+        self._connection = connection
+        self._deadline = deadline
+        self._read = b""
+
+    def ask(self, command: str) -> str:
+        """Send a command, and return the line that answers it."""
+        self.send(command)
+        while b"\n" not in self._read:
+            if not (data := self._receive()):
+                raise ValueError(f"closed the connection after {command!r}")
+            self._read += data
+        line, _, self._read = self._read.partition(b"\n")
+        return line.decode("utf-8", "replace").strip()
+
+    def send(self, command: str) -> None:
+        self._limit()
+        self._connection.sendall(command.encode() + b"\n")
+
+    def rest(self) -> str:
+        """Return everything until the server closes the connection, or `MOST_BYTES` of it."""
+        while len(self._read) < MOST_BYTES and (data := self._receive()):
+            self._read += data
+        return self._read[:MOST_BYTES].decode("utf-8", "replace")
+
+    def _receive(self) -> bytes:
+        self._limit()
+        return self._connection.recv(_CHUNK)
+
+    def _limit(self) -> None:
+        left_s = self._deadline - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError
+        self._connection.settimeout(left_s)
