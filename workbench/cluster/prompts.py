@@ -111,7 +111,7 @@ class Prompts:
     def _prefer(self, rank: int, follow: Callable[[int], bool]) -> None:
         """Let a rank that asks again soon, as a debugger does, do so before the others."""
         until = time.monotonic() + _SOON_S
-        while self._requests and time.monotonic() < until and follow(rank):
+        while time.monotonic() < until and follow(rank):
             again = next((one for one in self._requests if one[0] == rank), None)
             if again is not None:
                 self._requests.remove(again)
