@@ -26,7 +26,7 @@ def notebook(lab, server):
 
 def answer(notebook, cell, prompt, text):
     """Type a line at the prompt beneath a cell."""
-    shown = notebook.output(cell).locator(".jp-Stdin")
+    shown = notebook.output(cell).locator(".jp-Stdin:has(input)").last
     expect(shown.locator(".jp-Stdin-prompt")).to_have_text(prompt)
     shown.locator("input").fill(text)
     shown.locator("input").press("Enter")
