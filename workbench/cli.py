@@ -11,6 +11,7 @@ import errno
 import io
 import json
 import os
+import re
 import shutil
 import sys
 from dataclasses import asdict
@@ -21,7 +22,7 @@ from workbench._version import __version__
 from workbench.errors import UsageError, WorkbenchError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from workbench.doctor import Finding
     from workbench.resources import Snapshot
@@ -249,9 +250,22 @@ def _plan(arguments: argparse.Namespace) -> int:
     options = vars(arguments).copy()
     for name in ("command", "run", "json"):
         del options[name]
-    made = plan(options.pop("parameters"), **options)
+    try:
+        made = plan(options.pop("parameters"), **options)
+    except UsageError as error:
+        raise UsageError(_name_options(str(error), options)) from None
     print(json.dumps(asdict(made), indent=2) if arguments.json else made)
     return 0
+
+
+def _name_options(text: str, names: Iterable[str]) -> str:
+    """Return an error of a function with its arguments named as options of the command line."""
+    given, colon, rest = text.partition(": ")
+    for name in names:
+        option = f"--{name.replace('_', '-')}"
+        given = re.sub(rf"(?<![\w'-]){name}=", f"{option} ", given)
+        given = re.sub(rf"(?<![\w'-]){name}(?= and |$)", option, given)
+    return given + colon + rest
 
 
 def _add_build_horovod(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

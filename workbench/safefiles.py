@@ -155,7 +155,7 @@ def modified_s(path: str | os.PathLike[str]) -> float:
         return 0.0
 
 
-def load_json(text: str | bytes, *, finite: bool = True) -> Any:
+def load_json(text: str | bytes, *, finite: bool = True, most_brackets: int | None = None) -> Any:
     """Parse untrusted JSON, more strictly than `json.loads`.
 
     Parameters
@@ -164,17 +164,22 @@ def load_json(text: str | bytes, *, finite: bool = True) -> Any:
         The content; bytes are UTF-8, with or without a byte order mark.
     finite
         Reject NaN and Infinity, which are not valid JSON.
+    most_brackets
+        Most opening brackets and braces; None for any number. While a text of many is parsed, no
+        other thread runs, such as that of a server.
 
     Raises
     ------
     ValueError
-        If it is not complete JSON in UTF-8, is nested too deeply, has a field twice, or has a
-        number that is not finite or has more than 20 digits.
+        If it is not complete JSON in UTF-8, has too many brackets, is nested too deeply, has a
+        field twice, or has a number that is not finite or has more than 20 digits.
     """
     read_float = _finite if finite else float
     try:
         if isinstance(text, bytes):
             text = text.decode("utf-8-sig")
+        if most_brackets is not None and text.count("[") + text.count("{") > most_brackets:
+            raise ValueError(f"it has more than {most_brackets:,} opening brackets")
         return json.loads(
             text.removeprefix("\ufeff"),
             parse_int=_int,

@@ -22,7 +22,7 @@ CELLS = (
     ),
     "%timings ranks",
     "%cluster",
-    "%%distributed\nbreakpoint()",
+    "%%distributed\n1 / 0",
 )
 
 

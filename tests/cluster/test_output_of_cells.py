@@ -173,23 +173,6 @@ def test_the_result_shows_its_values(notebook):
 
 
 @pytest.mark.parametrize(
-    "source",
-    [
-        "input('name?')",
-        "breakpoint()",
-        "import pdb; pdb.set_trace(); 1",
-        "import getpass\ngetpass.getpass()",
-    ],
-)
-def test_what_asks_the_user_says_that_it_cannot(notebook, source):
-    """At once, in one line, and the rank continues."""
-    cell = notebook.run(f"%%distributed --timeout 20s\n{source}")
-    assert "not supported in a rank yet" in error_of(cell)
-    assert len(error_of(cell).splitlines()) == 1
-    assert text_of(notebook.run("%%distributed\nprint('usable')")) == "[ranks 0-2] usable\n"
-
-
-@pytest.mark.parametrize(
     ("source", "lines"),
     [
         ("?area", ["[ranks 0-2] Signature: area(width: float) -> float"]),

@@ -227,7 +227,9 @@ def test_the_command_line(capsys):
     found = json.loads(done.stdout)
     assert {one["name"]: one["value"] for one in found["figures"]}["gradients"] == 1.36e9
     assert main(["plan", "1M", "--gbps", "0"]) == 1
-    assert "gbps=0" in capsys.readouterr().err
+    assert capsys.readouterr().err.startswith("--gbps 0.0: must be a positive number.")
+    assert main(["plan", "1M", "--compute-ms", "-1"]) == 1
+    assert capsys.readouterr().err.startswith("--compute-ms -1.0: must be")
 
 
 def test_the_figure_of_several_plans():

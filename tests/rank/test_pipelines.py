@@ -60,7 +60,7 @@ def train(schedule, seconds, microbatches, group=None, within=None, steps=4):
         run.step(*([x] if own == 0 else []), **({"target": y} if own == n - 1 else {}))
         optimizer.step()
         shares.append(1 - slept / (time.perf_counter() - began))
-    return sorted(shares[1:])[len(shares) // 2 - 1]
+    return sorted(shares[1:] or shares)[max(0, len(shares) // 2 - 1)]
 """
 NEAR = 0.15
 """The rest of an iteration is what ranks neither slept nor waited: Python, autograd, the step."""
@@ -132,6 +132,16 @@ train(Schedule1F1B, [0.01, 0.03], 4, pp, tp)
     assert "Pipeline stages" in stages_table(reading)
     assert "tp (ranks 0-1)" in {one.group for one in reading.details.collectives}
     assert "not for the last rank" in reading.summary.waiting_us.reason
+
+
+@pytest.mark.parametrize("again", ["", "; train(Schedule1F1B, [0.0] * 4, 4, steps=2)"])
+def test_the_first_iteration_of_a_schedule(ranks, again):
+    """It also sends shapes, which are no microbatches; also when a later schedule begins."""
+    quiet(ranks, f"train(Schedule1F1B, [0.0] * 4, 4, steps=1){again}", timeout=100)
+    stages = ranks.timings.stages()
+    newest = stages[stages["iteration"] > stages["iteration"].max() - (3 if again else 1)]
+    assert set(newest["microbatches"]) == {4}
+    assert set(newest["ideal_share"]) == {3 / (4 + 3)}
 
 
 def test_a_bubble_is_explained(ranks):

@@ -56,6 +56,15 @@ def test_numbers_that_are_none(send, raw):
     assert len(answer["message"]) < 700
 
 
+@pytest.mark.parametrize("item", ["[]", "{}", '{"a":[]}'])
+def test_brackets(send, item):
+    """They would hold the server's thread for half a second: they are counted, and not parsed."""
+    body = "[" + ",".join([item] * (3_000_000 // (len(item) + 1))) + "]"
+    status, answer = send(body)
+    assert status == 400
+    assert "more than 100,000 opening brackets" in answer["message"]
+
+
 def test_more_gpus_than_any_host_has(send):
     """The answer names their number and the limit."""
     status, answer = send(json.dumps(large(600)), "?name=rack.json")

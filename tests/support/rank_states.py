@@ -19,5 +19,6 @@ def rank_state(**differing):
         "stack": "",
         "interrupt_stage": "running",
         "raised_s": 0.0,
+        "prompt": None,
     }
     return RankState(**{**usual, **differing})

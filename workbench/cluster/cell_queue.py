@@ -11,11 +11,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from workbench.cluster.attributes import RemoteAttributes
-from workbench.cluster.cell_run import CellRun, acknowledge
+from workbench.cluster.cell_run import CellRun
 from workbench.cluster.evidence.recorder import EvidenceRecorder
 from workbench.cluster.options import parse_duration
 from workbench.cluster.outcomes import RunResult
-from workbench.cluster.processes import ClusterProcesses
+from workbench.cluster.processes import ClusterProcesses, acknowledge
 from workbench.cluster.recovery import form_ring, repair_ring, use_again
 from workbench.cluster.state import ClusterState
 from workbench.cluster.threads import in_background, uninterrupted
@@ -236,6 +236,7 @@ class CellQueue:
 
     def _begin(self, run: CellRun, processes: ClusterProcesses, record: bool | None) -> None:
         state, self._current = self._state, run
+        run.prompts.report = self._report_prompt
         vms = {info.rank: info.vm for info in processes.engines.ranks}
         state.timings.describe(state.name, vms)
         recorded = state.timings.recording if record is None else record
@@ -246,6 +247,12 @@ class CellQueue:
         for rank in run.ranks:
             given = (run.number, run.source, recorded)
             run.calls[rank] = processes.engines.begin(rank, "run_cell", *given)
+
+    def _report_prompt(self, text: str) -> None:
+        """Show at which prompt ranks are, as the message of the cluster's state."""
+        with self._state.lock:
+            if self._state.state == "running":
+                self._state.set("running", text)
 
     def _settle_uninterrupted(self, run: CellRun, processes: ClusterProcesses) -> None:
         """Call `_settle` once; raise an interrupt afterwards."""

@@ -10,28 +10,23 @@ from concurrent.futures import Future
 from typing import Any
 
 from workbench.cluster.outcomes import RunResult, ValueNotSent, failure, failure_outside_cell
-from workbench.cluster.processes import ClusterProcesses
-from workbench.cluster.stalls import GRACE_S, StallReport, Stopping
+from workbench.cluster.processes import ClusterProcesses, acknowledge
+from workbench.cluster.prompts import Prompts
+from workbench.cluster.stalls import GRACE_S, StallReport, Stopping, stack_text, stop_outcome
 from workbench.cluster.stuck_ranks import StuckRankMonitor
 from workbench.cluster.threads import interrupts_later, uninterrupted
-from workbench.errors import CellInterrupted, CellTimeout, RankError
+from workbench.errors import CellInterrupted, CellTimeout, RankError, RanksFailed
 from workbench.output.cell_output import CellOutput
 from workbench.output.sink import Sink
-from workbench.ranks import grouped, phrase
-from workbench.wire import Message
-from workbench.wire.rank_messages import CellEnded, CellMessage, Output, OutputTaken, RankState
+from workbench.ranks import phrase
+from workbench.wire.prompt_messages import InputRequest
+from workbench.wire.rank_messages import CellEnded, CellMessage, Output, RankState
 
 _TICK_S = 0.05
 _HURRY_S = 3.0
 """A second interrupt within this time frees the ranks by force; a later one abandons them."""
 _STEP_S = 0.25
 """How long output may be processed before other messages are checked."""
-
-
-def acknowledge(send: Callable[[int, Message], None], rank: int, message: Message) -> None:
-    """Confirm output to a rank that asks for it, so that it can write more."""
-    if isinstance(message, Output) and message.total_characters is not None:
-        send(rank, OutputTaken(message.cell, message.total_characters))
 
 
 class CellRun:
@@ -76,13 +71,12 @@ class CellRun:
         self.calls: dict[int, Future[Any]] = {}
         self.monitor = StuckRankMonitor(number, send, set(ring) - set(ranks))
         self._send = send
-        self._stall_report = StallReport(
-            ranks, hang_after_s, send, ring, explain_numbers=backend.explain_numbers
-        )
+        texts = backend.explain_numbers, backend.wait_limit
+        self._stall_report = StallReport(ranks, hang_after_s, send, ring, *texts)
         self._stopping: Stopping | None = None
         self._late: Callable[[int], None] | None = None
         self._delivering = threading.Lock()
-        self._events: deque[tuple[int, Output | CellEnded]] = deque()
+        self._events: deque[tuple[int, Output | CellEnded | InputRequest]] = deque()
         self._answers: deque[tuple[int, RankState]] = deque()
         """Answers of ranks, processed before output, which can be large."""
         self._marks: dict[int, Output] = {}
@@ -93,6 +87,7 @@ class CellRun:
         self._unfinished = set(ranks)
         self._values: dict[int, bytes | ValueNotSent | None] = {}
         self.output = CellOutput(ranks, sink)
+        self.prompts = Prompts(send, self.output)
         self._lost = lost
         self._backend = backend
         self._peer_lost = False
@@ -139,6 +134,8 @@ class CellRun:
                 self._arrived.set()
         if late is not None:
             acknowledge(self._send, rank, message)
+            if isinstance(message, InputRequest):
+                self.prompts.take(rank, message)  # refuses it
         if late is not None and isinstance(message, CellEnded) and rank in self._unfinished:
             self._end(rank, message, time.monotonic())
             late(rank)
@@ -166,7 +163,8 @@ class CellRun:
                 raise CellInterrupted("the cell was interrupted before it began") from None
             self._stop("interrupted")
             raise CellInterrupted(
-                f"the cell was interrupted on {phrase(self.ranks)}; {self._outcome()}"
+                f"the cell was interrupted on {phrase(self.ranks)}; "
+                f"{stop_outcome(self._stopping, self._unfinished)}"
             ) from None
         except Exception:  # of the sink: nobody would see what the ranks still do
             if self.calls:
@@ -178,57 +176,59 @@ class CellRun:
         self.output.finish()
         self._acknowledge()
         if self.errors:
-            stall = self.monitor.stall
-            raise failure(
-                self.errors,
-                released=self.monitor.released,
-                stall=f"{stall} {self.monitor.cure or self._backend.uneven_cure}" if stall else "",
-                is_peer_error=self._is_peer_error,
-            )
+            raise self._failure()
         return RunResult(self.output.text, self._values)
 
-    def _is_peer_error(self, error: RankError) -> bool:
-        interrupted = self._freed_by_interrupt is not None and error.name == "KeyboardInterrupt"
-        return interrupted or self._backend.is_peer_error(error)
+    def _failure(self) -> RanksFailed:
+        stall, interrupted = self.monitor.stall, self._freed_by_interrupt is not None
+        return failure(
+            self.errors,
+            released=self.monitor.released,
+            stall=f"{stall} {self.monitor.cure or self._backend.uneven_cure}" if stall else "",
+            is_peer_error=lambda error: (
+                (interrupted and error.name == "KeyboardInterrupt")
+                or self._backend.is_peer_error(error)
+            ),
+        )
 
     def _time_out(self) -> None:
         unfinished = tuple(sorted(self._unfinished))
         self.observe(False, True)  # before the interrupt changes what the ranks do
         stacks = self.monitor.stacks(set(unfinished), self._step)
         self._stop("timed out")
-        stuck = "\n".join(
-            f"{phrase(ranks, 'was', 'were')} at:\n{text}" for text, ranks in grouped(stacks) if text
-        )
         raise CellTimeout(
             f"the cell was not done after {self._timeout_s:g} s on {phrase(unfinished)}; "
-            f"{self._outcome()}\n{stuck}".rstrip(),
+            f"{stop_outcome(self._stopping, self._unfinished)}\n{stack_text(stacks)}".rstrip(),
             unfinished,
         )
-
-    def _outcome(self) -> str:
-        if not self._unfinished or self._stopping is None:
-            return "it was interrupted there, and variables are kept"
-        return (
-            f"{self._stopping.outcome(self._unfinished)}. Variables are kept, and the cluster is "
-            "ready again when it ends; %cluster restart replaces it instead.\n"
-            f"{self._stopping.places(self._unfinished)}"
-        ).rstrip()
 
     def _follow(self) -> None:
         limit_s = float("inf") if self._timeout_s is None else self._timeout_s
         deadline = time.monotonic() + limit_s
         while self._unfinished and time.monotonic() < deadline:
             self._advance()
-            now, rank_failed = time.monotonic(), bool(self.errors)
-            text = "" if rank_failed else self._stall_report.check(self._unfinished, now)
-            for note in filter(None, (text, self.observe(bool(text), rank_failed))):
-                self.output.note(note)
-            if rank_failed or len(self._unfinished) < len(self.ranks) or not self.on_all_ranks:
-                self.monitor.check(
-                    self._unfinished, now, rank_failed=rank_failed, peer_lost=self._peer_lost
-                )
-            if self._peer_lost and self.monitor.released and self._backend.controller == "MPI":
-                self._free_from_mpi(now)
+            deadline += self.prompts.ask(self._attend)
+            self._check()
+
+    def _attend(self, rank: int) -> bool:
+        """Follow the ranks while the user types for one of them; return whether it still waits."""
+        self._step()
+        self._drop_lost()
+        self._check(at_prompt=True)
+        return rank in self._unfinished and not self.interrupts
+
+    def _check(self, *, at_prompt: bool = False) -> None:
+        """Report what ranks wait for, and free those that wait forever."""
+        now, rank_failed, report = time.monotonic(), bool(self.errors), self._stall_report
+        text = "" if rank_failed else report.check(self._unfinished, now, soon=at_prompt)
+        for note in filter(None, (text, self.observe(bool(text) and not at_prompt, rank_failed))):
+            self.output.note(note)
+        if rank_failed or len(self._unfinished) < len(self.ranks) or not self.on_all_ranks:
+            self.monitor.check(
+                self._unfinished, now, rank_failed=rank_failed, peer_lost=self._peer_lost
+            )
+        if self._peer_lost and self.monitor.released and self._backend.controller == "MPI":
+            self._free_from_mpi(now)
 
     def _free_from_mpi(self, now: float) -> None:
         """Interrupt the ranks that wait for a lost one, and then give up those that still do.
@@ -254,6 +254,7 @@ class CellRun:
 
     def _stop(self, why: str) -> None:
         """Interrupt the ranks that run, free those that wait, and follow them to their end."""
+        self.prompts.stop()
         self._stopping = Stopping(self._ended)
         self.errors.setdefault(-1, RankError(why, "", ""))
         again = False
@@ -295,6 +296,8 @@ class CellRun:
                 rank, message = self._events.popleft()
                 if rank in self._unfinished and isinstance(message, CellEnded):
                     self._end(rank, message, time.monotonic())
+                elif rank in self._unfinished and isinstance(message, InputRequest):
+                    self.prompts.take(rank, message)
                 elif rank in self._unfinished and isinstance(message, Output):
                     self.output.take(rank, message.pieces(), time.monotonic())
                 if isinstance(message, Output) and message.total_characters is not None:

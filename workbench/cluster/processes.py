@@ -20,11 +20,13 @@ from workbench.cluster.threads import in_background
 from workbench.errors import StartFailed
 from workbench.safefiles import write_private
 from workbench.wire.completion_messages import Attributes
+from workbench.wire.prompt_messages import InputRequest
 from workbench.wire.rank_messages import (
     CellEnded,
     CellMessage,
     ClockPong,
     Output,
+    OutputTaken,
     RankState,
     RendezvousRequest,
 )
@@ -213,7 +215,7 @@ class ClusterProcesses:
                 self._timings().line_samples[rank] = message
             case RendezvousRequest():
                 in_background(partial(self.engines.backend.serve_init, rank))
-            case Output() | CellEnded() | RankState():
+            case Output() | CellEnded() | RankState() | InputRequest():
                 if isinstance(message, CellEnded):
                     self._keep_transports(rank, message.transports)
                 self._receive(rank, message)
@@ -240,6 +242,12 @@ class ClusterProcesses:
         self._timings().close()
         if self.engines.inbox is not None:
             self.engines.inbox.close()
+
+
+def acknowledge(send: Callable[[int, Message], None], rank: int, message: Message) -> None:
+    """Confirm output to a rank that asks for it, so that it can write more."""
+    if isinstance(message, Output) and message.total_characters is not None:
+        send(rank, OutputTaken(message.cell, message.total_characters))
 
 
 def save_state(folder: Path, state: dict[str, Any]) -> None:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass
 
+from workbench.cluster.prompts import AT
 from workbench.ranks import grouped, label, phrase
 from workbench.wire import Message
+from workbench.wire.prompt_messages import PromptKind
 from workbench.wire.rank_messages import RankState, StateRequest
 
 ASK_S = 0.5
 """Time between the questions where ranks are, once a cell has run for the threshold."""
 
+_AT_PROMPT_S = 1.0
+"""A collective that takes longer is reported while a rank waits for the user."""
 _JOIN = "join()"
 """A rank that has no more batches waits in it while the others train."""
 
@@ -28,6 +32,8 @@ class StallReport:
         All ranks of the cluster; by default those of the cell.
     explain_numbers
         As `Backend.explain_numbers`.
+    wait_limit
+        As `Backend.wait_limit`.
     """
 
     def __init__(
@@ -37,7 +43,9 @@ class StallReport:
         send: Callable[[int, Message], None],
         ring: Iterable[int] = (),
         explain_numbers: Callable[[str], str] = str,
+        wait_limit: str = "",
     ) -> None:
+        self._wait_limit = wait_limit
         self._explain_numbers = explain_numbers
         self._ranks = tuple(ranks)
         self._ring = tuple(ring) or self._ranks
@@ -48,11 +56,16 @@ class StallReport:
         self._places: dict[int, RankState] = {}
         self._reported: object = None
 
-    def check(self, unfinished: set[int], now: float) -> str:
-        """Ask the ranks, if it is time to; return the report, or an empty string."""
+    def check(self, unfinished: set[int], now: float, *, soon: bool = False) -> str:
+        """Ask the ranks, if it is time to; return the report, or an empty string.
+
+        `soon` says that a rank waits for the user, for which others are reported to wait soon.
+        """
         if self._began is None:
             self._began = now
-        if self._after_s is None or now - self._began < self._after_s or now - self._asked < ASK_S:
+        if self._after_s is None or now - self._asked < ASK_S:
+            return ""
+        if not soon and now - self._began < self._after_s:
             return ""
         text = self._report(unfinished)
         self._asked = now
@@ -67,12 +80,14 @@ class StallReport:
 
     def _report(self, unfinished: set[int]) -> str:
         assert self._after_s is not None
+        asking = {r: p.prompt for r, p in self._places.items() if r in unfinished and p.prompt}
+        after_s = min(self._after_s, _AT_PROMPT_S) if asking else self._after_s
         waiting = {
             rank: place
             for rank, place in self._places.items()
             if rank in unfinished
             and place.collective not in {None, _JOIN}
-            and place.blocked_s >= self._after_s
+            and place.blocked_s >= after_s
         }
         if not waiting:
             self._reported = None
@@ -88,6 +103,8 @@ class StallReport:
         if state == self._reported:
             return ""
         self._reported = state
+        if asking and asking.keys() >= absent.keys() and not (outside or silent or ended):
+            return self._at_prompt(waiting, asking)
         lines = [_waits(waiting)]
         lines += _missing(absent, silent, ended)
         if outside:
@@ -110,6 +127,21 @@ class StallReport:
                 lines.append(_all_wait(here))
             lines.append("It goes on as soon as they come; interrupt the cell to free the ranks.")
         return "\n".join(lines) + "\n"
+
+    def _at_prompt(self, waiting: dict[int, RankState], asking: dict[int, PromptKind]) -> str:
+        """Return which ranks wait for those that wait for the user."""
+        tensors = {rank: str(place.collective) for rank, place in waiting.items()}
+        who = "; ".join(
+            phrase(ranks, f"waits in {tensor!r}", f"wait in {tensor!r}")
+            for tensor, ranks in grouped(tensors)
+        )
+        at = " and ".join(
+            phrase(ranks, f"which is {AT[kind]}", f"which are {AT[kind]}").replace(
+                " which", ", which"
+            )
+            for kind, ranks in grouped(asking)
+        )
+        return f"{who.capitalize()} for {at}. {self._wait_limit}".rstrip() + "\n"
 
     def _needed(self, waiting: dict[int, RankState]) -> set[int]:
         """Return the members of the collectives in which ranks wait."""
@@ -267,3 +299,21 @@ class Stopping:
     def _fresh(self, rank: int) -> _Answer | None:
         answer = self._answers.get(rank)
         return answer if answer and time.monotonic() - answer.at < _FRESH_S else None
+
+
+def stop_outcome(stopping: Stopping | None, unfinished: Iterable[int]) -> str:
+    """Return how the stop of a cell has ended, with what the ranks do that still run it."""
+    if not unfinished or stopping is None:
+        return "it was interrupted there, and variables are kept"
+    return (
+        f"{stopping.outcome(unfinished)}. Variables are kept, and the cluster is "
+        "ready again when it ends; %cluster restart replaces it instead.\n"
+        f"{stopping.places(unfinished)}"
+    ).rstrip()
+
+
+def stack_text(stacks: Mapping[int, str]) -> str:
+    """Return the Python stacks of ranks as text, equal ones once."""
+    return "\n".join(
+        f"{phrase(ranks, 'was', 'were')} at:\n{text}" for text, ranks in grouped(stacks) if text
+    )

@@ -64,6 +64,16 @@ class CellOutput:
         self._log.note(text)
         self._sink.note(text)
 
+    def begin_prompt(self) -> None:
+        """Show everything received so far; in the final order, it comes before what follows."""
+        self.write(_END)
+        self._order_rest()
+        self._log = OutputLog(self._ranks)
+
+    def end_prompt(self, text: str) -> None:
+        """Add a prompt with its answer, which the front end has shown, to the final order."""
+        self._log.note(text)
+
     def say(self, text: str) -> None:
         """Show a note of the kernel after the cell has ended."""
         self._sink.note(text)
@@ -90,11 +100,14 @@ class CellOutput:
         for rank in self._ranks:
             self._merger.end(rank, time.monotonic())
         self.write(_END)
+        self._order_rest()
+        for sink in (self._text, self._sink):
+            sink.finish()
+
+    def _order_rest(self) -> None:
         for output in self._log.rest():
             self._order(output)
             self._sink.poll()
-        for sink in (self._text, self._sink):
-            sink.finish()
 
     def _order(self, output: list[MergedItem]) -> None:
         for sink in (self._text, self._sink):

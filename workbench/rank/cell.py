@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import bdb
 import contextlib
 import os
 import pickle
@@ -121,6 +122,8 @@ def _described(shell: Any, error: BaseException) -> RankError:
     name = type(error).__name__
     if isinstance(error, SystemExit):
         return RankError(name, _exit_message(error), "")
+    if isinstance(error, bdb.BdbQuit):
+        return RankError(name, _DEBUGGER_QUIT, "")
     try:
         message, text = tracebacks.describe(shell, error)
     except Exception as other:  # noqa: BLE001 - methods of a user's exception may raise anything
@@ -144,6 +147,10 @@ def leave() -> None:
 
 
 _QUIT = "quit()"
+_DEBUGGER_QUIT = (
+    "the debugger's quit has ended the cell on this rank, not the rank: variables are kept. "
+    "To go on with the cell instead, use continue."
+)
 
 
 def _exit_message(error: SystemExit) -> str:

@@ -13,6 +13,7 @@ from typing import Any, cast
 
 from workbench.rank.backends.backend import Backend, CellCollectives
 from workbench.rank.interrupts import ANY_CELL, Interrupts
+from workbench.rank.prompts import Prompts
 from workbench.rank.recording.collectives import UNNAMED
 from workbench.rank.recording.recorder import Recorder
 from workbench.rank.recording.waits import Blocked
@@ -43,6 +44,7 @@ class Control:
         interrupts: Interrupts,
         backend: Backend,
         sampler: Sampler,
+        prompts: Prompts,
     ) -> None:
         self._send = send
         self._recorder = recorder
@@ -50,6 +52,7 @@ class Control:
         self._interrupts = interrupts
         self._backend = backend
         self._sampler = sampler
+        self._prompts = prompts
         self._wait: tuple[object, int] = None, 0
         """What identifies the latest wait that no hook has reported, and when it was first seen."""
 
@@ -96,6 +99,7 @@ class Control:
             stack=_stack(frame) if request.stack else "",
             interrupt_stage=stage,
             raised_s=raised_s,
+            prompt=self._prompts.waiting,
         )
 
     def _unreported(self, frame: FrameType | None) -> Blocked | None:

@@ -15,7 +15,7 @@ from typing import Any, TextIO
 from IPython.core.displaypub import DisplayPublisher
 
 from workbench.rank.descriptors import Descriptors
-from workbench.rank.not_interactive import not_interactive
+from workbench.rank.pager import pages_printed
 from workbench.rank.window import SendWindow
 from workbench.wire import Message, Outbox
 from workbench.wire.rank_messages import Output, OutputKind, OutputTaken
@@ -326,7 +326,7 @@ class Capture:
         shell.display_pub = self._displays
         self._descriptors.redirect()
         try:
-            with not_interactive(shell):
+            with pages_printed(shell):
                 yield
         finally:
             self.channel.stop_waiting()

@@ -28,6 +28,7 @@ from workbench.rank.control import Control
 from workbench.rank.interrupts import Interrupts
 from workbench.rank.output import Capture, OutputChannel
 from workbench.rank.process_state import ProcessState
+from workbench.rank.prompts import Prompts
 from workbench.rank.recording.communication_threads import CommunicationThreads
 from workbench.rank.recording.device_clock import DeviceClock
 from workbench.rank.recording.iteration import Recorded
@@ -74,6 +75,7 @@ class Session:
         warnings.filterwarnings("ignore", message="To exit: use 'exit', 'quit'")
         console_bars.install()
         self._interrupts = Interrupts()
+        self._prompts = Prompts(self.send, self._interrupts)
         self._state = ProcessState()
         gpu = torch.cuda.is_available()
         device = DeviceClock(partial(torch.cuda.Event, enable_timing=True)) if gpu else None
@@ -94,6 +96,7 @@ class Session:
             interrupts=self._interrupts,
             backend=self.backend,
             sampler=self._sampler,
+            prompts=self._prompts,
         )
         self._threads = CommunicationThreads()
         self._attributes = AttributeNames(shell, self.send, self._interrupts)
@@ -155,7 +158,7 @@ class Session:
             self._state.reserve.release()  # they need threads, also where a cell has all memory
         receivers = (
             *(self.backend, self.transfers, self._capture.channel),
-            *(self._control, self._attributes),
+            *(self._prompts, self._control, self._attributes),
         )
         any(receiver.receive(message) for receiver in receivers)
 
@@ -204,9 +207,10 @@ class Session:
         self.recorder.used_while_off = False
         began, cpu, thread = perf_counter_ns(), process_time_ns(), thread_time_ns()
         try:
-            result = cells.run(
-                self._shell, number, source, self._capture, self._interrupts, self._state
-            )
+            with self._prompts.installed():
+                result = cells.run(
+                    self._shell, number, source, self._capture, self._interrupts, self._state
+                )
         except BaseException as error:  # noqa: BLE001 - the kernel must always get a result
             self._state.reserve.release()
             result = cells.failed(error)

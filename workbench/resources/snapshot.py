@@ -21,6 +21,8 @@ _PROBED = ("host", "gpus", "nics", "pcie")
 
 MOST_BYTES = 4 << 20
 """Largest snapshot file; that of an HGX board has about 100 kB."""
+_MOST_BRACKETS = 100_000
+"""Most opening brackets of a snapshot; one of the largest possible size has half as many."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,7 @@ class Snapshot(SnapshotRecord):
                 "`workbench resources --json` writes."
             )
         try:
-            data = load_json(text)
+            data = load_json(text, most_brackets=_MOST_BRACKETS)
         except ValueError as error:
             raise SnapshotError(
                 f"{source} is not complete JSON ({error}): it was truncated or is another kind of "

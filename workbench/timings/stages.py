@@ -30,6 +30,9 @@ MOST_RECORDS = 512
 NEARLY_ALL = 0.9
 """Share of the iterations in which the earlier of two stages must have sent first."""
 KINDS = frozenset({"send", "recv"})
+_SCHEDULE = "pipeline"
+"""What has sent the messages of torch.distributed.pipelining. In the first iteration, a schedule
+also sends the shapes of the outputs, which are no microbatch."""
 COLUMNS = (
     *("iteration", "rank", "group", "stage", "stages", "microbatches"),
     *("ideal_share", "iteration_us", "idle_us", "idle_share"),
@@ -160,8 +163,11 @@ def _groups(records: Iterable[CollectiveRecord]) -> dict[int, _Group]:
     for one in records:
         messages: dict[int, dict[int, list[tuple[int, bool]]]] = {}
         layout, times = one.layout, one.record.submitted
-        columns = (layout.kinds, layout.process_sets, layout.peers, times)
-        for kind, number, peer, submitted in zip(*columns, strict=True):
+        columns = (layout.kinds, layout.process_sets, layout.peers, times, layout.by)
+        scheduled = _SCHEDULE in layout.by
+        for kind, number, peer, submitted, by in zip(*columns, strict=True):
+            if scheduled and by != _SCHEDULE:
+                continue
             if kind in KINDS and peer < 0:
                 groups.setdefault(number, _Group()).unknown_peers = True
             elif kind in KINDS:

@@ -101,11 +101,16 @@ class ClusterSource:
         timings = self._current()
         state = self._state(timings)
         places = tuple(RankPlace(info.rank, info.vm) for info in self._cluster.ranks)
-        message = _message(timings, state)
+        message = self._at_prompt() or _message(timings, state)
         verdict = timings.verdict if state == "ended" else None
         if verdict is not None and verdict.cell != timings.newest_cell:
             verdict = None  # of an earlier cell
         return Status(self._run, state, message, places, timings.unrecorded, verdict)
+
+    def _at_prompt(self) -> str:
+        """Return what a running cell waits for, such as a rank at a breakpoint; usually nothing."""
+        running = self._cluster.state == "running"
+        return f"{self._cluster.message}." if running and self._cluster.message else ""
 
     def explain(self) -> Verdict | Unknown:
         """Return what slows down the newest iterations of the last cell, or why it is unknown."""

@@ -1,7 +1,7 @@
 """Messages between the kernel, the agents and the ranks, and the connections that carry them.
 
-- `rank_messages`, `transfer_messages`, `completion_messages`: messages between the kernel and a
-  rank
+- `rank_messages`, `transfer_messages`, `completion_messages`, `prompt_messages`: messages between
+  the kernel and a rank
 - `vm_messages`: what the ranks of a VM send, merged
 - `agent_messages`: messages between the kernel and the agent of a VM
 - `message`: the base class of messages, their codec and version
@@ -22,6 +22,7 @@
 from typing import TYPE_CHECKING, Any
 
 # the codec only decodes messages whose modules have been imported
+from workbench.wire import prompt_messages as prompt_messages
 from workbench.wire import rank_messages as rank_messages
 from workbench.wire import transfer_messages as transfer_messages
 from workbench.wire import vm_messages as vm_messages

@@ -12,6 +12,7 @@ from typing import Literal
 
 from workbench.errors import RankError
 from workbench.wire.message import Message
+from workbench.wire.prompt_messages import InputRequest, PromptKind
 from workbench.wire.transport import Transport
 
 # clocks
@@ -119,6 +120,8 @@ class RankState(Message):
         How far an interrupt of the cell has come.
     raised_s
         Seconds since KeyboardInterrupt was raised in the cell; 0 where it was not.
+    prompt
+        What asks the user for input; None where nothing does.
     """
 
     asked_s: float
@@ -134,17 +137,12 @@ class RankState(Message):
     stack: str
     interrupt_stage: InterruptStage
     raised_s: float
+    prompt: PromptKind | None = None
 
 
 @dataclass(frozen=True)
 class InterruptCell(Message):
-    """Asks a rank to raise KeyboardInterrupt in the code of a cell.
-
-    Attributes
-    ----------
-    cell
-        Number of the cell, or `workbench.rank.interrupts.ANY_CELL`.
-    """
+    """Asks a rank to raise KeyboardInterrupt in a cell, by its number or `interrupts.ANY_CELL`."""
 
     cell: int
 
@@ -291,7 +289,7 @@ class CellEnded(Message):
     transports: tuple[Transport, ...] = ()
 
 
-CellMessage = Output | CellEnded | RankState
+CellMessage = Output | CellEnded | RankState | InputRequest
 """What a `CellRun` receives from its ranks."""
 
 

@@ -147,6 +147,8 @@ class Backend(ABC):
         Matches the text of an error if a rank has lost its connection to another.
     uneven_cure
         What to do where some ranks call a collective more often than others.
+    wait_limit
+        For how long a rank may wait in a collective; empty for any time.
     ring_broken
         Whether the ranks are in no ring, because it could not be formed.
     transports
@@ -160,6 +162,7 @@ class Backend(ABC):
     module_name: ClassVar[str]
     lost_peer: ClassVar[Pattern[str]]
     uneven_cure: ClassVar[str]
+    wait_limit: ClassVar[str] = ""
 
     def __init__(self, ranks: Ranks) -> None:
         self._ranks = ranks

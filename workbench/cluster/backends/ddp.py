@@ -30,6 +30,11 @@ class DDPBackend(Backend):
         "`with torch.distributed.algorithms.join.Join([model]):`."
     )
 
+    wait_limit = (
+        "torch.distributed ends such a wait after the timeout of init_process_group: by default "
+        "30 minutes, with NCCL 10."
+    )
+
     @staticmethod
     def import_failure(text: str, vm: str) -> StartFailed | None:
         """Return the error of a start if PyTorch lacks torch.distributed."""

@@ -1,0 +1,51 @@
+"""A breakpoint in JupyterLab: its prompt appears beneath the cell, and answers typed there count."""
+
+import pytest
+from playwright.sync_api import expect
+
+from .material import write_notebook
+
+CELLS = (
+    "%load_ext workbench\n%cluster start -n 2",
+    "%%distributed\nimport torch\nvalue = rank + 40\nif rank == 1: breakpoint()\n"
+    "total = hvd.allreduce(torch.ones(1), op=hvd.Sum)\nprint('total', float(total), value)",
+    "%%distributed --ranks 0\nprint('hello', input('Who? '))",
+)
+
+
+@pytest.fixture
+def notebook(lab, server):
+    path = write_notebook(server, "prompts.ipynb", *CELLS)
+    notebook = lab.open_notebook(path)
+    notebook.lab.panel.open()
+    notebook.run_all()
+    notebook.expect_ended(0, timeout_s=120)
+    yield notebook
+    server.shut_down_kernels_of(path)
+
+
+def answer(notebook, cell, prompt, text):
+    """Type a line at the prompt beneath a cell."""
+    shown = notebook.output(cell).locator(".jp-Stdin:has(input)").last
+    expect(shown.locator(".jp-Stdin-prompt")).to_have_text(prompt)
+    shown.locator("input").fill(text)
+    shown.locator("input").press("Enter")
+    expect(notebook.output(cell)).to_contain_text(f"{prompt} {text}")  # the input is gone
+
+
+def test_a_prompt_is_answered_in_the_notebook(notebook, screenshots):
+    """The panel says which rank is at a breakpoint; the answers stay in the cell's output."""
+    output = notebook.output(1)
+    expect(output.locator(".jp-Stdin-prompt")).to_have_text("[rank 1] (Pdb)")
+    expect(output).to_contain_text("for rank 1, which is at a breakpoint.")
+    expect(notebook.lab.panel.node).to_contain_text("Rank 1 is at a breakpoint")
+    notebook.lab.page.screenshot(path=screenshots / "prompt-breakpoint.png")
+    answer(notebook, 1, "[rank 1] (Pdb)", "value = 7")
+    answer(notebook, 1, "[rank 1] (Pdb)", "c")
+    answer(notebook, 2, "[rank 0] Who?", "Ada")
+    notebook.expect_ended(2)
+    expect(output).to_contain_text("[rank 1] (Pdb) value = 7")
+    expect(output).to_contain_text("[rank 1] total 2.0 7")
+    expect(notebook.output(2)).to_contain_text("hello Ada")
+    expect(notebook.lab.panel.node).not_to_contain_text("at a breakpoint")
+    notebook.lab.page.screenshot(path=screenshots / "prompt-answered.png")

@@ -1,0 +1,197 @@
+"""Asks the user of the notebook for what the ranks' cells want to read.
+
+A front end accepts input only from the kernel's main thread, while it runs a cell. That thread
+waits for the user, and another thread follows the ranks meanwhile.
+"""
+
+from __future__ import annotations
+
+import builtins
+import getpass
+import signal
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+
+from workbench.cluster.threads import in_background, uninterrupted
+from workbench.output.cell_output import CellOutput
+from workbench.ranks import label, phrase
+from workbench.wire import Message
+from workbench.wire.prompt_messages import InputReply, InputRequest, PromptKind
+
+_FOLLOW_S = 0.05
+_SOON_S = 0.5
+"""A rank that asks again within this time is asked before others that wait."""
+AT: dict[PromptKind, str] = {
+    "breakpoint": "at a breakpoint",
+    "input": "at a prompt of input()",
+    "password": "at a prompt of getpass()",
+}
+"""Where a rank is that waits for the user."""
+_NO_INPUT = (
+    "this front end accepts no input. Run the notebook in JupyterLab or in another front end "
+    "with input, or remove the call."
+)
+_BACKGROUND = (
+    "the cell runs in the background, where the notebook cannot ask. Run it without --noblock."
+)
+_STOPPED = "the cell is being stopped."
+_HIDDEN = "········"
+
+
+class Prompts:
+    """The input that the ranks of one cell wait for, in the order of its arrival.
+
+    Parameters
+    ----------
+    send
+        Sends a message to a rank.
+    output
+        Shows the prompts and answers with the cell's output.
+    report
+        Called with a line about what the cell waits for; with an empty text when it goes on.
+    """
+
+    def __init__(
+        self,
+        send: Callable[[int, Message], None],
+        output: CellOutput,
+        report: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._send = send
+        self._output = output
+        self.report = report
+        self._requests: deque[tuple[int, InputRequest]] = deque()
+        self._refusal = ""
+
+    def take(self, rank: int, request: InputRequest) -> None:
+        """Receive a request of a rank."""
+        if self._refusal:
+            self._send(rank, InputReply(request.number, None, self._refusal))
+        else:
+            self._requests.append((rank, request))
+
+    def stop(self) -> None:
+        """Refuse all requests from now on, because the cell is being stopped."""
+        self._refusal = _STOPPED
+        while self._requests:
+            self.take(*self._requests.popleft())
+
+    def ask(self, follow: Callable[[int], bool]) -> float:
+        """Ask the user for everything that the ranks wait for; return the seconds that it took.
+
+        Parameters
+        ----------
+        follow
+            Called again and again in another thread with the rank whose prompt is shown: follows
+            the ranks, and returns False to end the prompt.
+
+        Raises
+        ------
+        KeyboardInterrupt
+            The user has interrupted a prompt.
+        """
+        if not self._requests:
+            return 0.0
+        began = time.monotonic()
+        try:
+            while self._requests:
+                rank, request = self._requests.popleft()
+                self._report(rank, request)
+                self._output.begin_prompt()
+                reply = self._ask(rank, request, follow)
+                if reply is not None:
+                    self._send(rank, reply)
+                    self._prefer(rank, follow)
+        finally:
+            self.report("")
+        return time.monotonic() - began
+
+    def _prefer(self, rank: int, follow: Callable[[int], bool]) -> None:
+        """Let a rank that asks again soon, as a debugger does, do so before the others."""
+        until = time.monotonic() + _SOON_S
+        while time.monotonic() < until and follow(rank):
+            again = next((one for one in self._requests if one[0] == rank), None)
+            if again is not None:
+                self._requests.remove(again)
+                self._requests.appendleft(again)
+                break
+
+    def _report(self, rank: int, request: InputRequest) -> None:
+        at = {AT[one.kind] for _, one in self._requests} | {AT[request.kind]}
+        ranks = sorted({rank, *(other for other, _ in self._requests)})
+        text = " or ".join(sorted(at))
+        self.report(f"{phrase(ranks, f'is {text}', f'are {text}')}".capitalize())
+
+    def _ask(
+        self, rank: int, request: InputRequest, follow: Callable[[int], bool]
+    ) -> InputReply | None:
+        """Return the user's answer; None if the rank no longer waits for it."""
+        if threading.current_thread() is not threading.main_thread():
+            return InputReply(request.number, None, _BACKGROUND)
+        prompt = f"{label([rank])} {request.prompt}"
+        hidden = request.kind == "password"
+        read = getpass.getpass if hidden else builtins.input
+        try:
+            text = _Attended(lambda: follow(rank)).call(lambda: read(prompt))
+        except EOFError:
+            return InputReply(request.number, None, "")
+        except (RuntimeError, OSError):  # ipykernel's StdinNotImplementedError; a closed terminal
+            return InputReply(request.number, None, _NO_INPUT)
+        if text is None:
+            return None
+        self._output.end_prompt(f"{prompt}{_HIDDEN if hidden else text}\n")
+        return InputReply(request.number, text, "")
+
+
+class _Attended:
+    """Calls what blocks the main thread, while another thread calls `follow` again and again.
+
+    Where `follow` returns False, the call is interrupted as Ctrl-C would.
+    """
+
+    def __init__(self, follow: Callable[[], bool]) -> None:
+        self._follow = follow
+        self._ended = threading.Event()
+        self._lock = threading.Lock()
+        self._interrupted = False
+        self._error: BaseException | None = None
+
+    def call(self, read: Callable[[], str]) -> str | None:
+        """Return what `read` returns, or None if `follow` has ended it.
+
+        An exception of `follow` is raised.
+        """
+        attending = in_background(self._attend)
+        text: str | None = None
+        try:
+            text = read()
+            with self._lock:
+                self._ended.set()
+        except KeyboardInterrupt:
+            if not self._interrupted:
+                raise
+        finally:
+            self._ended.set()
+            try:
+                uninterrupted(attending.result)
+            except KeyboardInterrupt:
+                if not self._interrupted:
+                    raise
+        if self._error is not None:
+            raise self._error
+        return None if self._interrupted else text
+
+    def _attend(self) -> None:
+        while not self._ended.wait(_FOLLOW_S):
+            try:
+                goes_on = self._follow()
+            except BaseException as error:  # noqa: BLE001 - raised by `call`, such as of a sink
+                self._error, goes_on = error, False
+            if not goes_on:
+                with self._lock:
+                    if not self._ended.is_set():
+                        self._interrupted = True
+                        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+                return

@@ -1,0 +1,151 @@
+"""Lets a cell ask the user of the notebook: ``input()``, ``getpass()`` and the debugger."""
+
+from __future__ import annotations
+
+import builtins
+import itertools
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from workbench.rank.interrupts import Interrupts
+from workbench.wire import Message
+from workbench.wire.prompt_messages import InputReply, InputRequest, PromptKind
+
+if TYPE_CHECKING:
+    from workbench.rank.debugger import RankDebugger
+
+
+class InputRefused(RuntimeError):
+    """A cell asks for input where nobody can be asked."""
+
+    def _render_traceback_(self) -> list[str]:
+        """Return no traceback."""
+        return []
+
+
+class _Waiting:
+    """A request whose reply has not arrived."""
+
+    def __init__(self, kind: PromptKind) -> None:
+        self.kind = kind
+        self.replied = threading.Event()
+        self.reply = InputReply(0, None, "")
+
+
+class Prompts:
+    """Asks the kernel for input, and waits for the reply in the thread that asks.
+
+    Parameters
+    ----------
+    send
+        Sends a message to the kernel, after the output that was written before.
+    interrupts
+        Knows which cell runs.
+    """
+
+    def __init__(self, send: Callable[[Message], None], interrupts: Interrupts) -> None:
+        self._send = send
+        self._interrupts = interrupts
+        self._numbers = itertools.count(1)
+        self._waiting: dict[int, _Waiting] = {}
+        self._process = os.getpid()
+        self._interrupted = False
+        self._debugger: type[RankDebugger] | None = None
+        self.debugging = False
+        """Whether the debugger asks."""
+
+    @property
+    def waiting(self) -> PromptKind | None:
+        """What asks for input now, in any thread; None where nothing does."""
+        return next((one.kind for one in list(self._waiting.values())), None)
+
+    def ask(self, prompt: object = "", kind: PromptKind = "input") -> str:
+        """Return the line that the user types.
+
+        Raises
+        ------
+        InputRefused
+            Nobody can be asked, for example because the front end has no input.
+        EOFError
+            The user ended the input, or the cell ends.
+        KeyboardInterrupt
+            The cell was interrupted.
+        """
+        if os.getpid() != self._process:
+            raise InputRefused(
+                f"{_call(kind)}: not possible in a process that the cell has started, such as a "
+                "DataLoader's worker. Use num_workers=0, or ask in the rank itself."
+            )
+        cell = self._interrupts.cell
+        if cell is None or self._interrupted:
+            raise EOFError("the cell has ended, or was interrupted")
+        number, waiting = next(self._numbers), _Waiting(kind)
+        self._waiting[number] = waiting
+        try:
+            self._send(InputRequest(cell, number, kind, str(prompt)))
+            waiting.replied.wait()
+        except KeyboardInterrupt:
+            self._interrupted = True  # a debugger that catches it must not ask again
+            raise
+        finally:
+            self._waiting.pop(number, None)
+        if waiting.reply.refusal:
+            raise InputRefused(f"{_call(kind)}: {waiting.reply.refusal}")
+        if waiting.reply.text is None:
+            raise EOFError
+        return waiting.reply.text
+
+    def receive(self, message: Message) -> bool:
+        """Handle an `InputReply`, in the outbox's thread; return whether the message is one."""
+        if not isinstance(message, InputReply):
+            return False
+        waiting = self._waiting.get(message.number)
+        if waiting is not None:
+            waiting.reply = message
+            waiting.replied.set()
+        return True
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        """Let ``input()``, ``getpass()`` and the debugger ask the user in the body."""
+        import getpass
+        import pdb
+
+        from workbench.rank.debugger import break_here, rank_debugger
+
+        # always the same class, since modules that a cell imports may keep it
+        debugger = self._debugger = self._debugger or rank_debugger(self)
+        replaced: list[tuple[object, str, object]] = [
+            (builtins, "input", self._input),
+            (getpass, "getpass", self._getpass),
+            (sys, "breakpointhook", break_here(debugger)),
+            (pdb, "set_trace", break_here(debugger)),
+            (pdb, "Pdb", debugger),
+        ]
+        saved = [(owner, name, getattr(owner, name)) for owner, name, _ in replaced]
+        for owner, name, value in replaced:
+            setattr(owner, name, value)
+        self._interrupted = self.debugging = False
+        tracing = sys.gettrace()
+        try:
+            yield
+        finally:
+            sys.settrace(tracing)  # the debugger may still step
+            for owner, name, value in saved:
+                setattr(owner, name, value)
+            for waiting in list(self._waiting.values()):  # of the user's threads
+                waiting.replied.set()
+
+    def _input(self, prompt: object = "", /) -> str:
+        return self.ask(prompt, "breakpoint" if self.debugging else "input")
+
+    def _getpass(self, prompt: str = "Password: ", stream: Any = None, **_: Any) -> str:  # noqa: ARG002
+        return self.ask(prompt, "password")
+
+
+def _call(kind: PromptKind) -> str:
+    return {"password": "getpass()", "breakpoint": "breakpoint()"}.get(kind, "input()")
