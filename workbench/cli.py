@@ -1,4 +1,4 @@
-"""The command line: ``workbench resources|doctor|plan|build-horovod|demo``.
+"""The command line: ``workbench resources|doctor|plan|use|replay|build-horovod|demo``.
 
 Each subcommand has two functions: one adds its options to the parser, the other runs it
 and returns the exit status. The second imports what the subcommand needs.
@@ -86,6 +86,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_resources(commands)
     _add_doctor(commands)
     _add_plan(commands)
+    _add_use(commands)
     _add_build_horovod(commands)
     _add_demo(commands)
     return parser
@@ -250,6 +251,25 @@ def _plan(arguments: argparse.Namespace) -> int:
         del options[name]
     made = plan(options.pop("parameters"), **options)
     print(json.dumps(asdict(made), indent=2) if arguments.json else made)
+    return 0
+
+
+def _add_use(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    command = commands.add_parser(
+        "use",
+        help="show how much of their allocated GPUs notebooks have used",
+        description="Show for each day and notebook how much of the GPUs that its clusters had was "
+        "used, and which were idle. It is recorded on this machine only; "
+        "GRADIENT_WORKBENCH_USE=off ends that.",
+    )
+    command.add_argument("--days", type=int, default=7, help="of how many days (default: 7)")
+    command.set_defaults(run=_use)
+
+
+def _use(arguments: argparse.Namespace) -> int:
+    from workbench.widgets.use import UseView
+
+    print(UseView(arguments.days))
     return 0
 
 

@@ -241,20 +241,21 @@ class WorkbenchMagics(Magics):
         return timings_view(registry.required(), args.view)
 
     @magic_arguments()
-    @argument("file", nargs="?", help="a snapshot or topology file, instead of this machine")
+    @argument("file", nargs="?", help="a snapshot or topology file instead of this machine; use")
+    @argument("--days", type=int, default=None, help="use: of how many days; 7 by default")
     @argument("--write-topology", metavar="FILE", default=None, help="write a topology file")
     @line_magic
     def resources(self, line: str) -> Any:
-        """Show the hardware of this machine, or of the VM that a file describes."""
+        """Show the hardware of this machine, or of the VM that a file describes.
+
+        ``%resources use`` shows how much of their allocated GPUs notebooks have used.
+        """
         args = parse_line(self.resources, line)
-        from workbench.widgets.machine import resources_view
+        from workbench.widgets import machine, use
 
-        view = resources_view(_load(args.file))
-        if args.write_topology:
-            from workbench.resources.topology_snapshot import write_topology
-
-            write_topology(view.snapshot, args.write_topology)
-        return view
+        if args.file == "use" or args.days is not None:
+            return use.use_view(line, args)
+        return machine.resources_view(_load(args.file), args.write_topology)
 
     @magic_arguments()
     @argument("files", nargs="*", help="snapshots or topology files, instead of this machine")

@@ -12,6 +12,7 @@
 - `agents`: one `agent` per VM, each connected by an `agent_channel`; `launchers/`: how an agent
   starts
 - `controller`: ipyparallel's controller
+- `sampling`: samples the VMs while cells run; `use_meter`: adds up the use of their GPUs
 - `threads`: background tasks and locks
 
 A cell goes from `Cluster.run` through `CellQueue.follow`, which waits for its turn,
