@@ -87,6 +87,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_doctor(commands)
     _add_plan(commands)
     _add_use(commands)
+    _add_replay(commands)
     _add_build_horovod(commands)
     _add_demo(commands)
     return parser
@@ -271,6 +272,27 @@ def _use(arguments: argparse.Namespace) -> int:
 
     print(UseView(arguments.days))
     return 0
+
+
+def _add_replay(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    command = commands.add_parser(
+        "replay",
+        help="open JupyterLab with a notebook that replays a recorded run",
+        description="Write a notebook that replays a recorded run in the live view and in the "
+        "sidebar, and open it in JupyterLab. Run its cell to play.",
+    )
+    command.add_argument("recording", metavar="RUN", help="a run's name or folder, or .gwsession")
+    command.add_argument("--speed", type=float, default=1.0, help="2 is twice as fast")
+    command.add_argument(
+        "--notebook", metavar="FILE", type=Path, help="only write the notebook, to this file"
+    )
+    command.set_defaults(run=_replay)
+
+
+def _replay(arguments: argparse.Namespace) -> int:
+    from workbench.demo import open_replay
+
+    return open_replay(arguments.recording, arguments.speed, arguments.notebook)
 
 
 def _add_build_horovod(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

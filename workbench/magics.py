@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _CLUSTER_VIEWS = ("live", "summary", "table", "waterfall", "ranks", "collectives")
 _RECORDING = ("on", "off", "overhead")
-_VIEWS = (*_CLUSTER_VIEWS, "list", "open", "compare", *_RECORDING)
+_VIEWS = (*_CLUSTER_VIEWS, "list", "open", "compare", "replay", *_RECORDING)
 _VERBS = ("start", "status", "stop", "interrupt", "restart", "resize", "attach")
 
 
@@ -209,13 +209,15 @@ class WorkbenchMagics(Magics):
     @argument("names", nargs="*", help="number of an iteration, or names of runs")
     @argument("--pairs", type=int, default=None, help="overhead: how many; 12 by default")
     @argument("--timeout", default=None, metavar="TIME", help="overhead: 10m by default")
+    @argument("--speed", type=float, default=None, help="replay: 2 is twice as fast")
     @line_cell_magic
     def timings(self, line: str, cell: str | None = None) -> Any:
         """Show the timings: live (default), a summary, a table, a figure, or recorded runs.
 
         ``%timings waterfall 120``, ``%timings ranks`` and ``%timings collectives`` draw those of
         the cluster, or of a recorded run (``%timings waterfall NAME 120``). ``%timings list``;
-        ``%timings open NAME``; ``%timings compare NAME NAME``, or one name and the cluster.
+        ``%timings open NAME``; ``%timings compare NAME NAME``, or one name and the cluster;
+        ``%timings replay NAME``, also of a session file, plays a run here and in the sidebar.
 
         ``%timings off`` removes every hook from the ranks, and ``%timings on`` installs them
         again, both from the next cell on. ``%timings overhead`` measures what recording adds to
@@ -231,7 +233,7 @@ class WorkbenchMagics(Magics):
         if args.view in _RECORDING:
             return recording.switch_or_measure(registry.required(), args, cell)
         if args.view in runs.VERBS:
-            return runs.runs_view(args.view, args.names)
+            return runs.runs_view(args.view, args.names, args.speed)
         if args.view in timings_figures.VERBS:
             return timings_figures.timings_figure(registry.current(), args.view, args.names)
         if args.names:

@@ -203,7 +203,8 @@ def test_the_servers_setting_reaches_its_kernels(monkeypatch):
 
     from workbench.server.settings import GradientWorkbench
 
-    monkeypatch.delenv("GRADIENT_WORKBENCH_USE", raising=False)
+    monkeypatch.setenv("GRADIENT_WORKBENCH_USE", "")  # so that it is removed afterwards
+    monkeypatch.delenv("GRADIENT_WORKBENCH_USE")
     GradientWorkbench(config=Config()).apply()
     assert "GRADIENT_WORKBENCH_USE" not in os.environ
     GradientWorkbench(config=Config({"GradientWorkbench": {"record_use": False}})).apply()

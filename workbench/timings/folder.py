@@ -47,6 +47,11 @@ _MOST_SNAPSHOT_BYTES = 64 << 20
 _STREAM = re.compile(r"(iterations|offsets|collectives|layouts|samples)-(\d+)\.arrows")
 
 
+def is_run_file(name: str) -> bool:
+    """Whether a file of this name has data of a run."""
+    return name in _JSON or _STREAM.fullmatch(name) is not None
+
+
 class RunFolder:
     """A run's folder, which may not exist yet."""
 
@@ -69,6 +74,11 @@ class RunFolder:
     def size_bytes(self) -> int:
         """Return the size of its files in bytes."""
         return sum(size for _, size in self.sizes())
+
+    def files(self) -> list[Path]:
+        """Return the paths of its data: facts and streams."""
+        names = sorted(name for name in self._names() if is_run_file(name))
+        return [self.path / name for name in names]
 
     def sizes(self) -> list[tuple[str, int]]:
         """Return its files and their sizes."""

@@ -292,6 +292,12 @@ _FACTS: dict[str, Callable[[Any], bool]] = {
     "cluster": lambda value: isinstance(value, str),
     "started_s": _is_time,
     "ended_s": _is_time,
+    "clock": lambda value: (
+        isinstance(value, dict)
+        and _is_time(value.get("time_s"))
+        and isinstance(value.get("perf_ns"), int)
+    ),
+    "simulated": lambda value: isinstance(value, bool),
     "kept_s": lambda value: value is None or _is_time(value),
     "iterations": _is_count,
     "newest_cell": _is_count,

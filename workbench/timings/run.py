@@ -15,8 +15,9 @@ from workbench.resources import Snapshot
 from workbench.timings.folder import RunFolder
 from workbench.timings.queries import TimingsQueries
 from workbench.timings.reader import RunReader
-from workbench.timings.runs import FolderLike, all_runs, find
+from workbench.timings.runs import FolderLike, all_runs, checked_path, find
 from workbench.timings.samples import RecordedSample, samples_frame
+from workbench.timings.session_file import pack
 from workbench.timings.source import checked_span
 from workbench.timings.store import ROW, CollectiveRecord, Rows
 from workbench.timings.verdict import Verdict
@@ -111,6 +112,23 @@ class Run(TimingsQueries):
     def recorded_samples(self) -> list[RecordedSample]:
         """Return the samples of all VMs in order of time."""
         return self._reader.samples()
+
+    @property
+    def simulated(self) -> bool:
+        """Whether it was made by a simulation, not recorded on VMs."""
+        return bool(self.facts.get("simulated", False))
+
+    def save(self, path: FolderLike) -> Path:
+        """Write the run as one session file (``.gwsession``), and return its path.
+
+        `open_run` and ``%timings replay`` accept it. Another file of this name is replaced.
+
+        Raises
+        ------
+        RunError
+            It cannot be written.
+        """
+        return pack(self._folder, Path(checked_path(path, "path")).expanduser())
 
     def vm_names(self) -> dict[int, str]:
         """Return the host name of each rank's VM, where known."""

@@ -159,6 +159,8 @@ class RunWriter:
             "format": FORMAT,
             "package": __version__,
             "record": VERSION,
+            # connects the ranks' times on the kernel's clock with the time of day of samples
+            "clock": {"time_s": time.time(), "perf_ns": time.perf_counter_ns()},
             "kernel": {"host": socket.gethostname(), "pid": os.getpid()},
         }
         self._own.pop("ended_s", None)
