@@ -108,8 +108,8 @@ def open_replay(run: str, speed: float, notebook: Path | None = None) -> int:
     """
     import nbformat
 
+    from workbench.timings.replay import checked_speed
     from workbench.timings.run import open_run
-    from workbench.widgets.replay import checked_speed
 
     checked_speed(speed)
     path = str(open_run(run).path)
@@ -132,6 +132,5 @@ def open_replay(run: str, speed: float, notebook: Path | None = None) -> int:
     with tempfile.TemporaryDirectory(prefix="workbench-replay-") as folder:
         file = Path(folder) / "replay.ipynb"
         nbformat.write(page, file)
-        return subprocess.run(
-            [sys.executable, "-m", "jupyterlab", str(file)], check=False
-        ).returncode
+        lab = [sys.executable, "-m", "jupyterlab", str(file)]
+        return subprocess.run(lab, check=False).returncode

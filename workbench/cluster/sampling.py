@@ -4,18 +4,35 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from workbench.resources.use import is_on
 from workbench.timings.samples import PERIOD_S
 
 if TYPE_CHECKING:
-    from workbench.cluster.state import ClusterState
+    from workbench.cluster.processes import ClusterProcesses
     from workbench.cluster.use_meter import UseMeter
+    from workbench.timings import Timings
 
 _BETWEEN_CELLS_S = 8.0
 """Period between cells; agents end their sampler after 10 s without a question."""
 _DOWN = frozenset({"stopping", "stopped", "starting"})
+
+
+class Sampled(Protocol):
+    """What is sampled: see `ClusterState`."""
+
+    name: str
+    state: str
+    processes: ClusterProcesses
+
+    @property
+    def forked(self) -> bool:
+        """Whether the ranks belong to another process."""
+
+    @property
+    def timings(self) -> Timings:
+        """The timings since the last start."""
 
 
 class ClusterSampler:
@@ -26,7 +43,7 @@ class ClusterSampler:
     if neither is recorded.
     """
 
-    def __init__(self, state: ClusterState) -> None:
+    def __init__(self, state: Sampled) -> None:
         self._state = state
         self._lock = threading.Lock()
         self._changed = threading.Event()

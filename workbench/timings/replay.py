@@ -7,11 +7,22 @@ import time
 import numpy as np
 import numpy.typing as npt
 
+from workbench.errors import UsageError
 from workbench.timings.run import Run
 from workbench.timings.store import CollectiveRecord, Rows
 from workbench.timings.timings import Timings
 
 Floats = npt.NDArray[np.float64]
+
+FASTEST = 100.0
+"""Highest speed."""
+
+
+def checked_speed(speed: float) -> float:
+    """Return a speed; raise `UsageError` if it is not more than 0 and at most `FASTEST`."""
+    if not 0 < speed <= FASTEST:
+        raise UsageError(f"--speed {speed:g}: out of range. Give more than 0, up to {FASTEST:g}.")
+    return speed
 
 
 class ReplayClock:

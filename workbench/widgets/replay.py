@@ -15,7 +15,7 @@ from workbench.cluster.agent_channel import Question
 from workbench.errors import ClusterError, UsageError, WorkbenchError
 from workbench.ranks import RankInfo
 from workbench.resources import Snapshot, Unknown
-from workbench.timings.replay import Recording, ReplayClock, ReplayTimings
+from workbench.timings.replay import Recording, ReplayClock, ReplayTimings, checked_speed
 from workbench.timings.run import open_run
 from workbench.timings.runs import FolderLike
 from workbench.timings.samples import RecordedSample
@@ -28,8 +28,6 @@ _FRESH_S = 6.0
 """An older sample is not shown: the interval between samples is 2 s, and more in long runs."""
 _SHOWN_EVERY_S = 1.0
 """Interval between changes of the message."""
-FASTEST = 100.0
-"""Highest speed."""
 
 _replays: WeakSet[Any] = WeakSet()
 """The replays that this process has started."""
@@ -173,11 +171,13 @@ class Replay:
         if self.clock.position_s >= self.clock.length_s:
             self.seek(0.0)
         self.clock.play()
+        self._advance()
         self._notify()
 
     def pause(self) -> None:
         """Pause."""
         self.clock.pause()
+        self._advance()
         self._notify()
 
     def seek(self, position_s: float) -> None:
@@ -296,13 +296,6 @@ def _replayed_vms(replay: Replay, snapshots: Mapping[str, Snapshot]) -> tuple[Re
         ReplayedVm(name, snapshots.get(name), by_vm.get(name, []), lambda: replay.time_s)
         for name in names
     )
-
-
-def checked_speed(speed: float) -> float:
-    """Return a speed; raise `UsageError` if it is not more than 0 and at most `FASTEST`."""
-    if not 0 < speed <= FASTEST:
-        raise UsageError(f"--speed {speed:g}: out of range. Give more than 0, up to {FASTEST:g}.")
-    return speed
 
 
 def clock_text(seconds: float) -> str:
