@@ -30,6 +30,8 @@ SESSIONS = ROOT / "docs" / "sessions"
 HGX = ROOT / "labextension" / "test" / "fixtures" / "hgx-h100-host.json"
 
 MS = 1_000_000
+TICKS = 10_000
+"""Of 0.1 us, in a millisecond."""
 VM = "hgx-1"
 BEGIN_S = 1_760_000_000.0
 LENGTH_S = 60
@@ -118,10 +120,10 @@ def iteration(index: int, rank: int, start_ms: float, slow_ms: float) -> Iterati
     jitter = round(0.4 * math.sin(index * 1.7 + rank), 3)
     phases = {"data": 6 + own_ms + jitter, "forward": 58, "backward": 104 - jitter,
               "exposed": 22 + late_ms, "optimizer": 10, "other": 0, "copy": 0}  # fmt: skip
-    submitted = [(100 + own_ms + 30 * place) * 1000 for place in range(3)]
-    responded = [at + late_ms * 1000 for at in submitted]
+    submitted = [(100 + own_ms + 30 * place) * TICKS for place in range(3)]
+    responded = [at + late_ms * TICKS for at in submitted]
     times = {"submitted": submitted, "responded": responded, "began": responded}
-    ended = [int(at + 24_000) for at in responded]
+    ended = [int(at + 24 * TICKS) for at in responded]
     times |= {"ended": ended, "finished": ended}
     return IterationRecord(
         1, index, int(start_ms * MS), int(sum(phases.values()) * MS),
