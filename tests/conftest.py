@@ -42,6 +42,7 @@ def runs_folder(tmp_path_factory):
     """The tests' runs, and those of their kernels, lie in a folder of their own."""
     folder = tmp_path_factory.mktemp("runs")
     os.environ["GRADIENT_WORKBENCH_RUNS"] = str(folder)
+    os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))  # of `workbench use`
     return folder
 
 

@@ -7,13 +7,14 @@ belongs to one of them, or can run in any. Imports only go to lower layers:
 ===== ==================================== ============= ===========================
 layer package                              process       content
 ===== ==================================== ============= ===========================
+7     `cli.py`                             shell         parse, delegate, print
 6     `magics.py`, `fabric_magics.py`      kernel        parse, delegate, display
 6     `completion.py`                      kernel        completes magics and rank names
-6     `cli.py`                             shell         parse, delegate, print
+6     `cli_runs.py`                        shell         the subcommands `use` and `replay`
 5     `magic_line.py`                      kernel        parses the lines of magics
 5     `widgets/`                           kernel        views in a notebook
 5     `server/`                            server        REST, WebSocket, one sampler
-5     `demo.py`                            shell         runs the quickstart notebook
+5     `demo.py`                            shell         runs the quickstart notebook; a replay
 5     `tensorflow.py`                      rank          what cells with TensorFlow import
 4     `advisor/`                           any           what slows down training
 3     `cluster/`                           kernel        start and stop ranks, run cells

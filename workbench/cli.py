@@ -1,4 +1,4 @@
-"""The command line: ``workbench resources|doctor|plan|build-horovod|bundle|demo``.
+"""The command line: ``workbench resources|doctor|plan|use|replay|bundle|build-horovod|demo``.
 
 Each subcommand has two functions: one adds its options to the parser, the other runs it
 and returns the exit status. The second imports what the subcommand needs.
@@ -18,6 +18,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from workbench import cli_runs
 from workbench._version import __version__
 from workbench.errors import UsageError, WorkbenchError
 
@@ -87,8 +88,8 @@ def _parser() -> argparse.ArgumentParser:
     _add_resources(commands)
     _add_doctor(commands)
     _add_plan(commands)
+    cli_runs.add(commands)
     _add_build_horovod(commands)
-    _add_bundle(commands)
     _add_demo(commands)
     return parser
 
@@ -316,25 +317,6 @@ def _positive(text: str) -> int:
     if number < 1:
         raise argparse.ArgumentTypeError(f"{text} is not a positive integer")
     return number
-
-
-def _add_bundle(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    command = commands.add_parser(
-        "bundle",
-        help="write an evidence bundle of a recorded run",
-        description="Write what is known about a recorded run and this machine into one zip file, "
-        "for a report or an administrator. %%cluster bundle does it for a running cluster.",
-    )
-    command.add_argument("name", nargs="?", metavar="RUN", help="the newest run by default")
-    command.add_argument("-o", "--out", metavar="FILE", help="by default evidence-RUN.zip here")
-    command.set_defaults(run=_bundle)
-
-
-def _bundle(arguments: argparse.Namespace) -> int:
-    from workbench.cluster.evidence.stored import write_stored
-
-    print(f"Evidence: {write_stored(arguments.name, arguments.out)}")
-    return 0
 
 
 def _add_demo(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

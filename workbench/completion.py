@@ -31,7 +31,7 @@ _OWN = ("cluster", "distributed", "push", "pull", "timings", "resources", "docto
         "fabric")  # fmt: skip
 _INITIAL = frozenset({"hvd", "dist", "rank", "local_rank", "world_size", "device"})
 _OF_RUNS = {
-    "timings": ("open", "compare", "waterfall", "ranks", "collectives"),
+    "timings": ("open", "compare", "replay", "waterfall", "ranks", "collectives"),
     "fabric": ("whatif",),
     "explain": ("",),
 }

@@ -1,12 +1,17 @@
-"""Run the quickstart notebook without a browser."""
+"""Run the quickstart notebook without a browser, and open a notebook that replays a run."""
 
 from __future__ import annotations
 
+import shlex
+import subprocess
+import sys
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from workbench.errors import CellError, UsageError
+from workbench.timings.session_file import SUFFIX
 
 NOTEBOOK = Path(__file__).parent.parent / "notebooks" / "01-quickstart.ipynb"
 _CELL_TIMEOUT_S = 300
@@ -89,3 +94,43 @@ def _summary(page: Any) -> str:
         elif cell.source.startswith("%timings summary"):
             texts += [output.data["text/plain"] for output in cell.outputs if "data" in output]
     return "\n".join(text.strip("\n") for text in texts)
+
+
+def open_replay(run: str, speed: float, notebook: Path | None = None) -> int:
+    """Open JupyterLab with a notebook that replays a run; return its exit status.
+
+    With `notebook`, only write the notebook to this file.
+
+    Raises
+    ------
+    RunError, UsageError
+        There is no such run, or the speed is not valid.
+    """
+    import nbformat
+
+    from workbench.timings.replay import checked_speed
+    from workbench.timings.run import open_run
+
+    checked_speed(speed)
+    path = str(open_run(run).path)
+    if Path(run).suffix == SUFFIX:  # unpacked for this process only
+        path = str(Path(run).expanduser().absolute())
+    cells = [
+        nbformat.v4.new_markdown_cell(
+            "# Replay\n\nRun the cell below (Shift+Enter). The live view and the *Gradient "
+            "Workbench* sidebar then show the recording; `%cluster stop` ends it."
+        ),
+        nbformat.v4.new_code_cell(
+            f"%load_ext workbench\n%timings replay {shlex.quote(path)} --speed {speed:g}"
+        ),
+    ]
+    page = nbformat.v4.new_notebook(cells=cells)
+    page.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3"}
+    if notebook is not None:
+        nbformat.write(page, notebook)
+        return 0
+    with tempfile.TemporaryDirectory(prefix="workbench-replay-") as folder:
+        file = Path(folder) / "replay.ipynb"
+        nbformat.write(page, file)
+        lab = [sys.executable, "-m", "jupyterlab", str(file)]
+        return subprocess.run(lab, check=False).returncode

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _CLUSTER_VIEWS = ("live", "summary", "table", "waterfall", "ranks", "collectives")
 _RECORDING = ("on", "off", "overhead")
-_VIEWS = (*_CLUSTER_VIEWS, "list", "open", "compare", *_RECORDING)
+_VIEWS = (*_CLUSTER_VIEWS, "list", "open", "compare", "replay", *_RECORDING)
 _VERBS = ("start", "status", "stop", "interrupt", "restart", "resize", "attach", "bundle")
 
 
@@ -203,13 +203,15 @@ class WorkbenchMagics(Magics):
     @argument("names", nargs="*", help="number of an iteration, or names of runs")
     @argument("--pairs", type=int, default=None, help="overhead: how many; 12 by default")
     @argument("--timeout", default=None, metavar="TIME", help="overhead: 10m by default")
+    @argument("--speed", type=float, default=None, help="replay: 2 is twice as fast")
     @line_cell_magic
     def timings(self, line: str, cell: str | None = None) -> Any:
         """Show the timings: live (default), a summary, a table, a figure, or recorded runs.
 
         ``%timings waterfall 120``, ``%timings ranks`` and ``%timings collectives`` draw those of
         the cluster, or of a recorded run (``%timings waterfall NAME 120``). ``%timings list``;
-        ``%timings open NAME``; ``%timings compare NAME NAME``, or one name and the cluster.
+        ``%timings open NAME``; ``%timings compare NAME NAME``, or one name and the cluster;
+        ``%timings replay NAME``, also of a session file, plays a run here and in the sidebar.
 
         ``%timings off`` removes every hook from the ranks, and ``%timings on`` installs them
         again, both from the next cell on. ``%timings overhead`` measures what recording adds to
@@ -225,7 +227,7 @@ class WorkbenchMagics(Magics):
         if args.view in _RECORDING:
             return recording.switch_or_measure(registry.required(), args, cell)
         if args.view in runs.VERBS:
-            return runs.runs_view(args.view, args.names)
+            return runs.runs_view(args.view, args.names, args.speed)
         if args.view in timings_figures.VERBS:
             return timings_figures.timings_figure(registry.current(), args.view, args.names)
         if args.names:
@@ -235,20 +237,21 @@ class WorkbenchMagics(Magics):
         return timings_view(registry.required(), args.view)
 
     @magic_arguments()
-    @argument("file", nargs="?", help="a snapshot or topology file, instead of this machine")
+    @argument("file", nargs="?", help="a snapshot or topology file instead of this machine; use")
+    @argument("--days", type=int, default=None, help="use: of how many days; 7 by default")
     @argument("--write-topology", metavar="FILE", default=None, help="write a topology file")
     @line_magic
     def resources(self, line: str) -> Any:
-        """Show the hardware of this machine, or of the VM that a file describes."""
+        """Show the hardware of this machine, or of the VM that a file describes.
+
+        ``%resources use`` shows how much of their allocated GPUs notebooks have used.
+        """
         args = parse_line(self.resources, line)
-        from workbench.widgets.machine import resources_view
+        from workbench.widgets import machine, use
 
-        view = resources_view(_load(args.file))
-        if args.write_topology:
-            from workbench.resources.topology_snapshot import write_topology
-
-            write_topology(view.snapshot, args.write_topology)
-        return view
+        if args.file == "use" or args.days is not None:
+            return use.use_view(line, args)
+        return machine.resources_view(_load(args.file), args.write_topology)
 
     @magic_arguments()
     @argument("files", nargs="*", help="snapshots or topology files, instead of this machine")

@@ -14,6 +14,7 @@
 - `controller`: ipyparallel's controller
 - `evidence/`: what is known about a failure, in one file
 - `attributes`: names of attributes of the ranks' objects, for completion
+- `sampling`: samples the VMs while cells run; `use_meter`: adds up the use of their GPUs
 - `threads`: background tasks and locks
 
 A cell goes from `Cluster.run` through `CellQueue.follow`, which waits for its turn,

@@ -16,6 +16,7 @@ from workbench.cluster.launchers import refused_start
 from workbench.cluster.options import Options, parse_duration
 from workbench.cluster.outcomes import STOPPED, change_failure, cluster_trouble, interrupted_change
 from workbench.cluster.processes import ClusterProcesses
+from workbench.cluster.sampling import ClusterSampler
 from workbench.cluster.threads import FairLock, IdleWatch, interrupts_later, uninterrupted
 from workbench.errors import ClusterError, ClusterStopped, UsageError, reason
 from workbench.ranks import Ranks, parse_ranks
@@ -72,7 +73,7 @@ class ClusterState:
         self.receive: Callable[[int, CellMessage], None] = lambda _rank, _message: None
         self.before_stop: Callable[[], None] = lambda: None
         self._timings: Timings | None = None
-        self.listeners: list[Callable[[], None]] = []
+        self.listeners: list[Callable[[], None]] = [ClusterSampler(self).on_change]
         self._owner = os.getpid()
         self.processes = self.new_processes()
 

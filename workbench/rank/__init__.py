@@ -5,7 +5,7 @@
 - `cell`: runs a cell; `interrupts`: interrupts its code; `process_state`: restores settings
   afterwards; `tracebacks` and `traceback_frames`: format its error
 - `output`, `descriptors` and `console_bars`: capture its output; `window`: makes it wait while
-  the kernel is behind; `not_interactive`: replaces IPython's pager
+  the kernel is behind; `pager`: prints what IPython would page
 - `prompts`: input() and what else asks the user; `debugger`: breakpoint()
 - `control`: answers the kernel while the main thread is blocked; `sampler`: finds lines of
   Python outside all phases, while asked; `transfers`: push and pull

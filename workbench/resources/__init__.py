@@ -12,7 +12,8 @@ Imports never go to a higher layer (`tests/test_layers.py` checks this):
    converting from and to NCCL's topology files; `nccl_ports`, the RDMA ports that NCCL uses;
    `summary` and `distance_matrix`, text for terminals; `vsphere`, the same in the words of an
    administrator of vSphere, with the limits of a VM in `vsphere_limits`; `kernel_log`, lines of
-   the operating system's log; `nccl_ras`, what NCCL reports about its communicators.
+   the operating system's log; `nccl_ras`, what NCCL reports about its communicators;
+   `use`, how much of allocated devices was used.
 2. One kind of device each: `host/`, `gpus/`, `nics/`, `pcie/`, `processes/`. The last two
    import `gpus/`; there are no other imports between them.
 1. Helpers: `unknown`; `files`, reading sysfs and procfs; `numa`; `time_limited_call`, for calls

@@ -27,6 +27,9 @@ def _jupyter_server_extension_points() -> list[dict[str, str]]:
 
 def _load_jupyter_server_extension(serverapp: ServerApp) -> None:
     from workbench.server.app import attach
+    from workbench.server.settings import GradientWorkbench
+
+    GradientWorkbench(config=serverapp.config).apply()
 
     attach(serverapp.web_app)
     serverapp.log.info("Gradient Workbench serves %sworkbench/api/", serverapp.base_url)

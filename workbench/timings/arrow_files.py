@@ -22,6 +22,7 @@ import numpy as np
 import pyarrow as pa
 
 from workbench.safefiles import open_regular
+from workbench.timings import samples
 from workbench.timings.collective_records import RecordBlock
 from workbench.timings.store import ROW, Rows
 from workbench.wire import Flag, IterationRecord
@@ -60,6 +61,17 @@ def schema_of(record: type, *keys: str) -> pa.Schema:
     """Return columns for integer `keys` and the fields of a dataclass."""
     columns = [(key, pa.int64()) for key in keys]
     return pa.schema([*columns, *((name, _TYPES[kind]) for name, kind in _fields(record).items())])
+
+
+SAMPLES = pa.schema(zip(samples.COLUMNS, (pa.float64(), pa.string(), pa.string()), strict=True))
+"""Columns of the samples of VMs."""
+
+
+def samples_to_batch(pending: Sequence[samples.Pending]) -> pa.RecordBatch:
+    """Return samples of `SampleLog.take` as columns."""
+    columns = zip(*pending, strict=True)
+    arrays = [pa.array(column, kind) for column, kind in zip(columns, SAMPLES.types, strict=True)]
+    return pa.record_batch(arrays, schema=SAMPLES)
 
 
 def rows_to_batch(rows: Rows, names: Sequence[str] = ROW.names or ()) -> pa.RecordBatch:

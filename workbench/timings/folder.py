@@ -5,8 +5,9 @@
 - ``evidence-NAME.zip``: evidence bundles of cells that failed or hung
 - ``verdict.json``: the verdict of the last training cell (`verdict.Verdict`)
 - ``iterations-K.arrows``, ``offsets-K.arrows``, ``collectives-K.arrows``,
-  ``layouts-K.arrows``: Arrow IPC streams; K counts the kernels that wrote it (several
-  if another kernel attached to a kept cluster)
+  ``layouts-K.arrows``, ``samples-K.arrows``: Arrow IPC streams; K counts the kernels that
+  wrote it (several if another kernel attached to a kept cluster). The samples are those of
+  the VMs while cells ran (`samples.COLUMNS`)
 - ``lock``: locked (flock) by the kernel that writes, until that kernel ends
 """
 
@@ -47,9 +48,14 @@ _MOST_SNAPSHOT_BYTES = 64 << 20
 MOST_EVIDENCE = 10
 """Evidence bundles that are kept, the newest."""
 _EVIDENCE = re.compile(r"evidence-[\w.-]+\.zip")
-_STREAM = re.compile(r"(iterations|offsets|collectives|layouts)-(\d+)\.arrows")
+_STREAM = re.compile(r"(iterations|offsets|collectives|layouts|samples)-(\d+)\.arrows")
 _OWN = re.compile(rf"{_STREAM.pattern}|{_EVIDENCE.pattern}|\.evidence-[\w.-]+\.part")
 """Files that are removed with the run, besides JSON."""
+
+
+def is_run_file(name: str) -> bool:
+    """Whether a file of this name has data of a run."""
+    return name in _JSON or _STREAM.fullmatch(name) is not None
 
 
 class RunFolder:
@@ -74,6 +80,11 @@ class RunFolder:
     def size_bytes(self) -> int:
         """Return the size of its files in bytes."""
         return sum(size for _, size in self.sizes())
+
+    def files(self) -> list[Path]:
+        """Return the paths of its data: facts and streams."""
+        names = sorted(name for name in self._names() if is_run_file(name))
+        return [self.path / name for name in names]
 
     def sizes(self) -> list[tuple[str, int]]:
         """Return its files and their sizes."""

@@ -12,8 +12,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from workbench.errors import SnapshotError, printable
-from workbench.resources import Snapshot
-from workbench.timings import arrow_files
+from workbench.resources import Snapshot, Unknown
+from workbench.resources.usage import Sample
+from workbench.safefiles import load_json
+from workbench.timings import arrow_files, samples
 from workbench.timings.arrow_files import (
     LAYOUT_KEYS,
     OFFSET_COLUMNS,
@@ -21,6 +23,7 @@ from workbench.timings.arrow_files import (
     ROW_KEYS,
 )
 from workbench.timings.folder import FORMAT, RunFolder
+from workbench.timings.samples import RecordedSample
 from workbench.timings.store import COLLECTIVES_LIMIT, ROW, CollectiveRecord, Rows
 from workbench.wire import IterationRecord, Layout
 
@@ -79,6 +82,19 @@ class RunReader:
         except (OSError, ValueError, AttributeError, SnapshotError) as error:
             self._report(f"the hardware of its VMs cannot be read ({error})")
             return {}
+
+    def samples(self) -> list[RecordedSample]:
+        """Return the samples of the VMs in order of time; none if the run has none."""
+        found = []
+        for number in self._folder.segments():
+            for batch in self._batches("samples", number, arrow_files.SAMPLES, samples.COLUMNS):
+                columns = (batch.column(name).to_pylist() for name in samples.COLUMNS)
+                for time_s, vm, text in zip(*columns, strict=True):
+                    try:
+                        found.append(_sample(time_s, vm, text))
+                    except (ValueError, TypeError, SnapshotError) as error:
+                        self._report(f"some samples of its VMs cannot be read ({error})")
+        return sorted(found, key=lambda one: one.time_s)
 
     def rows(self) -> Rows:
         """Return all rows, in order of arrival."""
@@ -209,6 +225,16 @@ class RunReader:
             self.problems.append(problem)
 
 
+def _sample(time_s: float, vm: str, text: str) -> RecordedSample:
+    """Return a sample of the file; raise ValueError, TypeError or SnapshotError if it is none."""
+    if not 0 <= time_s <= _LAST_S:
+        raise ValueError(f"the time {time_s}")
+    plain = load_json(text)
+    if isinstance(plain, dict) and set(plain) == {"unknown"}:
+        return RecordedSample(time_s, printable(vm), Unknown(printable(str(plain["unknown"]))))
+    return RecordedSample(time_s, printable(vm), Sample.from_plain(plain))
+
+
 def _between(batch: pa.RecordBatch, first: int | None, last: int | None) -> pa.RecordBatch:
     if first is not None:
         batch = batch.filter(pc.greater_equal(batch.column("iteration"), first))
@@ -266,6 +292,12 @@ _FACTS: dict[str, Callable[[Any], bool]] = {
     "cluster": lambda value: isinstance(value, str),
     "started_s": _is_time,
     "ended_s": _is_time,
+    "clock": lambda value: (
+        isinstance(value, dict)
+        and _is_time(value.get("time_s"))
+        and isinstance(value.get("perf_ns"), int)
+    ),
+    "simulated": lambda value: isinstance(value, bool),
     "kept_s": lambda value: value is None or _is_time(value),
     "iterations": _is_count,
     "newest_cell": _is_count,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,11 +15,16 @@ from workbench.resources import Snapshot
 from workbench.timings.folder import RunFolder
 from workbench.timings.queries import TimingsQueries
 from workbench.timings.reader import RunReader
-from workbench.timings.runs import FolderLike, all_runs, find
+from workbench.timings.runs import FolderLike, all_runs, checked_path, find
+from workbench.timings.samples import RecordedSample, samples_frame
+from workbench.timings.session_file import pack
 from workbench.timings.source import checked_span
 from workbench.timings.store import ROW, CollectiveRecord, Rows
 from workbench.timings.verdict import Verdict
 from workbench.wire import Layout
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def open_run(path_or_name: FolderLike, folder: FolderLike | None = None) -> Run:
@@ -94,6 +99,36 @@ class Run(TimingsQueries):
     def snapshot(self) -> dict[str, Snapshot]:
         """Return the snapshot of each VM as its agent took it; empty if none can be read."""
         return self._reader.snapshots()
+
+    def samples(self) -> pd.DataFrame:
+        """Return what the VMs used while cells ran, a row per time, VM, device and figure.
+
+        See `samples.samples_frame` for the columns; `recorded_samples` returns objects. It is
+        empty for a run of an earlier version. Samples are 2 s apart, and further in a run with
+        hours of cells; see `samples.SampleLog`.
+        """
+        return samples_frame(self.recorded_samples())
+
+    def recorded_samples(self) -> list[RecordedSample]:
+        """Return the samples of all VMs in order of time."""
+        return self._reader.samples()
+
+    @property
+    def simulated(self) -> bool:
+        """Whether it was made by a simulation, not recorded on VMs."""
+        return bool(self.facts.get("simulated", False))
+
+    def save(self, path: FolderLike) -> Path:
+        """Write the run as one session file (``.gwsession``), and return its path.
+
+        `open_run` and ``%timings replay`` accept it. Another file of this name is replaced.
+
+        Raises
+        ------
+        RunError
+            It cannot be written.
+        """
+        return pack(self._folder, Path(checked_path(path, "path")).expanduser())
 
     def vm_names(self) -> dict[int, str]:
         """Return the host name of each rank's VM, where known."""

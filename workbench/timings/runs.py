@@ -11,6 +11,7 @@ from pathlib import Path
 from workbench.errors import RunError, UsageError, shortened
 from workbench.safefiles import xdg_folder
 from workbench.timings.folder import RunFolder
+from workbench.timings.session_file import SUFFIX, unpack
 
 FolderLike = str | os.PathLike[str]
 
@@ -113,7 +114,7 @@ def all_runs(folder: FolderLike | None = None) -> list[RunFolder]:
 
 
 def find(path_or_name: FolderLike, folder: FolderLike | None = None) -> RunFolder:
-    """Return a run's folder by its path, its name, or its cluster's name.
+    """Return a run's folder by its path, its name, or its cluster's name; or a session file's.
 
     Raises
     ------
@@ -126,6 +127,8 @@ def find(path_or_name: FolderLike, folder: FolderLike | None = None) -> RunFolde
     # a cluster's name means its newest run
     named += [run for run in runs if re.fullmatch(rf"\d+-\d+-{re.escape(given)}", run.path.name)]
     path = named[0].path if named else _expanded(given)
+    if path.suffix == SUFFIX and path.is_file():
+        return unpack(path)
     try:
         run = RunFolder(path)
         if run.is_run():

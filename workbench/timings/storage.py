@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workbench.timings.runs import FolderLike, new_path
+from workbench.timings.samples import SampleLog
 from workbench.timings.store import Rows, Store
 
 if TYPE_CHECKING:
@@ -48,6 +49,8 @@ class RunStorage:
         The run's folder; None before `begin`.
     errors
         Why the run could not be written, the newest last.
+    samples
+        The samples of the VMs that are written with the run.
     """
 
     def __init__(self, store: Store, read: Callable[..., tuple[int, Rows]]) -> None:
@@ -55,6 +58,7 @@ class RunStorage:
         self._read = read
         self.path: Path | None = None
         self.errors: list[str] = []
+        self.samples = SampleLog()
         self._warned = 0
         self._facts: dict[str, Any] = {}
         self._written = (0, 0)
@@ -167,7 +171,8 @@ class RunStorage:
             from workbench.timings.writer import RunWriter
 
             assert self.path is not None
-            self._writer = RunWriter(self._store, self._read, self.path, self._facts, self._written)
+            given = (self._store, self._read, self.path, self._facts, self._written)
+            self._writer = RunWriter(*given, self.samples)
         self._writer.write()
 
     def _write_verdict(self) -> None:

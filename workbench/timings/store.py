@@ -253,6 +253,16 @@ class Store:
             self._first_of_cell = dict(zip(cells.tolist(), first.tolist(), strict=True))
             self.version += 1
 
+    def extend(self, rows: Rows, records: Iterable[CollectiveRecord]) -> None:
+        """Append the next rows and records of a recorded run, whose iterations have numbers."""
+        with self._lock:
+            self._append(rows)
+            self._append_block(block_of(records))
+            for cell in dict.fromkeys(rows["cell"].tolist()):
+                own = rows["iteration"][rows["cell"] == cell]
+                self._first_of_cell.setdefault(cell, int(own.min()))
+            self.version += 1
+
     def _append(self, rows: Rows) -> None:
         while len(rows):
             if self._count == self._limit:

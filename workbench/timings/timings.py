@@ -46,6 +46,8 @@ class Timings(LiveSource, TimingsQueries):
         The latest answer of each rank to `Cluster.sample_lines`, by rank.
     recording
         Whether the next cell is recorded.
+    samples
+        The samples of the VMs that are stored with the run.
     storage_errors
         Why the run could not be written to disk, the newest last.
     verdict
@@ -69,6 +71,7 @@ class Timings(LiveSource, TimingsQueries):
         self._publisher: Publisher | None = None
         self._storage = RunStorage(self._store, self.read)
         self.storage_errors = self._storage.errors
+        self.samples = self._storage.samples
 
     def __str__(self) -> str:
         return "these timings" if self.path is None else self.path.name

@@ -21,6 +21,7 @@ from workbench.timings import arrow_files
 from workbench.timings.collective_records import RecordBlock
 from workbench.timings.folder import FORMAT, HEARTBEAT_S, SNAPSHOTS, RunFolder
 from workbench.timings.runs import Limits, prune
+from workbench.timings.samples import SampleLog
 from workbench.timings.store import Rows, Store
 from workbench.wire import Layout
 from workbench.wire.record import VERSION
@@ -55,6 +56,8 @@ class RunWriter:
         may change.
     written
         How many rows and records of `store` the folder already contains.
+    samples
+        The samples of the VMs to write.
     """
 
     def __init__(
@@ -64,7 +67,9 @@ class RunWriter:
         path: Path,
         facts: dict[str, Any],
         written: tuple[int, int] = (0, 0),
+        samples: SampleLog | None = None,
     ) -> None:
+        self._samples = SampleLog() if samples is None else samples
         self._facts = facts
         self._store = store
         self._read = read
@@ -103,6 +108,7 @@ class RunWriter:
         self._write_facts()
         self._write_rows()
         self._write_records()
+        self._write_samples()
         now = time.monotonic()
         if now - self._corrected_s > _OFFSETS_EVERY_S:
             self._write_offsets()
@@ -122,6 +128,10 @@ class RunWriter:
                     stream.close()
                     path = self._folder.stream(kind, self._segment)
                     self._own.setdefault("closed", {})[path.name] = stream.size_bytes
+            if self._samples.dropped:
+                self._leave_out(
+                    f"{self._samples.dropped} samples of VMs: the disk was full or slow"
+                )
             missing = self._store.total - self._rows
             if missing:
                 self._leave_out(f"{missing} rows that the disk did not take")
@@ -149,6 +159,8 @@ class RunWriter:
             "format": FORMAT,
             "package": __version__,
             "record": VERSION,
+            # connects the ranks' times on the kernel's clock with the time of day of samples
+            "clock": {"time_s": time.time(), "perf_ns": time.perf_counter_ns()},
             "kernel": {"host": socket.gethostname(), "pid": os.getpid()},
         }
         self._own.pop("ended_s", None)
@@ -216,13 +228,24 @@ class RunWriter:
             self._append("collectives", batch)
             self._records = first + start + len(some)
 
+    def _write_samples(self) -> None:
+        pending = self._samples.take()
+        if not pending or self._is_full():
+            return
+        try:
+            self._append("samples", arrow_files.samples_to_batch(pending))
+        except OSError:
+            self._samples.put_back(pending)
+            raise
+
     def _is_full(self) -> bool:
-        """Whether the run has reached the size limit for single collectives."""
+        """Whether the run has reached the size limit for single collectives and samples."""
         size = sum(stream.size_bytes for stream in self._streams.values())
         if not self._full and size > self._limits.most_bytes:
             self._full = True
             self._leave_out(
-                f"single collectives from iteration {self._iterations} on: the run takes the "
+                f"single collectives from iteration {self._iterations} on, and samples of VMs "
+                "from that time on: the run takes the "
                 f"{self._limits.most_bytes} bytes that all runs may take"
             )
         return self._full

@@ -27,9 +27,17 @@ _UNKNOWN = ("failed", "unknown")
 _CELL = "padding:2px 12px 2px 0;text-align:left;vertical-align:top"
 
 
-def resources_view(snapshot: Snapshot | None = None) -> ResourcesView:
-    """Return the resources of a VM as tables; this VM by default."""
-    return ResourcesView(take_snapshot() if snapshot is None else snapshot)
+def resources_view(snapshot: Snapshot | None = None, topology: str | None = None) -> ResourcesView:
+    """Return the resources of a VM as tables; this VM by default.
+
+    `topology` is a file to which its topology is written as well, for NCCL_TOPO_FILE.
+    """
+    view = ResourcesView(take_snapshot() if snapshot is None else snapshot)
+    if topology:
+        from workbench.resources.topology_snapshot import write_topology
+
+        write_topology(view.snapshot, topology)
+    return view
 
 
 def doctor_view(snapshot: Snapshot | None = None) -> FindingsView:

@@ -54,6 +54,8 @@ def check(line: str, args: Any, cell: str | None, verbs: Collection[str]) -> Non
         )
     if not measures and (args.pairs is not None or args.timeout is not None):
         raise UsageError(f"%timings {line}: --pairs and --timeout are for overhead. Remove them.")
+    if args.speed is not None and args.view != "replay":
+        raise UsageError(f"%timings {line}: --speed is for replay. Remove it.")
     if args.view in verbs and args.names:
         raise UsageError(f"%timings {line}: {args.view} accepts no argument. Remove it.")
 

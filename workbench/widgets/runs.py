@@ -16,13 +16,15 @@ if TYPE_CHECKING:
     from workbench.timings.compare import Comparison, FigureDifference
     from workbench.timings.run import Run
 
-VERBS = ("list", "open", "compare")
+VERBS = ("list", "open", "compare", "replay")
 _LIST_HEAD = ("name", "started", "cluster", "ranks", "iterations", "size", "state", "verdict")
 _NOT_KNOWN = "\u2013 (unknown)"
 
 
-def runs_view(verb: str, names: Sequence[str]) -> Any:
-    """Return the view of ``%timings list``, ``open NAME`` or ``compare NAME [NAME]``.
+def runs_view(verb: str, names: Sequence[str], speed: float | None = None) -> Any:
+    """Return the view of ``%timings list``, ``open``, ``compare`` or ``replay``, of named runs.
+
+    `speed` is that of the replay, 1 by default.
 
     Raises
     ------
@@ -31,14 +33,18 @@ def runs_view(verb: str, names: Sequence[str]) -> Any:
     """
     from workbench.timings.run import list_runs, open_run
 
-    if len(names) not in {"list": (0,), "open": (1,), "compare": (1, 2)}[verb]:
+    if len(names) not in {"list": (0,), "open": (1,), "compare": (1, 2), "replay": (1,)}[verb]:
         raise UsageError(
             f"%timings {' '.join((verb, *names))}: {_count(len(names), 'name')} given. Write "
-            "%timings list, %timings open NAME, or %timings compare NAME with a second name or "
-            "the cluster's run."
+            "%timings list, %timings open NAME, %timings replay NAME, or %timings compare NAME "
+            "with a second name or the cluster's run."
         )
     if verb == "list":
         return RunList(list_runs())
+    if verb == "replay":
+        from workbench.widgets.replay_view import replay_view
+
+        return replay_view(names[0], speed)
     first = open_run(names[0])
     if verb == "open":
         return first

@@ -1,0 +1,192 @@
+"""A recorded run plays as if it were live: in the live view, and in the panel."""
+
+import json
+import subprocess
+import sys
+import time
+import zipfile
+from pathlib import Path
+
+import pytest
+from sessions import simulated
+from timers import eventually
+
+import workbench as wb
+from workbench.cluster import registry
+from workbench.errors import ClusterError, RunError, UsageError
+from workbench.widgets.live import LiveView
+from workbench.widgets.panel import describe
+from workbench.widgets.replay import Replay, ReplaySource
+from workbench.widgets.vm_watch import VmWatch
+
+SESSIONS = Path(__file__).parents[2] / "docs" / "sessions"
+HOST = SESSIONS / "hgx-8gpu.gwsession"
+VMS = SESSIONS / "two-vms.gwsession"
+
+
+@pytest.fixture
+def replay():
+    """Start replays, and end them after the test."""
+    begun = []
+
+    def begin(path=HOST, **options):
+        begun.append(Replay(path, **options))
+        return begun[-1]
+
+    yield begin
+    for one in begun:
+        one.stop()
+    registry.set_current(None)
+
+
+def test_the_view_shows_what_had_arrived_by_then(replay):
+    """At each position, the view has the iterations that had ended, and no later ones."""
+    one = replay()
+    source = ReplaySource(one)
+    assert source.status().state == "waiting"
+    one.seek(10.05)
+    run = source.status().run
+    assert source.window(1 << 16).rows == 8 * 50  # 200 ms each
+    one.seek(59.0)
+    assert source.status().run == run
+    summary = source.summary()
+    assert summary.slowest_rank == 5
+    one.seek(20.0)  # back: another run for the view, so that it discards later iterations
+    assert source.status().run != run
+    assert source.window(1 << 16).rows == 8 * 100
+    assert not isinstance(source.summary().slowest_rank, int)
+
+
+def test_it_plays_at_a_speed_and_pauses(replay):
+    """Iterations arrive while it plays, to the end; none while it is paused."""
+    one = replay(speed=20.0)
+    source = ReplaySource(one)
+    one.start()
+    assert eventually(lambda: source.status().state == "running")
+    assert one.state == "running"
+    one.pause()
+    position = one.clock.position_s
+    assert one.state == "ready"
+    assert "paused" in source.status().message
+    time.sleep(0.3)
+    assert one.clock.position_s == position
+    one.speed = 100.0
+    one.play()
+    assert eventually(lambda: source.status().state == "ended")
+    recorded = len(wb.open_run(HOST).rows())
+    assert source.window(1 << 16).rows == recorded
+    one.play()  # from the start
+    assert one.clock.position_s < one.clock.length_s
+
+
+def test_everything_says_that_it_is_a_recording(replay):
+    """The names in the panel and the view say recorded, or simulated where nothing was measured."""
+    for path, word in ((HOST, "(simulated)"), (VMS, "(recorded)")):
+        one = replay(path)
+        plain = describe(one)
+        assert word in plain["name"]
+        assert all(word in rank["vm"] for rank in plain["ranks"])
+        assert all(word in vm.name for vm in one.agents)
+        assert word in ReplaySource(one).status().message
+        assert all(word in place.vm for place in ReplaySource(one).status().ranks)
+        assert word in LiveView(ReplaySource(one))._repr_mimebundle_()["text/html"]
+
+
+def test_the_panel_gets_its_vms_and_samples(replay):
+    """The panel's own watch describes the VMs, and has the samples of the time shown."""
+    one = replay()
+    one.seek(31.0)
+    messages = []
+    watch = VmWatch(messages.append, lambda: one.agents, lambda: False, lambda: one.ranks)
+    watch.renew()
+    try:
+        assert eventually(lambda: [m for m in messages if m["type"] == "samples"])
+    finally:
+        watch.stop()
+    (vm,) = next(m for m in messages if m["type"] == "vms")["vms"]
+    assert vm["name"] == "hgx-1 (simulated)"
+    assert len(vm["snapshot"]["gpus"]) == 8
+    sample = [m for m in messages if m["type"] == "samples"][-1]["samples"][vm["name"]]
+    recorded = {each.time_s: each.sample for each in one.recording.samples}
+    then = recorded[one.recording.begin_s + 30.0]
+    assert [gpu["utilization_percent"] for gpu in sample["gpus"]] == [
+        gpu.utilization_percent for gpu in then.gpus
+    ]
+    assert not [m for m in messages if m["type"] == "error"]
+
+
+def test_a_time_without_samples_is_unknown(replay):
+    """Where nothing was recorded, the panel gets the reason and not the last sample."""
+    one = replay()
+    vm = one.agents[0]
+    vm._samples = vm._samples[:2]
+    one.seek(30.0)
+    assert "no sample was recorded at" in vm.answer(vm.post("sample"), 0.0).reason
+
+
+def test_it_takes_the_place_of_the_cluster(replay):
+    """It is the current cluster until it is stopped; it runs no cells and replaces no cluster."""
+    one = replay().start()
+    assert registry.current() is one
+    with pytest.raises(ClusterError, match="a recording, which has no ranks for run"):
+        registry.required().run("1")
+    with pytest.raises(ClusterError, match="Stop it first with %cluster stop"):
+        registry.start(2)
+    other = replay(VMS).start()
+    assert one.state == "stopped"
+    assert registry.stop() is other
+    assert other.agents == ()
+    with wb.Cluster(n=1, backend="ddp") as cluster:
+        registry.set_current(cluster)
+        with pytest.raises(ClusterError, match="runs in this notebook"):
+            replay().start()
+
+
+def test_two_vms_were_real():
+    """The recorded session has the timings, the hardware and the samples of two VMs."""
+    run = wb.open_run(VMS)
+    assert not run.simulated
+    assert len(run.ranks) == 4
+    assert set(run.snapshot()) == {"vm1", "vm2"}
+    assert {one.vm for one in run.recorded_samples()} == {"vm1", "vm2"}
+    assert VMS.stat().st_size < 300_000
+
+
+def test_the_simulated_session_is_up_to_date(tmp_path):
+    """Its script writes the same rows and samples."""
+    made, kept = wb.open_run(simulated(tmp_path / "again")), wb.open_run(HOST)
+    assert made.simulated
+    assert kept.simulated
+    assert (made.rows() == kept.rows()).all()
+    assert made.recorded_samples() == kept.recorded_samples()
+    assert HOST.stat().st_size < 300_000
+
+
+@pytest.mark.parametrize("speed", [0.0, -1.0, 101.0, float("nan")])
+def test_a_wrong_speed_is_refused(replay, speed):
+    """The error says which speeds there are."""
+    with pytest.raises(UsageError, match="Give more than 0, up to 100"):
+        replay(speed=speed)
+
+
+def test_files_that_are_no_session_are_refused(tmp_path):
+    """A damaged file, and an archive with other names, are refused and leave nothing behind."""
+    damaged = tmp_path / "a.gwsession"
+    damaged.write_bytes(HOST.read_bytes()[:5000])
+    with pytest.raises(RunError, match="cannot be read as a session"):
+        wb.open_run(damaged)
+    odd = tmp_path / "b.gwsession"
+    with zipfile.ZipFile(odd, "w") as archive:
+        archive.writestr("../outside.json", "{}")
+    with pytest.raises(RunError, match=r"not a session file \(it has '../outside.json'\)"):
+        wb.open_run(odd)
+    assert not (tmp_path.parent / "outside.json").exists()
+
+
+def test_the_command_writes_a_notebook(tmp_path):
+    """`workbench replay` writes a notebook whose cell plays the session."""
+    file = tmp_path / "replay.ipynb"
+    command = [sys.executable, "-m", "workbench", "replay", str(HOST), "--speed", "5"]
+    subprocess.run([*command, "--notebook", str(file)], check=True)
+    (cell,) = [one for one in json.loads(file.read_text())["cells"] if one["cell_type"] == "code"]
+    assert "".join(cell["source"]) == f"%load_ext workbench\n%timings replay {HOST} --speed 5"

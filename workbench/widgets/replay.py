@@ -1,0 +1,305 @@
+"""A recorded run that plays in the panel and in a live view, as if it were a live cluster."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import fields, replace
+from types import SimpleNamespace
+from typing import Any, NoReturn, cast
+from weakref import WeakSet
+
+from workbench.cluster import Cluster, registry
+from workbench.cluster.agent_channel import Question
+from workbench.errors import ClusterError, UsageError, WorkbenchError
+from workbench.ranks import RankInfo
+from workbench.resources import Snapshot, Unknown
+from workbench.timings.replay import Recording, ReplayClock, ReplayTimings, checked_speed
+from workbench.timings.run import open_run
+from workbench.timings.runs import FolderLike
+from workbench.timings.samples import RecordedSample
+from workbench.timings.verdict import Verdict
+from workbench.widgets.cluster_source import ClusterSource
+from workbench.widgets.source import Status
+
+_TICK_S = 0.1
+_FRESH_S = 6.0
+"""An older sample is not shown: the interval between samples is 2 s, and more in long runs."""
+_SHOWN_EVERY_S = 1.0
+"""Interval between changes of the message."""
+
+_replays: WeakSet[Any] = WeakSet()
+"""The replays that this process has started."""
+
+
+class Replay:
+    """A recording in the place of a cluster: the panel and the live view show it as one.
+
+    It becomes the notebook's current cluster, so that the panel shows it. All names have
+    "recorded", or "simulated" if no VM was measured. It cannot run cells.
+
+    Parameters
+    ----------
+    run
+        The name of a run, its folder, or a session file.
+    speed
+        How many seconds of the recording pass in one second, up to 100.
+
+    Raises
+    ------
+    RunError
+        There is no such run.
+    UsageError
+        It has no iterations and no samples, or the speed is not valid.
+    """
+
+    fabric = None
+
+    def __init__(self, run: FolderLike, speed: float = 1.0) -> None:
+        self.recording = Recording(open_run(run))
+        one = self.recording
+        if not len(one.rows) and not one.samples:
+            raise UsageError(f"{run}: has no iterations and no samples. Choose another run.")
+        self.kind = "simulated" if one.run.simulated else "recorded"
+        self.name = f"{one.run.name} ({self.kind})"
+        self.clock = ReplayClock(one.end_s - one.begin_s)
+        self.speed = speed
+        self.timings = ReplayTimings(one)
+        self.ranks = [_rank(plain, self.kind) for plain in one.run.ranks]
+        self.n = len(self.ranks)
+        self.options = SimpleNamespace(identity=object(), keep_s=None, remote=False, record=True)
+        found = one.run.snapshot().items()
+        self._snapshots = {f"{vm} ({self.kind})": snapshot for vm, snapshot in found}
+        self._agents = _replayed_vms(self, self._snapshots)
+        self._listeners: list[Callable[[], None]] = []
+        self._stopped = threading.Event()
+        self._changed_s = 0.0
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._run, name="workbench-replay", daemon=True)
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if not name.startswith("_") and hasattr(Cluster, name):
+            raise ClusterError(
+                f"{self.name}: a recording, which has no ranks for {name}. "
+                "End it with %cluster stop."
+            )
+        raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
+
+    def __repr__(self) -> str:
+        return f"{self.name}: {self.message}"
+
+    # as a cluster
+
+    @property
+    def state(self) -> str:
+        """``"running"`` while it plays, ``"ready"`` while it is paused, or ``"stopped"``."""
+        if self._stopped.is_set():
+            return "stopped"
+        return "running" if self.clock.playing else "ready"
+
+    @property
+    def message(self) -> str:
+        """The time of day that is shown, and the position, in one line."""
+        if self._stopped.is_set():
+            return f"the replay of {self.kind} data has ended"
+        at = time.strftime("%H:%M:%S", time.localtime(self.time_s))
+        passed, length = map(clock_text, (self.clock.position_s, self.clock.length_s))
+        paused = "" if self.clock.playing else ", paused"
+        return f"{at}, {self.kind}: {passed} of {length}{paused}"
+
+    @property
+    def agents(self) -> tuple[ReplayedVm, ...]:
+        """The VMs."""
+        return () if self._stopped.is_set() else self._agents
+
+    @property
+    def time_s(self) -> float:
+        """The time of day that is shown, in seconds since the epoch."""
+        return self.recording.begin_s + self.clock.position_s
+
+    def snapshot(self) -> dict[str, Snapshot]:
+        """Return the snapshot of each VM, by the name that is shown."""
+        return self._snapshots
+
+    def subscribe(self, listener: Callable[[], None]) -> Callable[[], None]:
+        """Call `listener` after changes; return a function that ends that."""
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener) if listener in self._listeners else None
+
+    def stop(self) -> None:
+        """End the replay."""
+        self._stopped.set()
+        self.timings.closed = True
+        self._notify()
+
+    # control
+
+    def start(self) -> Replay:
+        """Make it the notebook's current cluster, and play.
+
+        Raises
+        ------
+        ClusterError
+            A cluster runs in this notebook.
+        """
+        current = registry.current()
+        if current is not None and current.state not in {"stopped", "stopping"}:
+            if current not in _replays:
+                raise ClusterError(
+                    f"{self.name}: {current.name} runs in this notebook. Stop it first with "
+                    "%cluster stop."
+                )
+            current.stop()
+        _replays.add(self)
+        registry.set_current(cast("Cluster", self))
+        self.play()
+        self._thread.start()
+        return self
+
+    @property
+    def speed(self) -> float:
+        """How many seconds of the recording pass in one second."""
+        return self.clock.speed
+
+    @speed.setter
+    def speed(self, speed: float) -> None:
+        self.clock.speed = checked_speed(speed)
+
+    def play(self) -> None:
+        """Play on; from the start at the end."""
+        if self.clock.position_s >= self.clock.length_s:
+            self.seek(0.0)
+        self.clock.play()
+        self._advance()
+        self._notify()
+
+    def pause(self) -> None:
+        """Pause."""
+        self.clock.pause()
+        self._advance()
+        self._notify()
+
+    def seek(self, position_s: float) -> None:
+        """Go to a position in seconds since the start."""
+        with self._lock:
+            back = position_s < self.clock.position_s
+            self.clock.seek(position_s)
+            if back:  # a view discards the rows of other timings
+                self.timings = ReplayTimings(self.recording)
+        self._advance()
+        self._notify()
+
+    # steps
+
+    def _run(self) -> None:
+        while not self._stopped.wait(_TICK_S):
+            self._advance()
+
+    def _advance(self) -> None:
+        playing = self.clock.playing
+        with self._lock:
+            self.timings.advance(self.time_s, playing=playing)
+        now = time.monotonic()
+        if playing and now - self._changed_s >= _SHOWN_EVERY_S:
+            self._changed_s = now
+            self._notify()
+        elif not playing and self._changed_s:  # the end
+            self._changed_s = 0.0
+            self._notify()
+
+    def _notify(self) -> None:
+        for listener in tuple(self._listeners):
+            listener()
+
+
+class ReplayedVm:
+    """A VM of a recording, which answers as its agent did then; see `cluster.agent.Agent`."""
+
+    local = False
+    lost = ""
+    reconnecting = False
+
+    def __init__(
+        self,
+        name: str,
+        snapshot: Snapshot | None,
+        samples: list[RecordedSample],
+        now_s: Callable[[], float],
+    ) -> None:
+        self.name = name
+        plain = None if snapshot is None else snapshot.to_plain()
+        self.facts = SimpleNamespace(snapshot=plain)
+        self._samples = samples
+        self._now_s = now_s
+
+    def post(self, kind: str) -> Question:
+        """Answer a question at once; see `answer`."""
+        question = Question()
+        question.answer = cast("Any", self._sample() if kind == "sample" else self._snapshot())
+        return question
+
+    def answer(self, question: Question, _deadline: float) -> Any:
+        """Return the answer to a question of `post`."""
+        return question.answer
+
+    def _snapshot(self) -> Any:
+        return self.facts.snapshot or Unknown("this run has no snapshot of it")
+
+    def _sample(self) -> Any:
+        now_s = self._now_s()
+        found = [one for one in self._samples if now_s - _FRESH_S < one.time_s <= now_s]
+        if not found:
+            at = time.strftime("%H:%M:%S", time.localtime(now_s))
+            return Unknown(f"no sample was recorded at {at}")
+        sample = found[-1].sample
+        # with the time of the replay: the panel expects a sample each second
+        return sample if isinstance(sample, Unknown) else replace(sample, time=now_s).to_plain()
+
+
+class ReplaySource(ClusterSource):
+    """The timings of a recording as a `TimingSource`."""
+
+    def __init__(self, replay: Replay) -> None:
+        super().__init__(cast("Cluster", replay))
+        self._replay = replay
+
+    def status(self) -> Status:
+        """Return the run's state, with a message that says what is shown."""
+        return replace(super().status(), message=f"{self._replay!r}.")
+
+    def explain(self) -> Verdict | Unknown:
+        """Return what slowed down the whole recorded run."""
+        from workbench.advisor import verdict
+
+        try:
+            return verdict(self._replay.recording.run)
+        except WorkbenchError as error:
+            return Unknown(str(error))
+
+
+def _rank(plain: dict[str, Any], kind: str) -> RankInfo:
+    """Return a rank of ``run.json``, on the VM as it is shown."""
+    missing = {"rank": 0, "vm": "VM not known", "pid": 0, "threads": 0}
+    names = [field.name for field in fields(RankInfo)]
+    known = {name: plain.get(name, missing.get(name, "")) for name in names}
+    return RankInfo(**known | {"vm": f"{known['vm']} ({kind})", "state": "ready"})
+
+
+def _replayed_vms(replay: Replay, snapshots: Mapping[str, Snapshot]) -> tuple[ReplayedVm, ...]:
+    """Return the VMs of a replay: of its ranks, snapshots and samples."""
+    by_vm: dict[str, list[RecordedSample]] = {}
+    for one in replay.recording.samples:
+        by_vm.setdefault(f"{one.vm} ({replay.kind})", []).append(one)
+    names = dict.fromkeys([*(info.vm for info in replay.ranks), *snapshots, *by_vm])
+    return tuple(
+        ReplayedVm(name, snapshots.get(name), by_vm.get(name, []), lambda: replay.time_s)
+        for name in names
+    )
+
+
+def clock_text(seconds: float) -> str:
+    """Return a duration as minutes and seconds, with hours if there are any."""
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes:02}:{rest:02}"
