@@ -134,7 +134,7 @@ def describe(cluster: Cluster | None) -> dict[str, Any] | None:
         "state": cluster.state,
         "n": cluster.n,
         "message": cluster.message,
-        "source": registry.source(),
+        "source": registry.source(cluster),
         "fabric": _calibrated(cluster.fabric),
         "ranks": [{name: encode(getattr(info, name)) for name in shown} for info in cluster.ranks],
     }
