@@ -132,10 +132,10 @@ def source(cluster: Cluster) -> str:
     """
     if cluster.options.keep_s is not None:
         line = f"%cluster attach --name {cluster.name}"
+    elif _given is not None and cluster is _current:
+        line = start_line(_given)
     else:
-        line = (
-            "%cluster status" if _given is None or cluster is not _current else start_line(_given)
-        )
+        line = "%cluster status"
     return f"%load_ext workbench\ncluster = {line}"
 
 
