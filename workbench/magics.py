@@ -157,9 +157,9 @@ class WorkbenchMagics(Magics):
         registry.adopt()
         cluster = registry.current()
         if getattr(self.shell, "kernel", None) is not None:
-            from workbench.widgets.study import cluster_form
+            from workbench.widgets.study import cluster_form_view
 
-            return cluster_form()
+            return cluster_form_view()
         if cluster is None:
             sys.stdout.write("No cluster runs in this notebook. Start one with %cluster start.\n")
         return cluster

@@ -42,7 +42,7 @@ def test_a_bare_cluster_says_that_none_runs():
     with opened("") as notebook:
         cell = notebook.run("%cluster")
     assert not error_of(cell)
-    assert "%cluster start" in text_of(cell)
+    assert "%cluster start" in values_of(cell)
 
 
 def test_a_bare_cluster_shows_the_status(trained):

@@ -123,7 +123,7 @@ def click(name):
 
 
 def test_the_form_does_the_same(page: Page) -> None:
-    """Stop, start with options, resize; an error is shown, and the table follows."""
+    """Stop, start, resize, restart a lost rank; an error is shown, and the table follows."""
     page.outputs.clear()
     page.run(FORM)
     page.run("click('stop')\nuntil(lambda: form._start.layout.display == '')")
@@ -136,9 +136,15 @@ def test_the_form_does_the_same(page: Page) -> None:
         "form._ranks.value = 3\nclick('resize')\nuntil(lambda: '3 ranks' in form._state.value)"
     )
     page.run("form._ranks.value = 2\nclick('resize')")
-    page.run("bundle = form._repr_mimebundle_()\nassert '2 ranks, ready' in bundle['text/plain']")
+    page.run(
+        "import os, signal\nos.kill(registry.current().ranks[1].pid, signal.SIGKILL)\n"
+        "until(lambda: form.buttons['restart'].layout.display == '')\nclick('restart')"
+    )
+    page.run(
+        "bundle = form._repr_mimebundle_()\nassert '2 ranks, ready' in bundle['text/plain'], bundle"
+    )
     page.run("assert 'application/vnd.jupyter.widget-view+json' in bundle")
-    assert not [one for one in page.outputs if "ename" in one]
+    assert [one["evalue"] for one in page.outputs if "ename" in one] == []
 
 
 def test_one_table_of_options() -> None:

@@ -1,7 +1,8 @@
 """Start and stop ranks, and run cells on them.
 
 - `cluster`: the public class; `execution`: its cells, push and pull; `registry`: the notebook's
-  current cluster; `options`: the arguments of a cluster, checked
+  current cluster; `options`: the arguments of a cluster, checked; `start_options`: those of
+  ``%cluster start``, as a table
 - `state`: the state machine, which starts, changes and stops the ranks; `processes`: all
   processes of a cluster and its channels to the ranks; `recovery`: makes ranks usable again
 - `cell_queue`: the queue of cells; `cell_run`: one cell; `stuck_ranks`: frees its ranks;

@@ -125,16 +125,17 @@ def stop() -> Cluster:
     return cluster
 
 
-def source() -> str:
-    """Return a cell that connects to the current cluster, now and in the notebook's next kernel.
+def source(cluster: Cluster) -> str:
+    """Return a cell that connects to a cluster, now and in the notebook's next kernel.
 
     The next kernel attaches to a kept cluster, and starts another one like this.
     """
-    cluster = required()
     if cluster.options.keep_s is not None:
         line = f"%cluster attach --name {cluster.name}"
+    elif _given is not None and cluster is _current:
+        line = start_line(_given)
     else:
-        line = "%cluster status" if _given is None else start_line(_given)
+        line = "%cluster status"
     return f"%load_ext workbench\ncluster = {line}"
 
 

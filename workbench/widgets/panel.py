@@ -82,6 +82,8 @@ class PanelLink:
             found = describe(registry.current())
             if changed or self._cell_runs or found != sent:
                 self._comm.send({"type": "state", "cluster": found})
+            if found != sent and found is not None and found["state"] == "failed":
+                registry.changed()  # other listeners may not know that a rank was lost
             sent = found
             time.sleep(MIN_INTERVAL_S)
 
@@ -134,7 +136,7 @@ def describe(cluster: Cluster | None) -> dict[str, Any] | None:
         "state": cluster.state,
         "n": cluster.n,
         "message": cluster.message,
-        "source": registry.source(),
+        "source": registry.source(cluster),
         "fabric": _calibrated(cluster.fabric),
         "ranks": [{name: encode(getattr(info, name)) for name in shown} for info in cluster.ranks],
     }

@@ -23,7 +23,7 @@ def what_if_view(run: str | None) -> WhatIfStudy:
     return WhatIfStudy(measure(registry.required() if run is None else open_run(run)))
 
 
-def cluster_form() -> ClusterForm:
+def cluster_form_view() -> ClusterForm:
     """Return the form of ``%cluster``."""
     from workbench.widgets.study.cluster_form import ClusterForm
 

@@ -101,7 +101,7 @@ class ClusterForm(VBox):
         self._state.value = self._status_html()
 
     def _button(self, name: str, action: Callable[[], None]) -> Button:
-        button = Button(description=name, layout=Layout(width="auto"))
+        button = Button(description=name, layout=Layout(width="auto", align_self="flex-start"))
         button.on_click(lambda _: self._begin(action))
         return button
 
