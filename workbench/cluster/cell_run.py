@@ -46,6 +46,9 @@ class CellRun:
         A collective that takes longer is explained in the output; None for never.
     """
 
+    observe: Callable[[bool, bool], str] = staticmethod(lambda _stalled, _failed: "")
+    """As `CellEvidence.observe`."""
+
     def __init__(
         self,
         number: int,
@@ -94,8 +97,6 @@ class CellRun:
         self._freed_by_interrupt: float | None = None
         """When ranks that wait in MPI for a lost one were interrupted."""
         self._timeout_s = timeout_s
-        self.observe: Callable[[bool, bool], str] = lambda _stalled, _failed: ""
-        """As `CellEvidence.observe`."""
         self.interrupts = 0
         """Calls of `interrupt` that `wait` has not processed yet."""
 

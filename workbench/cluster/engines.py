@@ -133,11 +133,6 @@ class Engines:
         every = {Place(vm, slot) for vm, count in slots for slot in range(max(count, int(wanted)))}
         self._agents.stop(every - kept)  # processes that the change has started
 
-    @property
-    def secrets(self) -> list[str]:
-        """The values that nobody else may know, such as the key of the controller."""
-        return [str(value) for name, value in self._connection.items() if "key" in name]
-
     def close(self) -> None:
         """Disconnect from the engines, which go on."""
         self.backend.close_rendezvous()

@@ -133,20 +133,6 @@ class RunFolder:
         """Replace the verdict, completely or not at all."""
         write_private(self.path / _VERDICT, json.dumps(verdict.to_dict(), indent=1))
 
-    def evidence(self, name: str) -> Path:
-        """Return the file of an evidence bundle, which may not exist yet."""
-        return self.path / f"evidence-{name}.zip"
-
-    def all_evidence(self) -> list[Path]:
-        """Return the evidence bundles, the newest first."""
-        paths = [self.path / name for name in self._names() if _EVIDENCE.fullmatch(name)]
-        return sorted(paths, key=modified_s, reverse=True)
-
-    def prune_evidence(self) -> None:
-        """Remove all but the newest `MOST_EVIDENCE` evidence bundles."""
-        for path in self.all_evidence()[MOST_EVIDENCE:]:
-            path.unlink(missing_ok=True)
-
     def lock(self) -> int:
         """Lock the run for writing, and return the open lock file; closing it unlocks the run.
 
@@ -234,3 +220,17 @@ class RunFolder:
             return [path.name for path in self.path.iterdir()]
         except (OSError, ValueError):  # a NUL in its path
             return []
+
+
+def evidence_file(folder: Path, name: str) -> Path:
+    """Return the file of an evidence bundle in a run's folder, which may not exist yet."""
+    return folder / f"evidence-{name}.zip"
+
+
+def evidence_files(folder: Path) -> list[Path]:
+    """Return the evidence bundles in a run's folder, the newest first."""
+    try:
+        paths = [path for path in folder.iterdir() if _EVIDENCE.fullmatch(path.name)]
+    except OSError:
+        return []
+    return sorted(paths, key=modified_s, reverse=True)

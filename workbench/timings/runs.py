@@ -10,7 +10,7 @@ from pathlib import Path
 
 from workbench.errors import RunError, UsageError, shortened
 from workbench.safefiles import xdg_folder
-from workbench.timings.folder import RunFolder
+from workbench.timings.folder import MOST_EVIDENCE, RunFolder, evidence_files
 from workbench.timings.session_file import SUFFIX, unpack
 
 FolderLike = str | os.PathLike[str]
@@ -184,9 +184,14 @@ def prune_evidence(folder: Path) -> None:
     OSError
         One cannot be removed.
     """
-    RunFolder(folder).prune_evidence()
+    for path in evidence_files(folder)[MOST_EVIDENCE:]:
+        path.unlink(missing_ok=True)
     others = [RunFolder(path) for path in folder.parent.iterdir() if path.is_dir()]
-    only = [run for run in others if run.path != folder and run.all_evidence() and not run.is_run()]
+    only = [
+        run
+        for run in others
+        if run.path != folder and evidence_files(run.path) and not run.is_run()
+    ]
     only.sort(key=lambda run: run.path.name, reverse=True)
     for run in only[MOST_RUNS:]:
         run.remove()

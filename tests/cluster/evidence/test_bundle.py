@@ -10,7 +10,7 @@ from workbench.cluster.evidence import bundle as bundles
 from workbench.cluster.evidence.bundle import Bundle
 from workbench.cluster.evidence.redaction import REMOVED, Redactor
 from workbench.resources import Unknown
-from workbench.timings.folder import MOST_EVIDENCE, RunFolder
+from workbench.timings.folder import MOST_EVIDENCE, RunFolder, evidence_file, evidence_files
 from workbench.timings.runs import MOST_RUNS, prune_evidence
 
 
@@ -117,23 +117,23 @@ def test_old_files_are_removed(tmp_path):
     for folder in (own, *(tmp_path / f"2025{n:04}-000000-x" for n in range(MOST_RUNS + 2))):
         folder.mkdir()
         for number in range(MOST_EVIDENCE + 1 if folder == own else 1):
-            RunFolder(folder).evidence(f"cell-{number}").touch()
+            evidence_file(folder, f"cell-{number}").touch()
     trained = tmp_path / "20240101-000000-trained"
     trained.mkdir()
     (trained / "run.json").write_text(json.dumps({}))
-    RunFolder(trained).evidence("now").touch()
+    evidence_file(trained, "now").touch()
     prune_evidence(own)
-    assert len(RunFolder(own).all_evidence()) == MOST_EVIDENCE
+    assert len(evidence_files(own)) == MOST_EVIDENCE
     assert len(list(tmp_path.glob("2025*"))) == MOST_RUNS
     assert not (tmp_path / "20250000-000000-x").exists()
-    assert RunFolder(trained).all_evidence()
+    assert evidence_files(trained)
 
 
 def test_bundles_are_removed_with_their_run(tmp_path):
     run = RunFolder(tmp_path / "run")
     run.path.mkdir()
     run.write_facts({})
-    run.evidence("cell-1").touch()
+    evidence_file(run.path, "cell-1").touch()
     (run.path / ".evidence-cell-1.zip.123-ab.part").touch()
     assert run.remove()
     assert not run.path.exists()

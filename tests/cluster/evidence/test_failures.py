@@ -13,7 +13,7 @@ from timers import when
 import workbench as wb
 from workbench.cluster import TextSink
 from workbench.errors import CellTimeout, RanksFailed
-from workbench.timings.folder import RunFolder
+from workbench.timings.folder import evidence_file, evidence_files
 
 SECRET = "s3cret-0123456789-planted"
 WAITS = "import torch\nif rank == 0:\n    hvd.allreduce(torch.ones(2), name='lonely')\n"
@@ -90,7 +90,8 @@ def test_no_secret_is_in_a_bundle(pair):
         del os.environ["LATER_API_KEY"]
     for secret in (SECRET, SECRET[::-1], SECRET[::2] * 2, "pass1234", "abc.def-123"):
         assert secret not in text
-    keys = list(filter(None, pair._state.processes.engines.secrets))
+    connection = pair._state.processes.engines.to_saved()["connection"]
+    keys = [value for name, value in connection.items() if "key" in name and value]
     assert keys
     assert not [key for key in keys if key in text]
     assert "<removed>" in text
@@ -129,7 +130,7 @@ def test_on_demand_while_a_cell_runs(pair, tmp_path):
         given = tmp_path / "here.zip"
         while "in cell" not in BundleFile(pair.bundle(given))["stacks.txt"]:
             pass
-        assert pair.bundle() == RunFolder(pair.timings.path).evidence("now")
+        assert pair.bundle() == evidence_file(pair.timings.path, "now")
     finally:
         future.interrupt()
         future.exception(timeout=100)
@@ -142,7 +143,7 @@ def test_the_oldest_files_are_removed(pair):
     paths = [completed(failed(pair, f"raise ValueError({n})").evidence).path for n in range(12)]
     assert not paths[0].exists()
     assert all(path.exists() for path in paths[-9:])
-    assert len(RunFolder(pair.timings.path).all_evidence()) == 10
+    assert len(evidence_files(pair.timings.path)) == 10
     assert not list(pair.timings.path.glob(".*"))
 
 

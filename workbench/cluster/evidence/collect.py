@@ -134,4 +134,6 @@ def _counts(
 
 def _redactor(processes: ClusterProcesses) -> Redactor:
     hosts = processes.agents.options.hosts or ()
-    return Redactor([host.environment for host in hosts], processes.engines.secrets)
+    connection = processes.engines.to_saved()["connection"]
+    keys = [str(value) for name, value in connection.items() if "key" in name]
+    return Redactor([host.environment for host in hosts], keys)

@@ -25,7 +25,7 @@ from workbench.errors import (
     UsageError,
 )
 from workbench.ranks import phrase
-from workbench.timings.folder import RunFolder
+from workbench.timings.folder import evidence_file
 from workbench.timings.runs import FolderLike, checked_path, prune_evidence
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ class EvidenceRecorder:
     def path(self, name: str) -> Path | None:
         """Return the file of a bundle; None if the run has no folder."""
         folder = self._state.timings.path
-        return None if folder is None else RunFolder(folder).evidence(name)
+        return None if folder is None else evidence_file(folder, name)
 
     def prune(self) -> None:
         """Remove the oldest bundles."""

@@ -9,7 +9,7 @@ from workbench.cluster.evidence.bundle import Bundle
 from workbench.cluster.evidence.redaction import Redactor
 from workbench.errors import RunError, UsageError
 from workbench.resources.unknown import Unknown
-from workbench.timings.folder import RunFolder
+from workbench.timings.folder import evidence_files
 from workbench.timings.run import Run, list_runs, open_run
 from workbench.timings.runs import FolderLike
 
@@ -50,7 +50,7 @@ def write_stored(name: str | None = None, out: FolderLike | None = None) -> Path
 
 def of_run(run: Run) -> Bundle:
     """Return the bundle of a run."""
-    earlier = [path.name for path in RunFolder(run.path).all_evidence()]
+    earlier = [path.name for path in evidence_files(run.path)]
     facts = {"cluster": run.cluster, "run": run.name, "bundles_of_its_cells": earlier}
     bundle = Bundle(f"Made on demand of the recorded run {run.name}.", Redactor(), facts)
     bundle.add_json("run.json", run.facts, "the recorded facts about the run and its ranks")

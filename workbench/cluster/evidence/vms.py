@@ -41,19 +41,27 @@ def ask(agents: Sequence[Agent], limit_s: float = _LIMIT_S) -> dict[str, Answers
     """
     there = [agent for agent in agents if not agent.lost]
     asked = {agent: {k: agent.post(k) for k in (SAMPLE, SNAPSHOT, LOG, RAS)} for agent in there}
-    time.sleep(_RATE_S if there else 0.0)
-    for agent in there:
-        asked[agent][SAMPLE] = agent.post(SAMPLE)
     deadline = time.monotonic() + limit_s
-    found: dict[str, Answers] = {}
-    for agent in agents:
-        questions = asked.get(agent, {})
-        answers = {kind: agent.answer(one, deadline) for kind, one in questions.items()}
-        if isinstance(answers.get(SNAPSHOT), Unknown):
-            del answers[SNAPSHOT]
-        lost = dict.fromkeys((SAMPLE, LOG, RAS), Unknown(agent.lost))
-        found[agent.name] = {SNAPSHOT: agent.facts.snapshot, **lost, **answers}
-    return found
+    answered = {
+        agent: {kind: agent.answer(one, deadline) for kind, one in questions.items()}
+        for agent, questions in asked.items()
+    }
+    rated = [agent for agent in there if not isinstance(answered[agent][SAMPLE], Unknown)]
+    time.sleep(_RATE_S if rated else 0.0)
+    second = {agent: agent.post(SAMPLE) for agent in rated}
+    deadline = time.monotonic() + limit_s / 2
+    for agent, question in second.items():
+        if not isinstance(sample := agent.answer(question, deadline), Unknown):
+            answered[agent][SAMPLE] = sample
+    return {agent.name: _answers(agent, answered.get(agent, {})) for agent in agents}
+
+
+def _answers(agent: Agent, answered: dict[str, Any]) -> Answers:
+    """Return the answers of a VM, with the reason why there are none if it is lost."""
+    if isinstance(answered.get(SNAPSHOT), Unknown):
+        del answered[SNAPSHOT]
+    lost = dict.fromkeys((SAMPLE, LOG, RAS), Unknown(agent.lost))
+    return {SNAPSHOT: agent.facts.snapshot, **lost, **answered}
 
 
 def this_vm() -> Answers:
