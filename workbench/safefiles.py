@@ -155,9 +155,7 @@ def modified_s(path: str | os.PathLike[str]) -> float:
         return 0.0
 
 
-def load_json(
-    text: str | bytes, *, finite: bool = True, most_brackets: int | None = None
-) -> Any:
+def load_json(text: str | bytes, *, finite: bool = True, most_brackets: int | None = None) -> Any:
     """Parse untrusted JSON, more strictly than `json.loads`.
 
     Parameters
