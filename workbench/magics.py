@@ -107,6 +107,7 @@ class WorkbenchMagics(Magics):
         Variables of the notebook are not available: ``%push name`` sends them, and
         ``%pull name`` retrieves values. `_distributed` has the output and the last values of the
         latest cell (``.output``, ``.values``); ``--out NAME`` stores them under a name.
+        `breakpoint()` and `input()` in the cell open a prompt in the notebook for each rank.
         """
         args = parse_line(self.distributed, line)
         from workbench.cluster import registry

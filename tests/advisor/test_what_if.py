@@ -26,9 +26,9 @@ class Recorded:
 
     def __init__(
         self, model, *, ranks=2, kinds="allreduce", by="optimizer", compute_us=None, per_vm=1,
-        exposed=None, process_set=None, network="", early_us=0.0,
+        exposed=None, process_set=None, network="", early_us=0.0, library="GLOO_ALLREDUCE",
     ):  # fmt: skip
-        self.store, self.layout = Store(), _layout(ranks, kinds, by, process_set)
+        self.store, self.layout = Store(), _layout(ranks, kinds, by, process_set, library)
         self.per_vm, self.exposed, self.early_us = per_vm, exposed, early_us
         if network:
             self.ranks = [{"rank": rank, "transport": network} for rank in range(ranks)]
@@ -72,13 +72,13 @@ class Recorded:
         return {rank: f"vm{rank // self.per_vm}" for rank in range(len(self.layout.ranks))}
 
 
-def _layout(ranks, kind, by, process_set=None):
+def _layout(ranks, kind, by, process_set, library):
     names = tuple(f"layer{place}" for place in range(COUNT))
     number, ranks = process_set or (0, ranks)
     return Layout(
         0, names, (SIZE,) * COUNT, (1,) * COUNT, (kind,) * COUNT, (number,) * COUNT,
         (ranks,) * COUNT,
-        (by,) * COUNT, ("GLOO_ALLREDUCE",) * COUNT,
+        (by,) * COUNT, (library,) * COUNT,
     )  # fmt: skip
 
 
@@ -204,6 +204,14 @@ def test_an_iteration_that_is_not_reproduced_gives_no_negative_prediction():
     for text in (repr(found), found._repr_html_()):
         assert "not reliable" in text
         assert "This is no prediction" in text
+
+
+def test_ddp_that_is_not_reproduced_is_refused():
+    """When a bucket of DDP begins its transfer is not recorded: the exposed time is no guess."""
+    with pytest.raises(UsageError, match=r"Cannot predict this DDP training: .* off"):
+        wb.what_if(Recorded(fabric(0.5), by="ddp", library="", exposed=10_000))
+    as_is = wb.what_if(Recorded(fabric(1.0), by="ddp", library=""))
+    assert as_is.reliable
 
 
 def test_a_result_says_what_it_assumes():

@@ -1,4 +1,4 @@
-"""A breakpoint in JupyterLab: its prompt appears beneath the cell, and answers typed there count."""
+"""A breakpoint in JupyterLab: its prompt appears beneath the cell and is answered there."""
 
 import pytest
 from playwright.sync_api import expect
@@ -7,8 +7,10 @@ from .material import write_notebook
 
 CELLS = (
     "%load_ext workbench\n%cluster start -n 2",
-    "%%distributed\nimport torch\nvalue = rank + 40\nif rank == 1: breakpoint()\n"
-    "total = hvd.allreduce(torch.ones(1), op=hvd.Sum)\nprint('total', float(total), value)",
+    (
+        "%%distributed\nimport torch\nvalue = rank + 40\nif rank == 1: breakpoint()\n"
+        "total = hvd.allreduce(torch.ones(1), op=hvd.Sum)\nprint('total', float(total), value)"
+    ),
     "%%distributed --ranks 0\nprint('hello', input('Who? '))",
 )
 

@@ -21,6 +21,8 @@ from workbench.wire.record import TICK_NS, TIMES
 
 LATEST = 64
 """Most iterations that are used: the newest of the cell."""
+UNRELIABLE = 0.1
+"""Relative error of the simulation of the measured iteration above which it is not to be used."""
 _GRADIENTS = ("optimizer", "ddp")
 _USUAL_CYCLE = 2.5
 """Up to this multiple of Horovod's default, the cycle time is taken to be the default."""
@@ -74,6 +76,20 @@ class MeasuredTraining:
     def one_vm(self) -> bool:
         """Whether all ranks are on one VM, so that no link between VMs was measured."""
         return self.ranks_per_vm is not None and self.ranks_per_vm >= self.ranks
+
+    def check_replay(self, error: float) -> None:
+        """Raise an error if the simulation of the measured iteration is too far off, with DDP.
+
+        When each bucket of DDP began its transfer is not recorded, so that the exposed time would
+        not be predicted. `error` is relative.
+        """
+        if not self.fuses and abs(error) > UNRELIABLE:
+            raise UsageError(
+                "Cannot predict this DDP training: simulated, the measured iteration is "
+                f"{error:+.1%} off, more than {UNRELIABLE:.0%}, because DDP does not report when "
+                "each bucket's transfer began. Train for more iterations on cores without other "
+                "load, or with Horovod."
+            )
 
 
 def measure(training: Any) -> MeasuredTraining:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from html import escape
 from typing import TYPE_CHECKING
 
-from workbench.advisor.measured_training import MeasuredTraining, measure
+from workbench.advisor.measured_training import UNRELIABLE, MeasuredTraining, measure
 from workbench.errors import UsageError
 from workbench.fabric.models import busbw_factor, ring_us, tcp_efficiency
 from workbench.fabric.overlap import CommunicationModel, Simulated, Workload, simulate
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from workbench.timings import Timings
     from workbench.timings.run import Run
 
-UNRELIABLE = 0.1
-"""Relative error of the simulation of the measured iteration above which it is not to be used."""
 _NO_RATE = (
     "the training ran on one VM, so no link between VMs was measured. Give its rate as gbps, or "
     "keep the ranks on one VM with ranks_per_vm."
@@ -205,7 +203,9 @@ def what_if(training: Cluster | Timings | Run, **changes: object) -> Prediction:
     UsageError
         Nothing was recorded that can be simulated, or a change is unknown or out of range.
     """
-    return predict(measure(training), **changes)
+    found = predict(measured := measure(training), **changes)
+    measured.check_replay(found.replay_error)
+    return found
 
 
 def predict(measured: MeasuredTraining, **changes: object) -> Prediction:

@@ -66,6 +66,7 @@ class WhatIfStudy(VBox):
         changes = self._changes()
         try:
             found = self.prediction = predict(self._measured, **changes)
+            self._measured.check_replay(found.replay_error)
             curve = [
                 predict(self._measured, **{**changes, "gbps": gbps}).predicted_us / 1e3
                 for gbps in _rates(self._measured)
