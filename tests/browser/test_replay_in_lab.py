@@ -27,7 +27,7 @@ def test_a_session_plays_in_the_view_and_the_panel(lab, server, screenshots):
         card.locator("summary").first.click()
     drawing = card.get_by_role("group", name=re.compile("^Topology"))
     expect(drawing.get_by_role("button", name=re.compile("^GPU"))).to_have_count(8)
-    expect(view.notice).to_contain_text("simulated")
+    expect(notebook.node.get_by_text("hgx-8gpu (simulated)").first).to_be_visible()
     pause = notebook.node.get_by_role("button", name="Pause", exact=True).first
     if pause.count():
         lab.page.screenshot(path=str(screenshots / "replay-playing.png"))
