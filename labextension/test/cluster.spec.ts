@@ -136,7 +136,7 @@ describe('the cluster of the notebook in front', () => {
     await shown();
     button('Start').click();
     await shown();
-    expect(kernel.sent).toEqual([{ type: 'start', n: 2 }]);
+    expect(kernel.sent).toEqual([{ type: 'start', options: { ranks: 2 } }]);
     expect(view.node.textContent).toContain('starting');
     expect(button('Start').disabled).toBe(true);
   });

@@ -123,19 +123,19 @@ describe('KernelLink', () => {
 
   it('loads the extension before the first start, silently and once', async () => {
     const link = await join();
-    await link.start(3);
+    await link.start({ ranks: 3 });
     expect(kernel.executed).toEqual(['%load_ext workbench']);
-    expect(kernel.sent).toEqual([{ type: 'start', n: 3 }]);
+    expect(kernel.sent).toEqual([{ type: 'start', options: { ranks: 3 } }]);
     kernel.say({ type: 'state', cluster: cluster('ready') });
     await link.stop();
-    await link.start(2);
+    await link.start({ ranks: 2 });
     expect(kernel.executed).toHaveLength(1);
   });
 
   it('says why the extension does not load, and asks for nothing', async () => {
     kernel.loadFails = "No module named 'workbench'";
     const link = await join();
-    await link.start(2);
+    await link.start({ ranks: 2 });
     expect(link.state.pending).toBeNull();
     expect(link.state.error).toContain("No module named 'workbench'");
     expect(kernel.sent).toEqual([]);
@@ -167,7 +167,7 @@ describe('KernelLink', () => {
 
   it('shows what the kernel says of a failed request', async () => {
     const link = await join();
-    await link.start(13);
+    await link.start({ ranks: 13 });
     kernel.say({
       type: 'error',
       message: '13 ranks were asked for, 12 came up'

@@ -85,7 +85,7 @@ def test_a_page_that_asks_learns_that_there_is_no_cluster(page: Page) -> None:
 
 def test_start_reports_each_state_and_then_the_ranks(page: Page) -> None:
     """A start from the panel ends with a row for each rank."""
-    page.ask("start", n=2)
+    page.ask("start", options={"ranks": 2})
     cluster = page.wait_for_state("ready")
     assert cluster["n"] == 2
     assert cluster["ranks"][1] == {
@@ -104,8 +104,8 @@ def test_stop_ends_what_a_cell_started(page: Page) -> None:
 @pytest.mark.parametrize(
     ("request_", "says"),
     [
-        ({"kind": "start", "n": 13}, "13 ranks were asked for, 12 came up"),
-        ({"kind": "start", "n": 14}, "OSError: no space left on device"),
+        ({"kind": "start", "options": {"ranks": 13}}, "13 ranks were asked for, 12 came up"),
+        ({"kind": "start", "options": {"ranks": 14}}, "OSError: no space left on device"),
         ({"kind": "stop"}, "No cluster runs"),
         ({"kind": "dance"}, "'dance'"),
     ],

@@ -77,7 +77,7 @@ class PanelLink:
         elif kind == "watch":
             self._watch.renew() if request.get("on") else self._watch.stop()
         elif kind == "start":
-            self._start_task(lambda: registry.start(request.get("n", 0)))
+            self._start_task(lambda: registry.start(request.get("options", {}).get("ranks", 0)))
         elif kind == "stop":
             self._start_task(registry.stop)
         else:

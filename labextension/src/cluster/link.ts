@@ -4,7 +4,12 @@ import { ISignal, Signal } from '@lumino/signaling';
 
 import { KernelComm } from '../common/kernelcomm';
 import { ENGLISH, ITranslate } from '../common/translate';
-import { ICluster, readKernelMessage, Request } from '../schema/cluster';
+import {
+  ICluster,
+  IStartOptions,
+  readKernelMessage,
+  Request
+} from '../schema/cluster';
 import { Known } from '../schema/known';
 import { ISample } from '../schema/sample';
 import { hasRanks, isUp, same, vmsOf } from './states';
@@ -56,14 +61,33 @@ export class KernelLink implements IDisposable {
     return this._isDisposed;
   }
 
-  /** Start `n` ranks; load the extension first if the kernel has not. */
-  async start(n: number): Promise<void> {
+  /** Start a cluster; load the extension first if the kernel has not. */
+  async start(options: IStartOptions): Promise<void> {
     await this._attempt('start', async () => {
       if (!this._state.loaded) {
         await this._load();
       }
-      await this._comm.send({ type: 'start', n });
+      await this._comm.send({ type: 'start', options });
     });
+  }
+
+  /** Replace the lost ranks. */
+  async restart(): Promise<void> {
+    await this._attempt('restart', () => this._comm.send({ type: 'restart' }));
+  }
+
+  /** Change the number of ranks, of all VMs together. */
+  async resize(ranks: number): Promise<void> {
+    await this._attempt('resize', () =>
+      this._comm.send({ type: 'resize', ranks })
+    );
+  }
+
+  /** Measure the fabric between its ranks. */
+  async calibrate(): Promise<void> {
+    await this._attempt('calibrate', () =>
+      this._comm.send({ type: 'calibrate' })
+    );
   }
 
   async stop(): Promise<void> {
@@ -244,7 +268,13 @@ export class KernelLink implements IDisposable {
 
 export namespace KernelLink {
   /** A request that has not started yet. */
-  export type Pending = 'start' | 'stop' | null;
+  export type Pending =
+    | 'start'
+    | 'restart'
+    | 'resize'
+    | 'calibrate'
+    | 'stop'
+    | null;
 
   export interface IState {
     /** Whether the kernel is known to have the extension. */

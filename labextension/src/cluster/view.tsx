@@ -86,7 +86,7 @@ function Linked(props: {
         canStart={!up && pending === null}
         canStop={up && cluster.state !== 'stopping' && pending === null}
         ranks={up ? cluster.n || null : null}
-        onStart={n => void link.start(n)}
+        onStart={ranks => void link.start({ ranks })}
         onStop={() => void link.stop()}
         trans={trans}
       />

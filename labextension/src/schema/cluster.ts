@@ -100,9 +100,31 @@ export type IRank = Infer<typeof rank>;
 export type IHop = Infer<typeof hop>;
 export type IVm = Infer<typeof vm>;
 
+/** What a cluster is started with; what is left out has the default of `%cluster start`. */
+export interface IStartOptions {
+  /** The number of ranks; not together with `hosts`, whose slots are the ranks. */
+  ranks?: number;
+  /** `"vm1:2,vm2:2"`, or the path of a host file, from the notebook's folder. */
+  hosts?: string;
+  launcher?: string;
+  backend?: string;
+  sshConfig?: string;
+  /** Of Slurm. */
+  partition?: string;
+  /** The time limit of Slurm's job, such as `2:00:00`. */
+  time?: string;
+  /** The IPython profile whose engines are used. */
+  profile?: string;
+  /** How long it survives its kernel, such as `30m`. */
+  keep?: string;
+  /** The time without a cell after which it stops, such as `30m`. */
+  releaseAfter?: string;
+}
+
 /** A request of this page. */
 export type Request =
-  | { readonly type: 'start'; readonly n: number }
-  | { readonly type: 'stop' | 'refresh' }
+  | { readonly type: 'start'; readonly options: IStartOptions }
+  | { readonly type: 'resize'; readonly ranks: number }
+  | { readonly type: 'restart' | 'calibrate' | 'stop' | 'refresh' }
   /** Whether the VMs' samples are needed; the kernel forgets it after 12 s. */
   | { readonly type: 'watch'; readonly on: boolean };
