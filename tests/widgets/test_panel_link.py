@@ -28,7 +28,8 @@ class Rank:
     state: str = "ready"
 
 class StandIn:
-    agents, recording = (), True
+    agents, recording, timings = (), True, ()
+    options = type("Options", (), {"keep_s": None})
     def __init__(self, n):
         self.n, self.name, self.state, self.message, self.ranks = n, "stand-in", "stopped", "", []
     def start(self):

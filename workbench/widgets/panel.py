@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -10,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 from workbench.cluster import registry
 from workbench.errors import WorkbenchError
 from workbench.resources.codec import encode
+from workbench.widgets.cluster_entry import ClusterEntry
 from workbench.widgets.preopened_comm import PreopenedComm, cell_parent
+from workbench.widgets.training_share import TrainingShare
 from workbench.widgets.vm_watch import VmWatch
 
 if TYPE_CHECKING:
@@ -19,6 +22,9 @@ if TYPE_CHECKING:
     from workbench.cluster import Cluster
     from workbench.cluster.agent import Agent
     from workbench.ranks import RankInfo
+    from workbench.widgets.live import LiveView
+
+log = logging.getLogger(__name__)
 
 TARGET = "workbench.cluster"
 COMM_ID = "workbench-cluster"
@@ -47,6 +53,8 @@ class PanelLink:
         self._comm = PreopenedComm(kernel, TARGET, COMM_ID, self._on_request)
         self._changed = threading.Event()
         self._cell_runs = False
+        self._entry = ClusterEntry(getattr(kernel.parent, "connection_file", ""))
+        self._share = TrainingShare(self._comm.send)
         self._watch = VmWatch(self._comm.send, _agents, lambda: self._cell_runs, _ranks)
         shell.events.register("pre_run_cell", self._on_cell_start)
         shell.events.register("post_run_cell", self._on_cell_end)
@@ -60,12 +68,19 @@ class PanelLink:
 
     def _on_cell_end(self, _: Any) -> None:
         self._cell_runs = False
+        self._changed.set()
 
     def _send_changes(self) -> None:
         while True:
             self._changed.wait(REPEAT_S if self._cell_runs else None)
             self._changed.clear()
-            self._comm.send({"type": "state", "cluster": describe(registry.current())})
+            cluster = registry.current()
+            self._comm.send({"type": "state", "cluster": describe(cluster)})
+            try:
+                self._entry.update(cluster)
+                self._share.update(cluster, now=not self._cell_runs)
+            except Exception:  # whatever fails here, the panel must get further states
+                log.exception("the status bar and other notebooks do not get this state")
             time.sleep(MIN_INTERVAL_S)
 
     def _on_request(self, request: dict[str, Any]) -> None:
@@ -80,8 +95,17 @@ class PanelLink:
             self._start_task(lambda: registry.start(request.get("options", {}).get("ranks", 0)))
         elif kind == "stop":
             self._start_task(registry.stop)
+        elif kind == "live":
+            self._start_task(self._open_live)
         else:
-            self._fail(f"{kind!r}: unknown request. Send start, stop, refresh or watch.")
+            self._fail(f"{kind!r}: unknown request. Send start, stop, refresh, watch or live.")
+
+    def _open_live(self) -> None:
+        """Start the live view of the current cluster for a tab, and send its first snapshot."""
+        from workbench.widgets.views import timings_view
+
+        view: LiveView = timings_view(registry.required(), "live")
+        self._comm.send({"type": "live", "snapshot": view.open_tab()})
 
     def _start_task(self, task: Callable[[], object]) -> None:
         # In a thread, because the shell must stay free for the next request.
