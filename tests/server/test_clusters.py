@@ -64,6 +64,6 @@ def test_a_cluster_of_a_kernel_is_listed_and_not_stopped(server, right, listed):
         assert answer.status == 409
         validate_answer(ONE, "delete", answer.status, answer.headers, answer.body)
         assert "%cluster stop" in answer.json()["message"]
-        assert cluster.run("1").values == [1]
+        assert cluster.run("1").values == {0: 1}
     entry.update(cluster)
     assert listed() == []

@@ -1,4 +1,5 @@
 import { Kernel } from '@jupyterlab/services';
+import { PromiseDelegate } from '@lumino/coreutils';
 import { IDisposable } from '@lumino/disposable';
 import { ISignal, Signal } from '@lumino/signaling';
 
@@ -92,6 +93,13 @@ export class KernelLink implements IDisposable {
 
   async stop(): Promise<void> {
     await this._attempt('stop', () => this._comm.send({ type: 'stop' }));
+  }
+
+  /** Start the live view of the cluster for a tab, and return its first snapshot. */
+  async openLive(): Promise<unknown> {
+    const live = (this._live = new PromiseDelegate<unknown>());
+    await this._comm.send({ type: 'live' });
+    return live.promise;
   }
 
   /** Whether the VMs are shown; they are only sampled then. */
@@ -188,7 +196,12 @@ export class KernelLink implements IDisposable {
           );
         case 'samples':
           return this._onSamples(message.samples);
+        case 'training':
+          return this._setState({ exposedShare: message.exposed_share });
+        case 'live':
+          return this._live?.resolve(message.snapshot);
         case 'error':
+          this._live?.reject(new Error(message.message));
           return this._setState({ error: message.message, pending: null });
       }
     } catch (error) {
@@ -238,7 +251,12 @@ export class KernelLink implements IDisposable {
   private _onLeave(): void {
     this._watch.forget();
     this.vms.clear();
-    this._setState({ loaded: false, cluster: null, pending: null });
+    this._setState({
+      loaded: false,
+      cluster: null,
+      exposedShare: null,
+      pending: null
+    });
   }
 
   private _setState(change: Partial<KernelLink.IState>): void {
@@ -255,11 +273,13 @@ export class KernelLink implements IDisposable {
       !this.vms.isListed || this.vms.entries.some(entry => entry.machine),
     ready: () => this._comm.ready()
   });
+  private _live: PromiseDelegate<unknown> | null = null;
   private _isDisposed = false;
   private _state: KernelLink.IState = {
     loaded: false,
     language: 'python',
     cluster: null,
+    exposedShare: null,
     pending: null,
     error: ''
   };
@@ -269,18 +289,15 @@ export class KernelLink implements IDisposable {
 export namespace KernelLink {
   /** A request that has not started yet. */
   export type Pending =
-    | 'start'
-    | 'restart'
-    | 'resize'
-    | 'calibrate'
-    | 'stop'
-    | null;
+    'start' | 'restart' | 'resize' | 'calibrate' | 'stop' | null;
 
   export interface IState {
     /** Whether the kernel is known to have the extension. */
     readonly loaded: boolean;
     readonly language: string;
     readonly cluster: ICluster | null;
+    /** Of the newest iterations, from 0 to 1; `null` before it is sent. */
+    readonly exposedShare: Known<number> | null;
     readonly pending: Pending;
     /** Why the last request failed; empty if it succeeded. */
     readonly error: string;
