@@ -1,3 +1,4 @@
+/* eslint-disable jupyter/prefer-lazy-imports -- small, and used when the plugin is activated */
 import {
   JupyterFrontEnd,
   JupyterFrontEndPlugin
@@ -19,11 +20,12 @@ export const commands: JupyterFrontEndPlugin<void> = {
   optional: [INotebookTracker, ICommandPalette, ITranslator],
   activate: (
     app: JupyterFrontEnd,
-    { cluster }: IWorkbench,
+    workbench: IWorkbench,
     tracker: INotebookTracker | null,
     palette: ICommandPalette | null,
     translator: ITranslator | null
   ): void => {
+    const { cluster } = workbench;
     const trans = (translator ?? nullTranslator).load('gradient_workbench');
     cluster.followAlways();
     addClusterCommands(app.commands, cluster, trans);

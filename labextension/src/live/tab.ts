@@ -63,6 +63,12 @@ export class LiveTab extends Panel {
   }
 
   private async _open(link: KernelLink, key: string): Promise<void> {
+    const { translate } = this._options;
+    this._showNote(
+      translate.__(
+        'Waiting for the kernel. After a reload during a cell, it answers when the cell has ended.'
+      )
+    );
     try {
       const snapshot = await link.openLive();
       if (key === this._key && !this.isDisposed) {

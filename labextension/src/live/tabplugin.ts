@@ -29,12 +29,13 @@ export const liveTab: JupyterFrontEndPlugin<void> = {
   optional: [ICommandPalette, ILayoutRestorer, ITranslator],
   activate: (
     app: JupyterFrontEnd,
-    { cluster }: IWorkbench,
+    workbench: IWorkbench,
     notebooks: INotebookTracker,
     palette: ICommandPalette | null,
     restorer: ILayoutRestorer | null,
     translator: ITranslator | null
   ): void => {
+    const { cluster } = workbench;
     const trans = (translator ?? nullTranslator).load('gradient_workbench');
     const tabs = new WidgetTracker<MainAreaWidget<LiveTab>>({
       namespace: 'gradient-workbench-live'

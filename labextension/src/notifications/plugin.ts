@@ -1,3 +1,4 @@
+/* eslint-disable jupyter/prefer-lazy-imports -- small, and used when the plugin is activated */
 import {
   JupyterFrontEnd,
   JupyterFrontEndPlugin
@@ -16,9 +17,10 @@ export const notifications: JupyterFrontEndPlugin<void> = {
   optional: [ITranslator],
   activate: (
     app: JupyterFrontEnd,
-    { cluster, panel }: IWorkbench,
+    workbench: IWorkbench,
     translator: ITranslator | null
   ): void => {
+    const { cluster, panel } = workbench;
     const trans = (translator ?? nullTranslator).load('gradient_workbench');
     const failures = new Failures();
     cluster.followAlways();

@@ -1,3 +1,4 @@
+/* eslint-disable jupyter/prefer-lazy-imports -- small, and used when the plugin is activated */
 import {
   JupyterFrontEnd,
   JupyterFrontEndPlugin
@@ -27,11 +28,12 @@ export const runningClusters: JupyterFrontEndPlugin<void> = {
   optional: [IRunningSessionManagers, INotebookTracker, ITranslator],
   activate: (
     app: JupyterFrontEnd,
-    { cluster: model }: IWorkbench,
+    workbench: IWorkbench,
     managers: IRunningSessionManagers | null,
     tracker: INotebookTracker | null,
     translator: ITranslator | null
   ): void => {
+    const { cluster: model } = workbench;
     if (!managers) {
       return;
     }

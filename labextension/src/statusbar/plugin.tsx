@@ -1,3 +1,4 @@
+/* eslint-disable jupyter/prefer-lazy-imports -- small, and used when the plugin is activated */
 import {
   JupyterFrontEnd,
   JupyterFrontEndPlugin
@@ -23,10 +24,11 @@ export const clusterStatus: JupyterFrontEndPlugin<void> = {
   optional: [IStatusBar, ITranslator],
   activate: (
     app: JupyterFrontEnd,
-    { cluster }: IWorkbench,
+    workbench: IWorkbench,
     statusBar: IStatusBar | null,
     translator: ITranslator | null
   ): void => {
+    const { cluster } = workbench;
     if (!statusBar) {
       return;
     }
