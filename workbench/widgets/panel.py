@@ -71,17 +71,26 @@ class PanelLink:
         self._changed.set()
 
     def _send_changes(self) -> None:
+        sent = None
         while True:
-            self._changed.wait(REPEAT_S if self._cell_runs else None)
+            # A rank that is lost between cells is no change of the cluster that is reported.
+            polls = self._cell_runs or sent is not None
+            changed = self._changed.wait(REPEAT_S if polls else None)
             self._changed.clear()
             cluster = registry.current()
-            self._comm.send({"type": "state", "cluster": describe(cluster)})
-            try:
-                self._entry.update(cluster)
-                self._share.update(cluster, now=not self._cell_runs)
-            except Exception:  # whatever fails here, the panel must get further states
-                log.exception("the status bar and other notebooks do not get this state")
+            state = describe(cluster)
+            if changed or self._cell_runs or state != sent:
+                sent = state
+                self._comm.send({"type": "state", "cluster": state})
+                self._publish(cluster)
             time.sleep(MIN_INTERVAL_S)
+
+    def _publish(self, cluster: Cluster | None) -> None:
+        try:
+            self._entry.update(cluster)
+            self._share.update(cluster, now=not self._cell_runs)
+        except Exception:  # whatever fails here, the panel must get further states
+            log.exception("the status bar and other notebooks do not get this state")
 
     def _on_request(self, request: dict[str, Any]) -> None:
         self._cell.restore()
