@@ -14,7 +14,7 @@ import workbench.resources
 
 PACKAGE = Path(workbench.__file__).parent
 ONLY = {
-    "server": {"resources", "doctor", "errors"},
+    "server": {"resources", "doctor", "errors", "cluster"},  # of `cluster`, only `kept`
     "rank": {"wire", "resources", "errors"},
     "agent": {"rank", "wire", "resources", "errors"},
 }

@@ -34,7 +34,7 @@ layer package                              process       content
 0     `errors.py`                          any           exceptions
 ===== ==================================== ============= ===========================
 
-`server` imports only `resources`, `doctor` and `errors`; `rank` only `wire`,
+`server` imports only `resources`, `doctor`, `errors` and `cluster.kept`; `rank` only `wire`,
 `resources` and `errors`; `agent` also `rank`. `tests/test_layers.py` checks all of this.
 
 Importing this package loads none of torch, horovod, plotly, pandas or pynvml:

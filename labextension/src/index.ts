@@ -1,4 +1,19 @@
+import { commands } from './commands/plugin';
+import { liveTab } from './live/tabplugin';
 import { timingsRenderer } from './live/plugin';
+import { notifications } from './notifications/plugin';
 import { workbenchPanel } from './panel/plugin';
+import { runningClusters } from './running/plugin';
+import { clusterStatus } from './statusbar/plugin';
 
-export default [workbenchPanel, timingsRenderer];
+export { IWorkbench } from './tokens';
+
+export default [
+  workbenchPanel,
+  timingsRenderer,
+  liveTab,
+  commands,
+  runningClusters,
+  clusterStatus,
+  notifications
+];

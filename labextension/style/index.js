@@ -1,3 +1,4 @@
 import './base.css';
 import './live.css';
 import './topology.css';
+import './statusbar.css';

@@ -30,10 +30,18 @@ const NOT_FOR_USERS = [
   // The description of a plugin, as in JupyterLab.
   'Shows the resources of this machine and the cluster of the notebook in front.',
   'Draws the live timings of a training in the output of its notebook.',
+  'Opens the live view of a notebook in a tab of its own.',
+  'Adds the commands of the panel to palette, menu and toolbar.',
+  'Lists clusters in the Running tab, with attach and stop.',
+  'Shows the cluster of the active notebook in the status bar.',
+  'Notifies of failures of a cluster while the panel is hidden.',
+  // The description of a token, as in JupyterLab.
+  'The cluster of the active notebook and the resources that the panel of Gradient Workbench shows.',
   // The product's name, and what its settings are found by.
   'Gradient Workbench',
   // Code, and constants of the kernel and the server.
   '%load_ext workbench',
+  '%reload_ext workbench\n%cluster attach …',
   'nccl topology file',
   // Constants of CSS and SVG.
   'system-ui, sans-serif',

@@ -10,8 +10,14 @@ import websocket
 from .process import BASE, TOKEN
 
 ELSEWHERE = {"Origin": "https://elsewhere.example"}
-ROUTES = ("GET snapshot", "GET findings", "POST read", "WS live")
-OPEN = {"GET snapshot": 200, "GET findings": 200, "POST read": 400, "WS live": 101}
+ROUTES = ("GET snapshot", "GET findings", "POST read", "GET clusters", "WS live")
+OPEN = {
+    "GET snapshot": 200,
+    "GET findings": 200,
+    "POST read": 400,
+    "GET clusters": 200,
+    "WS live": 101,
+}
 """The answer of each route to a user who may ask; an empty file has nothing that can be read."""
 
 
@@ -145,6 +151,17 @@ def test_the_authoriser_decides(allowed, right, route):
         assert knock(allowed, route, right)[0] == OPEN[route]
     allowed.refuse("read workbench")
     assert refused(knock(allowed, route, right), 403, "not authorized to read")
+
+
+def test_stopping_a_cluster_needs_a_permission_of_its_own(allowed, right):
+    """Who may read may not stop; a stranger may do neither."""
+    answer = allowed.ask("workbench/api/clusters/none", "DELETE", headers=right)
+    assert answer.status == 404
+    answer = allowed.ask("workbench/api/clusters/none", "DELETE")
+    assert refused((answer.status, answer.body), 403)
+    allowed.refuse("write workbench")
+    answer = allowed.ask("workbench/api/clusters/none", "DELETE", headers=right)
+    assert refused((answer.status, answer.body), 403, "not authorized to write")
 
 
 def test_watching_is_no_activity(server, right):

@@ -29,7 +29,7 @@ class Rank:
     state: str = "ready"
 
 class StandIn:
-    agents, recording, fabric = (), True, None
+    agents, recording, timings, fabric = (), True, (), None
     options = SimpleNamespace(keep_s=None)
     def __init__(self, n):
         self.n, self.name, self.state, self.message, self.ranks = n, "stand-in", "stopped", "", []

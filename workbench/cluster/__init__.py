@@ -4,7 +4,8 @@
   current cluster; `options`: the arguments of a cluster, checked; `start_options`: those of
   ``%cluster start``, as a table
 - `state`: the state machine, which starts, changes and stops the ranks; `processes`: all
-  processes of a cluster and its channels to the ranks; `recovery`: makes ranks usable again
+  processes of a cluster and its channels to the ranks; `recovery`: makes ranks usable again;
+  `kept`: finds and stops clusters that outlive their kernel
 - `cell_queue`: the queue of cells; `cell_run`: one cell; `stuck_ranks`: frees its ranks;
   `stalls`: why it waits or does not stop; `outcomes`: results and errors; `transfer`: the data
   of push and pull; `measuring`: measures VMs, the fabric and the cost of recording

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet, ref
 
-from workbench.cluster import recovery
+from workbench.cluster import kept, recovery
 from workbench.cluster.cell_queue import CellQueue
 from workbench.cluster.measuring import Measurements
 from workbench.cluster.options import Options, checked_n
@@ -265,7 +265,7 @@ class Cluster(Measurements):
         """
         if name is not None and not isinstance(name, str):
             raise UsageError(f"attach {name!r}: not a name. Give that of a cluster, as text.")
-        folder, saved = recovery.find(name)
+        folder, saved = kept.find(name)
         for own in of_this_process:
             if own.name == saved["name"] and own.state != "stopped" and not own._state.forked:
                 raise ClusterError(

@@ -37,6 +37,8 @@ from workbench.wire.connection_file import wait_until_complete
 from workbench.wire.detached import connect, exit_text, kill_group, log_tail, start
 from workbench.wire.kernel_socket import KernelSocket
 
+STATE_FILE = "cluster.json"
+"""In the folder of a kept cluster: what another kernel needs to attach, keys included."""
 _HEART_PERIOD_MS = 200
 """An engine is registered at its first heartbeat; ipyparallel's default is 3,000."""
 _HEART_MISSES = 10**9

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workbench.cluster.agents import Agents
-from workbench.cluster.controller import ControllerProcess
+from workbench.cluster.controller import STATE_FILE, ControllerProcess
 from workbench.cluster.engines import Engines
 from workbench.cluster.launchers.placement import kernel_address
 from workbench.cluster.options import Options
@@ -37,9 +37,6 @@ from workbench.wire.transport import Transport, transports_to_plain
 if TYPE_CHECKING:
     from workbench.timings import Timings
     from workbench.wire import Message
-
-STATE_FILE = "cluster.json"
-"""In the folder of a kept cluster: what another kernel needs to attach, keys included."""
 
 
 class ClusterProcesses:

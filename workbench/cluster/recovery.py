@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import shutil
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -13,24 +12,20 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from workbench.cluster.controller import runtime_folder
 from workbench.cluster.outcomes import UNFINISHED_CHANGE
-from workbench.cluster.processes import STATE_FILE, ClusterProcesses
+from workbench.cluster.processes import ClusterProcesses
 from workbench.cluster.state import ClusterState
 from workbench.cluster.stuck_ranks import DRAINED_S, StuckRankMonitor
 from workbench.cluster.threads import in_background, uninterrupted
 from workbench.errors import (
     CellInterrupted,
     ClusterError,
-    NoCluster,
     UsageError,
     WorkbenchError,
     reason,
 )
 from workbench.rank.interrupts import ANY_CELL
 from workbench.ranks import Ranks, phrase
-from workbench.safefiles import load_json, read_file
-from workbench.wire.detached import connect
 
 _POLL_S = 0.05
 _NOTICE_S = 1.0
@@ -255,67 +250,3 @@ def _free_until_idle(processes: ClusterProcesses, monitor: StuckRankMonitor, n: 
             freed = True
             say(f"{phrase(busy)} waited for a rank that has ended the cell. The wait is ended.")
         busy = engines.still_busy(_NOTICE_S)
-
-
-def find(name: str | None) -> tuple[Path, dict[str, Any]]:
-    """Return the folder and the state of the kept cluster of this name, or of the only one.
-
-    Raises
-    ------
-    NoCluster
-        There is none, or none of that name.
-    UsageError
-        There are several, and none was named.
-    """
-    found, damaged = _running()
-    kept = {state["name"]: (folder, state) for folder, state in found}
-    if name is not None and name in kept:
-        return kept[name]
-    there = ", ".join(sorted(kept)) or "none"
-    if name is not None or not kept:
-        what = f"cluster {name!r}" if name else "a cluster"
-        if damaged:
-            raise NoCluster(
-                f"Cannot attach to {what}: {damaged[0]} is damaged, and its cluster still runs. "
-                "It ends when its time to be kept is over. Start another with %cluster start."
-            )
-        raise NoCluster(
-            f"Cannot attach to {what}: of the clusters that outlive their kernel, {there} runs. "
-            "Start one with %cluster start --keep 30m."
-        )
-    if len(kept) > 1:
-        raise UsageError(f"Cannot attach: several clusters run. Name one of {there}.")
-    return next(iter(kept.values()))
-
-
-def _running() -> tuple[list[tuple[Path, dict[str, Any]]], list[Path]]:
-    """Return the folders and states of all kept clusters, and the state files that are damaged."""
-    found: list[tuple[Path, dict[str, Any]]] = []
-    damaged: list[Path] = []
-    for path in runtime_folder().glob(f"workbench-*/{STATE_FILE}"):
-        try:
-            state = load_json(read_file(path, _MOST_BYTES), finite=False)
-        except (OSError, ValueError):
-            state = None
-        complete = isinstance(state, dict) and all(
-            isinstance(state.get(name), kind) for name, kind in _PARTS.items()
-        )
-        runs = _answers(path.parent / "controller.sock")
-        if complete and runs:
-            found.append((path.parent, state))
-        elif complete:  # its processes were ended by a reboot or by SIGKILL
-            shutil.rmtree(path.parent, ignore_errors=True)
-        elif runs:
-            damaged.append(path)
-    return found, damaged
-
-
-def _answers(path: Path) -> bool:
-    """Return whether the controller listens there; a connection does not take it from a kernel."""
-    try:
-        connect(path).close()
-    except (ConnectionRefusedError, FileNotFoundError):
-        return False
-    except OSError:  # what it is cannot be known: its folder must not be removed
-        return path.exists()
-    return True

@@ -23,7 +23,9 @@ import psutil
 from workbench.safefiles import load_json, make_private_folder, read_file, xdg_folder
 
 FOLDER = "gradient-workbench"
-"""Name of the registry's folder in Jupyter's runtime folder."""
+"""Name of the folder in Jupyter's runtime folder in which kernels publish their timings."""
+CLUSTERS_FOLDER = "gradient-workbench-clusters"
+"""Name of the folder next to it, in which kernels publish the state of their cluster."""
 MOST_BYTES = 4 << 20
 """A larger file is not an entry."""
 _SETTLED_NS = 2_000_000_000

@@ -3,6 +3,8 @@
 - `GET  <base_url>workbench/api/snapshot`
 - `GET  <base_url>workbench/api/findings`
 - `POST <base_url>workbench/api/read`: read a snapshot or topology file that the client sends
+- `GET  <base_url>workbench/api/clusters`
+- `DELETE <base_url>workbench/api/clusters/NAME`: stop a cluster that is kept without a kernel
 - `WS   <base_url>workbench/api/live`
 
 It also adds metrics of the running clusters and of this VM's hardware to the server's

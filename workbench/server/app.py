@@ -13,6 +13,8 @@ from workbench.resources.counters import Sampler
 from workbench.server import hardware_metrics, metrics
 from workbench.server.feed import LiveFeed, Notebooks
 from workbench.server.handlers import (
+    ClusterHandler,
+    ClustersHandler,
     FindingsHandler,
     LiveHandler,
     ReadHandler,
@@ -47,6 +49,8 @@ def attach(
                 {"snapshots": snapshots, "feed": feed},
             ),
             (url_path_join(base, "read"), ReadHandler, {"lock": asyncio.Lock()}),
+            (url_path_join(base, "clusters"), ClustersHandler),
+            (url_path_join(base, r"clusters/([^/]+)"), ClusterHandler),
             (url_path_join(base, "live"), LiveHandler, {"feed": feed, "notebooks": notebooks}),
         ],
     )

@@ -1,4 +1,4 @@
-"""Handlers of the routes: the snapshot, the findings, reading a file, and the live WebSocket."""
+"""Handlers of the routes: snapshot, findings, reading a file, clusters, and the live WebSocket."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ from tornado import web
 from tornado.websocket import WebSocketClosedError, WebSocketHandler
 
 from workbench.doctor import diagnose
-from workbench.errors import SnapshotError, printable
+from workbench.errors import ClusterError, NoCluster, SnapshotError, printable
 from workbench.resources import Snapshot
 from workbench.resources.codec import encode
 from workbench.resources.snapshot import MOST_BYTES, parse
 from workbench.resources.summary import show_bytes
 from workbench.resources.usage import Sample
+from workbench.server.clusters import list_clusters, stop_kept_cluster
 from workbench.server.feed import LiveFeed, LiveMessage, Notebooks
 
 _MOST_NAME_CHARACTERS = 200
@@ -180,6 +181,34 @@ class ReadHandler(_Handler):
             self.refuse(400, str(error))
             return
         self.finish(answer)
+
+
+class ClustersHandler(_Handler):
+    """``GET clusters``."""
+
+    @web.authenticated
+    @authorized
+    async def get(self) -> None:
+        """Answer with the clusters of this user's kernels on this VM, and the kept ones."""
+        self.finish(json.dumps({"clusters": await asyncio.to_thread(list_clusters)}))
+
+
+class ClusterHandler(_Handler):
+    """``DELETE clusters/NAME``: stops a cluster that is kept without a kernel."""
+
+    @web.authenticated
+    @authorized
+    async def delete(self, name: str) -> None:
+        """Answer without content when every process of the cluster has ended."""
+        try:
+            await stop_kept_cluster(name)
+        except NoCluster as error:
+            self.refuse(404, str(error))
+        except ClusterError as error:
+            self.refuse(409, str(error))
+        else:
+            self.set_status(204)
+            self.finish()
 
 
 class LiveHandler(WebSocketMixin, WebSocketHandler, JsonErrorHandler):

@@ -65,8 +65,14 @@ class LiveView:
         """Return the current output in all its formats."""
         return self._bundle()
 
+    def open_tab(self) -> dict[str, Any]:
+        """Start updating without an output, and return the snapshot with which a tab starts."""
+        self._start()
+        return self._snapshot()
+
     def _ipython_display_(self) -> None:
         self._start()
+        self._make_widget()
         shell = get_ipython()
         if shell is None:
             print(self._bundle()["text/plain"])  # noqa: T201  # plain Python shows text
@@ -77,11 +83,6 @@ class LiveView:
         shell = get_ipython()
         if self._stream is not None or getattr(shell, "kernel", None) is None:
             return
-        # Imported here because it loads the widget libraries.
-        from workbench.widgets.anywidget_view import make_widget
-
-        self._widget = make_widget(self._snapshot)
-        self._widget.on_msg(self._on_widget)
         self._cell = cell_parent(shell, shell.kernel)
         # Each page creates its own end, so that a page reloaded in the middle of a cell
         # receives messages as well.
@@ -90,6 +91,15 @@ class LiveView:
         self._stream = Stream(self._source, self._send, self._save_periodically)
         self._stream.start()
         shell.events.register("post_run_cell", self._on_cell_end)
+
+    def _make_widget(self) -> None:
+        if self._widget is not None or self._stream is None:
+            return
+        # Imported here because it loads the widget libraries.
+        from workbench.widgets.anywidget_view import make_widget
+
+        self._widget = make_widget(self._snapshot)
+        self._widget.on_msg(self._on_widget)
 
     def _send(self, message: ViewMessage) -> None:
         self._send_to_page(message)
@@ -153,9 +163,11 @@ class LiveView:
             self._save()
 
     def _save_periodically(self) -> None:
+        if self._saved is None:  # shown in a tab only, which is not saved
+            return
         state = self._source.status().state
         # A run that resumes after an end gets its widget back immediately.
-        state_changed = self._saved is not None and self._saved[1] != state
+        state_changed = self._saved[1] != state
         if state_changed or state == "ended":
             self._save()
         elif time.monotonic() - self._saved_at >= SAVE_EVERY_S:
@@ -167,7 +179,7 @@ class LiveView:
     def _save(self) -> None:
         """Update the notebook's output if it is out of date."""
         with self._save_lock:
-            if self._saved == self._saved_key():
+            if self._saved is None or self._saved == self._saved_key():
                 return
             bundle = self._bundle()
             self._publish(bundle, update=True)

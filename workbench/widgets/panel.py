@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -10,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 from workbench.cluster import registry
 from workbench.resources.codec import encode
 from workbench.widgets import cluster_actions
+from workbench.widgets.cluster_entry import ClusterEntry
 from workbench.widgets.preopened_comm import PreopenedComm, cell_parent
+from workbench.widgets.training_share import TrainingShare
 from workbench.widgets.vm_watch import VmWatch
 
 if TYPE_CHECKING:
@@ -20,6 +23,9 @@ if TYPE_CHECKING:
     from workbench.cluster.agent import Agent
     from workbench.fabric import FittedFabric
     from workbench.ranks import RankInfo
+    from workbench.widgets.live import LiveView
+
+log = logging.getLogger(__name__)
 
 TARGET = "workbench.cluster"
 COMM_ID = "workbench-cluster"
@@ -59,6 +65,8 @@ class PanelLink:
         self._comm = PreopenedComm(kernel, TARGET, COMM_ID, self._on_request)
         self._changed = threading.Event()
         self._cell_runs = False
+        self._entry = ClusterEntry(getattr(kernel.parent, "connection_file", ""))
+        self._share = TrainingShare(self._comm.send)
         self._watch = VmWatch(self._comm.send, _agents, lambda: self._cell_runs, _ranks)
         shell.events.register("pre_run_cell", self._on_cell_start)
         shell.events.register("post_run_cell", self._on_cell_end)
@@ -72,6 +80,7 @@ class PanelLink:
 
     def _on_cell_end(self, _: Any) -> None:
         self._cell_runs = False
+        self._changed.set()
 
     def _send_changes(self) -> None:
         sent: dict[str, Any] | None = None
@@ -79,13 +88,22 @@ class PanelLink:
             is_up = sent is not None and sent["state"] != "stopped"
             changed = self._changed.wait(REPEAT_S if self._cell_runs or is_up else None)
             self._changed.clear()
-            found = describe(registry.current())
-            if changed or self._cell_runs or found != sent:
-                self._comm.send({"type": "state", "cluster": found})
-            if found != sent and found is not None and found["state"] == "failed":
+            cluster = registry.current()
+            state = describe(cluster)
+            if changed or self._cell_runs or state != sent:
+                self._comm.send({"type": "state", "cluster": state})
+                self._publish(cluster)
+            if state != sent and state is not None and state["state"] == "failed":
                 registry.changed()  # other listeners may not know that a rank was lost
-            sent = found
+            sent = state
             time.sleep(MIN_INTERVAL_S)
+
+    def _publish(self, cluster: Cluster | None) -> None:
+        try:
+            self._entry.update(cluster)
+            self._share.update(cluster, now=not self._cell_runs)
+        except Exception:  # whatever fails here, the panel must get further states
+            log.exception("the status bar and other notebooks do not get this state")
 
     def _on_request(self, request: dict[str, Any]) -> None:
         self._cell.restore()
@@ -95,13 +113,22 @@ class PanelLink:
             self._watch.refresh()
         elif kind == "watch":
             self._watch.renew() if request.get("on") else self._watch.stop()
+        elif kind == "live":
+            cluster_actions.begin(self._open_live, self._fail, lambda: None)
         elif kind in _ACTIONS:
             cluster_actions.begin(
                 lambda: _ACTIONS[kind](request), self._fail, lambda: self._end(kind)
             )
         else:
-            known = ", ".join((*_ACTIONS, "refresh"))
+            known = ", ".join((*_ACTIONS, "refresh", "live"))
             self._fail(f"{kind!r}: unknown request. Send {known} or watch.")
+
+    def _open_live(self) -> None:
+        """Start the live view of the current cluster for a tab, and send its first snapshot."""
+        from workbench.widgets.views import timings_view
+
+        view: LiveView = timings_view(registry.required(), "live")
+        self._comm.send({"type": "live", "snapshot": view.open_tab()})
 
     def _end(self, kind: Any) -> None:
         self._changed.set()

@@ -1,4 +1,5 @@
 import { Kernel } from '@jupyterlab/services';
+import { PromiseDelegate } from '@lumino/coreutils';
 import { IDisposable } from '@lumino/disposable';
 import { ISignal, Signal } from '@lumino/signaling';
 
@@ -98,6 +99,13 @@ export class KernelLink implements IDisposable {
     await this._attempt('stop', () => this._comm.send({ type: 'stop' }));
   }
 
+  /** Start the live view of the cluster for a tab, and return its first snapshot. */
+  async openLive(): Promise<unknown> {
+    const live = (this._live = new PromiseDelegate<unknown>());
+    await this._comm.send({ type: 'live' });
+    return live.promise;
+  }
+
   /** Whether the VMs are shown; they are only sampled then. */
   set watched(watched: boolean) {
     this._watch.on = watched;
@@ -192,7 +200,12 @@ export class KernelLink implements IDisposable {
           );
         case 'samples':
           return this._onSamples(message.samples);
+        case 'training':
+          return this._setState({ exposedShare: message.exposed_share });
+        case 'live':
+          return this._live?.resolve(message.snapshot);
         case 'error':
+          this._live?.reject(new Error(message.message));
           return this._setState({ error: message.message, pending: null });
         case 'done':
           return this._onDone(message.request);
@@ -246,7 +259,12 @@ export class KernelLink implements IDisposable {
   private _onLeave(): void {
     this._watch.forget();
     this.vms.clear();
-    this._setState({ loaded: false, cluster: null, pending: null });
+    this._setState({
+      loaded: false,
+      cluster: null,
+      exposedShare: null,
+      pending: null
+    });
   }
 
   private _setState(change: Partial<KernelLink.IState>): void {
@@ -263,11 +281,13 @@ export class KernelLink implements IDisposable {
       !this.vms.isListed || this.vms.entries.some(entry => entry.machine),
     ready: () => this._comm.ready()
   });
+  private _live: PromiseDelegate<unknown> | null = null;
   private _isDisposed = false;
   private _state: KernelLink.IState = {
     loaded: false,
     language: 'python',
     cluster: null,
+    exposedShare: null,
     pending: null,
     error: ''
   };
@@ -284,6 +304,8 @@ export namespace KernelLink {
     readonly loaded: boolean;
     readonly language: string;
     readonly cluster: ICluster | null;
+    /** Of the newest iterations, from 0 to 1; `null` before it is sent. */
+    readonly exposedShare: Known<number> | null;
     readonly pending: Pending;
     /** Why the last request failed; empty if it succeeded. */
     readonly error: string;

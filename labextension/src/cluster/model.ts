@@ -4,6 +4,7 @@ import { INotebookTracker, NotebookPanel } from '@jupyterlab/notebook';
 import { Kernel } from '@jupyterlab/services';
 import { IStateDB } from '@jupyterlab/statedb';
 import { VDomModel } from '@jupyterlab/ui-components';
+import { ISignal, Signal } from '@lumino/signaling';
 
 import { ITranslate } from '../common/translate';
 import { LastUsed } from './lastused';
@@ -79,6 +80,23 @@ export class ClusterModel extends VDomModel {
     }
   }
 
+  /** A link has changed, of the active notebook or another one. */
+  get linkChanged(): ISignal<this, KernelLink> {
+    return this._linkChanged;
+  }
+
+  /** Follow the active notebook while asleep too; its VMs are still not sampled then. */
+  followAlways(): void {
+    this._always = true;
+    this._follow();
+  }
+
+  /** The link to a notebook's kernel; `null` without a kernel whose messages arrive here. */
+  linkOf(session: ISessionContext): KernelLink | null {
+    const kernel = session.session?.kernel;
+    return kernel ? this._linkFor(kernel) : null;
+  }
+
   /** Query its kernel again. */
   async refresh(): Promise<void> {
     await this._link?.refresh();
@@ -105,7 +123,7 @@ export class ClusterModel extends VDomModel {
   }
 
   private _follow(): void {
-    if (this._awake) {
+    if (this._awake || this._always) {
       this._watch(this._tracker?.currentWidget?.sessionContext ?? null);
       this._update();
     }
@@ -152,6 +170,7 @@ export class ClusterModel extends VDomModel {
       return null;
     }
     const link = new KernelLink({ kernel: speaker, trans: this._trans });
+    link.stateChanged.connect(one => this._linkChanged.emit(one), this);
     this._links.set(kernel.id, link);
     return link;
   }
@@ -181,7 +200,9 @@ export class ClusterModel extends VDomModel {
   private _session: ISessionContext | null = null;
   private _link: KernelLink | null = null;
   private _links = new Map<string, KernelLink>();
+  private _linkChanged = new Signal<this, KernelLink>(this);
   private _awake = false;
+  private _always = false;
 }
 
 export namespace ClusterModel {

@@ -3,6 +3,7 @@ import {
   fileUploadIcon,
   refreshIcon,
   settingsIcon,
+  SidePanel,
   Toolbar,
   ToolbarButton
 } from '@jupyterlab/ui-components';
@@ -18,21 +19,19 @@ import { FileDrop } from './filedrop';
 const SLEEP_AFTER_MS = 1000;
 
 /** The panel in the sidebar; its models sleep while it is hidden. */
-export class WorkbenchPanel extends Panel {
+export class WorkbenchPanel extends SidePanel {
   constructor(options: WorkbenchPanel.IOptions) {
-    super();
+    super({ content: new Panel() });
     const { cluster, resources, trans } = options;
     this._models = [cluster, resources];
     this.id = 'gradient-workbench-panel';
     this.addClass('jp-gw-Panel');
     this.node.setAttribute('role', 'region');
     this.node.setAttribute('aria-label', trans.__('Gradient Workbench'));
-    this.addWidget(Private.header(options));
-    const body = new Panel();
-    body.addClass('jp-gw-Body');
-    body.addWidget(new ClusterView(cluster, trans));
-    body.addWidget(new ResourcesView(resources, trans));
-    this.addWidget(body);
+    this.header.addWidget(Private.header(options));
+    this.content.addClass('jp-gw-Body');
+    this.addWidget(new ClusterView(cluster, trans));
+    this.addWidget(new ResourcesView(resources, trans));
     this._drop = new FileDrop(this.node, file => {
       void resources.files.open(file);
     });

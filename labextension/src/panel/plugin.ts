@@ -21,6 +21,7 @@ import { liveUrl, ResourcesClient } from '../resources/client';
 import { FileShelf } from '../resources/files';
 import { LiveFeed } from '../resources/livefeed';
 import { ResourcesModel } from '../resources/model';
+import { CommandIDs, IWorkbench } from '../tokens';
 import { chooseFiles } from './filedrop';
 import { chooseHostFile } from './hostfile';
 import { workbenchIcon } from './icons';
@@ -30,21 +31,18 @@ import { followSettings } from './settings';
 /** Also the name of its schema. */
 const ID = 'gradient-workbench:panel';
 
-namespace CommandIDs {
-  export const openPanel = 'workbench:open-panel';
-  export const openFile = 'workbench:open-file';
-  /** A command of JupyterLab. */
-  export const openSettings = 'settingeditor:open';
-}
+/** A command of JupyterLab. */
+const OPEN_SETTINGS = 'settingeditor:open';
 
 /** After the built-in tabs: files, running, table of contents. */
 const RANK = 350;
 
-export const workbenchPanel: JupyterFrontEndPlugin<void> = {
+export const workbenchPanel: JupyterFrontEndPlugin<IWorkbench> = {
   id: ID,
   description:
     'Shows the resources of this machine and the cluster of the notebook in front.',
   autoStart: true,
+  provides: IWorkbench,
   optional: [
     INotebookTracker,
     ICommandPalette,
@@ -63,7 +61,7 @@ export const workbenchPanel: JupyterFrontEndPlugin<void> = {
     settings: ISettingRegistry | null,
     state: IStateDB | null,
     documents: IDocumentManager | null
-  ): void => {
+  ): IWorkbench => {
     const trans = (translator ?? nullTranslator).load('gradient_workbench');
     const { serverSettings } = app.serviceManager;
     const cluster = new ClusterModel({
@@ -89,7 +87,7 @@ export const workbenchPanel: JupyterFrontEndPlugin<void> = {
       openFile: () => void app.commands.execute(CommandIDs.openFile),
       openSettings: settings
         ? () => {
-            void app.commands.execute(CommandIDs.openSettings, {
+            void app.commands.execute(OPEN_SETTINGS, {
               query: 'Gradient Workbench'
             });
           }
@@ -106,6 +104,7 @@ export const workbenchPanel: JupyterFrontEndPlugin<void> = {
     app.shell.add(panel, 'left', { rank: RANK, type: 'Gradient Workbench' });
     restorer?.add(panel, panel.id);
     addCommands(app, palette, panel, resources.files, trans);
+    return { cluster, resources, panel };
   }
 };
 

@@ -22,6 +22,9 @@ import { readSnapshot } from './snapshot';
 const numberOrString: Reader<number | string> = (value, path, trans) =>
   typeof value === 'number' ? value : string(value, path, trans);
 
+/** Read by another module. */
+const anything: Reader<unknown> = value => value;
+
 const rank = record({
   rank: number,
   vm: known(string),
@@ -96,6 +99,10 @@ export const readKernelMessage = variants({
     /** The weakest hop of the ranks' ring; `null` without a ring. */
     weakest
   }),
+  /** The newest iterations: the share of exposed communication, from 0 to 1. */
+  training: record({ exposed_share: known(number) }),
+  /** The first snapshot of a live view in a tab. */
+  live: record({ snapshot: anything }),
   /** By name, for VMs that are not local. */
   samples: record({ samples: dictionary(tolerant(readSample)) }),
   /** A request failed. */
@@ -140,6 +147,6 @@ export type Request =
       readonly options: Readonly<Record<string, string | number>>;
     }
   | { readonly type: 'resize'; readonly ranks: number }
-  | { readonly type: 'restart' | 'calibrate' | 'stop' | 'refresh' }
+  | { readonly type: 'restart' | 'calibrate' | 'stop' | 'refresh' | 'live' }
   /** Whether the VMs' samples are needed; the kernel forgets it after 12 s. */
   | { readonly type: 'watch'; readonly on: boolean };

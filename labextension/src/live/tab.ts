@@ -1,0 +1,127 @@
+import { ISessionContext } from '@jupyterlab/apputils';
+import { MimeModel } from '@jupyterlab/rendermime';
+import { JSONObject } from '@lumino/coreutils';
+import { Panel, Widget } from '@lumino/widgets';
+
+import { KernelLink } from '../cluster/link';
+import { isUp } from '../cluster/states';
+import { ITranslate } from '../common/translate';
+import { MIME_TYPE } from './protocol';
+import { TimingsRenderer } from './renderer';
+
+/** The live view of a notebook's cluster in a tab of its own. */
+export class LiveTab extends Panel {
+  constructor(options: LiveTab.IOptions) {
+    super();
+    this._options = options;
+    this.path = options.path;
+    this.addClass('jp-gw-LiveTab');
+    this._note.addClass('jp-gw-LiveTab-note');
+    this._note.node.setAttribute('role', 'status');
+    this.addWidget(this._note);
+    options.session.kernelChanged.connect(this._update, this);
+    options.session.connectionStatusChanged.connect(this._update, this);
+    this._update();
+  }
+
+  /** The path of its notebook. */
+  readonly path: string;
+
+  dispose(): void {
+    if (this.isDisposed) {
+      return;
+    }
+    const { session } = this._options;
+    session.kernelChanged.disconnect(this._update, this);
+    session.connectionStatusChanged.disconnect(this._update, this);
+    this._follow(null);
+    super.dispose();
+  }
+
+  /** Ask the kernel for its view once it has a cluster, and again for the next cluster. */
+  private _update(): void {
+    const link = this._options.linkOf(this._options.session);
+    this._follow(link);
+    const cluster = link?.state.cluster ?? null;
+    if (!link || !cluster || !isUp(cluster)) {
+      this._showNote();
+      return;
+    }
+    const key = `${link.kernel.id}/${cluster.name}`;
+    if (key !== this._key) {
+      this._key = key;
+      void this._open(link, key);
+    }
+  }
+
+  private _follow(link: KernelLink | null): void {
+    if (link !== this._link) {
+      this._link?.stateChanged.disconnect(this._update, this);
+      this._link = link;
+      link?.stateChanged.connect(this._update, this);
+    }
+  }
+
+  private async _open(link: KernelLink, key: string): Promise<void> {
+    const { translate } = this._options;
+    this._showNote(
+      translate.__(
+        'Waiting for the kernel. After a reload during a cell, it answers when the cell has ended.'
+      )
+    );
+    try {
+      const snapshot = await link.openLive();
+      if (key === this._key && !this.isDisposed) {
+        await this._show(snapshot as JSONObject);
+      }
+    } catch (error) {
+      this._key = '';
+      this._showNote((error as Error).message);
+    }
+  }
+
+  private async _show(snapshot: JSONObject): Promise<void> {
+    const { session, translate } = this._options;
+    this._renderer?.dispose();
+    this._renderer = new TimingsRenderer({
+      translate,
+      findSession: () => session
+    });
+    this._note.hide();
+    this.addWidget(this._renderer);
+    await this._renderer.renderModel(
+      new MimeModel({ data: { [MIME_TYPE]: snapshot } })
+    );
+  }
+
+  /** Say what is missing, unless the last state of a view is still shown. */
+  private _showNote(text?: string): void {
+    const { translate } = this._options;
+    if (text === undefined && this._renderer) {
+      return;
+    }
+    this._note.node.textContent =
+      text ??
+      translate.__(
+        'No cluster runs in %1. Start one in the panel, or with %cluster start.',
+        this.path
+      );
+    this._note.show();
+  }
+
+  private _options: LiveTab.IOptions;
+  private _note = new Widget();
+  private _link: KernelLink | null = null;
+  private _renderer: TimingsRenderer | null = null;
+  private _key = '';
+}
+
+export namespace LiveTab {
+  export interface IOptions {
+    path: string;
+    /** Of its notebook. */
+    session: ISessionContext;
+    linkOf: (session: ISessionContext) => KernelLink | null;
+    translate: ITranslate;
+  }
+}

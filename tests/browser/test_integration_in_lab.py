@@ -1,0 +1,118 @@
+"""Gradient Workbench in the Running tab, toolbar, status bar and notifications of a real Lab."""
+
+import os
+import re
+import signal
+
+import psutil
+from kept_clusters import kernel
+from playwright.sync_api import expect
+
+from .material import ENDLESS, training_cells, write_notebook
+
+START = "%load_ext workbench\ncluster = %cluster start -n 2"
+PIDS = "print('pids', *[info.pid for info in cluster.ranks])"
+
+
+def status_item(lab):
+    return lab.page.locator(".jp-gw-StatusItem button")
+
+
+def running_items(lab):
+    lab.page.locator(".jp-SideBar li[data-id='jp-running-sessions']").click()
+    section = lab.page.get_by_role("region", name="Clusters Section")
+    return section.locator(".jp-RunningSessions-item")
+
+
+def test_a_kept_cluster_is_attached_to_from_the_running_tab(lab, server, monkeypatch):
+    """Of a kernel that has ended: a click attaches to it, and its notebook then has it."""
+    monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(server.root.parent / "run"))
+    name, pids = kernel("")
+    notebook = lab.open_notebook(write_notebook(server, "attach.ipynb", "1"))
+    notebook.wait_for_kernel()
+    item = running_items(lab).filter(has_text=name)
+    expect(item).to_contain_text("2 ranks")
+    expect(item).to_contain_text("kept, no notebook")
+    item.locator(".jp-RunningSessions-itemLabel").click()
+    notebook.expect_ended(1, timeout_s=120)
+    expect(notebook.output(1)).to_contain_text(name)
+    expect(item).to_contain_text("attach.ipynb")
+    expect(status_item(lab)).to_have_text(re.compile(r"^2 ranks"))
+    item.hover()
+    item.get_by_role("button").last.click()
+    expect(item).to_have_count(0)
+    psutil.wait_procs([psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)])
+    assert lab.complaints == []
+
+
+def test_a_cluster_of_another_kernel_is_stopped_from_the_running_tab(new_lab, server):
+    """From a page that has not opened its notebook."""
+    first, second = new_lab(server), new_lab(server)
+    other = first.open_notebook(write_notebook(server, "other.ipynb", START))
+    other.run_all()
+    other.expect_ended(0, timeout_s=150)
+    second.open()
+    item = running_items(second).filter(has_text="other.ipynb")
+    expect(item).to_contain_text("2 ranks")
+    item.hover()
+    item.get_by_role("button").last.click()
+    expect(item).to_have_count(0)
+    expect(status_item(first)).to_have_count(0)
+    assert second.complaints == []
+
+
+def test_the_toolbar_button_makes_a_cell_distributed(lab, server):
+    """Its first line comes and goes; the rest of the cell is kept."""
+    notebook = lab.open_notebook(write_notebook(server, "toolbar.ipynb", "x = 1\nprint(x)"))
+    notebook.wait_for_kernel()
+    editor = notebook.cells.first.locator(".cm-content")
+    button = notebook.node.locator(".jp-NotebookPanel-toolbar").get_by_text("Distributed")
+    button.click()
+    expect(editor).to_have_text(re.compile(r"^%%distributed\s*x = 1\s*print\(x\)$"))
+    button.click()
+    expect(editor).to_have_text(re.compile(r"^x = 1\s*print\(x\)$"))
+    assert lab.complaints == []
+
+
+def test_status_bar_and_live_tab_show_a_training(lab, server, screenshots):
+    """The layout command opens panel and live tab; the view moves while the cell runs."""
+    start, _, training = training_cells(ENDLESS)
+    notebook = lab.open_notebook(write_notebook(server, "layout.ipynb", start, training))
+    notebook.run_all()
+    notebook.expect_running(1)
+    lab.run_command("workbench:default-layout")
+    expect(lab.panel.node).to_be_visible()
+    tab = lab.page.locator(".jp-gw-LiveTab")
+    expect(tab).to_be_visible()
+    iteration = tab.locator(".jp-gw-Live-iteration .jp-gw-Live-value")
+    expect(iteration).to_have_text(re.compile(r"\d"))
+    before = iteration.inner_text()
+    expect(iteration).not_to_have_text(before)
+    expect(status_item(lab)).to_have_text(re.compile(r"^2 ranks · \d+ % exposed$"))
+    for width in (1280, 1920):
+        lab.page.set_viewport_size({"width": width, "height": 900})
+        for theme in ("JupyterLab Light", "JupyterLab Dark"):
+            lab.set_theme(theme)
+            name = f"layout-{width}-{theme.split()[-1].lower()}.png"
+            lab.page.screenshot(path=screenshots / name)
+    lab.page.reload()
+    expect(lab.page.get_by_role("tab", name="Live: layout.ipynb")).to_be_visible()
+    assert lab.complaints == []
+
+
+def test_a_lost_rank_notifies_while_the_panel_is_hidden(lab, server, screenshots):
+    """The notification says what is lost and offers the restart; the status bar shows it too."""
+    notebook = lab.open_notebook(write_notebook(server, "lost.ipynb", START, PIDS))
+    notebook.run_all()
+    notebook.expect_ended(1, timeout_s=150)
+    expect(status_item(lab)).to_have_text("2 ranks")
+    _, _, pid = notebook.output(1).inner_text().split()
+    os.kill(int(pid), signal.SIGKILL)
+    toast = lab.page.locator(".Toastify__toast").filter(has_text="rank 1")
+    expect(toast).to_be_visible()
+    expect(status_item(lab)).to_have_text("⚠ rank 1 lost")
+    lab.page.screenshot(path=screenshots / "lost.png")
+    expect(toast.get_by_role("button", name="Restart lost ranks")).to_be_enabled()
+    toast.get_by_role("button", name="Show panel").click()
+    expect(lab.panel.node).to_be_visible()
+    assert lab.complaints == []

@@ -1,0 +1,69 @@
+"""The list of clusters, and the stop of a kept one, with real clusters."""
+
+from __future__ import annotations
+
+import pytest
+from clusters import gone, with_support
+from kept_clusters import kernel
+
+import workbench as wb
+from workbench.widgets.cluster_entry import ClusterEntry
+
+from .specification import validate_answer
+
+LIST, ONE = "/clusters", "/clusters/{name}"
+
+
+@pytest.fixture
+def server(start, monkeypatch):
+    """A server, and kernels that use its folder for what they write down."""
+    server = start(environment=with_support())
+    monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(server.folder / "runtime"))
+    return server
+
+
+@pytest.fixture
+def listed(server, right):
+    """List the clusters, and check the answer against the specification."""
+
+    def ask():
+        answer = server.ask("workbench/api/clusters", headers=right)
+        validate_answer(LIST, "get", answer.status, answer.headers, answer.body)
+        assert b"key" not in answer.body  # of the state file, nothing by which one could attach
+        return answer.json()["clusters"]
+
+    return ask
+
+
+def test_a_kept_cluster_is_listed_and_stopped(server, right, listed):
+    """Without a kernel, and all of its processes end."""
+    assert listed() == []
+    name, pids = kernel("")
+    (one,) = listed()
+    assert (one["name"], one["state"], one["ranks"], one["keep_s"]) == (name, "kept", 2, 600)
+    assert one["kernel_id"] is None
+    assert len(one["vms"]) == 1
+    answer = server.ask(f"workbench/api/clusters/{name}", "DELETE", headers=right)
+    assert answer.status == 204, answer.body
+    assert gone(pids)
+    assert listed() == []
+    answer = server.ask(f"workbench/api/clusters/{name}", "DELETE", headers=right)
+    validate_answer(ONE, "delete", answer.status, answer.headers, answer.body)
+    assert answer.status == 404
+
+
+def test_a_cluster_of_a_kernel_is_listed_and_not_stopped(server, right, listed):
+    """Its kernel publishes it while it runs; a kept one is listed once."""
+    entry = ClusterEntry("/run/kernel-ab12-cd34.json")
+    with wb.Cluster(n=1, keep="600s") as cluster:
+        entry.update(cluster)
+        (one,) = listed()
+        assert (one["name"], one["state"], one["ranks"]) == (cluster.name, "ready", 1)
+        assert one["kernel_id"] == "ab12-cd34"
+        answer = server.ask(f"workbench/api/clusters/{cluster.name}", "DELETE", headers=right)
+        assert answer.status == 409
+        validate_answer(ONE, "delete", answer.status, answer.headers, answer.body)
+        assert "%cluster stop" in answer.json()["message"]
+        assert cluster.run("1").values == {0: 1}
+    entry.update(cluster)
+    assert listed() == []

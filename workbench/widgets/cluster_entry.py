@@ -1,0 +1,69 @@
+"""What a kernel publishes about its cluster to the user's other kernels, through the server."""
+
+from __future__ import annotations
+
+import logging
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jupyter_core.paths import jupyter_runtime_dir
+
+from workbench.resources.process_registry import CLUSTERS_FOLDER, ProcessRegistry, jupyter_folder
+
+if TYPE_CHECKING:
+    from workbench.cluster import Cluster
+
+log = logging.getLogger(__name__)
+
+VERSION = 1
+_NAME = "cluster"
+_CONNECTION_FILE = re.compile(r"kernel-([\w-]+)\.json$")
+
+
+class ClusterEntry:
+    """Entry of one kernel, which disappears when the cluster stops or the kernel ends.
+
+    Parameters
+    ----------
+    connection_file
+        The path of the kernel's connection file, whose name contains the kernel's id.
+    registry
+        Registry of the entries; that in the user's runtime folder by default.
+    """
+
+    def __init__(self, connection_file: str, registry: ProcessRegistry | None = None) -> None:
+        match = _CONNECTION_FILE.search(Path(connection_file).name)
+        self._kernel_id = match[1] if match else None
+        folder = jupyter_folder(jupyter_runtime_dir()) / CLUSTERS_FOLDER
+        self._registry = registry or ProcessRegistry(folder)
+        self._published: dict[str, Any] | None = None
+
+    def update(self, cluster: Cluster | None) -> None:
+        """Publish the state of the cluster if it has changed."""
+        content = None if cluster is None else self._describe(cluster)
+        if content == self._published:
+            return
+        try:
+            if content is None:
+                self._registry.unregister(_NAME)
+            else:
+                self._registry.register(_NAME, content)
+            self._published = content
+        except OSError as error:
+            log.warning("other notebooks do not see this kernel's cluster: %s", error)
+
+    def _describe(self, cluster: Cluster) -> dict[str, Any] | None:
+        state, ranks = cluster.state, cluster.ranks
+        if state == "stopped":
+            return None
+        return {
+            "version": VERSION,
+            "name": cluster.name,
+            "state": state,
+            "message": cluster.message,
+            "ranks": len(ranks) or cluster.n,
+            "vms": list(dict.fromkeys(str(info.vm) for info in ranks)),
+            "keep_s": cluster.options.keep_s,
+            "kernel_id": self._kernel_id,
+        }
