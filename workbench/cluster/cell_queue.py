@@ -14,6 +14,7 @@ from workbench.cluster.cell_run import CellRun, acknowledge
 from workbench.cluster.options import parse_duration
 from workbench.cluster.outcomes import RunResult
 from workbench.cluster.processes import ClusterProcesses
+from workbench.cluster.profiling import Profiling
 from workbench.cluster.recovery import form_ring, repair_ring, use_again
 from workbench.cluster.state import ClusterState
 from workbench.cluster.threads import in_background, uninterrupted
@@ -64,6 +65,8 @@ class CellQueue:
     ----------
     latest
         The user's latest cell.
+    profiling
+        The profiles of cells.
     """
 
     def __init__(self, state: ClusterState, first: int = 1) -> None:
@@ -73,6 +76,7 @@ class CellQueue:
         self._current: CellRun | None = None
         self._left: CellRun | None = None
         """A cell that was given up, while some ranks still run it."""
+        self.profiling = Profiling(state, lambda: self.busy)
         state.receive = self._receive
 
     @property

@@ -14,7 +14,6 @@ from workbench.cluster import recovery
 from workbench.cluster.cell_queue import CellQueue
 from workbench.cluster.measuring import Measurements
 from workbench.cluster.options import Options, checked_n
-from workbench.cluster.profiling import Profiling
 from workbench.cluster.state import ClusterState
 from workbench.cluster.threads import LatestTask
 from workbench.errors import ClusterError, StartFailed, UsageError
@@ -86,8 +85,6 @@ class Cluster(Measurements):
         A short name that is shown to users.
     fabric
         The fabric's latency and bandwidth as `calibrate` has measured them, or None.
-    profiling
-        How far the latest `profile` has come.
     """
 
     def __init__(
@@ -165,7 +162,6 @@ class Cluster(Measurements):
         self._state = ClusterState(name, options)
         of_this_process.add(self)
         self._cells = CellQueue(self._state, first_cell)
-        self.profiling = Profiling(self._state, lambda: self._cells.busy)
         own = ref(self)
         self._conclusions = LatestTask(lambda: Cluster.after_cell(own()))
 

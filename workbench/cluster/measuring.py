@@ -40,7 +40,6 @@ class Measurements(Execution):
 
     fabric: FittedFabric | None
     options: Options
-    profiling: Profiling
 
     @property
     @abstractmethod
@@ -143,6 +142,11 @@ class Measurements(Execution):
 
         return stored.find(runs_folder(self.options.runs), _context(self))
 
+    @property
+    def profiling(self) -> Profiling:
+        """How far the latest `profile` has come."""
+        return self._cells.profiling
+
     def profile(
         self, seconds: str | float | None = None, *, iterations: int | None = None
     ) -> Future[Profile]:
@@ -158,7 +162,7 @@ class Measurements(Execution):
         ----------
         seconds
             How long, at most a minute: seconds, or such as ``"5s"``, which is the default without
-            `iterations`. A profile also ends at about 200,000 events of a rank, and with its cell.
+            `iterations`. A profile also ends when a rank's memory has grown by 128 MB, and with its cell.
         iterations
             Most iterations.
 

@@ -12,7 +12,7 @@ import os
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter_ns
@@ -27,13 +27,19 @@ from workbench.wire.profile_messages import MARK, ProfileEnded, ProfileRequest, 
 from workbench.wire.transfer_messages import Chunk, DropTransfer, GetChunk
 from workbench.wire.values import Payload
 
-MOST_EVENTS = 200_000
-"""Most events of a profile: fewer iterations are profiled where each has many."""
+MOST_MEMORY_BYTES = 128_000_000
+"""A profile ends when the rank's memory has grown by this: about 400,000 events."""
 MOST_BYTES = 64_000_000
 """Most bytes of a compressed trace."""
 _WARM_UP = 2
 """Iterations of a cell before a profile: the first ones are slower than the others."""
 _MARKS = 8
+_OPEN_BLOCK = (
+    "has entered a record_function in the last profile and not left it: PyTorch may crash if "
+    "another profile begins."
+)
+_STEP = "Optimizer.step#"
+"""Prefix of the event of an optimizer's step, in which a profile ends."""
 _KINETO_ERROR = b"External init callback must run in same thread as registerClient"
 _OTHER_PROFILER = "The cell uses PyTorch's profiler, of which only one can run at a time."
 
@@ -121,8 +127,11 @@ def _without_kineto_error() -> Iterator[None]:
 class Profiler:
     """Answers a `ProfileRequest`, for the running cell or the next one that trains.
 
-    The first iteration is profiled alone. The number of its events decides how many more there can
-    be. Without a request, this costs an iteration one comparison.
+    Without a request, this costs an iteration one call and one comparison.
+
+    A ``record_function`` that is open when a profile ends must not be closed in another one:
+    PyTorch would write to memory that it has freed. So no profile begins in the iteration in which
+    one has ended, and none in a cell in which such a block of the user was open.
     """
 
     def __init__(self, recorder: Recorder, send: Callable[[Message], None]) -> None:
@@ -135,8 +144,10 @@ class Profiler:
         self._writer: threading.Thread | None = None
         self._ended: ProfileEnded | None = None
         self._payload: Payload | None = None
-        self._cell = self._first = self._most = 0
-        self._counted = self._cancelled = False
+        self._cell = self._first = self._memory_bytes = 0
+        self._open_in = -1
+        """The cell in which a block of the user was open at the end of a profile."""
+        self._cancelled = False
 
     # in the thread of the control channel
 
@@ -170,7 +181,7 @@ class Profiler:
                 self._send(_nothing(request.profile, 0, "Another profile has not ended yet."))
                 return
             self._request, self._payload, self._ended = request, None, None
-            self._counted = self._cancelled = False
+            self._cancelled = False
             self._recorder.at_iteration = self._iteration_ended
 
     @property
@@ -199,7 +210,11 @@ class Profiler:
         if TorchProfiler.is_in_use():
             self._refuse(request, f"{_OTHER_PROFILER} It was left running.")
             return
-        self._cell, self._first, self._most = records.cell, records.iterations, 1
+        if records.cell == self._open_in:
+            self._refuse(request, f"The cell {_OPEN_BLOCK} Profile another cell.")
+            return
+        self._cell, self._first = records.cell, records.iterations
+        self._memory_bytes = _memory_bytes()
         self._recorder.profiling = True
         self._send(ProfileStarted(request.profile, records.cell))
         self._start(request)
@@ -223,23 +238,11 @@ class Profiler:
             return
         done = self._recorder.records.iterations - self._first
         took_s = (perf_counter_ns() - running.began_ns) / 1e9
-        enough = took_s >= request.seconds or done == request.iterations
-        if not enough and done < self._most:
-            return
-        note = "" if enough else f"It ended after {done} iterations, with {MOST_EVENTS:,} events."
-        if self._counted or enough:
-            self._end(request, running, note)
-            return
-        self._counted = True
-        result = self._stop(running)
-        events = max(1, len(result.events()))
-        self._most = MOST_EVENTS // events
-        if not self._most:
-            note = f"It ended after 1 iteration, which has {events:,} events."
-            self._keep(request, running, result, note)
-        else:
-            self._first += 1
-            self._start(request)
+        if took_s >= request.seconds or done == request.iterations:
+            self._end(request, running, "")
+        elif _memory_bytes() - self._memory_bytes > MOST_MEMORY_BYTES:
+            grown = f"the memory of the rank had grown by {MOST_MEMORY_BYTES / 1e6:.0f} MB"
+            self._end(request, running, f"It ended after {done} iterations: {grown}.")
 
     def _gives_way(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def start(*args: Any, **kwargs: Any) -> Any:
@@ -309,7 +312,9 @@ class Profiler:
 
     def _write(self, ended: ProfileEnded, result: Any) -> None:
         try:
-            data = _compressed(result)
+            data, is_open = _compressed(result)
+            if is_open:
+                self._open_in = ended.cell
         except Exception as error:  # noqa: BLE001 - the kernel waits for an answer
             data, why = b"", f"its trace cannot be written ({error})"
         else:
@@ -328,15 +333,34 @@ def _nothing(profile: int, cell: int, note: str) -> ProfileEnded:
     return ProfileEnded(profile, cell, 0, 0, 0, 0, 0, (), note)
 
 
-def _compressed(result: Any) -> bytes:
-    """Return the trace of PyTorch's profiler in JSON, compressed."""
+def _has_open_block(lines: Iterable[str]) -> bool:
+    """Return whether the lines of a trace have an event without an end, except a step's."""
+    name = ""
+    for line in lines:
+        if '"name": ' in line:
+            name = line.split('"name": "', 1)[-1]
+        if '"finished": false' in line and not name.startswith(_STEP):
+            return True
+    return False
+
+
+def _memory_bytes() -> int:
+    """Return the resident memory of this process."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def _compressed(result: Any) -> tuple[bytes, bool]:
+    """Return a trace in JSON, compressed, and whether a block of the user was open at its end."""
     folder = Path(tempfile.mkdtemp(prefix="workbench-profile-"))  # readable by this user only
     try:
         plain, small = folder / "trace.json", folder / "trace.json.gz"
         result.save(str(plain))
         with plain.open("rb") as source, gzip.open(small, "wb", compresslevel=3) as target:
             shutil.copyfileobj(source, target, 1 << 20)
-        return small.read_bytes()
+        with plain.open(encoding="utf-8", errors="replace") as lines:
+            is_open = _has_open_block(lines)
+        return small.read_bytes(), is_open
     finally:
         with contextlib.suppress(OSError):
             shutil.rmtree(folder)

@@ -167,7 +167,7 @@ def profiled_note(summary: Summary) -> str:
         return ""
     count = "1 iteration" if summary.profiled == 1 else f"{summary.profiled:,} iterations"
     verb = "was" if summary.profiled == 1 else "were"
-    slower = "the profiler slows iterations down"
+    slower = "the profiler changes their duration"
     if summary.profiled >= summary.iterations + summary.left_out:
         return f"The figures are of {count} that {verb} profiled: {slower}."
     return f"{count} that {verb} profiled {'is' if verb == 'was' else 'are'} left out: {slower}."
