@@ -162,7 +162,8 @@ class Measurements(Execution):
         ----------
         seconds
             How long, at most a minute: seconds, or such as ``"5s"``, which is the default without
-            `iterations`. A profile also ends when a rank's memory has grown by 128 MB, and with its cell.
+            `iterations`. A profile also ends with its cell, and when a rank's memory has grown by
+            128 MB.
         iterations
             Most iterations.
 

@@ -7,7 +7,8 @@
 - `output`, `descriptors` and `console_bars`: capture its output; `window`: makes it wait while
   the kernel is behind; `not_interactive`: refuses to wait for a user's input
 - `control`: answers the kernel while the main thread is blocked; `sampler`: finds lines of
-  Python outside all phases, while asked; `transfers`: push and pull
+  Python outside all phases, while asked; `transfers`: push and pull; `profiler`: profiles
+  iterations with PyTorch's profiler, which `torch_profiler` starts and reads
 - `after_import`: calls functions when a cell imports a library
 - `backends/`: the process group of the ranks; `recording/`: records iterations
 """
