@@ -87,14 +87,16 @@ def test_planted_operators_are_where_the_ranks_ran_them(trains):
         assert len(planted[rank]) == 12
         ran = np.array(truth[rank]["spent"])
         iterations = [traces.nanoseconds(one) for one in own if one["pid"] == rank]
+        late = []
         for start, end in planted[rank]:
-            (place,) = np.flatnonzero(
-                (ran[:, 0] <= start + origin + MS) & (ran[:, 1] >= end + origin - MS)
-            )
-            assert abs(ran[place, 0] - (start + origin)) < MS
-            assert abs(ran[place, 1] - (end + origin)) < MS
+            # the cell's own times, around the operator: a busy machine may delay them
+            before, after = ran[:, 0] - origin, ran[:, 1] - origin
+            (place,) = np.flatnonzero((before <= start + MS) & (end - MS <= after))
+            late.append((start - before[place], after[place] - end))
             inside = [one for one in iterations if one[0] <= start and end <= one[1]]
             assert len(inside) == 1
+        assert np.min(late) > -MS / 10
+        assert np.abs(np.median(late, axis=0)).max() < MS
     assert profile.uncertainty_us < 1000
     assert profile.profiled_us > 0
     assert not math.isnan(profile.usual_us)
