@@ -222,7 +222,6 @@ class WorkbenchMagics(Magics):
         an iteration: it runs the latest ``%%distributed`` cell, or the cell below
         ``%%timings overhead``, repeatedly with and without recording. Each time, its model
         continues to train, and its files are written again. An interrupt ends it.
-
         ``%timings profile 5s`` or ``%timings profile 20 iterations`` profiles the running or next
         training on all ranks, as one trace for Perfetto; so does the live view's button.
         """
