@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _CLUSTER_VIEWS = ("live", "summary", "table", "waterfall", "ranks", "collectives")
 _RECORDING = ("on", "off", "overhead")
-_VIEWS = (*_CLUSTER_VIEWS, "list", "open", "compare", "replay", *_RECORDING)
+_VIEWS = (*_CLUSTER_VIEWS, "list", "open", "compare", "replay", "profile", *_RECORDING)
 _VERBS = ("start", "status", "stop", "interrupt", "restart", "resize", "attach", "bundle")
 
 
@@ -201,7 +201,7 @@ class WorkbenchMagics(Magics):
 
     @magic_arguments()
     @argument("view", nargs="?", choices=_VIEWS, default="live")
-    @argument("names", nargs="*", help="number of an iteration, or names of runs")
+    @argument("names", nargs="*", help="number of an iteration, names of runs, or a time")
     @argument("--pairs", type=int, default=None, help="overhead: how many; 12 by default")
     @argument("--timeout", default=None, metavar="TIME", help="overhead: 10m by default")
     @argument("--speed", type=float, default=None, help="replay: 2 is twice as fast")
@@ -215,18 +215,22 @@ class WorkbenchMagics(Magics):
         ``%timings replay NAME``, also of a session file, plays a run here and in the sidebar.
 
         ``%timings off`` removes every hook from the ranks, and ``%timings on`` installs them
-        again, both from the next cell on. ``%timings overhead`` measures what recording adds to
+        again, both from the next cell. ``%timings overhead`` measures what recording adds to
         an iteration: it runs the latest ``%%distributed`` cell, or the cell below
         ``%%timings overhead``, repeatedly with and without recording. Each time, its model
         continues to train, and its files are written again. An interrupt ends it.
+        ``%timings profile 5s`` or ``%timings profile 20 iterations`` profiles the running or next
+        training on all ranks, as one trace for Perfetto; so does the live view's button.
         """
         args = parse_line(self.timings, line)
         from workbench.cluster import registry
-        from workbench.widgets import recording, runs, timings_figures
+        from workbench.widgets import profiles, recording, runs, timings_figures
 
         recording.check(line, args, cell, _RECORDING)
         if args.view in _RECORDING:
             return recording.switch_or_measure(registry.required(), args, cell)
+        if args.view == "profile":
+            return profiles.request_profile(registry.required(), line, args.names)
         if args.view in runs.VERBS:
             return runs.runs_view(args.view, args.names, args.speed)
         if args.view in timings_figures.VERBS:

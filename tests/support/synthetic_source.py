@@ -46,6 +46,9 @@ class SyntheticSource:
         verdict = self.explain() if self._state == "ended" and self._rows else None
         return Status(self._run, self._state, self._message, places, "", verdict)
 
+    def profile(self, seconds: float) -> str:
+        return f"no rank is real, so none is profiled for {seconds} s"
+
     def explain(self) -> Verdict:
         """Name one cause, which every iteration has."""
         cause = VerdictCause(

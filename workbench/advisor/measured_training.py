@@ -171,8 +171,9 @@ def _complete(timings: Any, rows: Rows) -> tuple[Layout, list[list[CollectiveRec
     """Return the most usual layout, and the iterations in which all ranks have used it."""
     first, last = int(rows["iteration"].min()), int(rows["iteration"].max())
     by_iteration: dict[int, dict[int, CollectiveRecord]] = {}
+    usable = set(rows["iteration"].tolist())  # some are left out, such as profiled ones
     for record in timings.records(first, last):
-        if record.iteration >= 0 and len(record.layout.names):
+        if record.iteration in usable and len(record.layout.names):
             by_iteration.setdefault(record.iteration, {})[record.rank] = record
     ranks = set(rows["rank"].tolist())
     usual: Counter[tuple[str, ...]] = Counter()

@@ -8,7 +8,8 @@
   `kept`: finds and stops clusters that outlive their kernel
 - `cell_queue`: the queue of cells; `cell_run`: one cell; `stuck_ranks`: frees its ranks;
   `stalls`: why it waits or does not stop; `outcomes`: results and errors; `transfer`: the data
-  of push and pull; `measuring`: measures VMs, the fabric and the cost of recording
+  of push and pull; `profiling`: profiles of the ranks; `measuring`: measures VMs, the fabric and
+  the cost of recording
 - `engines`: ipyparallel's engines as ranks; `members`: which process is which rank, and
   calls of its functions; `backends/`: what joins ranks in a process group
 - `agents`: one `agent` per VM, each connected by an `agent_channel`; `launchers/`: how an agent

@@ -16,6 +16,7 @@ from workbench.cluster.evidence.recorder import EvidenceRecorder
 from workbench.cluster.options import parse_duration
 from workbench.cluster.outcomes import RunResult
 from workbench.cluster.processes import ClusterProcesses, acknowledge
+from workbench.cluster.profiling import Profiling
 from workbench.cluster.recovery import form_ring, repair_ring, use_again
 from workbench.cluster.state import ClusterState
 from workbench.cluster.threads import in_background, uninterrupted
@@ -71,6 +72,8 @@ class CellQueue:
         Writes a bundle if a cell fails or hangs.
     attributes
         Names of attributes of the ranks' objects.
+    profiling
+        The profiles of cells.
     """
 
     def __init__(self, state: ClusterState, first: int = 1) -> None:
@@ -82,6 +85,7 @@ class CellQueue:
         """A cell that was given up, while some ranks still run it."""
         self.evidence = EvidenceRecorder(state)
         self.attributes = RemoteAttributes(state)
+        self.profiling = Profiling(state, lambda: self.busy)
         state.receive = self._receive
         state.before_stop = self.evidence.wait
 

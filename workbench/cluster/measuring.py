@@ -15,13 +15,17 @@ from typing import TYPE_CHECKING, Any
 from workbench.cluster.agents import memory_bytes, samples, snapshots
 from workbench.cluster.execution import Execution
 from workbench.cluster.options import Options, parse_duration
+from workbench.cluster.profiling import MOST_S, Profiling
 from workbench.errors import UsageError
 from workbench.output.sink import TextSink
-from workbench.ranks import RankInfo, Ranks, phrase
+from workbench.ranks import RankInfo, Ranks, checked_int, phrase
 from workbench.timings.runs import runs_folder
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     from workbench.cluster.agent import Agent
+    from workbench.cluster.profiling import Profile
     from workbench.fabric import BandwidthMatrix, FittedFabric
     from workbench.fabric.calibration import RunCell
     from workbench.resources import Snapshot, Unknown
@@ -181,6 +185,47 @@ class Measurements(Execution):
         from workbench.fabric import stored
 
         return stored.find(runs_folder(self.options.runs), _context(self))
+
+    @property
+    def profiling(self) -> Profiling:
+        """How far the latest `profile` has come."""
+        return self._cells.profiling
+
+    def profile(
+        self, seconds: str | float | None = None, *, iterations: int | None = None
+    ) -> Future[Profile]:
+        """Profile the training with PyTorch's profiler on all ranks, and write one trace for all.
+
+        May be called from any thread. While a cell trains, it begins at the end of an iteration.
+        Otherwise the next cell that trains is profiled, after its first iterations. The cell does
+        not need to know. The trace has the operators of each rank with our phases and collectives
+        on the ranks' common clock, for https://ui.perfetto.dev. Its iterations are marked, and
+        left out of summaries and explanations, because the profiler slows them down.
+
+        Parameters
+        ----------
+        seconds
+            How long, at most a minute: seconds, or such as ``"5s"``, which is the default without
+            `iterations`. A profile also ends with its cell, and when a rank's memory has grown by
+            128 MB.
+        iterations
+            Most iterations.
+
+        Returns
+        -------
+        Future
+            Its result is the `Profile`. If a rank was lost, it has the others, and says so.
+
+        Raises
+        ------
+        UsageError
+            The cell is not recorded, another profile runs, or an argument is not valid.
+        ClusterStopped
+            The cluster was not started, or is gone.
+        """
+        given = (5.0 if iterations is None else MOST_S) if seconds is None else seconds
+        count = 0 if iterations is None else checked_int(iterations, "iterations", 1)
+        return self.profiling.request(parse_duration(given, "seconds"), count)
 
     def measure_overhead(
         self,

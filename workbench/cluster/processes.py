@@ -20,6 +20,7 @@ from workbench.cluster.threads import in_background
 from workbench.errors import StartFailed
 from workbench.safefiles import write_private
 from workbench.wire.completion_messages import Attributes
+from workbench.wire.profile_messages import ProfileEnded, ProfileStarted
 from workbench.wire.prompt_messages import InputRequest
 from workbench.wire.rank_messages import (
     CellEnded,
@@ -58,11 +59,13 @@ class ClusterProcesses:
     ----------
     attachable
         Whether the state file is written, by which another kernel attaches.
-    receive_chunk
-        Called, in the control channel's thread, with each message of a rank about the push
-        or pull that runs; None while none runs.
     receive_attributes
         Called, in the control channel's thread, with the names of attributes of a rank's object.
+    chunk_receivers
+        Called, in the control channel's thread, with each `Chunk` of a rank, by the number of the
+        transfer that runs.
+    receive_profile
+        Called, in the control channel's thread, with what a rank reports of a profile.
     monitor
         Frees the ranks of an earlier kernel's cell while this kernel attaches.
     """
@@ -82,7 +85,8 @@ class ClusterProcesses:
         self._receive = receive
         self.attachable = False
         self.monitor: StuckRankMonitor | None = None
-        self.receive_chunk: Callable[[int, Chunk], None] | None = None
+        self.chunk_receivers: dict[int, Callable[[int, Chunk], None]] = {}
+        self.receive_profile: Callable[[int, ProfileStarted | ProfileEnded], None] = _ignore
         self.receive_attributes: Callable[[Attributes], None] = lambda _: None
         self._controller = ControllerProcess(folder)
         self.agents = Agents(
@@ -202,8 +206,9 @@ class ClusterProcesses:
             case ClockPong():
                 self._timings().clocks.pong(rank, message, received_ns)
             case Chunk():
-                if (receive := self.receive_chunk) is not None:
-                    receive(rank, message)
+                self.chunk_receivers.get(message.transfer, _ignore)(rank, message)
+            case ProfileStarted() | ProfileEnded():
+                self.receive_profile(rank, message)
             case RankState() if self.monitor is not None:
                 self.monitor.answer(rank, message)
             case Attributes():
@@ -245,6 +250,10 @@ def acknowledge(send: Callable[[int, Message], None], rank: int, message: Messag
     """Confirm output to a rank that asks for it, so that it can write more."""
     if isinstance(message, Output) and message.total_characters is not None:
         send(rank, OutputTaken(message.cell, message.total_characters))
+
+
+def _ignore(_rank: int, _message: Message) -> None:
+    """Ignore a message that is late: nobody waits for it."""
 
 
 def save_state(folder: Path, state: dict[str, Any]) -> None:

@@ -57,6 +57,11 @@ _numbers = itertools.count(-int(time.time()), -1)
 """Unique among cells and kernels: a rank interrupts the cell or transfer with this number."""
 
 
+def new_number() -> int:
+    """Return a number that no cell and no other transfer has."""
+    return next(_numbers)
+
+
 class Transfer:
     """One push or pull.
 
@@ -70,6 +75,8 @@ class Transfer:
         The time limit without progress.
     late
         Called with a rank that was given up and has answered later, in ipyparallel's thread.
+    number
+        Its number; by default a new one.
     """
 
     def __init__(
@@ -80,8 +87,9 @@ class Transfer:
         what: str,
         timeout_s: float,
         late: Callable[[int], None],
+        number: int | None = None,
     ) -> None:
-        self._number = next(_numbers)
+        self._number = new_number() if number is None else number
         self._processes = processes
         self._ranks = ranks
         self._lost = lost
@@ -122,6 +130,16 @@ class Transfer:
             self._move(self._get_chunk)
             return {rank: (self._payloads[rank], answers[rank].types) for rank in self._ranks}
 
+    def fetch(self, sizes: dict[int, int]) -> dict[int, bytes]:
+        """Return bytes that the ranks have ready under the number of this transfer, by rank.
+
+        `sizes` are their lengths. Raise errors as `push` does.
+        """
+        with self._following():
+            self._payloads = self._allocated({rank: [size] for rank, size in sizes.items()})
+            self._move(self._get_chunk, quiet=True)
+            return {rank: payload.stream for rank, payload in self._payloads.items()}
+
     def receive(self, rank: int, chunk: Chunk) -> None:
         """Receive a chunk, or the confirmation of one, in the channel's thread."""
         payload = self._payloads.get(rank)
@@ -140,7 +158,7 @@ class Transfer:
 
         At the end they delete what they have received.
         """
-        self._processes.receive_chunk = self.receive
+        self._processes.chunk_receivers[self._number] = self.receive
         try:
             yield
         except BaseException:
@@ -149,7 +167,7 @@ class Transfer:
         finally:
             for rank in self._ranks:
                 self._processes.engines.send(rank, DropTransfer(self._number))
-            self._processes.receive_chunk = None
+            del self._processes.chunk_receivers[self._number]
 
     def _give_up(self) -> None:
         pending = [rank for rank, call in self._calls.items() if not call.done()]
@@ -175,10 +193,10 @@ class Transfer:
     def _get_chunk(self, _: Payload, offset: int) -> Message:
         return GetChunk(self._number, offset, _CHUNK_BYTES)
 
-    def _move(self, message: Callable[[Payload, int], Message]) -> None:
+    def _move(self, message: Callable[[Payload, int], Message], *, quiet: bool = False) -> None:
         """Send or request chunks until all have arrived on all ranks."""
         total = sum(payload.total for payload in self._payloads.values())
-        shown = _Progress(self._what, total)
+        shown = _Progress(self._what, 0 if quiet else total)
         moved, last = 0, time.monotonic()
         again = last + _AGAIN_S
         while moved < total:

@@ -8,7 +8,8 @@
   the kernel is behind; `pager`: prints what IPython would page
 - `prompts`: input() and what else asks the user; `debugger`: breakpoint()
 - `control`: answers the kernel while the main thread is blocked; `sampler`: finds lines of
-  Python outside all phases, while asked; `transfers`: push and pull
+  Python outside all phases, while asked; `transfers`: push and pull; `profiler`: profiles
+  iterations with PyTorch's profiler, which `torch_profiler` starts and reads
 - `attributes`: names of the attributes of its objects, for completion
 - `after_import`: calls functions when a cell imports a library
 - `backends/`: the process group of the ranks; `recording/`: records iterations

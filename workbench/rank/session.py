@@ -28,6 +28,7 @@ from workbench.rank.control import Control
 from workbench.rank.interrupts import Interrupts
 from workbench.rank.output import Capture, OutputChannel
 from workbench.rank.process_state import ProcessState
+from workbench.rank.profiler import Profiler
 from workbench.rank.prompts import Prompts
 from workbench.rank.recording.communication_threads import CommunicationThreads
 from workbench.rank.recording.device_clock import DeviceClock
@@ -89,6 +90,7 @@ class Session:
         """Variables that every cell has."""
         self._collectives = CellCollectives(self.backend, self.recorder)
         self._sampler = Sampler(self.recorder, self.send)
+        self._profiler = Profiler(self.recorder, self.send)
         self._control = Control(
             self.send,
             recorder=self.recorder,
@@ -157,7 +159,7 @@ class Session:
         if isinstance(message, ReleaseRanks | AbortInit):
             self._state.reserve.release()  # they need threads, also where a cell has all memory
         receivers = (
-            *(self.backend, self.transfers, self._capture.channel),
+            *(self.backend, self._profiler, self.transfers, self._capture.channel),
             *(self._prompts, self._control, self._attributes),
         )
         any(receiver.receive(message) for receiver in receivers)
@@ -204,6 +206,7 @@ class Session:
                 hooks.begin_cell()
         self._collectives.begin_cell()
         self._sampler.begin_cell(number)
+        self._profiler.begin_cell()
         self.recorder.used_while_off = False
         began, cpu, thread = perf_counter_ns(), process_time_ns(), thread_time_ns()
         try:
@@ -217,6 +220,7 @@ class Session:
         finally:
             wall_ns, thread_ns = perf_counter_ns() - began, thread_time_ns() - thread
             self._interrupts.end_cell()
+            self._profiler.end_cell()
             for hooks in self.hooks:
                 hooks.end_cell()
             self.recorder.end_cell()

@@ -45,7 +45,7 @@ class RingDelays:
         late = behind(found.late_us)
         return cls(
             found,
-            _warm(((rows["flags"] & int(Flag.FIRST_OF_CELL)) == 0).all(axis=1)),
+            _warm(((rows["flags"] & int(Flag.LEFT_OUT)) == 0).all(axis=1)),
             np.median(rows["iteration_ns"], axis=1) / 1e3,
             late,
             np.minimum(late, found.waited_us.max(axis=1, keepdims=True)),

@@ -145,7 +145,7 @@ def find(records: Iterable[CollectiveRecord]) -> Pipelines:
     """Return the pipelines in the newest of some records."""
     chosen = [one for one in records if one.iteration >= 0 and KINDS & set(one.layout.kinds)]
     chosen = chosen[-MOST_RECORDS:]
-    chosen = [one for one in chosen if not one.flags & Flag.FIRST_OF_CELL] or chosen
+    chosen = [one for one in chosen if not one.flags & Flag.LEFT_OUT] or chosen
     names = group_names(chosen)
     found: list[Pipeline] = []
     unknown: list[str] = []

@@ -303,14 +303,26 @@ def peers_of(rows: Rows) -> npt.NDArray[np.int64]:
 
 
 def warm(rows: Rows) -> Rows:
-    """Return rows without each cell's first iteration, a warm-up, unless there are no others."""
+    """Return rows without each cell's first iteration, a warm-up, and without profiled ones.
+
+    If there are no others, return all but the first ones, or all.
+    """
     others = rows[~first_of_cell(rows)]
-    return others if len(others) else rows
+    usual = others[~profiled(others)]
+    return next((some for some in (usual, others) if len(some)), rows)
 
 
 def first_of_cell(rows: Rows) -> npt.NDArray[np.bool_]:
     """Return which rows are the first iteration of their cell."""
     return has_flag(rows, Flag.FIRST_OF_CELL)
+
+
+def profiled(rows: Rows) -> npt.NDArray[np.bool_]:
+    """Return which rows are of iterations that were profiled on any of their ranks."""
+    flagged = has_flag(rows, Flag.PROFILED)
+    if not flagged.any():
+        return flagged
+    return np.asarray(np.isin(rows["iteration"], rows["iteration"][flagged]))
 
 
 def forward_unseen(rows: Rows) -> npt.NDArray[np.bool_]:

@@ -10,7 +10,15 @@ import numpy as np
 from workbench.timings.derive import bandwidth_gbps, columns, mean_parts
 from workbench.timings.lateness import lateness
 from workbench.timings.progress import TrainingProgress, progress
-from workbench.timings.store import PHASES, Rows, first_of_cell, has_flag, phases_unseen, warm
+from workbench.timings.store import (
+    PHASES,
+    Rows,
+    first_of_cell,
+    has_flag,
+    phases_unseen,
+    profiled,
+    warm,
+)
 from workbench.timings.stragglers import always_late
 from workbench.wire import Flag
 
@@ -23,7 +31,7 @@ class Summary:
     """Key figures: means over iterations and ranks.
 
     The first iteration of a cell is left out unless there are no others, because it allocates,
-    negotiates and warms up. Unknown figures are NaN.
+    negotiates and warms up. So are iterations that were profiled. Unknown figures are NaN.
 
     Attributes
     ----------
@@ -33,6 +41,8 @@ class Summary:
         Number of iterations in the figures.
     left_out
         Number of first iterations of cells that are left out.
+    profiled
+        Number of iterations that were profiled. They are left out unless there are no others.
     ranks
         Number of ranks that reported.
     iterations_per_s
@@ -70,6 +80,7 @@ class Summary:
     iteration: int
     iterations: int
     left_out: int
+    profiled: int
     ranks: int
     iterations_per_s: float
     iteration_us: float
@@ -116,6 +127,7 @@ def summarize(rows: Rows, latest: int | None = None) -> Summary:
         iteration=last,
         iterations=_count(rows),
         left_out=_count(every[first_of_cell(every)]) if len(rows) < len(every) else 0,
+        profiled=_count(every[profiled(every)]),
         ranks=len(np.unique(rows["rank"])),
         iterations_per_s=1e6 / iteration_us if iteration_us > 0 else float("nan"),
         iteration_us=iteration_us,
@@ -149,6 +161,18 @@ def warm_note(left_out: int) -> str:
     return f"The first iterations of {left_out} cells are left out: they warm up."
 
 
+def profiled_note(summary: Summary) -> str:
+    """Return a sentence on the iterations that were profiled; empty without any."""
+    if not summary.profiled:
+        return ""
+    count = "1 iteration" if summary.profiled == 1 else f"{summary.profiled:,} iterations"
+    verb = "was" if summary.profiled == 1 else "were"
+    slower = "the profiler changes their duration"
+    if summary.profiled >= summary.iterations + summary.left_out:
+        return f"The figures are of {count} that {verb} profiled: {slower}."
+    return f"{count} that {verb} profiled {'is' if verb == 'was' else 'are'} left out: {slower}."
+
+
 UNHEARD = (
     "Some communication is not timed (Horovod from another build, torch.distributed.rpc, more "
     "collectives than a rank keeps): its time is in the other phases"
@@ -162,7 +186,7 @@ COMPILED = "A tf.function does not report its phases: all of its time is in othe
 
 def notes(summary: Summary) -> tuple[str, ...]:
     """Return the caveats of a summary: left-out iterations, communication that is not timed."""
-    found = [warm_note(summary.left_out)]
+    found = [warm_note(summary.left_out), profiled_note(summary)]
     if summary.unheard:
         some = "" if summary.unheard >= summary.iterations else " (in some iterations)"
         found.append(f"{UNHEARD}{some}.")

@@ -94,7 +94,7 @@ def total(records: Sequence[CollectiveRecord]) -> CollectiveTotals:
     """Return the cost of each collective of `records`."""
     if not records:
         return CollectiveTotals(-1, -1, ())
-    records = [one for one in records if not one.flags & Flag.FIRST_OF_CELL] or records
+    records = [one for one in records if not one.flags & Flag.LEFT_OUT] or records
     numbers = [one.iteration for one in records]
     step = -(-len(records) // MOST_RECORDS)
     costs: dict[_Operation, list[_Cost]] = {}

@@ -23,6 +23,7 @@ from workbench.timings.store import Rows, first_of_cell, warm
 from workbench.timings.summary import COMPILED, LATEST, UNHEARD, notes, summarize
 from workbench.timings.verdict import Verdict
 from workbench.widgets.nominal import NominalRate
+from workbench.widgets.profiles import profile_text
 from workbench.widgets.source import (
     COLUMNS,
     MOST_COLLECTIVES,
@@ -105,7 +106,17 @@ class ClusterSource:
         verdict = timings.verdict if state == "ended" else None
         if verdict is not None and verdict.cell != timings.newest_cell:
             verdict = None  # of an earlier cell
-        return Status(self._run, state, message, places, timings.unrecorded, verdict)
+        profile = profile_text(self._cluster)
+        return Status(self._run, state, message, places, timings.unrecorded, verdict, profile)
+
+    def profile(self, seconds: float) -> str:
+        """Profile the ranks for some seconds; return why that cannot be, or an empty text."""
+        try:
+            self._cluster.profile(seconds)
+        except WorkbenchError as error:
+            return str(error)
+        self._notify()
+        return ""
 
     def _at_prompt(self) -> str:
         """Return what a running cell waits for, such as a rank at a breakpoint; usually nothing."""

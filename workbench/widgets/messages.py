@@ -172,14 +172,16 @@ def answer(source: TimingSource, request: dict[str, Any]) -> ViewMessage | None:
     """Answer a page's request; return None if the request is not valid.
 
     ``{"type": "details", "first": 10, "last": 20}`` requests the cost of a range of iterations,
-    ``{"type": "rows", "before": 10}`` older rows, and ``{"type": "explain"}`` what slows down the
-    newest iterations.
+    ``{"type": "rows", "before": 10}`` older rows, ``{"type": "explain"}`` what slows down the
+    newest iterations, and ``{"type": "profile", "seconds": 5}`` a profile of the ranks.
     """
     status = source.status()
     content = {"type": "answer", "run": status.run, "asked": request}
     try:
         numbers = {
-            name: int(request[name]) for name in ("first", "last", "before") if name in request
+            name: int(request[name])
+            for name in ("first", "last", "before", "seconds")
+            if name in request
         }
     except (TypeError, ValueError, OverflowError):
         return None
@@ -188,6 +190,8 @@ def answer(source: TimingSource, request: dict[str, Any]) -> ViewMessage | None:
         return ViewMessage({**content, "details": encode(details)})
     if request.get("type") == "explain":
         return ViewMessage({**content, "explanation": encode(source.explain())})
+    if request.get("type") == "profile" and "seconds" in numbers:
+        return ViewMessage({**content, "refusal": source.profile(numbers["seconds"])})
     if request.get("type") == "rows" and "before" in numbers:
         return _with_rows(content, source.before(numbers["before"], MOST_ROWS))
     return None

@@ -76,6 +76,8 @@ class Status:
         A line about cells that are not recorded, which is also in `message`; empty if all are.
     verdict
         Of the newest iterations' cell, after its end; None before it is known.
+    profile
+        A line about the latest profile of the ranks; empty if none was requested.
     """
 
     run: int
@@ -84,6 +86,7 @@ class Status:
     ranks: tuple[RankPlace, ...]
     unrecorded: str = ""
     verdict: Verdict | None = None
+    profile: str = ""
 
 
 @dataclass(frozen=True)
@@ -291,6 +294,9 @@ class TimingSource(Protocol):
 
         Called when the user asks for it; it may take some tenths of a second.
         """
+
+    def profile(self, seconds: float) -> str:
+        """Profile the ranks for some seconds; return why that cannot be, or an empty text."""
 
     def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Call `callback` when a run begins or ends, or its status changes; return an unsubscriber.

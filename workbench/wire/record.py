@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from workbench.errors import WireError
 
-VERSION = 6
+VERSION = 7
 TICK_NS = 100
 """Unit of the times of collectives: 32 bits of it reach 429 s into an iteration."""
 TIMES = ("submitted", "responded", "began", "ended", "finished")
@@ -37,7 +37,7 @@ equal `submitted`, and `ended` equals `finished`.
 BUFFER_TIMES = TIMES[1:-1]
 """The times that are the same for all collectives of a buffer."""
 
-_FIXED = struct.Struct("<BBHIIQQ 9Q QIIH2x HIQQQ IIIQ")
+_FIXED = struct.Struct("<BHHIIQQ 9Q QIIH2x HIQQQ IIIQ")
 _AFTER_COLUMNS = 7
 """Fixed numbers that are fields after the `TIMES`."""
 _LIMIT = 0xFFFFFFFF
@@ -79,6 +79,10 @@ class Flag(enum.IntFlag):
     """Most of `other` lies between the backward and the optimizer's step."""
     TRANSFERS_SEEN = 128
     """All `TIMES` of all collectives of the iteration were recorded."""
+    PROFILED = 256
+    """PyTorch's profiler ran, which slows an iteration down, or its trace was written."""
+    LEFT_OUT = FIRST_OF_CELL | PROFILED
+    """Flags of iterations that are not typical, which means leave out."""
 
 
 @dataclass

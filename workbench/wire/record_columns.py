@@ -22,7 +22,7 @@ Places = npt.NDArray[np.intp]
 
 _HEADER = [
     ("version", "u1"),
-    ("flags", "u1"),
+    ("flags", "<u2"),
     ("collectives", "<u2"),
     *((name, "<u8" if name.endswith(("_ns", "_bytes")) else "<u4") for name in NUMBERS),
     ("dropped", "<u4"),

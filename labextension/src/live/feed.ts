@@ -143,6 +143,31 @@ export class TimingFeed {
     setTimeout(() => this._changed(), PATIENCE_MS);
   }
 
+  /** Whether the kernel was asked for a profile, or does not answer yet; null once it has. */
+  get profiling(): 'asked' | 'late' | null {
+    if (this._profiledAt === null) {
+      return null;
+    }
+    return Date.now() - this._profiledAt < PATIENCE_MS ? 'asked' : 'late';
+  }
+
+  /** Why the latest request for a profile was refused, or an empty text. */
+  get refusal(): string {
+    return this._refusal;
+  }
+
+  /** Profile the ranks for some seconds; the status describes the profile. */
+  profile(seconds: number): void {
+    if (this._send === null) {
+      return;
+    }
+    this._refusal = '';
+    this._profiledAt = Date.now();
+    this._send({ type: 'profile', seconds });
+    setTimeout(() => this._changed(), PATIENCE_MS);
+    this._changed();
+  }
+
   /** Cancel the request. */
   forget(): void {
     this._asked = null;
@@ -218,9 +243,14 @@ export class TimingFeed {
     return null;
   }
 
-  private _take({ run, asked, details, window, explanation }: IAnswer): void {
+  private _take(answer: IAnswer): void {
+    const { run, asked, details, window, explanation, refusal } = answer;
     if (run !== this._status.run) {
       return;
+    }
+    if (asked.type === 'profile') {
+      this._profiledAt = null;
+      this._refusal = refusal;
     }
     this._explanation = explanation ?? this._explanation;
     if (window) {
@@ -260,6 +290,8 @@ export class TimingFeed {
       this.store.clear();
       this.forget();
       this._explanation = null;
+      this._profiledAt = null;
+      this._refusal = '';
       this._details = noDetails(this._trans);
       this._asksBefore = -1;
     }
@@ -276,6 +308,8 @@ export class TimingFeed {
   private _answer: IDetails | null = null;
   private _explanation: IVerdict | IUnknown | null = null;
   private _explainedAt = 0;
+  private _profiledAt: number | null = null;
+  private _refusal = '';
   private _asked: { type: 'details'; first: number; last: number } | null =
     null;
   private _askedAt = 0;

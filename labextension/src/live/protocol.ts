@@ -151,7 +151,8 @@ export interface IDetails {
 export type Request =
   | { type: 'details'; first: number; last: number }
   | { type: 'rows'; before: number }
-  | { type: 'explain' };
+  | { type: 'explain' }
+  | { type: 'profile'; seconds: number };
 
 /** The state of the run in every snapshot and message. */
 export interface IStatus {
@@ -163,6 +164,8 @@ export interface IStatus {
   summary: ISummary;
   /** Of the newest cell, after its end; absent in outputs of earlier versions. */
   verdict?: IVerdict | null;
+  /** A line about the latest profile of the ranks; absent as above. */
+  profile?: string;
 }
 
 /** Rows of a run: one float32 array per column that the kernel sent. */
@@ -185,7 +188,7 @@ export interface IUpdate extends IStatus {
   details: IDetails | null;
 }
 
-/** The answer to a request: details of a selection, older rows, or causes. */
+/** The answer to a request: details of a selection, older rows, causes, or a refusal. */
 export interface IAnswer {
   type: 'answer';
   run: number;
@@ -193,6 +196,8 @@ export interface IAnswer {
   details: IDetails | null;
   window: IRows | null;
   explanation: IVerdict | IUnknown | null;
+  /** Why the ranks cannot be profiled; empty if they are. */
+  refusal: string;
 }
 
 /** The output as the kernel would save it. */
@@ -262,6 +267,7 @@ interface IRawMessage extends IStatus {
   asked: Request;
   details?: IDetails;
   explanation?: IVerdict | IUnknown | null;
+  refusal?: string;
   columns?: string[];
   rows: number;
   data: Record<string, unknown>;
@@ -307,8 +313,16 @@ export function readMessage(
       return { type: 'saved', data: raw.data };
     case 'answer': {
       const { run, asked, details = null, explanation = null } = raw;
-      const window = rows();
-      return { type: 'answer', run, asked, details, window, explanation };
+      const { refusal = '' } = raw;
+      return {
+        type: 'answer',
+        run,
+        asked,
+        details,
+        window: rows(),
+        explanation,
+        refusal
+      };
     }
     case 'state':
     case 'delta':
@@ -322,8 +336,8 @@ export function readMessage(
 }
 
 function readStatus(raw: IStatus): IStatus {
-  const { run, seq, state, message, ranks, summary, verdict } = raw;
-  return { run, seq, state, message, ranks, summary, verdict };
+  const { run, seq, state, message, ranks, summary, verdict, profile } = raw;
+  return { run, seq, state, message, ranks, summary, verdict, profile };
 }
 
 function decodeBase64(text: string): ArrayBuffer {

@@ -11,6 +11,7 @@ import { Figures } from './figures';
 import { Focus } from './focus';
 import { FrameScheduler } from './frames';
 import { ILayout, layout } from './layout';
+import { ProfileLine } from './profileline';
 import { numberOf } from './protocol';
 import { ViewRange } from './range';
 import { SingleIterationChart } from './singleiteration';
@@ -35,6 +36,7 @@ export class LiveView {
     this._charts = this._makeCharts();
     this._figures = this._makeFigures();
     this._verdict = new VerdictLine(this._feed, this._trans);
+    this._profile = new ProfileLine(this._feed, this._trans);
     this._controls = this._makeControls();
     this._cursor = this._makeCursor();
     this._listenToKeys();
@@ -67,6 +69,7 @@ export class LiveView {
     this._stop.forEach(stop => stop());
     this._charts.dispose();
     this._verdict.dispose();
+    this._profile.dispose();
     this.node.remove();
   }
 
@@ -124,7 +127,8 @@ export class LiveView {
       this._main,
       this._figures.table.node,
       this._figures.stages.node,
-      this._controls.node
+      this._controls.node,
+      this._profile.node
     );
     this._waiting.setAttribute('role', 'status');
     this.node.append(this._waiting, this._body);
@@ -258,6 +262,7 @@ export class LiveView {
   private _focus: Focus;
   private _figures: Figures;
   private _verdict: VerdictLine;
+  private _profile: ProfileLine;
   private _frames = new FrameScheduler(() => this._draw());
   private _controls: Controls;
   private _waiting = element('div', 'jp-gw-Live-waiting');

@@ -63,25 +63,31 @@ Recorded = RecordedIteration | Outside
 
 
 class CellRecords:
-    """Numbers and delivers the iterations of one cell.
+    """Numbers and delivers the iterations of one cell, and calls `ended` after each.
 
     Attributes
     ----------
+    cell
+        Number of the cell.
     iterations
         Number of iterations that have ended.
     """
 
-    def __init__(self, cell: int, deliver: Callable[[Recorded], None]) -> None:
-        self._cell = cell
+    def __init__(
+        self, cell: int, deliver: Callable[[Recorded], None], ended: Callable[[], None]
+    ) -> None:
+        self.cell = cell
         self._deliver = deliver
+        self._ended = ended
         self.iterations = 0
 
     def add(self, iterations: list[list[StepRecord]]) -> None:
         """Deliver iterations, each as a list of its steps."""
         for steps in iterations:
-            self._deliver(RecordedIteration(self._cell, self.iterations, steps))
+            self._deliver(RecordedIteration(self.cell, self.iterations, steps))
             self.iterations += 1
+            self._ended()
 
     def add_outside(self) -> None:
         """Deliver the collectives until now that belong to no iteration."""
-        self._deliver(Outside(self._cell))
+        self._deliver(Outside(self.cell))

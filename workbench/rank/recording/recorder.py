@@ -10,10 +10,18 @@ from typing import Any
 
 from workbench.rank.recording.collectives import Reported, Source
 from workbench.rank.recording.device_clock import DeviceClock
-from workbench.rank.recording.iteration import CellRecords, Outside, Recorded
+from workbench.rank.recording.iteration import (
+    CellRecords,
+    Outside,
+    Recorded,
+    RecordedIteration,
+)
 from workbench.rank.recording.phases import PhaseClock
 from workbench.rank.recording.training_loop import TrainingLoop
 from workbench.rank.recording.waits import Waits
+from workbench.wire import Flag
+
+_PROFILED = int(Flag.PROFILED)
 
 
 class Recorder:
@@ -40,6 +48,10 @@ class Recorder:
         Whether a communication hook has called the recorder since this was set to False.
     device
         Measures the phases on the GPU's stream; None if there is no GPU.
+    profiling
+        Whether the current iteration is profiled, so that its record gets a flag.
+    at_iteration
+        Called at the end of each iteration, in the thread that trains; None for nothing.
     members
         The ranks of each process set that was used, by its number. Horovod itself does not
         answer while its thread waits for other ranks.
@@ -59,6 +71,8 @@ class Recorder:
         self._receiver = deliver
         self.device = device
         self.used_while_off = False
+        self.profiling = False
+        self.at_iteration: Callable[[], None] | None = None
         self.reported = Reported()
         self.sources: list[Source] = [self.reported]
         self.members: dict[int, tuple[int, ...]] = {}
@@ -89,7 +103,7 @@ class Recorder:
 
     def _start_cell(self, cell: int) -> None:
         clock = PhaseClock(self.device)
-        self.records = CellRecords(cell, self._deliver)
+        self.records = CellRecords(cell, self._deliver, self._iteration_ended)
         self.waits = Waits(clock, self._poll, self.records.add_outside)
         self.loop = TrainingLoop(clock, self.reported, self.waits, self.records)
 
@@ -98,5 +112,11 @@ class Recorder:
         self.loop.end()
 
     def _deliver(self, recorded: Recorded) -> None:
+        if self.profiling and isinstance(recorded, RecordedIteration):
+            recorded.steps[-1].flags |= _PROFILED
         if self.on:
             self._receiver(recorded)
+
+    def _iteration_ended(self) -> None:
+        if self.at_iteration is not None:
+            self.at_iteration()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import gzip
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -99,8 +100,10 @@ def _not_written(path: Path, error: OSError) -> UsageError:
 
 
 @contextlib.contextmanager
-def open_trace(path: Path, head: dict[str, Any]) -> Iterator[EventWriter]:
+def open_trace(path: Path, head: dict[str, Any], *, private: bool = False) -> Iterator[EventWriter]:
     """Write a trace to `path`, compressed if it ends in ``.gz``; completely, or not at all.
+
+    With `private`, only this user can read it.
 
     An `OSError` of the body is not one of writing, and is raised as it is.
 
@@ -118,6 +121,8 @@ def open_trace(path: Path, head: dict[str, Any]) -> Iterator[EventWriter]:
     partial = path.with_name(f"{path.name}.part")
     try:
         with writing(path):
+            if private:
+                os.close(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600))
             file = _open(partial, compressed=path.suffix == ".gz")
         try:
             writer = EventWriter(file, path, head)

@@ -52,9 +52,7 @@ def write(
     aligned = align(run, rows, clocks)
     head = {"displayTimeUnit": "ms", "otherData": about(rows, aligned)}
     with open_trace(path, head) as events:
-        _Trace(events, aligned, rows, run.records(-1, -1), partial=iterations is not None).write(
-            run
-        )
+        Trace(events, aligned, rows, run.records(-1, -1), partial=iterations is not None).write(run)
     return path
 
 
@@ -74,11 +72,13 @@ def about(rows: Rows, aligned: Alignment) -> dict[str, Any]:
     }
 
 
-class _Trace:
+class Trace:
     """Writes a trace's events, an iteration at a time.
 
     Parameters
     ----------
+    aligned
+        The common clock.
     outside
         Collectives outside of iterations.
     partial
@@ -95,7 +95,7 @@ class _Trace:
         partial: bool,
     ) -> None:
         self._events = events
-        self._aligned = aligned
+        self.aligned = aligned
         self._rows = rows
         self._partial = partial
         self._begins = aligned.begins(rows)
@@ -108,6 +108,7 @@ class _Trace:
         self._arrows = 0
 
     def write(self, run: TimingsSource) -> None:
+        """Write the iterations and the collectives."""
         vms = run.vm_names()
         for rank in np.unique(self._rows["rank"]).tolist():
             vm = vms.get(rank)
@@ -142,7 +143,7 @@ class _Trace:
         records = [one for one in records if one.rank in known]
         places = [(one.record.cell, one.rank, one.record.start_ns) for one in records]
         table = np.array(places, dtype=np.int64).reshape(-1, 3)
-        begins = self._aligned.to_common(*table.T)[0].tolist()
+        begins = self.aligned.to_common(*table.T)[0].tolist()
         return sorted(zip(begins, records, strict=True), key=lambda pair: pair[0])
 
     def _write_outside(self) -> None:
@@ -161,12 +162,14 @@ class _Trace:
         name = f"iteration {int(row['iteration'])}"
         known = {key: value for key, value in figures.items() if value is not None}
         args = {**known, "cell": int(row["cell"]), "world_size": int(row["world_size"])}
-        self._slice(name, "iteration", rank, PHASES_THREAD, begin, int(row["iteration_ns"]), args)
+        self.add_slice(
+            name, "iteration", rank, PHASES_THREAD, begin, int(row["iteration_ns"]), args
+        )
         for phase in PHASES:
             took = int(row[f"{phase}_ns"])
             if took > 0:
                 args = {"place": "stacked: only the sum is known"}
-                self._slice(phase, "phase", rank, PHASES_THREAD, begin, took, args)
+                self.add_slice(phase, "phase", rank, PHASES_THREAD, begin, took, args)
                 begin += took
 
     def _counters(self, rank: int, begin: int, figures: dict[str, Any]) -> None:
@@ -192,7 +195,7 @@ class _Trace:
             **one.parts_us(),
         }
         took = max(0, finished - submitted)
-        self._slice(one.label, "collective", rank, tid, submitted, took, args)
+        self.add_slice(one.label, "collective", rank, tid, submitted, took, args)
         return tid
 
     def _transfers(self, rank: int, begin: int, every: list[Collective]) -> None:
@@ -216,12 +219,12 @@ class _Trace:
                 "collectives": [one.label for one in members],
             }
             name = members[0].library
-            self._slice(name, "buffer", rank, tid, times[0], times[-1] - times[0], args)
+            self.add_slice(name, "buffer", rank, tid, times[0], times[-1] - times[0], args)
             for part, (start, end) in zip(
                 ("copy in", "transfer", "copy out"), itertools.pairwise(times), strict=True
             ):
                 if end > start:
-                    self._slice(part, "transfer", rank, tid, start, end - start, {})
+                    self.add_slice(part, "transfer", rank, tid, start, end - start, {})
 
     def _lane(self, rank: int, first: int, submitted: int, finished: int) -> int:
         """Return the first free thread, because slices of one thread must not overlap."""
@@ -242,7 +245,7 @@ class _Trace:
             return
         submitted = {rank: begin + one.submitted_ns for rank, (_, begin, one) in places.items()}
         last = max(submitted, key=lambda rank: submitted[rank])
-        unsure = self._aligned.uncertainty_ns
+        unsure = self.aligned.uncertainty_ns
         for rank, (tid, begin, one) in places.items():
             early = submitted[last] - submitted[rank]
             arrives = submitted[last]
@@ -255,12 +258,26 @@ class _Trace:
             self._events.add(ph="s", pid=last, tid=places[last][0], ts=ts, **common)
             self._events.add(ph="f", bp="e", pid=rank, tid=tid, ts=ts, **common)
 
-    def _slice(
+    def add_slice(
         self, name: str, cat: str, rank: int, tid: int, begin: int, took: int, args: dict[str, Any]
     ) -> None:
+        """Write a slice of a rank's thread; times in nanoseconds of the common clock."""
         self._events.add(
             ph="X", name=name, cat=cat, pid=rank, tid=tid, ts=self._us(begin), dur=took / 1e3,
             args=args,
+        )  # fmt: skip
+
+    def name_thread(self, rank: int, name: str, tid: int) -> None:
+        """Name a thread, and place it by its number."""
+        self._events.name("thread", rank, name, tid, tid)
+
+    def add_flow(self, event: dict[str, Any], rank: int, tid: int, at: int) -> None:
+        """Write an end of an arrow that PyTorch's profiler has recorded."""
+        number = f"{rank}.{event.get('cat', '')}.{event.get('id')}"
+        more = {"bp": "e"} if event["ph"] == "f" else {}
+        self._events.add(
+            ph=event["ph"], name=event.get("name", "flow"), cat=event.get("cat", "flow"),
+            id=number, pid=rank, tid=tid, ts=self._us(at), **more,
         )  # fmt: skip
 
     def _us(self, t_ns: int) -> float:

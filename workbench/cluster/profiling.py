@@ -1,0 +1,310 @@
+"""Profiles the training of the ranks with PyTorch's profiler, and writes one trace for all."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from workbench.cluster.threads import in_background
+from workbench.cluster.transfer import Transfer, new_number
+from workbench.errors import UsageError, WorkbenchError
+from workbench.ranks import grouped, phrase
+from workbench.safefiles import format_bytes
+from workbench.wire.profile_messages import ProfileEnded, ProfileRequest, ProfileStarted
+from workbench.wire.transfer_messages import DropTransfer
+
+if TYPE_CHECKING:
+    from workbench.cluster.processes import ClusterProcesses
+    from workbench.cluster.state import ClusterState
+    from workbench.timings.export.profile import RankProfile
+
+MOST_S = 60.0
+"""Longest profile."""
+_GRACE_S = 60.0
+"""How much longer than the profile its last iteration and its traces may take."""
+_AFTER_CELL_S = 20.0
+"""How long a trace may take after the end of its cell."""
+_RECORDS_S = 10.0
+_TIMEOUT_S = 30.0
+_POLL_S = 0.1
+
+ProfileState = Literal["none", "waiting", "profiling", "done", "failed"]
+
+
+@dataclass(frozen=True)
+class Profile:
+    """A profile of all ranks, as a trace for Perfetto.
+
+    Attributes
+    ----------
+    path
+        The trace, which only this user can read.
+    ranks
+        The ranks whose operators are in the trace.
+    first_iteration, last_iteration
+        The iterations of the timings that are in the trace.
+    seconds
+        How long the ranks were profiled, on the average.
+    size_bytes
+        The size of the file.
+    uncertainty_us
+        The greatest error of the operators' times on the ranks' common clock.
+    profiled_us, usual_us
+        Median duration of the cell's iterations that were profiled, and of the others, without
+        the first one; NaN where there are none.
+    notes
+        What is unusual, a sentence each.
+    """
+
+    path: Path
+    ranks: tuple[int, ...]
+    first_iteration: int
+    last_iteration: int
+    seconds: float
+    size_bytes: int
+    uncertainty_us: float
+    profiled_us: float
+    usual_us: float
+    notes: tuple[str, ...]
+
+    @property
+    def cost(self) -> str:
+        """How much the profiler has slowed iterations down, in a sentence."""
+        ms = f"{self.profiled_us / 1e3:.1f} ms"
+        if math.isnan(self.usual_us):
+            return f"Iterations took {ms} with the profiler; there are no others to compare with."
+        more = (self.profiled_us / self.usual_us - 1) * 100
+        usual = f"{self.usual_us / 1e3:.1f} ms"
+        return f"Iterations took {ms} with the profiler, {usual} without ({more:+.0f} %)."
+
+    def __repr__(self) -> str:
+        iterations = f"iterations {self.first_iteration:,} to {self.last_iteration:,}"
+        size = f"{self.seconds:.1f} s, {format_bytes(self.size_bytes)}"
+        lines = [
+            f"Profile of {phrase(self.ranks)}: {iterations}, {size}.",
+            str(self.path),
+            "Open the file in https://ui.perfetto.dev, which reads it in the browser.",
+            f"All ranks are on one clock, within {self.uncertainty_us:.1f} µs.",
+            self.cost,
+            *self.notes,
+        ]
+        return "\n".join(lines)
+
+
+@dataclass
+class _Request:
+    """A profile that was requested, and what its ranks have reported."""
+
+    message: ProfileRequest
+    ranks: frozenset[int]
+    processes: ClusterProcesses
+    future: Future[Profile] = field(default_factory=Future)
+    started: dict[int, int] = field(default_factory=dict)
+    """Number of the cell, by rank."""
+    ended: dict[int, ProfileEnded] = field(default_factory=dict)
+    collects: bool = False
+
+
+class Profiling:
+    """The profiles of a cluster, one at a time; methods may be called from any thread.
+
+    Parameters
+    ----------
+    busy
+        Returns the ranks of the cell that runs.
+    """
+
+    def __init__(self, state: ClusterState, busy: Callable[[], tuple[int, ...]]) -> None:
+        self._state = state
+        self._busy = busy
+        self._changed = threading.Condition()
+        self._request: _Request | None = None
+
+    @property
+    def state(self) -> ProfileState:
+        """Return how far the latest profile has come; ``"none"`` if none was requested."""
+        request = self._request
+        if request is None:
+            return "none"
+        if request.future.done():
+            return "failed" if request.future.exception() else "done"
+        if request.started or request.ended:
+            return "profiling"
+        return "none" if self._is_gone(request) else "waiting"
+
+    @property
+    def latest(self) -> Profile | str | None:
+        """Return the latest profile, or why there is none; None while there is nothing to say."""
+        request = self._request
+        if request is None or not request.future.done():
+            return None
+        error = request.future.exception()
+        return request.future.result() if error is None else str(error)
+
+    def request(self, seconds: float, iterations: int) -> Future[Profile]:
+        """Profile the ranks of the running cell, or the next cell; see `Cluster.profile`."""
+        processes, timings, running = self._state.usable(), self._state.timings, self._busy()
+        _check(seconds, iterations)
+        if not (timings.running if running else timings.recording):
+            raise UsageError(
+                f"Cannot profile {'the running' if running else 'the next'} cell: it is not "
+                "recorded. Switch recording on with %timings on before it."
+            )
+        if self.state == "profiling":
+            raise UsageError("Cannot profile: another profile runs. Wait until it has ended.")
+        with self._changed:
+            if self._request is not None and not self._request.future.done():
+                self._request.future.cancel()
+            message = ProfileRequest(new_number(), seconds, iterations)
+            ranks = frozenset(running or range(self._state.n))
+            request = self._request = _Request(message, ranks, processes)
+            processes.receive_profile = self._receive
+        for rank in ranks:
+            processes.engines.send(rank, message)
+        return request.future
+
+    def _is_gone(self, request: _Request) -> bool:
+        """Return whether the ranks of a request no longer run."""
+        return self._state.state in {"stopping", "stopped"} or (
+            self._state.processes is not request.processes
+        )
+
+    def _receive(self, rank: int, message: ProfileStarted | ProfileEnded) -> None:
+        """Receive what a rank reports, in the control channel's thread."""
+        request = self._request
+        if request is None or message.profile != request.message.profile:
+            return
+        with self._changed:
+            if isinstance(message, ProfileStarted):
+                request.started[rank] = message.cell
+            else:
+                request.ended[rank] = message
+            begins, request.collects = not request.collects, True
+            self._changed.notify_all()
+        if begins:
+            in_background(partial(self._collect, request), request.future)
+
+    def _collect(self, request: _Request) -> Profile:
+        """Wait for all ranks, fetch their traces, and write the trace of all of them."""
+        try:
+            silent = self._wait(request)
+            notes = {rank: one.note for rank, one in request.ended.items() if one.note}
+            notes |= silent
+            profiles = [
+                one for rank in sorted(request.ended) for one in self._fetch(request, rank, notes)
+            ]
+            told = tuple(f"{phrase(ranks)}: {text}" for text, ranks in grouped(notes))
+            if not profiles:
+                raise UsageError(f"Nothing was profiled. {' '.join(told)} Profile again.")
+            return self._write(profiles, told)
+        finally:
+            for rank in request.ranks:
+                request.processes.engines.send(rank, DropTransfer(request.message.profile))
+
+    def _wait(self, request: _Request) -> dict[int, str]:
+        """Wait until all ranks have ended the profile; return why some did not, by rank."""
+        until = time.monotonic() + request.message.seconds + _GRACE_S
+        runs = True
+        while pending := request.ranks - request.ended.keys():
+            lost = request.processes.engines.members.lost()
+            if runs and not self._busy():
+                runs, until = False, min(until, time.monotonic() + _AFTER_CELL_S)
+            if pending <= lost.keys() or time.monotonic() > until or self._is_gone(request):
+                break
+            if not runs and not pending & request.started.keys():
+                break  # they did not run the cell, or no iteration of it
+            with self._changed:
+                self._changed.wait(_POLL_S)
+        lost = request.processes.engines.members.lost()
+        return {
+            rank: f"It was lost ({lost[rank]})."
+            if rank in lost
+            else "It has reported no end of the profile."
+            if rank in request.started
+            else "It has ended no iteration in this time."
+            for rank in request.ranks - request.ended.keys()
+        }
+
+    def _fetch(self, request: _Request, rank: int, notes: dict[int, str]) -> list[RankProfile]:
+        """Return the profile of a rank; if that fails, add a note and return none."""
+        from workbench.timings.export.profile import RankProfile
+
+        ended = request.ended[rank]
+        if not ended.size_bytes:
+            return []
+        lost = request.processes.engines.members.lost
+        transfer = Transfer(
+            request.processes, (rank,), lost, "profile", _TIMEOUT_S, lambda _: None,
+            ended.profile,
+        )  # fmt: skip
+        try:
+            data = transfer.fetch({rank: ended.size_bytes})[rank]
+        except WorkbenchError as error:
+            notes[rank] = f"{notes.get(rank, '')} Its trace did not arrive ({error})".strip()
+            return []
+        return [RankProfile(rank, ended, data)]
+
+    def _write(self, profiles: list[RankProfile], notes: tuple[str, ...]) -> Profile:
+        from workbench.timings.export import profile as export
+        from workbench.timings.store import profiled
+
+        timings = self._state.timings
+        if timings.path is None:
+            raise UsageError("The profile has no folder: the run is not stored. Free disk space.")
+        self._wait_for_records(profiles, timings.path)
+        path = export.new_file(timings.path)
+        unsure = export.write(timings, path, profiles)
+        rows = timings.rows()
+        first, last = export.profiled_iterations(rows, profiles)
+        took = export.durations_us(rows, profiles[0].ended.cell, profiled(rows))
+        unknown = [rank for rank, off in unsure.items() if math.isinf(off)]
+        if unknown:
+            text = "Its operators are not in the trace, because their clock is unknown."
+            notes = (*notes, f"{phrase(unknown)}: {text}")
+        known = {rank: off for rank, off in unsure.items() if rank not in unknown}
+        times = [one.ended.ended_ns - one.ended.began_ns for one in profiles]
+        return Profile(
+            path=path,
+            ranks=tuple(known),
+            first_iteration=first,
+            last_iteration=last,
+            seconds=sum(times) / len(times) / 1e9,
+            size_bytes=path.stat().st_size,
+            uncertainty_us=max(known.values(), default=math.nan) / 1e3,
+            profiled_us=took[0],
+            usual_us=took[1],
+            notes=notes,
+        )
+
+    def _wait_for_records(self, profiles: list[RankProfile], path: Path) -> None:
+        """Wait until the records of the profiled iterations have arrived in the run at `path`."""
+        until = time.monotonic() + _RECORDS_S
+        while time.monotonic() < until:
+            rows = self._state.timings.rows()
+            rows = rows[rows["cell"] == profiles[0].ended.cell]
+            newest = {
+                one.rank: rows["iteration"][rows["rank"] == one.rank].max(initial=-1)
+                for one in profiles
+            }
+            first = min(rows["iteration"].tolist(), default=0)
+            arrived = all(newest[one.rank] - first >= one.ended.last for one in profiles)
+            if arrived and path.is_dir():  # which is made with the first records
+                return
+            time.sleep(_POLL_S)
+
+
+def _check(seconds: float, iterations: int) -> None:
+    if not 0 < seconds <= MOST_S:
+        raise UsageError(
+            f"profile {seconds:g} s: not possible, as a profile lasts at most {MOST_S:g} s. Give "
+            "less, such as 5s."
+        )
+    if iterations < 0:
+        raise UsageError(f"iterations={iterations}: not a positive integer. Give one, such as 20.")

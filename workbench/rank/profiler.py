@@ -1,0 +1,250 @@
+"""Profiles some iterations of a running cell with PyTorch's profiler, when the kernel asks for it.
+
+The profiler only records the thread that starts it. So the training thread starts and stops it,
+at the ends of iterations. Another thread writes and compresses the trace.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from time import perf_counter_ns
+from typing import Any
+
+from workbench.rank.recording.patches import Patches
+from workbench.rank.recording.recorder import Recorder
+from workbench.rank.torch_profiler import TorchProfiler, compressed
+from workbench.wire import Message
+from workbench.wire.profile_messages import ProfileEnded, ProfileRequest, ProfileStarted
+from workbench.wire.transfer_messages import Chunk, DropTransfer, GetChunk
+from workbench.wire.values import Payload
+
+MOST_MEMORY_BYTES = 128_000_000
+"""A profile ends when the rank's memory has grown by this: about 400,000 events."""
+MOST_BYTES = 64_000_000
+"""Most bytes of a compressed trace."""
+_WARM_UP = 2
+"""Iterations of a cell before a profile: the first ones are slower than the others."""
+_OTHER_PROFILER = "The cell uses PyTorch's profiler, of which only one can run at a time."
+_OPEN_BLOCK = (
+    "has entered a record_function in the last profile and not left it: PyTorch may crash if "
+    "another profile begins."
+)
+
+
+class Profiler:
+    """Answers a `ProfileRequest`, for the running cell or the next one that trains.
+
+    Without a request, this costs an iteration one call and one comparison.
+
+    A ``record_function`` that is open when a profile ends must not be closed in another one:
+    PyTorch would write to memory that it has freed. So no profile begins in the iteration in which
+    one has ended, and none in a cell in which such a block of the user was open.
+    """
+
+    def __init__(self, recorder: Recorder, send: Callable[[Message], None]) -> None:
+        self._recorder = recorder
+        self._send = send
+        self._lock = threading.RLock()
+        self._request: ProfileRequest | None = None
+        self._torch: TorchProfiler | None = None
+        self._patches = Patches()
+        self._writer: threading.Thread | None = None
+        self._ended: ProfileEnded | None = None
+        self._payload: Payload | None = None
+        self._cell = self._first = self._memory_bytes = 0
+        self._open_in = -1
+        """The cell in which a block of the user was open at the end of a profile."""
+        self._cancelled = False
+
+    # in the thread of the control channel
+
+    def receive(self, message: Message) -> bool:
+        """Handle a message of a profile; return whether it is one."""
+        match message:
+            case ProfileRequest():
+                self._ask(message)
+            case GetChunk() if self._is_own(message.transfer):
+                if self._payload is not None:
+                    data = self._payload.read(message.offset, message.size)
+                    self._send(Chunk(message.transfer, message.offset, data))
+            case DropTransfer() if self._is_own(message.transfer):
+                with self._lock:
+                    self._payload = None
+                    self._cancelled = True
+                    if self._torch is None:  # otherwise it ends at the end of the iteration
+                        self._request = None
+            case _:
+                return False
+        return True
+
+    def _is_own(self, number: int) -> bool:
+        request, ended = self._request, self._ended
+        numbers = {one.profile for one in (request, ended) if one is not None}
+        return number in numbers
+
+    def _ask(self, request: ProfileRequest) -> None:
+        with self._lock:
+            if self._torch is not None or self._writing:
+                self._send(_nothing(request.profile, 0, "Another profile has not ended yet."))
+                return
+            self._request, self._payload, self._ended = request, None, None
+            self._cancelled = False
+            self._recorder.at_iteration = self._iteration_ended
+
+    @property
+    def _writing(self) -> bool:
+        return self._writer is not None and self._writer.is_alive()
+
+    # in the training thread
+
+    def _iteration_ended(self) -> None:
+        """Start or stop at the end of an iteration, if it is time to."""
+        with self._lock:
+            request, running = self._request, self._torch
+            if request is None:
+                # the writer takes time of the training too, so its iterations are marked
+                self._recorder.profiling = self._writing
+                if not self._writing:
+                    self._recorder.at_iteration = None
+            elif running is None:
+                if self._recorder.records.iterations >= _WARM_UP:
+                    self._begin(request)
+            elif running.thread == threading.get_ident():
+                self._continue(request, running)
+
+    def _begin(self, request: ProfileRequest) -> None:
+        records = self._recorder.records
+        if TorchProfiler.is_in_use():
+            self._refuse(request, f"{_OTHER_PROFILER} It was left running.")
+            return
+        if records.cell == self._open_in:
+            self._refuse(request, f"The cell {_OPEN_BLOCK} Profile another cell.")
+            return
+        self._cell, self._first = records.cell, records.iterations
+        self._memory_bytes = _memory_bytes()
+        self._recorder.profiling = True
+        self._send(ProfileStarted(request.profile, records.cell))
+        self._start(request)
+
+    def _start(self, request: ProfileRequest) -> None:
+        os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # it would write into the cell's output
+        try:
+            self._torch = started = TorchProfiler()
+            started.start()
+        except Exception as error:  # noqa: BLE001 - private functions of any version of PyTorch
+            self._torch = None
+            self._refuse(request, f"PyTorch's profiler does not start: {error}")
+            return
+        for name in ("_prepare_trace", "_start_trace"):
+            self._patches.replace(started.owner, name, self._gives_way)
+
+    def _continue(self, request: ProfileRequest, running: TorchProfiler) -> None:
+        if self._cancelled:
+            self._request = None
+            self._stop(running)
+            return
+        done = self._recorder.records.iterations - self._first
+        took_s = (perf_counter_ns() - running.began_ns) / 1e9
+        if took_s >= request.seconds or done == request.iterations:
+            self._end(request, running, "")
+        elif _memory_bytes() - self._memory_bytes > MOST_MEMORY_BYTES:
+            grown = f"the memory of the rank had grown by {MOST_MEMORY_BYTES / 1e6:.0f} MB"
+            self._end(request, running, f"It ended after {done} iterations: {grown}.")
+
+    def _gives_way(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def start(*args: Any, **kwargs: Any) -> Any:
+            self._give_way()
+            return original(*args, **kwargs)
+
+        return start
+
+    def _give_way(self) -> None:
+        """End the profile, because the cell starts its own profiler, which would break it."""
+        with self._lock:
+            request, running = self._request, self._torch
+            if request and running is not None and running.thread == threading.get_ident():
+                self._end(request, running, f"{_OTHER_PROFILER} It ended when that one began.")
+
+    def begin_cell(self) -> None:
+        """Wait for the cell's iterations, if a profile was requested."""
+        if self._request is not None:
+            self._recorder.at_iteration = self._iteration_ended
+
+    def end_cell(self) -> None:
+        """End the profile of a cell; one that has not begun waits for the next cell."""
+        with self._lock:
+            self._recorder.at_iteration = None
+            request, running = self._request, self._torch
+            self._recorder.profiling = False
+            if request is None or running is None:
+                return
+            if running.thread == threading.get_ident():
+                self._end(request, running, "The cell ended before the profile.")
+            else:
+                self._torch = None
+                self._refuse(request, "The cell trains in another thread, which has ended.")
+
+    def _stop(self, running: TorchProfiler) -> Any:
+        self._torch = None
+        self._patches.remove()
+        return running.stop()
+
+    def _end(self, request: ProfileRequest, running: TorchProfiler, note: str) -> None:
+        try:
+            result = self._stop(running)
+        except Exception as error:  # noqa: BLE001 - private functions of any version of PyTorch
+            self._refuse(request, f"PyTorch's profiler has failed: {error}")
+            return
+        self._keep(request, running, result, note)
+
+    def _keep(self, request: ProfileRequest, ran: TorchProfiler, result: Any, note: str) -> None:
+        """Have the trace written and reported by a thread."""
+        self._request = None
+        last = max(self._first, self._recorder.records.iterations - 1)
+        self._ended = ProfileEnded(
+            request.profile, self._cell, 0, self._first, last, ran.began_ns, ran.ended_ns,
+            tuple(ran.marks), note,
+        )  # fmt: skip
+        self._writer = threading.Thread(
+            target=self._write, args=(self._ended, result), name="workbench-profile", daemon=True
+        )
+        self._writer.start()
+
+    def _refuse(self, request: ProfileRequest, note: str) -> None:
+        self._request, self._recorder.at_iteration = None, None
+        self._recorder.profiling = False
+        self._send(_nothing(request.profile, self._cell, note))
+
+    # in the writer's thread
+
+    def _write(self, ended: ProfileEnded, result: Any) -> None:
+        try:
+            data, is_open = compressed(result)
+            if is_open:
+                self._open_in = ended.cell
+        except Exception as error:  # noqa: BLE001 - the kernel waits for an answer
+            data, why = b"", f"its trace cannot be written ({error})"
+        else:
+            why = f"its trace has {len(data) / 1e6:.0f} MB, and at most 64 MB are sent"
+            why = why if len(data) > MOST_BYTES else ""
+        if why:
+            ended = replace(ended, note=f"{ended.note} There are no events: {why}.".lstrip())
+        else:
+            self._payload = Payload([data], [])
+            ended = replace(ended, size_bytes=len(data))
+        self._ended = ended
+        self._send(ended)
+
+
+def _nothing(profile: int, cell: int, note: str) -> ProfileEnded:
+    return ProfileEnded(profile, cell, 0, 0, 0, 0, 0, (), note)
+
+
+def _memory_bytes() -> int:
+    """Return the resident memory of this process."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")

@@ -1,0 +1,266 @@
+"""The profiles of all ranks, with our phases and collectives, as one trace for Perfetto.
+
+Each rank is a process; what PyTorch's profiler has recorded in one of its threads is a thread.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from workbench.errors import UsageError
+from workbench.timings.clocks import Times
+from workbench.timings.export.alignment import align
+from workbench.timings.export.events import open_trace
+from workbench.timings.export.iterations import select_rows
+from workbench.timings.export.perfetto import Trace, about
+from workbench.timings.source import TimingsSource
+from workbench.timings.store import Rows
+from workbench.wire.profile_messages import MARK, ProfileEnded
+
+_FIRST_THREAD = 1_000_000
+_LANES = 1000
+"""Threads of the trace for one thread of a rank: asynchronous operations overlap."""
+_ROUNDING_NS = 1000
+_GPU = {"kernel", "gpu_memcpy", "gpu_memset", "gpu_user_annotation"}
+NOTE = (
+    "PyTorch: what torch.profiler has recorded, on the ranks' common clock; it slows iterations "
+    "down, so their phases and collectives take longer than without it"
+)
+
+
+class RankProfile(NamedTuple):
+    """What a rank has reported of its profile, and its trace as gzip-compressed JSON."""
+
+    rank: int
+    ended: ProfileEnded
+    data: bytes
+
+
+@dataclass(frozen=True)
+class ProfileClock:
+    """Converts nanoseconds of PyTorch's profiler to a rank's monotonic clock.
+
+    Attributes
+    ----------
+    at_ns
+        Two times of the profiler, near the begin and the end of the profile.
+    offset_ns
+        What must be added to each of them.
+    uncertainty_ns
+        The greatest error.
+    """
+
+    at_ns: tuple[int, int]
+    offset_ns: tuple[int, int]
+    uncertainty_ns: float
+
+    @classmethod
+    def of(cls, ended: ProfileEnded, marked_ns: list[int]) -> ProfileClock | None:
+        """Return the clock of a profile whose slices `MARK` begin at these times, if it is known.
+
+        Each slice began between two known times, so it bounds the offset on both sides.
+        """
+        before, after = (np.array(ended.marks[first::2], dtype=np.int64) for first in (0, 1))
+        times = np.array(sorted(marked_ns), dtype=np.int64)
+        if not len(times) or len(times) != len(before) or len(before) != len(after):
+            return None
+        half = len(times) // 2
+        found = [
+            (int(times[part][0]), *_bounds(before[part] - times[part], after[part] - times[part]))
+            for part in (slice(0, half), slice(half, None))
+        ]
+        (first, *start), (last, *end) = found
+        off = max((high - low) / 2 for low, high in (start, end))
+        middles = [(low + high) // 2 for low, high in (start, end)]
+        return cls((first, last), (middles[0], middles[1]), off)
+
+    def to_rank(self, t_ns: Times) -> Times:
+        """Return times on the rank's clock."""
+        (first, last), (start, end) = self.at_ns, self.offset_ns
+        share = (t_ns - first) / max(1, last - first)
+        return t_ns + start + np.rint(share * (end - start)).astype(np.int64)
+
+
+def _bounds(low: Times, high: Times) -> tuple[int, int]:
+    """Return the bounds on which all agree; if a clock has stepped meanwhile, all of them."""
+    least, most = int(low.max()), int(high.min())
+    return (least, most) if least <= most else (int(low.min()), int(high.max()))
+
+
+def profiled_iterations(rows: Rows, profiles: list[RankProfile]) -> tuple[int, int]:
+    """Return the first and the last iteration during the profiles.
+
+    Raise `UsageError` if none of them has arrived.
+    """
+    numbers: set[int] = set()
+    for rank, ended, _ in profiles:
+        own = rows[(rows["rank"] == rank) & (rows["cell"] == ended.cell)]
+        ends = own["start_ns"] + own["iteration_ns"]
+        inside = (ends > ended.began_ns) & (own["start_ns"] < ended.ended_ns)
+        numbers.update(own["iteration"][inside].tolist())
+    if not numbers:
+        raise UsageError(
+            "The profile has no iteration: their records have not arrived. Profile again."
+        )
+    return min(numbers), max(numbers)
+
+
+def write(run: TimingsSource, path: Path, profiles: list[RankProfile]) -> dict[int, float]:
+    """Write the trace to a new file that only this user can read.
+
+    Return, by rank, the uncertainty of its profiler's times on the common clock in nanoseconds;
+    infinite where they are not known, and the trace has none.
+
+    Raises
+    ------
+    UsageError
+        The file cannot be written, or no iteration of the profiles has arrived.
+    """
+    iterations = profiled_iterations(run.rows(), profiles)
+    rows = select_rows(run, iterations)
+    aligned = align(run, rows, None)
+    facts = {**about(rows, aligned), "profile": NOTE}
+    with open_trace(path, {"displayTimeUnit": "ms", "otherData": facts}, private=True) as events:
+        trace = Trace(events, aligned, rows, run.records(-1, -1), partial=True)
+        trace.write(run)
+        return {one.rank: _RankEvents(trace, one).write() for one in profiles}
+
+
+class _RankEvents:
+    """Writes what one rank's profiler has recorded."""
+
+    def __init__(self, trace: Trace, profile: RankProfile) -> None:
+        self._trace = trace
+        self._rank, self._ended = profile.rank, profile.ended
+        content = json.loads(gzip.decompress(profile.data))
+        self._base = int(content.get("baseTimeNanoseconds", 0))
+        self._events = [one for one in content["traceEvents"] if one.get("ph") in {"X", "s", "f"}]
+        self._threads: dict[tuple[Any, Any], int] = {}
+        self._process = _process(self._events)
+
+    def write(self) -> float:
+        """Write the events; return the uncertainty of their times, infinite without a clock."""
+        marks = [self._ns(one["ts"]) for one in self._events if one.get("name") == MARK]
+        clock = ProfileClock.of(self._ended, marks)
+        if clock is None:
+            return math.inf
+        events = [one for one in self._events if _is_shown(one)]
+        begins = np.array([self._ns(one["ts"]) for one in events], dtype=np.int64)
+        common, off = self._common(clock.to_rank(begins))
+        threads: dict[tuple[Any, Any], list[tuple[int, dict[str, Any]]]] = {}
+        for begin, one in zip(common.tolist(), events, strict=True):
+            threads.setdefault((one.get("pid"), one.get("tid")), []).append((begin, one))
+        for key in sorted(threads, key=self._order):
+            self._thread(key, threads[key])
+        return clock.uncertainty_ns + off
+
+    def _ns(self, ts_us: float) -> int:
+        return self._base + round(ts_us * 1000)
+
+    def _common(self, t_ns: Times) -> tuple[Times, float]:
+        """Return times on the common clock, and their greatest uncertainty."""
+        rank = np.full(len(t_ns), self._rank)
+        cell = np.full(len(t_ns), self._ended.cell)
+        times, off = self._trace.aligned.to_common(cell, rank, t_ns)
+        return times, float(np.max(off, initial=0.0))
+
+    def _order(self, key: tuple[Any, Any]) -> tuple[bool, str, int]:
+        """Order threads: the main thread first, then the others of the process, then GPUs."""
+        pid, tid = key
+        return pid != self._process, str(pid), 0 if pid == tid else int(tid)
+
+    def _thread(self, key: tuple[Any, Any], events: list[tuple[int, dict[str, Any]]]) -> None:
+        pid, tid = key
+        first = _FIRST_THREAD + _LANES * len(self._threads)
+        self._threads[key] = first
+        name = "main thread" if pid == tid else f"thread {tid}"
+        if pid != self._process:
+            name = f"GPU {pid} stream {tid}"
+        slices = [(begin, one) for begin, one in events if one["ph"] == "X"]
+        used = -1
+        for lane, begin, took, one in _lanes(slices):
+            if lane > used:
+                used = lane
+                more = "" if lane == 0 else f" ({lane + 1})"
+                self._trace.name_thread(self._rank, f"PyTorch: {name}{more}", first + lane)
+            self._trace.add_slice(
+                one["name"], one.get("cat", "cpu_op"), self._rank, first + lane, begin, took,
+                _args(one),
+            )  # fmt: skip
+        for begin, one in events:
+            if one["ph"] != "X" and used >= 0:
+                self._trace.add_flow(one, self._rank, first, begin)
+
+
+def _process(events: list[dict[str, Any]]) -> Any:
+    """Return the rank's process id, in which its operators run; GPUs have numbers of their own."""
+    pids = (one.get("pid") for one in events if one.get("cat") not in _GPU)
+    return next((pid for pid in pids if isinstance(pid, int)), None)
+
+
+def _is_shown(event: dict[str, Any]) -> bool:
+    if not isinstance(event.get("pid"), int) or not isinstance(event.get("tid"), int):
+        return False  # the profiler's own marks
+    # one that has not finished has no end: the optimizer's step in which the profile ends
+    return event.get("name") != MARK and event.get("args", {}).get("finished") is not False
+
+
+def _args(event: dict[str, Any]) -> dict[str, Any]:
+    hidden = {"Record function id", "Ev Idx", "finished"}
+    return {name: value for name, value in event.get("args", {}).items() if name not in hidden}
+
+
+def _lanes(
+    slices: list[tuple[int, dict[str, Any]]],
+) -> Iterator[tuple[int, int, int, dict[str, Any]]]:
+    """Yield slices with a lane each, so that those of one lane are nested or apart.
+
+    Yields the lane, the begin and the duration in nanoseconds, and the event. An operator may end
+    in its caller's last nanoseconds, after rounding even later: it is cut.
+    """
+    timed = [(begin, round(one.get("dur", 0) * 1000), one) for begin, one in slices]
+    lanes: list[list[int]] = []
+    for begin, took, one in sorted(timed, key=lambda each: (each[0], -each[1])):
+        for ends in lanes:
+            while ends and ends[-1] <= begin:
+                ends.pop()
+        latest = begin + took - _ROUNDING_NS
+        fit = (at for at, ends in enumerate(lanes) if not ends or latest <= ends[-1])
+        lane = next(fit, len(lanes))
+        if lane == len(lanes):
+            lanes.append([])
+        ends = lanes[lane]
+        end = min(begin + took, ends[-1]) if ends else begin + took
+        ends.append(end)
+        yield lane, begin, end - begin, one
+
+
+def new_file(folder: Path) -> Path:
+    """Return a path in the folder of a run for its next profile."""
+    number = 1
+    while (path := folder / f"profile-{number}.json.gz").exists():
+        number += 1
+    return path
+
+
+def durations_us(rows: Rows, cell: int, profiled: npt.NDArray[np.bool_]) -> tuple[float, float]:
+    """Return the median duration of a cell's iterations that were profiled, and of the others.
+
+    NaN where there are none.
+    """
+    own = rows["cell"] == cell
+    first = rows["iteration"] == rows["iteration"][own].min(initial=np.iinfo(np.int64).max)
+    found = []
+    for chosen in (profiled, ~profiled & ~first):
+        times = rows["iteration_ns"][own & chosen] / 1e3
+        found.append(float(np.median(times)) if len(times) else math.nan)
+    return found[0], found[1]

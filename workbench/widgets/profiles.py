@@ -1,0 +1,76 @@
+"""``%timings profile``, and what the live view shows of a profile."""
+
+from __future__ import annotations
+
+import sys
+from concurrent.futures import CancelledError, Future
+from typing import TYPE_CHECKING, Any
+
+from workbench.cluster.profiling import Profile
+from workbench.errors import UsageError
+from workbench.ranks import as_int
+
+if TYPE_CHECKING:
+    from workbench.cluster import Cluster
+
+WAITING = (
+    "The next cell that trains will be profiled, after its first iterations. The cell does not "
+    "need to know."
+)
+PROFILING = "Profiling the ranks."
+
+
+def request_profile(cluster: Cluster, line: str, names: list[str]) -> ProfileView:
+    """Profile the running cell or the next one; see ``%timings``."""
+    if len(names) == 2 and names[1] in {"iteration", "iterations"} and names[0].isdecimal():
+        future = cluster.profile(iterations=as_int(int(names[0])))
+    elif len(names) < 2:
+        future = cluster.profile(*names)
+    else:
+        raise UsageError(
+            f"%timings {line}: not a duration. Write %timings profile 5s, or %timings profile 20 "
+            "iterations."
+        )
+    return ProfileView(cluster, future)
+
+
+class ProfileView:
+    """A profile in a notebook: what it waits for, then its trace; the output updates itself."""
+
+    def __init__(self, cluster: Cluster, future: Future[Profile]) -> None:
+        self._cluster = cluster
+        self.future = future
+
+    def __repr__(self) -> str:
+        if not self.future.done():
+            return PROFILING if self._cluster.profiling.state == "profiling" else WAITING
+        try:
+            return repr(self.future.result())
+        except CancelledError:
+            return "Another profile was requested in its place."
+        except Exception as error:  # noqa: BLE001 - the cell has ended, so nobody can catch it
+            return f"{type(error).__name__}: {error}"
+
+    def _ipython_display_(self) -> None:
+        from IPython import get_ipython
+        from IPython.display import display
+
+        if get_ipython() is None:
+            sys.stdout.write(f"{self}\n")
+            return
+        handle: Any = display({"text/plain": repr(self)}, raw=True, display_id=True)
+        self.future.add_done_callback(lambda _: handle.update({"text/plain": repr(self)}, raw=True))
+
+
+def profile_text(cluster: Cluster) -> str:
+    """Return a line for the live view about the latest profile; empty if none was requested."""
+    state = cluster.profiling.state
+    if state in {"none", "waiting", "profiling"}:
+        return {"none": "", "waiting": WAITING, "profiling": PROFILING}[state]
+    latest = cluster.profiling.latest
+    if not isinstance(latest, Profile):
+        return f"No profile: {latest}"
+    first, last = f"{latest.first_iteration:,}", f"{latest.last_iteration:,}"
+    what = f"Profile of iterations {first} to {last}: {latest.path}."
+    where = "Open it in https://ui.perfetto.dev."
+    return " ".join((what, where, latest.cost, *latest.notes))

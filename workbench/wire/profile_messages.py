@@ -1,0 +1,75 @@
+"""The messages of profiling the ranks with PyTorch's profiler.
+
+The kernel sends a `ProfileRequest`. A rank answers with `ProfileStarted` and `ProfileEnded`, whose
+trace the kernel then reads with `GetChunk`; `DropTransfer` with the number of the profile cancels
+it, or deletes the trace.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from workbench.wire.message import Message
+
+
+@dataclass(frozen=True)
+class ProfileRequest(Message):
+    """Asks a rank to profile the training of the running cell, or of the next one that trains.
+
+    Attributes
+    ----------
+    profile
+        Number of the profile, which no transfer and no cell has.
+    seconds
+        How long to profile; it ends with the iteration in which this time has passed.
+    iterations
+        Most iterations to profile; 0 for no limit.
+    """
+
+    profile: int
+    seconds: float
+    iterations: int
+
+
+@dataclass(frozen=True)
+class ProfileStarted(Message):
+    """Reports that a rank profiles a cell."""
+
+    profile: int
+    cell: int
+
+
+@dataclass(frozen=True)
+class ProfileEnded(Message):
+    """Reports that a rank has ended a profile, and what of it can be read.
+
+    Attributes
+    ----------
+    cell
+        Number of the cell; 0 if nothing was profiled.
+    size_bytes
+        Length of the trace, compressed with gzip; 0 if there is none.
+    first, last
+        The iterations of the cell that were profiled, both included, from 0.
+    began_ns, ended_ns
+        When profiling began and ended, in nanoseconds of the rank's monotonic clock.
+    marks
+        Before and after the begin of each slice `MARK` of the trace, on the rank's monotonic
+        clock, one pair after the other.
+    note
+        What is unusual about the profile, in sentences, or an empty text.
+    """
+
+    profile: int
+    cell: int
+    size_bytes: int
+    first: int
+    last: int
+    began_ns: int
+    ended_ns: int
+    marks: tuple[int, ...]
+    note: str
+
+
+MARK = "workbench clock"
+"""Name of the slices that relate the clock of PyTorch's profiler to the rank's monotonic clock."""
