@@ -5,6 +5,7 @@
 - `state`: the state machine, which starts, changes and stops the ranks; `processes`: all
   processes of a cluster and its channels to the ranks; `recovery`: makes ranks usable again
 - `cell_queue`: the queue of cells; `cell_run`: one cell; `stuck_ranks`: frees its ranks;
+  `prompts`: asks the user for its input;
   `stalls`: why it waits or does not stop; `outcomes`: results and errors; `transfer`: the data
   of push and pull; `measuring`: measures VMs, the fabric and the cost of recording
 - `engines`: ipyparallel's engines as ranks; `members`: which process is which rank, and
