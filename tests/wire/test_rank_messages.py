@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from workbench.errors import RankError, WireError
-from workbench.wire import Layout, Message, rank_messages, transfer_messages
+from workbench.wire import Layout, Message, prompt_messages, rank_messages, transfer_messages
 from workbench.wire.message import VERSION
+from workbench.wire.prompt_messages import InputReply, InputRequest
 from workbench.wire.rank_messages import (
     AbortInit,
     CellEnded,
@@ -42,6 +43,7 @@ MESSAGES = [
     CellEnded(3, RankError("E", "m", "t"), "", 5, 1, {0: 4, 2: 1}, True, None),
     CellEnded(3, None, "too large", 0, 0, {}, False, b""),
     PutChunk(-5, 0, (3, 4), (b"ab", b"c")), GetChunk(-5, 1 << 40, 8), Chunk(-5, 0, ()),
+    InputRequest(3, 1, "breakpoint", "(Pdb) "), InputReply(1, "c", ""), InputReply(1, None, "why"),
     DropTransfer(-5), Records((b"r", b"")),
     Layout(4, ("w",), (400,), (1,), ("allgather",), (1,), (2,), ("cell",), ("GLOO_ALLGATHER",)),
 ]  # fmt: skip
@@ -55,7 +57,7 @@ def test_a_message_comes_back_as_it_was(message):
 
 def test_every_message_is_covered():
     """No class of message is missing in the round trip above."""
-    modules = vars(rank_messages) | vars(transfer_messages)
+    modules = vars(rank_messages) | vars(transfer_messages) | vars(prompt_messages)
     defined = {kind for kind in modules.values() if _is_message(kind)} | {Layout}
     assert {type(message) for message in MESSAGES} == defined
 

@@ -7,6 +7,7 @@
   processes of a cluster and its channels to the ranks; `recovery`: makes ranks usable again;
   `kept`: finds and stops clusters that outlive their kernel
 - `cell_queue`: the queue of cells; `cell_run`: one cell; `stuck_ranks`: frees its ranks;
+  `prompts`: asks the user for its input;
   `stalls`: why it waits or does not stop; `outcomes`: results and errors; `transfer`: the data
   of push and pull; `profiling`: profiles of the ranks; `measuring`: measures VMs, the fabric and
   the cost of recording

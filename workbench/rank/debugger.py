@@ -7,12 +7,15 @@ import pdb
 import sys
 from collections.abc import Callable
 from types import FrameType, TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from workbench.rank.traceback_frames import CELL_FILE
 
-if TYPE_CHECKING:
-    from workbench.rank.prompts import Prompts
+
+class Prompts(Protocol):
+    """What asks for the debugger's commands."""
+
+    debugging: bool
 
 
 class RankDebugger(pdb.Pdb):
