@@ -103,7 +103,8 @@ function build(path, language, entries) {
   const head = {
     domain: DOMAIN,
     version,
-    language,
+    // as JupyterLab's front end compares it
+    language: language.replace('_', '-'),
     plural_forms: PLURAL_FORMS
   };
   const texts = [...entries].filter(([, { forms }]) => forms[0]);

@@ -4,8 +4,8 @@
 - ``snapshots.json``: the hardware of each VM, as its agent found it
 - ``verdict.json``: the verdict of the last training cell (`verdict.Verdict`)
 - ``iterations-K.arrows``, ``offsets-K.arrows``, ``collectives-K.arrows``,
-  ``layouts-K.arrows``: Arrow IPC streams; K counts the kernels that wrote it (several
-  if another kernel attached to a kept cluster)
+  ``layouts-K.arrows``, ``logged-K.arrows`` (what cells log): Arrow IPC streams; K counts the
+  kernels that wrote it (several if another kernel attached to a kept cluster)
 - ``lock``: locked (flock) by the kernel that writes, until that kernel ends
 """
 
@@ -43,7 +43,7 @@ _MOST_BYTES = 16 << 20
 """Largest `run.json` that is read; that of 512 ranks has 100 kB."""
 _MOST_SNAPSHOT_BYTES = 64 << 20
 """Largest `snapshots.json` that is read; a VM of 8 GPUs has some 100 kB."""
-_STREAM = re.compile(r"(iterations|offsets|collectives|layouts)-(\d+)\.arrows")
+_STREAM = re.compile(r"(iterations|offsets|collectives|layouts|logged)-(\d+)\.arrows")
 
 
 class RunFolder:

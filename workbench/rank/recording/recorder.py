@@ -5,12 +5,13 @@ Nothing here blocks the training thread: the sender's thread adds up finished it
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from workbench.rank.recording.collectives import Reported, Source
 from workbench.rank.recording.device_clock import DeviceClock
 from workbench.rank.recording.iteration import CellRecords, Outside, Recorded
+from workbench.rank.recording.logged import Logged
 from workbench.rank.recording.phases import PhaseClock
 from workbench.rank.recording.training_loop import TrainingLoop
 from workbench.rank.recording.waits import Waits
@@ -40,6 +41,8 @@ class Recorder:
         Whether a communication hook has called the recorder since this was set to False.
     device
         Measures the phases on the GPU's stream; None if there is no GPU.
+    logged
+        What the cell has logged with its iterations.
     members
         The ranks of each process set that was used, by its number. Horovod itself does not
         answer while its thread waits for other ranks.
@@ -61,6 +64,7 @@ class Recorder:
         self.used_while_off = False
         self.reported = Reported()
         self.sources: list[Source] = [self.reported]
+        self.logged = Logged()
         self.members: dict[int, tuple[int, ...]] = {}
         self._start_cell(0)
 
@@ -84,10 +88,12 @@ class Recorder:
 
     def begin_cell(self, cell: int) -> None:
         """Start to record a cell."""
+        self.logged.clear()
         self._deliver(Outside(None))
         self._start_cell(cell)
 
     def _start_cell(self, cell: int) -> None:
+        self._cell = cell
         clock = PhaseClock(self.device)
         self.records = CellRecords(cell, self._deliver)
         self.waits = Waits(clock, self._poll, self.records.add_outside)
@@ -96,6 +102,11 @@ class Recorder:
     def end_cell(self) -> None:
         """Deliver what remains."""
         self.loop.end()
+
+    def log(self, values: Mapping[str, Any]) -> None:
+        """Log values with the current iteration, if anything is recorded."""
+        if self.on:
+            self.logged.add(self._cell, self.loop.mark, values)
 
     def _deliver(self, recorded: Recorded) -> None:
         if self.on:
