@@ -88,6 +88,11 @@ class LoggedStore:
         self._count = 0
         self._forgotten = 0
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All names, in the order in which they were first logged."""
+        return tuple(self._names)
+
     def add(self, rank: int, logged: LoggedValues) -> None:
         """Append what a rank has sent."""
         with self._lock:

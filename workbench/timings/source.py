@@ -134,6 +134,11 @@ class LiveSource(TimingsSource):
         """Return what cells have logged with their iterations, as far as it is in memory."""
         return self._store.read_logged()[1]
 
+    @property
+    def logged_names(self) -> tuple[str, ...]:
+        """The names of what was logged, in the order in which they were first logged."""
+        return self._store.logged_names
+
     def logged_since(self, iteration: int) -> Logged:
         """Return what was logged with `iteration` and later ones."""
         return self._store.logged_since(iteration)

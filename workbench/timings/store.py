@@ -153,6 +153,11 @@ class Store:
         """Return the logged values from index `start` on, after the next index."""
         return self._logged.read(start, self._first_iterations())
 
+    @property
+    def logged_names(self) -> tuple[str, ...]:
+        """The names of what was logged, the first ones first."""
+        return self._logged.names
+
     def logged_since(self, iteration: int) -> Logged:
         """Return the logged values of `iteration` and later ones."""
         return self._logged.since(iteration, self._first_iterations())

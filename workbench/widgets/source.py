@@ -38,9 +38,13 @@ COLUMNS = (
     "busbw_gbps",
     "end_s",
     "first",
+    "samples_per_s",
+    "logged_0",
+    "logged_1",
 )
 """The columns of a `RowWindow`, in order. Times are in microseconds; `end_s` is in seconds
-since the start of the run's first iteration. `first` is 1 in the first iteration of a cell,
+since the start of the run's first iteration. `logged_0` and `logged_1` are the first two values
+that cells log (`Status.logged`): NaN if none was logged, infinite if it was not finite. `first` is 1 in the first iteration of a cell,
 a warm-up that means leave out."""
 
 State = Literal["waiting", "running", "ended"]
@@ -76,6 +80,8 @@ class Status:
         A line about cells that are not recorded, which is also in `message`; empty if all are.
     verdict
         Of the newest iterations' cell, after its end; None before it is known.
+    logged
+        The names of the first two values that cells log with their iterations.
     """
 
     run: int
@@ -84,6 +90,7 @@ class Status:
     ranks: tuple[RankPlace, ...]
     unrecorded: str = ""
     verdict: Verdict | None = None
+    logged: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -123,11 +123,7 @@ namespace Private {
     );
     toolbar.addItem(
       'refresh',
-      button(
-        refreshIcon,
-        trans.__('Refresh'),
-        () => void resources.refresh()
-      )
+      button(refreshIcon, trans.__('Refresh'), () => void resources.refresh())
     );
     if (openSettings) {
       toolbar.addItem(
