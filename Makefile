@@ -35,7 +35,8 @@ export PYTHON
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 FRONTEND := $(shell find labextension/src labextension/style labextension/scripts -type f 2>/dev/null) \
-            $(wildcard labextension/tsconfig.json labextension/install.json)
+            $(wildcard labextension/tsconfig.json labextension/install.json \
+              workbench/locale/*/LC_MESSAGES/*.po)
 HOROVOD_BUILD := $(shell find workbench/horovod_build -name '*.py' -o -name '*.cc' -o -name '*.h')
 LAB_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 

@@ -20,6 +20,7 @@ layer package                              process       content
 3     `cluster/`                           kernel        start and stop ranks, run cells
 3     `agent/`                             one per VM    starts and supervises a VM's ranks
 2     `timings/`                           kernel        recorded iterations
+2     `scalars.py`                         any           what users log with iterations
 2     `output/`                            kernel        merges the output of ranks
 2     `rank/`                              rank          code that runs in a rank
 2     `hosts/`                             any           VMs as users write them
@@ -79,6 +80,7 @@ if TYPE_CHECKING:
         WorkbenchError,
     )
     from workbench.resources import Distance, Snapshot, take_snapshot
+    from workbench.scalars import log
     from workbench.timings.run import list_runs, open_run
 
 _MODULES = {
@@ -90,6 +92,7 @@ _MODULES = {
     "diagnose_all": "workbench.doctor",
     "explain": "workbench.advisor",
     "list_runs": "workbench.timings.run",
+    "log": "workbench.scalars",
     "open_run": "workbench.timings.run",
     "scaling_study": "workbench.advisor.scaling",
     "take_snapshot": "workbench.resources",
@@ -135,6 +138,7 @@ __all__ = [
     "diagnose_all",
     "explain",
     "list_runs",
+    "log",
     "open_run",
     "scaling_study",
     "take_snapshot",

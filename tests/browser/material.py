@@ -21,11 +21,14 @@ model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 10))
 optimizer = hvd.DistributedOptimizer(
     torch.optim.SGD(model.parameters(), lr=0.01), named_parameters=model.named_parameters()
 )
+import workbench as wb
 batch, target = torch.randn(32, 64), torch.randint(10, (32,))
 for _ in range({iterations}):
     optimizer.zero_grad()
-    nn.functional.cross_entropy(model(batch), target).backward()
+    loss = nn.functional.cross_entropy(model(batch), target)
+    loss.backward()
     optimizer.step()
+    wb.log(loss=loss)
     time.sleep(0.01)  # leaves the cores to the page
 """
 

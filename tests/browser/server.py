@@ -36,14 +36,18 @@ class LabServer:
         The folder whose notebooks it shows.
     disabled
         Names of prebuilt extensions that its pages do not load.
+    language
+        The language that its pages use, such as ``"de_DE"``.
     """
 
-    def __init__(self, home: Path, root: Path, disabled: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, home: Path, root: Path, disabled: tuple[str, ...] = (), language: str = ""
+    ) -> None:
         self.root = root
         self.token = secrets.token_hex(16)
         self._home = home
         self._log = home / "lab.log"
-        self._configure(disabled)
+        self._configure(disabled, language)
         self.url = f"http://127.0.0.1:{_free_port()}"
         self._process = self._start()
         self._wait_until_it_answers()
@@ -65,14 +69,19 @@ class LabServer:
             if session["path"] == path:
                 self._request("DELETE", f"api/sessions/{session['id']}")
 
-    def _configure(self, disabled: tuple[str, ...]) -> None:
-        settings = self._home / "config/lab/user-settings/@jupyterlab/apputils-extension"
-        settings.mkdir(parents=True)
-        (settings / "notification.jupyterlab-settings").write_text(json.dumps(NO_NEWS))
+    def _configure(self, disabled: tuple[str, ...], language: str) -> None:
+        self._set("apputils-extension/notification", NO_NEWS)
+        if language:
+            self._set("translation-extension/plugin", {"locale": language})
         page = self._home / "config/labconfig"
         page.mkdir()
         off = {"disabledExtensions": dict.fromkeys(disabled, True)}
         (page / "page_config.json").write_text(json.dumps(off))
+
+    def _set(self, plugin: str, settings: dict[str, Any]) -> None:
+        path = self._home / f"config/lab/user-settings/@jupyterlab/{plugin}.jupyterlab-settings"
+        path.parent.mkdir(parents=True)
+        path.write_text(json.dumps(settings))
 
     def _start(self) -> subprocess.Popen[bytes]:
         host, port = self.url.removeprefix("http://").split(":")

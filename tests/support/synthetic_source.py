@@ -44,7 +44,7 @@ class SyntheticSource:
         half = max(1, self.ranks // 2)
         places = tuple(RankPlace(r, f"vm{1 + r // half}") for r in range(self.ranks))
         verdict = self.explain() if self._state == "ended" and self._rows else None
-        return Status(self._run, self._state, self._message, places, "", verdict)
+        return Status(self._run, self._state, self._message, places, "", verdict, ("loss",))
 
     def profile(self, seconds: float) -> str:
         return f"no rank is real, so none is profiled for {seconds} s"
@@ -189,7 +189,12 @@ class SyntheticSource:
         head = [np.full(self.ranks, number), np.arange(self.ranks)]
         phases = [data, copy, forward, backward, exposed, optimizer, other]
         first = np.full(self.ranks, number == 0)
-        rest = [comm, overlapped, wait, queued, transfer, algbw, busbw, end, first]
+        loss = (2 / (1 + number / 200) + 0.1 * random.random(self.ranks)) * np.ones(self.ranks)
+        if number % 250 == 120:
+            loss[:] = np.inf
+        speed = 32e6 / total
+        logged = [speed, loss, np.full(self.ranks, np.nan)]
+        rest = [comm, overlapped, wait, queued, transfer, algbw, busbw, end, first, *logged]
         return np.stack([*head, total, *phases, *rest], axis=1).tolist()
 
     def _pack(self, rows: list[list[float]]) -> RowWindow:

@@ -21,6 +21,7 @@ from workbench.agent.folder import RankFolder
 from workbench.wire.address import Address
 from workbench.wire.detached import PATH_BYTES
 from workbench.wire.layout import Layout
+from workbench.wire.logged_values import LoggedValues, VmLoggedValues
 from workbench.wire.message import Message
 from workbench.wire.rank_messages import Records
 from workbench.wire.vm_messages import VmLayout, VmRecords
@@ -159,12 +160,13 @@ def _gather(ranks: Any) -> Iterator[Message]:
 
 
 class _Merged:
-    """Layouts and records that are sent next, the layouts first."""
+    """Logged values, layouts and records that are sent next, in this order."""
 
     def __init__(self) -> None:
         self.records: list[bytes] = []
         self._ranks: list[int] = []
         self._layouts: dict[tuple[bytes, ...], tuple[Layout, list[int]]] = {}
+        self._logged: list[tuple[int, LoggedValues]] = []
 
     def add(self, rank: int, frames: list[bytes]) -> Iterator[Message]:
         """Add a rank's message; yield what must be sent before it."""
@@ -177,9 +179,14 @@ class _Merged:
         elif isinstance(message, Records):
             self.records += message.records
             self._ranks += [rank] * len(message.records)
+        elif isinstance(message, LoggedValues):
+            self._logged.append((rank, message))
 
     def take(self) -> Iterator[Message]:
         """Yield the merged messages, and begin again."""
+        if self._logged:
+            yield VmLoggedValues(*map(tuple, zip(*self._logged, strict=True)))
+            self._logged = []
         for layout, ranks in self._layouts.values():
             yield VmLayout(tuple(ranks), layout)
         if self.records:

@@ -13,6 +13,7 @@ import signal
 import socket
 import sys
 import warnings
+from collections.abc import Mapping
 from functools import partial
 from time import perf_counter_ns, process_time_ns, thread_time_ns
 from typing import Any
@@ -128,7 +129,12 @@ class Session:
         if merged := os.environ.get("WORKBENCH_RECORDS"):  # the agent sends them to the kernel
             timings = timings.at(merged)
         self._new_records = partial(
-            RecordChannel, timings, self.recorder.sources, world_size, self._threads.cpu_ns
+            RecordChannel,
+            timings,
+            self.recorder.sources,
+            world_size,
+            self._threads.cpu_ns,
+            self.recorder.logged,
         )
         self._records = self._new_records() if self.recorder.on else None
         return Outbox(control, self._receive, name="control")
@@ -337,6 +343,12 @@ def run_cell(number: int, source: str, record: bool = True) -> None:
         Whether its iterations and collectives are recorded.
     """
     _joined().run_cell(number, source, record)
+
+
+def log(values: Mapping[str, Any]) -> None:
+    """Log values with the current iteration; see `workbench.log`."""
+    if _session is not None:
+        _session.recorder.log(values)
 
 
 def cell_cost() -> CellCost:

@@ -24,6 +24,7 @@ import pyarrow as pa
 from workbench.safefiles import open_regular
 from workbench.timings import samples
 from workbench.timings.collective_records import RecordBlock
+from workbench.timings.logged import Logged
 from workbench.timings.store import ROW, Rows
 from workbench.wire import Flag, IterationRecord
 from workbench.wire.record_columns import times_of
@@ -36,6 +37,10 @@ ROW_KEYS = ("iteration", "rank")
 OFFSET_COLUMNS = (*ROW_KEYS, "offset_ns", "uncertainty_ns")
 """Columns of the corrections of clock offsets."""
 
+LOGGED = pa.schema(
+    {"iteration": pa.int64(), "rank": pa.int32(), "name": pa.string(), "value": pa.float64()}
+)
+"""Columns of logged values; see `timings.logged`."""
 _END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 """End-of-stream marker."""
 _OPTIONS = pa.ipc.IpcWriteOptions(compression="zstd" if pa.Codec.is_available("zstd") else None)
@@ -87,6 +92,15 @@ def batch_to_rows(batch: pa.RecordBatch) -> Rows:
     for name in set(rows.dtype.names or ()) & set(batch.schema.names):
         rows[name] = batch.column(name).to_numpy(zero_copy_only=False)
     return rows
+
+
+def logged_to_batch(logged: Logged) -> pa.RecordBatch:
+    """Return logged values as columns."""
+    values = logged.values
+    names = [logged.names[number] for number in values["name"].tolist()]
+    arrays = [pa.array(np.ascontiguousarray(values[name])) for name in ("iteration", "rank")]
+    arrays += [pa.array(names, pa.string()), pa.array(np.ascontiguousarray(values["value"]))]
+    return pa.record_batch(arrays, schema=LOGGED)
 
 
 def to_batch(

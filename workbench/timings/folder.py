@@ -5,9 +5,9 @@
 - ``evidence-NAME.zip``: evidence bundles of cells that failed or hung
 - ``verdict.json``: the verdict of the last training cell (`verdict.Verdict`)
 - ``iterations-K.arrows``, ``offsets-K.arrows``, ``collectives-K.arrows``,
-  ``layouts-K.arrows``, ``samples-K.arrows``: Arrow IPC streams; K counts the kernels that
-  wrote it (several if another kernel attached to a kept cluster). The samples are those of
-  the VMs while cells ran (`samples.COLUMNS`)
+  ``layouts-K.arrows``, ``logged-K.arrows`` (what cells log), ``samples-K.arrows``: Arrow IPC
+  streams; K counts the kernels that wrote it (several if another kernel attached to a kept
+  cluster). The samples are those of the VMs while cells ran (`samples.COLUMNS`)
 - ``lock``: locked (flock) by the kernel that writes, until that kernel ends
 """
 
@@ -48,7 +48,7 @@ _MOST_SNAPSHOT_BYTES = 64 << 20
 MOST_EVIDENCE = 10
 """Evidence bundles that are kept, the newest."""
 _EVIDENCE = re.compile(r"evidence-[\w.-]+\.zip")
-_STREAM = re.compile(r"(iterations|offsets|collectives|layouts|samples)-(\d+)\.arrows")
+_STREAM = re.compile(r"(iterations|offsets|collectives|layouts|logged|samples)-(\d+)\.arrows")
 _OWN = re.compile(rf"{_STREAM.pattern}|{_EVIDENCE.pattern}|\.evidence-[\w.-]+\.part")
 """Files that are removed with the run, besides JSON."""
 

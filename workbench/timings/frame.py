@@ -11,6 +11,7 @@ from workbench.errors import UsageError
 from workbench.timings.buffers import is_timed, number_buffers, service_times
 from workbench.timings.derive import bus_factor, columns
 from workbench.timings.groups import group_names
+from workbench.timings.logged import NOTHING, Logged, add_columns
 from workbench.timings.source import TimingsSource
 from workbench.timings.store import CollectiveRecord, Rows, peers
 from workbench.wire.record import TICK_NS, TIMES
@@ -43,11 +44,11 @@ _SPANS = {
 _UNITS = {"_us": "microseconds", "_gbps": "10^9 bits per second"}
 
 
-def iterations(rows: Rows) -> pd.DataFrame:
+def iterations(rows: Rows, logged: Logged = NOTHING) -> pd.DataFrame:
     """Return the table of `TimingsQueries.to_frame`."""
     import pandas as pd
 
-    frame = pd.DataFrame(columns(rows))
+    frame = pd.DataFrame(add_columns(columns(rows), logged))
     return frame.sort_values(["iteration", "rank"], ignore_index=True)
 
 
@@ -153,7 +154,8 @@ def arrow_table(run: TimingsSource, what: str) -> pa.Table:
 
     if what == "iterations":
         rows = run.rows()
-        given: Any = columns(rows[np.lexsort((rows["rank"], rows["iteration"]))])
+        rows = rows[np.lexsort((rows["rank"], rows["iteration"]))]
+        given: Any = add_columns(columns(rows), run.logged())
     elif what == "collectives":
         given = collectives(run.records())
     else:

@@ -46,9 +46,10 @@ class TimingsQueries(TimingsSource):
         a GPU, the duration and the phases are those of its stream, otherwise of the host's clock.
         Communication includes all collectives, also those called by the cell itself, with their
         queueing.
-        Unknown figures are NaN.
+        Unknown figures are NaN. What the cell logs (`workbench.log`) follows in a column for each
+        name.
         """
-        return frame.iterations(self.rows())
+        return frame.iterations(self.rows(), self.logged())
 
     def collectives(self, first: int | None = None, last: int | None = None) -> pd.DataFrame:
         """Return one row per iteration, rank and collective; see `frame.collectives`.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -23,6 +23,7 @@ from workbench.timings.arrow_files import (
     ROW_KEYS,
 )
 from workbench.timings.folder import FORMAT, RunFolder
+from workbench.timings.logged import NOTHING, VALUE, Logged
 from workbench.timings.samples import RecordedSample
 from workbench.timings.store import COLLECTIVES_LIMIT, ROW, CollectiveRecord, Rows
 from workbench.wire import IterationRecord, Layout
@@ -127,6 +128,19 @@ class RunReader:
         found = [one for number, batch in chosen for one in self._named(batch, layouts[number])]
         return found if limit is None else found[-limit:]
 
+    def logged(self) -> Logged:
+        """Return what the cells logged; names that cannot be shown are made printable."""
+        names: dict[str, int] = {}
+        parts = [NOTHING.values]
+        for number in self._folder.segments():
+            wanted = arrow_files.LOGGED
+            for batch in self._batches("logged", number, wanted, wanted.names):
+                table = batch.to_pydict()
+                places = [names.setdefault(printable(one), len(names)) for one in table["name"]]
+                rows = zip(table["iteration"], table["rank"], places, table["value"], strict=True)
+                parts.append(np.array(list(rows), VALUE))
+        return Logged(tuple(names), np.concatenate(parts))
+
     def layouts(self) -> dict[tuple[int, int], Layout]:
         """Return the layouts that the ranks used last, by rank and number."""
         return {
@@ -166,7 +180,7 @@ class RunReader:
                 self._report("some collectives are left out: their names cannot be read")
 
     def _batches(
-        self, kind: str, number: int, wanted: pa.Schema, keys: tuple[str, ...]
+        self, kind: str, number: int, wanted: pa.Schema, keys: Sequence[str]
     ) -> Iterator[pa.RecordBatch]:
         """Yield a file's batches with the `wanted` columns that it has; report problems."""
         path = self._folder.stream(kind, number)
@@ -198,7 +212,7 @@ class RunReader:
             )
 
     def _common_columns(
-        self, name: str, found: pa.Schema | None, wanted: pa.Schema, keys: tuple[str, ...]
+        self, name: str, found: pa.Schema | None, wanted: pa.Schema, keys: Sequence[str]
     ) -> list[str]:
         """Return the wanted columns that a file has; none if it lacks a key. Report the others."""
         if found is None:

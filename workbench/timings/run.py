@@ -13,6 +13,7 @@ from workbench.errors import RunError
 from workbench.ranks import checked_int
 from workbench.resources import Snapshot
 from workbench.timings.folder import RunFolder
+from workbench.timings.logged import Logged
 from workbench.timings.queries import TimingsQueries
 from workbench.timings.reader import RunReader
 from workbench.timings.runs import FolderLike, all_runs, checked_path, find
@@ -205,6 +206,10 @@ class Run(TimingsQueries):
     def records(self, first: int | None = None, last: int | None = None) -> list[CollectiveRecord]:
         """Return the records of the iterations `first` to `last`; without both, the newest."""
         return self._reader.records(*checked_span(first, last))
+
+    def logged(self) -> Logged:
+        """Return what cells have logged with their iterations (`workbench.log`)."""
+        return self._reader.logged()
 
     def layouts(self) -> dict[tuple[int, int], Layout]:
         """Return the layouts that the ranks used last, by rank and number."""

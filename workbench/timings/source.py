@@ -12,6 +12,7 @@ import numpy as np
 from workbench.errors import UsageError
 from workbench.ranks import checked_int
 from workbench.timings.cell_clocks import CellClocks
+from workbench.timings.logged import NOTHING, Logged
 from workbench.timings.store import CollectiveRecord, Rows, Store
 
 _MOST = 2**62
@@ -39,6 +40,10 @@ class TimingsSource(ABC):
     @abstractmethod
     def records(self, first: int | None = None, last: int | None = None) -> list[CollectiveRecord]:
         """Return the records of the iterations `first` to `last`; without both, the newest."""
+
+    def logged(self) -> Logged:
+        """Return what cells have logged with their iterations (`workbench.log`)."""
+        return NOTHING
 
     def vm_names(self) -> dict[int, str]:
         """Return the host name of each rank's VM, where known."""
@@ -124,6 +129,19 @@ class LiveSource(TimingsSource):
     def vm_names(self) -> dict[int, str]:
         """Return the host name of each rank's VM, where known."""
         return self.vms
+
+    def logged(self) -> Logged:
+        """Return what cells have logged with their iterations, as far as it is in memory."""
+        return self._store.read_logged()[1]
+
+    @property
+    def logged_names(self) -> tuple[str, ...]:
+        """The names of what was logged, in the order in which they were first logged."""
+        return self._store.logged_names
+
+    def logged_since(self, iteration: int) -> Logged:
+        """Return what was logged with `iteration` and later ones."""
+        return self._store.logged_since(iteration)
 
     def known_clocks(self) -> CellClocks:
         """Return the ranks' clocks as measured by pings."""

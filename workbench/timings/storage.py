@@ -61,7 +61,7 @@ class RunStorage:
         self.samples = SampleLog()
         self._warned = 0
         self._facts: dict[str, Any] = {}
-        self._written = (0, 0)
+        self._written = (0, 0, 0)
         self._writer: RunWriter | None = None
         self._reported: set[tuple[str, type, int | None]] = set()
         self._requested = self._done = 0
@@ -108,8 +108,10 @@ class RunStorage:
         if not RunFolder(path).is_run():
             return None  # nothing was trained yet
         run = Run(RunFolder(path))
-        self._store.restore(run.rows(), run.records(), run.layouts())
-        self._written = self._store.total, len(self._store.collectives())
+        logged = run.logged()
+        self._store.restore(run.rows(), run.records(), run.layouts(), logged)
+        stored = self._store.total, len(self._store.collectives())
+        self._written = *stored, len(logged.values)
         return run.stored_verdict
 
     def flush(self, timeout_s: float = _FLUSH_S) -> bool:

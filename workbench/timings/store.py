@@ -16,7 +16,9 @@ from workbench.timings.batch import Batch, block_of, one_set
 from workbench.timings.collective_records import CollectiveRecord as CollectiveRecord
 from workbench.timings.collective_records import RecordBlock
 from workbench.timings.counts import Counts
+from workbench.timings.logged import NOTHING, Logged, LoggedStore
 from workbench.wire import Flag, IterationRecord, Layout
+from workbench.wire.logged_values import LoggedValues
 
 PHASES = ("data", "copy", "forward", "backward", "exposed", "optimizer", "other")
 """The phases in stacking order; their sum is the iteration."""
@@ -98,6 +100,7 @@ class Store:
         self._small: list[RecordBlock] = []
         """The newest blocks, which are joined before they go to `_blocks`."""
         self._collectives_total = self._collectives_held = 0
+        self._logged = LoggedStore()
         self.counts = Counts()
         self.forgotten = 0
         self.version = 0
@@ -141,6 +144,27 @@ class Store:
                 self.counts.add(batch)
                 self.version += len(batch)
         return batch.errors
+
+    def log(self, rank: int, logged: LoggedValues) -> None:
+        """Append what a rank has logged with its iterations."""
+        self._logged.add(rank, logged)
+
+    def read_logged(self, start: int = 0) -> tuple[int, Logged]:
+        """Return the logged values from index `start` on, after the next index."""
+        return self._logged.read(start, self._first_iterations())
+
+    @property
+    def logged_names(self) -> tuple[str, ...]:
+        """The names of what was logged, the first ones first."""
+        return self._logged.names
+
+    def logged_since(self, iteration: int) -> Logged:
+        """Return the logged values of `iteration` and later ones."""
+        return self._logged.since(iteration, self._first_iterations())
+
+    def _first_iterations(self) -> dict[int, int]:
+        with self._lock:
+            return dict(self._first_of_cell)
 
     def _find_layouts(self, sent: Iterable[Sent], numbers: list[int]) -> list[Layout | None]:
         """Add the layouts that were sent; return the layout of each record, by its number."""
@@ -238,8 +262,10 @@ class Store:
         rows: Rows,
         records: Iterable[CollectiveRecord],
         layouts: dict[tuple[int, int], Layout],
+        logged: Logged = NOTHING,
     ) -> None:
         """Replace the contents by those of an earlier kernel's store."""
+        self._logged.restore(logged)
         with self._lock:
             self.forgotten = max(0, len(rows) - self._limit // 2)
             self._rows = rows[self.forgotten :]

@@ -15,6 +15,7 @@ from workbench.timings.storage import RunStorage
 from workbench.timings.store import Sent
 from workbench.timings.summary import UNHEARD
 from workbench.wire import Address, Inbox, Layout, Message
+from workbench.wire.logged_values import LoggedValues, VmLoggedValues
 from workbench.wire.rank_messages import Records
 from workbench.wire.vm_messages import VmLayout, VmRecords
 
@@ -87,7 +88,7 @@ class Timings(LiveSource, TimingsQueries):
             self._last_cell = int(state.get("last_cell", 0))
             self._unrecorded_cell = int(state.get("unrecorded_cell", 0))
         self._inbox = Inbox(
-            lambda rank, message: self._received.append(_sent(rank, message)),
+            self._receive,
             interface=interface,
             on_error=lambda error: self.errors.append(str(error)),
             after=self._store_received,
@@ -256,6 +257,15 @@ class Timings(LiveSource, TimingsQueries):
         if cell <= self._unrecorded_cell:
             return None
         return max((self._store.counts.iterations(cell, rank) for rank in self.vms), default=0)
+
+    def _receive(self, rank: int, message: Message) -> None:
+        if isinstance(message, LoggedValues):
+            self._store.log(rank, message.check())
+        elif isinstance(message, VmLoggedValues):
+            for own, logged in zip(message.ranks, message.check().logged, strict=True):
+                self._store.log(own, logged)
+        else:
+            self._received.append(_sent(rank, message))
 
     def _store_received(self) -> None:
         """Store all that has arrived together, which costs less than one record at a time."""

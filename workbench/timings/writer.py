@@ -20,6 +20,7 @@ from workbench.safefiles import make_private_folder
 from workbench.timings import arrow_files
 from workbench.timings.collective_records import RecordBlock
 from workbench.timings.folder import FORMAT, HEARTBEAT_S, SNAPSHOTS, RunFolder
+from workbench.timings.logged import Logged
 from workbench.timings.runs import Limits, prune
 from workbench.timings.samples import SampleLog
 from workbench.timings.store import Rows, Store
@@ -55,7 +56,7 @@ class RunWriter:
         The contents of ``run.json``, and with the key `SNAPSHOTS` those of ``snapshots.json``;
         may change.
     written
-        How many rows and records of `store` the folder already contains.
+        How many rows, records and logged values of `store` the folder already contains.
     samples
         The samples of the VMs to write.
     """
@@ -66,7 +67,7 @@ class RunWriter:
         read: Callable[..., tuple[int, Rows]],
         path: Path,
         facts: dict[str, Any],
-        written: tuple[int, int] = (0, 0),
+        written: tuple[int, int, int] = (0, 0, 0),
         samples: SampleLog | None = None,
     ) -> None:
         self._samples = SampleLog() if samples is None else samples
@@ -74,7 +75,7 @@ class RunWriter:
         self._store = store
         self._read = read
         self._folder = RunFolder(path)
-        self._rows, self._records = written
+        self._rows, self._records, self._logged = written
         self._iterations = 0
         self._limits = Limits()
         self._full = False
@@ -109,6 +110,7 @@ class RunWriter:
         self._write_rows()
         self._write_records()
         self._write_samples()
+        self._write_logged()
         now = time.monotonic()
         if now - self._corrected_s > _OFFSETS_EVERY_S:
             self._write_offsets()
@@ -237,6 +239,13 @@ class RunWriter:
         except OSError:
             self._samples.put_back(pending)
             raise
+
+    def _write_logged(self) -> None:
+        end, logged = self._store.read_logged(self._logged)
+        for start in range(0, len(logged.values), _BATCH_ROWS):
+            some = Logged(logged.names, logged.values[start : start + _BATCH_ROWS])
+            self._append("logged", arrow_files.logged_to_batch(some))
+        self._logged = end
 
     def _is_full(self) -> bool:
         """Whether the run has reached the size limit for single collectives and samples."""

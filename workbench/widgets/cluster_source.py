@@ -107,7 +107,16 @@ class ClusterSource:
         if verdict is not None and verdict.cell != timings.newest_cell:
             verdict = None  # of an earlier cell
         profile = profile_text(self._cluster)
-        return Status(self._run, state, message, places, timings.unrecorded, verdict, profile)
+        return Status(
+            self._run,
+            state,
+            message,
+            places,
+            timings.unrecorded,
+            verdict,
+            profile,
+            timings.logged_names[:2],
+        )
 
     def profile(self, seconds: float) -> str:
         """Profile the ranks for some seconds; return why that cannot be, or an empty text."""
@@ -317,6 +326,7 @@ class ClusterSource:
         hidden = rows["overlapped_ns"] / 1e3
         table["overlapped_us"] = np.where(np.isnan(table["exposed_us"]), np.nan, hidden)
         table["first"] = first_of_cell(rows)
+        table |= _logged(self._current(), rows)
         starts = np.array([self._first_start[rank] for rank in ranks.tolist()], np.int64)
         begins = starts[np.searchsorted(ranks, rows["rank"])]
         # Each rank by its own clock, because the clocks of VMs differ.
@@ -338,6 +348,16 @@ def _complete(rows: Rows, most: int) -> Rows:
     if len(begins):
         return np.asarray(rows[rows["iteration"] >= begins[0]])
     return np.asarray(rows[rows["iteration"] >= np.sort(rows["iteration"])[-most:][0]])
+
+
+def _logged(timings: Timings, rows: Rows) -> dict[str, NDArray[np.float64]]:
+    """Return the first two values that were logged with rows; infinite if they are not finite."""
+    logged = timings.logged_since(int(rows["iteration"].min(initial=1 << 62)))
+    values = logged.values
+    values["value"][~np.isfinite(values["value"])] = np.inf
+    found = iter(logged.columns(rows["iteration"], rows["rank"]).values())
+    none = np.full(len(rows), np.nan)
+    return {name: next(found, none) for name in ("logged_0", "logged_1")}
 
 
 def _lag_text(lag_s: float) -> str:

@@ -38,10 +38,14 @@ COLUMNS = (
     "busbw_gbps",
     "end_s",
     "first",
+    "samples_per_s",
+    "logged_0",
+    "logged_1",
 )
 """The columns of a `RowWindow`, in order. Times are in microseconds; `end_s` is in seconds
-since the start of the run's first iteration. `first` is 1 in the first iteration of a cell,
-a warm-up that means leave out."""
+since the start of the run's first iteration. `logged_0` and `logged_1` are the first two values
+that cells log (`Status.logged`): NaN if none was logged, infinite if it was not finite. `first`
+is 1 in the first iteration of a cell, a warm-up that means leave out."""
 
 State = Literal["waiting", "running", "ended"]
 
@@ -78,6 +82,8 @@ class Status:
         Of the newest iterations' cell, after its end; None before it is known.
     profile
         A line about the latest profile of the ranks; empty if none was requested.
+    logged
+        The names of the first two values that cells log with their iterations.
     """
 
     run: int
@@ -87,6 +93,7 @@ class Status:
     unrecorded: str = ""
     verdict: Verdict | None = None
     profile: str = ""
+    logged: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ import { AXIS_WIDTH, ILayout } from './layout';
 import { PhaseChart } from './phasechart';
 import { COPY, EXPOSED, IN_STACK, OVERLAPPED, phaseName } from './phases';
 import { IGestures, ILines } from './plot';
+import { ProgressCharts } from './progresscharts';
 import { IRange } from './range';
 import { TimingStore } from './store';
 import { ITranslate } from '../common/translate';
@@ -32,6 +33,7 @@ export class Charts {
       { host: bandwidth, ...shared },
       trans.__('iteration')
     );
+    this._progress = new ProgressCharts(shared, trans);
     this.node.append(
       this._section(
         trans.__('Phases, ms per iteration'),
@@ -39,7 +41,8 @@ export class Charts {
         phases
       ),
       this._section(trans.__('Waiting for the others'), this._scale, waiting),
-      this._section(trans.__('Bandwidth, Gbit/s'), this._lines(), bandwidth)
+      this._section(trans.__('Bandwidth, Gbit/s'), this._lines(), bandwidth),
+      this._progress.node
     );
     this.node.tabIndex = 0;
     keepKeys(this.node);
@@ -60,6 +63,7 @@ export class Charts {
     this._phases.setSize(sizes.left, sizes.phases);
     this._waiting.setSize(sizes.left, sizes.waiting);
     this._bandwidth.setSize(sizes.left, sizes.bandwidth);
+    this._progress.setWidth(sizes.left);
   }
 
   setTheme(theme: ITheme): void {
@@ -70,7 +74,8 @@ export class Charts {
     store: TimingStore,
     range: IRange,
     row: number | null,
-    lines: ILines
+    lines: ILines,
+    logged: readonly string[]
   ): void {
     const [from, to] = [
       Math.max(range.from, store.first),
@@ -84,7 +89,8 @@ export class Charts {
     );
     const drawn = this._columns.of(store, stored, row);
     const scene = { ...range, ...lines, columns: drawn, ranks: store.ranks };
-    this._all.forEach(chart => chart.draw(scene));
+    this._main.forEach(chart => chart.draw(scene));
+    this._progress.draw(scene, row, logged);
     const { value, unit } = time(this._waiting.darkest);
     setText(this._darkest, `${value} ${unit}`);
     this._showLines(lines);
@@ -115,8 +121,12 @@ export class Charts {
     this._all.forEach(chart => chart.dispose());
   }
 
-  private get _all(): TimeChart[] {
+  private get _main(): TimeChart[] {
     return [this._phases, this._waiting, this._bandwidth];
+  }
+
+  private get _all(): TimeChart[] {
+    return [...this._main, ...this._progress.charts];
   }
 
   private _section(
@@ -178,6 +188,7 @@ export class Charts {
   private _phases: PhaseChart;
   private _waiting: HeatStrip;
   private _bandwidth: BandwidthChart;
+  private _progress: ProgressCharts;
   private _lineKeys = {} as Record<
     keyof ILines,
     [label: HTMLElement, key: HTMLElement]

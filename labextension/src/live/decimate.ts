@@ -18,8 +18,22 @@ export const MEANS: readonly Figure[] = [
   ...IN_STACK.map(phase => phase.column),
   OVERLAPPED.column,
   'busbw_gbps',
-  'algbw_gbps'
+  'algbw_gbps',
+  'samples_per_s'
 ];
+
+/** The figures of which a column has an `IExtent`. */
+export const LOGGED = ['logged_0', 'logged_1'] as const;
+
+/** The values that a span has logged. */
+export interface IExtent {
+  /** Mean, minimum and maximum over iterations and ranks; NaN without a finite value. */
+  mean: number;
+  least: number;
+  most: number;
+  /** The first iteration with a value that is not finite, or -1. */
+  broken: number;
+}
 
 /** What is drawn of a span; NaN for unknown values. */
 export interface IColumn extends ISpan {
@@ -32,6 +46,8 @@ export interface IColumn extends ISpan {
   /** The minimum and maximum busbw of an iteration, in Gbit/s. */
   least: number;
   most: number;
+  /** Of each of `LOGGED`. */
+  logged: readonly IExtent[];
   /** The longest wait of each rank, in microseconds. */
   waits: Float32Array;
   /** The newest change of its data. */
@@ -118,7 +134,43 @@ function column(
       waits[rank] = larger(waits[rank], own[rank]);
     }
   }
-  return { ...span, means, longest, exposed, least, most, waits, stamp };
+  const logged = LOGGED.map(name => extent(store, name, span, row));
+  return {
+    ...span,
+    means,
+    longest,
+    exposed,
+    least,
+    most,
+    logged,
+    waits,
+    stamp
+  };
+}
+
+function extent(
+  store: TimingStore,
+  name: Figure,
+  span: ISpan,
+  row: number | null
+): IExtent {
+  let [least, most, sum, count, broken] = [NaN, NaN, 0, 0, -1];
+  for (let iteration = span.from; iteration < span.to; iteration++) {
+    const ranks = store.ranksOf(name, iteration);
+    const own = row === null ? ranks : ranks.subarray(row, row + 1);
+    for (let at = 0; at < own.length; at++) {
+      const value = own[at];
+      if (Number.isFinite(value)) {
+        most = larger(most, value);
+        least = -larger(-least, -value);
+        sum += value;
+        count += 1;
+      } else if (value === value && broken < 0) {
+        broken = iteration;
+      }
+    }
+  }
+  return { mean: sum / count, least, most, broken };
 }
 
 /** The larger of two figures, either of which may be unknown. */

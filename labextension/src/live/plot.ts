@@ -30,6 +30,8 @@ export interface IScene extends ILines {
   to: number;
   columns: readonly IColumn[];
   ranks: readonly IRankPlace[];
+  /** By what figures of one rank are multiplied, for all ranks; 1 if not given. */
+  factor?: number;
 }
 
 /** Actions of the user on a chart. */

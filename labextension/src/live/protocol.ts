@@ -19,7 +19,8 @@ export const VERSION = 2;
 
 /**
  * The columns that a view draws, all float32; times in microseconds. `first` is 1
- * in the first iteration of a cell, a warm-up that means leave out.
+ * in the first iteration of a cell, a warm-up that means leave out. `logged_0` and
+ * `logged_1` are logged by the cell, and infinite where they are not finite.
  */
 export const COLUMNS = [
   'iteration',
@@ -40,7 +41,10 @@ export const COLUMNS = [
   'algbw_gbps',
   'busbw_gbps',
   'end_s',
-  'first'
+  'first',
+  'samples_per_s',
+  'logged_0',
+  'logged_1'
 ] as const;
 
 export type Column = (typeof COLUMNS)[number];
@@ -166,6 +170,8 @@ export interface IStatus {
   verdict?: IVerdict | null;
   /** A line about the latest profile of the ranks; absent as above. */
   profile?: string;
+  /** The names of what the cell logs; absent in outputs of earlier versions. */
+  logged?: string[];
 }
 
 /** Rows of a run: one float32 array per column that the kernel sent. */
@@ -336,8 +342,12 @@ export function readMessage(
 }
 
 function readStatus(raw: IStatus): IStatus {
-  const { run, seq, state, message, ranks, summary, verdict, profile } = raw;
-  return { run, seq, state, message, ranks, summary, verdict, profile };
+  const { run, seq, state, message, ranks, summary, verdict } = raw;
+  const { profile, logged } = raw;
+  return {
+    ...{ run, seq, state, message, ranks, summary, verdict },
+    ...{ profile, logged }
+  };
 }
 
 function decodeBase64(text: string): ArrayBuffer {

@@ -174,11 +174,13 @@ export class LiveView {
     }
     const range = this._range.current(store.first, store.last);
     this._feed.fill(this._range.span ?? store.capacity);
-    this._charts.draw(store, range, this._row, {
-      nominal: numberOf(status.summary.nominal_gbps),
-      calibrated: numberOf(status.summary.calibrated_gbps),
-      error: numberOf(status.summary.calibrated_error ?? NaN)
-    });
+    const { summary, logged = [] } = status;
+    const lines = {
+      nominal: numberOf(summary.nominal_gbps),
+      calibrated: numberOf(summary.calibrated_gbps),
+      error: numberOf(summary.calibrated_error ?? NaN)
+    };
+    this._charts.draw(store, range, this._row, lines, logged);
     this._figures.update(range, this._range.mode, store.last);
     this._controls.setRanks(store.ranks);
     this._controls.update(status, this._range.mode, this._note);

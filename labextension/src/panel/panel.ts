@@ -1,14 +1,18 @@
 import { TranslationBundle } from '@jupyterlab/translation';
 import {
+  addToolbarButtonClass,
   fileUploadIcon,
+  LabIcon,
+  ReactWidget,
   refreshIcon,
   settingsIcon,
   SidePanel,
   Toolbar,
-  ToolbarButton
+  ToolbarButtonComponent
 } from '@jupyterlab/ui-components';
 import { Message } from '@lumino/messaging';
 import { Panel, Widget } from '@lumino/widgets';
+import { createElement } from 'react';
 
 import { ClusterModel } from '../cluster/model';
 import { ClusterView } from '../cluster/view';
@@ -114,30 +118,26 @@ namespace Private {
     toolbar.addItem('spacer', Toolbar.createSpacerItem());
     toolbar.addItem(
       'file',
-      new ToolbarButton({
-        icon: fileUploadIcon,
-        tooltip: trans.__('Open file…'),
-        onClick: openFile
-      })
+      button(fileUploadIcon, trans.__('Open file…'), openFile)
     );
     toolbar.addItem(
       'refresh',
-      new ToolbarButton({
-        icon: refreshIcon,
-        tooltip: trans.__('Refresh'),
-        onClick: () => void resources.refresh()
-      })
+      button(refreshIcon, trans.__('Refresh'), () => void resources.refresh())
     );
     if (openSettings) {
       toolbar.addItem(
         'settings',
-        new ToolbarButton({
-          icon: settingsIcon,
-          tooltip: trans.__('Settings of this panel'),
-          onClick: openSettings
-        })
+        button(settingsIcon, trans.__('Settings of this panel'), openSettings)
       );
     }
     return toolbar;
+  }
+
+  /** Not a `ToolbarButton`, which reports every second click as pressed to screen readers. */
+  function button(icon: LabIcon, label: string, onClick: () => void): Widget {
+    const props = { icon, tooltip: label, onClick };
+    return addToolbarButtonClass(
+      ReactWidget.create(createElement(ToolbarButtonComponent, props))
+    );
   }
 }

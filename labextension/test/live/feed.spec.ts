@@ -78,7 +78,7 @@ describe('TimingFeed', () => {
     const [content] = message('window', 1, rows(0, 10));
     expect(() =>
       feed.handleMessage(content, [new DataView(new ArrayBuffer(8))])
-    ).toThrow(/19 columns of 20 rows need 1520 bytes, but 8 arrived/);
+    ).toThrow(/22 columns of 20 rows need 1760 bytes, but 8 arrived/);
   });
 
   it('says what to do about a snapshot of another version', () => {

@@ -6,7 +6,7 @@
   `training_loop`: divides the events into iterations; `phases`: adds up the time of each
   `phase`; `device_clock`: the same on a GPU; `collectives`: when each collective was submitted
   and finished; `buckets`: those of torch.distributed until then; `waits`: when training waits
-  `batches`: samples, and the place in a DataLoader's pass
+  `batches`: samples, and the place in a DataLoader's pass; `logged`: what the cell logs
 - `iteration`: a finished iteration; `pack`: makes its record for the kernel, with `durations`;
   `communication_threads`: the CPU time of the backend's threads; `sender`: sends it
 """

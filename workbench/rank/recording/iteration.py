@@ -8,6 +8,7 @@ from time import perf_counter_ns
 
 from workbench.rank.recording.batches import NO_PROGRESS, BatchProgress
 from workbench.rank.recording.device_clock import Spans
+from workbench.rank.recording.logged import Mark
 
 
 @dataclass
@@ -15,7 +16,7 @@ class StepRecord:
     """What was recorded between two optimizer steps; times as ``time.perf_counter_ns()``.
 
     `handles` are those of the collectives that the rank has waited for; `progress` is what
-    `Batches.take` has returned.
+    `Batches.take` has returned; `mark` gets the number of the iteration.
     """
 
     start: int
@@ -26,6 +27,7 @@ class StepRecord:
     handles: Sequence[int]
     spans: Spans | None = None
     progress: BatchProgress = NO_PROGRESS
+    mark: Mark = field(default_factory=Mark)
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,8 @@ class CellRecords:
     def add(self, iterations: list[list[StepRecord]]) -> None:
         """Deliver iterations, each as a list of its steps."""
         for steps in iterations:
+            for step in steps:
+                step.mark.index = self.iterations
             self._deliver(RecordedIteration(self.cell, self.iterations, steps))
             self.iterations += 1
             self._ended()

@@ -5,7 +5,7 @@ Nothing here blocks the training thread: the sender's thread adds up finished it
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from workbench.rank.recording.collectives import Reported, Source
@@ -16,6 +16,7 @@ from workbench.rank.recording.iteration import (
     Recorded,
     RecordedIteration,
 )
+from workbench.rank.recording.logged import Logged
 from workbench.rank.recording.phases import PhaseClock
 from workbench.rank.recording.training_loop import TrainingLoop
 from workbench.rank.recording.waits import Waits
@@ -52,6 +53,8 @@ class Recorder:
         Whether the current iteration is profiled, so that its record gets a flag.
     at_iteration
         Called at the end of each iteration, in the thread that trains; None for nothing.
+    logged
+        What the cell has logged with its iterations.
     members
         The ranks of each process set that was used, by its number. Horovod itself does not
         answer while its thread waits for other ranks.
@@ -75,6 +78,7 @@ class Recorder:
         self.at_iteration: Callable[[], None] | None = None
         self.reported = Reported()
         self.sources: list[Source] = [self.reported]
+        self.logged = Logged()
         self.members: dict[int, tuple[int, ...]] = {}
         self._start_cell(0)
 
@@ -98,10 +102,12 @@ class Recorder:
 
     def begin_cell(self, cell: int) -> None:
         """Start to record a cell."""
+        self.logged.clear()
         self._deliver(Outside(None))
         self._start_cell(cell)
 
     def _start_cell(self, cell: int) -> None:
+        self._cell = cell
         clock = PhaseClock(self.device)
         self.records = CellRecords(cell, self._deliver, self._iteration_ended)
         self.waits = Waits(clock, self._poll, self.records.add_outside)
@@ -110,6 +116,11 @@ class Recorder:
     def end_cell(self) -> None:
         """Deliver what remains."""
         self.loop.end()
+
+    def log(self, values: Mapping[str, Any]) -> None:
+        """Log values with the current iteration, if anything is recorded."""
+        if self.on:
+            self.logged.add(self._cell, self.loop.mark, values)
 
     def _deliver(self, recorded: Recorded) -> None:
         if self.profiling and isinstance(recorded, RecordedIteration):

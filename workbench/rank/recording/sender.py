@@ -13,6 +13,7 @@ from itertools import groupby, islice
 
 from workbench.rank.recording.collectives import Source
 from workbench.rank.recording.iteration import Recorded, RecordedIteration
+from workbench.rank.recording.logged import Logged
 from workbench.rank.recording.pack import Packer
 from workbench.wire import Address, Layout, Message, Outbox
 from workbench.wire.rank_messages import Records
@@ -40,6 +41,8 @@ class RecordChannel:
         Number of ranks in the ring.
     cpu_ns
         Returns the CPU time of the backend's threads so far; 0 if unknown.
+    logged
+        What cells log with their iterations; sent before the records of these.
     """
 
     def __init__(
@@ -48,7 +51,9 @@ class RecordChannel:
         sources: Sequence[Source],
         world_size: int,
         cpu_ns: Callable[[], int] = lambda: 0,
+        logged: Logged | None = None,
     ) -> None:
+        self._logged = logged or Logged()
         self._waiting: deque[Recorded] = deque()
         self._asked = False
         self._sent = (0, 0)
@@ -75,8 +80,9 @@ class RecordChannel:
     def flush(self) -> None:
         """Wait until ZeroMQ has all iterations."""
         deadline = time.monotonic() + _FLUSH_S
+        self._ask()  # for what was logged after the last iteration
         self._outbox.flush()
-        while self._waiting and time.monotonic() < deadline:
+        while (self._waiting or self._logged.waiting) and time.monotonic() < deadline:
             time.sleep(_POLL_S)
             self._ask()
             self._outbox.flush()
@@ -127,7 +133,7 @@ class RecordChannel:
                     records = []
                 records.append(record)
             self._count(items[0].cell, len(packed))
-        return messages + _bundle(records)
+        return [*self._logged.take(), *messages, *_bundle(records)]
 
     def _runs(self) -> Iterator[list[Recorded]]:
         """Remove and yield what is ready: successive items of one kind and cell together."""

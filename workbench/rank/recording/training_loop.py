@@ -9,6 +9,7 @@ from workbench.rank.recording.batches import Batches
 from workbench.rank.recording.buckets import Buckets
 from workbench.rank.recording.collectives import Reported
 from workbench.rank.recording.iteration import CellRecords, StepRecord
+from workbench.rank.recording.logged import Mark
 from workbench.rank.recording.phase import Phase
 from workbench.rank.recording.phases import PhaseClock
 from workbench.rank.recording.waits import Waits
@@ -87,9 +88,17 @@ class TrainingLoop:
         self._stepped_in_backward = False
         self._trained = False
         self._unheard = False
+        self._began = False
+        """Whether a forward of training has begun since the last step."""
+        self._mark = self._last_mark = Mark()
         self.buckets = Buckets(reported, waits)
         self._batches = Batches()
         self.steps = 0
+
+    @property
+    def mark(self) -> Mark:
+        """The iteration in progress; between a step and the next forward, the previous one."""
+        return self._mark if self._began or self._trained else self._last_mark
 
     @property
     def in_backward(self) -> bool:
@@ -118,6 +127,7 @@ class TrainingLoop:
         """
         if grad and training:
             self.clock.forward(perf_counter_ns())
+            self._began = True
             self._batches.forward(model, arguments)
         elif grad:
             self.clock.maybe_forward(perf_counter_ns())
@@ -247,6 +257,8 @@ class TrainingLoop:
         start, spent, spans = self.clock.step_ended(now)
         if unseen and not spent[Phase.FORWARD]:  # otherwise a loss may be the second of a forward
             flags |= _FORWARD_UNSEEN
-        self._trained = False
+        self._trained = self._began = False
         progress = self._batches.take()
-        return StepRecord(start, now, spent, flags, *self._waits.take(), spans, progress)
+        self._last_mark, self._mark = self._mark, Mark()
+        mark = self._last_mark
+        return StepRecord(start, now, spent, flags, *self._waits.take(), spans, progress, mark)

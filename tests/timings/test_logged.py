@@ -1,0 +1,79 @@
+"""`workbench.log`: values of iterations, from the ranks to tables and runs on disk."""
+
+import math
+
+import pytest
+import torch
+
+import workbench as wb
+from workbench.timings.logged import LoggedStore
+from workbench.wire.logged_values import LoggedValues
+
+TRAINS = """
+import torch, workbench as wb
+from torch import nn
+model = nn.Linear(8, 8)
+optimizer = hvd.DistributedOptimizer(
+    torch.optim.SGD(model.parameters(), lr=0.0), named_parameters=model.named_parameters())
+for number in range(20):
+    optimizer.zero_grad()
+    loss = model(torch.ones(4, 8)).square().mean()
+    wb.log(early=number)
+    loss.backward()
+    wb.log(middle=number, loss=loss)
+    optimizer.step()
+    wb.log(late=number, rank=rank, samples=float("nan") if number == 7 else number)
+"""
+
+
+@pytest.mark.slow
+def test_from_the_ranks_to_a_run(tmp_path):
+    """Each value is in the row of its iteration, wherever in it the cell has logged it."""
+    with wb.Cluster(n=2, runs=tmp_path) as cluster:
+        cluster.run(TRAINS)
+        cluster.run(TRAINS.replace("range(20)", "range(5)"))
+        live = cluster.timings.to_frame()
+        path = cluster.timings.path
+        with pytest.raises(wb.RanksFailed, match="9 different names"):
+            cluster.run("wb.log(**{f'n{one}': 1 for one in range(3)})")
+    number = live["iteration"] % 20
+    for name in ("early", "middle", "late"):
+        assert (live[name] == number).all(), name
+    assert (live["logged_rank"] == live["rank"]).all()  # the table has a column "rank"
+    assert (live["loss"] > 0).all()
+    assert set(live["iteration"][live["logged_samples"].isna()]) == {7}
+    stored = wb.open_run(path)
+    assert stored.problems == []
+    columns = ["iteration", "rank", "early", "middle", "late", "loss", "logged_samples"]
+    assert stored.to_frame()[columns].equals(live[columns])
+    assert "loss" in stored.to_arrow().column_names
+
+
+def test_outside_a_cluster():
+    """A script that logs runs without a cluster too; bad values are refused there as well."""
+    wb.log(loss=torch.tensor([0.5], requires_grad=True), steps=3)
+    with pytest.raises(TypeError, match=r"log\(loss=...\): a tensor of shape \(2,\) is not one"):
+        wb.log(loss=torch.ones(2))
+    with pytest.raises(TypeError, match=r"log\(loss='0.5'\): not a number"):
+        wb.log(loss="0.5")
+    with pytest.raises(TypeError, match="not a number"):
+        wb.log(loss=10**400)
+    with pytest.raises(wb.UsageError, match="41 letters"):
+        wb.log(**{"x" * 41: 1})
+
+
+def test_values_that_arrive_before_their_records():
+    """They are kept until their cell's first iteration has a number; a lost cell stops none."""
+    store = LoggedStore()
+    store.add(0, LoggedValues(3, (0, 1), ("loss", "loss"), (0.5, math.inf)))
+    store.add(1, LoggedValues(5, (0,), ("loss",), (2.0,)))
+    end, logged = store.read(0, {3: 10})
+    assert (end, logged.values["iteration"].tolist()) == (2, [10, 11])
+    end, logged = store.read(end, {3: 10, 5: 20})
+    assert (end, logged.values.tolist()) == (3, [(20, 1, 0, 2.0)])
+    store.add(0, LoggedValues(6, (0,), ("loss",), (1.0,)))  # whose records were lost
+    store.add(0, LoggedValues(7, (0,), ("loss",), (4.0,)))
+    end, logged = store.read(end, {3: 10, 5: 20, 7: 30})
+    assert (end, logged.values["value"].tolist()) == (5, [4.0])
+    recent = store.since(20, {3: 10, 5: 20, 7: 30})
+    assert recent.values["iteration"].tolist() == [20, 30]
