@@ -44,8 +44,8 @@ COLUMNS = (
 )
 """The columns of a `RowWindow`, in order. Times are in microseconds; `end_s` is in seconds
 since the start of the run's first iteration. `logged_0` and `logged_1` are the first two values
-that cells log (`Status.logged`): NaN if none was logged, infinite if it was not finite. `first` is 1 in the first iteration of a cell,
-a warm-up that means leave out."""
+that cells log (`Status.logged`): NaN if none was logged, infinite if it was not finite. `first`
+is 1 in the first iteration of a cell, a warm-up that means leave out."""
 
 State = Literal["waiting", "running", "ended"]
 
