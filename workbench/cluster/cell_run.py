@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
+from workbench.cluster.cell_inbox import CellInbox
 from workbench.cluster.outcomes import RunResult, ValueNotSent, failure, failure_outside_cell
 from workbench.cluster.processes import ClusterProcesses, acknowledge
 from workbench.cluster.prompts import Prompts
@@ -22,7 +21,6 @@ from workbench.ranks import phrase
 from workbench.wire.prompt_messages import InputRequest
 from workbench.wire.rank_messages import CellEnded, CellMessage, Output, RankState
 
-_TICK_S = 0.05
 _HURRY_S = 3.0
 """A second interrupt within this time frees the ranks by force; a later one abandons them."""
 _STEP_S = 0.25
@@ -78,15 +76,7 @@ class CellRun:
         self._stall_report = StallReport(ranks, hang_after_s, send, ring, *texts)
         self._stopping: Stopping | None = None
         self._late: Callable[[int], None] | None = None
-        self._delivering = threading.Lock()
-        self._events: deque[tuple[int, Output | CellEnded | InputRequest]] = deque()
-        self._answers: deque[tuple[int, RankState]] = deque()
-        """Answers of ranks, processed before output, which can be large."""
-        self._marks: dict[int, Output] = {}
-        """The latest output of each rank that has to be confirmed."""
-        self._ended: set[int] = set()
-        """The ranks whose end has arrived, whether or not it has been processed."""
-        self._arrived = threading.Event()
+        self._inbox = CellInbox(send)
         self._unfinished = set(ranks)
         self._values: dict[int, bytes | ValueNotSent | None] = {}
         self.output = CellOutput(ranks, sink)
@@ -119,34 +109,23 @@ class CellRun:
             self.monitor.interrupt(self._unfinished)
             return
         self.interrupts += 1
-        self._arrived.set()
+        self._inbox.wake()
 
     def deliver(self, rank: int, message: CellMessage) -> None:
         """Receive a message from a rank, in any thread."""
-        with self._delivering:
-            late = self._late
-            if late is None:
-                if isinstance(message, RankState):
-                    self._answers.append((rank, message))
-                else:
-                    self._events.append((rank, message))
-                if isinstance(message, CellEnded):
-                    self._ended.add(rank)
-                self._arrived.set()
-        if late is not None:
-            acknowledge(self._send, rank, message)
-            if isinstance(message, InputRequest):
-                self.prompts.take(rank, message)  # refuses it
-        if late is not None and isinstance(message, CellEnded) and rank in self._unfinished:
+        if self._inbox.put(rank, message) or self._late is None:
+            return
+        acknowledge(self._send, rank, message)
+        if isinstance(message, InputRequest):
+            self.prompts.take(rank, message)  # refuses it
+        if isinstance(message, CellEnded) and rank in self._unfinished:
             self._end(rank, message, time.monotonic())
-            late(rank)
+            self._late(rank)
 
     def leave(self, late: Callable[[int], None]) -> None:
         """Give up the cell; call `late`, in a thread, with each rank that ends it later."""
-        with self._delivering:
-            self._late, events = late, list(self._events)
-            self._events.clear()
-        for event in events:
+        self._late = late
+        for event in self._inbox.close():
             self.deliver(*event)
 
     def wait(self, begin: Callable[[], None]) -> RunResult:
@@ -175,7 +154,7 @@ class CellRun:
         if self._unfinished:
             self._time_out()
         self.output.finish()
-        self._acknowledge()
+        self._inbox.confirm()
         if self.errors:
             raise self._failure()
         return RunResult(self.output.text, self._values)
@@ -256,7 +235,7 @@ class CellRun:
     def _stop(self, why: str) -> None:
         """Interrupt the ranks that run, free those that wait, and follow them to their end."""
         self.prompts.stop()
-        self._stopping = Stopping(self._ended)
+        self._stopping = Stopping(self._inbox.ended)
         self.errors.setdefault(-1, RankError(why, "", ""))
         again = False
         while True:
@@ -271,7 +250,7 @@ class CellRun:
                 if self._stopping.age_s > _HURRY_S:
                     break
         self.output.finish()
-        self._acknowledge()
+        self._inbox.confirm()
 
     def _follow_stop(self, stopping: Stopping) -> None:
         """Follow the ranks as long as one of them may end soon."""
@@ -287,32 +266,25 @@ class CellRun:
 
     def _step(self) -> None:
         """Process what has arrived, then write the output that is ready."""
-        self._arrived.wait(_TICK_S)
-        self._arrived.clear()
+        inbox = self._inbox
+        inbox.wait()
         with interrupts_later():  # an interrupt here would lose messages
-            for _ in range(len(self._answers)):
-                self._take_answer(*self._answers.popleft())
+            for answer in inbox.take_answers():
+                self._take_answer(*answer)
             until = time.monotonic() + _STEP_S
-            while self._events and self.output.written and time.monotonic() < until:
-                rank, message = self._events.popleft()
+            while inbox.has_events and self.output.written and time.monotonic() < until:
+                rank, message = inbox.take_event()
                 if rank in self._unfinished and isinstance(message, CellEnded):
                     self._end(rank, message, time.monotonic())
                 elif rank in self._unfinished and isinstance(message, InputRequest):
                     self.prompts.take(rank, message)
                 elif rank in self._unfinished and isinstance(message, Output):
                     self.output.take(rank, message.pieces(), time.monotonic())
-                if isinstance(message, Output) and message.total_characters is not None:
-                    self._marks[rank] = message
             self.output.write(time.monotonic(), time.monotonic() + _STEP_S)
             if self.output.written:
-                self._acknowledge()
-            if self._events or not self.output.written:
-                self._arrived.set()
-
-    def _acknowledge(self) -> None:
-        """Confirm the processed output, so that ranks can write more."""
-        while self._marks:
-            acknowledge(self._send, *self._marks.popitem())
+                inbox.confirm()
+            if inbox.has_events or not self.output.written:
+                inbox.wake()
 
     def _take_answer(self, rank: int, state: RankState) -> None:
         if not state.for_stall_report:
@@ -339,8 +311,7 @@ class CellRun:
         errors = {rank: call.exception() for rank, call in self.calls.items() if call.done()}
         failed = {rank: error for rank, error in errors.items() if error is not None}
         lost = self._lost() if self._unfinished else {}  # after them: a loss explains them
-        with self._delivering:
-            unprocessed = {rank for rank, _ in self._events} if lost else set()
+        unprocessed = self._inbox.waiting() if lost else set()
         for rank in self._unfinished & (set(failed) | set(lost) - unprocessed):
             self._unfinished.discard(rank)
             self.output.end(rank, time.monotonic())

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet, ref
 
-from workbench.cluster import kept, recovery
+from workbench.cluster import changes, kept, recovery
 from workbench.cluster.cell_queue import CellQueue
 from workbench.cluster.measuring import Measurements
 from workbench.cluster.options import Options, checked_n
@@ -319,7 +319,7 @@ class Cluster(Measurements):
         StartFailed
             A VM does not answer, or a new process did not start.
         """
-        recovery.restart(self._state, ranks)
+        changes.restart(self._state, ranks)
         return self
 
     def resize(self, n: int | None = None) -> Cluster:
@@ -340,7 +340,7 @@ class Cluster(Measurements):
         if n is not None:
             n = checked_n(n, None) if self.options.remote else checked_n(n)
         message = f"going on with {n} ranks" if n else "going on with the ranks that are left"
-        self._state.change(message, lambda engines: engines.resize(n), n)
+        changes.change_ranks(self._state, message, lambda engines: engines.resize(n), n)
         return self
 
     def __enter__(self) -> Cluster:

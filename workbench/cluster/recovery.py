@@ -20,12 +20,11 @@ from workbench.cluster.threads import in_background, uninterrupted
 from workbench.errors import (
     CellInterrupted,
     ClusterError,
-    UsageError,
     WorkbenchError,
     reason,
 )
 from workbench.rank.interrupts import ANY_CELL
-from workbench.ranks import Ranks, phrase
+from workbench.ranks import phrase
 
 _POLL_S = 0.05
 _NOTICE_S = 1.0
@@ -38,35 +37,6 @@ _INIT_S = 3.0
 """How long ranks may wait for an earlier kernel, which does not answer their hvd.init()."""
 _MOST_BYTES = 64 << 20
 _PARTS = {"name": str, "address": str, "options": dict, "agents": dict, "engines": dict}
-
-
-def restart(state: ClusterState, ranks: Ranks) -> None:
-    """Replace some ranks, start those that are missing, or form the ring; see `Cluster`."""
-    engines, failed = state.processes.engines, state.state == "failed"
-    if failed and engines.wanted is not None and ranks is None:
-        n = engines.wanted
-        state.change(f"going on with {n} ranks", lambda engines: engines.resize(n), n)
-        return
-    if failed and engines.renumbered:
-        raise UsageError(
-            f"--ranks {ranks}: ranks are missing, because an earlier change ended early, and "
-            "the others have changed their numbers. Start what is missing with %cluster "
-            "restart first."
-        )
-    chosen = tuple(state.lost()) if ranks is None else state.parse_ranks(ranks)
-    if chosen and ranks is None and engines.backend.controller == "MPI":
-        chosen = tuple(range(state.n))
-    if chosen:
-        state.change(
-            f"replacing {phrase(chosen)}", lambda engines: engines.restart(chosen), state.n
-        )
-    elif failed and engines.backend.ring_broken:
-        state.change("rebuilding the ring", lambda engines: engines.reform())
-    else:
-        raise UsageError(
-            "Nothing to restart: no rank is lost. Name the ranks to replace, such as "
-            "%cluster restart --ranks 1."
-        )
 
 
 def repair_ring(

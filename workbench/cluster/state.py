@@ -1,4 +1,4 @@
-"""The state of a cluster, and its transitions: the start, changes and the stop of the ranks."""
+"""The state of a cluster, and its transitions: the start and the stop of the ranks."""
 
 from __future__ import annotations
 
@@ -14,29 +14,28 @@ from typing import TYPE_CHECKING
 
 from workbench.cluster.launchers import refused_start
 from workbench.cluster.options import Options, parse_duration
-from workbench.cluster.outcomes import STOPPED, change_failure, cluster_trouble, interrupted_change
+from workbench.cluster.outcomes import STOPPED, cluster_trouble
 from workbench.cluster.processes import ClusterProcesses
 from workbench.cluster.sampling import ClusterSampler
 from workbench.cluster.threads import FairLock, IdleWatch, interrupts_later, uninterrupted
-from workbench.errors import ClusterError, ClusterStopped, UsageError, reason
+from workbench.errors import ClusterError, ClusterStopped, reason
 from workbench.ranks import Ranks, parse_ranks
 
 if TYPE_CHECKING:
-    from workbench.cluster.engines import Engines
     from workbench.timings import Timings
     from workbench.wire.rank_messages import CellMessage
 
 _POLL_S = 0.02
 _UP = frozenset({"ready", "running"})
-_DOWN = frozenset({"stopping", "stopped"})
+DOWN = frozenset({"stopping", "stopped"})
 
 
 class ClusterState:
     """The state machine of one cluster, which owns its processes.
 
     ``stopped`` → ``starting`` → ``ready`` ⇄ ``running``. After the loss of a rank, or if no ring
-    can be formed, the state is ``failed``. A change of the ranks goes through ``starting`` back
-    to ``ready``; `stop` goes from any state through ``stopping`` to ``stopped``.
+    can be formed, the state is ``failed``. A change of the ranks (`changes`) goes through
+    ``starting`` back to ``ready``; `stop` goes from any state through ``stopping`` to ``stopped``.
 
     Attributes
     ----------
@@ -135,7 +134,7 @@ class ClusterState:
     def lost(self) -> dict[int, str]:
         """Return why ranks can no longer answer, by rank."""
         engines = self.processes.engines
-        if self.state in _DOWN:
+        if self.state in DOWN:
             return {info.rank: STOPPED for info in engines.ranks}
         return engines.members.lost()
 
@@ -144,7 +143,7 @@ class ClusterState:
 
         Without `with_ring`, the ring may have to be formed again first.
         """
-        self._refuse_fork()
+        self.refuse_fork()
         engines = self.processes.engines
         lacks_ring = self.state == "failed" and engines.complete and engines.backend.ring_broken
         if (self.state in _UP and not self.lost()) or (lacks_ring and not with_ring):
@@ -218,76 +217,15 @@ class ClusterState:
         """
         return uninterrupted(lambda: self._stop(message))
 
-    def change(self, message: str, change: Callable[[Engines], None], n: int | None = None) -> None:
-        """Change the ranks when the cells that were queued before have ended.
-
-        If the user interrupts it, a `ClusterError` says what is lost, and what to do.
-
-        Parameters
-        ----------
-        message
-            A description of the change.
-        change
-            Makes the change, in a thread.
-        n
-            The number of ranks afterwards; None for those that are left.
-        """
-        with self.turns.held(what=message):
-            processes, before = self._changeable(message), (self.state, self.message)
-            engines = processes.engines
-            self.set("starting", message)
-            infos, lost = engines.ranks, self.lost()
-
-            def make() -> None:
-                change(engines)
-                self.n = len(engines.ranks)
-                processes.save()
-                self.set("ready")
-
-            try:
-                uninterrupted(make, engines.interrupted.set)
-            except UsageError:
-                self.set(*before)
-                raise
-            except Exception as error:
-                self.n = len(engines.ranks)
-                if not engines.interrupted.is_set():
-                    if engines.complete and not engines.backend.ring_broken:
-                        self.set(*before)  # only the state file could not be written
-                    else:
-                        self.set("failed", change_failure(error, engines.wanted))
-                    raise
-                text = interrupted_change(message, infos, engines.ranks, lost)
-                self.set("failed", text)
-                raise ClusterError(
-                    f"{text} Rebuild the ring with %cluster resize -n {n or len(infos) - len(lost)}"
-                    ", which also starts what is missing."
-                ) from None
-            finally:
-                engines.interrupted.clear()
-
     # steps
 
-    def _refuse_fork(self) -> None:
+    def refuse_fork(self) -> None:
         """Raise in a fork: it has neither the threads nor the connections of its parent."""
         if self.forked and self.state != "stopped":
             raise ClusterStopped(
                 f"cluster {self.name}: belongs to process {self._owner}, of which this one is a "
                 "fork. Use it there, or start another cluster here with wb.Cluster."
             )
-
-    def _changeable(self, message: str) -> ClusterProcesses:
-        """Return the processes if their ranks can be changed."""
-        self._refuse_fork()
-        if self.state not in {"ready", "failed"}:
-            down = self.state in _DOWN
-            cure = "Start one with %cluster start." if down else "Wait until it is ready."
-            raise ClusterStopped(
-                f"Cannot change the ranks ({message}): cluster {self.name} is {self.state}. {cure}"
-            )
-        if self.processes.engines.members.controller_ended:
-            raise ClusterStopped(f"Cannot change the ranks ({message}): {self.trouble()}")
-        return self.processes
 
     def new_processes(
         self, folder: Path | None = None, progress: Callable[[str], None] = lambda _: None
@@ -301,7 +239,7 @@ class ClusterState:
         if self.forked:  # the ranks are not its own, and another thread may have held the lock
             return False
         with self.lock:
-            if self.state in _DOWN:
+            if self.state in DOWN:
                 return False
             self.set("stopping")
         try:

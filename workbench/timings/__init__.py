@@ -16,8 +16,9 @@ that arrive together, `counts` counts them, and `collective_records` has their c
   from noise.
 - What recording costs: `overhead` compares runs of a cell with and without recording.
 - `verdict`: the verdict of a cell, which the advisor computes.
-- On disk: `runs` finds and removes runs, `run.Run` is one of them, and `folder` is its folder.
-  `writer` and `reader` write and read its files, which `arrow_files` defines.
+- On disk: `runs` finds and removes runs, `run.Run` is one of them, `run_facts` is
+  what is known about it, and `folder` is its folder, which `run_lock` locks. `writer` and
+  `reader` write and read its files, which `arrow_files` defines.
 """
 
 from workbench.timings.summary import Summary

@@ -8,29 +8,23 @@
   ``layouts-K.arrows``, ``logged-K.arrows`` (what cells log), ``samples-K.arrows``: Arrow IPC
   streams; K counts the kernels that wrote it (several if another kernel attached to a kept
   cluster). The samples are those of the VMs while cells ran (`samples.COLUMNS`)
-- ``lock``: locked (flock) by the kernel that writes, until that kernel ends
+- ``lock``: locked by the kernel that writes, until that kernel ends (`run_lock.RunLock`)
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
-import os
 import re
-import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from workbench.safefiles import load_json, modified_s, read_file, wait_for_lock, write_private
+from workbench.safefiles import load_json, modified_s, read_file, write_private
+from workbench.timings.run_lock import HEARTBEAT_S, RunLock
 from workbench.timings.verdict import Verdict
 
 FORMAT = 1
 """Format of the folder; incremented when earlier versions would misread it."""
-
-HEARTBEAT_S = 60.0
-"""Interval between updates of the lock's time, for file systems without locks."""
 
 SNAPSHOTS = "snapshots"
 """Key of the snapshots of the VMs, by name, among the facts that a `RunWriter` is given."""
@@ -39,8 +33,6 @@ _SNAPSHOTS = f"{SNAPSHOTS}.json"
 _VERDICT = "verdict.json"
 _JSON = frozenset({_FACTS, _SNAPSHOTS, _VERDICT})
 _LOCK = "lock"
-_LOCK_S = 2.0
-"""How long a writer waits for a process that checks the lock."""
 _MOST_BYTES = 16 << 20
 """Largest `run.json` that is read; that of 512 ranks has 100 kB."""
 _MOST_SNAPSHOT_BYTES = 64 << 20
@@ -59,10 +51,11 @@ def is_run_file(name: str) -> bool:
 
 
 class RunFolder:
-    """A run's folder, which may not exist yet."""
+    """A run's folder, which may not exist yet; `lock` shows whether a kernel writes it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.lock = RunLock(path / _LOCK)
 
     def stream(self, kind: str, segment: int) -> Path:
         """Return the file of one kind and one kernel."""
@@ -133,87 +126,22 @@ class RunFolder:
         """Replace the verdict, completely or not at all."""
         write_private(self.path / _VERDICT, json.dumps(verdict.to_dict(), indent=1))
 
-    def lock(self) -> int:
-        """Lock the run for writing, and return the open lock file; closing it unlocks the run.
-
-        Raises
-        ------
-        TimeoutError
-            Another process has locked the run.
-        """
-        file = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            wait_for_lock(file, fcntl.LOCK_SH, _LOCK_S)
-        except TimeoutError as error:
-            os.close(file)
-            raise TimeoutError(
-                f"{self.path / _LOCK}: {error}. End that process, which `lslocks` names"
-            ) from None
-        except OSError:  # no locks on this file system: `beat` marks the run as in use
-            pass
-        return file
-
-    def beat(self) -> None:
-        """Mark the run as still being written."""
-        os.utime(self.path / _LOCK)
-
-    def in_use(self) -> bool:
-        """Whether a kernel writes the run, on this machine or another."""
-        with self._unused() as free:
-            return not free
-
     def remove(self, kept_s: float = 0.0) -> bool:
         """Remove the run's files, and the folder unless it contains other files.
 
         Return False if the run is in use. Its ranks may live without a kernel for `kept_s`
         seconds, and another kernel may attach to them.
         """
-        with self._unused() as free:
-            if not free or self.quiet_s() < kept_s + HEARTBEAT_S * bool(kept_s):
+        with self.lock.unused() as free:
+            if not free or self.lock.quiet_s() < kept_s + HEARTBEAT_S * bool(kept_s):
                 return False
             for name in self._names():
                 if _OWN.fullmatch(name) or name.removesuffix(".part") in _JSON:
                     (self.path / name).unlink(missing_ok=True)
-            (self.path / _LOCK).unlink(missing_ok=True)
+            self.lock.path.unlink(missing_ok=True)
         with contextlib.suppress(OSError):  # it contains other files
             self.path.rmdir()
         return True
-
-    def quiet_s(self) -> float:
-        """Return the time since the last write, in seconds."""
-        try:
-            return time.time() - (self.path / _LOCK).stat().st_mtime
-        except OSError:
-            return float("inf")
-
-    @contextlib.contextmanager
-    def _unused(self) -> Iterator[bool]:
-        """Yield whether no kernel writes the run, and prevent writing meanwhile."""
-        try:
-            # non-blocking: the file may be a named pipe
-            file = os.open(self.path / _LOCK, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK)
-        except FileNotFoundError:
-            yield True
-            return
-        except OSError:  # a file of another user, or on a read-only file system
-            yield self.quiet_s() > 2 * HEARTBEAT_S
-            return
-        try:
-            yield self._try_lock(file)
-        finally:
-            os.close(file)
-
-    def _try_lock(self, file: int) -> bool:
-        for _ in range(3):  # another process may check at the same time
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                time.sleep(0.005)
-            except OSError:
-                return self.quiet_s() > 2 * HEARTBEAT_S
-            else:
-                return True
-        return False
 
     def _names(self) -> list[str]:
         try:

@@ -184,7 +184,7 @@ class RunReader:
     ) -> Iterator[pa.RecordBatch]:
         """Yield a file's batches with the `wanted` columns that it has; report problems."""
         path = self._folder.stream(kind, number)
-        written = self._folder.in_use()
+        written = self._folder.lock.in_use()
         facts = self.facts()
         closed = facts.get("closed") or {}
         try:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,7 +14,7 @@ from workbench.resources import Snapshot
 from workbench.timings.folder import RunFolder
 from workbench.timings.logged import Logged
 from workbench.timings.queries import TimingsQueries
-from workbench.timings.reader import RunReader
+from workbench.timings.run_facts import RunFacts
 from workbench.timings.runs import FolderLike, all_runs, checked_path, find
 from workbench.timings.samples import RecordedSample, samples_frame
 from workbench.timings.session_file import pack
@@ -58,44 +57,13 @@ def list_runs(folder: FolderLike | None = None) -> list[Run]:
     return [Run(one) for one in all_runs(folder)]
 
 
-class Run(TimingsQueries):
+class Run(RunFacts, TimingsQueries):
     """A run on disk; each query reads what its files contain at that time."""
 
     def __init__(self, folder: RunFolder) -> None:
-        self._folder = folder
-        self._reader = RunReader(folder)
+        super().__init__(folder)
         self._sizes: list[tuple[str, int]] | None = None
         self._rows = np.empty(0, dtype=ROW)
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """All recorded facts about the run."""
-        return self._reader.facts()
-
-    @property
-    def problems(self) -> list[str]:
-        """What could not be read so far, and why."""
-        return list(self._reader.problems)
-
-    @property
-    def path(self) -> Path:
-        """The run's folder."""
-        return self._folder.path
-
-    @property
-    def name(self) -> str:
-        """The name that ``%timings open`` accepts."""
-        return self.path.name
-
-    @property
-    def cluster(self) -> str:
-        """The name of the cluster that trained."""
-        return str(self.facts.get("cluster", "not known"))
-
-    @property
-    def ranks(self) -> list[dict[str, Any]]:
-        """The last ranks: ``rank``, ``vm``, ``gpu``, ``nic`` and more."""
-        return list(self.facts.get("ranks") or [])
 
     def snapshot(self) -> dict[str, Snapshot]:
         """Return the snapshot of each VM as its agent took it; empty if none can be read."""
@@ -114,11 +82,6 @@ class Run(TimingsQueries):
         """Return the samples of all VMs in order of time."""
         return self._reader.samples()
 
-    @property
-    def simulated(self) -> bool:
-        """Whether it was made by a simulation, not recorded on VMs."""
-        return bool(self.facts.get("simulated", False))
-
     def save(self, path: FolderLike) -> Path:
         """Write the run as one session file (``.gwsession``), and return its path.
 
@@ -130,25 +93,6 @@ class Run(TimingsQueries):
             It cannot be written.
         """
         return pack(self._folder, Path(checked_path(path, "path")).expanduser())
-
-    def vm_names(self) -> dict[int, str]:
-        """Return the host name of each rank's VM, where known."""
-        return {
-            int(one["rank"]): str(one["vm"]) for one in self.ranks if {"rank", "vm"} <= set(one)
-        }
-
-    @property
-    def started(self) -> datetime | None:
-        """When its first iteration was written, in local time; None if unknown."""
-        seconds = self.facts.get("started_s")
-        return None if seconds is None else datetime.fromtimestamp(seconds).astimezone()
-
-    @property
-    def state(self) -> str:
-        """``"running"`` while a kernel writes it, ``"ended"``, or ``"cut off"``."""
-        if self._folder.in_use():
-            return "running"
-        return "ended" if "ended_s" in self.facts else "cut off"
 
     @property
     def stored_verdict(self) -> Verdict | None:
@@ -175,20 +119,9 @@ class Run(TimingsQueries):
         rows = self.rows()
         return int(rows["iteration"].max()) + 1 if len(rows) else 0
 
-    @property
-    def size_bytes(self) -> int:
-        """The size of its files in bytes."""
-        return self._folder.size_bytes()
-
     def __len__(self) -> int:
         """Return the number of rows."""
         return len(self.rows())
-
-    def __str__(self) -> str:
-        return self.name
-
-    def __repr__(self) -> str:
-        return f"<Run {self.name}: cluster {self.cluster}, {self.state}>"
 
     def rows(self, start: int = 0) -> Rows:
         """Return a copy of the raw rows from the `start`-th on (see `store.ROW`)."""

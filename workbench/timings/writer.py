@@ -19,8 +19,9 @@ from workbench._version import __version__
 from workbench.safefiles import make_private_folder
 from workbench.timings import arrow_files
 from workbench.timings.collective_records import RecordBlock
-from workbench.timings.folder import FORMAT, HEARTBEAT_S, SNAPSHOTS, RunFolder
+from workbench.timings.folder import FORMAT, SNAPSHOTS, RunFolder
 from workbench.timings.logged import Logged
+from workbench.timings.run_lock import HEARTBEAT_S
 from workbench.timings.runs import Limits, prune
 from workbench.timings.samples import SampleLog
 from workbench.timings.store import Rows, Store
@@ -115,7 +116,7 @@ class RunWriter:
         if now - self._corrected_s > _OFFSETS_EVERY_S:
             self._write_offsets()
         if now - self._heartbeat_s > HEARTBEAT_S:
-            self._folder.beat()
+            self._folder.lock.beat()
             self._heartbeat_s = now
 
     def close(self) -> None:
@@ -166,7 +167,7 @@ class RunWriter:
             "kernel": {"host": socket.gethostname(), "pid": os.getpid()},
         }
         self._own.pop("ended_s", None)
-        self._lock = self._folder.lock()
+        self._lock = self._folder.lock.acquire()
         prune(self._folder.path.parent, self._limits, self._folder.path)
 
     def _write_facts(self) -> None:

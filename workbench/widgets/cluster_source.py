@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 import threading
 from collections.abc import Callable
 from dataclasses import fields, replace
@@ -14,21 +13,20 @@ from numpy.typing import NDArray
 
 from workbench.cluster import Cluster
 from workbench.errors import WorkbenchError
-from workbench.ranks import phrase
 from workbench.resources import Unknown
-from workbench.timings import Summary, Timings, stragglers
+from workbench.timings import Timings, stragglers
 from workbench.timings.derive import columns
 from workbench.timings.progress import SoFar
 from workbench.timings.store import Rows, first_of_cell, warm
-from workbench.timings.summary import COMPILED, LATEST, UNHEARD, notes, summarize
+from workbench.timings.summary import LATEST, UNHEARD, summarize
 from workbench.timings.verdict import Verdict
+from workbench.widgets.key_figures import NO_ITERATION, key_figures
 from workbench.widgets.nominal import NominalRate
 from workbench.widgets.profiles import profile_text
 from workbench.widgets.source import (
     COLUMNS,
     MOST_COLLECTIVES,
     MOST_STRAGGLERS,
-    NOT_REPORTED,
     Details,
     KeyFigures,
     RankPlace,
@@ -51,12 +49,6 @@ _ONCE = "one iteration"
 """`how_often` of a straggler that the view omits, because it shows only lasting ones."""
 _LAG_STEPS_S = (1, 2, 5, 10, 20, 60, 120, 300)
 """Each change of the message is sent to the view, so it must not change often."""
-_NOT_YET = "no iteration has ended yet"
-_NOT_ALL = "not all ranks have reported these iterations"
-_NO_PARTS = "the transfers of these iterations were not recorded"
-_MESSAGES = "ranks wait for messages of others, not for the last rank"
-_NO_ITERATION = Unknown(_NOT_YET)
-_NOT_CALIBRATED = Unknown("not measured yet: run cluster.calibrate()")
 _NO_COLLECTIVE = Unknown("no single collective is stored for these iterations")
 
 
@@ -148,7 +140,7 @@ class ClusterSource:
         timings = self._current()
         latest = self._most_iterations(LATEST)
         newest = timings.rows(len(timings) - 2 * latest * self._cluster.n)
-        figures = self._figures(timings, summarize(newest, latest))
+        figures = key_figures(self._cluster, timings, self._nominal, summarize(newest, latest))
         return replace(figures, progress=self._progress(timings, newest))
 
     def _progress(self, timings: Timings, newest: Rows) -> str | Unknown:
@@ -159,7 +151,7 @@ class ClusterSource:
                 first, rows = timings.read(self._counted, end, aligned=False)
                 self._counted = first + len(rows)
                 self._so_far.add(rows)
-            return str(self._so_far.progress(warm(newest))) if self._counted else _NO_ITERATION
+            return str(self._so_far.progress(warm(newest))) if self._counted else NO_ITERATION
 
     def details(self, first: int | None = None, last: int | None = None) -> Details:
         """Return what the iterations `first` to `last` cost; None means the newest."""
@@ -171,7 +163,9 @@ class ClusterSource:
         return Details(
             begin if end >= 0 else -1,
             end,
-            self._figures(timings, summarize(timings.between(begin, end))),
+            key_figures(
+                self._cluster, timings, self._nominal, summarize(timings.between(begin, end))
+            ),
             totals.collectives[:MOST_COLLECTIVES] or _NO_COLLECTIVE,
             len(totals.collectives),
             totals.first_iteration,
@@ -229,64 +223,6 @@ class ClusterSource:
     def _notify(self) -> None:
         for listener in tuple(self._listeners):
             listener()
-
-    def _figures(self, timings: Timings, found: Summary) -> KeyFigures:
-        behind = Unknown("no rank is late throughout")
-        if found.ranks < 2:
-            behind = Unknown("a single rank waits for no other")
-        slow, excess = found.slowest_rank, found.slowest_excess_us
-        unknown = UNHEARD if found.unheard else COMPILED if found.compiled else _NOT_YET
-        why = _NOT_ALL if np.isnan(found.waiting_us) else _NO_PARTS
-        if found.messages_us > 0:
-            why = _MESSAGES
-        if np.isnan(found.exposed_us):
-            why = unknown
-        silent = UNHEARD if found.unheard else "no gradients were reduced between ranks"
-        fabric = self._cluster.fabric
-        return KeyFigures(
-            iteration=found.iteration if found.iteration >= 0 else _NO_ITERATION,
-            iterations_per_s=_known(found.iterations_per_s),
-            iteration_us=_known(found.iteration_us),
-            exposed_us=_known(found.exposed_us, unknown),
-            exposed_share=_known(found.exposed_share, unknown),
-            waiting_us=_known(found.waiting_us, why),
-            queued_us=_known(found.queued_us, why),
-            transfer_us=_known(found.transfer_us, why),
-            busbw_gbps=_known(found.busbw_gbps, silent),
-            nominal_gbps=self._nominal.get(),
-            calibrated_gbps=self._calibrated(found),
-            calibrated_error=_NOT_CALIBRATED if fabric is None else fabric.error,
-            slowest_rank=behind if slow is None else slow,
-            slowest_excess_us=behind if excess is None else excess,
-            dropped=timings.dropped,
-            notes=notes(found),
-            transport=self._transport(),
-        )
-
-    def _transport(self) -> str | Unknown:
-        """Return how collectives are carried, with the ranks where that differs."""
-        ranks: dict[str, list[int]] = {}
-        for info in self._cluster.ranks:
-            if transport := getattr(info, "transport", ""):
-                ranks.setdefault(transport, []).append(info.rank)
-        if len(ranks) < 2:
-            return next(iter(ranks), NOT_REPORTED)
-        return "; ".join(f"{text} ({phrase(ones)})" for text, ones in ranks.items())
-
-    def _calibrated(self, found: Summary) -> float | Unknown:
-        fabric = self._cluster.fabric
-        if fabric is None:
-            return _NOT_CALIBRATED
-        if not fabric.reliable:
-            return Unknown(fabric.caveat)
-        if fabric.n != self._cluster.n:
-            return Unknown(f"calibrated with {fabric.n} ranks: run cluster.calibrate() again")
-        # Compared as one allreduce: exposed and overlapped communication both count.
-        size, n = found.bytes, fabric.n
-        us = fabric.predict_us(size)
-        if not size or us <= 0:
-            return Unknown("no gradients were reduced between ranks")
-        return size * 8 / (us * 1e3) * 2 * (n - 1) / n
 
     def _stragglers(
         self, timings: Timings, first: int, last: int, *, selected: bool
@@ -364,10 +300,6 @@ def _lag_text(lag_s: float) -> str:
     """Return by how much the figures are late, in one of a few steps; empty up to 1 s."""
     step = max((step for step in _LAG_STEPS_S if lag_s > step), default=0)
     return f"The figures are more than {step} s behind the ranks." if step else ""
-
-
-def _known(value: float, why: str = _NOT_YET) -> float | Unknown:
-    return Unknown(why) if math.isnan(value) else value
 
 
 def _straggler(row: dict[str, Any]) -> StragglerEntry:

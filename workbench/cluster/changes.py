@@ -1,0 +1,113 @@
+"""Change the ranks of a cluster, which is ``starting`` meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from workbench.cluster.outcomes import change_failure, interrupted_change
+from workbench.cluster.processes import ClusterProcesses
+from workbench.cluster.state import DOWN, ClusterState
+from workbench.cluster.threads import uninterrupted
+from workbench.errors import ClusterError, ClusterStopped, UsageError
+from workbench.ranks import Ranks, phrase
+
+if TYPE_CHECKING:
+    from workbench.cluster.engines import Engines
+
+
+def restart(state: ClusterState, ranks: Ranks) -> None:
+    """Replace some ranks, start those that are missing, or form the ring; see `Cluster`."""
+    engines, failed = state.processes.engines, state.state == "failed"
+    if failed and engines.wanted is not None and ranks is None:
+        n = engines.wanted
+        change_ranks(state, f"going on with {n} ranks", lambda engines: engines.resize(n), n)
+        return
+    if failed and engines.renumbered:
+        raise UsageError(
+            f"--ranks {ranks}: ranks are missing, because an earlier change ended early, and "
+            "the others have changed their numbers. Start what is missing with %cluster "
+            "restart first."
+        )
+    chosen = tuple(state.lost()) if ranks is None else state.parse_ranks(ranks)
+    if chosen and ranks is None and engines.backend.controller == "MPI":
+        chosen = tuple(range(state.n))
+    if chosen:
+        change_ranks(
+            state, f"replacing {phrase(chosen)}", lambda engines: engines.restart(chosen), state.n
+        )
+    elif failed and engines.backend.ring_broken:
+        change_ranks(state, "rebuilding the ring", lambda engines: engines.reform())
+    else:
+        raise UsageError(
+            "Nothing to restart: no rank is lost. Name the ranks to replace, such as "
+            "%cluster restart --ranks 1."
+        )
+
+
+def change_ranks(
+    state: ClusterState,
+    message: str,
+    change: Callable[[Engines], None],
+    n: int | None = None,
+) -> None:
+    """Change the ranks when the cells that were queued before have ended.
+
+    If the user interrupts it, a `ClusterError` says what is lost, and what to do.
+
+    Parameters
+    ----------
+    message
+        A description of the change.
+    change
+        Makes the change, in a thread.
+    n
+        The number of ranks afterwards; None for those that are left.
+    """
+    with state.turns.held(what=message):
+        processes, before = _changeable(state, message), (state.state, state.message)
+        engines = processes.engines
+        state.set("starting", message)
+        infos, lost = engines.ranks, state.lost()
+
+        def make() -> None:
+            change(engines)
+            state.n = len(engines.ranks)
+            processes.save()
+            state.set("ready")
+
+        try:
+            uninterrupted(make, engines.interrupted.set)
+        except UsageError:
+            state.set(*before)
+            raise
+        except Exception as error:
+            state.n = len(engines.ranks)
+            if not engines.interrupted.is_set():
+                if engines.complete and not engines.backend.ring_broken:
+                    state.set(*before)  # only the state file could not be written
+                else:
+                    state.set("failed", change_failure(error, engines.wanted))
+                raise
+            text = interrupted_change(message, infos, engines.ranks, lost)
+            state.set("failed", text)
+            raise ClusterError(
+                f"{text} Rebuild the ring with %cluster resize -n {n or len(infos) - len(lost)}"
+                ", which also starts what is missing."
+            ) from None
+        finally:
+            engines.interrupted.clear()
+
+
+def _changeable(state: ClusterState, message: str) -> ClusterProcesses:
+    """Return the processes if their ranks can be changed."""
+    state.refuse_fork()
+    if state.state not in {"ready", "failed"}:
+        down = state.state in DOWN
+        cure = "Start one with %cluster start." if down else "Wait until it is ready."
+        raise ClusterStopped(
+            f"Cannot change the ranks ({message}): cluster {state.name} is {state.state}. {cure}"
+        )
+    if state.processes.engines.members.controller_ended:
+        raise ClusterStopped(f"Cannot change the ranks ({message}): {state.trouble()}")
+    return state.processes

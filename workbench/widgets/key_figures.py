@@ -1,0 +1,91 @@
+"""The key figures of a cluster's newest iterations, as the live view shows them."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from workbench.ranks import phrase
+from workbench.resources import Unknown
+from workbench.timings.summary import COMPILED, UNHEARD, notes
+from workbench.widgets.source import NOT_REPORTED, KeyFigures
+
+if TYPE_CHECKING:
+    from workbench.cluster import Cluster
+    from workbench.timings import Summary, Timings
+    from workbench.widgets.nominal import NominalRate
+
+_NOT_YET = "no iteration has ended yet"
+_NOT_ALL = "not all ranks have reported these iterations"
+_NO_PARTS = "the transfers of these iterations were not recorded"
+_MESSAGES = "ranks wait for messages of others, not for the last rank"
+NO_ITERATION = Unknown(_NOT_YET)
+_NOT_CALIBRATED = Unknown("not measured yet: run cluster.calibrate()")
+
+
+def key_figures(
+    cluster: Cluster, timings: Timings, nominal: NominalRate, found: Summary
+) -> KeyFigures:
+    """Return the key figures of a summary of `timings`, with the reason for each unknown one."""
+    behind = Unknown("no rank is late throughout")
+    if found.ranks < 2:
+        behind = Unknown("a single rank waits for no other")
+    slow, excess = found.slowest_rank, found.slowest_excess_us
+    unknown = UNHEARD if found.unheard else COMPILED if found.compiled else _NOT_YET
+    why = _NOT_ALL if math.isnan(found.waiting_us) else _NO_PARTS
+    if found.messages_us > 0:
+        why = _MESSAGES
+    if math.isnan(found.exposed_us):
+        why = unknown
+    silent = UNHEARD if found.unheard else "no gradients were reduced between ranks"
+    fabric = cluster.fabric
+    return KeyFigures(
+        iteration=found.iteration if found.iteration >= 0 else NO_ITERATION,
+        iterations_per_s=_known(found.iterations_per_s),
+        iteration_us=_known(found.iteration_us),
+        exposed_us=_known(found.exposed_us, unknown),
+        exposed_share=_known(found.exposed_share, unknown),
+        waiting_us=_known(found.waiting_us, why),
+        queued_us=_known(found.queued_us, why),
+        transfer_us=_known(found.transfer_us, why),
+        busbw_gbps=_known(found.busbw_gbps, silent),
+        nominal_gbps=nominal.get(),
+        calibrated_gbps=_calibrated(cluster, found),
+        calibrated_error=_NOT_CALIBRATED if fabric is None else fabric.error,
+        slowest_rank=behind if slow is None else slow,
+        slowest_excess_us=behind if excess is None else excess,
+        dropped=timings.dropped,
+        notes=notes(found),
+        transport=_transport(cluster),
+    )
+
+
+def _transport(cluster: Cluster) -> str | Unknown:
+    """Return how collectives are carried, with the ranks where that differs."""
+    ranks: dict[str, list[int]] = {}
+    for info in cluster.ranks:
+        if transport := getattr(info, "transport", ""):
+            ranks.setdefault(transport, []).append(info.rank)
+    if len(ranks) < 2:
+        return next(iter(ranks), NOT_REPORTED)
+    return "; ".join(f"{text} ({phrase(ones)})" for text, ones in ranks.items())
+
+
+def _calibrated(cluster: Cluster, found: Summary) -> float | Unknown:
+    fabric = cluster.fabric
+    if fabric is None:
+        return _NOT_CALIBRATED
+    if not fabric.reliable:
+        return Unknown(fabric.caveat)
+    if fabric.n != cluster.n:
+        return Unknown(f"calibrated with {fabric.n} ranks: run cluster.calibrate() again")
+    # Compared as one allreduce: exposed and overlapped communication both count.
+    size, n = found.bytes, fabric.n
+    us = fabric.predict_us(size)
+    if not size or us <= 0:
+        return Unknown("no gradients were reduced between ranks")
+    return size * 8 / (us * 1e3) * 2 * (n - 1) / n
+
+
+def _known(value: float, why: str = _NOT_YET) -> float | Unknown:
+    return Unknown(why) if math.isnan(value) else value
