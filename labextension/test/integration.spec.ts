@@ -118,6 +118,7 @@ describe('the section of the Running tab', () => {
     vms: ['vm1'],
     keep_s: null,
     kernel_id: 'k1',
+    pid: null,
     ...change
   });
   let called: string[];
@@ -167,6 +168,19 @@ describe('the section of the Running tab', () => {
     ]);
     items.forEach(item => item.open!());
     expect(called).toEqual(['open train.ipynb', 'attach local-2']);
+  });
+
+  it('neither attaches to nor stops a cluster of another process', async () => {
+    clusters = [listed({ state: 'held', kernel_id: null, pid: 4711 })];
+    manager.refreshRunning();
+    await changed();
+    const [item] = manager.running();
+    expect(item.label()).toBe('local-1 · 2 ranks · in use by process 4711');
+    expect(item.shutdown).toBeUndefined();
+    item.open!();
+    manager.shutdownAll();
+    expect(called).toEqual([]);
+    expect(clusters).toHaveLength(1);
   });
 
   it('stops a cluster, and shows why one does not stop', async () => {

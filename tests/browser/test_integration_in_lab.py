@@ -4,6 +4,8 @@ import os
 import re
 import signal
 
+import psutil
+from kept_clusters import kernel
 from playwright.sync_api import expect
 
 from .material import ENDLESS, training_cells, write_notebook
@@ -20,6 +22,27 @@ def running_items(lab):
     lab.page.locator(".jp-SideBar li[data-id='jp-running-sessions']").click()
     section = lab.page.get_by_role("region", name="Clusters Section")
     return section.locator(".jp-RunningSessions-item")
+
+
+def test_a_kept_cluster_is_attached_to_from_the_running_tab(lab, server, monkeypatch):
+    """Of a kernel that has ended: a click attaches to it, and its notebook then has it."""
+    monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(server.root.parent / "run"))
+    name, pids = kernel("")
+    notebook = lab.open_notebook(write_notebook(server, "attach.ipynb", "1"))
+    notebook.wait_for_kernel()
+    item = running_items(lab).filter(has_text=name)
+    expect(item).to_contain_text("2 ranks")
+    expect(item).to_contain_text("kept, no notebook")
+    item.locator(".jp-RunningSessions-itemLabel").click()
+    notebook.expect_ended(1, timeout_s=120)
+    expect(notebook.output(1)).to_contain_text(name)
+    expect(item).to_contain_text("attach.ipynb")
+    expect(status_item(lab)).to_have_text(re.compile(r"^2 ranks"))
+    item.hover()
+    item.get_by_role("button").last.click()
+    expect(item).to_have_count(0)
+    psutil.wait_procs([psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)])
+    assert lab.complaints == []
 
 
 def test_a_cluster_of_another_kernel_is_stopped_from_the_running_tab(new_lab, server):
@@ -43,7 +66,8 @@ def test_the_toolbar_button_makes_a_cell_distributed(lab, server):
     notebook = lab.open_notebook(write_notebook(server, "toolbar.ipynb", "x = 1\nprint(x)"))
     notebook.wait_for_kernel()
     editor = notebook.cells.first.locator(".cm-content")
-    button = notebook.node.locator(".jp-NotebookPanel-toolbar").get_by_text("Distributed")
+    toolbar = notebook.node.locator(".jp-NotebookPanel-toolbar")
+    button = toolbar.get_by_role("button", name="Run the selected cells on the ranks")
     button.click()
     expect(editor).to_have_text(re.compile(r"^%%distributed\s*x = 1\s*print\(x\)$"))
     button.click()
@@ -63,6 +87,11 @@ def test_status_bar_and_live_tab_show_a_training(lab, server, screenshots):
     expect(tab).to_be_visible()
     iteration = tab.locator(".jp-gw-Live-iteration .jp-gw-Live-value")
     expect(iteration).to_have_text(re.compile(r"\d"))
+    expect(notebook.node.get_by_role("button", name="Run the selected cells")).to_be_visible()
+    overflow = tab.locator(".jp-gw-Live-keyFigures").evaluate(
+        "bar => bar.scrollWidth - bar.clientWidth"
+    )
+    assert overflow <= 0, "key figures are cut at the right"
     before = iteration.inner_text()
     expect(iteration).not_to_have_text(before)
     expect(status_item(lab)).to_have_text(re.compile(r"^2 ranks · \d+ % exposed$"))

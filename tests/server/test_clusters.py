@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 from clusters import gone, with_support
 from kept_clusters import kernel
 
 import workbench as wb
+from workbench.cluster.kept import stop_kept
+from workbench.errors import ClusterError
 from workbench.widgets.cluster_entry import ClusterEntry
 
 from .specification import validate_answer
@@ -66,4 +70,20 @@ def test_a_cluster_of_a_kernel_is_listed_and_not_stopped(server, right, listed):
         assert "%cluster stop" in answer.json()["message"]
         assert cluster.run("1").values == {0: 1}
     entry.update(cluster)
+    assert listed() == []
+
+
+def test_a_kept_cluster_of_a_script_is_in_use_and_not_stopped(server, right, listed):
+    """The script has no kernel: it is found by its process, until it ends."""
+    with wb.Cluster(n=1, keep="600s") as cluster:
+        (one,) = listed()
+        assert (one["name"], one["state"], one["pid"]) == (cluster.name, "held", os.getpid())
+        assert one["kernel_id"] is None
+        answer = server.ask(f"workbench/api/clusters/{cluster.name}", "DELETE", headers=right)
+        validate_answer(ONE, "delete", answer.status, answer.headers, answer.body)
+        assert answer.status == 409
+        assert f"in use by process {os.getpid()}" in answer.json()["message"]
+        with pytest.raises(ClusterError, match="in use by process"):
+            stop_kept(cluster.name)
+        assert cluster.run("1").values == {0: 1}
     assert listed() == []

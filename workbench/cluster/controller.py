@@ -28,6 +28,7 @@ from typing import Any
 import psutil
 from jupyter_core.paths import jupyter_runtime_dir
 
+from workbench.cluster.holder import hold, release
 from workbench.cluster.launchers import refused_start
 from workbench.cluster.threads import interrupts_later
 from workbench.errors import StartFailed
@@ -80,6 +81,7 @@ class ControllerProcess:
                 self._connection.sendall(encode(Attach("")))
         except OSError as error:
             raise refused_start(error) from error
+        hold(self.folder)
 
     def attach(self) -> None:
         """Attach to the controller of a previous kernel; raise `StartFailed` if it has ended."""
@@ -88,6 +90,7 @@ class ControllerProcess:
             self._connection.sendall(encode(Attach("")))
         except OSError as error:
             raise StartFailed(f"the ipyparallel controller is gone: {error}") from error
+        hold(self.folder)
         self._ready = True
 
     @property
@@ -180,6 +183,7 @@ class ControllerProcess:
         """Close the connection; the controller goes on for the next kernel."""
         if self._connection is not None:
             self._connection.close()
+            release(self.folder)
 
     def _closed(self, wait_s: float) -> bool:
         """Wait until the controller has closed the connection; return whether it has."""

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from workbench.cluster.controller import STATE_FILE, runtime_folder
-from workbench.errors import NoCluster, UsageError, WorkbenchError, reason
+from workbench.cluster.holder import holder
+from workbench.errors import ClusterError, NoCluster, UsageError, WorkbenchError, reason
 from workbench.safefiles import load_json, read_file
 from workbench.wire.detached import connect
 
@@ -21,26 +22,31 @@ _PARTS = {"name": str, "address": str, "options": dict, "agents": dict, "engines
 
 
 class KeptCluster(NamedTuple):
-    """What others may know of a kept cluster: nothing with which they could attach."""
+    """What others may know of a kept cluster: nothing with which they could attach.
+
+    `pid` is the process that has it, such as a kernel or a script; None if there is none.
+    """
 
     name: str
     ranks: int
     vms: tuple[str, ...]
     keep_s: float | None
+    pid: int | None
 
 
 def list_kept() -> list[KeptCluster]:
     """Return the kept clusters of this user on this machine whose processes run."""
-    return [_describe(saved) for _, saved in running()[0]]
+    return [_describe(folder, saved) for folder, saved in running()[0]]
 
 
-def _describe(saved: dict[str, Any]) -> KeptCluster:
+def _describe(folder: Path, saved: dict[str, Any]) -> KeptCluster:
     members = saved["engines"].get("members")
     infos = [one.get("info") for one in members] if isinstance(members, list) else []
     vms = [str(info["vm"]) for info in infos if isinstance(info, dict) and "vm" in info]
     keep_s = saved["options"].get("keep_s")
     seconds = float(keep_s) if isinstance(keep_s, int | float) else None
-    return KeptCluster(saved["name"], len(infos), tuple(dict.fromkeys(vms)), seconds)
+    names = tuple(dict.fromkeys(vms))
+    return KeptCluster(saved["name"], len(infos), names, seconds, holder(folder))
 
 
 def stop_kept(name: str) -> None:
@@ -50,6 +56,8 @@ def stop_kept(name: str) -> None:
     ------
     NoCluster
         There is none of that name.
+    ClusterError
+        A process has it.
     StartFailed
         Its processes do not answer.
     """
@@ -57,6 +65,8 @@ def stop_kept(name: str) -> None:
     from workbench.cluster.state import ClusterState
 
     folder, saved = find(name)
+    if (pid := holder(folder)) is not None:
+        raise ClusterError(f"{name}: in use by process {pid}. Stop it there, or end that process.")
     state = ClusterState(saved["name"], Options.from_plain(saved["options"]))
     processes = state.new_processes(folder)
     try:

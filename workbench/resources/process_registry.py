@@ -28,6 +28,7 @@ CLUSTERS_FOLDER = "gradient-workbench-clusters"
 """Name of the folder next to it, in which kernels publish the state of their cluster."""
 MOST_BYTES = 4 << 20
 """A larger file is not an entry."""
+_INVALID = (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError)
 _SETTLED_NS = 2_000_000_000
 """File systems round modification times: two changes within this time may have the same one."""
 
@@ -67,7 +68,7 @@ class ProcessRegistry:
         make_private_folder(self._folder)
         path = self._path(name)
         temporary = path.with_suffix(f".part{os.getpid()}")
-        signed = {**content, "signed": _signature(os.getpid())}
+        signed = {**content, "signed": signature()}
         temporary.unlink(missing_ok=True)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
         with os.fdopen(os.open(temporary, flags, 0o600), "w") as file:
@@ -100,7 +101,7 @@ def _read(path: Path) -> dict[str, Any] | None:
         signed = entry.pop("signed")
         pid, started_s, namespace = signed["pid"], signed["started_s"], signed["namespace"]
         is_running = _started_s(pid) == started_s
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError):
+    except _INVALID:
         return None
     if namespace != _pid_namespace():  # another machine or container shares the folder
         return None
@@ -110,8 +111,23 @@ def _read(path: Path) -> dict[str, Any] | None:
     return entry
 
 
-def _signature(pid: int) -> dict[str, Any]:
+def signature() -> dict[str, Any]:
+    """Return what identifies this process among all that have run here, as JSON."""
+    pid = os.getpid()
     return {"pid": pid, "started_s": _started_s(pid), "namespace": _pid_namespace()}
+
+
+def signed_by(signed: Any) -> int | None:
+    """Return the process of a `signature` while it runs here; None if it does not, or is damaged.
+
+    A process that has the id of one that has ended is another one.
+    """
+    try:
+        pid = int(signed["pid"])
+        runs = signed["namespace"] == _pid_namespace() and _started_s(pid) == signed["started_s"]
+    except _INVALID:
+        return None
+    return pid if runs else None
 
 
 def _started_s(pid: int) -> float | None:

@@ -38,12 +38,13 @@ def _without_kernel(names: set[str]) -> list[dict[str, Any]]:
     return [
         {
             "name": one.name,
-            "state": "kept",
+            "state": "kept" if one.pid is None else "held",
             "message": "",
             "ranks": one.ranks,
             "vms": list(one.vms),
             "keep_s": one.keep_s,
             "kernel_id": None,
+            "pid": one.pid,
         }
         for one in sorted(list_kept())
         if one.name not in names
@@ -70,6 +71,7 @@ def _checked(entry: dict[str, Any]) -> dict[str, Any] | None:
         "vms": [_text(vm) for vm in vms],
         "keep_s": keep_s if isinstance(keep_s, int | float) else None,
         "kernel_id": kernel_id if isinstance(kernel_id, str) else None,
+        "pid": None,
     }
 
 
@@ -85,13 +87,17 @@ async def stop_kept_cluster(name: str) -> None:
     NoCluster
         No cluster of that name is kept.
     ClusterError
-        A kernel has it, or it did not stop.
+        A kernel or another process has it, or it did not stop.
     """
     clusters = await asyncio.to_thread(list_clusters)
     chosen = next((one for one in clusters if one["name"] == name), None)
     shown = _text(name)
     if chosen is None:
         raise NoCluster(f"{shown}: no such cluster runs. Refresh the list.")
+    if chosen["state"] == "held":
+        raise ClusterError(
+            f"{shown}: in use by process {chosen['pid']}. Stop it there, or end that process."
+        )
     if chosen["state"] != "kept":
         raise ClusterError(
             f"{shown}: a kernel is attached to it. Run %cluster stop in its notebook."

@@ -3,6 +3,7 @@ import { Notification } from '@jupyterlab/apputils';
 import { INotebookTracker, Notebook } from '@jupyterlab/notebook';
 import { TranslationBundle } from '@jupyterlab/translation';
 
+import { distributedIcon } from '../panel/icons';
 import { CommandIDs } from '../tokens';
 import { distributedEdit, hasOtherMagic, isDistributed } from './distributed';
 
@@ -19,6 +20,7 @@ export function addNotebookCommands(
   commands.addCommand(CommandIDs.toggleDistributed, {
     label: trans.__('Toggle Distributed Cell'),
     caption: trans.__('Run the selected cells on the ranks, or no longer'),
+    icon: distributedIcon,
     describedBy: NONE,
     isEnabled: hasNotebook,
     execute: () => {

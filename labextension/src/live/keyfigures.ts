@@ -88,10 +88,12 @@ export class KeyFiguresBar {
   private _group(...parts: [string, FigureSpan][]): HTMLElement {
     const group = element('span', 'jp-gw-Live-group');
     for (const [label, figure] of parts) {
+      const pair = element('span', 'jp-gw-Live-pair');
       if (label) {
-        group.append(element('span', 'jp-gw-Live-label', label));
+        pair.append(element('span', 'jp-gw-Live-label', label));
       }
-      group.append(figure.node);
+      pair.append(figure.node);
+      group.append(pair);
     }
     return group;
   }

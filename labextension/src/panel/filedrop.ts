@@ -53,7 +53,7 @@ export function chooseFiles(): Promise<File[]> {
   const input = document.createElement('input');
   input.type = 'file';
   input.multiple = true;
-  input.accept = '.xml,.json,.txt';
+  input.accept = '.xml,.json,.txt,.gwsession';
   return new Promise(resolve => {
     input.onchange = () => resolve([...(input.files ?? [])]);
     input.oncancel = () => resolve([]);

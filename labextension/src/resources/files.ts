@@ -1,15 +1,19 @@
 import { ISignal, Signal } from '@lumino/signaling';
 
+import { ClusterModel } from '../cluster/model';
 import { ResourcesClient } from './client';
 import { Machine } from './machine';
 
 /** Most bytes that the server reads. */
 export const MOST_BYTES = 4 * 2 ** 20;
 
+const SESSION = '.gwsession';
+
 /** Topologies and snapshots from files, shown after the machines. */
 export class FileShelf {
   constructor(options: FileShelf.IOptions) {
     this._client = options.client;
+    this._cluster = options.cluster;
   }
 
   /** In the order in which they were opened. */
@@ -35,6 +39,9 @@ export class FileShelf {
   /** Let the server read a file, and keep its content. */
   async open(file: File): Promise<void> {
     try {
+      if (file.name.endsWith(SESSION)) {
+        throw await this._session(file.name);
+      }
       if (file.size > MOST_BYTES) {
         throw new FileShelf.TooLarge();
       }
@@ -70,7 +77,20 @@ export class FileShelf {
     this._changed.emit();
   }
 
+  /** Insert a cell that replays a session: only the kernel can read it, on its own machine. */
+  private async _session(name: string): Promise<FileShelf.Session> {
+    if (!this._cluster?.notebook || !this._cluster.insertCell) {
+      return new FileShelf.Session(false);
+    }
+    const path = /^[\w.-]+$/.test(name) ? name : `"${name}"`;
+    await this._cluster.insertCell(
+      `%reload_ext workbench\n%timings replay ${path}`
+    );
+    return new FileShelf.Session(true);
+  }
+
   private _client: FileShelf.IClient;
+  private _cluster: FileShelf.IOptions['cluster'];
   private _machines: readonly Machine[] = [];
   private _failure: FileShelf.IFailure | null = null;
   private _count = 0;
@@ -89,7 +109,20 @@ export namespace FileShelf {
   /** The view has the text. */
   export class TooLarge extends Error {}
 
+  /** It is replayed in a notebook; the view has the text. */
+  export class Session extends Error {
+    constructor(readonly hasCell: boolean) {
+      super();
+    }
+  }
+
+  export type INotebook = Partial<
+    Pick<ClusterModel, 'notebook' | 'insertCell'>
+  >;
+
   export interface IOptions {
     client: IClient;
+    /** The active notebook, where a session is replayed. */
+    cluster?: INotebook | null;
   }
 }

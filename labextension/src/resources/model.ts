@@ -159,7 +159,8 @@ export namespace ResourcesModel {
   export type ICluster = Pick<
     ClusterModel,
     'link' | 'refresh' | 'stateChanged'
-  >;
+  > &
+    FileShelf.INotebook;
 
   export interface IOptions {
     client: ResourcesClient;

@@ -149,6 +149,17 @@ namespace Private {
     { error, name }: FileShelf.IFailure,
     trans: TranslationBundle
   ): string {
+    if (error instanceof FileShelf.Session) {
+      return error.hasCell
+        ? trans.__(
+            '%1 is a recorded session. Copy it to the folder of the notebook, then run the new cell, which replays it.',
+            name
+          )
+        : trans.__(
+            '%1 is a recorded session. Open a notebook, and run %timings replay with the path of the file.',
+            name
+          );
+    }
     return error instanceof FileShelf.TooLarge
       ? trans.__(
           '%1 is larger than %2 MiB: neither a topology nor a snapshot.',

@@ -16,15 +16,25 @@ const CLUSTERS = 'workbench/api/clusters';
 
 const cluster = record({
   name: string,
-  /** `kept`: without a kernel. */
-  state: oneOf('starting', 'ready', 'running', 'stopping', 'failed', 'kept'),
+  /** `kept`: without a process; `held`: by one that is no listed kernel. */
+  state: oneOf(
+    'starting',
+    'ready',
+    'running',
+    'stopping',
+    'failed',
+    'kept',
+    'held'
+  ),
   message: string,
   /** 0 if it is not known yet. */
   ranks: number,
   vms: list(string),
   /** How long it outlives its kernel, in seconds. */
   keep_s: nullable(number),
-  kernel_id: nullable(string)
+  kernel_id: nullable(string),
+  /** The process of a held cluster. */
+  pid: nullable(number)
 });
 
 const readAnswer = record({ clusters: list(cluster) });

@@ -60,7 +60,9 @@ export class RunningClusters implements IRunningSessions.IManager, IDisposable {
   }
 
   shutdownAll(): void {
-    this._clusters.forEach(cluster => void this._stop(cluster));
+    this._clusters
+      .filter(cluster => cluster.state !== 'held')
+      .forEach(cluster => void this._stop(cluster));
   }
 
   dispose(): void {
@@ -73,8 +75,10 @@ export class RunningClusters implements IRunningSessions.IManager, IDisposable {
     const { attach, isCurrent, notebookOf, openNotebook, trans } =
       this._options;
     const notebook = notebookOf(cluster);
-    const title =
-      cluster.kernel_id === null
+    const isHeld = cluster.state === 'held';
+    const title = isHeld
+      ? trans.__('Stop it in that process, or end the process')
+      : cluster.kernel_id === null
         ? trans.__('Attach to %1 in the active notebook', cluster.name)
         : isCurrent(cluster) || !notebook
           ? cluster.name
@@ -87,13 +91,14 @@ export class RunningClusters implements IRunningSessions.IManager, IDisposable {
           .filter(Boolean)
           .join('\n'),
       open: () => {
-        if (cluster.kernel_id === null) {
+        if (cluster.state === 'kept') {
           attach(cluster.name);
         } else if (notebook) {
           openNotebook(notebook);
         }
       },
-      shutdown: () => void this._stop(cluster)
+      // Without it there is no button.
+      shutdown: isHeld ? undefined : () => void this._stop(cluster)
     };
   }
 
@@ -148,8 +153,14 @@ export function describe(
     ? trans._n('%1 rank', '%1 ranks', cluster.ranks)
     : trans.__('ranks not known yet');
   const state =
-    cluster.kernel_id === null
-      ? trans.__('kept, no notebook')
-      : trans.__('%1 · %2', cluster.state, notebook || trans.__('no notebook'));
+    cluster.state === 'held'
+      ? trans.__('in use by process %1', String(cluster.pid))
+      : cluster.state === 'kept'
+        ? trans.__('kept, no notebook')
+        : trans.__(
+            '%1 · %2',
+            cluster.state,
+            notebook || trans.__('no notebook')
+          );
   return trans.__('%1 · %2 · %3', cluster.name, ranks, state);
 }

@@ -83,7 +83,7 @@ async function attachIn(panel: NotebookPanel, name: string): Promise<void> {
   const { content, sessionContext } = panel;
   NotebookActions.insertBelow(content);
   content.activeCell?.model.sharedModel.setSource(
-    `%reload_ext workbench\n%cluster attach ${name}`
+    `%reload_ext workbench\n%cluster attach --name ${name}`
   );
   await NotebookActions.run(content, sessionContext);
 }
