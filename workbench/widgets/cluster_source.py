@@ -23,7 +23,7 @@ from workbench.timings.store import Rows, first_of_cell, warm
 from workbench.timings.summary import COMPILED, LATEST, UNHEARD, notes, summarize
 from workbench.timings.verdict import Verdict
 from workbench.widgets.nominal import NominalRate
-from workbench.widgets.profiles import profile_text
+from workbench.widgets.profiles import profile_file, profile_text
 from workbench.widgets.source import (
     COLUMNS,
     MOST_COLLECTIVES,
@@ -116,6 +116,7 @@ class ClusterSource:
             verdict,
             profile,
             timings.logged_names[:2],
+            profile_file(self._cluster),
         )
 
     def profile(self, seconds: float) -> str:
