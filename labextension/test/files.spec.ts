@@ -1,4 +1,5 @@
 import { PageConfig } from '@jupyterlab/coreutils';
+import { IRenderMime } from '@jupyterlab/rendermime-interfaces';
 
 import { ENGLISH } from '../src/common/translate';
 import { FILE_MIME_TYPE, FileLink } from '../src/files/renderer';
@@ -8,7 +9,8 @@ const HUB = 'http://localhost/user/alice/';
 async function render(data: unknown): Promise<HTMLElement> {
   PageConfig.setOption('baseUrl', HUB);
   const link = new FileLink(ENGLISH);
-  await link.renderModel({ data: { [FILE_MIME_TYPE]: data } } as any);
+  const model = { data: { [FILE_MIME_TYPE]: data } };
+  await link.renderModel(model as unknown as IRenderMime.IMimeModel);
   return link.node;
 }
 

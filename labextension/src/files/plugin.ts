@@ -5,7 +5,6 @@ import {
 import { IRenderMimeRegistry } from '@jupyterlab/rendermime';
 import { ITranslator, nullTranslator } from '@jupyterlab/translation';
 
-// eslint-disable-next-line jupyter/prefer-lazy-imports -- Lab makes a renderer synchronously
 import { FILE_MIME_TYPE, FileLink } from './renderer';
 
 /** Takes precedence over the path as text, for other front ends. */

@@ -6,8 +6,7 @@ import { IRunFile } from '../common/runfile';
 import { ITranslate } from '../common/translate';
 
 /** The MIME type of a link to a file of a run. */
-export const FILE_MIME_TYPE =
-  'application/vnd.gradient-workbench.file+json';
+export const FILE_MIME_TYPE = 'application/vnd.gradient-workbench.file+json';
 
 /** A link that downloads a file of a run, in the output of a cell. */
 export class FileLink extends Widget implements IRenderMime.IRenderer {

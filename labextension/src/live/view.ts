@@ -37,11 +37,7 @@ export class LiveView {
     this._charts = this._makeCharts();
     this._figures = this._makeFigures();
     this._verdict = new VerdictLine(this._feed, this._trans);
-    this._profile = new ProfileLine(
-      this._feed,
-      this._trans,
-      options.fileUrl
-    );
+    this._profile = new ProfileLine(this._feed, this._trans, options.fileUrl);
     this._controls = this._makeControls();
     this._cursor = this._makeCursor();
     this._listenToKeys();
