@@ -178,10 +178,12 @@ def load_ipython_extension(shell: InteractiveShell) -> None:
             "runs on a rank. Use them in a cell without %%distributed."
         )
     from workbench import completion, fabric_magics, magics
+    from workbench.widgets import run_files
 
     magics.register(shell)
     fabric_magics.register(shell)
     completion.register(shell)
+    run_files.register(shell)
 
 
 def _jupyter_labextension_paths() -> list[dict[str, str]]:

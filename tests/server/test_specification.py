@@ -72,6 +72,8 @@ def test_every_answer_that_is_described_was_seen():
         for status in one["responses"]
     }
     elsewhere = {(LIVE, 101), (CLUSTER, 204), (CLUSTER, 409)}  # the last two: test_clusters.py
+    elsewhere |= {(("/runs/{name}/files/{file}", "get"), code) for code in (200, 403, 404)}
+    # these: test_run_files.py
     assert told - elsewhere == {case[:2] for case in CASES}
 
 

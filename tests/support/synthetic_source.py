@@ -44,7 +44,7 @@ class SyntheticSource:
         half = max(1, self.ranks // 2)
         places = tuple(RankPlace(r, f"vm{1 + r // half}") for r in range(self.ranks))
         verdict = self.explain() if self._state == "ended" and self._rows else None
-        return Status(self._run, self._state, self._message, places, "", verdict, ("loss",))
+        return Status(self._run, self._state, self._message, places, "", verdict, logged=("loss",))
 
     def profile(self, seconds: float) -> str:
         return f"no rank is real, so none is profiled for {seconds} s"

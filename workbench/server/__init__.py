@@ -5,6 +5,7 @@
 - `POST <base_url>workbench/api/read`: read a snapshot or topology file that the client sends
 - `GET  <base_url>workbench/api/clusters`
 - `DELETE <base_url>workbench/api/clusters/NAME`: stop a cluster that is kept without a kernel
+- `GET  <base_url>workbench/api/runs/NAME/files/FILE`: an evidence bundle or the trace of a profile
 - `WS   <base_url>workbench/api/live`
 
 It also adds metrics of the running clusters and of this VM's hardware to the server's

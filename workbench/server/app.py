@@ -21,6 +21,7 @@ from workbench.server.handlers import (
     SnapshotCache,
     SnapshotHandler,
 )
+from workbench.server.run_files import RunFileHandler
 
 
 def attach(
@@ -51,6 +52,7 @@ def attach(
             (url_path_join(base, "read"), ReadHandler, {"lock": asyncio.Lock()}),
             (url_path_join(base, "clusters"), ClustersHandler),
             (url_path_join(base, r"clusters/([^/]+)"), ClusterHandler),
+            (url_path_join(base, r"runs/([^/]+)/files/([^/]+)"), RunFileHandler),
             (url_path_join(base, "live"), LiveHandler, {"feed": feed, "notebooks": notebooks}),
         ],
     )

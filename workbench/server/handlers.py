@@ -99,7 +99,7 @@ class JsonErrorHandler(JupyterHandler):
         self.refuse(status_code, why or HTTPStatus(status_code).phrase)
 
 
-class _Handler(JsonErrorHandler, APIHandler):
+class RestHandler(JsonErrorHandler, APIHandler):
     """Base class of the REST handlers, whose requests do not count as activity of a user.
 
     An idle server shuts down even if a panel polls it.
@@ -108,7 +108,7 @@ class _Handler(JsonErrorHandler, APIHandler):
     _track_activity = False
 
 
-class SnapshotHandler(_Handler):
+class SnapshotHandler(RestHandler):
     """``GET snapshot``."""
 
     def initialize(self, snapshots: SnapshotCache) -> None:
@@ -123,7 +123,7 @@ class SnapshotHandler(_Handler):
         self.finish(await asyncio.to_thread(lambda: json.dumps(snapshot.to_plain())))
 
 
-class FindingsHandler(_Handler):
+class FindingsHandler(RestHandler):
     """``GET findings``."""
 
     def initialize(self, snapshots: SnapshotCache, feed: LiveFeed) -> None:
@@ -148,7 +148,7 @@ def _findings(snapshot: Snapshot, latest: LiveMessage | None) -> str:
 
 
 @web.stream_request_body
-class ReadHandler(_Handler):
+class ReadHandler(RestHandler):
     """``POST read``: accepts up to `MOST_BYTES`, and nothing without authentication."""
 
     def initialize(self, lock: asyncio.Lock) -> None:
@@ -183,7 +183,7 @@ class ReadHandler(_Handler):
         self.finish(answer)
 
 
-class ClustersHandler(_Handler):
+class ClustersHandler(RestHandler):
     """``GET clusters``."""
 
     @web.authenticated
@@ -193,7 +193,7 @@ class ClustersHandler(_Handler):
         self.finish(json.dumps({"clusters": await asyncio.to_thread(list_clusters)}))
 
 
-class ClusterHandler(_Handler):
+class ClusterHandler(RestHandler):
     """``DELETE clusters/NAME``: stops a cluster that is kept without a kernel."""
 
     @web.authenticated

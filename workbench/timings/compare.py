@@ -12,6 +12,7 @@ import numpy.typing as npt
 from workbench.errors import UsageError
 from workbench.timings.derive import EXPOSED_PARTS, columns, group_means, mean_parts
 from workbench.timings.store import Rows, warm
+from workbench.timings.summary import first_left_out, left_out_notes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -70,6 +71,8 @@ class Comparison:
         are left out, and of ranks.
     differences
         One per figure that both runs have.
+    notes
+        Of both runs: sentences on the iterations that are left out.
     """
 
     names: tuple[str, str]
@@ -77,6 +80,7 @@ class Comparison:
     left_out: tuple[int, int]
     ranks: tuple[int, int]
     differences: tuple[FigureDifference, ...]
+    notes: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
 
     def to_frame(self) -> pd.DataFrame:
         """Return one row per figure: the fields of `FigureDifference`, and ``clear``."""
@@ -107,16 +111,14 @@ def compare(a: Rows, b: Rows, names: tuple[str, str]) -> Comparison:
     return Comparison(
         names,
         (_count(left, "iteration"), _count(right, "iteration")),
-        (
-            _count(a, "iteration") - _count(left, "iteration"),
-            _count(b, "iteration") - _count(right, "iteration"),
-        ),
+        (first_left_out(a, left), first_left_out(b, right)),
         (_count(left, "rank"), _count(right, "rank")),
         tuple(
             _difference(figure, values, others[figure])
             for figure, values in figures.items()
             if len(values[0]) and len(others[figure][0])
         ),
+        (left_out_notes(a), left_out_notes(b)),
     )
 
 

@@ -3,6 +3,7 @@
 - ``run.json``: the facts about the run
 - ``snapshots.json``: the hardware of each VM, as its agent found it
 - ``evidence-NAME.zip``: evidence bundles of cells that failed or hung
+- ``profile-K.json.gz``: traces of profiles, for Perfetto; not removed with the run
 - ``verdict.json``: the verdict of the last training cell (`verdict.Verdict`)
 - ``iterations-K.arrows``, ``offsets-K.arrows``, ``collectives-K.arrows``,
   ``layouts-K.arrows``, ``logged-K.arrows`` (what cells log), ``samples-K.arrows``: Arrow IPC
@@ -39,7 +40,8 @@ _MOST_SNAPSHOT_BYTES = 64 << 20
 """Largest `snapshots.json` that is read; a VM of 8 GPUs has some 100 kB."""
 MOST_EVIDENCE = 10
 """Evidence bundles that are kept, the newest."""
-_EVIDENCE = re.compile(r"evidence-[\w.-]+\.zip")
+_EVIDENCE = re.compile(r"evidence-[\w.-]+\.zip", re.ASCII)
+_PROFILE = re.compile(r"profile-\d+\.json\.gz", re.ASCII)
 _STREAM = re.compile(r"(iterations|offsets|collectives|layouts|logged|samples)-(\d+)\.arrows")
 _OWN = re.compile(rf"{_STREAM.pattern}|{_EVIDENCE.pattern}|\.evidence-[\w.-]+\.part")
 """Files that are removed with the run, besides JSON."""
@@ -48,6 +50,13 @@ _OWN = re.compile(rf"{_STREAM.pattern}|{_EVIDENCE.pattern}|\.evidence-[\w.-]+\.p
 def is_run_file(name: str) -> bool:
     """Whether a file of this name has data of a run."""
     return name in _JSON or _STREAM.fullmatch(name) is not None
+
+
+def download_type(name: str) -> str | None:
+    """Return the MIME type of a file that users download; None if no such file has this name."""
+    if _EVIDENCE.fullmatch(name):
+        return "application/zip"
+    return "application/gzip" if _PROFILE.fullmatch(name) else None
 
 
 class RunFolder:

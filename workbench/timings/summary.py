@@ -126,7 +126,7 @@ def summarize(rows: Rows, latest: int | None = None) -> Summary:
     return Summary(
         iteration=last,
         iterations=_count(rows),
-        left_out=_count(every[first_of_cell(every)]) if len(rows) < len(every) else 0,
+        left_out=first_left_out(every, rows),
         profiled=_count(every[profiled(every)]),
         ranks=len(np.unique(rows["rank"])),
         iterations_per_s=1e6 / iteration_us if iteration_us > 0 else float("nan"),
@@ -161,14 +161,30 @@ def warm_note(left_out: int) -> str:
     return f"The first iterations of {left_out} cells are left out: they warm up."
 
 
-def profiled_note(summary: Summary) -> str:
-    """Return a sentence on the iterations that were profiled; empty without any."""
-    if not summary.profiled:
+def left_out_notes(every: Rows) -> tuple[str, ...]:
+    """Return sentences on the iterations that `warm` leaves out of these rows, and why."""
+    used = warm(every)
+    first = first_left_out(every, used)
+    found = (warm_note(first), profiled_note(_count(every[profiled(every)]), _count(used) + first))
+    return tuple(filter(None, found))
+
+
+def first_left_out(every: Rows, used: Rows) -> int:
+    """Return how many first iterations of cells are not among the rows that are used."""
+    return _count(every[first_of_cell(every)]) if len(used) < len(every) else 0
+
+
+def profiled_note(count_profiled: int, others: int) -> str:
+    """Return a sentence on the iterations that were profiled; empty without any.
+
+    `others` is the number of iterations that are used, and of first ones that are not.
+    """
+    if not count_profiled:
         return ""
-    count = "1 iteration" if summary.profiled == 1 else f"{summary.profiled:,} iterations"
-    verb = "was" if summary.profiled == 1 else "were"
+    count = "1 iteration" if count_profiled == 1 else f"{count_profiled:,} iterations"
+    verb = "was" if count_profiled == 1 else "were"
     slower = "the profiler changes their duration"
-    if summary.profiled >= summary.iterations + summary.left_out:
+    if count_profiled >= others:
         return f"The figures are of {count} that {verb} profiled: {slower}."
     return f"{count} that {verb} profiled {'is' if verb == 'was' else 'are'} left out: {slower}."
 
@@ -186,7 +202,8 @@ COMPILED = "A tf.function does not report its phases: all of its time is in othe
 
 def notes(summary: Summary) -> tuple[str, ...]:
     """Return the caveats of a summary: left-out iterations, communication that is not timed."""
-    found = [warm_note(summary.left_out), profiled_note(summary)]
+    others = summary.iterations + summary.left_out
+    found = [warm_note(summary.left_out), profiled_note(summary.profiled, others)]
     if summary.unheard:
         some = "" if summary.unheard >= summary.iterations else " (in some iterations)"
         found.append(f"{UNHEARD}{some}.")

@@ -22,7 +22,7 @@ from workbench.timings.summary import LATEST, UNHEARD, summarize
 from workbench.timings.verdict import Verdict
 from workbench.widgets.key_figures import NO_ITERATION, key_figures
 from workbench.widgets.nominal import NominalRate
-from workbench.widgets.profiles import profile_text
+from workbench.widgets.profiles import profile_file, profile_text
 from workbench.widgets.source import (
     COLUMNS,
     MOST_COLLECTIVES,
@@ -108,6 +108,7 @@ class ClusterSource:
             verdict,
             profile,
             timings.logged_names[:2],
+            profile_file(self._cluster),
         )
 
     def profile(self, seconds: float) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from workbench.cluster.profiling import Profile
 from workbench.errors import UsageError
 from workbench.ranks import as_int
+from workbench.widgets.run_files import RunFile, link_bundle
 
 if TYPE_CHECKING:
     from workbench.cluster import Cluster
@@ -58,8 +59,19 @@ class ProfileView:
         if get_ipython() is None:
             sys.stdout.write(f"{self}\n")
             return
-        handle: Any = display({"text/plain": repr(self)}, raw=True, display_id=True)
-        self.future.add_done_callback(lambda _: handle.update({"text/plain": repr(self)}, raw=True))
+        handle: Any = display(self._bundle(), raw=True, display_id=True)
+        self.future.add_done_callback(lambda _: handle.update(self._bundle(), raw=True))
+
+    def _bundle(self) -> dict[str, Any]:
+        text = repr(self)
+        done = self.future.done() and not self.future.cancelled() and not self.future.exception()
+        return link_bundle(self.future.result().path, text, text) if done else {"text/plain": text}
+
+
+def profile_file(cluster: Cluster) -> RunFile | None:
+    """Return the trace of the latest profile, if the server sends it."""
+    latest = cluster.profiling.latest
+    return RunFile.at(latest.path) if isinstance(latest, Profile) else None
 
 
 def profile_text(cluster: Cluster) -> str:

@@ -10,7 +10,7 @@ from workbench.errors import UsageError
 from workbench.timings.derive import columns
 from workbench.timings.export.iterations import select_rows
 from workbench.timings.store import warm
-from workbench.timings.summary import warm_note
+from workbench.timings.summary import left_out_notes
 from workbench.widgets.phases import BACKWARD, EXPOSED, IN_TIME
 
 if TYPE_CHECKING:
@@ -62,8 +62,7 @@ def ranks_figure(timings: TimingsSource) -> Any:
         figure.update_xaxes(title_text=title, rangemode="tozero", row=1, col=column)
     count = len(np.unique(rows["iteration"]))
     note = f"{count:,} iterations; box: middle half and median; whiskers: 5th to 95th percentile."
-    left_out = warm_note(len(np.unique(every["iteration"])) - count)
-    notes = tuple(filter(None, (note, left_out)))
+    notes = (note, *left_out_notes(every))
     figure.apply_style(height=_LEAST_PX + _RANK_PX * len(ranks), notes=notes)
     figure.update_layout(showlegend=False, margin_t=20)
     figure.update_yaxes(autorange="reversed", showgrid=False)

@@ -119,8 +119,6 @@ def run_table(run: Run) -> Table:
 
 def comparison_table(comparison: Comparison) -> Table:
     """Return a row per figure with both runs and their difference."""
-    from workbench.timings.summary import warm_note
-
     a, b = comparison.names
     iterations, ranks = comparison.iterations, comparison.ranks
     title = "   ".join(
@@ -130,9 +128,9 @@ def comparison_table(comparison: Comparison) -> Table:
     note = "Means over iterations and ranks, with standard deviation and 95 % interval."
     head = ("figure", "a", "spread", "b", "spread", "b - a", "\u00b1", "share", "")
     left_out = [
-        f"{name}: {warm_note(count)}"
-        for name, count in zip("ab", comparison.left_out, strict=True)
-        if count
+        f"{name}: {one}"
+        for name, notes in zip("ab", comparison.notes, strict=True)
+        for one in notes
     ]
     rows = [_compared(one) for one in comparison.differences]
     return Table(title, head, rows, [note, *left_out])

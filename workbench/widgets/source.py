@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from workbench.resources import Unknown
 from workbench.timings.totals import CollectiveTotal
 from workbench.timings.verdict import Verdict
+from workbench.widgets.run_files import RunFile
 
 COLUMNS = (
     "iteration",
@@ -84,6 +85,8 @@ class Status:
         A line about the latest profile of the ranks; empty if none was requested.
     logged
         The names of the first two values that cells log with their iterations.
+    profile_file
+        The trace of the latest profile; None without one, or if the server does not send it.
     """
 
     run: int
@@ -94,6 +97,7 @@ class Status:
     verdict: Verdict | None = None
     profile: str = ""
     logged: tuple[str, ...] = ()
+    profile_file: RunFile | None = None
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@
 
 import { element, keepKeys, setText } from './dom';
 import { TimingFeed } from './feed';
+import { IRunFile } from '../common/runfile';
 import { ITranslate } from '../common/translate';
 
 /** Long enough for many iterations; the trace of a profile has at most some megabytes. */
@@ -12,7 +13,8 @@ const SECONDS = 5;
 export class ProfileLine {
   constructor(
     private _feed: TimingFeed,
-    private _trans: ITranslate
+    private _trans: ITranslate,
+    private _fileUrl: ((file: IRunFile) => string | null) | null = null
   ) {
     this._start.type = 'button';
     setText(this._start, _trans.__('Profile %1 s', SECONDS));
@@ -22,7 +24,11 @@ export class ProfileLine {
     this._start.addEventListener('click', () => _feed.profile(SECONDS));
     this._line.setAttribute('role', 'status');
     keepKeys(this.node);
-    this.node.append(this._start, this._line);
+    setText(this._link, _trans.__('Download'));
+    this._link.title = _trans.__('Download the trace of the latest profile');
+    this._link.download = '';
+    this._link.hidden = true;
+    this.node.append(this._start, this._line, this._link);
     this._stop = _feed.onChange(() => this._update());
     this._update();
   }
@@ -38,6 +44,12 @@ export class ProfileLine {
     this._start.disabled = status.state !== 'running' || profiling === 'asked';
     setText(this._line, this._text());
     this._line.title = this._line.textContent ?? '';
+    const file = profiling === null ? status.profile_file : null;
+    const url = file ? (this._fileUrl?.(file) ?? null) : null;
+    this._link.hidden = url === null;
+    if (url !== null) {
+      this._link.href = url;
+    }
   }
 
   private _text(): string {
@@ -55,5 +67,6 @@ export class ProfileLine {
 
   private _start = element('button', 'jp-gw-Live-button');
   private _line = element('span', 'jp-gw-Live-profileText');
+  private _link = element('a', 'jp-gw-Live-profileLink');
   private _stop: () => void;
 }

@@ -4,6 +4,7 @@
  * `workbench/widgets/messages.py`.
  */
 
+import { IRunFile } from '../common/runfile';
 import { ENGLISH, ITranslate } from '../common/translate';
 import { IUnknown, Known } from '../schema/known';
 import { IVerdict } from './causes';
@@ -170,6 +171,8 @@ export interface IStatus {
   verdict?: IVerdict | null;
   /** A line about the latest profile of the ranks; absent as above. */
   profile?: string;
+  /** The trace of that profile, if the server sends it; absent as above. */
+  profile_file?: IRunFile | null;
   /** The names of what the cell logs; absent in outputs of earlier versions. */
   logged?: string[];
 }
@@ -343,10 +346,10 @@ export function readMessage(
 
 function readStatus(raw: IStatus): IStatus {
   const { run, seq, state, message, ranks, summary, verdict } = raw;
-  const { profile, logged } = raw;
+  const { profile, logged, profile_file } = raw;
   return {
     ...{ run, seq, state, message, ranks, summary, verdict },
-    ...{ profile, logged }
+    ...{ profile, logged, profile_file }
   };
 }
 

@@ -10,6 +10,7 @@ import { ISignal } from '@lumino/signaling';
 import { Widget } from '@lumino/widgets';
 
 import { hasEnded } from '../common/kernelcomm';
+import { fileUrl } from '../common/fileurl';
 import { TimingFeed } from './feed';
 import { MIME_TYPE } from './protocol';
 import { IStream, listen } from './stream';
@@ -44,7 +45,8 @@ export class TimingsRenderer extends Widget implements IRenderMime.IRenderer {
       this._view = new LiveView({
         host: this.node,
         feed: this._feed,
-        translate
+        translate,
+        fileUrl
       });
     }
     this._connect();

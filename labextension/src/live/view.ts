@@ -15,6 +15,7 @@ import { ProfileLine } from './profileline';
 import { numberOf } from './protocol';
 import { ViewRange } from './range';
 import { SingleIterationChart } from './singleiteration';
+import { IRunFile } from '../common/runfile';
 import { ENGLISH, ITranslate } from '../common/translate';
 import { readTheme, watchTheme } from './theme';
 import { VerdictLine } from './verdict';
@@ -36,7 +37,7 @@ export class LiveView {
     this._charts = this._makeCharts();
     this._figures = this._makeFigures();
     this._verdict = new VerdictLine(this._feed, this._trans);
-    this._profile = new ProfileLine(this._feed, this._trans);
+    this._profile = new ProfileLine(this._feed, this._trans, options.fileUrl);
     this._controls = this._makeControls();
     this._cursor = this._makeCursor();
     this._listenToKeys();
@@ -285,5 +286,7 @@ export namespace LiveView {
     host: HTMLElement;
     feed: TimingFeed;
     translate?: ITranslate;
+    /** The URL of a file of a run; null if it has none. Without it, there are no links. */
+    fileUrl?: (file: IRunFile) => string | null;
   }
 }

@@ -49,6 +49,22 @@ describe('the view', () => {
     output.dispose();
   });
 
+  it('links the trace of the latest profile', () => {
+    const profile_file = { run: 'first', file: 'profile-1.json.gz' };
+    const output = page.open(snapshot(1, rows(0, 10)));
+    const link = output.node.querySelector<HTMLAnchorElement>(
+      '.jp-gw-Live-profileLink'
+    )!;
+    expect(link.hidden).toBe(true);
+    const [content, buffers] = message('window', 2, rows(0, 10));
+    page.kernel.send({ ...content, profile_file }, buffers);
+    expect(link.hidden).toBe(false);
+    expect(link.pathname).toMatch(
+      /workbench\/api\/runs\/first\/files\/profile-1\.json\.gz$/
+    );
+    output.dispose();
+  });
+
   it('draws once per frame, however many messages came', () => {
     const output = page.open(snapshot(4, rows(0, 10)));
     for (let seq = 5; seq < 15; seq++) {

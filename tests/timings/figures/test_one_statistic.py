@@ -12,8 +12,9 @@ import workbench as wb
 from workbench.cluster import TextSink
 from workbench.timings.compare import compare
 from workbench.timings.store import PHASES
-from workbench.timings.summary import notes, summarize
+from workbench.timings.summary import left_out_notes, notes, summarize
 from workbench.widgets.cluster_source import ClusterSource
+from workbench.widgets.rank_figures import ranks_figure
 from workbench.widgets.runs import comparison_table, run_table
 from workbench.widgets.source import TimingsReading
 from workbench.widgets.tables import summary_text
@@ -48,6 +49,25 @@ def test_a_comparison_has_the_summarys_figures():
         assert one.b == pytest.approx(getattr(summarize(b), name)), name
     assert found.left_out == (1, 1)
     assert "a: The first iteration is left out" in repr(comparison_table(found))
+
+
+def test_profiled_iterations_are_not_said_to_warm_up():
+    """A comparison and the figure by rank count them apart from first iterations."""
+    a, b = rows_of([4.0] * 20), rows_of([4.0] * 20)
+    chosen = np.isin(a["iteration"], np.unique(a["iteration"])[5:8])
+    a["flags"][chosen] |= int(Flag.PROFILED)
+    found = compare(a, b, ("a", "b"))
+    assert found.left_out == (1, 1)
+    text = repr(comparison_table(found))
+    assert "a: The first iteration is left out: it warms up." in text
+    assert "a: 3 iterations that were profiled are left out" in text
+    assert left_out_notes(a) == notes(summarize(a))
+    assert "cells are left out" not in text
+    timings = recorded(20)
+    rows = timings.rows()
+    rows["flags"][np.isin(rows["iteration"], [5, 6, 7])] |= int(Flag.PROFILED)
+    timings.rows = lambda: rows
+    assert "3 iterations that were profiled are left out" in ranks_figure(timings).to_json()
 
 
 def test_one_of_anything_is_no_plural():

@@ -1,0 +1,17 @@
+import { PageConfig, URLExt } from '@jupyterlab/coreutils';
+
+import { IRunFile } from './runfile';
+
+const RUNS = 'workbench/api/runs';
+
+/** The URL of a file of a run on this page's server; null if the names are not valid. */
+export function fileUrl(file: IRunFile): string | null {
+  const names = [file.run, file.file];
+  const isName = (name: unknown): boolean =>
+    typeof name === 'string' && !['', '.', '..'].includes(name);
+  if (!names.every(isName)) {
+    return null;
+  }
+  const [run, name] = names.map(encodeURIComponent);
+  return URLExt.join(PageConfig.getBaseUrl(), RUNS, run, 'files', name);
+}

@@ -1,0 +1,23 @@
+"""Files of a run are downloaded in a real JupyterLab, from beneath an error."""
+
+import zipfile
+
+from playwright.sync_api import expect
+
+from .material import write_notebook
+
+CELLS = ("%load_ext workbench\n%cluster start -n 1", "%%distributed\nraise ValueError('x')")
+
+
+def test_the_evidence_of_an_error_is_downloaded(lab, server):
+    """The link lies beneath the error, and the page's cookie suffices."""
+    path = write_notebook(server, "evidence.ipynb", *CELLS)
+    notebook = lab.open_notebook(path)
+    notebook.run_all()
+    link = notebook.output(1).locator(".jp-gw-File a")
+    expect(link).to_be_visible(timeout=240_000)
+    with lab.page.expect_download() as download:
+        link.click()
+    assert download.value.suggested_filename.startswith("evidence-cell-")
+    assert "manifest.json" in zipfile.ZipFile(download.value.path()).namelist()
+    server.shut_down_kernels_of(path)
