@@ -5,14 +5,10 @@
   ``%cluster start``, as a table
 - `state`: the state machine, which starts and stops the ranks; `changes`: changes of the ranks;
   `processes`: all processes of a cluster and its channels to the ranks; `recovery`: makes ranks
-  usable again; `kept`: finds and stops clusters that outlive their kernel
+  usable again; `kept`: finds and stops clusters that outlive their kernel;
+  `holder`: the process that has one
 - `cell_queue`: the queue of cells; `cell_run`: one cell; `cell_inbox`: what its ranks send;
   `stuck_ranks`: frees its ranks; `prompts`: asks the user for its input;
-- `state`: the state machine, which starts, changes and stops the ranks; `processes`: all
-  processes of a cluster and its channels to the ranks; `recovery`: makes ranks usable again;
-  `kept`: finds and stops clusters that outlive their kernel; `holder`: the process that has one
-- `cell_queue`: the queue of cells; `cell_run`: one cell; `stuck_ranks`: frees its ranks;
-  `prompts`: asks the user for its input;
   `stalls`: why it waits or does not stop; `outcomes`: results and errors; `transfer`: the data
   of push and pull; `profiling`: profiles of the ranks; `measuring`: measures VMs, the fabric and
   the cost of recording
