@@ -14,7 +14,8 @@ import workbench.resources
 
 PACKAGE = Path(workbench.__file__).parent
 ONLY = {
-    "server": {"resources", "doctor", "errors", "cluster"},  # of `cluster`, only `kept`
+    # of `cluster`, only `kept`; of `timings`, only where runs are, and which files users download
+    "server": {"resources", "doctor", "errors", "cluster", "timings"},
     "rank": {"wire", "resources", "errors"},
     "agent": {"rank", "wire", "resources", "errors"},
 }

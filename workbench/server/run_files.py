@@ -14,8 +14,6 @@ from tornado.iostream import StreamClosedError
 
 from workbench.errors import printable, shortened
 from workbench.server.handlers import RestHandler
-from workbench.timings.folder import download_type
-from workbench.timings.runs import runs_folder
 
 _CHUNK_BYTES = 256 << 10
 _SHOWN = 200
@@ -43,6 +41,10 @@ def open_run_file(run: str, name: str, folder: Path | None = None) -> int:
     RunFileError
         There is no such file, it is not one for users, or it belongs to another user.
     """
+    # Imported here, because it loads NumPy, and few servers send files of runs.
+    from workbench.timings.folder import download_type
+    from workbench.timings.runs import runs_folder
+
     shown = printable(shortened(f"{run}/{name}", _SHOWN))
     if download_type(name) is None:
         raise RunFileError(f"{shown}: neither an evidence bundle nor the trace of a profile.")
@@ -101,6 +103,8 @@ class RunFileHandler(RestHandler):
             os.close(file)
 
     async def _send(self, file: int, name: str) -> None:
+        from workbench.timings.folder import download_type
+
         kind, remaining = download_type(name) or "", os.fstat(file).st_size
         self.set_header("Content-Type", kind)
         self.set_header("Content-Length", str(remaining))
