@@ -255,8 +255,16 @@ def _plan(arguments: argparse.Namespace) -> int:
         made = plan(options.pop("parameters"), **options)
     except UsageError as error:
         raise UsageError(_name_options(str(error), options)) from None
-    print(json.dumps(asdict(made), indent=2) if arguments.json else made)
+    print(json.dumps(asdict(made), indent=2) if arguments.json else _name_cures(str(made), options))
     return 0
+
+
+def _name_cures(text: str, names: Iterable[str]) -> str:
+    """Return a plan with the arguments that it asks for named as options of the command line."""
+    for name in names:
+        asked = rf"(?m)^(not known: .*(?:Give| or) ){name}\b"
+        text = re.sub(asked, rf"\1--{name.replace('_', '-')}", text)
+    return text
 
 
 def _name_options(text: str, names: Iterable[str]) -> str:

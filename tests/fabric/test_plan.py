@@ -1,6 +1,7 @@
 """What a training costs before it runs, against figures worked out by hand."""
 
 import json
+import re
 import subprocess
 import sys
 
@@ -342,3 +343,9 @@ def test_the_roofline_is_drawn():
     assert all(y == pytest.approx(made.roofline.at(x)) for x, y in zip(line.x, line.y, strict=True))
     with pytest.raises(UsageError, match=r"has no roofline: the model's .* Give the model"):
         roofline_figure(plan("1M"))
+
+
+def test_the_command_line_names_options_for_what_is_not_known(capsys):
+    main(["plan", "1M"])
+    text = capsys.readouterr().out
+    assert re.findall("Give (--[a-z-]+)", text) == ["--gbps", "--compute-ms", "--samples"]
