@@ -6,9 +6,11 @@ at the ends of iterations. Another thread writes and compresses the trace.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter_ns
@@ -48,11 +50,15 @@ class Profiler:
     def __init__(self, recorder: Recorder, send: Callable[[Message], None]) -> None:
         self._recorder = recorder
         self._send = send
-        self._lock = threading.RLock()
+        self._lock = threading.Lock()
+        """Held for moments only: the control thread must not wait while PyTorch's profiler stops.
+        """
+        self._changing = False
+        """Whether a thread starts or stops PyTorch's profiler."""
         self._request: ProfileRequest | None = None
         self._torch: TorchProfiler | None = None
         self._patches = Patches()
-        self._writer: threading.Thread | None = None
+        self._writing = False
         self._ended: ProfileEnded | None = None
         self._payload: Payload | None = None
         self._cell = self._first = self._memory_bytes = 0
@@ -75,8 +81,8 @@ class Profiler:
                 with self._lock:
                     self._payload = None
                     self._cancelled = True
-                    if self._torch is None:  # otherwise it ends at the end of the iteration
-                        self._request = None
+                    if self._torch is None and not self._changing:
+                        self._request = None  # otherwise it ends at the end of the iteration
             case _:
                 return False
         return True
@@ -88,28 +94,47 @@ class Profiler:
 
     def _ask(self, request: ProfileRequest) -> None:
         with self._lock:
-            if self._torch is not None or self._writing:
-                self._send(_nothing(request.profile, 0, "Another profile has not ended yet."))
-                return
-            self._request, self._payload, self._ended = request, None, None
-            self._cancelled = False
-            self._recorder.at_iteration = self._iteration_ended
-
-    @property
-    def _writing(self) -> bool:
-        return self._writer is not None and self._writer.is_alive()
+            is_free = self._torch is None and not self._changing and not self._writing
+            if is_free:
+                self._request, self._payload, self._ended = request, None, None
+                self._cancelled = False
+                self._recorder.at_iteration = self._iteration_ended
+        if not is_free:
+            self._send(_nothing(request.profile, 0, "Another profile has not ended yet."))
 
     # in the training thread
 
+    @contextlib.contextmanager
+    def _change(self) -> Iterator[tuple[ProfileRequest | None, TorchProfiler | None]]:
+        """Let the body alone start or stop PyTorch's profiler, without the lock.
+
+        An interrupt is raised after the body: halfway, it would leave that profiler running.
+        Yields the request, and the profiler that runs; no request if another thread changes it.
+        """
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+        try:
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+            with self._lock:
+                is_free = not self._changing
+                request = self._request if is_free else None
+                self._changing = True
+            try:
+                yield request, self._torch
+            finally:
+                if is_free:
+                    self._changing = False
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)  # a pending signal raises here
+
     def _iteration_ended(self) -> None:
         """Start or stop at the end of an iteration, if it is time to."""
-        with self._lock:
-            request, running = self._request, self._torch
+        with self._change() as (request, running):
             if request is None:
                 # the writer takes time of the training too, so its iterations are marked
                 self._recorder.profiling = self._writing
-                if not self._writing:
-                    self._recorder.at_iteration = None
+                with self._lock:
+                    if not self._writing and self._request is None:
+                        self._recorder.at_iteration = None
             elif running is None:
                 if self._recorder.records.iterations >= _WARM_UP:
                     self._begin(request)
@@ -118,6 +143,10 @@ class Profiler:
 
     def _begin(self, request: ProfileRequest) -> None:
         records = self._recorder.records
+        if threading.current_thread() is not threading.main_thread():
+            # the end of the cell could not stop it
+            self._refuse(request, "The cell trains in another thread than the main one.")
+            return
         if TorchProfiler.is_in_use():
             self._refuse(request, f"{_OTHER_PROFILER} It was left running.")
             return
@@ -144,8 +173,7 @@ class Profiler:
 
     def _continue(self, request: ProfileRequest, running: TorchProfiler) -> None:
         if self._cancelled:
-            self._request = None
-            self._stop(running)
+            self._end(request, running, "")  # also to find a block that is open
             return
         done = self._recorder.records.iterations - self._first
         took_s = (perf_counter_ns() - running.began_ns) / 1e9
@@ -164,8 +192,7 @@ class Profiler:
 
     def _give_way(self) -> None:
         """End the profile, because the cell starts its own profiler, which would break it."""
-        with self._lock:
-            request, running = self._request, self._torch
+        with self._change() as (request, running):
             if request and running is not None and running.thread == threading.get_ident():
                 self._end(request, running, f"{_OTHER_PROFILER} It ended when that one began.")
 
@@ -176,43 +203,41 @@ class Profiler:
 
     def end_cell(self) -> None:
         """End the profile of a cell; one that has not begun waits for the next cell."""
-        with self._lock:
+        with self._change() as (request, running):
             self._recorder.at_iteration = None
-            request, running = self._request, self._torch
             self._recorder.profiling = False
-            if request is None or running is None:
-                return
-            if running.thread == threading.get_ident():
+            if request is not None and running is not None:
                 self._end(request, running, "The cell ended before the profile.")
-            else:
-                self._torch = None
-                self._refuse(request, "The cell trains in another thread, which has ended.")
-
-    def _stop(self, running: TorchProfiler) -> Any:
-        self._torch = None
-        self._patches.remove()
-        return running.stop()
 
     def _end(self, request: ProfileRequest, running: TorchProfiler, note: str) -> None:
+        """Stop PyTorch's profiler, and report what it has recorded; raise nothing."""
+        self._torch = None
         try:
-            result = self._stop(running)
+            try:
+                result = running.stop()
+            finally:
+                self._patches.remove()
+            self._keep(request, running, result, note)
         except Exception as error:  # noqa: BLE001 - private functions of any version of PyTorch
             self._refuse(request, f"PyTorch's profiler has failed: {error}")
-            return
-        self._keep(request, running, result, note)
 
     def _keep(self, request: ProfileRequest, ran: TorchProfiler, result: Any, note: str) -> None:
         """Have the trace written and reported by a thread."""
-        self._request = None
         last = max(self._first, self._recorder.records.iterations - 1)
-        self._ended = ProfileEnded(
+        ended = ProfileEnded(
             request.profile, self._cell, 0, self._first, last, ran.began_ns, ran.ended_ns,
             tuple(ran.marks), note,
         )  # fmt: skip
-        self._writer = threading.Thread(
-            target=self._write, args=(self._ended, result), name="workbench-profile", daemon=True
+        writer = threading.Thread(
+            target=self._write, args=(ended, result), name="workbench-profile", daemon=True
         )
-        self._writer.start()
+        with self._lock:
+            self._ended, self._request, self._writing = ended, None, True
+        try:
+            writer.start()
+        except RuntimeError:
+            self._writing = False
+            raise
 
     def _refuse(self, request: ProfileRequest, note: str) -> None:
         self._request, self._recorder.at_iteration = None, None
@@ -234,9 +259,13 @@ class Profiler:
         if why:
             ended = replace(ended, note=f"{ended.note} There are no events: {why}.".lstrip())
         else:
-            self._payload = Payload([data], [])
             ended = replace(ended, size_bytes=len(data))
-        self._ended = ended
+        with self._lock:
+            self._writing = False
+            if self._cancelled:
+                return
+            self._payload = Payload([data], []) if ended.size_bytes else None
+            self._ended = ended
         self._send(ended)
 
 

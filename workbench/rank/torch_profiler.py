@@ -39,6 +39,7 @@ class TorchProfiler:
         self._settings = profiler.profile(use_kineto=True, record_shapes=True, use_device=gpu)
         self.thread = threading.get_ident()
         self.marks: list[int] = []
+        self.began_ns = self.ended_ns = 0
 
     @staticmethod
     def is_in_use() -> bool:
@@ -54,9 +55,13 @@ class TorchProfiler:
         with _without_kineto_error():
             self._module._prepare_profiler(config, activities)
         self._module._run_on_profiler_start()
-        self._module._enable_profiler(config, activities)
-        self.began_ns = perf_counter_ns()
-        self._mark()
+        try:
+            self._module._enable_profiler(config, activities)
+            self.began_ns = perf_counter_ns()
+            self._mark()
+        except BaseException:
+            self._disable()
+            raise
 
     def stop(self) -> Any:
         """Stop recording; return the events, as PyTorch has them.
@@ -66,12 +71,20 @@ class TorchProfiler:
         if not torch._C._autograd._profiler_enabled():
             self._module._run_on_profiler_stop()
             raise RuntimeError("other code has ended it")
-        self._mark()
-        self.ended_ns = perf_counter_ns()
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()
         try:
-            return self._module._disable_profiler()
+            self._mark()
+            self.ended_ns = perf_counter_ns()
+            if torch.cuda.is_available():
+                torch.cuda.synchronize()
+        except BaseException:
+            self._disable()
+            raise
+        return self._disable()
+
+    def _disable(self) -> Any:
+        try:
+            if torch._C._autograd._profiler_enabled():
+                return self._module._disable_profiler()
         finally:
             self._module._run_on_profiler_stop()
 
