@@ -203,3 +203,38 @@ def test_a_profile_that_cannot_be_is_refused(trains):
             trains.profile(1)
     finally:
         trains.recording = True
+
+
+def test_interrupt_while_a_profile_stops_leaves_no_profiler_on(cluster):
+    """It is raised after the profiler has stopped; the next profile works."""
+    quiet(cluster, ROUNDS.format(wrap=HOROVOD))
+    plant = """
+import signal
+from torch.autograd import profiler as module
+usual = module._disable_profiler
+def interrupted():
+    module._disable_profiler = usual
+    signal.raise_signal(signal.SIGINT)
+    return usual()
+module._disable_profiler = interrupted
+"""
+    ended = cluster.profile(iterations=4)
+    with pytest.raises(wb.RanksFailed, match="KeyboardInterrupt"):
+        quiet(cluster, plant + "train(30)")
+    ended.result(FAR_S)
+    again = cluster.profile(iterations=4)
+    quiet(cluster, "train(30)")
+    assert again.result(FAR_S).ranks == (0, 1)
+
+
+def test_training_in_another_thread_is_refused(cluster):
+    """The end of the cell could not stop the profiler; the next profile works."""
+    quiet(cluster, ROUNDS.format(wrap=HOROVOD))
+    ended = cluster.profile(iterations=4)
+    thread = "import threading\nt = threading.Thread(target=train, args=(12,))\n"
+    quiet(cluster, f"{thread}t.start()\nt.join()")
+    with pytest.raises(UsageError, match="another thread"):
+        ended.result(FAR_S)
+    again = cluster.profile(iterations=4)
+    quiet(cluster, "train(30)")
+    assert again.result(FAR_S).ranks == (0, 1)

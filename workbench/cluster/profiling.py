@@ -77,6 +77,8 @@ class Profile:
     @property
     def cost(self) -> str:
         """How much the profiler has slowed iterations down, in a sentence."""
+        if math.isnan(self.profiled_us):
+            return "How much the profiler slows iterations down is unknown: too few were profiled."
         ms = f"{self.profiled_us / 1e3:.1f} ms"
         if math.isnan(self.usual_us):
             return f"Iterations took {ms} with the profiler; there are no others to compare with."
@@ -253,17 +255,20 @@ class Profiling:
 
     def _write(self, profiles: list[RankProfile], notes: tuple[str, ...]) -> Profile:
         from workbench.timings.export import profile as export
-        from workbench.timings.store import profiled
+        from workbench.timings.folder import new_profile
 
         timings = self._state.timings
         if timings.path is None:
             raise UsageError("The profile has no folder: the run is not stored. Free disk space.")
         self._wait_for_records(profiles, timings.path)
-        path = export.new_file(timings.path)
+        try:
+            path = new_profile(timings.path)
+        except OSError as error:
+            raise UsageError(f"{timings.path}: {error.strerror}. Check this folder.") from error
         unsure = export.write(timings, path, profiles)
         rows = timings.rows()
         first, last = export.profiled_iterations(rows, profiles)
-        took = export.durations_us(rows, profiles[0].ended.cell, profiled(rows))
+        took = export.durations_us(rows, profiles)
         unknown = [rank for rank, off in unsure.items() if math.isinf(off)]
         if unknown:
             text = "Its operators are not in the trace, because their clock is unknown."
@@ -287,14 +292,13 @@ class Profiling:
         """Wait until the records of the profiled iterations have arrived in the run at `path`."""
         until = time.monotonic() + _RECORDS_S
         while time.monotonic() < until:
-            rows = self._state.timings.rows()
-            rows = rows[rows["cell"] == profiles[0].ended.cell]
-            newest = {
-                one.rank: rows["iteration"][rows["rank"] == one.rank].max(initial=-1)
-                for one in profiles
-            }
-            first = min(rows["iteration"].tolist(), default=0)
-            arrived = all(newest[one.rank] - first >= one.ended.last for one in profiles)
+            first = self._state.timings.first_of_cell(profiles[0].ended.cell)
+            last = {one.rank: (first or 0) + one.ended.last for one in profiles}
+            rows = self._state.timings.between(min(last.values()), max(last.values()))
+            arrived = first is not None and all(
+                ((rows["rank"] == rank) & (rows["iteration"] == iteration)).any()
+                for rank, iteration in last.items()
+            )
             if arrived and path.is_dir():  # which is made with the first records
                 return
             time.sleep(_POLL_S)

@@ -3,7 +3,7 @@
 - ``run.json``: the facts about the run
 - ``snapshots.json``: the hardware of each VM, as its agent found it
 - ``evidence-NAME.zip``: evidence bundles of cells that failed or hung
-- ``profile-K.json.gz``: traces of profiles, for Perfetto; not removed with the run
+- ``profile-K.json.gz``: profiles of its ranks (`export.profile`)
 - ``verdict.json``: the verdict of the last training cell (`verdict.Verdict`)
 - ``iterations-K.arrows``, ``offsets-K.arrows``, ``collectives-K.arrows``,
   ``layouts-K.arrows``, ``logged-K.arrows`` (what cells log), ``samples-K.arrows``: Arrow IPC
@@ -41,9 +41,13 @@ _MOST_SNAPSHOT_BYTES = 64 << 20
 MOST_EVIDENCE = 10
 """Evidence bundles that are kept, the newest."""
 _EVIDENCE = re.compile(r"evidence-[\w.-]+\.zip", re.ASCII)
-_PROFILE = re.compile(r"profile-\d+\.json\.gz", re.ASCII)
+MOST_PROFILES = 10
+"""Profiles that are kept, the newest."""
+_PROFILE = re.compile(r"profile-(\d+)\.json\.gz", re.ASCII)
 _STREAM = re.compile(r"(iterations|offsets|collectives|layouts|logged|samples)-(\d+)\.arrows")
-_OWN = re.compile(rf"{_STREAM.pattern}|{_EVIDENCE.pattern}|\.evidence-[\w.-]+\.part")
+_OWN = re.compile(
+    rf"{_STREAM.pattern}|{_EVIDENCE.pattern}|\.evidence-[\w.-]+\.part|{_PROFILE.pattern}(\.part)?"
+)
 """Files that are removed with the run, besides JSON."""
 
 
@@ -162,6 +166,27 @@ class RunFolder:
 def evidence_file(folder: Path, name: str) -> Path:
     """Return the file of an evidence bundle in a run's folder, which may not exist yet."""
     return folder / f"evidence-{name}.zip"
+
+
+def new_profile(folder: Path) -> Path:
+    """Return the file of the next profile in a run's folder; remove the oldest ones, and parts.
+
+    Only one profile may be written at a time.
+
+    Raises
+    ------
+    OSError
+        The folder cannot be read, or one cannot be removed.
+    """
+    found: dict[int, Path] = {}
+    for path in folder.iterdir():
+        if match := _PROFILE.fullmatch(path.name):
+            found[int(match[1])] = path
+        elif _PROFILE.fullmatch(path.name.removesuffix(".part")):
+            path.unlink(missing_ok=True)  # of a kernel that ended while it wrote
+    for number in sorted(found)[: -(MOST_PROFILES - 1)]:
+        found[number].unlink(missing_ok=True)
+    return folder / f"profile-{max(found, default=0) + 1}.json.gz"
 
 
 def evidence_files(folder: Path) -> list[Path]:

@@ -147,6 +147,10 @@ class LiveSource(TimingsSource):
         """Return the ranks' clocks as measured by pings."""
         return self.clocks
 
+    def first_of_cell(self, cell: int) -> int | None:
+        """Return the number of a cell's first iteration; None if none has arrived."""
+        return self._store.first_of_cell(cell)
+
     @property
     def newest_cell(self) -> int:
         """The cell of the newest iterations; 0 before any."""

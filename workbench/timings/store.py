@@ -209,6 +209,11 @@ class Store:
             rows = self._rows[: self._count]
             return rows[(rows["iteration"] >= first) & (rows["iteration"] <= last)]
 
+    def first_of_cell(self, cell: int) -> int | None:
+        """Return the number of a cell's first iteration; None if none has arrived."""
+        with self._lock:
+            return self._first_of_cell.get(cell)
+
     @property
     def newest_cell(self) -> int:
         """The number of the last cell that has iterations; 0 if none has."""

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from workbench.errors import UsageError
 from workbench.timings.clocks import Times
@@ -23,7 +22,8 @@ from workbench.timings.export.events import open_trace
 from workbench.timings.export.iterations import select_rows
 from workbench.timings.export.perfetto import Trace, about
 from workbench.timings.source import TimingsSource
-from workbench.timings.store import Rows
+from workbench.timings.store import Rows, has_flag, profiled
+from workbench.wire import Flag
 from workbench.wire.profile_messages import MARK, ProfileEnded
 
 _FIRST_THREAD = 1_000_000
@@ -244,23 +244,25 @@ def _lanes(
         yield lane, begin, end - begin, one
 
 
-def new_file(folder: Path) -> Path:
-    """Return a path in the folder of a run for its next profile."""
-    number = 1
-    while (path := folder / f"profile-{number}.json.gz").exists():
-        number += 1
-    return path
+def durations_us(rows: Rows, profiles: list[RankProfile]) -> tuple[float, float]:
+    """Return the median duration of the iterations in the profiles, and of the cell's others.
 
-
-def durations_us(rows: Rows, cell: int, profiled: npt.NDArray[np.bool_]) -> tuple[float, float]:
-    """Return the median duration of a cell's iterations that were profiled, and of the others.
+    An iteration is in a profile if its middle is: the first and the one after the last are partly
+    the start and the stop of the profiler. Not among the others are the cell's first iteration,
+    and those that another profile, or the writing of its trace, has slowed down.
 
     NaN where there are none.
     """
-    own = rows["cell"] == cell
-    first = rows["iteration"] == rows["iteration"][own].min(initial=np.iinfo(np.int64).max)
+    cell = rows["cell"] == profiles[0].ended.cell
+    inside = np.zeros(len(rows), dtype=bool)
+    for rank, ended, _ in profiles:
+        middle = rows["start_ns"] + rows["iteration_ns"] // 2
+        within = (middle > ended.began_ns) & (middle < ended.ended_ns)
+        inside |= cell & (rows["rank"] == rank) & within
+    left_out = profiled(rows) | np.isin(rows["iteration"], rows["iteration"][inside])
+    left_out |= has_flag(rows, Flag.FIRST_OF_CELL)
     found = []
-    for chosen in (profiled, ~profiled & ~first):
-        times = rows["iteration_ns"][own & chosen] / 1e3
+    for chosen in (inside, cell & ~left_out):
+        times = rows["iteration_ns"][chosen] / 1e3
         found.append(float(np.median(times)) if len(times) else math.nan)
     return found[0], found[1]
