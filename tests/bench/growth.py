@@ -132,7 +132,10 @@ def _kernel(ranks, pipe, ready, stop):
         SimpleNamespace(rank=rank, vm=f"vm{rank // RANKS_PER_VM}", nic="eth0")
         for rank in range(ranks)
     ]
-    cluster = SimpleNamespace(timings=timings, ranks=places, n=ranks, fabric=None, snapshot=dict)
+    idle = {"state": "ready", "profiling": SimpleNamespace(state="none")}
+    cluster = SimpleNamespace(
+        timings=timings, ranks=places, n=ranks, fabric=None, snapshot=dict, **idle
+    )
     stream = None
     time.sleep(1)
     parts = []

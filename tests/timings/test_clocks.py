@@ -11,6 +11,7 @@ from workbench.rank.backends.backend import CellCollectives
 from workbench.rank.backends.horovod import HorovodBackend
 from workbench.rank.control import Control
 from workbench.rank.interrupts import Interrupts
+from workbench.rank.prompts import Prompts
 from workbench.rank.recording.recorder import Recorder
 from workbench.rank.sampler import Sampler
 from workbench.timings.cell_clocks import CellClocks
@@ -226,13 +227,15 @@ def test_a_rank_is_pinged_through_its_control_channel():
     recorder = Recorder(lambda _: True, lambda _: None)
     backend = HorovodBackend(recorder, send)
     collectives = CellCollectives(backend, recorder)
+    interrupts = Interrupts()
     answer = Control(
         send,
         recorder=recorder,
         collectives=collectives,
-        interrupts=Interrupts(),
+        interrupts=interrupts,
         backend=backend,
         sampler=Sampler(recorder, send),
+        prompts=Prompts(send, interrupts),
     )
     outbox = Outbox(inbox.address_for(0), answer.receive)
     outbox.send(ClockPong(-1, 0, 0))  # connected: what is sent before is dropped

@@ -12,6 +12,8 @@ from workbench.widgets.cluster_source import ClusterSource
 from workbench.wire import Outbox
 from workbench.wire.rank_messages import Records
 
+IDLE = {"state": "ready", "profiling": SimpleNamespace(state="none")}
+
 
 @pytest.fixture
 def view():
@@ -21,7 +23,7 @@ def view():
     timings.begin_cell(1)
     outbox = Outbox(timings.address_for(0))
     ranks = [SimpleNamespace(rank=0, vm="vm1")]
-    cluster = SimpleNamespace(timings=timings, ranks=ranks, n=1, fabric=None)
+    cluster = SimpleNamespace(timings=timings, ranks=ranks, n=1, fabric=None, **IDLE)
     source = ClusterSource(cluster)
     yield SimpleNamespace(timings=timings, outbox=outbox, read=lambda: source.status().message)
     outbox.close()

@@ -54,12 +54,15 @@ def iteration(index, finished, begin=8, *, together=False, **more):
     )  # fmt: skip
 
 
+IDLE = {"state": "ready", "profiling": SimpleNamespace(state="none")}
+
+
 @pytest.fixture
 def cluster():
     """The cluster of a live view, around real timings of two ranks."""
     timings = Timings()
     ranks = [SimpleNamespace(rank=rank, vm="vm1", gpu="CPU", nic="lo") for rank in range(2)]
-    cluster = SimpleNamespace(timings=timings, ranks=ranks, n=2, fabric=None)
+    cluster = SimpleNamespace(timings=timings, ranks=ranks, n=2, fabric=None, **IDLE)
     yield cluster
     timings.close()
 
