@@ -7,58 +7,12 @@ import pytest
 from bundles import BundleFile
 
 from workbench.cluster.evidence import bundle as bundles
+from workbench.cluster.evidence import redaction
 from workbench.cluster.evidence.bundle import Bundle
-from workbench.cluster.evidence.redaction import REMOVED, Redactor
+from workbench.cluster.evidence.redaction import Redactor
 from workbench.resources import Unknown
 from workbench.timings.folder import MOST_EVIDENCE, RunFolder, evidence_file, evidence_files
 from workbench.timings.runs import MOST_RUNS, prune_evidence
-
-
-@pytest.mark.parametrize(
-    ("text", "secret"),
-    [
-        ("MY_API_KEY=abcdef123456", "abcdef123456"),
-        ("password: 'tr0ub4dor'", "tr0ub4dor"),
-        ('{"client_secret": "xyz"}', "xyz"),
-        ("Authorization: Bearer aaaa.bbbb", "aaaa.bbbb"),
-        ("git clone https://me:hunter2@host/x", "hunter2"),
-        ("-----BEGIN RSA PRIVATE KEY-----\nMIIE\n-----END RSA PRIVATE KEY-----", "MIIE"),
-        ("hf token=hf_0123456789abc", "hf_0123456789abc"),
-    ],
-)
-def test_secrets_are_recognized_without_knowing_them(text, secret):
-    assert secret in text
-    cleaned = Redactor().clean(text)
-    assert secret not in cleaned
-    assert REMOVED in cleaned
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "tokenizer = AutoTokenizer.from_pretrained(name)",
-        "max_tokens=512000000 and key = keys[0]",
-        "rank 1 waits in 'allreduce.layer1.weight' for 3.25 s",
-        "see https://host:8888/path and a:b@c",
-    ],
-)
-def test_other_text_is_kept(text):
-    assert Redactor().clean(text) == text
-
-
-def test_values_of_an_environment_are_removed_wherever_they_are(monkeypatch, tmp_path):
-    """Also those of the hosts, and values that begin like a path; paths are kept."""
-    key = tmp_path / "id_key"
-    key.touch()
-    monkeypatch.setenv("OWN_PASSWORD", "/x+y/z==")
-    monkeypatch.setenv("SSH_KEY", str(key))
-    redactor = Redactor([{"THEIR_SECRET": "correct horse"}], ["controller"])
-    text = f"/x+y/z== correct horse controller {key}"
-    assert redactor.clean(text) == f"{REMOVED} {REMOVED} {REMOVED} {key}"
-    assert redactor.clean_json({"a": ["correct horse"], "auth_token": "t"}) == {
-        "a": [REMOVED],
-        "auth_token": REMOVED,
-    }
 
 
 def test_parts_and_what_is_missing(tmp_path):
@@ -97,6 +51,30 @@ def test_the_size_is_limited(tmp_path, monkeypatch):
     assert len(found["rest.txt"]) < 600
     assert found.manifest["cut_off"] == ["long.txt", "rest.txt"]
     assert "too many" in found.missing["values.json"]
+
+
+def test_a_secret_across_a_cut_is_removed(tmp_path, monkeypatch):
+    """Text is searched beyond the cut, at whole lines; numbers are not searched."""
+    monkeypatch.setattr(redaction, "OVERLAP", 100)
+    made = Bundle("A test.", Redactor())
+    lines = "".join(f"line {n:03}\n" for n in range(20))
+    key = "-----BEGIN PRIVATE KEY-----\n" + "MIIEabcdefg\n" * 99 + "-----END PRIVATE KEY-----\n"
+    made.add_end("end.txt", key + lines, "the end", 300)
+    made.add_end("quoted.txt", "x" * 80 + f"\npassword='{'hunter2 ' * 9}'\n" + lines, "end", 200)
+    monkeypatch.setattr(bundles, "MOST_PART_BYTES", 200)
+    made.add("start.txt", lines + 'password="hunter2 hunter2"\n' + lines, "the start")
+    made.add("numbers.csv", "token=0123456789", "numbers", numeric=True)
+    path = tmp_path / "x.zip"
+    made.write(path)
+    found = BundleFile(path)
+    assert found["numbers.csv"] == "token=0123456789"
+    assert "MIIE" not in found.text
+    assert "hunter2" not in found.text
+    for name in ("end.txt", "quoted.txt"):
+        assert "earlier characters are left out" in found[name]
+        assert found[name].endswith(lines)
+    assert found["start.txt"].startswith(lines)
+    assert "further characters" in found["start.txt"]
 
 
 def test_a_failed_write_keeps_the_earlier_file(tmp_path):

@@ -62,18 +62,35 @@ class Bundle:
     _missing: dict[str, str] = field(default_factory=dict)
     _cut: list[str] = field(default_factory=list)
 
-    def add(self, name: str, content: str | Unknown, description: str) -> None:
-        """Add a text part, or note why it is missing; a long one is cut off, which is noted."""
+    def add(
+        self, name: str, content: str | Unknown, description: str, *, numeric: bool = False
+    ) -> None:
+        """Add a text part, or note why it is missing; a long one is cut off, which is noted.
+
+        One that is `numeric`, such as a CSV table, is not searched for secrets.
+        """
         self._parts.pop(name, None)
         self._missing.pop(name, None)
         if isinstance(content, Unknown):
             self._missing[name] = content.reason
             return
-        text = self.redactor.clean(content)
-        if len(text) > (room := self._room()):
-            text = text[:room] + _CUT.format(left_out=len(text) - room)
+        most = self._room()
+        if numeric:
+            text, left_out = content[:most], max(0, len(content) - most)
+        else:
+            text, left_out = self.redactor.clean_start(content, most)
+        if left_out:
+            text += _CUT.format(left_out=left_out)
             self._cut.append(name)
         self._parts[name] = text, description
+
+    def add_end(self, name: str, content: str, description: str, most: int) -> None:
+        """Add the last `most` characters of a text, and say how many are left out."""
+        text, left_out = self.redactor.clean_end(content, min(most, self._room()))
+        if left_out:
+            text = f"... {left_out:,} earlier characters are left out ...\n{text}"
+        self._parts[name] = text, description
+        self._missing.pop(name, None)
 
     def add_json(self, name: str, content: Any | Unknown, description: str) -> None:
         """Add plain values as a JSON part, or note why they are missing or too large."""
@@ -82,20 +99,22 @@ class Bundle:
             return
         self._parts.pop(name, None)
         self._missing.pop(name, None)
-        text = self._clean_json(content)
-        if len(text) > self._room():
-            self._missing[name] = f"it has {len(text):,} characters, which are too many"
+        plain, room = json.dumps(content, default=str), self._room()
+        if len(plain) <= room:  # a longer one is not searched for secrets
+            plain = self._clean_json(plain)
+        if len(plain) > room:
+            self._missing[name] = f"it has {len(plain):,} characters, which are too many"
         else:
-            self._parts[name] = text, description
+            self._parts[name] = plain, description
 
     def _room(self) -> int:
         """Return how many characters the next part may have."""
         used = sum(len(text) for text, _ in self._parts.values())
         return max(0, min(MOST_PART_BYTES, MOST_BYTES - used))
 
-    def _clean_json(self, content: Any) -> str:
+    def _clean_json(self, text: str) -> str:
         """Return JSON without secrets; a number that is not finite is null."""
-        plain = json.loads(json.dumps(content, default=str), parse_constant=lambda _: None)
+        plain = json.loads(text, parse_constant=lambda _: None)
         return json.dumps(self.redactor.clean_json(plain), indent=1) + "\n"
 
     def miss(self, name: str, why: str) -> None:
@@ -143,7 +162,7 @@ class Bundle:
             "missing": dict(sorted(self._missing.items())),
             "cut_off": self._cut,
         }
-        return self._clean_json(manifest)
+        return self._clean_json(json.dumps(manifest, default=str))
 
     def _readme(self) -> str:
         parts = sorted(self._parts.items())

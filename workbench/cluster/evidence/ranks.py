@@ -78,12 +78,10 @@ def add_errors(bundle: Bundle, errors: Mapping[int, RankError], message: str) ->
 
 def add_output(bundle: Bundle, output: str) -> None:
     """Add the end of a cell's output."""
-    left_out = len(output) - _OUTPUT_CHARACTERS
-    text = output[-_OUTPUT_CHARACTERS:]
-    if left_out > 0:
-        text = f"... {left_out:,} earlier characters are left out ...\n{text}"
-    why = Unknown("the cell has written nothing so far")
-    bundle.add("output.txt", text or why, "the end of the cell's output")
+    if output:
+        bundle.add_end("output.txt", output, "the end of the cell's output", _OUTPUT_CHARACTERS)
+    else:
+        bundle.miss("output.txt", "the cell has written nothing so far")
 
 
 def collectives_of(state: SeenState | None, ended: Mapping[int, int] | None) -> dict[str, Any]:

@@ -38,7 +38,7 @@ def add_iterations(bundle: Bundle, timings: TimingsQueries) -> None:
     cells = rows["cell"][order].tolist()
     writer.writerows([cell, *map(_shown, line)] for cell, line in zip(cells, lines, strict=True))
     about = f"the last {LATEST} iterations of each rank; columns as timings.to_frame()"
-    bundle.add("iterations.csv", file.getvalue(), about)
+    bundle.add("iterations.csv", file.getvalue(), about, numeric=True)
 
 
 def add_collectives(bundle: Bundle, timings: TimingsQueries) -> None:
