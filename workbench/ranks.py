@@ -182,6 +182,11 @@ def phrase(ranks: Iterable[int], one: str = "", several: str = "") -> str:
     return f"{words[0]} {ranks_text(ranks)} {words[1]}".rstrip()
 
 
+def capitalized(text: str) -> str:
+    """Return a sentence with a capital first letter; names within it keep theirs."""
+    return text[:1].upper() + text[1:]
+
+
 def label(ranks: Iterable[int]) -> str:
     """Return the label of output lines: ``[rank 0]`` or ``[ranks 0-1]``."""
     return f"[{phrase(ranks)}]"

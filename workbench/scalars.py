@@ -22,8 +22,8 @@ def log(**values: Any) -> None:
     Parameters
     ----------
     values
-        Up to 8 names per rank, each with a number or a tensor of one element; NaN and infinity
-        are allowed.
+        Up to 8 names per rank and cell, each with a number or a tensor of one element; NaN and
+        infinity are allowed.
 
     Raises
     ------

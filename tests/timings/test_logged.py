@@ -2,11 +2,15 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
 import workbench as wb
-from workbench.timings.logged import LoggedStore
+from workbench.rank.recording.logged import Logged as RankLogged
+from workbench.rank.recording.logged import Mark
+from workbench.timings import logged as module
+from workbench.timings.logged import MOST_NAMES, VALUE, Logged, LoggedStore
 from workbench.wire.logged_values import LoggedValues
 
 TRAINS = """
@@ -35,7 +39,8 @@ def test_from_the_ranks_to_a_run(tmp_path):
         live = cluster.timings.to_frame()
         path = cluster.timings.path
         with pytest.raises(wb.RanksFailed, match="9 different names"):
-            cluster.run("wb.log(**{f'n{one}': 1 for one in range(3)})")
+            cluster.run("wb.log(**{f'n{one}': 1 for one in range(9)})")
+        cluster.run("wb.log(**{f'm{one}': 1 for one in range(3)})")  # counted for each cell
     number = live["iteration"] % 20
     for name in ("early", "middle", "late"):
         assert (live[name] == number).all(), name
@@ -77,3 +82,77 @@ def test_values_that_arrive_before_their_records():
     assert (end, logged.values["value"].tolist()) == (5, [4.0])
     recent = store.since(20, {3: 10, 5: 20, 7: 30})
     assert recent.values["iteration"].tolist() == [20, 30]
+
+
+def one_value(cell, index, value, name="loss"):
+    return LoggedValues(cell, (index,), (name,), (value,))
+
+
+def test_more_values_than_memory_keeps(monkeypatch):
+    """Of a long run that is attached to, the newest values are kept; new ones follow."""
+    monkeypatch.setattr(module, "MOST_VALUES", 16)
+    stored = np.zeros(20, VALUE)
+    stored["iteration"] = stored["value"] = range(20)
+    store = LoggedStore()
+    store.restore(Logged(("loss",), stored))
+    assert store.total == 20
+    store.add(0, one_value(3, 0, 99.0))
+    end, new = store.read(20, {3: 20})
+    assert (end, new.values.tolist()) == (21, [(20, 0, 0, 99.0)])
+    _, kept = store.read(0, {3: 20})
+    assert kept.values["value"].tolist() == [*range(12, 20), 99.0]
+
+
+def test_values_in_parts():
+    """Each part continues where the one before has ended, over values that have no iteration."""
+    store = LoggedStore()
+    for index in range(3):
+        store.add(0, one_value(4, index, index))
+    store.add(0, one_value(3, 0, 7.0))  # of a cell whose records were lost
+    store.add(0, one_value(4, 3, 3.0))
+    start, seen = 0, []
+    while (part := store.read(start, {4: 0}, 2))[0] > start:
+        start = part[0]
+        seen.append(part[1].values["value"].tolist())
+    assert (start, seen) == (5, [[0.0, 1.0], [2.0], [3.0]])
+
+
+def test_names_beyond_the_limit_are_known():
+    """They are not kept, and the store knows which."""
+    store = LoggedStore()
+    for number in range(MOST_NAMES + 2):
+        store.add(0, one_value(1, 0, 1.0, f"n{number}"))
+    assert store.refused == (f"n{MOST_NAMES}", f"n{MOST_NAMES + 1}")
+    assert len(store.names) == store.total == MOST_NAMES
+
+
+class Broken:
+    """A value, or an event, that an error of CUDA has made unreadable."""
+
+    def query(self):
+        raise RuntimeError("CUDA error")
+
+    def __float__(self):
+        raise RuntimeError("CUDA error")
+
+
+def test_a_value_that_cannot_be_read_stops_no_other():
+    """It is NaN; the records that are sent with it are sent."""
+    logged, mark = RankLogged(), Mark()
+    logged.add(1, mark, {"loss": Broken(), "step": 2})
+    logged.add(1, mark, {"step": 3})
+    mark.index = 0
+    (sent,) = logged.take()
+    assert sent.names == ("loss", "step", "step")
+    assert math.isnan(sent.values[0])
+    assert sent.values[1:] == (2.0, 3.0)
+
+
+def test_names_are_counted_for_each_cell():
+    """Those of an earlier cell do not use up the limit."""
+    logged = RankLogged()
+    for cell in range(3):
+        logged.clear()
+        logged.add(cell, Mark(), {f"{cell}-{number}": 1 for number in range(8)})
+    with pytest.raises(wb.UsageError, match="9 different names"):
+        logged.add(2, Mark(), {"one more": 1})

@@ -17,12 +17,14 @@ from workbench.cluster.options import parse_duration
 from workbench.cluster.outcomes import RunResult
 from workbench.cluster.processes import ClusterProcesses, acknowledge
 from workbench.cluster.profiling import Profiling
+from workbench.cluster.prompts import refuse
 from workbench.cluster.recovery import form_ring, repair_ring, use_again
 from workbench.cluster.state import ClusterState
 from workbench.cluster.threads import in_background, uninterrupted
 from workbench.errors import CellError, CellInterrupted, StartFailed, UsageError
 from workbench.output.sink import NotebookSink, Sink
 from workbench.ranks import Ranks, parse_ranks
+from workbench.wire.prompt_messages import InputRequest
 from workbench.wire.rank_messages import RankState
 from workbench.wire.sample_messages import LineSamplesRequest
 
@@ -235,8 +237,12 @@ class CellQueue:
         # a rank also reports its state between cells
         if run is not None and message.cell in {run.number, None}:
             run.deliver(rank, message)
-        else:  # a rank that still runs an earlier kernel's cell must be able to write
-            acknowledge(self._state.processes.engines.send, rank, message)
+            return
+        send = self._state.processes.engines.send
+        if isinstance(message, InputRequest):
+            refuse(send, rank, message)
+        # a rank that still runs an earlier kernel's cell must be able to write
+        acknowledge(send, rank, message)
 
     def _begin(self, run: CellRun, processes: ClusterProcesses, record: bool | None) -> None:
         state, self._current = self._state, run

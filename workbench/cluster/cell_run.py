@@ -10,7 +10,7 @@ from typing import Any
 from workbench.cluster.cell_inbox import CellInbox
 from workbench.cluster.outcomes import RunResult, ValueNotSent, failure, failure_outside_cell
 from workbench.cluster.processes import ClusterProcesses, acknowledge
-from workbench.cluster.prompts import Prompts
+from workbench.cluster.prompts import Prompts, refuse
 from workbench.cluster.stalls import GRACE_S, StallReport, Stopping, stack_text, stop_outcome
 from workbench.cluster.stuck_ranks import StuckRankMonitor
 from workbench.cluster.threads import interrupts_later, uninterrupted
@@ -187,7 +187,7 @@ class CellRun:
         deadline = time.monotonic() + limit_s
         while self._unfinished and time.monotonic() < deadline:
             self._advance()
-            deadline += self.prompts.ask(self._attend)
+            deadline += self.prompts.ask(self._attend, lambda: self.interrupts > 0)
             self._check()
 
     def _attend(self, rank: int) -> bool:
@@ -276,8 +276,8 @@ class CellRun:
                 rank, message = inbox.take_event()
                 if rank in self._unfinished and isinstance(message, CellEnded):
                     self._end(rank, message, time.monotonic())
-                elif rank in self._unfinished and isinstance(message, InputRequest):
-                    self.prompts.take(rank, message)
+                elif isinstance(message, InputRequest):
+                    self._take_request(rank, message)
                 elif rank in self._unfinished and isinstance(message, Output):
                     self.output.take(rank, message.pieces(), time.monotonic())
             self.output.write(time.monotonic(), time.monotonic() + _STEP_S)
@@ -285,6 +285,12 @@ class CellRun:
                 inbox.confirm()
             if inbox.has_events or not self.output.written:
                 inbox.wake()
+
+    def _take_request(self, rank: int, request: InputRequest) -> None:
+        if rank in self._unfinished:
+            self.prompts.take(rank, request)
+        else:  # of a thread that the cell has left running
+            refuse(self._send, rank, request)
 
     def _take_answer(self, rank: int, state: RankState) -> None:
         if not state.for_stall_report:

@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 from workbench.cluster.threads import in_background, uninterrupted
 from workbench.output.cell_output import CellOutput
-from workbench.ranks import label, phrase
+from workbench.ranks import capitalized, label, phrase
 from workbench.wire import Message
 from workbench.wire.prompt_messages import InputReply, InputRequest, PromptKind
 
@@ -37,7 +37,16 @@ _BACKGROUND = (
     "the cell runs in the background, where the notebook cannot ask. Run it without --noblock."
 )
 _STOPPED = "the cell is being stopped."
+NO_CELL = "the cell has ended, or its kernel has. Run the cell again."
+"""Why a request is refused that belongs to no cell that runs."""
 _HIDDEN = "········"
+
+
+def refuse(
+    send: Callable[[int, Message], None], rank: int, request: InputRequest, why: str = NO_CELL
+) -> None:
+    """Answer a rank for which nobody can be asked: it would wait forever."""
+    send(rank, InputReply(request.number, None, why))
 
 
 class Prompts:
@@ -68,7 +77,7 @@ class Prompts:
     def take(self, rank: int, request: InputRequest) -> None:
         """Receive a request of a rank."""
         if self._refusal:
-            self._send(rank, InputReply(request.number, None, self._refusal))
+            refuse(self._send, rank, request, self._refusal)
         else:
             self._requests.append((rank, request))
 
@@ -78,7 +87,9 @@ class Prompts:
         while self._requests:
             self.take(*self._requests.popleft())
 
-    def ask(self, follow: Callable[[int], bool]) -> float:
+    def ask(
+        self, follow: Callable[[int], bool], stopped: Callable[[], bool] = lambda: False
+    ) -> float:
         """Ask the user for everything that the ranks wait for; return the seconds that it took.
 
         Parameters
@@ -86,6 +97,9 @@ class Prompts:
         follow
             Called again and again in another thread with the rank whose prompt is shown: follows
             the ranks, and returns False to end the prompt.
+        stopped
+            Whether the cell is to be stopped: then no other prompt is shown, and the requests
+            are kept for `stop`.
 
         Raises
         ------
@@ -96,7 +110,7 @@ class Prompts:
             return 0.0
         began = time.monotonic()
         try:
-            while self._requests:
+            while self._requests and not stopped():
                 rank, request = self._requests.popleft()
                 self._report(rank, request)
                 self._output.begin_prompt()
@@ -104,6 +118,8 @@ class Prompts:
                 if reply is not None:
                     self._send(rank, reply)
                     self._prefer(rank, follow)
+                elif stopped():
+                    self._requests.appendleft((rank, request))
         finally:
             self.report("")
         return time.monotonic() - began
@@ -122,7 +138,7 @@ class Prompts:
         at = {AT[one.kind] for _, one in self._requests} | {AT[request.kind]}
         ranks = sorted({rank, *(other for other, _ in self._requests)})
         text = " or ".join(sorted(at))
-        self.report(f"{phrase(ranks, f'is {text}', f'are {text}')}".capitalize())
+        self.report(capitalized(phrase(ranks, f"is {text}", f"are {text}")))
 
     def _ask(
         self, rank: int, request: InputRequest, follow: Callable[[int], bool]
@@ -133,16 +149,19 @@ class Prompts:
         prompt = f"{label([rank])} {request.prompt}"
         hidden = request.kind == "password"
         read = getpass.getpass if hidden else builtins.input
-        try:
-            text = _Attended(lambda: follow(rank)).call(lambda: read(prompt))
-        except EOFError:
-            return InputReply(request.number, None, "")
-        except (RuntimeError, OSError):  # ipykernel's StdinNotImplementedError; a closed terminal
-            return InputReply(request.number, None, _NO_INPUT)
-        if text is None:
-            return None
-        self._output.end_prompt(f"{prompt}{_HIDDEN if hidden else text}\n")
-        return InputReply(request.number, text, "")
+
+        def answer() -> InputReply:
+            try:
+                return InputReply(request.number, read(prompt), "")
+            except EOFError:
+                return InputReply(request.number, None, "")
+            except (RuntimeError, OSError):  # ipykernel's StdinNotImplementedError; no terminal
+                return InputReply(request.number, None, _NO_INPUT)
+
+        reply = _Attended(lambda: follow(rank)).call(answer)
+        if reply is not None and reply.text is not None:
+            self._output.end_prompt(f"{prompt}{_HIDDEN if hidden else reply.text}\n")
+        return reply
 
 
 class _Attended:
@@ -158,15 +177,15 @@ class _Attended:
         self._interrupted = False
         self._error: BaseException | None = None
 
-    def call(self, read: Callable[[], str]) -> str | None:
+    def call(self, read: Callable[[], InputReply]) -> InputReply | None:
         """Return what `read` returns, or None if `follow` has ended it.
 
         An exception of `follow` is raised.
         """
         attending = in_background(self._attend)
-        text: str | None = None
+        reply: InputReply | None = None
         try:
-            text = read()
+            reply = read()
             with self._lock:
                 self._ended.set()
         except KeyboardInterrupt:
@@ -181,7 +200,7 @@ class _Attended:
                     raise
         if self._error is not None:
             raise self._error
-        return None if self._interrupted else text
+        return None if self._interrupted else reply
 
     def _attend(self) -> None:
         while not self._ended.wait(_FOLLOW_S):

@@ -14,6 +14,7 @@ from typing import Any
 
 from workbench.cluster.outcomes import UNFINISHED_CHANGE
 from workbench.cluster.processes import ClusterProcesses
+from workbench.cluster.prompts import AT
 from workbench.cluster.state import ClusterState
 from workbench.cluster.stuck_ranks import DRAINED_S, StuckRankMonitor
 from workbench.cluster.threads import in_background, uninterrupted
@@ -24,7 +25,7 @@ from workbench.errors import (
     reason,
 )
 from workbench.rank.interrupts import ANY_CELL
-from workbench.ranks import phrase
+from workbench.ranks import grouped, phrase
 
 _POLL_S = 0.05
 _NOTICE_S = 1.0
@@ -199,6 +200,7 @@ def _free_until_idle(processes: ClusterProcesses, monitor: StuckRankMonitor, n: 
     engines = processes.engines
     say = partial(print, f"Attaching to {processes.name}:", flush=True)
     left_at, freed, began = None, False, time.monotonic()
+    told: set[int] = set()
     changing = engines.wanted is not None
     if busy := engines.still_busy(0 if changing else _NOTICE_S):
         say(
@@ -211,6 +213,15 @@ def _free_until_idle(processes: ClusterProcesses, monitor: StuckRankMonitor, n: 
         now = time.monotonic()
         if changing or now - began > _INIT_S:
             engines.backend.abort_earlier_init()
+        if asking := monitor.at_prompt(busy):
+            monitor.interrupt(asking)
+            for kind, ranks in grouped({r: k for r, k in asking.items() if r not in told}):
+                say(
+                    phrase(ranks, f"is {AT[kind]}", f"are {AT[kind]}")
+                    + " in a cell of an earlier kernel, where nobody can answer. The cell is "
+                    "interrupted there; variables are kept."
+                )
+            told |= asking.keys()
         lost = bool(engines.members.lost())
         if len(busy) < n:
             left_at = now if left_at is None else left_at

@@ -7,7 +7,7 @@ from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass
 
 from workbench.cluster.prompts import AT
-from workbench.ranks import grouped, label, phrase
+from workbench.ranks import capitalized, grouped, label, phrase
 from workbench.wire import Message
 from workbench.wire.prompt_messages import PromptKind
 from workbench.wire.rank_messages import RankState, StateRequest
@@ -114,7 +114,7 @@ class StallReport:
                 "do not run this cell, but the collective needs them",
             )
             lines.append(
-                f"{what.capitalize()}: it never ends. Interrupt the cell, and run it without "
+                f"{capitalized(what)}: it never ends. Interrupt the cell, and run it without "
                 "--ranks."
             )
             return "\n".join(lines) + "\n"
@@ -141,7 +141,7 @@ class StallReport:
             )
             for kind, ranks in grouped(asking)
         )
-        return f"{who.capitalize()} for {at}. {self._wait_limit}".rstrip() + "\n"
+        return f"{capitalized(who)} for {at}. {self._wait_limit}".rstrip() + "\n"
 
     def _needed(self, waiting: dict[int, RankState]) -> set[int]:
         """Return the members of the collectives in which ranks wait."""
@@ -159,17 +159,17 @@ def _waits(waiting: dict[int, RankState]) -> str:
 def _missing(absent: dict[int, RankState], silent: list[int], ended: list[int]) -> Iterable[str]:
     for stack, ranks in grouped({rank: p.stack.rstrip() for rank, p in absent.items()}):
         what = phrase(ranks, "is missing; it is at", "are missing; they are at")
-        yield f"{what.capitalize()}:\n{stack}"
+        yield f"{capitalized(what)}:\n{stack}"
     if silent:
         what = phrase(
             silent,
             "is missing and does not answer: its process is",
             "are missing and do not answer: their processes are",
         )
-        yield f"{what.capitalize()} stopped, or in code that holds Python's lock."
+        yield f"{capitalized(what)} stopped, or in code that holds Python's lock."
     if ended:
         what = phrase(ended, "has ended", "have ended")
-        yield f"{what.capitalize()} the cell already and will not join this collective."
+        yield f"{capitalized(what)} the cell already and will not join this collective."
 
 
 def _all_wait(places: dict[int, RankState]) -> str:

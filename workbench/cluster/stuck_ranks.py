@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 
 from workbench.ranks import grouped, phrase
 from workbench.wire import Message
+from workbench.wire.prompt_messages import PromptKind
 from workbench.wire.rank_messages import (
     UNIDENTIFIED,
     CellEnded,
@@ -130,6 +131,13 @@ class StuckRankMonitor:
         """Receive a rank's answer."""
         self._answers[rank] = state
         (self._in_init.add if state.collective == INIT else self._in_init.discard)(rank)
+
+    def at_prompt(self, ranks: Iterable[int]) -> dict[int, PromptKind]:
+        """Return where ranks wait for the user, by their latest answers; ask these ranks again."""
+        found = {rank: one.prompt for rank, one in self._answers.items() if one.prompt}
+        for rank in ranks:
+            self._send(rank, StateRequest())
+        return {rank: found[rank] for rank in ranks if rank in found}
 
     def stacks(self, ranks: set[int], wait: Callable[[], None]) -> dict[int, str]:
         """Return the Python stacks of ranks by rank; `wait` processes messages for some time."""

@@ -52,6 +52,9 @@ class Prompts:
         self._interrupts = interrupts
         self._numbers = itertools.count(1)
         self._waiting: dict[int, _Waiting] = {}
+        self._lock = threading.Lock()
+        self._installed = False
+        """Whether a cell may ask; with `_lock`, so that no request is made after its end."""
         self._process = os.getpid()
         self._interrupted = False
         self._debugger: type[RankDebugger] | None = None
@@ -80,12 +83,13 @@ class Prompts:
                 f"{_call(kind)}: not possible in a process that the cell has started, such as a "
                 "DataLoader's worker. Use num_workers=0, or ask in the rank itself."
             )
-        cell = self._interrupts.cell
-        if cell is None or self._interrupted:
-            raise EOFError("the cell has ended, or was interrupted")
         number, waiting = next(self._numbers), _Waiting(kind)
-        self._waiting[number] = waiting
         try:
+            with self._lock:
+                cell = self._interrupts.cell
+                if cell is None or self._interrupted or not self._installed:
+                    raise EOFError("the cell has ended, or was interrupted")
+                self._waiting[number] = waiting
             self._send(InputRequest(cell, number, kind, str(prompt)))
             waiting.replied.wait()
         except KeyboardInterrupt:
@@ -130,6 +134,7 @@ class Prompts:
         for owner, name, value in replaced:
             setattr(owner, name, value)
         self._interrupted = self.debugging = False
+        self._installed = True
         tracing = sys.gettrace()
         try:
             yield
@@ -137,6 +142,8 @@ class Prompts:
             sys.settrace(tracing)  # the debugger may still step
             for owner, name, value in saved:
                 setattr(owner, name, value)
+            with self._lock:
+                self._installed = False
             for waiting in list(self._waiting.values()):  # of the user's threads
                 waiting.replied.set()
 

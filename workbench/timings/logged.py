@@ -15,7 +15,7 @@ VALUE = np.dtype([("iteration", "i8"), ("rank", "i4"), ("name", "i4"), ("value",
 """A logged value; `name` is the place of its name among all names."""
 MOST_VALUES = 1 << 20
 """Values kept in memory (32 MB); the older half is deleted when this limit is reached."""
-_MOST_NAMES = 64
+MOST_NAMES = 64
 """Most names of all ranks together, each of which a table has a column for."""
 _STORED = np.dtype(
     [("cell", "i8"), ("index", "i8"), ("rank", "i4"), ("name", "i4"), ("value", "f8")]
@@ -87,6 +87,18 @@ class LoggedStore:
         self._values = np.empty(1024, _STORED)
         self._count = 0
         self._forgotten = 0
+        self._refused: dict[str, None] = {}
+
+    @property
+    def total(self) -> int:
+        """Number of values that were added, with those that memory no longer has."""
+        with self._lock:
+            return self._forgotten + self._count
+
+    @property
+    def refused(self) -> tuple[str, ...]:
+        """Names whose values are not kept, because there are too many names; the first ones."""
+        return tuple(self._refused)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -113,12 +125,18 @@ class LoggedStore:
 
     def _number(self, name: str) -> int:
         """Return the number of a name; -1 if there are too many."""
-        if name not in self._names and len(self._names) >= _MOST_NAMES:
+        if name not in self._names and len(self._names) >= MOST_NAMES:
+            if len(self._refused) < MOST_NAMES:
+                self._refused.setdefault(name)
             return -1
         return self._names.setdefault(name, len(self._names))
 
     def _append(self, rows: list[tuple[Any, ...]]) -> None:
-        new = np.array([row for row in rows if row[3] >= 0], _STORED)[-MOST_VALUES // 2 :]
+        new = np.array([row for row in rows if row[3] >= 0], _STORED)
+        if (discarded := len(new) - MOST_VALUES // 2) > 0:  # with all earlier ones
+            new = new[discarded:]
+            self._forgotten += self._count + discarded
+            self._count = 0
         if self._count + len(new) > MOST_VALUES:
             half = self._count // 2
             self._values[: self._count - half] = self._values[half : self._count].copy()
@@ -129,7 +147,9 @@ class LoggedStore:
         self._values[self._count : end] = new
         self._count = end
 
-    def read(self, start: int, first_of_cell: Mapping[int, int]) -> tuple[int, Logged]:
+    def read(
+        self, start: int, first_of_cell: Mapping[int, int], most: int | None = None
+    ) -> tuple[int, Logged]:
         """Return the values from index `start` on whose iteration is known, after the last index.
 
         Parameters
@@ -138,10 +158,14 @@ class LoggedStore:
             Counted from the first value that was added.
         first_of_cell
             The number of the first iteration of each cell.
+        most
+            Most values to read; all by default.
         """
         with self._lock:
             begin = max(start, self._forgotten)
-            rows = self._values[begin - self._forgotten : self._count].copy()
+            first = begin - self._forgotten
+            end = self._count if most is None else min(first + most, self._count)
+            rows = self._values[first:end].copy()
             names = tuple(self._names)
         later = np.flatnonzero(rows["cell"] > max(first_of_cell, default=_OF_RUN))
         rows = rows[: later[0]] if len(later) else rows

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from workbench.timings.logged import MOST_NAMES
 from workbench.timings.runs import FolderLike, new_path
 from workbench.timings.samples import SampleLog
 from workbench.timings.store import Rows, Store
@@ -60,6 +61,8 @@ class RunStorage:
         self.errors: list[str] = []
         self.samples = SampleLog()
         self._warned = 0
+        self._refused = False
+        """Whether `errors` reports names whose logged values are not kept."""
         self._facts: dict[str, Any] = {}
         self._written = (0, 0, 0)
         self._writer: RunWriter | None = None
@@ -111,7 +114,7 @@ class RunStorage:
         logged = run.logged()
         self._store.restore(run.rows(), run.records(), run.layouts(), logged)
         stored = self._store.total, len(self._store.collectives())
-        self._written = *stored, len(logged.values)
+        self._written = *stored, self._store.logged_total
         return run.stored_verdict
 
     def flush(self, timeout_s: float = _FLUSH_S) -> bool:
@@ -136,6 +139,12 @@ class RunStorage:
 
     def warn(self) -> None:
         """Warn, in the cell's output, of errors since the last call."""
+        if (refused := self._store.refused_names) and not self._refused:
+            self._refused = True
+            self.errors.append(
+                f"log({refused[0]}=...): its values are not kept, as the ranks have logged "
+                f"{MOST_NAMES} other names. Log fewer names."
+            )
         while self._warned < len(self.errors):
             warnings.warn(self.errors[self._warned], RuntimeWarning, stacklevel=3)
             self._warned += 1

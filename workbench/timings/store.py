@@ -149,9 +149,22 @@ class Store:
         """Append what a rank has logged with its iterations."""
         self._logged.add(rank, logged)
 
-    def read_logged(self, start: int = 0) -> tuple[int, Logged]:
-        """Return the logged values from index `start` on, after the next index."""
-        return self._logged.read(start, self._first_iterations())
+    def read_logged(self, start: int = 0, most: int | None = None) -> tuple[int, Logged]:
+        """Return the logged values from index `start` on, after the next index; see `LoggedStore`.
+
+        `most` limits their number.
+        """
+        return self._logged.read(start, self._first_iterations(), most)
+
+    @property
+    def logged_total(self) -> int:
+        """Number of logged values that were added."""
+        return self._logged.total
+
+    @property
+    def refused_names(self) -> tuple[str, ...]:
+        """Names whose values are not kept; see `LoggedStore.refused`."""
+        return self._logged.refused
 
     @property
     def logged_names(self) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ from workbench.safefiles import make_private_folder
 from workbench.timings import arrow_files
 from workbench.timings.collective_records import RecordBlock
 from workbench.timings.folder import FORMAT, SNAPSHOTS, RunFolder
-from workbench.timings.logged import Logged
+from workbench.timings.logged import MOST_NAMES
 from workbench.timings.run_lock import HEARTBEAT_S
 from workbench.timings.runs import Limits, prune
 from workbench.timings.samples import SampleLog
@@ -135,6 +135,10 @@ class RunWriter:
                 self._leave_out(
                     f"{self._samples.dropped} samples of VMs: the disk was full or slow"
                 )
+            if refused := self._store.refused_names:
+                self._leave_out(
+                    f"logged values of {', '.join(refused)}: only {MOST_NAMES} names are kept"
+                )
             missing = self._store.total - self._rows
             if missing:
                 self._leave_out(f"{missing} rows that the disk did not take")
@@ -242,11 +246,13 @@ class RunWriter:
             raise
 
     def _write_logged(self) -> None:
-        end, logged = self._store.read_logged(self._logged)
-        for start in range(0, len(logged.values), _BATCH_ROWS):
-            some = Logged(logged.names, logged.values[start : start + _BATCH_ROWS])
-            self._append("logged", arrow_files.logged_to_batch(some))
-        self._logged = end
+        while True:
+            end, logged = self._store.read_logged(self._logged, _BATCH_ROWS)
+            if end == self._logged:
+                break
+            if len(logged.values) and not self._is_full():
+                self._append("logged", arrow_files.logged_to_batch(logged))
+            self._logged = end
 
     def _is_full(self) -> bool:
         """Whether the run has reached the size limit for single collectives and samples."""
@@ -255,7 +261,7 @@ class RunWriter:
             self._full = True
             self._leave_out(
                 f"single collectives from iteration {self._iterations} on, and samples of VMs "
-                "from that time on: the run takes the "
+                "and logged values from that time on: the run takes the "
                 f"{self._limits.most_bytes} bytes that all runs may take"
             )
         return self._full

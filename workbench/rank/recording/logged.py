@@ -5,6 +5,8 @@ The training thread only keeps the values: the sender's thread reads those that 
 
 from __future__ import annotations
 
+import math
+import threading
 from collections import deque
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -15,7 +17,7 @@ from workbench.errors import UsageError
 from workbench.wire.logged_values import LoggedValues
 
 MOST_NAMES = 8
-"""Most different names that a rank may log."""
+"""Most different names that a rank may log in a cell."""
 _LIMIT = 10_000
 """Most calls that wait for the sender; the oldest is dropped."""
 
@@ -50,6 +52,8 @@ class Logged:
     def __init__(self) -> None:
         self._entries: deque[_Entry] = deque(maxlen=_LIMIT)
         self._names: set[str] = set()
+        self._lock = threading.Lock()
+        """For the entries, which the sender's thread removes."""
 
     def add(self, cell: int, mark: Mark, values: Mapping[str, Any]) -> None:
         """Keep values of an iteration; tensors on a GPU are copied and read later.
@@ -76,28 +80,63 @@ class Logged:
                 kept[name] = value
         if event is not None:
             event.record()
-        self._entries.append(_Entry(cell, mark, kept, event))
+        with self._lock:
+            self._entries.append(_Entry(cell, mark, kept, event))
 
     def clear(self) -> None:
-        """Forget what belongs to no iteration: its cell has ended."""
-        self._entries.clear()
+        """Forget what belongs to no iteration, and the names: their cell has ended."""
+        with self._lock:
+            self._entries.clear()
+        self._names = set()
 
     @property
     def waiting(self) -> bool:
         """Whether a GPU still computes values of iterations that have ended."""
-        return bool(self._entries) and self._entries[0].mark.index >= 0
+        first = self._first()
+        return first is not None and first.mark.index >= 0
 
     def take(self) -> list[LoggedValues]:
-        """Remove and return what can be sent, as a message for each cell."""
+        """Remove and return what can be sent, as a message for each cell.
+
+        Values that cannot be read, for example after an error of CUDA, are NaN.
+        """
         columns: dict[int, list[tuple[int, str, float]]] = {}
-        while self._entries:
-            cell, mark, values, event = self._entries[0]
-            if mark.index < 0 or not (event is None or event.query()):
+        while (entry := self._first()) is not None:
+            if entry.mark.index < 0 or not _is_ready(entry):
                 break
-            self._entries.popleft()
-            rows = columns.setdefault(cell, [])
-            rows += [(mark.index, name, float(value)) for name, value in values.items()]
+            if not self._remove(entry):  # the training thread has dropped it meanwhile
+                continue
+            rows = columns.setdefault(entry.cell, [])
+            for name, value in entry.values.items():
+                rows.append((entry.mark.index, name, _number(value)))
         return [
             LoggedValues(cell, *map(tuple, zip(*rows, strict=True)))
             for cell, rows in columns.items()
         ]
+
+    def _first(self) -> _Entry | None:
+        with self._lock:
+            return self._entries[0] if self._entries else None
+
+    def _remove(self, entry: _Entry) -> bool:
+        """Remove the first entry if it is `entry`; return whether it was."""
+        with self._lock:
+            found = bool(self._entries) and self._entries[0] is entry
+            if found:
+                self._entries.popleft()
+            return found
+
+
+def _is_ready(entry: _Entry) -> bool:
+    """Whether the values can be read, or never can."""
+    try:
+        return entry.event is None or bool(entry.event.query())
+    except RuntimeError:  # of CUDA
+        return True
+
+
+def _number(value: Any) -> float:
+    try:
+        return float(value)
+    except (RuntimeError, TypeError, ValueError, OverflowError):
+        return math.nan
