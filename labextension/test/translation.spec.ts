@@ -35,13 +35,15 @@ const NOT_FOR_USERS = [
   'Lists clusters in the Running tab, with attach and stop.',
   'Shows the cluster of the active notebook in the status bar.',
   'Notifies of failures of a cluster while the panel is hidden.',
+  'Draws links to evidence bundles and traces of profiles in outputs.',
   // The description of a token, as in JupyterLab.
   'The cluster of the active notebook and the resources that the panel of Gradient Workbench shows.',
   // The product's name, and what its settings are found by.
   'Gradient Workbench',
   // Code, and constants of the kernel and the server.
   '%load_ext workbench',
-  '%reload_ext workbench\n%cluster attach …',
+  '%reload_ext workbench\n%cluster attach --name …',
+  '%reload_ext workbench\n%timings replay …',
   'nccl topology file',
   // Constants of CSS and SVG.
   'system-ui, sans-serif',

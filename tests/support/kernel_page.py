@@ -55,7 +55,8 @@ class Page:
         self.wait(lambda: cell in self.ended, f"the end of {code!r}")
 
     def state(self) -> Any:
-        """Return the cluster, as the kernel reported it last."""
+        """Return the cluster, as the kernel reported it last; wait for the first report."""
+        self.wait(lambda: any(one["type"] == "state" for one in self.heard), "a state")
         return [one for one in self.heard if one["type"] == "state"][-1]["cluster"]
 
     def wait_for_state(self, state: str) -> dict[str, Any]:

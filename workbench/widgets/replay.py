@@ -55,7 +55,7 @@ class Replay:
     """
 
     fabric = None
-    profiling = SimpleNamespace(state="none")
+    profiling = SimpleNamespace(state="none", latest=None)
 
     def __init__(self, run: FolderLike, speed: float = 1.0) -> None:
         self.recording = Recording(open_run(run))
