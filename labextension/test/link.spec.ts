@@ -79,6 +79,9 @@ class FakeComm {
   }
 }
 
+const isLive = (request: unknown): boolean =>
+  (request as { type: string }).type === 'live';
+
 const settled = (): Promise<void> =>
   new Promise(resolve => setTimeout(resolve));
 
@@ -176,6 +179,33 @@ describe('KernelLink', () => {
       pending: null,
       error: '13 ranks were asked for, 12 came up'
     });
+  });
+
+  it('gives all who wait for the live view one answer', async () => {
+    kernel.loaded = true;
+    const link = await join();
+    const both = Promise.all([link.openLive(), link.openLive()]);
+    await settled();
+    expect(kernel.sent.filter(one => isLive(one))).toHaveLength(1);
+    kernel.say({ type: 'error', message: 'no', request: 'resize' });
+    kernel.say({ type: 'live', snapshot: { a: 1 } });
+    expect(await both).toEqual([{ a: 1 }, { a: 1 }]);
+    const next = link.openLive();
+    await settled();
+    kernel.say({ type: 'error', message: 'no cluster', request: 'live' });
+    await expect(next).rejects.toThrow('no cluster');
+  });
+
+  it.each([
+    ['restarts', (): void => kernel.restart()],
+    ['is left', (link: KernelLink): void => link.dispose()]
+  ])('waits for no live view of a kernel that %s', async (_, end) => {
+    kernel.loaded = true;
+    const link = await join();
+    const waits = link.openLive();
+    await settled();
+    end(link);
+    await expect(waits).rejects.toThrow('restarted in the meantime');
   });
 
   it('keeps an error until it is asked again, or a cluster comes up', async () => {

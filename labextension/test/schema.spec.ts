@@ -86,7 +86,8 @@ describe('readKernelMessage', () => {
       readKernelMessage({ type: 'error', message: 'no' }, 'message')
     ).toEqual({
       type: 'error',
-      message: 'no'
+      message: 'no',
+      request: ''
     });
   });
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
+import socket
+import threading
 
 import pytest
 from clusters import gone, with_support
 from kept_clusters import kernel
 
 import workbench as wb
-from workbench.cluster.kept import stop_kept
+from workbench.cluster.kept import _answers, stop_kept
 from workbench.errors import ClusterError
+from workbench.server.clusters import stop_kept_cluster
 from workbench.widgets.cluster_entry import ClusterEntry
 
 from .specification import validate_answer
@@ -54,6 +59,36 @@ def test_a_kept_cluster_is_listed_and_stopped(server, right, listed):
     answer = server.ask(f"workbench/api/clusters/{name}", "DELETE", headers=right)
     validate_answer(ONE, "delete", answer.status, answer.headers, answer.body)
     assert answer.status == 404
+
+
+def test_the_modules_of_the_servers_folder_are_not_loaded(server, monkeypatch, tmp_path):
+    """The process that stops a cluster has the server's working directory."""
+    mark = tmp_path / "loaded"
+    (tmp_path / "psutil.py").write_text(f"open({str(mark)!r}, 'w')\n")
+    name, pids = kernel("")
+    monkeypatch.chdir(tmp_path)
+    asyncio.run(stop_kept_cluster(name))
+    assert gone(pids)
+    assert not mark.exists()
+
+
+def test_a_controller_that_takes_no_connections_does_not_hold_up_the_list(tmp_path):
+    """It may be stopped by a debugger: its queue is full then, and it still runs."""
+    tmp_path.chmod(0o700)
+    path = tmp_path / "controller.sock"
+    with socket.socket(socket.AF_UNIX) as listener, contextlib.ExitStack() as stack:
+        listener.bind(str(path))
+        listener.listen(0)
+        for _ in range(3):  # more than its queue takes
+            client = stack.enter_context(socket.socket(socket.AF_UNIX))
+            client.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                client.connect(str(path))
+        found: list[bool] = []
+        ask = threading.Thread(target=lambda: found.append(_answers(path)), daemon=True)
+        ask.start()
+        ask.join(30)
+        assert found == [True]
 
 
 def test_a_cluster_of_a_kernel_is_listed_and_not_stopped(server, right, listed):

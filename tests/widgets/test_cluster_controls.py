@@ -16,6 +16,8 @@ from workbench.cluster.launchers import LAUNCHERS
 from workbench.cluster.options import JobRequest
 from workbench.cluster.start_options import PLACES, START_OPTIONS, arguments, start_line
 from workbench.errors import UsageError
+from workbench.magic_line import parse_line
+from workbench.magics import WorkbenchMagics
 
 FIELDS = Path(__file__).parents[2] / "labextension/src/cluster/fields.ts"
 
@@ -147,6 +149,26 @@ def test_the_form_does_the_same(page: Page) -> None:
     assert [one["evalue"] for one in page.outputs if "ename" in one] == []
 
 
+def test_a_kernel_has_one_form(page: Page) -> None:
+    """Each %cluster shows it again, and adds neither listeners nor threads; a closed one is new."""
+    page.outputs.clear()
+    page.run(
+        "from workbench.cluster import registry\nfrom workbench.widgets.study import "
+        "cluster_form_view\nfirst = cluster_form_view()\nlisteners = len(registry._listeners)"
+    )
+    page.run("%cluster")
+    page.run("assert cluster_form_view() is first and len(registry._listeners) == listeners")
+    page.run("first.close()\nassert cluster_form_view() is not first")
+    page.run("assert len(registry._listeners) == listeners, registry._listeners")
+    assert [one["evalue"] for one in page.outputs if "ename" in one] == []
+
+
+def test_an_error_names_its_request(page: Page) -> None:
+    """Others who wait for an answer are not told that theirs failed."""
+    assert "must be a positive integer" in done(page, "resize", ranks="many")
+    assert [one["request"] for one in page.heard if one["type"] == "error"] == ["resize"]
+
+
 def test_one_table_of_options() -> None:
     """The launchers, the request of a job and the panel's fields agree with it."""
     names = {option.name for option in START_OPTIONS}
@@ -167,3 +189,25 @@ def test_the_line_of_a_start() -> None:
     assert start_line(given) == line
     with pytest.raises(UsageError, match="color='red'"):
         arguments({"color": "red"})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "--exclusive", "--mem 4G", "-x", "", "gpu", "a'b", "it's here", 'say "x y"', "'a'", '"a"',
+        """--comment 'a b'""", "--time=1 --mem=4G", "--", "--no-record", "a=b", " a ", "a\tb",
+    ],
+)  # fmt: skip
+def test_the_line_of_a_start_is_read_as_it_was_given(text: str) -> None:
+    """Also where it looks like an option, or has quotes."""
+    given = {"launcher": "slurm", "n": 4, "partition": text, "sbatch": text}
+    line = start_line(given)
+    assert line is not None
+    args = vars(parse_line(WorkbenchMagics.cluster, line.removeprefix("%cluster ")))
+    assert {name: args[name] for name in given} == given
+
+
+@pytest.mark.parametrize("text", ['it\'s "here"', "a\nb", "a\u2028b", "--x\r"])
+def test_a_start_that_no_line_can_describe(text: str) -> None:
+    """The cell to insert then shows the status only."""
+    assert start_line({"sbatch": text}) is None

@@ -1,6 +1,7 @@
 """A recorded run plays as if it were live: in the live view, and in the panel."""
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -14,6 +15,8 @@ from timers import eventually
 import workbench as wb
 from workbench.cluster import registry
 from workbench.errors import ClusterError, RunError, UsageError
+from workbench.timings.folder import RunFolder
+from workbench.timings.session_file import pack
 from workbench.widgets.live import LiveView
 from workbench.widgets.panel import describe
 from workbench.widgets.replay import Replay, ReplaySource
@@ -181,6 +184,34 @@ def test_files_that_are_no_session_are_refused(tmp_path):
     with pytest.raises(RunError, match=r"not a session file \(it has '../outside.json'\)"):
         wb.open_run(odd)
     assert not (tmp_path.parent / "outside.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("offset", "value", "why"), [(8, 1, "is encrypted"), (10, 14, "is compressed otherwise")]
+)
+def test_a_session_that_cannot_be_unpacked_is_refused(tmp_path, offset, value, why):
+    """An encrypted archive, and one of another compression, which may be damaged."""
+    path = tmp_path / "a.gwsession"
+    content = bytearray(HOST.read_bytes())
+    entry = content.index(b"PK\x01\x02")  # the first one of the directory at the end
+    content[entry + offset] = value
+    path.write_bytes(content)
+    with pytest.raises(RunError, match=rf"not a session file \(.* {why}\)"):
+        wb.open_run(path)
+
+
+def test_a_session_is_written_for_this_user_alone(tmp_path):
+    """Also where a part was left behind; files with times that ZIP lacks are written too."""
+    folder = tmp_path / "run"
+    with zipfile.ZipFile(HOST) as archive:
+        archive.extractall(folder)
+    os.utime(next(folder.iterdir()), (0, 0))
+    left = tmp_path / "a.gwsession.part"
+    left.write_text("")
+    left.chmod(0o644)
+    path = pack(RunFolder(folder), tmp_path / "a")
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert len(wb.open_run(path)) == len(wb.open_run(HOST))
 
 
 def test_the_command_writes_a_notebook(tmp_path):

@@ -18,6 +18,8 @@ from workbench.safefiles import load_json, read_file
 from workbench.wire.detached import connect
 
 _MOST_BYTES = 64 << 20
+_CONNECT_S = 1.0
+"""A process whose queue of connections is full may be stopped: it must not hold up the list."""
 _PARTS = {"name": str, "address": str, "options": dict, "agents": dict, "engines": dict}
 
 
@@ -131,7 +133,7 @@ def running() -> tuple[list[tuple[Path, dict[str, Any]]], list[Path]]:
 def _answers(path: Path) -> bool:
     """Return whether the controller listens there; a connection does not take it from a kernel."""
     try:
-        connect(path).close()
+        connect(path, _CONNECT_S).close()
     except (ConnectionRefusedError, FileNotFoundError):
         return False
     except OSError:  # what it is cannot be known: its folder must not be removed

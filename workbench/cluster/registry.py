@@ -132,10 +132,9 @@ def source(cluster: Cluster) -> str:
     """
     if cluster.options.keep_s is not None:
         line = f"%cluster attach --name {cluster.name}"
-    elif _given is not None and cluster is _current:
-        line = start_line(_given)
     else:
-        line = "%cluster status"
+        known = _given is not None and cluster is _current
+        line = (start_line(_given or {}) if known else None) or "%cluster status"
     return f"%load_ext workbench\ncluster = {line}"
 
 

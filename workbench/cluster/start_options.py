@@ -126,13 +126,27 @@ def arguments(given: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in given.items() if value is not None}
 
 
-def start_line(given: Mapping[str, Any]) -> str:
-    """Return the magic with these arguments: ``%cluster start -n 2``."""
+def start_line(given: Mapping[str, Any]) -> str | None:
+    """Return the magic with these arguments, ``%cluster start -n 2``, as `parse_line` reads it.
+
+    None if a value cannot be written in a line: with line breaks, or where each kind of quotes
+    would end too early.
+    """
     words = ["%cluster start"]
     for option in START_OPTIONS:
         value = given.get(option.name)
         if value is not None:
-            text = str(value)
-            quoted = f'"{text}"' if any(map(str.isspace, text)) else text
+            quoted = _quoted(str(value))
+            if quoted is None:
+                return None
             words += [option.flag, quoted]
     return " ".join([*words, *(["--no-record"] if given.get("record") is False else [])])
+
+
+def _quoted(text: str) -> str | None:
+    """Return a value for a magic's line, in quotes if it must have them; None if none fit."""
+    if text and text[0] not in "-'\"" and not any(map(str.isspace, text)):
+        return text
+    is_line = len(f"{text}.".splitlines()) == 1
+    mark = next((mark for mark in "\"'" if is_line and mark not in text), None)
+    return None if mark is None else mark + text + mark

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from pathlib import Path
 from typing import Any
 
 from jupyter_core.paths import jupyter_runtime_dir
@@ -102,8 +103,12 @@ async def stop_kept_cluster(name: str) -> None:
         raise ClusterError(
             f"{shown}: a kernel is attached to it. Run %cluster stop in its notebook."
         )
+    # The modules of the folder where the server was started must not be loaded.
+    safe = ["-P"] if hasattr(sys.flags, "safe_path") else []
+    folder = None if safe else Path(__file__).parents[2]
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "workbench.cluster.kept", name),
+        *(sys.executable, *safe, "-m", "workbench.cluster.kept", name),
+        cwd=folder,
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.PIPE,

@@ -17,16 +17,28 @@ SUFFIX = ".gwsession"
 _MOST_BYTES = 1 << 30
 """Most bytes that a session file may unpack to."""
 _MOST_FILES = 1000
+_ENCRYPTED = 1
+"""A bit of the flags of a ZIP entry."""
+_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 _unpacked: dict[tuple[str, int, int], Path] = {}
 """Where files were unpacked in this process, by path, size and time of change."""
 
 
 def pack(folder: RunFolder, path: Path) -> Path:
-    """Write a run's files to the session file `path`, and return the path, with its suffix."""
+    """Write a run's files to the session file `path`, and return the path, with its suffix.
+
+    Only this user can read it, as the files of the run.
+    """
     path = path if path.suffix == SUFFIX else path.with_name(path.name + SUFFIX)
     part = path.with_name(f"{path.name}.part")
     try:
-        with zipfile.ZipFile(part, "w", zipfile.ZIP_DEFLATED) as archive:
+        part.unlink(missing_ok=True)  # it may have been left behind with other permissions
+        descriptor = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        with (
+            os.fdopen(descriptor, "w+b") as target,
+            # ZIP has no times before 1980; those are written as 1980.
+            zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED, strict_timestamps=False) as archive,
+        ):
             for file in folder.files():
                 archive.write(file, file.name)
         part.replace(path)
@@ -63,6 +75,12 @@ def _unpack(path: Path) -> Path:
         entries = archive.infolist()
         odd = [one.filename for one in entries if not is_run_file(one.filename)]
         size = sum(one.file_size for one in entries)
+        for one in entries:
+            if one.flag_bits & _ENCRYPTED or one.compress_type not in _METHODS:
+                why = "is encrypted" if one.flag_bits & _ENCRYPTED else "is compressed otherwise"
+                raise RunError(
+                    f"{path}: not a session file ({one.filename!r} {why}). Write one with Run.save."
+                )
         if odd or not entries or len(entries) > _MOST_FILES or size > _MOST_BYTES:
             why = f"it has {odd[0]!r}" if odd else f"{len(entries)} files of {size} bytes"
             raise RunError(f"{path}: not a session file ({why}). Write one with Run.save.")

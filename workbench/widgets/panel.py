@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from workbench.cluster import registry
@@ -114,14 +115,14 @@ class PanelLink:
         elif kind == "watch":
             self._watch.renew() if request.get("on") else self._watch.stop()
         elif kind == "live":
-            cluster_actions.begin(self._open_live, self._fail, lambda: None)
+            cluster_actions.begin(self._open_live, partial(self._fail, kind), lambda: None)
         elif kind in _ACTIONS:
             cluster_actions.begin(
-                lambda: _ACTIONS[kind](request), self._fail, lambda: self._end(kind)
+                lambda: _ACTIONS[kind](request), partial(self._fail, kind), lambda: self._end(kind)
             )
         else:
             known = ", ".join((*_ACTIONS, "refresh", "live"))
-            self._fail(f"{kind!r}: unknown request. Send {known} or watch.")
+            self._fail(kind, f"{kind!r}: unknown request. Send {known} or watch.")
 
     def _open_live(self) -> None:
         """Start the live view of the current cluster for a tab, and send its first snapshot."""
@@ -134,8 +135,8 @@ class PanelLink:
         self._changed.set()
         self._comm.send({"type": "done", "request": kind})
 
-    def _fail(self, message: str) -> None:
-        self._comm.send({"type": "error", "message": message})
+    def _fail(self, kind: object, message: str) -> None:
+        self._comm.send({"type": "error", "request": str(kind), "message": message})
 
 
 def _agents() -> Sequence[Agent]:

@@ -60,8 +60,8 @@ def start(
             raise
 
 
-def connect(path: Path) -> socket.socket:
-    """Connect to a detached process.
+def connect(path: Path, timeout_s: float | None = None) -> socket.socket:
+    """Connect to a detached process; `timeout_s` is the longest wait for it, without end if None.
 
     Raises
     ------
@@ -72,7 +72,9 @@ def connect(path: Path) -> socket.socket:
     client = socket.socket(socket.AF_UNIX)
     try:
         with _short(path) as address:
+            client.settimeout(timeout_s)
             client.connect(address)
+            client.settimeout(None)
     except OSError:
         client.close()
         raise

@@ -38,8 +38,11 @@ export const EMPTY: IDraft = {
   releaseAfter: ''
 };
 
-const MOST_RANKS = 1024;
-const DURATION = /^(\s*(\d+(\.\d*)?|\.\d+)\s*(ms|min|[smhd])?\s*)+$/;
+export const MOST_RANKS = 1024;
+const MOST_CHARACTERS = 100;
+/** Seconds, or parts with a unit each: one without would backtrack exponentially. */
+const DURATION =
+  /^\s*((\d+(\.\d*)?|\.\d+)\s*|((\d+(\.\d*)?|\.\d+)\s*(ms|min|[smhd])\s*)+)$/;
 
 /** The fields of the draft's launcher, in order. */
 export function fieldsOf(draft: IDraft): readonly Field[] {
@@ -90,7 +93,7 @@ export function problemsOf(
 function duration(text: string, trans: ITranslate): string | false {
   return (
     text.trim() !== '' &&
-    !DURATION.test(text) &&
+    (text.length > MOST_CHARACTERS || !DURATION.test(text)) &&
     trans.__('Write a time such as 90s, 30m or 1h30m.')
   );
 }

@@ -99,11 +99,19 @@ export class KernelLink implements IDisposable {
     await this._attempt('stop', () => this._comm.send({ type: 'stop' }));
   }
 
-  /** Start the live view of the cluster for a tab, and return its first snapshot. */
-  async openLive(): Promise<unknown> {
-    const live = (this._live = new PromiseDelegate<unknown>());
-    await this._comm.send({ type: 'live' });
-    return live.promise;
+  /**
+   * Start the live view of the cluster for a tab, and return its first snapshot. Rejects if
+   * the kernel ends before it answers. All who wait get the same answer.
+   */
+  openLive(): Promise<unknown> {
+    if (!this._live) {
+      const live = (this._live = new PromiseDelegate<unknown>());
+      this._comm.send({ type: 'live' }).catch((error: Error) => {
+        live.reject(error);
+        this._live = this._live === live ? null : this._live;
+      });
+    }
+    return this._live.promise;
   }
 
   /** Whether the VMs are shown; they are only sampled then. */
@@ -127,6 +135,7 @@ export class KernelLink implements IDisposable {
       return;
     }
     this._isDisposed = true;
+    this._rejectLive();
     this._watch.dispose();
     this.vms.dispose();
     this._comm.dispose();
@@ -203,9 +212,13 @@ export class KernelLink implements IDisposable {
         case 'training':
           return this._setState({ exposedShare: message.exposed_share });
         case 'live':
-          return this._live?.resolve(message.snapshot);
+          this._live?.resolve(message.snapshot);
+          this._live = null;
+          return;
         case 'error':
-          this._live?.reject(new Error(message.message));
+          if (['live', ''].includes(message.request)) {
+            this._rejectLive(message.message);
+          }
           return this._setState({ error: message.message, pending: null });
         case 'done':
           return this._onDone(message.request);
@@ -256,7 +269,17 @@ export class KernelLink implements IDisposable {
     return pending && Private.TAKEN[pending].includes(state) ? null : pending;
   }
 
+  private _rejectLive(
+    reason = this._trans.__(
+      'The kernel was restarted in the meantime. Try again.'
+    )
+  ): void {
+    this._live?.reject(new Error(reason));
+    this._live = null;
+  }
+
   private _onLeave(): void {
+    this._rejectLive();
     this._watch.forget();
     this.vms.clear();
     this._setState({

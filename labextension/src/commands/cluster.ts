@@ -1,10 +1,10 @@
-import { InputDialog } from '@jupyterlab/apputils';
+import { InputDialog, showErrorMessage } from '@jupyterlab/apputils';
 import { TranslationBundle } from '@jupyterlab/translation';
 import { CommandRegistry } from '@lumino/commands';
 
+import { isRanks, MOST_RANKS } from '../cluster/fields';
 import { ClusterModel } from '../cluster/model';
 import { KernelLink } from '../cluster/link';
-import { isUp } from '../cluster/states';
 import { ClusterState } from '../schema/cluster';
 import { CommandIDs } from '../tokens';
 
@@ -58,9 +58,17 @@ export function addClusterCommands(
         const value = link?.state.cluster?.n || DEFAULT_RANKS;
         const ranks =
           args.ranks ?? (await InputDialog.getNumber({ title, value })).value;
-        if (link && ranks !== null) {
-          await execute(link, Number(ranks));
+        if (!link || ranks === null) {
+          return;
         }
+        if (!isRanks(String(ranks))) {
+          await showErrorMessage(
+            title,
+            trans.__('Write a number from 1 to %1.', MOST_RANKS)
+          );
+          return;
+        }
+        await execute(link, Number(ranks));
       }
     });
   };
@@ -93,7 +101,7 @@ export function addClusterCommands(
   add(
     CommandIDs.calibrate,
     trans.__('Calibrate Fabric'),
-    () => isUp(model.link?.state.cluster ?? null),
+    () => state() === 'ready',
     link => link.calibrate()
   );
 }

@@ -44,13 +44,15 @@ export class LiveTab extends Panel {
     this._follow(link);
     const cluster = link?.state.cluster ?? null;
     if (!link || !cluster || !isUp(cluster)) {
+      // The view of the next cluster is another one, even if kernel and name are the same.
+      this._key = '';
       this._showNote();
       return;
     }
     const key = `${link.kernel.id}/${cluster.name}`;
     if (key !== this._key) {
       this._key = key;
-      void this._open(link, key);
+      void this._open(link);
     }
   }
 
@@ -62,8 +64,11 @@ export class LiveTab extends Panel {
     }
   }
 
-  private async _open(link: KernelLink, key: string): Promise<void> {
+  private async _open(link: KernelLink): Promise<void> {
     const { translate } = this._options;
+    const request = ++this._request;
+    const isCurrent = (): boolean =>
+      request === this._request && this._key !== '' && !this.isDisposed;
     this._showNote(
       translate.__(
         'Waiting for the kernel. After a reload during a cell, it answers when the cell has ended.'
@@ -71,12 +76,14 @@ export class LiveTab extends Panel {
     );
     try {
       const snapshot = await link.openLive();
-      if (key === this._key && !this.isDisposed) {
+      if (isCurrent()) {
         await this._show(snapshot as JSONObject);
       }
     } catch (error) {
-      this._key = '';
-      this._showNote((error as Error).message);
+      if (isCurrent()) {
+        this._key = '';
+        this._showNote((error as Error).message);
+      }
     }
   }
 
@@ -98,6 +105,7 @@ export class LiveTab extends Panel {
   private _showNote(text?: string): void {
     const { translate } = this._options;
     if (text === undefined && this._renderer) {
+      this._note.hide();
       return;
     }
     this._note.node.textContent =
@@ -114,6 +122,8 @@ export class LiveTab extends Panel {
   private _link: KernelLink | null = null;
   private _renderer: TimingsRenderer | null = null;
   private _key = '';
+  /** How often a view was requested; the answer to an earlier request is ignored. */
+  private _request = 0;
 }
 
 export namespace LiveTab {

@@ -49,11 +49,11 @@ export const runningClusters: JupyterFrontEndPlugin<void> = {
     };
     const manager = new RunningClusters({
       list: () => client.list(),
-      stop: ({ kernel_id, name }) =>
-        kernel_id === null
+      stop: ({ kernel_id, name, state }) =>
+        state === 'kept'
           ? client.stopKept(name)
           : stopByKernel({
-              kernelId: kernel_id,
+              kernelId: kernel_id ?? '',
               kernels,
               model,
               tracker,

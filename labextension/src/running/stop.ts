@@ -5,6 +5,8 @@ import { ITranslate } from '../common/translate';
 import { ClusterModel } from '../cluster/model';
 import { KernelLink } from '../cluster/link';
 
+const MOST_MS = 120_000;
+
 /** Stop the cluster of a kernel, by its notebook in this page or a connection of its own. */
 export async function stopByKernel(options: {
   kernelId: string;
@@ -22,14 +24,49 @@ export async function stopByKernel(options: {
     await link.stop();
     return;
   }
-  const kernel = kernels.connectTo({ model: { id: kernelId, name: '' } });
+  const found = await kernels.findById(kernelId);
+  if (!found) {
+    throw new Error(
+      trans.__(
+        'The kernel of this cluster belongs to another server. Stop the cluster in its notebook there.'
+      )
+    );
+  }
+  const kernel = kernels.connectTo({ model: found });
   const own = new KernelLink({ kernel, trans });
   try {
-    await own.stop();
-    await stopped(own);
+    await inTime(
+      own.stop().then(() => stopped(own)),
+      trans
+    );
   } finally {
     own.dispose();
     kernel.dispose();
+  }
+}
+
+/** Reject if something does not end in time, such as in a kernel that runs a cell. */
+async function inTime(task: Promise<void>, trans: ITranslate): Promise<void> {
+  let timer: ReturnType<typeof setTimeout> | undefined;
+  const late = new Promise<never>((_, reject) => {
+    timer = setTimeout(
+      () =>
+        reject(
+          new Error(
+            trans.__(
+              'The cluster did not stop within %1 s. Run %2 in its notebook.',
+              MOST_MS / 1000,
+              '%cluster stop'
+            )
+          )
+        ),
+      MOST_MS
+    );
+  });
+  try {
+    await Promise.race([task, late]);
+  } finally {
+    clearTimeout(timer);
   }
 }
 

@@ -105,8 +105,8 @@ export const readKernelMessage = variants({
   live: record({ snapshot: anything }),
   /** By name, for VMs that are not local. */
   samples: record({ samples: dictionary(tolerant(readSample)) }),
-  /** A request failed. */
-  error: record({ message: string }),
+  /** A request failed; which one is empty if the kernel's version does not say it. */
+  error: record({ message: string, request: optional(string, '') }),
   /** A request that changes the cluster has ended, in success or not. */
   done: record({ request: string })
 });

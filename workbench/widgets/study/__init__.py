@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from workbench.widgets.study.cluster_form import ClusterForm
     from workbench.widgets.study.what_if_study import WhatIfStudy
 
+_form: ClusterForm | None = None
+
 
 def what_if_view(run: str | None) -> WhatIfStudy:
     """Return the sliders of ``%fabric whatif`` for the cluster, or for a recorded run."""
@@ -24,7 +26,10 @@ def what_if_view(run: str | None) -> WhatIfStudy:
 
 
 def cluster_form_view() -> ClusterForm:
-    """Return the form of ``%cluster``."""
+    """Return the form of ``%cluster``: one for each kernel, shown by each cell that asks for it."""
+    global _form  # noqa: PLW0603 - one kernel has one form
     from workbench.widgets.study.cluster_form import ClusterForm
 
-    return ClusterForm()
+    if _form is None or _form.comm is None:  # closed
+        _form = ClusterForm()
+    return _form
