@@ -1,4 +1,4 @@
-"""`workbench.log`: values of an iteration, such as its loss, beside its timings."""
+"""`workbench.log`: values of an iteration, such as its loss, stored with its timings."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def log(**values: Any) -> None:
 
 
 def _number(name: str, value: Any) -> Any:
-    """Return a number as a float, or a tensor of one on a GPU as it is."""
+    """Return a number as a float, or a tensor of one on a GPU unchanged."""
     if type(value) is float:
         return value
     if hasattr(value, "numel") and hasattr(value, "detach"):

@@ -63,6 +63,16 @@ def test_a_stop_that_is_interrupted():
     assert eventually(lambda: not children("workbench.agent.program"))
 
 
+def test_what_precedes_a_stop_is_interrupted():
+    """The wait for the evidence bundles is over, and all processes end nevertheless."""
+    cluster = wb.Cluster(n=1).start()
+    wait = cluster._state.before_stop
+    cluster._state.before_stop = lambda: (press(), wait())
+    cluster._state.stop_at_exit()
+    assert cluster.state == "stopped"
+    assert not children("workbench.agent.program")
+
+
 def test_attaching_that_is_interrupted_again_and_again(tmp_path, monkeypatch, end):  # noqa: F811
     """The error says that variables are kept, and they are: the next try has them."""
     monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path))

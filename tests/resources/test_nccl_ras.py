@@ -71,14 +71,30 @@ def test_text_of_an_earlier_version():
     assert "1 dead rank" in found.status
 
 
+@pytest.mark.parametrize("depth", [100, 100_000])
+def test_deep_json_is_text(depth):
+    """Code that follows the values recursively would fail on it."""
+    status = "[" * depth + "]" * depth
+
+    def answer(line):
+        if line == "VERBOSE STATUS":
+            return status.encode(), True
+        return nccl(json_format=True)(line)
+
+    with server(answer) as (address, _):
+        found = read_ras(address)
+    assert (found.format, found.status) == ("text", status)
+
+
 @pytest.mark.parametrize(
     ("answer", "why"),
     [
         (lambda _: (b"SSH-2.0-OpenSSH\n", False), "not NCCL's RAS protocol"),
         (lambda _: None, "closed the connection"),
         (lambda _: (b"", False), "did not answer within 0.5 s"),
+        (lambda _: (b"x" * (1 << 20), False), "with more than 65,536 bytes"),
     ],
-    ids=["another service", "closed", "silent"],
+    ids=["another service", "closed", "silent", "endless line"],
 )
 def test_another_server_is_named(answer, why):
     with server(answer) as (address, _):

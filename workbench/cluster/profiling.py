@@ -202,10 +202,10 @@ class Profiling:
             profiles = [
                 one for rank in sorted(request.ended) for one in self._fetch(request, rank, notes)
             ]
-            told = tuple(f"{phrase(ranks)}: {text}" for text, ranks in grouped(notes))
+            remarks = tuple(f"{phrase(ranks)}: {text}" for text, ranks in grouped(notes))
             if not profiles:
-                raise UsageError(f"Nothing was profiled. {' '.join(told)} Profile again.")
-            return self._write(profiles, told)
+                raise UsageError(f"Nothing was profiled. {' '.join(remarks)} Profile again.")
+            return self._write(profiles, remarks)
         finally:
             for rank in request.ranks:
                 request.processes.engines.send(rank, DropTransfer(request.message.profile))

@@ -243,11 +243,13 @@ class ClusterState:
                 return False
             self.set("stopping")
         try:
-            self.before_stop()
-            if keep and self.processes.attachable:
-                self.processes.detach()
-            else:
-                self.processes.stop()
+            try:
+                self.before_stop()
+            finally:  # after an interrupt, too: the processes would go on in state "stopped"
+                if keep and self.processes.attachable:
+                    self.processes.detach()
+                else:
+                    self.processes.stop()
             return True
         finally:
             self.idle.stop()

@@ -25,6 +25,9 @@ _COLLECT_S = 2
 """How long NCCL may wait for other processes, in seconds."""
 _LIMIT_S = 4.0
 _CHUNK = 1 << 16
+_MOST_LINE_BYTES = 1 << 16
+_MOST_DEPTH = 64
+"""Deeper JSON is text: recursive code would fail on it."""
 
 
 @dataclass(frozen=True)
@@ -91,10 +94,24 @@ def _read(server: _Lines, where: str) -> RasStatus:
         raise ValueError("closed the connection without a status")
     if as_json:
         try:
-            return RasStatus(where, words[-1], "json", json.loads(text))
-        except ValueError:  # cut off, such as at the size limit
+            status = json.loads(text)
+        except (ValueError, RecursionError):  # cut off, such as at the size limit, or nested deeply
             pass
+        else:
+            if not _is_deep(status):
+                return RasStatus(where, words[-1], "json", status)
     return RasStatus(where, words[-1], "text", text)
+
+
+def _is_deep(value: Any) -> bool:
+    """Whether JSON values are nested more than `_MOST_DEPTH` deep."""
+    level = [value] if isinstance(value, dict | list) else []
+    for _ in range(_MOST_DEPTH):
+        parents = [one.values() if isinstance(one, dict) else one for one in level]
+        level = [one for parent in parents for one in parent if isinstance(one, dict | list)]
+        if not level:
+            return False
+    return True
 
 
 class _Lines:
@@ -112,6 +129,8 @@ class _Lines:
             if not (data := self._receive()):
                 raise ValueError(f"closed the connection after {command!r}")
             self._read += data
+            if len(self._read) > _MOST_LINE_BYTES:
+                raise ValueError(f"answered {command!r} with more than {_MOST_LINE_BYTES:,} bytes")
         line, _, self._read = self._read.partition(b"\n")
         return line.decode("utf-8", "replace").strip()
 

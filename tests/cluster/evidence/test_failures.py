@@ -3,6 +3,7 @@
 import os
 import signal
 import stat
+import threading
 
 import pytest
 from bundles import BundleFile, completed
@@ -12,6 +13,7 @@ from timers import when
 
 import workbench as wb
 from workbench.cluster import TextSink
+from workbench.cluster.evidence import collect
 from workbench.errors import CellTimeout, RanksFailed
 from workbench.timings.folder import evidence_file, evidence_files
 
@@ -114,6 +116,32 @@ def test_a_hang_until_the_time_limit(pair):
     row = bundle.json("ranks.json")[0]
     assert row["state_at_request"]["collective"] == "lonely"
     assert row["newest_earlier_state"]["collective"] == "lonely"
+
+
+def test_the_bundle_of_a_stall_is_not_completed_after_an_error(pair, monkeypatch):
+    """The VMs are asked for the newest bundle only, which is that of the error."""
+    recorder, asked, go_on = pair._cells.evidence, [], threading.Event()
+    complete = collect.complete
+
+    def counted(bundle, *given):
+        asked.append(bundle.reason)
+        complete(bundle, *given)
+
+    monkeypatch.setattr(collect, "complete", counted)
+    recorder.submit(go_on.wait)
+    sink = TextSink()
+    source = WAITS + "else:\n    import time\n    time.sleep(4)\n    raise ValueError('late')"
+    try:
+        with pytest.raises(RanksFailed) as caught:
+            pair.run(source, timeout=100, sink=sink)
+        assert "Evidence: " in sink.text
+    finally:
+        go_on.set()
+    bundle = completed(caught.value.evidence)
+    recorder.wait()
+    assert [reason for reason in asked if "ValueError" not in reason] == []
+    assert "ValueError" in bundle.manifest["reason"]
+    assert len(asked) == 1
 
 
 @pytest.mark.parametrize("source", ["x = = 1", "raise KeyboardInterrupt", "input('x')"])

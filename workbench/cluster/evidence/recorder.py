@@ -150,6 +150,7 @@ class CellEvidence:
         """What became of the latest version of the bundle."""
         self._error: CellError | None = None
         self._writing = threading.Lock()
+        self._reporting = threading.Lock()
         self._written = threading.Event()
         recorder.states.forget()
 
@@ -176,8 +177,10 @@ class CellEvidence:
             return self._line
         if not _is_evident(error):
             return ""
-        self._error, reason = error, _reason(self._run.number, error)
-        self._line = f"Evidence: is being written to {self._recorder.path(self._name)}"
+        reason = _reason(self._run.number, error)
+        with self._reporting:
+            self._error = error
+            self._line = f"Evidence: is being written to {self._recorder.path(self._name)}"
         try:
             in_background(lambda: self._write(reason, error))
             self._written.wait(_FIRST_S)
@@ -205,7 +208,7 @@ class CellEvidence:
         path, recorder = self._recorder.path(self._name), self._recorder
         try:
             if path is None:
-                self._line = "Evidence: not written: this run has no folder on disk"
+                self._report(error, "Evidence: not written: this run has no folder on disk")
                 return
             limit_s = _ANSWER_S if error is None else _ANSWER_S / 2
             asked = self._request
@@ -217,7 +220,7 @@ class CellEvidence:
             if show and self._line == f"{EVIDENCE}{path}":
                 self._note = f"{self._line}\n"
         except Exception as problem:  # noqa: BLE001 - the user's own error must not be lost
-            self._line = f"Evidence: not written: {type(problem).__name__}: {problem}"
+            self._report(error, f"Evidence: not written: {type(problem).__name__}: {problem}")
             return
         finally:
             if error is not None:
@@ -228,6 +231,8 @@ class CellEvidence:
         """Write the version with the answers of the VMs; the first one is kept if that fails."""
         from workbench.cluster.evidence import collect
 
+        if not self._is_newest(error):  # the VMs are asked for the newest one only
+            return
         collect.complete(bundle, self._state, self._processes)
         with self._writing, contextlib.suppress(OSError):
             if self._is_newest(error):
@@ -238,6 +243,12 @@ class CellEvidence:
         """Whether no error has come since the bundle of a stall was made."""
         return error is self._error
 
+    def _report(self, error: CellError | None, line: str) -> None:
+        """Keep what became of a bundle, unless there is a newer one."""
+        with self._reporting:
+            if self._is_newest(error):
+                self._line = line
+
     def _save(self, bundle: Bundle, error: CellError | None, path: Path) -> None:
         try:
             with self._writing:
@@ -245,12 +256,13 @@ class CellEvidence:
                     return
                 bundle.write(path)
         except OSError as problem:
-            self._line = (
+            self._report(
+                error,
                 f"Evidence: not written to {path} ({problem.strerror or problem}). Free space "
-                "there, or name another file with %cluster bundle --out FILE"
+                "there, or name another file with %cluster bundle --out FILE",
             )
         else:
-            self._line = f"{EVIDENCE}{path}"
+            self._report(error, f"{EVIDENCE}{path}")
 
 
 def _is_evident(error: CellError) -> bool:
@@ -259,10 +271,11 @@ def _is_evident(error: CellError) -> bool:
         return True
     if not isinstance(error, RanksFailed):
         return False
-    return any(map(_says_something, error.errors.values()))
+    return any(map(_is_about_its_rank, error.errors.values()))
 
 
-def _says_something(error: RankError) -> bool:
+def _is_about_its_rank(error: RankError) -> bool:
+    """Whether an error says more than that the source is wrong or the cell was stopped."""
     if error.name in _OF_THE_RANK:
         return error.message != STOPPED
     # an error that is only advice, such as that of input(), has no traceback

@@ -105,7 +105,7 @@ def open_trace(path: Path, head: dict[str, Any], *, private: bool = False) -> It
 
     With `private`, only this user can read it.
 
-    An `OSError` of the body is not one of writing, and is raised as it is.
+    An `OSError` of the body is not one of writing, and is raised unchanged.
 
     Raises
     ------
