@@ -51,6 +51,16 @@ def test_a_stall_names_ranks_once():
     assert "Rank 5 has ended" in report([0, 1], absent={2: "a", 3: "a", 4: "a"})
 
 
+def test_a_report_keeps_the_names_of_tensors():
+    """A sentence begins with a capital; no name in it is made lower case."""
+    watch = StallReport((0, 1), 1.0, lambda rank, message: None)
+    watch.check({0, 1}, 0.0)
+    watch.check({0, 1}, 10.0)
+    watch.answer(0, rank_state(collective="DistributedOptimizer.X", blocked_s=9.0))
+    watch.answer(1, rank_state(prompt="breakpoint"))
+    assert watch.check({0, 1}, 20.0).startswith("Rank 0 waits in 'DistributedOptimizer.X' for ")
+
+
 def test_a_collective_in_a_cell_of_some_ranks():
     """The other ranks never come: the message says neither that all are in it nor that it runs."""
     watch = StallReport([1, 2], 1.0, lambda rank, message: None, range(4))

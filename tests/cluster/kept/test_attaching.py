@@ -140,6 +140,20 @@ def test_a_flood_goes_on_without_its_kernel(attach, lines):
     assert quiet(cluster, "print('next')").output == "[ranks 0-1] next\n"
 
 
+def test_a_cell_at_a_prompt_is_interrupted(attach, capsys):
+    """Nobody can answer what the earlier kernel asked: a message says so, and the cell ends."""
+    asks = "from workbench.rank import session\nprompts = session._session._prompts\n"
+    source = f"{asks}if rank: prompts.ask('?', 'breakpoint')\nhvd.allreduce(torch.ones(1))"
+    # a notebook asks in its main thread; here nobody does
+    keep = "import workbench.cluster.prompts as p\np.Prompts.ask = lambda *_: 0.0\n"
+    kernel(keep + IN_A_CELL.format(source=source))
+    capsys.readouterr()
+    cluster = attach()
+    assert "rank 1 is at a breakpoint in a cell of an earlier kernel" in capsys.readouterr().out
+    assert cluster.state == "ready"
+    assert cluster["kept"] == [0, 10]
+
+
 def test_a_cell_that_is_stuck_can_be_interrupted(attach):
     """Ctrl-C while attaching frees the ranks; they are usable, and keep their variables."""
     source = "if rank: time.sleep(100)\nhvd.allreduce(torch.ones(1), name='stuck')"
