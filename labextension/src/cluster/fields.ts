@@ -115,6 +115,23 @@ export function toOptions(draft: IDraft): IStartOptions {
   return { ...options, launcher: draft.launcher };
 }
 
+/** Options by the names of the kernel's arguments: `n` and `ssh_config`. */
+export function toArguments(
+  options: IStartOptions
+): Record<string, string | number> {
+  const { ranks, ...others } = options;
+  const found: Record<string, string | number> = {};
+  if (ranks !== undefined) {
+    found.n = ranks;
+  }
+  for (const [name, value] of Object.entries(others)) {
+    if (value !== undefined) {
+      found[name.replace(/[A-Z]/g, at => `_${at.toLowerCase()}`)] = value;
+    }
+  }
+  return found;
+}
+
 /** A draft that was stored; fields that are missing or invalid have their defaults. */
 export function readDraft(saved: unknown): IDraft {
   const given = (saved ?? {}) as Record<string, unknown>;

@@ -1,5 +1,4 @@
 import { Kernel } from '@jupyterlab/services';
-import { PromiseDelegate } from '@lumino/coreutils';
 import { IDisposable } from '@lumino/disposable';
 import { ISignal, Signal } from '@lumino/signaling';
 
@@ -14,6 +13,8 @@ import {
 } from '../schema/cluster';
 import { Known } from '../schema/known';
 import { ISample } from '../schema/sample';
+import { toArguments } from './fields';
+import { SharedWait } from './sharedwait';
 import { hasRanks, isUp, same, vmsOf } from './states';
 import { VmList } from './vms';
 import { Watch } from './watch';
@@ -71,7 +72,7 @@ export class KernelLink implements IDisposable {
       }
       await this._comm.send({
         type: 'start',
-        options: Private.toArguments(options)
+        options: toArguments(options)
       });
     });
   }
@@ -104,14 +105,7 @@ export class KernelLink implements IDisposable {
    * the kernel ends before it answers. All who wait get the same answer.
    */
   openLive(): Promise<unknown> {
-    if (!this._live) {
-      const live = (this._live = new PromiseDelegate<unknown>());
-      this._comm.send({ type: 'live' }).catch((error: Error) => {
-        live.reject(error);
-        this._live = this._live === live ? null : this._live;
-      });
-    }
-    return this._live.promise;
+    return this._live.ask(() => this._comm.send({ type: 'live' }));
   }
 
   /** Whether the VMs are shown; they are only sampled then. */
@@ -135,7 +129,7 @@ export class KernelLink implements IDisposable {
       return;
     }
     this._isDisposed = true;
-    this._rejectLive();
+    this._endWait();
     this._watch.dispose();
     this.vms.dispose();
     this._comm.dispose();
@@ -212,12 +206,10 @@ export class KernelLink implements IDisposable {
         case 'training':
           return this._setState({ exposedShare: message.exposed_share });
         case 'live':
-          this._live?.resolve(message.snapshot);
-          this._live = null;
-          return;
+          return this._live.resolve(message.snapshot);
         case 'error':
           if (['live', ''].includes(message.request)) {
-            this._rejectLive(message.message);
+            this._live.reject(message.message);
           }
           return this._setState({ error: message.message, pending: null });
         case 'done':
@@ -269,17 +261,14 @@ export class KernelLink implements IDisposable {
     return pending && Private.TAKEN[pending].includes(state) ? null : pending;
   }
 
-  private _rejectLive(
-    reason = this._trans.__(
-      'The kernel was restarted in the meantime. Try again.'
-    )
-  ): void {
-    this._live?.reject(new Error(reason));
-    this._live = null;
+  private _endWait(): void {
+    this._live.reject(
+      this._trans.__('The kernel was restarted in the meantime. Try again.')
+    );
   }
 
   private _onLeave(): void {
-    this._rejectLive();
+    this._endWait();
     this._watch.forget();
     this.vms.clear();
     this._setState({
@@ -304,7 +293,7 @@ export class KernelLink implements IDisposable {
       !this.vms.isListed || this.vms.entries.some(entry => entry.machine),
     ready: () => this._comm.ready()
   });
-  private _live: PromiseDelegate<unknown> | null = null;
+  private _live = new SharedWait();
   private _isDisposed = false;
   private _state: KernelLink.IState = {
     loaded: false,
@@ -353,21 +342,4 @@ namespace Private {
     calibrate: ['running', 'stopping', 'stopped'],
     stop: ['stopping', 'stopped', 'failed']
   };
-
-  /** Options by the names of the kernel's arguments: `n` and `ssh_config`. */
-  export function toArguments(
-    options: IStartOptions
-  ): Record<string, string | number> {
-    const { ranks, ...others } = options;
-    const found: Record<string, string | number> = {};
-    if (ranks !== undefined) {
-      found.n = ranks;
-    }
-    for (const [name, value] of Object.entries(others)) {
-      if (value !== undefined) {
-        found[name.replace(/[A-Z]/g, at => `_${at.toLowerCase()}`)] = value;
-      }
-    }
-    return found;
-  }
 }

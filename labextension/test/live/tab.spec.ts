@@ -23,6 +23,8 @@ class Link {
   }
 }
 
+const trans = nullTranslator.load('');
+
 describe('the live view in a tab', () => {
   let link: Link;
   let tab: LiveTab;
@@ -37,7 +39,7 @@ describe('the live view in a tab', () => {
       path: 'a.ipynb',
       session: session as unknown as ISessionContext,
       linkOf: () => link as unknown as KernelLink,
-      translate: nullTranslator.load('')
+      translate: trans
     });
   });
 
