@@ -132,7 +132,7 @@ def _kernel(ranks, pipe, ready, stop):
         SimpleNamespace(rank=rank, vm=f"vm{rank // RANKS_PER_VM}", nic="eth0")
         for rank in range(ranks)
     ]
-    idle = {"state": "ready", "profiling": SimpleNamespace(state="none")}
+    idle = {"state": "ready", "profiling": SimpleNamespace(state="none", latest=None)}
     cluster = SimpleNamespace(
         timings=timings, ranks=places, n=ranks, fabric=None, snapshot=dict, **idle
     )

@@ -12,7 +12,7 @@ from workbench.widgets.cluster_source import ClusterSource
 from workbench.wire import Outbox
 from workbench.wire.rank_messages import Records
 
-IDLE = {"state": "ready", "profiling": SimpleNamespace(state="none")}
+IDLE = {"state": "ready", "profiling": SimpleNamespace(state="none", latest=None)}
 
 
 @pytest.fixture

@@ -54,7 +54,7 @@ def iteration(index, finished, begin=8, *, together=False, **more):
     )  # fmt: skip
 
 
-IDLE = {"state": "ready", "profiling": SimpleNamespace(state="none")}
+IDLE = {"state": "ready", "profiling": SimpleNamespace(state="none", latest=None)}
 
 
 @pytest.fixture
