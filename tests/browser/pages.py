@@ -197,7 +197,7 @@ class LiveView:
         self.state = self.node.locator(".jp-gw-Live-state")
         self.pause = self.node.get_by_role("button", name=re.compile("Pause|Resume"))
         self.follow = self.node.get_by_role("button", name="Follow")
-        self.charts = self.node.locator(".jp-gw-Live-plot")
+        self.charts = self.node.locator(".jp-gw-Live-plot:visible")
         self.title = self.node.locator(".jp-gw-Live-single .jp-gw-Live-title")
         self.readout = self.node.locator(".jp-gw-Live-readout")
         self.notice = self.node.locator(".jp-gw-Live-statusLine")
@@ -226,8 +226,8 @@ class LiveView:
         return [int(text) for text in self._iteration.inner_text().replace(",", "").split("\u2013")]
 
     def pixels(self) -> list[str]:
-        """Return the picture of every chart, as data URLs."""
-        pictures: list[str] = self.node.locator("canvas").evaluate_all(
+        """Return the picture of every chart that is shown, as data URLs."""
+        pictures: list[str] = self.node.locator("canvas:visible").evaluate_all(
             "all => all.map(canvas => canvas.toDataURL())"
         )
         return pictures

@@ -28,10 +28,13 @@ def notebook(lab, server):
 
 def answer(notebook, cell, prompt, text):
     """Type a line at the prompt beneath a cell."""
-    shown = notebook.output(cell).locator(".jp-Stdin:has(input)").last
+    shown = notebook.output(cell).locator(".jp-Stdin:has(input)")
+    expect(shown).to_have_count(1)  # that of the answer before is gone
     expect(shown.locator(".jp-Stdin-prompt")).to_have_text(prompt)
-    shown.locator("input").fill(text)
-    shown.locator("input").press("Enter")
+    field = shown.locator("input")
+    field.fill(text)
+    expect(field).to_have_value(text)
+    field.press("Enter")
     expect(notebook.output(cell)).to_contain_text(f"{prompt} {text}")  # the input is gone
 
 

@@ -122,12 +122,19 @@ def test_hover(view):
     assert float(exposed.inner_text()) >= 0
 
     def cursors():
+        """Where the cursor of each chart is, as a share of the chart's width."""
         return view.charts.locator(".u-cursor-x").evaluate_all(
-            "all => all.map(cursor => cursor.style.transform)"
+            """all => all.map(cursor => {
+                 const [cursorAt, chart] = [cursor, cursor.parentElement]
+                   .map(node => node.getBoundingClientRect());
+                 return (cursorAt.left - chart.left) / chart.width;
+               })"""
         )
 
-    assert eventually(lambda: len(set(cursors())) == 1)
-    assert len(cursors()) == 3
+    assert eventually(lambda: cursors() == pytest.approx([0.75] * len(cursors()), abs=0.01)), (
+        cursors()
+    )
+    assert len(cursors()) == 5  # three of times, and two of progress: samples per second, the loss
 
 
 def test_keyboard(view):

@@ -108,9 +108,12 @@ def scrape(registry):
 def metrics(jp_serverapp, jp_asyncio_loop, jp_fetch, monkeypatch):
     """Ask the server for its metrics."""
 
+    async def ask(options):
+        async with asyncio.timeout(30):
+            return await jp_fetch("metrics", **options)
+
     def get(**options):
-        asked = asyncio.wait_for(jp_fetch("metrics", **options), 30)
-        return jp_asyncio_loop.run_until_complete(asked).body.decode()
+        return jp_asyncio_loop.run_until_complete(ask(options)).body.decode()
 
     yield get
     hardware_metrics.release()
