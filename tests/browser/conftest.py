@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import expect, sync_playwright
 
+from workbench.testbed import vms, why_not
+
 from .pages import Lab
 from .server import LabServer
 
@@ -33,6 +35,15 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.browser)
+
+
+@pytest.fixture
+def machines():
+    """Two VMs: network namespaces with a real sshd."""
+    if why_not() is not None:
+        pytest.skip(why_not())
+    with vms(2) as machines:
+        yield machines
 
 
 # Scoped to this folder: while Playwright's loop is up, no other can run in this thread.

@@ -7,19 +7,9 @@ import signal
 import pytest
 from playwright.sync_api import expect
 
-from workbench.testbed import vms, why_not
-
 from .material import write_notebook
 
 LONG_MS = 200_000
-
-
-@pytest.fixture
-def machines():
-    if why_not() is not None:
-        pytest.skip(why_not())
-    with vms(2) as machines:
-        yield machines
 
 
 @pytest.fixture

@@ -5,8 +5,6 @@ import re
 import pytest
 from playwright.sync_api import expect
 
-from workbench.testbed import vms, why_not
-
 from .conftest import NOTEBOOKS
 from .contrast import READABLE, contrast
 from .material import write_notebook
@@ -107,14 +105,6 @@ def test_readable(two_files, screenshots, theme):
         for element in lab.panel.node.locator(selector).all():
             if element.is_visible():
                 assert contrast(element) >= READABLE, (selector, element.inner_text())
-
-
-@pytest.fixture
-def machines():
-    if why_not() is not None:
-        pytest.skip(why_not())
-    with vms(2) as machines:
-        yield machines
 
 
 def test_the_vms_of_a_cluster(new_lab, server, screenshots, machines):

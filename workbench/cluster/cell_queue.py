@@ -246,7 +246,7 @@ class CellQueue:
 
     def _begin(self, run: CellRun, processes: ClusterProcesses, record: bool | None) -> None:
         state, self._current = self._state, run
-        run.prompts.report = self._report_prompt
+        run.prompts.report = self._state.report
         vms = {info.rank: info.vm for info in processes.engines.ranks}
         state.timings.describe(state.name, vms)
         recorded = state.timings.recording if record is None else record
@@ -257,12 +257,6 @@ class CellQueue:
         for rank in run.ranks:
             given = (run.number, run.source, recorded)
             run.calls[rank] = processes.engines.begin(rank, "run_cell", *given)
-
-    def _report_prompt(self, text: str) -> None:
-        """Show at which prompt ranks are, as the message of the cluster's state."""
-        with self._state.lock:
-            if self._state.state == "running":
-                self._state.set("running", text)
 
     def _settle_uninterrupted(self, run: CellRun, processes: ClusterProcesses) -> None:
         """Call `_settle` once; raise an interrupt afterwards."""

@@ -200,7 +200,7 @@ def _free_until_idle(processes: ClusterProcesses, monitor: StuckRankMonitor, n: 
     engines = processes.engines
     say = partial(print, f"Attaching to {processes.name}:", flush=True)
     left_at, freed, began = None, False, time.monotonic()
-    told: set[int] = set()
+    reported: set[int] = set()
     changing = engines.wanted is not None
     if busy := engines.still_busy(0 if changing else _NOTICE_S):
         say(
@@ -215,13 +215,13 @@ def _free_until_idle(processes: ClusterProcesses, monitor: StuckRankMonitor, n: 
             engines.backend.abort_earlier_init()
         if asking := monitor.at_prompt(busy):
             monitor.interrupt(asking)
-            for kind, ranks in grouped({r: k for r, k in asking.items() if r not in told}):
+            for kind, ranks in grouped({r: k for r, k in asking.items() if r not in reported}):
                 say(
                     phrase(ranks, f"is {AT[kind]}", f"are {AT[kind]}")
                     + " in a cell of an earlier kernel, where nobody can answer. The cell is "
                     "interrupted there; variables are kept."
                 )
-            told |= asking.keys()
+            reported |= asking.keys()
         lost = bool(engines.members.lost())
         if len(busy) < n:
             left_at = now if left_at is None else left_at

@@ -26,6 +26,8 @@ FOLDER = "gradient-workbench"
 """Name of the folder in Jupyter's runtime folder in which kernels publish their timings."""
 CLUSTERS_FOLDER = "gradient-workbench-clusters"
 """Name of the folder next to it, in which kernels publish the state of their cluster."""
+CLUSTERS_VERSION = 1
+"""Version of these entries."""
 MOST_BYTES = 4 << 20
 """A larger file is not an entry."""
 _INVALID = (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError)

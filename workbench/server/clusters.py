@@ -10,10 +10,13 @@ from typing import Any
 from jupyter_core.paths import jupyter_runtime_dir
 
 from workbench.errors import ClusterError, NoCluster, printable
-from workbench.resources.process_registry import CLUSTERS_FOLDER, ProcessRegistry, jupyter_folder
+from workbench.resources.process_registry import (
+    CLUSTERS_FOLDER,
+    CLUSTERS_VERSION,
+    ProcessRegistry,
+    jupyter_folder,
+)
 
-VERSION = 1
-"""Version of the kernels' entries."""
 MOST_CLUSTERS = 100
 _MOST_CHARACTERS = 300
 _STOP_S = 120.0
@@ -56,7 +59,7 @@ def _checked(entry: dict[str, Any]) -> dict[str, Any] | None:
     """Return the fields of a kernel's entry that are shown; None if it is not valid."""
     vms, keep_s, kernel_id = (entry.get(name) for name in ("vms", "keep_s", "kernel_id"))
     valid = (
-        entry.get("version") == VERSION
+        entry.get("version") == CLUSTERS_VERSION
         and isinstance(entry.get("name"), str)
         and entry.get("state") in _STATES
         and isinstance(entry.get("ranks"), int)

@@ -9,14 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 from jupyter_core.paths import jupyter_runtime_dir
 
-from workbench.resources.process_registry import CLUSTERS_FOLDER, ProcessRegistry, jupyter_folder
+from workbench.resources.process_registry import (
+    CLUSTERS_FOLDER,
+    CLUSTERS_VERSION,
+    ProcessRegistry,
+    jupyter_folder,
+)
 
 if TYPE_CHECKING:
     from workbench.cluster import Cluster
 
 log = logging.getLogger(__name__)
 
-VERSION = 1
 _NAME = "cluster"
 _CONNECTION_FILE = re.compile(r"kernel-([\w-]+)\.json$")
 
@@ -58,7 +62,7 @@ class ClusterEntry:
         if state == "stopped":
             return None
         return {
-            "version": VERSION,
+            "version": CLUSTERS_VERSION,
             "name": cluster.name,
             "state": state,
             "message": cluster.message,

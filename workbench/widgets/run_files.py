@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workbench.errors import EVIDENCE, CellError
-from workbench.timings.folder import download_type
-from workbench.timings.runs import runs_folder
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import ExecutionResult, InteractiveShell
@@ -30,6 +28,10 @@ class RunFile:
     @classmethod
     def at(cls, path: Path) -> RunFile | None:
         """Return the file at a path; None if the server does not send it."""
+        # Imported here: an extension that is loaded reads no runs yet.
+        from workbench.timings.folder import download_type
+        from workbench.timings.runs import runs_folder
+
         if path.parent.parent != runs_folder() or download_type(path.name) is None:
             return None
         return cls(path.parent.name, path.name)

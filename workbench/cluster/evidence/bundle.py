@@ -74,7 +74,7 @@ class Bundle:
         if isinstance(content, Unknown):
             self._missing[name] = content.reason
             return
-        most = self._room()
+        most = self._characters_left()
         if numeric:
             text, left_out = content[:most], max(0, len(content) - most)
         else:
@@ -86,7 +86,7 @@ class Bundle:
 
     def add_end(self, name: str, content: str, description: str, most: int) -> None:
         """Add the last `most` characters of a text, and say how many are left out."""
-        text, left_out = self.redactor.clean_end(content, min(most, self._room()))
+        text, left_out = self.redactor.clean_end(content, min(most, self._characters_left()))
         if left_out:
             text = f"... {left_out:,} earlier characters are left out ...\n{text}"
         self._parts[name] = text, description
@@ -99,15 +99,15 @@ class Bundle:
             return
         self._parts.pop(name, None)
         self._missing.pop(name, None)
-        plain, room = json.dumps(content, default=str), self._room()
-        if len(plain) <= room:  # a longer one is not searched for secrets
+        plain, left = json.dumps(content, default=str), self._characters_left()
+        if len(plain) <= left:  # a longer one is not searched for secrets
             plain = self._clean_json(plain)
-        if len(plain) > room:
+        if len(plain) > left:
             self._missing[name] = f"it has {len(plain):,} characters, which are too many"
         else:
             self._parts[name] = plain, description
 
-    def _room(self) -> int:
+    def _characters_left(self) -> int:
         """Return how many characters the next part may have."""
         used = sum(len(text) for text, _ in self._parts.values())
         return max(0, min(MOST_PART_BYTES, MOST_BYTES - used))

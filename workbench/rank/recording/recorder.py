@@ -107,7 +107,6 @@ class Recorder:
         self._start_cell(cell)
 
     def _start_cell(self, cell: int) -> None:
-        self._cell = cell
         clock = PhaseClock(self.device)
         self.records = CellRecords(cell, self._deliver, self._iteration_ended)
         self.waits = Waits(clock, self._poll, self.records.add_outside)
@@ -120,7 +119,7 @@ class Recorder:
     def log(self, values: Mapping[str, Any]) -> None:
         """Log values with the current iteration, if anything is recorded."""
         if self.on:
-            self.logged.add(self._cell, self.loop.mark, values)
+            self.logged.add(self.records.cell, self.loop.mark, values)
 
     def _deliver(self, recorded: Recorded) -> None:
         if self.profiling and isinstance(recorded, RecordedIteration):
