@@ -28,8 +28,11 @@ def notebook(lab, server):
 
 def answer(notebook, cell, prompt, text):
     """Type a line at the prompt beneath a cell."""
-    shown = notebook.output(cell).locator(".jp-Stdin:has(input)")
-    expect(shown).to_have_count(1)  # that of the answer before is gone
+    # An answered prompt is hidden first, and removed half a second later.
+    shown = notebook.output(cell).locator(
+        ":not(.jp-OutputArea-stdin-hiding) > .jp-Stdin:has(input)"
+    )
+    expect(shown).to_have_count(1)
     expect(shown.locator(".jp-Stdin-prompt")).to_have_text(prompt)
     field = shown.locator("input")
     field.fill(text)

@@ -27,8 +27,8 @@ _TIMES = ("iteration", *PHASES, "communication", "wait")
 _UNSCALED = ("algbw_gbps", "busbw_gbps", "overlap", "bytes")
 _METRICS_LIMIT = 1000
 """Most metrics that MLflow accepts in one request."""
-_PASSWORD = re.compile(r"(//[^/@:\s]*:)[^/@\s]*(@)")
-"""The password in an address, between the two groups."""
+_PASSWORD = re.compile(r"(//(?:[^/@:\s]*:)?)[^/@\s]*(@)")
+"""The password in an address, or a token in its place, between the two groups."""
 
 
 class Series(NamedTuple):
