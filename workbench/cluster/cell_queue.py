@@ -246,7 +246,7 @@ class CellQueue:
 
     def _begin(self, run: CellRun, processes: ClusterProcesses, record: bool | None) -> None:
         state, self._current = self._state, run
-        run.prompts.report = self._state.report
+        run.prompts.report = state.report
         vms = {info.rank: info.vm for info in processes.engines.ranks}
         state.timings.describe(state.name, vms)
         recorded = state.timings.recording if record is None else record
